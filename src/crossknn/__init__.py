@@ -1,0 +1,72 @@
+"""crossknn: k-nearest-neighbour search directly with a cross-encoder, under a budget of calls.
+
+    import crossknn as ck
+    search = ck.Searcher(ck.ItemIndex.load("docs.index"), ck.CrossEncoder())
+    results = search(["how do I unzip a file"], k=10, budget=100)
+
+Names are loaded on first use: importing the package loads nothing heavier than NumPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from crossknn.data.items import Items as Items
+    from crossknn.data.items import read_items as read_items
+    from crossknn.data.queries import read_qrels as read_qrels
+    from crossknn.data.queries import read_queries as read_queries
+    from crossknn.errors import CrossknnError as CrossknnError
+    from crossknn.errors import InputError as InputError
+    from crossknn.indexes.estimate import estimate as estimate
+    from crossknn.indexes.item_index import ItemIndex as ItemIndex
+    from crossknn.methods import method as method
+    from crossknn.methods import methods as methods
+    from crossknn.results import Hit as Hit
+    from crossknn.results import Results as Results
+    from crossknn.scorers import CachedScorer as CachedScorer
+    from crossknn.scorers import CallableScorer as CallableScorer
+    from crossknn.scorers import CrossEncoder as CrossEncoder
+    from crossknn.scorers import DualEncoder as DualEncoder
+    from crossknn.scorers import HttpScorer as HttpScorer
+    from crossknn.scorers import MatrixScorer as MatrixScorer
+    from crossknn.search import Search as Search
+    from crossknn.searcher import Searcher as Searcher
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "CachedScorer": "scorers",
+    "CallableScorer": "scorers",
+    "CrossEncoder": "scorers",
+    "CrossknnError": "errors",
+    "DualEncoder": "scorers",
+    "Hit": "results",
+    "HttpScorer": "scorers",
+    "InputError": "errors",
+    "ItemIndex": "indexes.item_index",
+    "Items": "data.items",
+    "MatrixScorer": "scorers",
+    "Results": "results",
+    "Search": "search",
+    "Searcher": "searcher",
+    "estimate": "indexes.estimate",
+    "method": "methods",
+    "methods": "methods",
+    "read_items": "data.items",
+    "read_qrels": "data.queries",
+    "read_queries": "data.queries",
+}
+
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,52 @@
+"""One family of errors: each says what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class CrossknnError(Exception):
+    """Base of every error raised on purpose; the command line prints it as one sentence."""
+
+    exit_code = 1
+
+
+class InputError(CrossknnError, ValueError):
+    """An argument, a file or a record is not usable as given."""
+
+    exit_code = 2
+
+
+class SpecError(InputError):
+    """A method, first stage or option is not in the grammar."""
+
+
+class IndexFormatError(CrossknnError):
+    """A folder is not a readable index, or was built with other models."""
+
+    exit_code = 3
+
+
+class ScorerError(CrossknnError):
+    """The cross-encoder failed, or answered with something that is not a score."""
+
+    exit_code = 4
+
+
+class MissingExtraError(CrossknnError, ImportError):
+    """An optional dependency is not installed; the message names the command that installs it."""
+
+    exit_code = 5
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an extra: run  pip install 'crossknn[{extra}]'")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint naming the known names nearest to `name`, or all of them if none is near."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        return "did you mean " + " or ".join(close) + "?"
+    return "known: " + ", ".join(names)

@@ -1,0 +1,98 @@
+"""What an index offers to a search."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from crossknn.first.base import FirstStage
+from crossknn.types import FloatArray, IntArray, Queries
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Linear normalization of exact scores: `beta * (score - alpha)` (AXN A.2)."""
+
+    alpha: float = 0.0
+    beta: float = 1.0
+
+    @classmethod
+    def match(cls, scores: FloatArray, target: FloatArray) -> Scale:
+        """The scale on which `scores` get the mean and standard deviation of `target`."""
+        exact, wanted = np.asarray(scores, np.float64), np.asarray(target, np.float64)
+        deviation, aim = float(exact.std()), float(wanted.std())
+        beta = aim / deviation if deviation > 0 and aim > 0 else 1.0
+        return cls(alpha=float(exact.mean()) - float(wanted.mean()) / beta, beta=beta)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """R_anc: exact scores (k_q, n) of anchor (train) queries against every item (ANNCUR 2.2).
+
+    CUR has no intercept, so it matters where zero lies: methods subtract `center` first.
+    """
+
+    scores: FloatArray
+    center: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ItemScores:
+    """Exact scores (a, n) of `items` (a,), each put in the query's place, against every item."""
+
+    items: IntArray
+    scores: FloatArray
+
+
+@runtime_checkable
+class Index(Protocol):
+    """Items by position: how many, their vectors, and how a query gets its first vector."""
+
+    @property
+    def n(self) -> int:
+        """Number of items."""
+        ...
+
+    @property
+    def vector_names(self) -> Collection[str]:
+        """Names of the item vectors at hand, e.g. `de`, `lsa`."""
+        ...
+
+    @property
+    def first_names(self) -> Collection[str]:
+        """Names of the first stages that are not made of vectors, e.g. `bm25`, `tfidf`."""
+        ...
+
+    def vectors(self, name: str) -> FloatArray:
+        """Item vectors (n, d) float32, possibly memory-mapped."""
+        ...
+
+    def query_vectors(self, queries: Queries, name: str) -> FloatArray:
+        """Query vectors (m, d) in the space of `vectors(name)`; kept in `queries.vectors`."""
+        ...
+
+    def first(self, name: str) -> FirstStage:
+        """The first stage of that name (one of `first_names`)."""
+        ...
+
+    def scale(self, name: str) -> Scale | None:
+        """Brings exact scores to the scale of `vectors(name)`; None if nothing is known of it."""
+        ...
+
+    @property
+    def anchors(self) -> Anchors | None:
+        """Scores of anchor queries, if the index has them."""
+        ...
+
+    @property
+    def anchor_items(self) -> IntArray | None:
+        """A fixed random order of items to draw ANNCUR's anchor items from, if one is stored."""
+        ...
+
+    @property
+    def item_scores(self) -> ItemScores | None:
+        """Item x item scores, if the index has them."""
+        ...

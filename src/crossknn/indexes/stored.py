@@ -1,0 +1,160 @@
+"""A stored score matrix: an index to replay searches on, without texts or models.
+
+Keys of the `.npz` file: `scores` (q, n) raw logits; `n_anchors`, the first rows that are anchor
+queries; and, optional, `item_vectors` (n, d) and `query_vectors` (q, d) (the first stage `de`),
+`first_<name>` (q, n) cheap scores of another first stage, `anchor_items` (a,), `labels` (q,),
+`item_ids` (n,), `query_ids` (q,), and for item x item methods `item_score_items` (a,) and
+`item_scores` (a, n).
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossknn.errors import InputError
+from crossknn.first.base import FirstStage
+from crossknn.first.stored import StoredFirst
+from crossknn.indexes.base import Anchors, ItemScores, Scale
+from crossknn.types import FloatArray, IntArray, Queries
+
+DUAL_ENCODER = "de"
+
+
+@dataclass(frozen=True, eq=False)
+class StoredMatrix:
+    """Arrays of a score matrix; the first `n_anchors` of its q queries are anchors."""
+
+    scores: FloatArray
+    n_anchors: int
+    item_vectors: FloatArray | None
+    query_vectors: FloatArray | None
+    firsts: Mapping[str, FloatArray]
+    query_ids: tuple[str, ...]
+    anchor_items: IntArray | None = None
+    labels: IntArray | None = None
+    item_scores: ItemScores | None = None
+
+    @property
+    def n_tests(self) -> int:
+        """Queries that are not anchors."""
+        return len(self.scores) - self.n_anchors
+
+    @cached_property
+    def scale(self) -> Scale | None:
+        """From the anchors' exact scores to their inner products; centred only without vectors."""
+        if not self.n_anchors:
+            return None
+        known = self.scores[: self.n_anchors]
+        if self.item_vectors is None or self.query_vectors is None:
+            return Scale(alpha=float(known.mean(dtype=np.float64)))
+        return Scale.match(known, self.query_vectors[: self.n_anchors] @ self.item_vectors.T)
+
+    @classmethod
+    def load(cls, path: str | Path) -> StoredMatrix:
+        """Read and check a file; `InputError` says which key is wrong."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {key: file[key] for key in file.files}
+        except FileNotFoundError:
+            raise InputError(f"there is no file {path}") from None
+        except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError) as error:
+            raise InputError(f"{path} is not a readable .npz file of scores: {error}") from None
+        return cls._checked(arrays, str(path))
+
+    @classmethod
+    def _checked(cls, arrays: dict[str, Any], path: str) -> StoredMatrix:
+        if "scores" not in arrays or arrays["scores"].ndim != 2 or not arrays["scores"].size:
+            raise InputError(f"{path} has no matrix 'scores' of shape (queries, items)")
+        q, n = arrays["scores"].shape
+        n_anchors = int(arrays.get("n_anchors", 0))
+        if not 0 <= n_anchors < q:
+            raise InputError(f"{path}: n_anchors is {n_anchors}, with {q} queries in 'scores'")
+        wanted = {"item_vectors": n, "query_vectors": q, "labels": q, "item_ids": n, "query_ids": q}
+        wanted |= {key: q for key in arrays if key.startswith("first_")}
+        for key, length in wanted.items():
+            if key in arrays and len(arrays[key]) != length:
+                raise InputError(f"{path}: '{key}' has {len(arrays[key])} rows, expected {length}")
+        _finite(arrays, path)
+        scores = arrays["scores"].astype(np.float32)
+        ids = arrays.get("query_ids", np.arange(q))
+        return cls(
+            scores=scores,
+            n_anchors=n_anchors,
+            item_vectors=_float32(arrays.get("item_vectors")),
+            query_vectors=_float32(arrays.get("query_vectors")),
+            firsts={key[6:]: a for key, a in arrays.items() if key.startswith("first_")},
+            query_ids=tuple(map(str, ids)),
+            anchor_items=_int64(arrays.get("anchor_items")),
+            labels=_int64(arrays.get("labels")),
+            item_scores=_item_scores(arrays),
+        )
+
+    def rows(self, start: int, stop: int) -> tuple[StoredIndex, Queries, FloatArray]:
+        """Test queries start..stop (0-based): the index as they see it, they, and their scores."""
+        where = slice(self.n_anchors + start, self.n_anchors + min(stop, self.n_tests))
+        vectors = {}
+        if self.item_vectors is not None and self.query_vectors is not None:
+            vectors[DUAL_ENCODER] = self.query_vectors[where]
+        queries = Queries(self.query_ids[where], vectors)
+        return StoredIndex(self, where), queries, self.scores[where]
+
+
+class StoredIndex:
+    """An `Index` over a stored matrix, for the test queries in the rows `where`."""
+
+    def __init__(self, matrix: StoredMatrix, where: slice) -> None:
+        self.matrix, self.where = matrix, where
+        self.n = matrix.scores.shape[1]
+        self.anchor_items = matrix.anchor_items
+        self.item_scores = matrix.item_scores
+        known = matrix.scores[: matrix.n_anchors]
+        both = matrix.item_vectors is not None and matrix.query_vectors is not None
+        self.vector_names: Collection[str] = (DUAL_ENCODER,) if both else ()
+        self.first_names: Collection[str] = tuple(matrix.firsts)
+        self.anchors = Anchors(known, matrix.scale.alpha) if matrix.scale else None
+
+    def vectors(self, name: str) -> FloatArray:
+        """Item vectors (n, d)."""
+        assert self.matrix.item_vectors is not None
+        return self.matrix.item_vectors
+
+    def query_vectors(self, queries: Queries, name: str) -> FloatArray:
+        """Query vectors (m, d)."""
+        return queries.vectors[name]
+
+    def first(self, name: str) -> FirstStage:
+        """The stored first stage `first_<name>`."""
+        return StoredFirst(self.matrix.firsts[name][self.where])
+
+    def scale(self, name: str) -> Scale | None:
+        """Exact scores brought to the mean and deviation of the anchors' inner products."""
+        return self.matrix.scale
+
+
+def _finite(arrays: Mapping[str, Any], path: str) -> None:
+    for key, values in arrays.items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            row = np.argwhere(~np.isfinite(values))[0]
+            raise InputError(f"{path}: '{key}' is {values[tuple(row)]} at {tuple(map(int, row))}")
+
+
+def _float32(values: Any) -> FloatArray | None:
+    return None if values is None else values.astype(np.float32)
+
+
+def _int64(values: Any) -> IntArray | None:
+    return None if values is None else values.astype(np.int64)
+
+
+def _item_scores(arrays: Mapping[str, Any]) -> ItemScores | None:
+    if "item_scores" not in arrays or "item_score_items" not in arrays:
+        return None
+    scores = arrays["item_scores"].astype(np.float32)
+    return ItemScores(arrays["item_score_items"].astype(np.int64), scores)

@@ -1,0 +1,57 @@
+"""The two numerical operations everything rests on: exact top-k and minimum-norm least squares."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray
+
+
+def top_k(scores: FloatArray, count: int) -> Candidates:
+    """The `count` best columns of each row, best first, ties by position: (m, n) -> (m, <=count).
+
+    Columns at -inf are never returned, so rows may be short.
+    """
+    m, n = scores.shape
+    count = min(count, n)
+    if count <= 0:
+        return Candidates(np.empty((m, 0), np.int64), np.empty((m, 0), np.float32))
+    return Candidates.from_rows([_top_of_row(row, count) for row in scores])
+
+
+def _top_of_row(row: FloatArray, count: int) -> tuple[IntArray, FloatArray]:
+    if count < len(row):
+        threshold = np.partition(row, len(row) - count)[len(row) - count]
+        above = np.flatnonzero(row > threshold)
+        ties = np.flatnonzero(row == threshold)[: count - len(above)]
+        chosen = np.concatenate([above, ties])
+    else:
+        chosen = np.arange(len(row))
+    chosen = chosen[row[chosen] > -np.inf]
+    order = np.lexsort((chosen, -row[chosen]))
+    chosen = chosen[order]
+    return chosen, row[chosen]
+
+
+def mask(scores: FloatArray, exclude: IntArray | None, allowed: BoolArray | None) -> FloatArray:
+    """Set excluded and not allowed columns of (m, n) `scores` to -inf, in place.
+
+    `exclude` (m, e) holds positions, padded with `NO_ITEM`; `allowed` is (n,).
+    """
+    if exclude is not None and exclude.size:
+        rows, columns = np.nonzero(exclude != NO_ITEM)
+        scores[rows, exclude[rows, columns]] = -np.inf
+    if allowed is not None:
+        scores[:, ~allowed] = -np.inf
+    return scores
+
+
+def least_squares(vectors: FloatArray, scores: FloatArray, rcond: float) -> FloatArray:
+    """Minimum-norm u with vectors @ u ~ scores: (b, d), (b,) -> (d,) float64.
+
+    Singular values below `rcond` times the largest are dropped. Solved on V itself, not on V'V,
+    which would square the conditioning.
+    """
+    return np.linalg.lstsq(
+        np.asarray(vectors, np.float64), np.asarray(scores, np.float64), rcond=rcond
+    )[0]

@@ -1,0 +1,36 @@
+"""The methods, and the way from a spec to one of them."""
+
+from __future__ import annotations
+
+from crossknn.errors import SpecError
+from crossknn.methods.adacur import Adacur
+from crossknn.methods.anncur import Anncur
+from crossknn.methods.axn import Axn
+from crossknn.methods.base import Method
+from crossknn.methods.exact import Exact
+from crossknn.methods.fixeditem import FixedItem
+from crossknn.methods.itemcur import ItemCur
+from crossknn.methods.rnr import Rnr
+from crossknn.methods.tour import Tour
+from crossknn.spec import Spec, build, parse, parse_list
+
+__all__ = ["METHODS", "Method", "method", "methods"]
+
+METHODS: dict[str, type[Method]] = {
+    kind.name: kind for kind in (Exact, Rnr, Anncur, Adacur, Axn, Tour, FixedItem, ItemCur)
+}
+
+
+def method(spec: str | Spec | Method) -> Method:
+    """The method of a spec such as `axn(first=de, rounds=10)`; `SpecError` if there is none."""
+    if isinstance(spec, Method):
+        return spec
+    return build(parse(spec) if isinstance(spec, str) else spec, METHODS, "method")
+
+
+def methods(specs: str) -> dict[str, Method]:
+    """The methods of a list of specs, by spec; separated by commas, semicolons or line ends."""
+    found = {str(spec): method(spec) for spec in parse_list(specs)}
+    if not found:
+        raise SpecError(f"no method is named; known: {', '.join(METHODS)}")
+    return found

@@ -1,0 +1,55 @@
+"""ADACUR: anchor items chosen adaptively over rounds (Yadav et al. 2023, algorithm 1).
+
+paper            here
+N_r, k_s         `rounds`, equal batches
+S^ = C U R_anc   AnchorLeastSquares, refitted every round
+TopK / SoftMax   `sample`
+No-Split         `split=none`: the whole budget goes to anchor items
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from crossknn.indexes.base import Index
+from crossknn.indexes.stages import first_stage
+from crossknn.methods.base import HYBRID, Method, fraction, part, positive
+from crossknn.methods.needs import anchors
+from crossknn.predictors.base import Predictor
+from crossknn.predictors.least_squares import AnchorLeastSquares
+from crossknn.predictors.sampled import Sampled
+from crossknn.search import Plan, equal_rounds
+from crossknn.spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adacur(Method):
+    """Alternate between approximating all scores and scoring more anchor items.
+
+    With `split` s, s of the budget buys anchor items and the rest reranks the best of the
+    approximation. `shortlist` restricts a query to that many items of the first stage.
+    """
+
+    name = "adacur"
+    first: Spec = HYBRID
+    rounds: int = 5
+    sample: Literal["top", "softmax", "random"] = "top"
+    split: float | None = None
+    rcond: float = 1e-6
+    shortlist: int | None = None
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
+        fraction(self.name, split=self.split)
+        k_i = budget if self.split is None else part(budget, self.split)
+        predictor: Predictor[Any] = AnchorLeastSquares(anchors(index, self.name), self.rcond)
+        batches = equal_rounds(k_i, self.rounds)
+        if self.sample != "top":
+            predictor = Sampled(predictor, self.sample, seed=seed, until=len(batches))
+        return Plan(
+            first=first_stage(index, self.first, seed),
+            predictor=predictor,
+            batches=(*batches, budget - k_i),
+            shortlist=self.shortlist,
+        )

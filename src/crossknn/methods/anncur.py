@@ -1,0 +1,48 @@
+"""ANNCUR: CUR approximation from fixed anchor items (Yadav et al. 2022, section 2.3-2.4).
+
+paper            here
+I_anc, k_i       the first batch: `anchors` of the budget
+R_anc            index.anchors.scores (k_q, n)
+C_test U R_anc   AnchorLeastSquares
+k_r              the second batch: the rest of the budget
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crossknn.indexes.base import Index
+from crossknn.indexes.stages import first_stage
+from crossknn.methods.base import Method, fraction, part
+from crossknn.methods.needs import anchors
+from crossknn.predictors.least_squares import AnchorLeastSquares
+from crossknn.search import Plan
+from crossknn.spec import Spec
+
+RANDOM = Spec("random")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anncur(Method):
+    """Score anchor items, approximate all others, score the best of those.
+
+    `first=random` takes the same anchor items for every query; any other first stage X picks
+    them per query (ANNCUR_X). `rcond` is the pseudo-inverse's cut: the paper's code keeps
+    everything (1e-15), and its recall collapses where the number of anchor items is near that
+    of anchor queries; 0.01 avoids the collapse.
+    """
+
+    name = "anncur"
+    anchors: float = 0.5
+    first: Spec = RANDOM
+    rcond: float = 1e-6
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        fraction(self.name, anchors=self.anchors)
+        first = Spec("fixed") if self.first == RANDOM else self.first
+        k_i = part(budget, self.anchors)
+        return Plan(
+            first=first_stage(index, first, seed),
+            predictor=AnchorLeastSquares(anchors(index, self.name), self.rcond),
+            batches=(k_i, budget - k_i),
+        )

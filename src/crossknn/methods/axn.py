@@ -1,0 +1,54 @@
+"""AXN: adaptive cross-encoder nearest neighbours (Yadav et al. 2024, algorithm 1).
+
+paper            here
+V                index.vectors(`vectors`)
+R, k_s           `rounds`, equal batches
+INIT             `first`
+lambda           `blend`: the weight of the PARAMETRIC query vector (eq. 7)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crossknn.indexes.base import Index
+from crossknn.indexes.stages import default_vectors, first_stage
+from crossknn.methods.base import HYBRID, Method, fraction, positive
+from crossknn.predictors.least_squares import BlendedLeastSquares
+from crossknn.predictors.scaled import Normalize
+from crossknn.search import Plan, equal_rounds
+from crossknn.spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axn(Method):
+    """Refit the query's vector to its exact scores each round, and score what it then likes best.
+
+    `normalize` puts exact scores on the scale of the vectors (`ScaledPredictor`). `shortlist`
+    restricts a query to that many items of the first stage, for very large corpora.
+    """
+
+    name = "axn"
+    first: Spec = HYBRID
+    rounds: int = 10
+    blend: float = 0.0
+    vectors: str = "auto"
+    normalize: Normalize = "auto"
+    rcond: float = 1e-6
+    shortlist: int | None = None
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
+        fraction(self.name, blend=self.blend)
+        return Plan(
+            first=first_stage(index, self.first, seed),
+            predictor=BlendedLeastSquares(
+                index,
+                default_vectors(index, self.vectors),
+                blend=self.blend,
+                rcond=self.rcond,
+                normalize=self.normalize,
+            ),
+            batches=equal_rounds(budget, self.rounds),
+            shortlist=self.shortlist,
+        )

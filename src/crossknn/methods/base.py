@@ -1,0 +1,52 @@
+"""What a method is: its options, and the plan it makes for an index and a budget."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from crossknn.errors import SpecError
+from crossknn.indexes.base import Index
+from crossknn.search import Plan
+from crossknn.spec import Spec
+
+HYBRID = Spec("hybrid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """A configuration; `str(method)` is its spec in the grammar."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        """The wiring: first stage, predictor and batch sizes that sum to `budget`."""
+
+    def __str__(self) -> str:
+        changed = [
+            f"{f.name}={str(getattr(self, f.name)).lower()}"
+            for f in fields(self)
+            if getattr(self, f.name) != f.default
+        ]
+        return f"{self.name}({', '.join(changed)})" if changed else self.name
+
+
+def positive(method: str, **values: int | None) -> None:
+    """Check that options are 1 or more."""
+    for name, value in values.items():
+        if value is not None and value < 1:
+            raise SpecError(f"{method}({name}={value}): {name} must be 1 or more")
+
+
+def fraction(method: str, **values: float | None) -> None:
+    """Check that options lie between 0 and 1."""
+    for name, value in values.items():
+        if value is not None and not 0 <= value <= 1:
+            raise SpecError(f"{method}({name}={value}): {name} must lie between 0 and 1")
+
+
+def part(budget: int, share: float) -> int:
+    """`share` of the budget in whole calls, at least one."""
+    return min(budget, max(1, round(budget * share)))

@@ -1,0 +1,35 @@
+"""itemCUR: ANNCUR with items in the place of anchor queries (Yadav et al. 2022, section 3.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossknn.indexes.base import Anchors, Index
+from crossknn.indexes.stages import first_stage
+from crossknn.methods.base import Method, fraction, part
+from crossknn.methods.needs import item_scores
+from crossknn.predictors.least_squares import AnchorLeastSquares
+from crossknn.search import Plan
+from crossknn.spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemCur(Method):
+    """CUR of the item x item matrix; the test-time anchor items are others than its rows."""
+
+    name = "itemcur"
+    anchors: float = 0.5
+    rcond: float = 1e-6
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        fraction(self.name, anchors=self.anchors)
+        scores = item_scores(index, self.name).scores
+        rows = Anchors(scores, center=float(scores.mean(dtype=np.float64)))
+        k_i = part(budget, self.anchors)
+        return Plan(
+            first=first_stage(index, Spec("fixed"), seed),
+            predictor=AnchorLeastSquares(rows, self.rcond),
+            batches=(k_i, budget - k_i),
+        )

@@ -1,0 +1,26 @@
+"""What some methods need of an index, and the sentence when it is not there."""
+
+from __future__ import annotations
+
+from crossknn.errors import InputError
+from crossknn.indexes.base import Anchors, Index, ItemScores
+
+
+def anchors(index: Index, method: str) -> Anchors:
+    """The exact scores of anchor queries."""
+    if index.anchors is None or not len(index.anchors.scores):
+        raise InputError(
+            f"{method} needs the scores of anchor queries, and this index has none: "
+            "add them with  crossknn index ... --anchors QUERIES"
+        )
+    return index.anchors
+
+
+def item_scores(index: Index, method: str) -> ItemScores:
+    """Item x item scores."""
+    if index.item_scores is None:
+        raise InputError(
+            f"{method} needs item x item scores, and there are none here "
+            "(in a matrix file: the keys item_scores and item_score_items)"
+        )
+    return index.item_scores

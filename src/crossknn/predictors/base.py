@@ -1,0 +1,66 @@
+"""What a predictor is, and the part that all of them share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from crossknn.linalg import mask, top_k
+from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
+
+State = TypeVar("State")
+
+
+class Prediction(NamedTuple):
+    """Approximate scores: `mean` (m, p), and `std` (m, p) from predictors that know it."""
+
+    mean: FloatArray
+    std: FloatArray | None = None
+
+
+class Predictor(ABC, Generic[State]):
+    """Approximate scores of unscored items, given the exact scores so far.
+
+    A predictor holds the item side only; what belongs to a batch of queries is its state, a value
+    that `update` replaces, never changes.
+    """
+
+    @abstractmethod
+    def start(self, queries: Queries) -> State:
+        """The state before any exact score is known."""
+
+    @abstractmethod
+    def update(self, state: State, observed: Observed) -> State:
+        """The state once the scores in `observed` (all so far) are known."""
+
+    @abstractmethod
+    def predict(self, state: State, items: IntArray | None = None) -> Prediction:
+        """Approximate scores of `items` (m, p), or of all n items: (m, n)."""
+
+    def top(
+        self,
+        state: State,
+        count: int,
+        exclude: IntArray,
+        allowed: BoolArray | None = None,
+        pool: IntArray | None = None,
+    ) -> Candidates:
+        """The `count` items of each query that are predicted best, ties by position.
+
+        `exclude` (m, e) and `pool` (m, s) are rows of positions padded with `NO_ITEM`; a pool
+        restricts its query to the items in it. Override where an index can do this faster.
+        """
+        if pool is None:
+            return top_k(mask(self.predict(state).mean, exclude, allowed), count)
+        pool = np.sort(pool, axis=1)
+        scores = np.array(self.predict(state, np.maximum(pool, 0)).mean)
+        scores[pool == NO_ITEM] = -np.inf
+        for row, out in enumerate(exclude):
+            scores[row, np.isin(pool[row], out)] = -np.inf
+        if allowed is not None:
+            scores[~allowed[pool]] = -np.inf
+        best = top_k(scores, count)
+        items = np.take_along_axis(pool, np.maximum(best.items, 0), axis=1)
+        return Candidates(np.where(best.items == NO_ITEM, NO_ITEM, items), best.scores)

@@ -1,0 +1,80 @@
+"""What the predictors with one vector per query share: approximate score = query . item."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossknn.indexes.base import Scale
+from crossknn.predictors.base import Prediction, Predictor
+from crossknn.types import FloatArray, IntArray, Observed, Queries
+
+
+@dataclass(frozen=True, slots=True)
+class QueryVectors:
+    """State of a vector predictor.
+
+    `current` (m, d) predicts; `parametric` (m, d) is what the query's encoder says, if there is
+    one; `scales` brings each query's exact scores to the vectors' scale; `seen` (m,) counts the
+    exact scores that `current` has already learnt from.
+    """
+
+    current: FloatArray
+    parametric: FloatArray | None
+    scales: tuple[Scale, ...]
+    seen: IntArray
+
+
+class VectorPredictor(Predictor[QueryVectors]):
+    """Approximate scores `current @ items.T`, put back on the scale of the exact scores.
+
+    `items` (n, d) are the item vectors. Subclasses say how a query's vector is refitted.
+    """
+
+    def __init__(self, items: FloatArray) -> None:
+        self.items = items
+
+    def parametric(self, queries: Queries) -> FloatArray | None:
+        """The query vectors (m, d) known before any exact score; None if there are none."""
+        return None
+
+    @abstractmethod
+    def refit(
+        self, state: QueryVectors, row: int, items: IntArray, scores: FloatArray
+    ) -> FloatArray:
+        """Query `row`'s new vector (d,) from all its scored items (b,), scores (b,) normalised."""
+
+    def scale(self, state: QueryVectors, row: int, items: IntArray, scores: FloatArray) -> Scale:
+        """Normalization of query `row`, from its first exact scores: items (b,), scores (b,)."""
+        return Scale()
+
+    def start(self, queries: Queries) -> QueryVectors:
+        m = len(queries)
+        parametric = self.parametric(queries)
+        current = np.zeros((m, self.items.shape[1])) if parametric is None else parametric
+        return QueryVectors(
+            current.astype(np.float32), parametric, (Scale(),) * m, np.zeros(m, np.int64)
+        )
+
+    def update(self, state: QueryVectors, observed: Observed) -> QueryVectors:
+        current, scales = state.current.copy(), list(state.scales)
+        for row, items, scores in observed.rows():
+            if not state.seen[row]:
+                scales[row] = self.scale(state, row, items, scores)
+            normalised = scales[row].beta * (np.asarray(scores, np.float64) - scales[row].alpha)
+            current[row] = self.refit(state, row, items, normalised)
+        return QueryVectors(current, state.parametric, tuple(scales), observed.counts)
+
+    def predict(self, state: QueryVectors, items: IntArray | None = None) -> Prediction:
+        if items is None:
+            approx = state.current @ self.items.T
+        else:
+            approx = np.stack(
+                [self.items[row] @ u for row, u in zip(items, state.current, strict=True)]
+            )
+        for row, scale in enumerate(state.scales):
+            if scale != Scale():
+                approx[row] = approx[row] / np.float32(scale.beta) + np.float32(scale.alpha)
+        return Prediction(approx)

@@ -1,0 +1,75 @@
+"""What a search returns: hits by exact score, with what each cost and where it came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import overload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A scored item.
+
+    `score` is the raw logit; `round` (from 1) and `source` say when and by whom the item was
+    picked: by the first stage, by the method, or in item `order` because those ran short.
+    `approx` is the score that was predicted when it was picked (the first stage's own score in
+    round 1; None in item order). `extra` holds the item's further fields.
+    """
+
+    id: str
+    score: float
+    position: int
+    round: int
+    source: str
+    approx: float | None = None
+    title: str = ""
+    text: str = ""
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def probability(self) -> float:
+        """The logistic function of the logit, 0-1: same order, easier to read."""
+        if self.score >= 0:
+            return 1 / (1 + math.exp(-self.score))
+        return math.exp(self.score) / (1 + math.exp(self.score))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results(Sequence[list[Hit]]):
+    """Answers to m queries: `results[q]` is query q's list of hits, best first.
+
+    `calls` are pairs really computed and `revealed` pairs whose score was used, cache hits
+    included; both summed over the queries. `seconds` is the whole search, `scoring_seconds` the
+    part spent waiting for the scorer. `stopped_by` is `budget`, `deadline`, `cancelled` or
+    `scorer` (it failed after some rounds; what was found before is here). `failed` counts pairs
+    that could not be scored, `topped_up` items taken in item order. `trace[q]`, if asked for, has
+    every scored item of query q in the order of scoring.
+    """
+
+    queries: tuple[str, ...]
+    hits: tuple[list[Hit], ...]
+    method: str
+    budget: int
+    calls: int
+    revealed: int
+    seconds: float
+    scoring_seconds: float
+    stopped_by: str = "budget"
+    failed: int = 0
+    topped_up: int = 0
+    trace: tuple[list[Hit], ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    @overload
+    def __getitem__(self, query: int) -> list[Hit]: ...
+    @overload
+    def __getitem__(self, query: slice) -> list[list[Hit]]: ...
+    def __getitem__(self, query: int | slice) -> list[Hit] | list[list[Hit]]:
+        return list(self.hits[query]) if isinstance(query, slice) else self.hits[query]
+
+    def __iter__(self) -> Iterator[list[Hit]]:
+        return iter(self.hits)

@@ -1,0 +1,242 @@
+"""The loop all methods share: ask which pairs to score next, tell their exact scores.
+
+    search = Search(plan, queries, n)
+    while len(pairs := search.ask()):
+        search.tell(pairs, scores_of(pairs))
+    search.best(k=10)
+
+Pure: no clock, no device, no text. Deadlines, asynchronous scorers and remote workers live outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from crossknn.errors import InputError, ScorerError
+from crossknn.first.base import FirstStage
+from crossknn.predictors.base import Predictor
+from crossknn.types import (
+    NO_ITEM,
+    BoolArray,
+    Candidates,
+    FloatArray,
+    IntArray,
+    Observed,
+    Pairs,
+    Queries,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a method is: who picks first, who predicts, and how many items each round scores.
+
+    `batches` sum to the budget. `shortlist` restricts every query to that many items of the
+    first stage (AXN 3: very large corpora).
+    """
+
+    first: FirstStage
+    predictor: Predictor[Any]
+    batches: tuple[int, ...]
+    shortlist: int | None = None
+
+
+def equal_rounds(budget: int, rounds: int) -> tuple[int, ...]:
+    """`rounds` batches of budget // rounds; the last one takes the remainder too."""
+    rounds = max(1, min(rounds, budget))
+    batch = budget // rounds
+    return (batch,) * (rounds - 1) + (budget - batch * (rounds - 1),)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The best of the scored items, by exact score, ties by position; all arrays (m, k).
+
+    Short rows are padded: `items` with `NO_ITEM`, `scores` and `approx` with NaN, `rounds` with 0.
+    `rounds` says in which round (from 1) an item was picked; `approx` what was predicted then
+    (in round 1, the first stage's own score).
+    """
+
+    items: IntArray
+    scores: FloatArray
+    rounds: IntArray
+    approx: FloatArray
+
+
+class Search:
+    """Budgeted search over m queries and n items.
+
+    Every query reveals min(budget, allowed items) distinct pairs, unless the caller stops early or
+    pairs cannot be scored: what was asked and is not told by the next `ask` is given up, not
+    charged, and another item takes its place.
+    """
+
+    def __init__(
+        self, plan: Plan, queries: Queries, n: int, *, allowed: BoolArray | None = None
+    ) -> None:
+        if allowed is not None and allowed.shape != (n,):
+            raise InputError(f"the filter has shape {allowed.shape}; the index has {n} items")
+        self.plan, self.queries, self.n, self.allowed = plan, queries, n, allowed
+        m = len(queries)
+        self.available = n if allowed is None else int(allowed.sum())
+        self.budget = budget = min(sum(plan.batches), self.available)
+        self.targets = [min(t, budget) for t in accumulate(plan.batches)]
+        self.round = 0
+        """Rounds begun so far."""
+        self.topped_up = np.zeros(m, np.int64)
+        """(m,) items picked in item order because a first stage or a shortlist ran short."""
+        self._items = np.full((m, budget), NO_ITEM, np.int64)  # all that was asked, in order
+        self._scores = np.full((m, budget), np.nan, np.float32)  # NaN until told
+        self._approx = np.full((m, budget), np.nan, np.float32)
+        self._rounds = np.zeros((m, budget), np.int64)
+        self._asked = np.zeros(m, np.int64)
+        self._given_up: list[set[int]] = [set() for _ in range(m)]
+        self._state: Any = None
+        self._pool: IntArray | None = None
+
+    @property
+    def revealed(self) -> IntArray:
+        """(m,) distinct pairs whose exact score is known."""
+        return np.count_nonzero(~np.isnan(self._scores), axis=1)
+
+    def ask(self) -> Pairs:
+        """The pairs to score next; none when the budget is spent or nothing is left to score."""
+        self._give_up_untold()
+        while True:
+            open_rows = self._asked < self._limit()
+            if not open_rows.any():
+                return Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
+            target = self.targets[min(self.round, len(self.targets) - 1)]
+            wanted = np.where(open_rows, np.minimum(target, self._limit()) - self._asked, 0)
+            self.round += 1
+            if wanted.max() > 0:
+                return self._pick(wanted)
+
+    def tell(self, pairs: Pairs, scores: FloatArray) -> None:
+        """Exact scores (p,) of pairs that were asked; a part of them is fine."""
+        scores = np.asarray(scores, np.float32)
+        if scores.shape != (len(pairs),):
+            raise ScorerError(f"{len(pairs)} pairs were told {scores.size} scores")
+        if not np.isfinite(scores).all():
+            p = int(np.flatnonzero(~np.isfinite(scores))[0])
+            raise ScorerError(
+                f"the score of query {pairs.query[p]} and item {pairs.item[p]} is {scores[p]}"
+            )
+        for query, item, score in zip(pairs.query, pairs.item, scores, strict=True):
+            where = np.flatnonzero(self._items[query] == item)
+            if not len(where):
+                raise InputError(f"query {query} was not asked about item {item}")
+            self._scores[query, where[0]] = score
+
+    def best(self, k: int) -> Ranking:
+        """The k best scored items of each query."""
+        order = np.lexsort((self._items, -np.nan_to_num(self._scores, nan=-np.inf)))[:, :k]
+        known = np.take_along_axis(~np.isnan(self._scores), order, axis=1)
+
+        def pick(values: Any, fill: float) -> Any:
+            return np.where(known, np.take_along_axis(values, order, axis=1), fill)
+
+        return Ranking(
+            pick(self._items, NO_ITEM),
+            pick(self._scores, np.nan),
+            pick(self._rounds, 0),
+            pick(self._approx, np.nan),
+        )
+
+    def picks(self) -> Ranking:
+        """Every scored item of each query in the order in which it was picked."""
+        known = ~np.isnan(self._scores)
+        items = np.where(known, self._items, NO_ITEM)
+        return Ranking(items, self._scores, self._rounds, self._approx)
+
+    @property
+    def given_up(self) -> int:
+        """Pairs that were asked and never told."""
+        return sum(map(len, self._given_up))
+
+    def observed(self) -> Observed:
+        """All exact scores so far, left-aligned."""
+        return Observed(self._items, self._scores, self._asked)
+
+    def _limit(self) -> IntArray:
+        """How many pairs each query can reveal: (m,)."""
+        lost = np.array([len(g) for g in self._given_up], np.int64)
+        return np.minimum(self._items.shape[1], self.available - lost)
+
+    def _give_up_untold(self) -> None:
+        untold = (self._items != NO_ITEM) & np.isnan(self._scores)
+        for row in np.flatnonzero(untold.any(axis=1)):
+            keep = ~untold[row] & (self._items[row] != NO_ITEM)
+            self._given_up[row].update(self._items[row, untold[row]].tolist())
+            count = int(keep.sum())
+            for values, fill in (
+                (self._items, NO_ITEM),
+                (self._scores, np.nan),
+                (self._approx, np.nan),
+                (self._rounds, 0),
+            ):
+                kept = values[row, keep]
+                values[row] = fill
+                values[row, :count] = kept
+            self._asked[row] = count
+
+    def _pick(self, wanted: IntArray) -> Pairs:
+        """Choose `wanted` (m,) new items per query and note them down as asked."""
+        exclude = self._excluded()
+        if self.round == 1:
+            candidates = self.plan.first.top(self.queries, int(wanted.max()), self.allowed)
+        else:
+            candidates = self._predicted(int(wanted.max()), exclude)
+        queries, items = [], []
+        for row, count in enumerate(wanted):
+            if count == 0:
+                continue
+            chosen, approx = self._row(candidates, row, int(count), exclude[row])
+            place = slice(self._asked[row], self._asked[row] + len(chosen))
+            self._items[row, place], self._approx[row, place] = chosen, approx
+            self._rounds[row, place] = self.round
+            self._asked[row] += len(chosen)
+            queries.append(np.full(len(chosen), row, np.int64))
+            items.append(chosen)
+        return Pairs(np.concatenate(queries), np.concatenate(items))
+
+    def _predicted(self, count: int, exclude: IntArray) -> Candidates:
+        predictor = self.plan.predictor
+        if self._state is None:
+            self._state = predictor.start(self.queries)
+            if self.plan.shortlist is not None:
+                width = max(self.plan.shortlist, self._items.shape[1])
+                self._pool = self.plan.first.top(self.queries, width, self.allowed).items
+        self._state = predictor.update(self._state, self.observed())
+        return predictor.top(self._state, count, exclude, self.allowed, self._pool)
+
+    def _excluded(self) -> IntArray:
+        """(m, e) what was asked before, told or given up."""
+        if not any(self._given_up):
+            return self._items[:, : int(self._asked.max(initial=0))]
+        rows = [
+            np.array([*self._items[q, : self._asked[q]], *sorted(gone)], np.int64)
+            for q, gone in enumerate(self._given_up)
+        ]
+        return Candidates.from_rows([(row, row.astype(np.float32)) for row in rows]).items
+
+    def _row(
+        self, candidates: Candidates, row: int, count: int, exclude: IntArray
+    ) -> tuple[IntArray, FloatArray]:
+        """The first `count` candidates of a query, topped up in item order where they run short."""
+        found = candidates.items[row] != NO_ITEM
+        items, approx = candidates.items[row][found][:count], candidates.scores[row][found][:count]
+        missing = count - len(items)
+        if missing <= 0:
+            return items, approx
+        free = np.ones(self.n, np.bool_) if self.allowed is None else self.allowed.copy()
+        free[exclude[exclude != NO_ITEM]] = False
+        free[items] = False
+        extra = np.flatnonzero(free)[:missing]
+        self.topped_up[row] += len(extra)
+        unknown = np.full(len(extra), np.nan, np.float32)
+        return np.concatenate([items, extra]), np.concatenate([approx, unknown])

@@ -1,0 +1,282 @@
+"""Search over texts: drives the loop with a scorer, a clock and an index."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from crossknn.errors import InputError
+from crossknn.methods import Method
+from crossknn.methods import method as as_method
+from crossknn.results import Hit, Results
+from crossknn.scorers.base import Scorer
+from crossknn.scorers.robust import NothingScoredError
+from crossknn.search import Plan, Ranking, Search
+from crossknn.types import NO_ITEM, BoolArray, Queries
+
+if TYPE_CHECKING:
+    from crossknn.indexes.item_index import ItemIndex
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+
+_CELLS = 1 << 26
+"""Approximate scores held at once (m x n): 256 MB; more queries are searched in turn."""
+
+
+class Searcher:
+    """Searches an index with a scorer and a method.
+
+    Holds nothing that a search changes, so one `Searcher` serves many threads (as far as the
+    scorer does; all of ours do). `scorer` may be anything `as_scorer` takes.
+    """
+
+    def __init__(
+        self,
+        index: ItemIndex,
+        scorer: Any,
+        method: str | Method = "axn(first=hybrid, rounds=10, blend=0.5)",
+        *,
+        seed: int = 0,
+    ) -> None:
+        from crossknn.scorers import as_scorer
+
+        self.index = index
+        self.scorer: Scorer = as_scorer(scorer)
+        self.method = as_method(method)
+        self.seed = seed
+
+    def __call__(
+        self,
+        queries: str | Sequence[str],
+        k: int = 10,
+        budget: int = 100,
+        *,
+        filter: Iterable[str] | BoolArray | None = None,
+        deadline_ms: float | None = None,
+        method: str | Method | None = None,
+        seed: int | None = None,
+        trace: bool = False,
+        progress: Progress | None = None,
+        cancel: threading.Event | None = None,
+    ) -> Results:
+        """The k best items of each query by exact score, for `budget` scored pairs a query.
+
+        `filter` restricts the items: ids, or a mask (n,). After `deadline_ms` milliseconds, or
+        once `cancel` is set, the search stops at the next batch and returns the best so far.
+        `progress(done, total)` counts scored pairs. `trace` keeps every pick, for explanations.
+
+        Raises InputError for a k or budget below 1, a k above the budget or the number of items,
+        an empty query or an unknown id; ScorerError if nothing could be scored.
+        """
+        texts = _texts(queries)
+        allowed = _allowed(filter, self.index)
+        _check(k, budget, self.index.n, deadline_ms)
+        chosen = self.method if method is None else as_method(method)
+        call = _Call(
+            self,
+            chosen,
+            budget,
+            k,
+            allowed,
+            self.seed if seed is None else seed,
+            trace,
+            _Clock(deadline_ms, cancel),
+            progress,
+            len(texts),
+        )
+        share = len(texts) if deadline_ms is not None else max(1, _CELLS // self.index.n)
+        parts = [call.run(texts[s : s + share]) for s in range(0, len(texts), share)]
+        return _join(parts, call.clock.elapsed())
+
+    async def asearch(self, queries: str | Sequence[str], *args: Any, **options: Any) -> Results:
+        """The same search in a worker thread; cancelling the task stops it at the next batch."""
+        cancel = options.setdefault("cancel", threading.Event())
+        try:
+            return await asyncio.to_thread(self, queries, *args, **options)
+        except asyncio.CancelledError:
+            cancel.set()
+            raise
+
+
+class _Clock:
+    """When to stop, and how long things took."""
+
+    def __init__(self, deadline_ms: float | None, cancel: threading.Event | None) -> None:
+        self.began = time.perf_counter()
+        self.limit = None if deadline_ms is None else deadline_ms / 1000
+        self.cancel = cancel
+
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.began
+
+    def stop(self) -> str | None:
+        """Why to stop now, if there is a reason."""
+        if self.cancel is not None and self.cancel.is_set():
+            return "cancelled"
+        return "deadline" if self.limit is not None and self.elapsed() >= self.limit else None
+
+
+@dataclass
+class _Call:
+    """One search: its settings, and the running count of scored pairs."""
+
+    searcher: Searcher
+    method: Method
+    budget: int
+    k: int
+    allowed: BoolArray | None
+    seed: int
+    trace: bool
+    clock: _Clock
+    progress: Progress | None
+    m: int
+    done: int = 0
+
+    def run(self, texts: Sequence[str]) -> Results:
+        """Search a batch of queries that fits into memory."""
+        index, began = self.searcher.index, self.clock.elapsed()
+        plan = self.method.plan(index, self.budget, self.seed)
+        search = Search(plan, Queries(texts), index.n, allowed=self.allowed)
+        calls, scoring, stopped_by = 0, 0.0, None
+        while stopped_by is None and len(pairs := search.ask()):
+            started = self.clock.elapsed()
+            stream = self.searcher.scorer.score(pairs, texts, index.items.texts)
+            told = 0
+            try:
+                for positions, scores in stream:
+                    search.tell(pairs.take(positions), scores)
+                    told += len(positions)
+                    self._report(len(positions), search)
+                    stopped_by = self.clock.stop()
+                    if stopped_by:
+                        break
+            except NothingScoredError as error:
+                if not search.revealed.any():
+                    raise
+                logger.warning("%s; returning what was found before", error)
+                stopped_by = "scorer"
+            calls += getattr(stream, "computed", told)
+            getattr(stream, "close", lambda: None)()
+            scoring += self.clock.elapsed() - started
+        hits = _Hits(index, plan, self.method)
+        return Results(
+            queries=tuple(texts),
+            hits=tuple(hits.rows(search.best(self.k))),
+            method=str(self.method),
+            budget=search.budget,
+            calls=calls,
+            revealed=int(search.revealed.sum()),
+            seconds=self.clock.elapsed() - began,
+            scoring_seconds=scoring,
+            stopped_by=stopped_by or "budget",
+            failed=search.given_up,
+            topped_up=int(search.topped_up.sum()),
+            trace=tuple(hits.rows(search.picks())) if self.trace else None,
+        )
+
+    def _report(self, count: int, search: Search) -> None:
+        self.done += count
+        if self.progress:
+            self.progress(self.done, self.m * search.budget)
+
+
+class _Hits:
+    """From positions to hits."""
+
+    def __init__(self, index: ItemIndex, plan: Plan, method: Method) -> None:
+        self.items, self.method = index.items, method.name
+
+    def rows(self, ranking: Ranking) -> Iterator[list[Hit]]:
+        for items, scores, rounds, approx in zip(
+            ranking.items, ranking.scores, ranking.rounds, ranking.approx, strict=True
+        ):
+            found = np.flatnonzero(items != NO_ITEM)
+            yield [
+                self._hit(int(items[j]), float(scores[j]), int(rounds[j]), float(approx[j]))
+                for j in found
+            ]
+
+    def _hit(self, position: int, score: float, round: int, approx: float) -> Hit:
+        item = self.items[position]
+        known = approx == approx
+        return Hit(
+            id=item.id,
+            score=score,
+            position=position,
+            round=round,
+            source="order" if not known else "first" if round == 1 else self.method,
+            approx=approx if known else None,
+            title=item.title,
+            text=item.text,
+            extra=item.extra,
+        )
+
+
+def _join(parts: Sequence[Results], seconds: float) -> Results:
+    """The answers to all batches of queries as one."""
+    stops = [part.stopped_by for part in parts if part.stopped_by != "budget"]
+    traces = [part.trace for part in parts if part.trace is not None]
+    return replace(
+        parts[0],
+        queries=tuple(q for part in parts for q in part.queries),
+        hits=tuple(h for part in parts for h in part.hits),
+        calls=sum(part.calls for part in parts),
+        revealed=sum(part.revealed for part in parts),
+        seconds=seconds,
+        scoring_seconds=sum(part.scoring_seconds for part in parts),
+        stopped_by=stops[0] if stops else "budget",
+        failed=sum(part.failed for part in parts),
+        topped_up=sum(part.topped_up for part in parts),
+        trace=tuple(t for trace in traces for t in trace) if traces else None,
+    )
+
+
+def _texts(queries: str | Sequence[str]) -> list[str]:
+    texts = [queries] if isinstance(queries, str) else list(queries)
+    if not texts:
+        raise InputError("there are no queries")
+    for position, text in enumerate(texts):
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(
+                f"query {position} is {text!r}; a query must be a text that is not empty"
+            )
+    return texts
+
+
+def _allowed(filter: Iterable[str] | BoolArray | None, index: ItemIndex) -> BoolArray | None:
+    if filter is None:
+        return None
+    if isinstance(filter, np.ndarray) and filter.dtype == np.bool_:
+        allowed = filter
+        if allowed.shape != (index.n,):
+            raise InputError(f"the filter has shape {allowed.shape}; the index has {index.n} items")
+    else:
+        allowed = np.zeros(index.n, np.bool_)
+        allowed[index.items.positions(filter)] = True
+    if not allowed.any():
+        raise InputError("the filter allows no item")
+    return allowed
+
+
+def _check(k: int, budget: int, n: int, deadline_ms: float | None) -> None:
+    for name, value in (("k", k), ("budget", budget)):
+        if value < 1:
+            raise InputError(f"{name} is {value}; it must be 1 or more")
+    if k > n:
+        raise InputError(f"k is {k}, but the index has {n} items")
+    if k > budget:
+        raise InputError(
+            f"k is {k}, but a budget of {budget} calls reveals {budget} items at most: "
+            "raise the budget or lower k"
+        )
+    if deadline_ms is not None and not deadline_ms > 0:
+        raise InputError(f"deadline_ms is {deadline_ms}; it must be above 0")

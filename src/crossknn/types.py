@@ -1,0 +1,95 @@
+"""The values that flow through a search.
+
+Axis letters, everywhere: m queries, n items, b scored items per query, d dimensions, p pairs.
+Queries and items are named by position (0-based) inside the core; ids live in the index.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray: TypeAlias = NDArray[np.floating]
+IntArray: TypeAlias = NDArray[np.int64]
+BoolArray: TypeAlias = NDArray[np.bool_]
+
+NO_ITEM = -1
+"""Fills the rows of ragged arrays of item positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Query-item pairs by position: `query` (p,) and `item` (p,)."""
+
+    query: IntArray
+    item: IntArray
+
+    def __len__(self) -> int:
+        return len(self.item)
+
+    def take(self, positions: IntArray | slice) -> Pairs:
+        """The pairs at `positions`."""
+        return Pairs(self.query[positions], self.item[positions])
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Ranked items of each query, best first; rows may be short.
+
+    `items` (m, c) positions, `NO_ITEM` where a row has ended; `scores` (m, c) float32, -inf there.
+    """
+
+    items: IntArray
+    scores: FloatArray
+
+    @staticmethod
+    def from_rows(rows: Sequence[tuple[IntArray, FloatArray]]) -> Candidates:
+        """Ragged rows of (items, scores) -> padded arrays."""
+        width = max((len(items) for items, _ in rows), default=0)
+        items = np.full((len(rows), width), NO_ITEM, dtype=np.int64)
+        scores = np.full((len(rows), width), -np.inf, dtype=np.float32)
+        for r, (row_items, row_scores) in enumerate(rows):
+            items[r, : len(row_items)] = row_items
+            scores[r, : len(row_items)] = row_scores
+        return Candidates(items, scores)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Exact scores known so far, left-aligned: `items` (m, b), `scores` (m, b), `counts` (m,).
+
+    Row r holds `counts[r]` pairs in the order in which they were scored; the rest is padding.
+    """
+
+    items: IntArray
+    scores: FloatArray
+    counts: IntArray
+
+    def rows(self) -> Iterator[tuple[int, IntArray, FloatArray]]:
+        """(query, items (b,), exact scores (b,)) of every query that has at least one score."""
+        for r, count in enumerate(self.counts):
+            if count:
+                yield r, self.items[r, :count], self.scores[r, :count]
+
+
+@dataclass(eq=False, slots=True)
+class Queries:
+    """A batch of m queries: their texts, and their vectors as far as they are known.
+
+    `vectors[name]` (m, d) is filled by whoever computes it first, so that a query is encoded once.
+    """
+
+    texts: Sequence[str]
+    vectors: dict[str, FloatArray] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def generator(self, query: int, seed: int) -> np.random.Generator:
+        """Randomness of one query: depends on its text and the seed, never on its batch."""
+        return np.random.default_rng([seed, zlib.crc32(self.texts[query].encode())])

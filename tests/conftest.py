@@ -1,0 +1,22 @@
+"""Shared fixtures."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of shared data: `CROSSKNN_SHARED`, or `shared` beside the checkout."""
+    folder = Path(os.environ.get("CROSSKNN_SHARED", ROOT.parent / "shared"))
+    if not (folder / "matrices").is_dir():
+        pytest.skip("the folder of shared data is absent (set CROSSKNN_SHARED)")
+    return folder

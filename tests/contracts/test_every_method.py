@@ -1,0 +1,126 @@
+"""What holds for every method, on a stored matrix (method-notes: identities 1, 4 and 6)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import METHODS, matrix, permuted, run
+
+from crossknn.evaluation.measures import exact_top
+from crossknn.methods import METHODS as REGISTRY
+from crossknn.methods import method
+from crossknn.spec import parse
+from crossknn.types import NO_ITEM
+
+every_method = pytest.mark.parametrize("spec", METHODS)
+
+
+def test_the_suite_covers_every_registered_method():
+    assert {parse(spec).name for spec in METHODS} == set(REGISTRY)
+
+
+@every_method
+@settings(max_examples=15, deadline=None)
+@given(budget=st.integers(1, 90), seed=st.integers(0, 5))
+def test_the_budget_is_spent_exactly_and_nothing_twice(spec, budget, seed):
+    data = matrix(seed=seed, tests=3)
+    search = run(method(spec), data, budget, seed=seed)
+    expected = 80 if spec == "exact" else min(budget, 80)
+    assert search.revealed.tolist() == [expected] * 3
+    for row in search.picks().items:
+        asked = row[row != NO_ITEM]
+        assert len(set(asked.tolist())) == len(asked) == expected
+
+
+@every_method
+def test_a_full_budget_is_exact_search(spec):
+    data = matrix()
+    best = run(method(spec), data, 80).best(10)
+    truth = exact_top(data.scores[data.n_anchors :], 10)
+    assert best.items.tolist() == truth.tolist()
+
+
+@every_method
+def test_the_same_seed_gives_the_same_answer(spec):
+    data = matrix()
+    first, again = (run(method(spec), data, 24, seed=7).picks() for _ in range(2))
+    assert first.items.tolist() == again.items.tolist()
+
+
+@every_method
+def test_scores_are_exact_and_sorted(spec):
+    data = matrix()
+    best = run(method(spec), data, 24).best(8)
+    rows = np.arange(len(best.items))[:, None]
+    assert np.array_equal(best.scores, data.scores[data.n_anchors :][rows, best.items])
+    assert (np.diff(best.scores, axis=1) <= 0).all()
+
+
+@every_method
+def test_a_filter_is_respected(spec):
+    data = matrix()
+    allowed = np.random.default_rng(1).random(80) < 0.4
+    search = run(method(spec), data, 30, allowed=allowed)
+    picked = search.picks().items
+    assert allowed[picked[picked != NO_ITEM]].all()
+    count = min(30, int(allowed.sum())) if spec != "exact" else int(allowed.sum())
+    assert search.revealed.tolist() == [count] * data.n_tests
+
+
+@every_method
+def test_permuting_the_items_permutes_the_answer(spec):
+    if "random" in spec:
+        pytest.skip("random picks are drawn by position")
+    data = matrix()
+    order = np.random.default_rng(2).permutation(80)
+    plain = run(method(spec), data, 24).best(8)
+    moved = run(method(spec), permuted(data, order), 24).best(8)
+    assert order[moved.items].tolist() == plain.items.tolist()
+
+
+@every_method
+def test_a_query_does_not_depend_on_its_batch(spec):
+    data = matrix()
+    together = run(method(spec), data, 24).picks()
+    alone = run(method(spec), data, 24, tests=1).picks()
+    assert together.items[0].tolist() == alone.items[0].tolist()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "adacur(first=de, rounds=1)",
+        "axn(first=de, rounds=1, blend=0.4)",
+        "tour(first=de, rounds=1)",
+        "axn(first=de, rounds=7, blend=1.0)",
+    ],
+)
+def test_one_round_or_the_parametric_vector_alone_is_reranking(spec):
+    data = matrix()
+    budget = 21
+    reranked = run(method("rnr(first=de)"), data, budget).picks().items
+    assert (
+        np.sort(run(method(spec), data, budget).picks().items).tolist()
+        == np.sort(reranked).tolist()
+    )
+
+
+@every_method
+@settings(max_examples=10, deadline=None)
+@given(lost=st.sets(st.integers(0, 79), max_size=12), seed=st.integers(0, 3))
+def test_pairs_that_cannot_be_scored_are_replaced(spec, lost, seed):
+    from crossknn.search import Search
+
+    data = matrix(tests=2, seed=seed)
+    index, queries, scores = data.rows(0, 2)
+    search = Search(method(spec).plan(index, 24, seed), queries, index.n)
+    while len(pairs := search.ask()):
+        good = np.flatnonzero(~np.isin(pairs.item, list(lost)))
+        told = pairs.take(good)
+        search.tell(told, scores[told.query, told.item])
+    wanted = 80 if spec == "exact" else 24
+    assert search.revealed.tolist() == [min(wanted, 80 - len(lost))] * 2
+    picked = search.picks().items
+    assert not set(picked[picked != NO_ITEM].tolist()) & lost

@@ -1,0 +1,98 @@
+"""Identities between methods (method-notes: 2, 3, 5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import matrix, run
+
+from crossknn.errors import InputError
+from crossknn.methods import method
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 50), half=st.integers(2, 15))
+def test_adacur_with_one_round_of_fixed_anchors_and_a_split_is_anncur(seed, half):
+    data, budget = matrix(seed=seed), 2 * half
+    anncur = run(method("anncur(anchors=0.5)"), data, budget).picks()
+    adacur = run(method("adacur(first=fixed, rounds=1, split=0.5)"), data, budget).picks()
+    assert anncur.items.tolist() == adacur.items.tolist()
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 50), rounds=st.integers(1, 6))
+def test_axn_on_the_anchor_matrix_without_blend_is_adacur(seed, rounds):
+    data = matrix(seed=seed, noise=0.5)
+    assert data.scale is not None
+    centred = data.scores - np.float32(data.scale.alpha)
+    as_vectors = replace(
+        data,
+        item_vectors=centred[: data.n_anchors].T.copy(),
+        query_vectors=np.zeros((len(data.scores), data.n_anchors), np.float32),
+        scores=centred,
+        firsts={"bm25": data.firsts["bm25"]},
+    )
+    adacur = run(method(f"adacur(first=bm25, rounds={rounds})"), data, 24).picks()
+    axn = run(
+        method(f"axn(first=bm25, rounds={rounds}, blend=0, normalize=none)"), as_vectors, 24
+    ).picks()
+    assert axn.items.tolist() == adacur.items.tolist()
+
+
+@pytest.mark.parametrize("spec", ["anncur(anchors=0.5)", "adacur(first=random, rounds=2)"])
+@pytest.mark.parametrize("rank", [1, 3, 6])
+def test_a_matrix_of_low_rank_is_recovered(spec, rank):
+    rng = np.random.default_rng(rank)
+    data = matrix(tests=8)
+    low = (rng.normal(size=(28, rank)) @ rng.normal(size=(rank, 80))).astype(np.float32)
+    # A centre of 0 keeps the rank; the scale of the dual encoder would add one.
+    data = replace(data, scores=low - low[:20].mean(), item_vectors=None, query_vectors=None)
+    budget = 4 * (rank + 1)
+    best = run(method(spec), data, budget).best(2 * rank)
+    truth = np.sort(data.scores[20:], axis=1)[:, ::-1][:, : 2 * rank]
+    np.testing.assert_allclose(best.scores, truth, rtol=1e-4)
+
+
+def collapse(rcond: float) -> dict[int, float]:
+    """Mean squared error of ANNCUR's approximation with 30 anchor queries, by anchor items."""
+    rng = np.random.default_rng(0)
+    data = matrix(n=300, anchors=30, tests=20, d=40, noise=1.0)
+    errors = {}
+    for k_i in (10, 30, 120):
+        index, queries, scores = data.rows(0, 20)
+        plan = method(f"anncur(rcond={rcond})").plan(index, k_i, 0)
+        items = np.tile(rng.permutation(300)[:k_i], (20, 1))
+        from crossknn.types import Observed
+
+        seen = Observed(items, np.take_along_axis(scores, items, 1), np.full(20, k_i))
+        state = plan.predictor.update(plan.predictor.start(queries), seen)
+        errors[k_i] = float(((plan.predictor.predict(state).mean - scores) ** 2).mean())
+    return errors
+
+
+def test_anncur_collapses_where_anchor_items_are_as_many_as_anchor_queries():
+    reference = collapse(1e-15)
+    assert reference[30] > 3 * reference[10]
+    assert reference[30] > 3 * reference[120]
+
+
+def test_a_sane_rcond_avoids_the_collapse():
+    assert collapse(0.1)[30] < 0.5 * collapse(1e-15)[30]
+
+
+def test_methods_say_what_they_need():
+    data = replace(matrix(), n_anchors=0, item_scores=None, item_vectors=None)
+    for spec, words in {
+        "adacur(first=bm25)": "adacur needs the scores of anchor queries",
+        "fixeditem": "fixeditem needs item x item scores",
+        "itemcur": "itemcur needs item x item scores",
+        "axn(first=bm25)": "this index has no item vectors",
+        "rnr(first=de)": "no first stage 'de'; it has bm25, fixed, random",
+        "axn(first=random, normalize=anchors)": "no item vectors",
+    }.items():
+        with pytest.raises(InputError, match=words):
+            run(method(spec), data, 10)

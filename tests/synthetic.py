@@ -1,0 +1,83 @@
+"""Small score matrices with the structure that search lives on, made by seed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crossknn.indexes.base import ItemScores
+from crossknn.indexes.stored import StoredMatrix
+from crossknn.search import Search
+
+METHODS = (
+    "exact",
+    "rnr(first=de)",
+    "rnr(first=hybrid(bm25, de))",
+    "anncur(anchors=0.5)",
+    "anncur(anchors=0.3, first=de)",
+    "adacur(first=de, rounds=3)",
+    "adacur(first=random, rounds=4, sample=softmax, split=0.5)",
+    "adacur(first=bm25, rounds=3, sample=random)",
+    "adacur(first=de, rounds=3, shortlist=30)",
+    "axn(first=de, rounds=3, blend=0.0)",
+    "axn(first=random, rounds=5, blend=0.5, normalize=first)",
+    "axn(first=hybrid, rounds=4, blend=0.3, shortlist=25)",
+    "tour(first=de, loss=kl, rounds=3)",
+    "tour(first=de, loss=mse, rounds=3)",
+    "fixeditem(anchors=0.5)",
+    "itemcur(anchors=0.5)",
+)
+"""One spec at least of every method and of every option that changes the flow."""
+
+
+def matrix(
+    *,
+    n: int = 80,
+    anchors: int = 20,
+    tests: int = 6,
+    d: int = 12,
+    noise: float = 0.3,
+    seed: int = 0,
+) -> StoredMatrix:
+    """Scores that a dual encoder half explains, of rank d plus noise."""
+    rng = np.random.default_rng(seed)
+    q = anchors + tests
+    items = rng.normal(size=(n, d)).astype(np.float32)
+    queries = rng.normal(size=(q, d)).astype(np.float32)
+    hidden = queries + 0.7 * rng.normal(size=(q, d))
+    scores = 3 + hidden @ items.T + noise * rng.normal(size=(q, n))
+    pick = rng.permutation(n)[:15]
+    return StoredMatrix(
+        scores=scores.astype(np.float32),
+        n_anchors=anchors,
+        item_vectors=items / np.linalg.norm(items, axis=1, keepdims=True),
+        query_vectors=queries / np.linalg.norm(queries, axis=1, keepdims=True),
+        firsts={"bm25": np.maximum(0, scores + 2 * rng.normal(size=(q, n)) - 4).astype(np.float32)},
+        query_ids=tuple(f"query {i}" for i in range(q)),
+        anchor_items=rng.permutation(n),
+        item_scores=ItemScores(pick, (items[pick] @ items.T).astype(np.float32)),
+    )
+
+
+def run(method, data: StoredMatrix, budget: int, *, seed: int = 0, allowed=None, tests=None):
+    """Search all test queries of a matrix to the end."""
+    index, queries, scores = data.rows(0, tests or data.n_tests)
+    search = Search(method.plan(index, budget, seed), queries, index.n, allowed=allowed)
+    while len(pairs := search.ask()):
+        search.tell(pairs, scores[pairs.query, pairs.item])
+    return search
+
+
+def permuted(data: StoredMatrix, order: np.ndarray) -> StoredMatrix:
+    """The same matrix with its items in another order: new item j is old item order[j]."""
+    back = np.argsort(order)
+    assert data.item_scores is not None
+    return StoredMatrix(
+        scores=data.scores[:, order],
+        n_anchors=data.n_anchors,
+        item_vectors=data.item_vectors[order],
+        query_vectors=data.query_vectors,
+        firsts={name: values[:, order] for name, values in data.firsts.items()},
+        query_ids=data.query_ids,
+        anchor_items=back[data.anchor_items],
+        item_scores=ItemScores(back[data.item_scores.items], data.item_scores.scores[:, order]),
+    )

@@ -1,0 +1,113 @@
+"""The loop itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic import matrix
+
+from crossknn.errors import InputError, ScorerError
+from crossknn.first.stored import StoredFirst
+from crossknn.linalg import least_squares, top_k
+from crossknn.methods import method
+from crossknn.predictors.keep import Keep
+from crossknn.search import Plan, Search, equal_rounds
+from crossknn.types import NO_ITEM, Pairs, Queries
+
+
+@given(st.integers(1, 500), st.integers(1, 40))
+def test_rounds_spend_the_budget_with_the_remainder_last(budget, rounds):
+    batches = equal_rounds(budget, rounds)
+    assert sum(batches) == budget
+    assert len(batches) == min(rounds, budget)
+    assert set(batches[:-1]) <= {budget // len(batches)}
+    assert batches[-1] >= batches[0] >= 1
+
+
+@given(
+    st.lists(st.lists(st.integers(-3, 3), min_size=7, max_size=7), min_size=1, max_size=4),
+    st.integers(1, 9),
+)
+def test_top_k_is_a_stable_sort(rows, count):
+    scores = np.array(rows, np.float32)
+    scores[scores == -3] = -np.inf
+    found = top_k(scores, count).items
+    for row, items in zip(scores, found, strict=True):
+        order = [i for i in np.argsort(-row, kind="stable") if row[i] > -np.inf][:count]
+        assert items[items != NO_ITEM].tolist() == order
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 99))
+def test_least_squares_is_the_minimum_norm_solution(b, d, seed):
+    rng = np.random.default_rng(seed)
+    vectors, scores = rng.normal(size=(b, d)), rng.normal(size=b)
+    expected = np.linalg.pinv(vectors, rcond=1e-6) @ scores
+    np.testing.assert_allclose(least_squares(vectors, scores, 1e-6), expected, atol=1e-6)
+
+
+def started(budget: int = 12, **options):
+    index, queries, scores = matrix(tests=2).rows(0, 2)
+    plan = method("axn(first=de, rounds=3)").plan(index, budget, 0)
+    return Search(plan, queries, index.n, **options), scores
+
+
+def test_scores_may_be_told_in_parts_and_in_any_order():
+    whole, scores = started()
+    parts, _ = started()
+    rng = np.random.default_rng(0)
+    while len(pairs := whole.ask()):
+        whole.tell(pairs, scores[pairs.query, pairs.item])
+        same = parts.ask()
+        assert same.item.tolist() == pairs.item.tolist()
+        for chunk in np.array_split(rng.permutation(len(same)), 3):
+            some = same.take(chunk)
+            parts.tell(some, scores[some.query, some.item])
+    assert parts.best(5).items.tolist() == whole.best(5).items.tolist()
+
+
+def test_stopping_early_leaves_the_best_so_far():
+    search, scores = started()
+    pairs = search.ask().take(slice(0, 3))
+    search.tell(pairs, scores[pairs.query, pairs.item])
+    best = search.best(5)
+    assert search.revealed.tolist() == [3, 0]
+    assert set(best.items[0][:3].tolist()) == set(pairs.item.tolist())
+    assert (best.items[0][3:] == NO_ITEM).all()
+    assert (best.items[1] == NO_ITEM).all()
+
+
+def test_provenance_of_every_pick():
+    search, scores = started()
+    while len(pairs := search.ask()):
+        search.tell(pairs, scores[pairs.query, pairs.item])
+    picks = search.picks()
+    assert picks.rounds.tolist() == [[1] * 4 + [2] * 4 + [3] * 4] * 2
+    assert np.isfinite(picks.approx).all()
+
+
+def test_a_first_stage_that_runs_short_is_topped_up_in_item_order():
+    cheap = np.full((1, 6), -np.inf, np.float32)
+    cheap[0, [4, 2]] = [2, 1]
+    first = StoredFirst(cheap)
+    plan = Plan(first=first, predictor=Keep(first), batches=(5,))
+    search = Search(plan, Queries(["q"]), 6)
+    assert search.ask().item.tolist() == [4, 2, 0, 1, 3]
+    assert search.topped_up.tolist() == [3]
+
+
+def test_what_is_not_a_score_is_refused():
+    search, _ = started()
+    pairs = search.ask()
+    with pytest.raises(ScorerError, match="were told 3 scores"):
+        search.tell(pairs, np.zeros(3))
+    bad = np.zeros(len(pairs))
+    bad[1] = np.nan
+    with pytest.raises(ScorerError, match=f"query 0 and item {pairs.item[1]} is nan"):
+        search.tell(pairs, bad)
+    stranger = Pairs(np.array([0]), np.setdiff1d(np.arange(80), pairs.item)[:1])
+    with pytest.raises(InputError, match="was not asked about item"):
+        search.tell(stranger, np.zeros(1))
+    with pytest.raises(InputError, match="the filter has shape"):
+        started(allowed=np.ones(3, np.bool_))

@@ -1,0 +1,80 @@
+"""The grammar."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossknn.errors import SpecError
+from crossknn.methods import method, methods
+from crossknn.methods.axn import Axn
+from crossknn.spec import Spec, parse, parse_list
+
+names = st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True)
+numbers = st.integers(-99, 99) | st.floats(-1e3, 1e3, allow_nan=False).map(float)
+specs = st.recursive(
+    names.map(Spec),
+    lambda inner: st.builds(
+        Spec,
+        names,
+        st.lists(inner | numbers, max_size=3).map(tuple),
+        st.dictionaries(names, inner | numbers, max_size=3),
+    ),
+    max_leaves=6,
+)
+
+
+@given(specs)
+def test_a_printed_spec_reads_back_the_same(spec):
+    assert parse(str(spec)) == spec
+
+
+@given(st.lists(specs, min_size=1, max_size=4))
+def test_lists_are_split_outside_parentheses(many):
+    assert parse_list(", ".join(map(str, many))) == many
+    assert parse_list("\n".join(map(str, many))) == many
+
+
+def test_options_reach_the_method():
+    found = method("axn(first=hybrid(bm25, de), rounds=5, blend=0.5, shortlist=none)")
+    assert found == Axn(first=parse("hybrid(bm25,de)"), rounds=5, blend=0.5)
+    assert method(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("axm", "unknown method 'axm': did you mean axn"),
+        ("axn(round=5)", "'axn' has no option 'round': did you mean rounds"),
+        ("axn(rounds=many)", r"axn\(rounds=many\): expected a whole number"),
+        ("axn(rounds=0)", "rounds must be 1 or more"),
+        ("axn(blend=1.5)", "blend must lie between 0 and 1"),
+        ("adacur(sample=best)", "expected one of top, softmax, random"),
+        ("adacur(split=de)", "expected a number or none"),
+        ("axn(rounds=5", "but it ends there"),
+        ("axn rounds", "expected the end after 'axn', but found 'rounds'"),
+        ("axn(first=)", "expected a name or a number"),
+        ("axn(rounds=5, rounds=6)", "gives the option 'rounds' twice"),
+        ("rnr(de)", "takes named options only"),
+        ("exact(a=1)", "it has none"),
+        ("rnr(first=1.2.3)", "is not a number"),
+        ("7", "is a number where the name of a method"),
+        ("", "no method is named"),
+    ],
+)
+def test_what_cannot_be_read_is_answered_in_a_sentence(text, words):
+    from synthetic import matrix, run
+
+    with pytest.raises(SpecError, match=words):
+        for found in methods(text).values():
+            run(found, matrix(), 10)
+
+
+def test_unknown_first_stages_are_answered_with_the_nearest():
+    from synthetic import matrix, run
+
+    with pytest.raises(SpecError, match="unknown first stage 'bm52': did you mean bm25"):
+        run(method("rnr(first=bm52)"), matrix(), 10)
+    with pytest.raises(SpecError, match="takes no options"):
+        run(method("rnr(first=bm25(k=3))"), matrix(), 10)

@@ -44,7 +44,9 @@ class Results(Sequence[list[Hit]]):
     included; both summed over the queries. `seconds` is the whole search, `scoring_seconds` the
     part spent waiting for the scorer. `stopped_by` is `budget`, `deadline`, `cancelled` or
     `scorer` (it failed after some rounds; what was found before is here). `failed` counts pairs
-    that could not be scored, `topped_up` items taken in item order. `trace[q]`, if asked for, has
+    that could not be scored, `topped_up` items taken in item order, `truncated` pairs that
+    the model read only the beginning of (other threads' pairs included, if the scorer is shared).
+    `trace[q]`, if asked for, has
     every scored item of query q in the order of scoring.
     """
 
@@ -59,6 +61,7 @@ class Results(Sequence[list[Hit]]):
     stopped_by: str = "budget"
     failed: int = 0
     topped_up: int = 0
+    truncated: int = 0
     trace: tuple[list[Hit], ...] | None = None
 
     def __len__(self) -> int:

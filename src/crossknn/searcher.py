@@ -77,10 +77,11 @@ class Searcher:
         Raises InputError for a k or budget below 1, a k above the budget or the number of items,
         an empty query or an unknown id; ScorerError if nothing could be scored.
         """
+        chosen = self.method if method is None else as_method(method)
         texts = _texts(queries)
         allowed = _allowed(filter, self.index)
         _check(k, budget, self.index.n, deadline_ms)
-        chosen = self.method if method is None else as_method(method)
+        self._check_models(chosen)
         call = _Call(
             self,
             chosen,
@@ -105,6 +106,16 @@ class Searcher:
         except asyncio.CancelledError:
             cancel.set()
             raise
+
+    def _check_models(self, chosen: Method) -> None:
+        """Scores kept in the index are of use only with the cross-encoder that made them."""
+        known, mine = self.index.scorer_fingerprint, self.scorer.fingerprint
+        if chosen.reads_paid_scores and known is not None and known != mine:
+            raise InputError(
+                f"the index holds scores of the cross-encoder {known}, and this search uses "
+                f"{mine or 'one without a fingerprint'}: score the anchors again with this one, or "
+                "use a method that does not read them, e.g. axn(normalize=first)"
+            )
 
 
 class _Clock:
@@ -146,7 +157,7 @@ class _Call:
         index, began = self.searcher.index, self.clock.elapsed()
         plan = self.method.plan(index, self.budget, self.seed)
         search = Search(plan, Queries(texts), index.n, allowed=self.allowed)
-        calls, scoring, stopped_by = 0, 0.0, None
+        calls, scoring, stopped_by, truncated = 0, 0.0, None, self._truncated()
         while stopped_by is None and len(pairs := search.ask()):
             started = self.clock.elapsed()
             stream = self.searcher.scorer.score(pairs, texts, index.items.texts)
@@ -180,8 +191,12 @@ class _Call:
             stopped_by=stopped_by or "budget",
             failed=search.given_up,
             topped_up=int(search.topped_up.sum()),
+            truncated=self._truncated() - truncated,
             trace=tuple(hits.rows(search.picks())) if self.trace else None,
         )
+
+    def _truncated(self) -> int:
+        return int(getattr(self.searcher.scorer, "truncated", 0))
 
     def _report(self, count: int, search: Search) -> None:
         self.done += count
@@ -236,6 +251,7 @@ def _join(parts: Sequence[Results], seconds: float) -> Results:
         stopped_by=stops[0] if stops else "budget",
         failed=sum(part.failed for part in parts),
         topped_up=sum(part.topped_up for part in parts),
+        truncated=sum(part.truncated for part in parts),
         trace=tuple(t for trace in traces for t in trace) if traces else None,
     )
 

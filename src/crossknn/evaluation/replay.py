@@ -1,4 +1,4 @@
-"""Methods on a stored score matrix: what they find of exact search, for what number of calls."""
+"""Methods on known scores: what they find of exact search, for what number of calls."""
 
 from __future__ import annotations
 
@@ -9,16 +9,31 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from crossknn.evaluation.measures import bootstrap, exact_top, recall
+from crossknn.indexes.base import Index
 from crossknn.indexes.stored import StoredMatrix
 from crossknn.methods import Method
 from crossknn.search import Search
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
 
 BATCH = 64
 """Queries searched together: bounds the memory to BATCH x n approximate scores."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayRow:
+class Answer:
+    """What a method found for m queries: `items` (m, k) best first, padded with -1, and its cost.
+
+    `scores` (m, k) are exact; `calls` and `seconds` (outside scoring) are sums over the queries.
+    """
+
+    items: IntArray
+    scores: FloatArray
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecallRow:
     """One line of a replay; `recall` and `ci` in 0-1, `calls` and `seconds` per query."""
 
     method: str
@@ -36,6 +51,32 @@ class ReplayRow:
         return asdict(self)
 
 
+def answer(
+    method: Method,
+    index: Index,
+    queries: Queries,
+    scores: FloatArray,
+    *,
+    budget: int,
+    k: int,
+    seed: int,
+) -> Answer:
+    """Search with known exact `scores` (m, n)."""
+    began = time.perf_counter()
+    search = Search(method.plan(index, budget, seed), queries, index.n)
+    while len(pairs := search.ask()):
+        search.tell(pairs, scores[pairs.query, pairs.item])
+    best = search.best(k)
+    seconds = time.perf_counter() - began
+    short = ((0, 0), (0, k - best.items.shape[1]))
+    return Answer(
+        np.pad(best.items, short, constant_values=NO_ITEM),
+        np.pad(best.scores, short, constant_values=np.nan),
+        int(search.revealed.sum()),
+        seconds,
+    )
+
+
 def replay(
     matrix: StoredMatrix,
     methods: Mapping[str, Method],
@@ -44,48 +85,42 @@ def replay(
     *,
     seed: int = 0,
     queries: int | None = None,
-) -> Iterator[ReplayRow]:
-    """Rows of every method and budget, for every k that the matrix has items for.
+) -> Iterator[RecallRow]:
+    """Rows of every method, budget and k, over the test queries of a stored matrix.
 
-    `queries` limits the test queries to the first so many. `seconds` is time outside scoring.
+    `queries` limits the test queries to the first so many.
     """
-    n = matrix.scores.shape[1]
     tests = matrix.n_tests if queries is None else min(queries, matrix.n_tests)
-    where = slice(matrix.n_anchors, matrix.n_anchors + tests)
-    truths = {k: exact_top(matrix.scores[where], min(k, n)) for k in ks}
+    parts = [matrix.rows(s, min(s + BATCH, tests)) for s in range(0, tests, BATCH)]
+    truth = exact_top(np.concatenate([scores for _, _, scores in parts]), max(ks))
     for name, method in methods.items():
         for budget in budgets:
-            found, calls, seconds = _search(matrix, method, budget, max(ks), tests, seed)
-            for k in ks:
-                values = recall(found[:, :k], truths[k])
-                interval = bootstrap(values, seed=seed)
-                yield ReplayRow(
-                    method=name,
-                    k=k,
-                    budget=budget,
-                    recall=round(interval.mean, 5),
-                    ci=(round(interval.low, 5), round(interval.high, 5)),
-                    n_queries=tests,
-                    calls=round(calls / tests, 2),
-                    seconds=round(seconds / tests, 6),
-                    seed=seed,
-                )
+            answers = [answer(method, *part, budget=budget, k=max(ks), seed=seed) for part in parts]
+            yield from recall_rows(name, answers, truth, budget=budget, ks=ks, seed=seed)
 
 
-def _search(
-    matrix: StoredMatrix, method: Method, budget: int, k: int, tests: int, seed: int
-) -> tuple[np.ndarray, int, float]:
-    """Positions found (tests, k), calls and seconds of all test queries."""
-    found, calls, seconds = [], 0, 0.0
-    for start in range(0, tests, BATCH):
-        index, queries, scores = matrix.rows(start, min(start + BATCH, tests))
-        began = time.perf_counter()
-        search = Search(method.plan(index, budget, seed), queries, index.n)
-        while len(pairs := search.ask()):
-            search.tell(pairs, scores[pairs.query, pairs.item])
-        best = search.best(k).items
-        seconds += time.perf_counter() - began
-        calls += int(search.revealed.sum())
-        pad = np.full((len(best), max(0, k - best.shape[1])), -1)
-        found.append(np.concatenate([best, pad], axis=1))
-    return np.concatenate(found), calls, seconds
+def recall_rows(
+    name: str,
+    answers: Sequence[Answer],
+    truth: IntArray,
+    *,
+    budget: int,
+    ks: Sequence[int],
+    seed: int,
+) -> Iterator[RecallRow]:
+    """A row for each k, from the answers to all queries and the exact top (m, max(ks)) items."""
+    found = np.concatenate([a.items for a in answers])
+    m = len(found)
+    for k in ks:
+        interval = bootstrap(recall(found[:, :k], truth[:, :k]), seed=seed)
+        yield RecallRow(
+            method=name,
+            k=k,
+            budget=budget,
+            recall=round(interval.mean, 5),
+            ci=(round(interval.low, 5), round(interval.high, 5)),
+            n_queries=m,
+            calls=round(sum(a.calls for a in answers) / m, 2),
+            seconds=round(sum(a.seconds for a in answers) / m, 6),
+            seed=seed,
+        )

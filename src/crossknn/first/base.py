@@ -11,9 +11,7 @@ from crossknn.types import BoolArray, Candidates, FloatArray, Queries
 class FirstStage(Protocol):
     """Cheap candidates and cheap scores of items."""
 
-    def top(
-        self, queries: Queries, count: int, allowed: BoolArray | None = None
-    ) -> Candidates:
+    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """The `count` best items of each query, best first, ties by position.
 
         `allowed` (n,) restricts the items. A row may be shorter than `count`.

@@ -38,17 +38,15 @@ def first_stage(index: Index, spec: Spec, seed: int) -> FirstStage:
         )
     have = sorted({*index.first_names, *index.vector_names, "random", "fixed"})
     if spec.name in KNOWN:
-        raise InputError(
-            f"this index has no first stage {spec.name!r}; it has {', '.join(have)}"
-        )
+        raise InputError(f"this index has no first stage {spec.name!r}; it has {', '.join(have)}")
     raise SpecError(f"unknown first stage {spec.name!r}: {nearest(spec.name, {*KNOWN, *have})}")
 
 
 def default_vectors(index: Index, name: str = "auto") -> str:
-    """`name`, checked; for `auto` the dual encoder's vectors, or else the first that there are."""
+    """`name`, checked; for `auto` the dual encoder's vectors, or else your own, or else LSA's."""
     names = sorted(index.vector_names)
     if name == "auto" and names:
-        return "de" if "de" in names else names[0]
+        return min(names, key=lambda known: (known != "de", known == "lsa", known))
     if name not in names:
         raise InputError(
             f"this index has no item vectors {name!r}; it has {', '.join(names) or 'none'}"

@@ -64,8 +64,8 @@ class StoredMatrix:
                 arrays = {key: file[key] for key in file.files}
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
-        except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError) as error:
-            raise InputError(f"{path} is not a readable .npz file of scores: {error}") from None
+        except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError):
+            raise InputError(f"{path} is not a readable .npz file; see the docs, formats") from None
         return cls._checked(arrays, str(path))
 
     @classmethod

@@ -39,6 +39,10 @@ class Adacur(Method):
     rcond: float = 1e-6
     shortlist: int | None = None
 
+    @property
+    def reads_paid_scores(self) -> bool:
+        return True
+
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
         fraction(self.name, split=self.split)

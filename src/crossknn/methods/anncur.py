@@ -37,6 +37,10 @@ class Anncur(Method):
     first: Spec = RANDOM
     rcond: float = 1e-6
 
+    @property
+    def reads_paid_scores(self) -> bool:
+        return True
+
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         fraction(self.name, anchors=self.anchors)
         first = Spec("fixed") if self.first == RANDOM else self.first

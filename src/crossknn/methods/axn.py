@@ -37,6 +37,10 @@ class Axn(Method):
     rcond: float = 1e-6
     shortlist: int | None = None
 
+    @property
+    def reads_paid_scores(self) -> bool:
+        return self.normalize in ("auto", "anchors")
+
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
         fraction(self.name, blend=self.blend)

@@ -24,6 +24,11 @@ class Method(ABC):
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         """The wiring: first stage, predictor and batch sizes that sum to `budget`."""
 
+    @property
+    def reads_paid_scores(self) -> bool:
+        """Whether the plan uses exact scores kept in the index: they must be the scorer's own."""
+        return False
+
     def __str__(self) -> str:
         changed = [
             f"{f.name}={str(getattr(self, f.name)).lower()}"

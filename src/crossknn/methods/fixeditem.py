@@ -22,6 +22,10 @@ class FixedItem(Method):
     name = "fixeditem"
     anchors: float = 0.5
 
+    @property
+    def reads_paid_scores(self) -> bool:
+        return True
+
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         fraction(self.name, anchors=self.anchors)
         known = item_scores(index, self.name)

@@ -23,6 +23,10 @@ class ItemCur(Method):
     anchors: float = 0.5
     rcond: float = 1e-6
 
+    @property
+    def reads_paid_scores(self) -> bool:
+        return True
+
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         fraction(self.name, anchors=self.anchors)
         scores = item_scores(index, self.name).scores

@@ -31,6 +31,10 @@ class Tour(Method):
     vectors: str = "auto"
     normalize: Normalize = "none"
 
+    @property
+    def reads_paid_scores(self) -> bool:
+        return self.normalize in ("auto", "anchors")
+
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds)
         return Plan(

@@ -26,7 +26,8 @@ class AnchorLeastSquares(VectorPredictor):
 
     def predict(self, state: QueryVectors, items: IntArray | None = None) -> Prediction:
         mean, std = super().predict(state, items)
-        return Prediction(mean - self.center.alpha * state.current.sum(axis=1)[:, None], std)
+        mean -= self.center.alpha * state.current.sum(axis=1)[:, None]
+        return Prediction(mean, std)
 
     def refit(
         self, state: QueryVectors, row: int, items: IntArray, scores: FloatArray

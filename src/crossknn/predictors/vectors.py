@@ -76,5 +76,6 @@ class VectorPredictor(Predictor[QueryVectors]):
             )
         for row, scale in enumerate(state.scales):
             if scale != Scale():
-                approx[row] = approx[row] / np.float32(scale.beta) + np.float32(scale.alpha)
+                approx[row] /= scale.beta
+                approx[row] += scale.alpha
         return Prediction(approx)

@@ -1,0 +1,42 @@
+# Each target sets up what it needs in a virtual environment of its own; none but test-all needs torch.
+PYTHON ?= python3
+STAMP = .installed
+
+.PHONY: demo test test-all lint docs-examples clean
+
+demo: .venv-demo/$(STAMP)
+	.venv-demo/bin/crossknn demo
+
+test: .venv-test/$(STAMP)
+	.venv-test/bin/python -m pytest -m "not torch"
+
+test-all: test .venv-torch/$(STAMP)
+	.venv-torch/bin/python -m pytest -m torch
+
+lint: .venv-test/$(STAMP)
+	.venv-test/bin/ruff check .
+	.venv-test/bin/ruff format --check .
+	.venv-test/bin/mypy
+	.venv-test/bin/lint-imports
+
+docs-examples: .venv-test/$(STAMP)
+	.venv-test/bin/python -m pytest --doctest-modules src/crossknn --ignore=src/crossknn/models
+
+.venv-demo/$(STAMP): pyproject.toml $(shell find src -name '*.py' -o -name '*.onnx')
+	$(PYTHON) -m venv --clear .venv-demo
+	.venv-demo/bin/python -m pip install --quiet '.[plots]'
+	touch $@
+
+.venv-test/$(STAMP): pyproject.toml
+	$(PYTHON) -m venv --clear .venv-test
+	.venv-test/bin/python -m pip install --quiet --editable '.[plots,dev]'
+	touch $@
+
+.venv-torch/$(STAMP): pyproject.toml requirements/torch.txt
+	$(PYTHON) -m venv --clear .venv-torch
+	.venv-torch/bin/python -m pip install --quiet --requirement requirements/torch.txt
+	.venv-torch/bin/python -m pip install --quiet --editable '.[torch,plots,dev]'
+	touch $@
+
+clean:
+	rm -rf .venv-demo .venv-test .venv-torch build dist crossknn-demo

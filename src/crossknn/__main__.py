@@ -1,0 +1,5 @@
+"""`python -m crossknn`."""
+
+from crossknn.cli import main
+
+main()

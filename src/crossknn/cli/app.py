@@ -1,0 +1,92 @@
+"""The commands together, and what becomes of errors.
+
+Exit codes: 0 done; 1 anything else on purpose; 2 wrong input; 3 not a usable index; 4 the scorer
+failed; 5 a missing extra; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sys
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from crossknn import __version__
+from crossknn.cli import compare, demo, estimate, index, replay, search
+from crossknn.errors import CrossknnError
+
+INTERRUPTED = "interrupted; nothing is half-written, and the same command can be run again"
+
+app = typer.Typer(
+    name="crossknn",
+    help="k-nearest-neighbour search directly with a cross-encoder, under a budget of calls.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (index, search, compare, replay, estimate, demo):
+    app.command(module.NAME)(module.command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"crossknn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """k-nearest-neighbour search directly with a cross-encoder, under a budget of calls."""
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; the exit code."""
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=Console(stderr=True), show_time=False, show_path=False)],
+    )
+    try:
+        code = _exit_code(app(arguments, standalone_mode=False))
+        return _say(INTERRUPTED, 130) if code == 130 else code
+    except CrossknnError as error:
+        return _say(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _say(INTERRUPTED, 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return _say(f"there is no room to write {error.filename or 'the file'}", 1)
+        if error.filename is not None:
+            return _say(f"{error.filename}: {(error.strerror or 'cannot be used').lower()}", 2)
+        raise
+    except Exception as error:
+        # Typer's own usage errors, of whichever click it carries.
+        message = getattr(error, "format_message", None)
+        if message is None or not hasattr(error, "exit_code"):
+            if type(error).__name__ == "Abort":
+                return _say(INTERRUPTED, 130)
+            raise
+        context = getattr(error, "ctx", None)
+        hint = f" (see {context.command_path} --help)" if context else ""
+        return _say(message().rstrip(".").replace("\n", " ") + hint, error.exit_code)
+
+
+def _exit_code(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _say(message: str, code: int) -> int:
+    print(f"crossknn: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,92 @@
+"""What the commands share: options, output and progress."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from crossknn.errors import InputError
+from crossknn.scorers.base import Scorer
+
+out = Console()
+err = Console(stderr=True)
+
+ScorerName = Annotated[
+    str,
+    typer.Option(
+        "--scorer",
+        help="The cross-encoder: 'bundled', an ONNX or sentence-transformers folder, a hub name, "
+        "or the URL of a /rerank endpoint.",
+    ),
+]
+CacheFile = Annotated[
+    Path | None, typer.Option("--cache", help="Keep scores in this file; nothing is paid twice.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def open_scorer(name: str, cache: Path | None) -> Scorer:
+    """The scorer of that name, with its cache."""
+    from crossknn.scorers import CachedScorer, CrossEncoder
+
+    scorer = CrossEncoder(name)
+    return scorer if cache is None else CachedScorer(scorer, cache)
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on one line."""
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def numbers(text: str, what: str) -> list[int]:
+    """Whole numbers of 1 or more, separated by commas: `50,100`."""
+    try:
+        values = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise InputError(f"{what} is {text!r}: give whole numbers separated by commas") from None
+    if not values:
+        raise InputError(f"{what} is empty: give whole numbers separated by commas")
+    for value in values:
+        if value < 1:
+            raise InputError(f"{what} has {value}; it must be 1 or more")
+    return values
+
+
+@contextmanager
+def progress(what: str, unit: str = "") -> Iterator[Any]:
+    """A bar on stderr that appears after a second: yields `report(done, total)`."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    )
+    task = bar.add_task(what, total=None, visible=False)
+
+    def report(done: int, total: int) -> None:
+        shown = (bar.tasks[0].elapsed or 0) > 1
+        bar.update(task, completed=done, total=total, visible=shown)
+
+    with bar:
+        yield report

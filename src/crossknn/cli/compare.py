@@ -1,0 +1,128 @@
+"""`crossknn compare`: methods at equal budgets on your own queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from crossknn.cli.common import (
+    AsJson,
+    CacheFile,
+    ScorerName,
+    Seed,
+    err,
+    numbers,
+    open_scorer,
+    out,
+    print_json,
+    progress,
+)
+from crossknn.errors import MissingExtraError
+from crossknn.evaluation.compare import MethodRows
+
+NAME = "compare"
+
+METHODS = (
+    "rnr(first=bm25), rnr(first=de), rnr(first=hybrid), axn(first=hybrid, rounds=10, blend=0.5)"
+)
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="An index made by `crossknn index`.")],
+    queries: Annotated[Path, typer.Option(help="A file of queries, or a BEIR folder.")],
+    qrels: Annotated[
+        Path | None, typer.Option(help="Judgements, for the task's own measures.")
+    ] = None,
+    budgets: Annotated[str, typer.Option(help="Calls per query.")] = "50,100,200",
+    methods: Annotated[str, typer.Option(help="Specs separated by commas.")] = METHODS,
+    k: Annotated[str, typer.Option("-k", "--k", help="Neighbours.")] = "1,10,100",
+    measures: Annotated[str, typer.Option(help="Names of ir-measures.")] = "nDCG@10,R@100,RR@10",
+    limit: Annotated[int | None, typer.Option(help="Use the first so many queries.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Save a PNG of recall against cost.")] = None,
+    scorer: ScorerName = "bundled",
+    cache: CacheFile = None,
+    seed: Seed = 0,
+    json: AsJson = False,
+) -> None:
+    """Compare methods against exact search, which scores every item for every query once.
+
+    The exact scores cost (queries x items) calls: see `crossknn estimate`, and use --cache, so
+    that an interrupted run goes on where it stopped.
+    """
+    from crossknn.data.queries import read_qrels, read_queries
+    from crossknn.evaluation.compare import compare, dense_scores
+    from crossknn.indexes.item_index import ItemIndex
+    from crossknn.methods import methods as parse_methods
+
+    if plot is not None:
+        _need_matplotlib()
+    chosen = parse_methods(methods)
+    costs, ks = numbers(budgets, "budgets"), numbers(k, "k")
+    index = ItemIndex.load(folder)
+    asked = read_queries(queries, limit=limit)
+    judged = read_qrels(qrels) if qrels is not None else None
+    judge = open_scorer(scorer, cache)
+    with progress("exact search", "pairs") as report:
+        scores = dense_scores(judge, asked.texts, index.items.texts, report)
+    rows = []
+    wanted = [m.strip() for m in measures.split(",") if m.strip()]
+    with err.status("searching"):
+        for _, found in compare(
+            index, asked, scores, chosen, costs, ks, qrels=judged, measures=wanted, seed=seed
+        ):
+            rows.append(found)
+    if json:
+        for found in rows:
+            for row in found.as_dicts():
+                print_json(row)
+    else:
+        show(rows, ks)
+    if plot is not None:
+        from crossknn.plots import recall_against_cost
+
+        recall_against_cost(
+            [r for found in rows[1:] for r in found.recall],
+            plot,
+            title=f"{index.n} items, {len(asked)} queries",
+        )
+        err.print(f"recall against cost: {plot}")
+
+
+def _need_matplotlib() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("--plot", "plots")
+
+
+def show(rows: Sequence[MethodRows], ks: Sequence[int]) -> None:
+    """Print a block for each method: recall against exact search in % [95% interval]."""
+    measures = list(rows[0].task)
+    heads = ["calls", *(f"k={k}" for k in ks), *measures]
+    widths = [
+        7,
+        *(max(15, len(h)) for h in heads[1 : len(ks) + 1]),
+        *(len(m) + 2 for m in measures),
+    ]
+    _line(heads, widths, "dim")
+    previous = None
+    for found in rows:
+        first = found.recall[0]
+        if first.method != previous:
+            out.print(Text(first.method, style="bold"), soft_wrap=True)
+        previous = first.method
+        cells = [f"{first.calls:.0f}"]
+        cells += [
+            f"{100 * r.recall:.1f} [{100 * r.ci[0]:.0f}-{100 * r.ci[1]:.0f}]" for r in found.recall
+        ]
+        _line([*cells, *(f"{found.task[m]:.3f}" for m in measures)], widths)
+    out.print(Text("k=...: recall of the true neighbours under the cross-encoder, % [95%]", "dim"))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], style: str = "") -> None:
+    text = "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    out.print(Text(text, style), soft_wrap=True)

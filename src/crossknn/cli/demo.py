@@ -1,0 +1,125 @@
+"""`crossknn demo`: the main job on real text that every machine has."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from crossknn.cli.common import AsJson, Seed, err, out, print_json, progress
+from crossknn.cli.compare import show as show_table
+from crossknn.cli.search import as_json, show
+from crossknn.demo import (
+    BUDGETS,
+    KS,
+    METHODS,
+    SEARCHES,
+    DemoData,
+    DemoFiles,
+    collect,
+    sample,
+)
+from crossknn.errors import InputError, MissingExtraError
+from crossknn.evaluation.compare import MethodRows, compare, dense_scores
+from crossknn.indexes.item_index import ItemIndex
+from crossknn.methods import methods
+
+NAME = "demo"
+
+
+def command(
+    search: Annotated[
+        str | None, typer.Option(help="Only answer this query from the demo's index.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where the demo keeps its files.")] = Path(
+        "crossknn-demo"
+    ),
+    queries: Annotated[int, typer.Option(help="Held-out queries to compare on.")] = 20,
+    k: Annotated[int, typer.Option("-k", "--k", help="Hits to show.")] = 5,
+    budget: Annotated[int, typer.Option(help="Calls of the shown searches.")] = 100,
+    seed: Seed = 0,
+    json: AsJson = False,
+) -> None:
+    """Search the documentation of your Python with the bundled cross-encoder, offline.
+
+    Builds an index, shows a few searches, and compares methods at equal budgets with exact search.
+    """
+    from crossknn.scorers import CachedScorer, CrossEncoder
+    from crossknn.searcher import Searcher
+
+    if queries < 1:
+        raise InputError(f"queries is {queries}; it must be 1 or more")
+    files = DemoFiles(folder)
+    if search is not None and files.index.exists():
+        results = Searcher(ItemIndex.load(files.index), CrossEncoder())(search, k=k, budget=budget)
+        print_json(as_json(results)) if json else show(results)
+        return
+    began = time.perf_counter()
+    with progress("reading the standard library", "modules") as report:
+        data = collect(report)
+    folder.mkdir(parents=True, exist_ok=True)
+    index = _index(data, files)
+    _say(
+        f"{index.n} documented things of your Python, {len(data.queries)} held-out queries; "
+        f"index in {files.index} ({time.perf_counter() - began:.0f} s)"
+    )
+    with CachedScorer(CrossEncoder(), files.cache) as scorer:
+        searcher = Searcher(index, scorer)
+        results = searcher([search] if search else list(SEARCHES), k=k, budget=budget)
+        print_json(as_json(results)) if json else show(results)
+        if search is not None:
+            return
+        asked = sample(data, queries, seed)
+        _say(f"exact search for {len(asked)} held-out queries: {len(asked) * index.n} pairs")
+        with progress("exact search", "pairs") as report:
+            scores = dense_scores(scorer, asked.texts, index.items.texts, report)
+    with err.status("comparing"):
+        found = [
+            rows
+            for _, rows in compare(
+                index,
+                asked,
+                scores,
+                methods(", ".join(METHODS)),
+                BUDGETS,
+                KS,
+                qrels=data.qrels,
+                measures=("P@1", "RR@10", "nDCG@10"),
+                seed=seed,
+            )
+        ]
+    if json:
+        for rows in found:
+            for row in rows.as_dicts():
+                print_json(row)
+    else:
+        show_table(found, KS)
+        out.print(Text("P@1: how often the right item comes first", "dim"))
+    _plot(found, files, f"Python docs: {index.n} items, {len(asked)} queries")
+    _say(f"{time.perf_counter() - began:.0f} s; next: crossknn demo --search 'your question'")
+
+
+def _index(data: DemoData, files: DemoFiles) -> ItemIndex:
+    with progress("encoding", "items") as report:
+        index = ItemIndex.build(data.items, encoder="bundled", progress=report)
+    index.save(files.index)
+    return index
+
+
+def _plot(found: list[MethodRows], files: DemoFiles, title: str) -> None:
+    from crossknn.plots import recall_against_cost
+
+    rows = [row for rows in found[1:] for row in rows.recall]
+    try:
+        recall_against_cost(rows, files.plot, title=title, labels=METHODS)
+    except MissingExtraError as error:
+        _say(f"no picture: {error}")
+    else:
+        _say(f"recall against cost: {files.plot}")
+
+
+def _say(message: str) -> None:
+    err.print(Text(message), highlight=False)

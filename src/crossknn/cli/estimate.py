@@ -1,0 +1,65 @@
+"""`crossknn estimate`: what indexing and a search will cost."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crossknn.cli.common import AsJson, ScorerName, err, open_scorer, out, print_json
+
+NAME = "estimate"
+
+
+def command(
+    source: Annotated[Path, typer.Argument(help="Items to index, or an index.")],
+    budget: Annotated[int, typer.Option(help="Calls per query of the search.")] = 100,
+    anchors: Annotated[int, typer.Option(help="Anchor queries to score at indexing.")] = 0,
+    queries: Annotated[Path | None, typer.Option(help="Typical queries, to probe with.")] = None,
+    encoder: Annotated[str, typer.Option(help="The dual encoder, or 'none'.")] = "bundled",
+    scorer: ScorerName = "bundled",
+    seconds: Annotated[float, typer.Option(help="How long the probe may take.")] = 2.0,
+    json: AsJson = False,
+) -> None:
+    """Say in calls and seconds what indexing and a search cost here, from a short probe."""
+    from crossknn.data.items import read_items
+    from crossknn.data.queries import read_queries
+    from crossknn.indexes.estimate import estimate
+    from crossknn.indexes.item_index import ItemIndex
+    from crossknn.indexes.storage import MANIFEST
+    from crossknn.scorers import DualEncoder
+
+    saved = (source / MANIFEST).is_file()
+    items = ItemIndex.load(source) if saved else read_items(source)
+    texts = read_queries(queries).texts if queries is not None else None
+    judge = open_scorer(scorer, None)
+    dual = None if encoder == "none" or saved else DualEncoder(encoder)
+    with err.status("probing"):
+        cost = estimate(
+            items,
+            scorer=judge,
+            encoder=dual,
+            n_anchors=anchors,
+            budget=budget,
+            queries=texts,
+            seconds=seconds,
+        )
+    if json:
+        print_json(asdict(cost))
+        return
+    out.print(f"{cost.n} items; the scorer does {cost.pairs_per_second:.0f} pairs a second here")
+    if cost.index_seconds is not None:
+        out.print(f"indexing: {cost.index_calls} calls, about {_time(cost.index_seconds)}")
+    if cost.search_seconds is not None:
+        out.print(f"a search: {cost.search_calls} calls, about {_time(cost.search_seconds)}")
+        exact = cost.search_seconds / cost.search_calls * cost.n
+        out.print(f"exact search: {cost.n} calls, about {_time(exact)} a query")
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.2f} seconds"

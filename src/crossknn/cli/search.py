@@ -1,0 +1,190 @@
+"""`crossknn search`: answer queries from an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from crossknn.cli.common import (
+    AsJson,
+    CacheFile,
+    ScorerName,
+    Seed,
+    open_scorer,
+    out,
+    print_json,
+    progress,
+)
+from crossknn.errors import InputError
+from crossknn.results import Hit, Results
+
+NAME = "search"
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="An index made by `crossknn index`.")],
+    query: Annotated[list[str] | None, typer.Argument(help="One query or several.")] = None,
+    queries: Annotated[Path | None, typer.Option(help="A file of queries.")] = None,
+    k: Annotated[int, typer.Option("-k", "--k", help="How many items to return.")] = 10,
+    budget: Annotated[int, typer.Option(help="Pairs to score for each query.")] = 100,
+    method: Annotated[
+        str, typer.Option(help="A method's spec, e.g. 'rnr(first=bm25)'.")
+    ] = "axn(first=hybrid, rounds=10, blend=0.5)",
+    filter: Annotated[
+        Path | None, typer.Option(help="A file with the ids of the items allowed, one a line.")
+    ] = None,
+    deadline_ms: Annotated[
+        float | None, typer.Option(help="Stop after so many milliseconds with the best so far.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show each round: picks, predicted, exact scores.")
+    ] = False,
+    scorer: ScorerName = "bundled",
+    cache: CacheFile = None,
+    seed: Seed = 0,
+    json: AsJson = False,
+) -> None:
+    """Search with the cross-encoder: the k best items by exact score, for a budget of calls."""
+    from crossknn.data.queries import read_queries
+    from crossknn.indexes.item_index import ItemIndex
+    from crossknn.searcher import Searcher
+
+    texts = list(query or [])
+    if queries is not None:
+        texts += read_queries(queries).texts
+    if not texts:
+        raise InputError("there is no query: give one as an argument, or a file with --queries")
+    index = ItemIndex.load(folder)
+    searcher = Searcher(index, open_scorer(scorer, cache), method, seed=seed)
+    allowed = None if filter is None else _ids(filter)
+    with progress("scoring", "pairs") as report:
+        results = searcher(
+            texts,
+            k=k,
+            budget=budget,
+            filter=allowed,
+            deadline_ms=deadline_ms,
+            trace=explain,
+            progress=report,
+        )
+    if json:
+        print_json(as_json(results))
+    else:
+        show(results)
+
+
+def _ids(path: Path) -> list[str]:
+    from crossknn.data.records import read_lines
+
+    return [line.strip() for _, line in read_lines(path) if line.strip()]
+
+
+def as_json(results: Results) -> dict[str, Any]:
+    """Results as JSON-ready values."""
+    answers = []
+    for q, text in enumerate(results.queries):
+        entry: dict[str, Any] = {"query": text, "hits": [_hit(h) for h in results[q]]}
+        if results.trace is not None:
+            entry["trace"] = [
+                {"round": h.round, "id": h.id, "approx": h.approx, "score": h.score}
+                for h in results.trace[q]
+            ]
+        answers.append(entry)
+    return {
+        "method": results.method,
+        "budget": results.budget,
+        "calls": results.calls,
+        "revealed": results.revealed,
+        "seconds": round(results.seconds, 4),
+        "scoring_seconds": round(results.scoring_seconds, 4),
+        "stopped_by": results.stopped_by,
+        "failed": results.failed,
+        "topped_up": results.topped_up,
+        "truncated": results.truncated,
+        "results": answers,
+    }
+
+
+def _hit(hit: Hit) -> dict[str, Any]:
+    return {
+        "id": hit.id,
+        "score": hit.score,
+        "probability": hit.probability,
+        "round": hit.round,
+        "source": hit.source,
+        "title": hit.title,
+        "text": hit.text,
+        **({"extra": dict(hit.extra)} if hit.extra else {}),
+    }
+
+
+def show(results: Results) -> None:
+    """Print the answers as text."""
+    for q, text in enumerate(results.queries):
+        if results.trace is not None:
+            _explain(results.trace[q])
+        out.print(Text(text, style="bold"))
+        for place, hit in enumerate(results[q], start=1):
+            _show_hit(place, hit)
+        out.print()
+    notes = [
+        f"{results.method}: {results.calls} cross-encoder calls "
+        f"({results.revealed} scores used), {results.seconds:.2f} s"
+    ]
+    if results.stopped_by != "budget":
+        notes.append(f"stopped by {results.stopped_by}")
+    if results.failed:
+        notes.append(f"{results.failed} pairs could not be scored")
+    if results.truncated:
+        notes.append(f"{results.truncated} pairs were longer than the model reads and were cut")
+    if results.topped_up:
+        notes.append(f"{results.topped_up} items taken in item order: the first stage ran short")
+    out.print(Text("; ".join(notes), style="dim"))
+
+
+def _show_hit(place: int, hit: Hit) -> None:
+    """Two lines: place, score, id and round; the beginning of the text."""
+    head = Text(f"{place:3}  {hit.score:7.2f}  ")
+    head.append(hit.id, style="cyan")
+    head.append(f"  round {hit.round}", style="dim")
+    out.print(head, no_wrap=True, overflow="ellipsis")
+    out.print(
+        Text(" " * 14 + " ".join(hit.text.split())),
+        no_wrap=True,
+        overflow="ellipsis",
+        soft_wrap=False,
+    )
+
+
+def _explain(trace: list[Hit]) -> None:
+    """Each round: what was picked, its predicted and its exact score."""
+    table = Table(box=None, header_style="dim", padding=(0, 1))
+    for name in ("round", "predicted", "exact"):
+        table.add_column(name, justify="right")
+    table.add_column("by")
+    table.add_column("id")
+    previous, best = 0, float("-inf")
+    for hit in trace:
+        new_round = hit.round != previous
+        previous = hit.round
+        better = hit.score > best
+        best = max(best, hit.score)
+        table.add_row(
+            str(hit.round) if new_round else "",
+            "-" if hit.approx is None else f"{hit.approx:.3f}",
+            f"{hit.score:.3f}",
+            hit.source,
+            Text(hit.id),
+            style="bold" if better else None,
+            end_section=False,
+        )
+    out.print(table)
+    out.print(
+        Text(
+            "bold: the best so far; in round 1 'predicted' is the first stage's own score\n", "dim"
+        )
+    )

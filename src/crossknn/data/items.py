@@ -1,0 +1,228 @@
+"""Items: what is searched. One text each, with an id, a title and any further fields.
+
+The text of an item is *rendered* from its record by a template, once, on reading: the same string
+is scored by the cross-encoder, encoded, tokenized and stored, so nothing can disagree about it.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+
+from crossknn.data.records import (
+    Ids,
+    Numbered,
+    Record,
+    as_text,
+    existing,
+    given_records,
+    id_text,
+    missing_field,
+    pick_field,
+    read_records,
+)
+from crossknn.errors import InputError, nearest
+from crossknn.types import IntArray
+
+DEFAULT_TEMPLATE = "{title}\n{text}"
+"""How title and text become one string; the ends are stripped, so either may be empty."""
+
+ID_FIELDS = ("id", "_id", "docno", "doc_id")
+TITLE_FIELDS = ("title",)
+TEXT_FIELDS = ("text",)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """One item; `text` is the rendered text, `extra` the fields that were carried through."""
+
+    id: str
+    text: str
+    title: str = ""
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Items(Sequence[Item]):
+    """n items in a fixed order: `ids`, `texts`, `titles`, `extra` (n,) each.
+
+    The columns may be lists or sequences on disk; an item's position is its name in a search.
+    """
+
+    ids: Sequence[str]
+    texts: Sequence[str]
+    titles: Sequence[str]
+    extra: Sequence[Mapping[str, object]]
+    template: str = DEFAULT_TEMPLATE
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, position: int) -> Item: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[Item]: ...
+    def __getitem__(self, position: int | slice) -> Item | Sequence[Item]:
+        if isinstance(position, slice):
+            return [self[p] for p in range(*position.indices(len(self)))]
+        return Item(
+            id=self.ids[position],
+            text=self.texts[position],
+            title=self.titles[position],
+            extra=self.extra[position],
+        )
+
+    @cached_property
+    def _position(self) -> dict[str, int]:
+        return {item_id: p for p, item_id in enumerate(self.ids)}
+
+    def position(self, item_id: str) -> int:
+        """The position of the item with this id; `InputError` if there is none."""
+        try:
+            return self._position[item_id]
+        except KeyError:
+            # Difflib over a whole corpus takes minutes; the first ids show what ids look like.
+            some = [known for _, known in zip(range(1000), self._position, strict=False)]
+            hint = nearest(item_id, some) if len(some) < 10 else f"ids look like {some[0]!r}"
+            raise InputError(f"there is no item with the id {item_id!r} ({hint})") from None
+
+    def positions(self, item_ids: Iterable[str]) -> IntArray:
+        """Positions (p,) of ids; `InputError` names the first id that is unknown."""
+        return np.array([self.position(item_id) for item_id in item_ids], dtype=np.int64)
+
+
+def read_items(
+    source: str | Path | Iterable[str | Mapping[str, object]],
+    *,
+    id_field: str | None = None,
+    title_field: str | None = None,
+    text_field: str | None = None,
+    template: str = DEFAULT_TEMPLATE,
+    limit: int | None = None,
+) -> Items:
+    """Items from a file, a BEIR folder, or Python strings and mappings.
+
+    Files are JSON lines (`.jsonl`, `.ndjson`, `.json`), `.csv` and `.tsv` with a header (TSV knows
+    no quotes), or `.txt` with an item per line; each may end in `.gz`. Blank lines are skipped.
+
+    Fields that are not named are found under their usual names: `id`, `_id`, `docno` or `doc_id`;
+    `title`, which may be absent; `text`. If the first record has no id, no record may have one,
+    and ids are line numbers from 1 (positions from 0 for Python sequences). `template` may use
+    `{title}`, `{text}` and any other field. `limit` keeps the first items only. All further
+    fields become `extra`.
+
+    Raises `InputError`, one sentence with file and line, for an empty corpus, an id that comes
+    twice, an empty text, a missing field, and a line that cannot be read.
+    """
+    names = _template_fields(template)
+    where, unit = "entry", "entry"
+    if isinstance(source, (str, Path)):
+        path = existing(Path(source))
+        if path.is_dir():
+            path = _corpus_of(path)
+        records = read_records(path, text_field=text_field or "text")
+        where, unit = f"{path}, line", "line"
+    else:
+        records = given_records(source, text_field=text_field or "text")
+
+    ids, collected = Ids(unit), _Columns([], [], [])
+    id_name: str | None = None
+    for number, record in _first(records, limit):
+        place = f"{where} {number}"
+        if not len(ids):
+            id_name = pick_field(record, id_field, ID_FIELDS)
+            if id_field and id_name is None:
+                raise missing_field(place, id_field, record)
+        item_id = _id_of(record, id_name, number, place)
+        ids.add(item_id, number, place)
+        values = _named_values(record, place, names, title_field, text_field)
+        text = template.format_map(values).strip()
+        if not text:
+            raise InputError(f"{place} has an empty text")
+        collected.texts.append(text)
+        collected.titles.append(values.get("title", ""))
+        used = {id_name, title_field or "title", text_field or "text"}
+        collected.extra.append({str(k): v for k, v in record.items() if k not in used})
+    if not len(ids):
+        raise InputError(f"{source if unit == 'line' else 'the sequence'} holds no items")
+    return Items(
+        ids=list(ids),
+        texts=collected.texts,
+        titles=collected.titles,
+        extra=collected.extra,
+        template=template,
+    )
+
+
+@dataclass(frozen=True)
+class _Columns:
+    texts: list[str]
+    titles: list[str]
+    extra: list[Mapping[str, object]]
+
+
+def _corpus_of(folder: Path) -> Path:
+    for name in ("corpus.jsonl", "corpus.jsonl.gz"):
+        if (folder / name).is_file():
+            return folder / name
+    raise InputError(f"{folder} is a folder without corpus.jsonl, so it is not a BEIR folder")
+
+
+def _first(records: Iterator[Numbered], limit: int | None) -> Iterator[Numbered]:
+    if limit is not None and limit < 1:
+        raise InputError(f"limit is {limit}; it must be at least 1")
+    for count, entry in enumerate(records):
+        if count == limit:
+            return
+        yield entry
+
+
+def _id_of(record: Record, name: str | None, number: int, place: str) -> str:
+    if name is None:
+        found = pick_field(record, None, ID_FIELDS)
+        if found:
+            raise InputError(f"{place} has an {found!r}, but the first record has none")
+        return str(number)
+    if name not in record:
+        raise missing_field(place, name, record)
+    return id_text(record[name], place)
+
+
+def _template_fields(template: str) -> list[str]:
+    """Names the template uses. Attributes, indexes and formats are refused: data is not code."""
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise InputError(f"the template {template!r} is not valid: {error}") from None
+    names = []
+    for _, name, spec, conversion in parts:
+        if name is None:
+            continue
+        if spec or conversion or not name or not name.replace("-", "_").isidentifier():
+            raise InputError(f"the template {template!r} may hold only {{field}} names")
+        names.append(name)
+    if not names:
+        raise InputError(f"the template {template!r} names no field, e.g. {{text}}")
+    return names
+
+
+def _named_values(
+    record: Record, place: str, names: list[str], title_field: str | None, text_field: str | None
+) -> dict[str, str]:
+    """What the template's names stand for in this record, and the title."""
+    values = {}
+    for name in {*names, "title"}:
+        usual = {"title": title_field, "text": text_field}.get(name) or name
+        if usual in record:
+            values[name] = as_text(record[usual], place, usual).strip()
+        elif name == "title" and title_field is None:
+            values[name] = ""
+        else:
+            raise missing_field(place, usual, record)
+    return values

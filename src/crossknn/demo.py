@@ -1,0 +1,80 @@
+"""The demonstration: the documentation of the Python standard library, searched for real.
+
+Held-out docstrings give test queries: their first sentence is the query, the item keeps the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from crossknn.data.docstrings import collect_standard_library
+from crossknn.data.items import Items, read_items
+from crossknn.data.queries import Qrels, QuerySet
+
+Progress = Callable[[int, int], None]
+
+BUDGETS = (25, 50, 100, 200)
+KS = (1, 10, 50)
+METHODS = {
+    "rnr(first=bm25)": "BM25, rerank",
+    "rnr(first=de)": "dual encoder, rerank",
+    "rnr(first=hybrid(bm25, de))": "hybrid, rerank",
+    "axn(first=hybrid(bm25, de), rounds=10, blend=0.5)": "hybrid, AXN",
+}
+"""What the demo compares: spec -> short name."""
+
+SEARCHES = (
+    "how do I unzip a file",
+    "run a function in another thread and get its result",
+    "remove duplicates from a list but keep the order",
+)
+
+
+@dataclass(frozen=True)
+class DemoData:
+    """Items, held-out queries, and the one right item of each query."""
+
+    items: Items
+    queries: QuerySet
+    qrels: Qrels
+
+
+def collect(progress: Progress | None = None) -> DemoData:
+    """The documentation of the standard library that is installed here."""
+    corpus = collect_standard_library(progress)
+    items = read_items([{"id": item.name, "text": item.item_text} for item in corpus.items])
+    queries = QuerySet(tuple(corpus.queries), tuple(corpus.queries.values()))
+    return DemoData(items, queries, {q: dict(found) for q, found in corpus.qrels.items()})
+
+
+def sample(data: DemoData, count: int, seed: int) -> QuerySet:
+    """`count` of the held-out queries, by seed, in their own order."""
+    size = min(count, len(data.queries))
+    chosen = np.sort(np.random.default_rng(seed).choice(len(data.queries), size, replace=False))
+    return data.queries.select(data.queries.ids[int(c)] for c in chosen)
+
+
+@dataclass(frozen=True)
+class DemoFiles:
+    """Where the demo keeps its things."""
+
+    folder: Path
+
+    @property
+    def index(self) -> Path:
+        """The saved index."""
+        return self.folder / "stdlib.index"
+
+    @property
+    def cache(self) -> Path:
+        """The scores that are paid for."""
+        return self.folder / "scores.sqlite"
+
+    @property
+    def plot(self) -> Path:
+        """Recall against cost."""
+        return self.folder / "recall.png"

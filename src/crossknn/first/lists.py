@@ -1,0 +1,90 @@
+"""The user's own candidates: a ranked list per query, from anywhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from crossknn.data.queries import QuerySet, read_run
+from crossknn.errors import InputError
+from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Queries
+
+logger = logging.getLogger(__name__)
+
+RankedIds: TypeAlias = Sequence[str | tuple[str, float]]
+
+
+class CandidateLists:
+    """Ranked lists by query text.
+
+    A list without scores is scored 1 / rank. Items that are not listed score 0, or as the worst
+    listed item if that is below 0. A query without a list has an empty row.
+    """
+
+    def __init__(self, lists: Mapping[str, RankedIds], ids: Sequence[str]) -> None:
+        """`lists` maps a query's text to item ids or (id, score); `ids` (n,) are the items'.
+
+        Raises `InputError` for an unknown id, an id listed twice, or a score that is no number.
+        """
+        position = {item_id: p for p, item_id in enumerate(ids)}
+        self._n = len(position)
+        self._rows = {text: _row(text, ranked, position) for text, ranked in lists.items()}
+
+    @staticmethod
+    def from_run(path: str | Path, queries: QuerySet, ids: Sequence[str]) -> CandidateLists:
+        """Lists from a TREC run whose query ids are those of `queries`."""
+        texts = dict(zip(queries.ids, queries.texts, strict=True))
+        run = read_run(path)
+        lists = {texts[query]: ranked for query, ranked in run.items() if query in texts}
+        if not lists:
+            raise InputError(f"{path} ranks none of the {len(queries)} queries by their ids")
+        return CandidateLists(lists, ids)
+
+    def scores(self, queries: Queries) -> FloatArray:
+        """Scores of all items: (m, n) float32."""
+        scores = np.zeros((len(queries), self._n), dtype=np.float32)
+        for r, text in enumerate(queries.texts):
+            items, listed = self._row_of(text)
+            if len(items):
+                scores[r] = min(0.0, float(listed[-1]))
+                scores[r, items] = listed
+        return scores
+
+    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
+        """The first `count` allowed items of each list; rows may be short."""
+        rows = []
+        for text in queries.texts:
+            items, listed = self._row_of(text)
+            if allowed is not None:
+                items, listed = items[allowed[items]], listed[allowed[items]]
+            rows.append((items[:count], listed[:count]))
+        return Candidates.from_rows(rows)
+
+    def _row_of(self, text: str) -> tuple[IntArray, FloatArray]:
+        row = self._rows.get(text)
+        if row is None:
+            logger.warning("there is no candidate list for the query %.80r", text)
+            return np.zeros(0, np.int64), np.zeros(0, np.float32)
+        return row
+
+
+def _row(text: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[IntArray, FloatArray]:
+    """(items, scores), best first, ties by position."""
+    scores: dict[int, float] = {}
+    for rank, entry in enumerate(ranked, start=1):
+        item_id, score = (entry, 1 / rank) if isinstance(entry, str) else entry
+        if item_id not in position:
+            raise InputError(f"the list of {text!r} names the unknown item {item_id!r}")
+        if position[item_id] in scores:
+            raise InputError(f"the list of {text!r} names the item {item_id!r} twice")
+        if not np.isfinite(score):
+            raise InputError(f"the list of {text!r} scores the item {item_id!r} {score}")
+        scores[position[item_id]] = float(score)
+    items = np.fromiter(scores, dtype=np.int64, count=len(scores))
+    values = np.fromiter(scores.values(), dtype=np.float32, count=len(scores))
+    order = np.lexsort((items, -values))
+    return items[order], values[order]

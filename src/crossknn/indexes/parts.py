@@ -1,0 +1,143 @@
+"""The parts an index is made of: built from items and models, written, and mapped again."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from crossknn.data.items import Items
+from crossknn.errors import InputError
+from crossknn.indexes.columns import StoredRecords
+from crossknn.indexes.dense import Progress
+from crossknn.indexes.encoders import EncodeQueries, RememberedEncoder, checked_vectors
+from crossknn.indexes.models import Models, model_class
+from crossknn.indexes.storage import IndexReader
+from crossknn.indexes.writing import IndexWriter
+from crossknn.scorers.encoder import Encoder
+from crossknn.types import FloatArray, IntArray
+
+DUAL_ENCODER = "de"
+LSA_NAME = "lsa"
+GIVEN = "vectors"
+LSA_DIMENSIONS = 128
+N_ANCHOR_ITEMS = 10_000
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Parts:
+    """Everything of an index but the scores it paid for. `build` names this building of it."""
+
+    items: Items
+    vectors: Mapping[str, FloatArray]
+    encoders: Mapping[str, RememberedEncoder]
+    encode: Mapping[str, EncodeQueries]
+    models: Models
+    anchor_items: IntArray
+    build: str
+
+    def meta(self) -> dict[str, Any]:
+        """What the manifest says of them."""
+        return {
+            "build": self.build,
+            "n": len(self.items),
+            "template": self.items.template,
+            "vectors": {name: int(values.shape[1]) for name, values in self.vectors.items()},
+            "encoders": {name: encoder.state() for name, encoder in self.encoders.items()},
+            "models": list(self.models.names),
+        }
+
+    def write(self, writer: IndexWriter) -> None:
+        """Put them on the disk."""
+        for column in ("ids", "texts", "titles"):
+            writer.texts(column, getattr(self.items, column))
+        writer.records("extra", self.items.extra)
+        writer.array("anchor_items", self.anchor_items)
+        for name, values in self.vectors.items():
+            writer.array(f"vectors-{name}", values)
+        for name in self.models.names:
+            writer.state(f"model-{name}", self.models[name].state())
+
+    @staticmethod
+    def read(reader: IndexReader, encode: Mapping[str, EncodeQueries]) -> Parts:
+        """The stored parts, mapped, with functions for the queries of your own vectors."""
+        meta = reader.meta
+        check_functions(encode, meta["vectors"])
+        return Parts(
+            items=Items(
+                ids=reader.texts("ids"),
+                texts=reader.texts("texts"),
+                titles=reader.texts("titles"),
+                extra=StoredRecords(reader.texts("extra")),
+                template=meta["template"],
+            ),
+            vectors={name: reader.array(f"vectors-{name}") for name in meta["vectors"]},
+            encoders={n: RememberedEncoder.from_state(s) for n, s in meta["encoders"].items()},
+            encode=encode,
+            models=Models({}, reader, meta["models"]),
+            anchor_items=reader.array("anchor_items"),
+            build=meta["build"],
+        )
+
+
+def build_parts(
+    items: Items,
+    *,
+    encoder: Encoder | str | Path | None,
+    vectors: Mapping[str, FloatArray],
+    encode: Mapping[str, EncodeQueries],
+    lsa: int | None,
+    words: list[str],
+    seed: int,
+    progress: Progress | None,
+) -> Parts:
+    """Fit and encode; the arguments are those of `ItemIndex.build`, `words` its word models."""
+    n = len(items)
+    found = {}
+    for name, values in vectors.items():
+        if not name.isidentifier() or name in (DUAL_ENCODER, LSA_NAME):
+            raise InputError(f"your own vectors cannot be named {name!r}; use another name")
+        found[name] = checked_vectors(values, n, None, f"the vectors {name!r}")
+    check_functions(encode, found)
+    encoders = {}
+    if encoder is not None:
+        remembered = encoders[DUAL_ENCODER] = RememberedEncoder.of(encoder)
+        found[DUAL_ENCODER] = checked_vectors(
+            remembered.get().encode_items(items.texts, progress),
+            n,
+            remembered.dimensions,
+            "the encoder's vectors",
+        )
+    fitted = {name: model_class(name).fit(items.texts) for name in words}
+    if lsa or (lsa is None and not found):
+        fitted[LSA_NAME], found[LSA_NAME] = model_class(LSA_NAME).fit(
+            items.texts, dimensions=lsa or LSA_DIMENSIONS
+        )
+    return Parts(
+        items=items,
+        vectors=found,
+        encoders=encoders,
+        encode=encode,
+        models=Models(fitted),
+        anchor_items=np.random.default_rng(seed).permutation(n)[:N_ANCHOR_ITEMS],
+        build=secrets.token_hex(8),
+    )
+
+
+def by_name(given: _T | Mapping[str, _T] | None) -> dict[str, _T]:
+    """What was given by name, or alone under the name `vectors`."""
+    if given is None:
+        return {}
+    return dict(given) if isinstance(given, Mapping) else {GIVEN: given}
+
+
+def check_functions(encode: Mapping[str, Any], vectors: Mapping[str, Any]) -> None:
+    """Refuse a function for the queries of vectors that do not exist."""
+    if unknown := sorted(set(encode) - set(vectors)):
+        raise InputError(f"query_vectors names {unknown[0]!r}, but no vectors have that name")

@@ -1,0 +1,65 @@
+"""Exact scores of (query, item) pairs, from wherever they come.
+
+Names are loaded on first use, so that importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from crossknn.scorers.base import Scorer
+    from crossknn.scorers.cache import CachedScorer
+    from crossknn.scorers.callable import CallableScorer
+    from crossknn.scorers.cross_encoder import CrossEncoder, DualEncoder, as_scorer
+    from crossknn.scorers.encoder import Encoder, OnnxDualEncoder, SentenceTransformerEncoder
+    from crossknn.scorers.http import HttpScorer
+    from crossknn.scorers.matrix import MatrixScorer
+    from crossknn.scorers.onnx import OnnxCrossEncoder
+    from crossknn.scorers.predict import PredictScorer
+    from crossknn.scorers.robust import NothingScoredError
+
+__all__ = [
+    "CachedScorer",
+    "CallableScorer",
+    "CrossEncoder",
+    "DualEncoder",
+    "Encoder",
+    "HttpScorer",
+    "MatrixScorer",
+    "NothingScoredError",
+    "OnnxCrossEncoder",
+    "OnnxDualEncoder",
+    "PredictScorer",
+    "Scorer",
+    "SentenceTransformerEncoder",
+    "as_scorer",
+]
+
+_MODULES = {
+    "CachedScorer": "cache",
+    "CallableScorer": "callable",
+    "CrossEncoder": "cross_encoder",
+    "DualEncoder": "cross_encoder",
+    "Encoder": "encoder",
+    "HttpScorer": "http",
+    "MatrixScorer": "matrix",
+    "NothingScoredError": "robust",
+    "OnnxCrossEncoder": "onnx",
+    "OnnxDualEncoder": "encoder",
+    "PredictScorer": "predict",
+    "Scorer": "base",
+    "SentenceTransformerEncoder": "encoder",
+    "as_scorer": "cross_encoder",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

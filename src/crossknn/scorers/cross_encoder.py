@@ -1,0 +1,165 @@
+"""Opening a model by what it is called: a folder, a URL, a hub name, or nothing at all."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from crossknn.errors import InputError, MissingExtraError
+from crossknn.scorers._folder import MANIFEST
+from crossknn.scorers.base import Scorer
+from crossknn.scorers.encoder import Encoder, OnnxDualEncoder, SentenceTransformerEncoder
+
+PathOrName: TypeAlias = str | Path | None
+
+BUNDLED = "bundled"
+
+# What a hub snapshot needs: no other frameworks' weights, no exported copies.
+_SMALL_FILES = ("*.json", "*.txt", "*.model", "*.py", "model.onnx")
+
+
+def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # noqa: N802
+    """Open a cross-encoder.
+
+    - None or "bundled": the small model that comes with the package;
+    - a folder with `crossknn.json`: `OnnxCrossEncoder`;
+    - a Hugging Face or sentence-transformers folder, or a hub name: `PredictScorer` (torch extra);
+    - `http://` or `https://`: `HttpScorer`, a `/rerank` endpoint.
+
+    `options` go to that class; for sentence-transformers models `batch` goes to `PredictScorer`
+    and the rest (`device`, `max_length`, `revision`, `model_kwargs`) to their own class.
+
+    Raises InputError for what is not a cross-encoder with one score per pair, and says why;
+    MissingExtraError if the model needs torch.
+    """
+    if path_or_name is None or path_or_name == BUNDLED:
+        path_or_name = bundled_folder("cross-encoder")
+    if isinstance(path_or_name, str) and path_or_name.startswith(("http://", "https://")):
+        from crossknn.scorers.http import HttpScorer
+
+        return HttpScorer(path_or_name, **options)
+    folder = _folder_of(path_or_name, options)
+    if (folder / MANIFEST).exists():
+        from crossknn.scorers.onnx import OnnxCrossEncoder
+
+        return OnnxCrossEncoder(folder, **options)
+    from crossknn.scorers._checks import check_cross_encoder_folder
+    from crossknn.scorers.predict import PredictScorer
+
+    check_cross_encoder_folder(folder, str(path_or_name))
+    batch = {"batch": options.pop("batch")} if "batch" in options else {}
+    try:
+        from sentence_transformers import CrossEncoder as TorchCrossEncoder
+    except ImportError as error:
+        raise MissingExtraError(f"the cross-encoder {path_or_name}", "torch") from error
+    try:
+        model = TorchCrossEncoder(str(folder), **options)
+    except Exception as error:
+        raise InputError(
+            f"cannot load the cross-encoder {path_or_name}: {_first_line(error)}"
+        ) from error
+    return PredictScorer(model, name=str(path_or_name), **batch)
+
+
+def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # noqa: N802
+    """Open a dual encoder: None or "bundled", an ONNX folder, a bi-encoder's folder or hub name.
+
+    Raises InputError for what is not one, MissingExtraError if it needs torch.
+    """
+    if path_or_name is None or path_or_name == BUNDLED:
+        path_or_name = bundled_folder("dual-encoder")
+    folder = _folder_of(path_or_name, options)
+    if (folder / MANIFEST).exists():
+        return OnnxDualEncoder(folder, **options)
+    from crossknn.scorers._checks import check_dual_encoder_folder
+
+    check_dual_encoder_folder(folder, str(path_or_name))
+    return SentenceTransformerEncoder(folder, **options)
+
+
+def as_scorer(what: Any = None, **options: Any) -> Scorer:
+    """Make a scorer of what users have: a scorer, a path, a name, a model, a function, a matrix.
+
+    Raises InputError for anything else.
+    """
+    if what is None or isinstance(what, (str, Path)):
+        return CrossEncoder(what, **options)
+    if isinstance(what, Scorer):
+        return what
+    if getattr(what, "ndim", None) == 2 and hasattr(what, "dtype"):
+        from crossknn.scorers.matrix import MatrixScorer
+
+        return MatrixScorer(what, **options)
+    if hasattr(what, "predict") or hasattr(what, "encode"):
+        from crossknn.scorers.predict import PredictScorer
+
+        return PredictScorer(what, **options)
+    if callable(what):
+        from crossknn.scorers.callable import CallableScorer
+
+        return CallableScorer(what, **options)
+    raise InputError(
+        f"cannot score with {type(what).__name__}: give a cross-encoder, its folder, name or URL, "
+        f"an object with predict(pairs), a function, or a matrix of scores"
+    )
+
+
+def bundled_folder(kind: str) -> Path:
+    """The folder of the model of `kind` that comes with the package."""
+    folder = Path(str(files("crossknn"))) / "bundled" / kind
+    if not (folder / MANIFEST).is_file():
+        raise InputError(
+            f"this installation has no bundled {kind}: reinstall crossknn, or give a model"
+        )
+    return folder
+
+
+def _folder_of(path_or_name: str | Path, options: dict[str, Any]) -> Path:
+    """An existing folder, or the local snapshot of a hub name."""
+    folder = Path(path_or_name).expanduser()
+    name = str(path_or_name)
+    if folder.is_dir() and name:  # Path("") would be the current folder
+        return folder
+    if folder.is_file():
+        raise InputError(f"{name} is a file, where a model folder is needed")
+    looks_local = isinstance(path_or_name, Path) or name.startswith((".", "/", "~"))
+    if looks_local or name.count("/") > 1 or "\\" in name or " " in name or not name:
+        raise InputError(f"there is no model folder {name!r}")
+    return _download(name, options.pop("revision", None))
+
+
+def _download(name: str, revision: str | None) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{name} is no folder; to load it from the Hugging Face hub", "torch"
+        ) from error
+    try:
+        small = [*_SMALL_FILES, "*.safetensors"]
+        ignored = ["onnx/*", "openvino/*"]
+        folder = Path(
+            snapshot_download(
+                name, revision=revision, allow_patterns=small, ignore_patterns=ignored
+            )
+        )
+        has_weights = any(folder.glob("*.safetensors")) or (folder / "model.onnx").exists()
+        if not has_weights:
+            pickled = [*_SMALL_FILES, "*.bin"]
+            folder = Path(
+                snapshot_download(
+                    name, revision=revision, allow_patterns=pickled, ignore_patterns=ignored
+                )
+            )
+    except Exception as error:
+        raise InputError(
+            f"there is no folder {name!r}, and the Hugging Face hub gave no model of that name: "
+            f"{_first_line(error)}"
+        ) from error
+    return folder
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

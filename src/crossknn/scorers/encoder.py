@@ -1,0 +1,256 @@
+"""Encoders: vectors of queries and of items, computed apart (dual encoders, bi-encoders)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+from crossknn.errors import InputError, MissingExtraError, ScorerError
+from crossknn.scorers._folder import read_manifest
+from crossknn.scorers._session import (
+    Tokenizer,
+    checked_max_length,
+    open_session,
+    padded,
+    token_batches,
+)
+from crossknn.scorers.robust import excerpt
+from crossknn.types import FloatArray
+
+logger = logging.getLogger(__name__)
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with (texts done, texts in all)."""
+
+_WINDOW = 4096
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """Vectors whose inner product of query and item says how well they fit.
+
+    `fingerprint` names everything a vector depends on, or is None where that cannot be known.
+    """
+
+    @property
+    def fingerprint(self) -> str | None: ...
+
+    @property
+    def dimensions(self) -> int: ...
+
+    def encode_queries(self, texts: Sequence[str]) -> FloatArray:
+        """Texts (m) -> vectors (m, d) float32."""
+        ...
+
+    def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> FloatArray:
+        """Texts (n) -> vectors (n, d) float32."""
+        ...
+
+
+class OnnxDualEncoder:
+    """Encodes with the dual encoder in the model folder `folder`, an ONNX graph on CPUs.
+
+    `threads` is the number of cores of one run (all by default); `max_length` a smaller limit
+    than the model's own; `tokens_per_run` the size of a batch in tokens, padding included.
+    Longer texts lose their end and are counted in `truncated`. May be used from many threads.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        threads: int | None = None,
+        max_length: int | None = None,
+        tokens_per_run: int = 512,
+    ) -> None:
+        """Raises InputError if the folder is not a dual encoder in the ONNX folder format."""
+        if tokens_per_run < 1:
+            raise InputError(f"tokens_per_run must be at least 1, got {tokens_per_run}")
+        if threads is not None and threads < 1:
+            raise InputError(f"threads must be at least 1, got {threads}")
+        self._manifest = read_manifest(folder, "dual-encoder")
+        self._tokenizer = Tokenizer.load(self._manifest)
+        self._max_length = checked_max_length(
+            self._manifest, max_length, self._tokenizer.single.n_special + 1
+        )
+        self._session = open_session(self._manifest, threads, "vectors")
+        self._tokens_per_run = tokens_per_run
+        self._truncated = 0
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._manifest.name
+
+    @property
+    def max_length(self) -> int:
+        """The longest text in tokens, special tokens included."""
+        return self._max_length
+
+    @property
+    def dimensions(self) -> int:
+        """d, the length of a vector."""
+        return self._manifest.dimensions
+
+    @property
+    def fingerprint(self) -> str:
+        """Name, revision, hash of the files, precision, length limit and prefixes."""
+        return self._manifest.fingerprint(self._max_length)
+
+    @property
+    def truncated(self) -> int:
+        """How many encoded texts were longer than `max_length` so far."""
+        return self._truncated
+
+    def encode_queries(self, texts: Sequence[str]) -> FloatArray:
+        """Texts (m) -> vectors (m, d) float32. Raises InputError for what is not a text."""
+        return self._encode(texts, self._manifest.query_prefix, "query", None)
+
+    def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> FloatArray:
+        """Texts (n) -> vectors (n, d) float32. Raises InputError for what is not a text."""
+        return self._encode(texts, self._manifest.item_prefix, "item", progress)
+
+    def _encode(
+        self, texts: Sequence[str], prefix: str, what: str, progress: Progress | None
+    ) -> FloatArray:
+        vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
+        limit = self._max_length - self._tokenizer.single.n_special
+        cut = done = 0
+        for start in range(0, len(texts), _WINDOW):
+            window = [prefix + t if prefix else t for t in texts[start : start + _WINDOW]]
+            ids = self._tokenizer.ids(window)
+            rows = []
+            for offset, tokens in enumerate(ids):
+                if tokens is None:
+                    raise InputError(f"{what} {start + offset} is not a valid string")
+                cut += len(tokens) > limit
+                rows.append(self._tokenizer.single.assemble(tokens[:limit]))
+            lengths = np.array([len(row[0]) for row in rows], dtype=np.int64)
+            for batch in token_batches(lengths, self._tokens_per_run):
+                feeds = padded(
+                    [rows[r] for r in batch], self._manifest.pad_token_id, self._max_length
+                )
+                vectors[start + batch] = self._session.run(["vectors"], feeds)[0]
+                done += len(batch)
+                if progress:
+                    progress(done, len(texts))
+        _check_finite(vectors, texts, what, f"the model {self.name}")
+        if cut:
+            with self._lock:
+                self._truncated += cut
+            logger.warning(
+                "%s cut %d of %d texts to %d tokens", self.name, cut, len(texts), self._max_length
+            )
+        return vectors
+
+
+class SentenceTransformerEncoder:
+    """Encodes with any sentence-transformers bi-encoder: a loaded model, a folder or a hub name.
+
+    `query_prefix` and `item_prefix` are put before the texts (the model's own query and document
+    prompts are not used unless given here). Needs the torch extra.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        batch: int = 64,
+        query_prefix: str = "",
+        item_prefix: str = "",
+        **options: Any,
+    ) -> None:
+        """`options` go to `SentenceTransformer` if `model` is a folder or a name.
+
+        Raises MissingExtraError without sentence-transformers, InputError for a model that
+        cannot be loaded or is not a bi-encoder.
+        """
+        self._name = str(model) if isinstance(model, (str, Path)) else type(model).__name__
+        if isinstance(model, (str, Path)):
+            model = _load_sentence_transformer(str(model), options)
+        if not hasattr(model, "encode"):
+            raise InputError(
+                f"{self._name} is not a bi-encoder: it has no encode(texts); cross-encoders "
+                f"are opened with CrossEncoder"
+            )
+        self._model = model
+        self._batch = batch
+        self._prefixes = (query_prefix, item_prefix)
+        self._lock = threading.Lock()
+
+    @property
+    def dimensions(self) -> int:
+        """d, the length of a vector."""
+        size = getattr(self._model, "get_embedding_dimension", None) or getattr(
+            self._model, "get_sentence_embedding_dimension", None
+        )
+        found = size() if size else None
+        return int(found) if found else self.encode_queries(["a"]).shape[1]
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Hash of the weights and the tokenizer, length limit, prefixes; None if unknown."""
+        from crossknn.scorers.predict import weights_hash
+
+        found = weights_hash(self._model)
+        if found is None:
+            return None
+        limit = getattr(self._model, "max_seq_length", None)
+        return f"bi-encoder:{found}|max_length={limit}|prefixes={list(self._prefixes)}"
+
+    def encode_queries(self, texts: Sequence[str]) -> FloatArray:
+        """Texts (m) -> vectors (m, d) float32."""
+        return self._encode(texts, self._prefixes[0], "query", None)
+
+    def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> FloatArray:
+        """Texts (n) -> vectors (n, d) float32."""
+        return self._encode(texts, self._prefixes[1], "item", progress)
+
+    def _encode(
+        self, texts: Sequence[str], prefix: str, what: str, progress: Progress | None
+    ) -> FloatArray:
+        if not len(texts):
+            return np.empty((0, self.dimensions), dtype=np.float32)
+        parts: list[FloatArray] = []
+        for start in range(0, len(texts), _WINDOW):
+            window = [prefix + text for text in texts[start : start + _WINDOW]]
+            with self._lock:
+                vectors = self._model.encode(
+                    window,
+                    batch_size=self._batch,
+                    show_progress_bar=False,
+                    convert_to_numpy=True,
+                )
+            parts.append(np.asarray(vectors, dtype=np.float32))
+            if progress:
+                progress(min(start + _WINDOW, len(texts)), len(texts))
+        found = np.concatenate(parts)
+        _check_finite(found, texts, what, self._name)
+        return found
+
+
+def _load_sentence_transformer(name: str, options: dict[str, Any]) -> Any:
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise MissingExtraError(f"the encoder {name}", "torch") from error
+    try:
+        return SentenceTransformer(name, **options)
+    except Exception as error:
+        first_line = (str(error).strip() or repr(error)).splitlines()[0]
+        raise InputError(f"cannot load the encoder {name}: {first_line}") from error
+
+
+def _check_finite(vectors: FloatArray, texts: Sequence[str], what: str, who: str) -> None:
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(bad):
+        first = int(bad[0])
+        raise ScorerError(
+            f"{who} gave a vector that is not finite for {what} {first} {excerpt(texts[first])}"
+        )

@@ -1,0 +1,195 @@
+"""One place for what every scorer does when a batch fails.
+
+A failing batch is halved until the pair at fault stands alone; that pair is left out and logged.
+Nothing a single item does can fail the others, and nothing that is not a score passes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from crossknn.errors import ScorerError
+from crossknn.types import FloatArray, IntArray, Pairs
+
+logger = logging.getLogger(__name__)
+
+RunBatch: TypeAlias = Callable[[IntArray], object]
+"""Positions in the pairs (b,) -> something with b scores."""
+
+GIVE_UP_AFTER = 32
+"""So many pairs failing one by one, with no pair ever scored, stand for a broken model."""
+
+_LOGGED_EACH = 10
+
+
+class NothingScoredError(ScorerError):
+    """No pair of a call could be scored."""
+
+
+class BatchTooLargeError(Exception):
+    """Raised by a batch that would do if it were smaller: the next ones are halved as well."""
+
+
+def excerpt(text: str, length: int = 60) -> str:
+    """The beginning of a text, quoted, for messages."""
+    flat = " ".join(text.split())
+    return repr(flat if len(flat) <= length else flat[: length - 1] + "…")
+
+
+def as_scores(answer: object, count: int, who: str) -> FloatArray:
+    """What a model answered for `count` pairs -> raw scores (count,) float32.
+
+    Takes sequences, arrays and tensors, (count,) or (count, 1). Raises ScorerError for any other
+    number of scores, ValueError or TypeError if they are not numbers.
+    """
+    if hasattr(answer, "detach"):  # a torch tensor, possibly in bfloat16, which NumPy lacks
+        answer = answer.detach().float().cpu().numpy()
+    with np.errstate(over="ignore"):  # too large for float32 is infinite, and reported as such
+        scores = np.asarray(answer, dtype=np.float32)
+    if scores.ndim == 2 and scores.shape[1] == 1:
+        scores = scores[:, 0]
+    if scores.ndim == 2 and len(scores) == count:
+        raise ScorerError(
+            f"{who} gave {scores.shape[1]} numbers for each pair; a cross-encoder gives one score"
+        )
+    if scores.shape != (count,):
+        got = len(scores) if scores.ndim else "a single number"
+        raise ScorerError(f"{who} was asked for the scores of {count} pairs and gave {got}")
+    return scores
+
+
+def stream(
+    pairs: Pairs,
+    queries: Sequence[str],
+    items: Sequence[str],
+    batches: Iterable[IntArray],
+    run: RunBatch,
+    *,
+    who: str,
+    give_up_after: int = GIVE_UP_AFTER,
+) -> Iterator[tuple[IntArray, FloatArray]]:
+    """Score `batches`, each a set of positions in `pairs` (b,); yields (positions, scores) (b,).
+
+    A batch whose `run` raises is halved. A pair that fails alone is left out and logged as a
+    warning. After a batch that was too large (`BatchTooLargeError`, `MemoryError`, a device out
+    of memory), the rest of the call runs in batches of the size that worked.
+
+    Raises ScorerError if `run` does (nothing is retried then), if the number of scores is wrong,
+    or a score is NaN or infinite; NothingScoredError if every pair failed.
+    """
+    failures = _Failures(pairs, queries, items, who, give_up_after)
+    limit: int | None = None
+    for batch in batches:
+        waiting = [batch]
+        while waiting:
+            positions = waiting.pop()
+            if not len(positions):
+                continue
+            if limit is not None and len(positions) > limit:
+                waiting += [positions[limit:], positions[:limit]]
+                continue
+            try:
+                scores = as_scores(run(positions), len(positions), who)
+            except ScorerError:
+                raise
+            except Exception as error:
+                half = len(positions) // 2
+                if half == 0:
+                    failures.add(int(positions[0]), error)
+                    continue
+                logger.debug("%s failed on %d pairs, halving: %s", who, len(positions), error)
+                if _too_large(error):
+                    limit = max(half, 1)
+                waiting += [positions[half:], positions[:half]]
+                continue
+            _check_finite(pairs, queries, items, positions, scores, who)
+            failures.any_scored = True
+            yield positions, scores
+    failures.finish()
+
+
+class _Failures:
+    """The pairs of one call that could not be scored."""
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        queries: Sequence[str],
+        items: Sequence[str],
+        who: str,
+        give_up_after: int,
+    ) -> None:
+        self.any_scored = False
+        self._pairs, self._queries, self._items = pairs, queries, items
+        self._who, self._give_up_after = who, give_up_after
+        self._count = 0
+        self._last = ""
+
+    def add(self, position: int, error: Exception) -> None:
+        self._count += 1
+        self._last = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if self._count <= _LOGGED_EACH:
+            what = describe_pair(self._pairs, self._queries, self._items, position)
+            logger.warning("%s could not score %s: %s", self._who, what, self._last)
+        if not self.any_scored and self._count >= self._give_up_after:
+            self._raise(f"none of the first {self._count} pairs")
+
+    def finish(self) -> None:
+        if self._count and not self.any_scored:
+            self._raise("the pair" if self._count == 1 else f"any of the {self._count} pairs")
+        if self._count > _LOGGED_EACH:
+            logger.warning("%s could not score %d pairs in all", self._who, self._count)
+
+    def _raise(self, which: str) -> None:
+        verb = "could score" if which.startswith("none") else "could not score"
+        raise NothingScoredError(f"{self._who} {verb} {which}; the last failure: {self._last}")
+
+
+def describe_pair(pairs: Pairs, queries: Sequence[str], items: Sequence[str], position: int) -> str:
+    """Names a pair by position and text, for messages."""
+    query, item = int(pairs.query[position]), int(pairs.item[position])
+    return (
+        f"query {query} {excerpt(str(queries[query]))} with item {item} {excerpt(str(items[item]))}"
+    )
+
+
+def _check_finite(
+    pairs: Pairs,
+    queries: Sequence[str],
+    items: Sequence[str],
+    positions: IntArray,
+    scores: FloatArray,
+    who: str,
+) -> None:
+    bad = np.flatnonzero(~np.isfinite(scores))
+    if len(bad):
+        first = int(bad[0])
+        what = describe_pair(pairs, queries, items, int(positions[first]))
+        raise ScorerError(f"{who} gave {scores[first]} as the score of {what}")
+
+
+def _too_large(error: Exception) -> bool:
+    """Whether smaller batches are likely to help with all of the following ones, too."""
+    if isinstance(error, (MemoryError, BatchTooLargeError)):
+        return True
+    text = str(error).lower()
+    return "out of memory" in text or "failed to allocate" in text or "bad_alloc" in text
+
+
+def windowed_batches(
+    pairs: Pairs, lengths: Sequence[int] | IntArray, size: int, window: int = 1024
+) -> Iterator[IntArray]:
+    """Positions (b,) in batches of at most `size`, of similar length within each window of pairs.
+
+    Sorting by length saves padding; windows keep the order of `pairs` roughly, so that a caller
+    who stops early has the pairs it asked for first. `lengths` (p,).
+    """
+    lengths = np.asarray(lengths)
+    for start in range(0, len(pairs), window):
+        order = start + np.argsort(lengths[start : start + window], kind="stable")
+        for first in range(0, len(order), size):
+            yield order[first : first + size]

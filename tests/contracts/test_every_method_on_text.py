@@ -1,0 +1,98 @@
+"""What holds for every method on a real index, with a callable and with the bundled cross-encoder."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from synthetic import METHODS
+
+import crossknn as ck
+from crossknn.types import Pairs
+
+WORDS = (
+    "archive compress copy count decode delete encode file find hash index join list lock map "
+    "merge open parse path print queue read remove sort split string thread unzip write zip"
+).split()
+QUERIES = ("how do I unzip a file", "sort a list of strings", "lock a queue between threads")
+N, BUDGET = 60, 12
+
+
+def corpus() -> list[str]:
+    rng = np.random.default_rng(0)
+    return [" ".join(rng.choice(WORDS, size=rng.integers(3, 12))) for _ in range(N)]
+
+
+def overlap(pairs: list[tuple[str, str]]) -> list[float]:
+    """A score that words explain, with a little of its own for every pair."""
+    return [
+        len(set(q.split()) & set(t.split())) + (hash_(q + t) % 997) / 2000 for q, t in pairs
+    ]
+
+
+def hash_(text: str) -> int:
+    return sum((i + 1) * b for i, b in enumerate(text.encode()))
+
+
+@pytest.fixture(scope="module", params=["callable", "bundled"])
+def setting(request, tmp_path_factory):
+    """(index with everything that methods need, scorer, exact scores)."""
+    scorer = ck.CrossEncoder() if request.param == "bundled" else ck.CallableScorer(overlap, "words")
+    index = ck.ItemIndex.build(corpus(), encoder="bundled", lsa=8, tfidf=True)
+    folder = tmp_path_factory.mktemp("text") / "words.index"
+    index.save(folder)
+    index.add_anchors(scorer, ["copy a file", "merge lists", "find a path", "parse a string"])
+    index.add_item_scores(scorer, np.arange(0, N, 6))
+    exact = np.full((len(QUERIES), N), np.nan, np.float32)
+    pairs = Pairs(np.repeat(np.arange(len(QUERIES)), N), np.tile(np.arange(N), len(QUERIES)))
+    for positions, scores in scorer.score(pairs, QUERIES, index.items.texts):
+        exact[pairs.query[positions], pairs.item[positions]] = scores
+    assert np.isfinite(exact).all()
+    return ck.ItemIndex.load(folder), scorer, exact
+
+
+every_method = pytest.mark.parametrize("spec", METHODS)
+
+
+@every_method
+def test_the_budget_is_spent_and_the_scores_are_exact(spec, setting):
+    index, scorer, exact = setting
+    results = ck.Searcher(index, scorer, spec)(QUERIES, k=5, budget=BUDGET)
+    budget = N if spec == "exact" else BUDGET
+    assert results.calls == results.revealed == budget * len(QUERIES)
+    assert results.stopped_by == "budget"
+    for q, hits in enumerate(results):
+        assert len({hit.position for hit in hits}) == 5
+        assert [h.score for h in hits] == pytest.approx(exact[q, [h.position for h in hits]], abs=1e-4)
+        assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
+        assert all(h.text == index.items.texts[h.position] for h in hits)
+
+
+@every_method
+def test_a_full_budget_is_exact_search(spec, setting):
+    index, scorer, exact = setting
+    results = ck.Searcher(index, scorer, spec)(QUERIES, k=5, budget=N + 7)
+    assert results.revealed == N * len(QUERIES)
+    for q, hits in enumerate(results):
+        best = np.sort(exact[q])[::-1][:5]
+        assert [hit.score for hit in hits] == pytest.approx(best, abs=1e-4)
+
+
+@every_method
+def test_the_same_seed_gives_the_same_answer_after_a_round_trip(spec, setting, tmp_path):
+    index, scorer, _ = setting
+    first = ck.Searcher(index, scorer, spec, seed=3)(QUERIES, k=5, budget=BUDGET)
+    index.save(tmp_path / "copy.index")
+    copy = ck.ItemIndex.load(tmp_path / "copy.index")
+    again = ck.Searcher(copy, scorer, spec)(QUERIES, k=5, budget=BUDGET, seed=3)
+    assert [[h.id for h in hits] for hits in first] == [[h.id for h in hits] for hits in again]
+
+
+@every_method
+def test_a_filter_is_respected(spec, setting):
+    index, scorer, _ = setting
+    ids = [index.items.ids[p] for p in range(0, N, 3)]
+    results = ck.Searcher(index, scorer, spec)(QUERIES, k=5, budget=BUDGET, filter=ids, trace=True)
+    assert all(hit.id in ids for row in results.trace for hit in row)
+    mask = np.arange(N) % 3 == 0
+    same = ck.Searcher(index, scorer, spec)(QUERIES, k=5, budget=BUDGET, filter=mask)
+    assert [[h.id for h in hits] for hits in results] == [[h.id for h in hits] for hits in same]

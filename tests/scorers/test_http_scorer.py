@@ -1,0 +1,273 @@
+"""Reranking endpoints: a real server in a thread, in both shapes, in good and in bad health."""
+
+import http.server
+import json
+import logging
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+from scorer_helpers import collect, grid
+
+from crossknn.errors import InputError, ScorerError
+from crossknn.scorers import CrossEncoder, HttpScorer
+from crossknn.scorers.base import Scorer
+
+QUERIES = ["a", "bb"]
+ITEMS = ["x" * (i + 1) for i in range(10)]
+EXPECTED = np.array([len(q) * 10.0 + len(i) for q in QUERIES for i in ITEMS])
+
+
+class Service:
+    """A reranking server whose behaviour `respond(body) -> (status, answer)` decides."""
+
+    def __init__(self, respond):
+        self.requests = []
+        service = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                service.requests.append((self.path, dict(self.headers), body))
+                status, answer = respond(body)
+                data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                try:
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
+                except (BrokenPipeError, ConnectionResetError):
+                    pass  # a client that has given up waiting
+
+            def log_message(self, *args):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def sizes(self):
+        return [len(body.get("documents") or body.get("texts")) for _, _, body in self.requests]
+
+
+@pytest.fixture
+def serve():
+    services = []
+
+    def start(respond):
+        services.append(Service(respond))
+        return services[-1]
+
+    yield start
+    for service in services:
+        service.server.shutdown()
+        service.server.server_close()
+
+
+def values(body, texts):
+    return [len(body["query"]) * 10 + len(text) for text in texts]
+
+
+def cohere(body):
+    if "documents" not in body:
+        return 400, {"message": "documents is required"}
+    scores = values(body, body["documents"])
+    ranked = sorted(range(len(scores)), key=lambda i: -scores[i])[: body["top_n"]]
+    return 200, {"results": [{"index": i, "relevance_score": scores[i]} for i in ranked]}
+
+
+def tei(body):
+    if "texts" not in body:
+        return 422, b"Failed to deserialize the JSON body: missing field `texts`"
+    if not body.get("raw_scores"):
+        return 200, [{"index": i, "score": 0.5} for i in range(len(body["texts"]))]
+    scores = values(body, body["texts"])
+    ranked = sorted(range(len(scores)), key=lambda i: -scores[i])
+    return 200, [{"index": i, "score": scores[i]} for i in ranked]
+
+
+@pytest.mark.parametrize(("respond", "shape"), [(cohere, "cohere"), (tei, "tei")])
+@pytest.mark.parametrize("told", [True, False])
+def test_both_shapes(serve, respond, shape, told):
+    service = serve(respond)
+    scorer = HttpScorer(service.url, shape=shape if told else "auto", model="m", batch=4)
+    assert isinstance(scorer, Scorer)
+    found = collect(scorer, grid(2, 10), QUERIES, ITEMS)
+    np.testing.assert_array_equal(found, EXPECTED)
+    path, _, body = service.requests[-1]
+    assert path == "/rerank"
+    assert body["query"] == "bb"
+    # One request to find the shape out, at most; full batches afterwards.
+    assert service.sizes()[-6:] == [4, 4, 2, 4, 4, 2]
+    assert len(service.requests) == 6 + (shape == "tei" and not told)
+
+
+def test_a_path_of_ones_own_and_the_key(serve, monkeypatch, caplog):
+    service = serve(cohere)
+    with caplog.at_level(logging.DEBUG):
+        scorer = CrossEncoder(service.url + "/v2/rerank", api_key="secret-1", model="m")
+        collect(scorer, grid(2, 10), QUERIES, ITEMS)
+    path, headers, body = service.requests[-1]
+    assert (path, headers["Authorization"]) == ("/v2/rerank", "Bearer secret-1")
+    assert (body["model"], body["top_n"]) == ("m", 10)
+    assert "secret-1" not in caplog.text + repr(scorer) + str(scorer.fingerprint)
+    monkeypatch.setenv("CROSSKNN_API_KEY", "secret-2")
+    collect(HttpScorer(service.url), grid(2, 10), QUERIES, ITEMS)
+    assert service.requests[-1][1]["Authorization"] == "Bearer secret-2"
+
+
+def test_interleaved_queries_keep_their_places(serve):
+    service = serve(cohere)
+    order = np.random.default_rng(0).permutation(20)
+    found = collect(HttpScorer(service.url), grid(2, 10).take(order), QUERIES, ITEMS)
+    np.testing.assert_array_equal(found, EXPECTED[order])
+    assert service.sizes() == [10, 10]
+
+
+@pytest.mark.parametrize("status", [413, 422])
+def test_batches_refused_as_too_large_get_smaller_for_good(serve, status):
+    service = serve(lambda b: cohere(b) if len(b["documents"]) <= 3 else (status, b"too many"))
+    scorer = HttpScorer(service.url, shape="cohere")
+    for _ in range(2):
+        found = collect(scorer, grid(2, 10), QUERIES, ITEMS)
+        np.testing.assert_array_equal(found, EXPECTED)
+    refused = [size for size in service.sizes() if size > 3]
+    assert refused == [10, 5]
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_passing_failures_are_tried_again(serve, status):
+    states = iter([status, status])
+    service = serve(lambda b: (s, b"wait") if (s := next(states, None)) else cohere(b))
+    found = collect(HttpScorer(service.url), grid(2, 10), QUERIES, ITEMS)
+    np.testing.assert_array_equal(found, EXPECTED)
+    assert service.sizes() == [10] * 4
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (429, "overloaded or down"),
+        (503, "overloaded or down"),
+        (401, "refused access.*CROSSKNN_API_KEY"),
+        (404, "not a reranking service"),
+        (302, "not a reranking service"),
+        (500, "could not score.*HTTP 500"),
+        (400, "could not score.*HTTP 400"),
+    ],
+)
+def test_lasting_failures_are_one_sentence_with_the_url(serve, status, message):
+    service = serve(lambda body: (status, b"no"))
+    start = time.monotonic()
+    with pytest.raises(ScorerError, match=message) as caught:
+        collect(HttpScorer(service.url, retries=1), grid(1, 10), QUERIES, ITEMS)
+    assert service.url in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert time.monotonic() - start < 5
+
+
+def test_one_item_the_service_chokes_on_fails_no_other(serve):
+    service = serve(lambda b: (500, b"crash") if ITEMS[3] in b["documents"] else cohere(b))
+    found = collect(HttpScorer(service.url, shape="cohere"), grid(2, 10), QUERIES, ITEMS)
+    bad = np.tile(np.arange(10) == 3, 2)
+    np.testing.assert_array_equal(found, np.where(bad, np.nan, EXPECTED))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"<html>hello</html>",
+        {"message": "ok"},
+        {"results": [{"index": 0, "relevance_score": 1.0}]},
+        {"results": [{"index": 0, "relevance_score": 1.0}] * 10},
+        {"results": [{"index": i + 1, "relevance_score": 1.0} for i in range(10)]},
+        {"results": [{"index": i, "relevance_score": "high"} for i in range(10)]},
+        {"results": [{"index": i, "relevance_score": float("nan")} for i in range(10)]},
+        [1.0] * 10,
+    ],
+)
+@pytest.mark.parametrize("shape", ["auto", "cohere", "tei"])
+def test_nonsense_is_an_error_with_the_url(serve, answer, shape):
+    service = serve(lambda body: (200, answer))
+    finite = "nan" not in str(answer)
+    message = "not JSON|not a list|not answer like" if finite else "nan|not a list"
+    with pytest.raises(ScorerError, match=f"{service.url}.*({message})"):
+        collect(HttpScorer(service.url, shape=shape), grid(1, 10), QUERIES, ITEMS)
+
+
+def test_slow_is_an_error_that_says_so(serve):
+    done = threading.Event()
+
+    def slow(body):
+        done.wait(10)
+        return cohere(body)
+
+    service = serve(slow)
+    start = time.monotonic()
+    with pytest.raises(ScorerError, match=r"did not answer a request of 10 items within 0.3 s"):
+        collect(HttpScorer(service.url, timeout=0.3), grid(1, 10), QUERIES, ITEMS)
+    assert time.monotonic() - start < 2
+    done.set()
+
+
+def test_down_is_an_error_that_says_so():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(ScorerError, match=rf"{url}/rerank cannot be reached: .*refused"):
+        collect(HttpScorer(url, retries=1), grid(1, 10), QUERIES, ITEMS)
+
+
+def test_probabilities_become_logits(serve):
+    logits = np.linspace(-8, 8, 10)
+
+    def respond(body):
+        scores = 1 / (1 + np.exp(-logits))
+        scores[0] = 0.0
+        return 200, {"results": [{"index": i, "relevance_score": s} for i, s in enumerate(scores)]}
+
+    scorer = HttpScorer(serve(respond).url, probabilities=True)
+    found = collect(scorer, grid(1, 10), QUERIES, ITEMS)
+    np.testing.assert_allclose(found[1:], logits[1:], rtol=1e-4)
+    assert np.isfinite(found[0])
+    assert found[0] < found[1]
+
+
+def test_many_threads(serve):
+    scorer = HttpScorer(serve(tei).url, batch=3)
+    wrong = []
+
+    def work():
+        if not np.array_equal(collect(scorer, grid(2, 10), QUERIES, ITEMS), EXPECTED):
+            wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert wrong == []
+
+
+def test_options_are_checked():
+    for url in ("ftp://x/y", "localhost:80", "http://"):
+        with pytest.raises(InputError, match="http"):
+            HttpScorer(url)
+    with pytest.raises(InputError, match="shape"):
+        HttpScorer("http://x", shape="other")
+    with pytest.raises(InputError, match="batch=0"):
+        HttpScorer("http://x", batch=0)
+
+
+def test_fingerprint_needs_a_named_model_and_hides_the_login():
+    assert HttpScorer("http://x").fingerprint is None
+    named = HttpScorer("http://me:pass@x/rerank", model="m")
+    assert named.fingerprint == "http:http://x/rerank|model=m"
+    assert "pass" not in repr(named)

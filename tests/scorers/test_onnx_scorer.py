@@ -1,0 +1,318 @@
+"""The ONNX cross-encoder, on the bundled model."""
+
+import json
+import logging
+import shutil
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scorer_helpers import collect, grid
+
+from crossknn.errors import CrossknnError, InputError
+from crossknn.scorers import CrossEncoder, DualEncoder, NothingScoredError, OnnxCrossEncoder
+from crossknn.scorers._session import Tokenizer, padded, token_batches
+from crossknn.scorers.base import Scorer
+from crossknn.scorers.cross_encoder import bundled_folder
+from crossknn.scorers.onnx import longest_first
+from crossknn.types import Pairs
+
+FOLDER = bundled_folder("cross-encoder")
+QUERIES = ["how do I open a file", "sort a list", "", "ÄÖ naïve 東京 🎉 don't", "x " * 300]
+ITEMS = [
+    "open(file, mode='r') Open file and return a stream.",
+    "list.sort(*, key=None, reverse=False) Sort the list in ascending order.",
+    "",
+    "json.loads",
+    "time.sleep suspends execution of the calling thread for the given seconds. " * 6,
+    "word " * 400,
+    "a\n\tb  c",
+]
+# Scores differ by the last bit or two of float32, whatever the batch.
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    return OnnxCrossEncoder(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """One pair at a time, with the tokenizer's own pair encoding and no padding."""
+    import onnxruntime
+    import tokenizers
+
+    limit = json.loads((FOLDER / "crossknn.json").read_text())["max_length"]
+    tokenizer = tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(limit, strategy="longest_first")
+    session = onnxruntime.InferenceSession(str(FOLDER / "model.onnx"))
+
+    def score(query, item):
+        encoding = tokenizer.encode(query, item)
+        feeds = {
+            "input_ids": np.array([encoding.ids]),
+            "attention_mask": np.array([encoding.attention_mask]),
+            "token_type_ids": np.array([encoding.type_ids]),
+        }
+        return float(session.run(["scores"], feeds)[0][0])
+
+    return score
+
+
+def test_scores_are_the_models_own(scorer, reference):
+    found = collect(scorer, grid(5, 7), QUERIES, ITEMS).reshape(5, 7)
+    expected = [[reference(query, item) for item in ITEMS] for query in QUERIES]
+    np.testing.assert_allclose(found, expected, **TOLERANCE)
+    assert np.std(found) > 1e-3
+    assert isinstance(scorer, Scorer)
+
+
+@pytest.fixture(scope="module")
+def alone(scorer):
+    """Scores (5, 7), each pair in a call of its own."""
+    one = [Pairs(np.array([q]), np.array([i])) for q in range(5) for i in range(7)]
+    return np.array([collect(scorer, pair, QUERIES, ITEMS)[0] for pair in one]).reshape(5, 7)
+
+
+@pytest.fixture(scope="module")
+def by_size():
+    """Scorers that batch differently."""
+    return {size: OnnxCrossEncoder(FOLDER, tokens_per_run=size) for size in (1, 100, 600, 5000)}
+
+
+@given(
+    chosen=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), min_size=1, max_size=16),
+    size=st.sampled_from([1, 100, 600, 5000]),
+)
+@settings(max_examples=12, deadline=None)
+def test_a_score_depends_on_nothing_but_its_pair(by_size, alone, chosen, size):
+    pairs = Pairs(np.array([q for q, _ in chosen]), np.array([i for _, i in chosen]))
+    found = collect(by_size[size], pairs, QUERIES, ITEMS)
+    np.testing.assert_allclose(found, alone[pairs.query, pairs.item], **TOLERANCE)
+    if np.ptp(found) > 1e-3:  # the best pair is the best one however it was batched
+        assert alone[pairs.query, pairs.item][found.argmax()] >= found.max() - 1e-4
+
+
+@given(extra=st.integers(1, 40), rows=st.integers(1, 4))
+@settings(max_examples=8, deadline=None)
+def test_a_score_does_not_depend_on_padding(scorer, alone, extra, rows):
+    pairs = Pairs(np.zeros(rows, int), np.arange(rows))
+    encoded = scorer._encode(pairs, QUERIES, ITEMS)
+    feeds = padded([(row.ids, row.kinds) for row in encoded], 0, scorer.max_length)
+    wider = {name: np.pad(array, ((0, 0), (0, extra))) for name, array in feeds.items()}
+    found = scorer._session.run(["scores"], wider)[0]
+    np.testing.assert_allclose(found, alone[0, :rows], **TOLERANCE)
+
+
+words = st.lists(st.sampled_from(["open", "[MASK]", "東京", "naïve", "##", "un##able", "3.14"]))
+texts = st.one_of(st.text(max_size=20), words.map(" ".join))
+
+
+@pytest.fixture(scope="module")
+def by_limit():
+    """Scorers that cut pairs at different lengths."""
+    return {limit: OnnxCrossEncoder(FOLDER, max_length=limit) for limit in (5, 6, 9, 16, 256)}
+
+
+@given(query=texts, item=texts, limit=st.sampled_from([5, 6, 9, 16, 256]))
+@settings(max_examples=150, deadline=None)
+def test_token_ids_are_the_tokenizers_own(by_limit, query, item, limit):
+    import tokenizers
+
+    own = tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    own.no_padding()
+    own.enable_truncation(limit, strategy="longest_first")
+    expected = own.encode(query, item)
+    one = Pairs(np.array([0]), np.array([0]))
+    (row,) = by_limit[limit]._encode(one, [query], [item])
+    assert row.ids.tolist() == expected.ids
+    assert row.kinds.tolist() == expected.type_ids
+    assert row.cut == bool(expected.overflowing)
+
+
+@given(a=st.integers(0, 40), b=st.integers(0, 40), room=st.integers(2, 40))
+def test_longest_first_keeps_the_query_as_far_as_it_can(a, b, room):
+    keep_a, keep_b = longest_first(a, b, room)
+    assert keep_a <= a
+    assert keep_b <= b
+    assert keep_a + keep_b == min(a + b, room)
+    if a <= room // 2:
+        assert keep_a == a
+
+
+@given(lengths=st.lists(st.integers(1, 300), max_size=40), tokens=st.integers(1, 1000))
+def test_token_batches_cover_everything_once_within_the_limit(lengths, tokens):
+    lengths = np.array(lengths, dtype=np.int64)
+    batches = list(token_batches(lengths, tokens))
+    assert sorted(int(p) for batch in batches for p in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * lengths[batch].max() <= tokens
+
+
+def test_truncation_is_counted_and_reported_once(caplog):
+    short = OnnxCrossEncoder(FOLDER, max_length=16)
+    pairs = Pairs(np.zeros(4, int), np.array([3, 4, 5, 2]))
+    with caplog.at_level(logging.INFO, logger="crossknn"):
+        collect(short, pairs, QUERIES, ITEMS)
+    assert short.truncated == 2
+    (record,) = caplog.records
+    assert "cut 2 of 4 pairs to 16 tokens" in record.getMessage()
+    collect(short, pairs, QUERIES, ITEMS)
+    assert short.truncated == 4
+
+
+def test_the_length_limit_is_part_of_the_fingerprint(scorer):
+    short = OnnxCrossEncoder(FOLDER, max_length=16)
+    assert short.fingerprint != scorer.fingerprint
+    assert short.fingerprint == CrossEncoder(FOLDER, max_length=16).fingerprint
+    assert scorer.fingerprint == CrossEncoder().fingerprint == CrossEncoder("bundled").fingerprint
+    for wrong in (0, 4, scorer.max_length + 1):
+        with pytest.raises(InputError, match="max_length must be"):
+            OnnxCrossEncoder(FOLDER, max_length=wrong)
+
+
+def test_one_bad_item_never_fails_the_others(scorer, alone, caplog):
+    items = [*ITEMS[:3], "lone \ud800 surrogate", None]
+    found = collect(scorer, Pairs(np.zeros(5, int), np.arange(5)), QUERIES, items)
+    np.testing.assert_allclose(found[:3], alone[0, :3], **TOLERANCE)
+    assert np.isnan(found[3:]).all()
+    assert sum("not a valid string" in r.getMessage() for r in caplog.records) == 2
+    with pytest.raises(NothingScoredError, match="not a valid string"):
+        collect(scorer, Pairs(np.array([0]), np.array([4])), QUERIES, items)
+
+
+def test_calls_longer_than_a_window(scorer):
+    rng = np.random.default_rng(0)
+    items = [f"{'item ' * int(n)}{i}" for i, n in enumerate(rng.integers(0, 8, 1300))]
+    pairs = Pairs(np.zeros(1300, int), np.arange(1300))
+    found = collect(scorer, pairs, ["number"], items)
+    some = rng.choice(1300, 40, replace=False)
+    again = collect(scorer, pairs.take(some), ["number"], items)
+    np.testing.assert_allclose(found[some], again, **TOLERANCE)
+
+
+def test_many_threads_share_one_scorer(alone):
+    shared = OnnxCrossEncoder(FOLDER, threads=1)
+    wrong = []
+
+    def work(seed):
+        order = np.random.default_rng(seed).permutation(28)
+        pairs = grid(4, 7).take(order)
+        try:
+            found = collect(shared, pairs, QUERIES, ITEMS)
+            np.testing.assert_allclose(found, alone[pairs.query, pairs.item], **TOLERANCE)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert wrong == []
+
+
+def test_prefixes_belong_to_the_model(tmp_path, scorer):
+    folder = copy(tmp_path, query_prefix="query: ", item_prefix="passage: ")
+    prefixed = OnnxCrossEncoder(folder)
+    found = collect(prefixed, grid(2, 2), QUERIES, ITEMS)
+    texts = [f"query: {q}" for q in QUERIES], [f"passage: {i}" for i in ITEMS]
+    np.testing.assert_allclose(found, collect(scorer, grid(2, 2), *texts), **TOLERANCE)
+    assert prefixed.fingerprint != scorer.fingerprint
+
+
+def copy(tmp_path, model="cross-encoder", **changes):
+    """A copy of a bundled model folder with some fields of its description changed."""
+    folder = tmp_path / model
+    shutil.copytree(bundled_folder(model), folder)
+    about = json.loads((folder / "crossknn.json").read_text()) | changes
+    (folder / "crossknn.json").write_text(json.dumps(about))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 2}, "format 2.*upgrade crossknn"),
+        ({"format": "1"}, "not a crossknn model description"),
+        ({"kind": "classifier"}, "unknown kind 'classifier'"),
+        ({"precision": "fp4"}, "unknown precision 'fp4'"),
+        ({"max_length": None}, "no usable 'max_length'"),
+        ({"name": 3}, "no usable 'name'"),
+    ],
+)
+def test_foreign_and_newer_descriptions_are_refused(tmp_path, changes, message):
+    with pytest.raises(InputError, match=message):
+        OnnxCrossEncoder(copy(tmp_path, **changes))
+
+
+def test_folders_that_are_no_models_are_refused(tmp_path):
+    with pytest.raises(InputError, match="no model folder"):
+        CrossEncoder(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"neither crossknn\.json nor config\.json"):
+        CrossEncoder(tmp_path / "empty")
+    with pytest.raises(InputError, match=r"has no crossknn\.json"):
+        OnnxCrossEncoder(tmp_path / "empty")
+    folder = copy(tmp_path)
+    (folder / "crossknn.json").write_text("{")
+    with pytest.raises(InputError, match=r"crossknn\.json cannot be read"):
+        OnnxCrossEncoder(folder)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
+def test_truncated_and_missing_files_are_refused(tmp_path, name):
+    folder = copy(tmp_path)
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CrossknnError, match=name) as caught:
+        OnnxCrossEncoder(folder)
+    assert "\n" not in str(caught.value)
+    (folder / name).unlink()
+    with pytest.raises(InputError, match=f"{name} is missing"):
+        OnnxCrossEncoder(folder)
+
+
+def test_the_other_kind_of_model_is_refused(tmp_path):
+    with pytest.raises(InputError, match="is a dual encoder, where a cross-encoder is needed"):
+        CrossEncoder(bundled_folder("dual-encoder"))
+    with pytest.raises(InputError, match="is a cross-encoder, where a dual encoder is needed"):
+        DualEncoder(FOLDER)
+    # A description that lies is found out by the graph.
+    with pytest.raises(InputError, match=r"gives \['vectors'\].*'scores'"):
+        OnnxCrossEncoder(copy(tmp_path, "dual-encoder", kind="cross-encoder"))
+
+
+def test_a_changed_file_changes_the_fingerprint(tmp_path, scorer):
+    folder = copy(tmp_path)
+    assert OnnxCrossEncoder(folder).fingerprint == scorer.fingerprint
+    raw = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(raw))
+    assert OnnxCrossEncoder(folder).fingerprint != scorer.fingerprint
+
+
+def test_templates_of_other_tokenizers():
+    """Special tokens at other places and with one type id, as RoBERTa has them."""
+    import tokenizers
+    from tokenizers.processors import TemplateProcessing
+
+    own = tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    sep, cls = own.token_to_id("[SEP]"), own.token_to_id("[CLS]")
+    own.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] [SEP] $B:0 [SEP]:0",
+        special_tokens=[("[SEP]", sep), ("[CLS]", cls)],
+    )
+    own.no_truncation()
+    own.no_padding()
+    tokenizer = Tokenizer(own)
+    for query, item in [("sort a list", "json"), ("", ""), ("x", "")]:
+        expected = own.encode(query, item)
+        ids, kinds = tokenizer.pair.assemble(*tokenizer.ids([query, item]))
+        assert ids.tolist() == expected.ids
+        assert kinds.tolist() == expected.type_ids

@@ -1,0 +1,202 @@
+"""Objects with predict(pairs), and real sentence-transformers cross-encoders."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from scorer_helpers import collect, grid
+
+from crossknn.errors import InputError
+from crossknn.scorers import CachedScorer, CrossEncoder, PredictScorer
+from crossknn.scorers.base import Scorer
+
+QUERIES = ["open a file", "sort"]
+ITEMS = [
+    "file.open(x)",
+    "list.sort",
+    "json",
+    "",
+    "a much longer text than the others are",
+    "~" * 99,
+]
+
+
+class Model:
+    """Any object that predicts."""
+
+    def predict(self, pairs):
+        return [len(q) - len(i) / 10 for q, i in pairs]
+
+
+def test_any_object_that_predicts():
+    scorer = PredictScorer(Model(), batch=4)
+    expected = [len(q) - len(i) / 10 for q in QUERIES for i in ITEMS]
+    np.testing.assert_allclose(collect(scorer, grid(2, 6), QUERIES, ITEMS), expected, rtol=1e-6)
+    assert scorer.fingerprint is None
+    assert PredictScorer(Model(), name="mine").fingerprint == "predict:mine"
+    assert isinstance(scorer, Scorer)
+
+
+def test_objects_that_cannot_score_are_refused():
+    class Encoding:
+        def encode(self, texts):
+            return texts
+
+    with pytest.raises(InputError, match="Encoding is a bi-encoder"):
+        PredictScorer(Encoding())
+    with pytest.raises(InputError, match="no predict"):
+        PredictScorer(object())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_bert):
+    return save(tmp_path_factory.mktemp("one"), tiny_bert, 1)
+
+
+def save(path, tiny_bert, n_labels):
+    import torch
+    from transformers import BertForSequenceClassification
+
+    config, tokenizer = tiny_bert
+    torch.manual_seed(0)
+    config = type(config)(**{**config.to_dict(), "num_labels": n_labels})
+    BertForSequenceClassification(config).eval().save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def logits(folder):
+    """A plain transformers forward pass, one pair at a time: (2, 6)."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with torch.inference_mode():
+        rows = [
+            [
+                model(**tokenizer([q], [i], truncation=True, return_tensors="pt")).logits.item()
+                for i in ITEMS
+            ]
+            for q in QUERIES
+        ]
+    return np.array(rows)
+
+
+@pytest.mark.torch
+def test_scores_are_raw_logits(folder, logits):
+    from sentence_transformers import CrossEncoder as TorchCrossEncoder
+
+    expected = logits.ravel()
+    model = TorchCrossEncoder(str(folder), device="cpu")
+    probabilities = model.predict([(q, i) for q in QUERIES for i in ITEMS])
+    # The library's own default is not the logit; the test would be empty otherwise.
+    np.testing.assert_allclose(probabilities, 1 / (1 + np.exp(-expected)), atol=1e-5)
+    for scorer in (PredictScorer(model, batch=4), CrossEncoder(folder, device="cpu")):
+        found = collect(scorer, grid(2, 6), QUERIES, ITEMS)
+        np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.torch
+def test_cross_encoders_saved_by_sentence_transformers(folder, logits, tmp_path):
+    from sentence_transformers import CrossEncoder as TorchCrossEncoder
+
+    TorchCrossEncoder(str(folder), device="cpu").save_pretrained(str(tmp_path / "saved"))
+    found = collect(CrossEncoder(tmp_path / "saved", device="cpu"), grid(2, 6), QUERIES, ITEMS)
+    np.testing.assert_allclose(found, logits.ravel(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.torch
+def test_the_fingerprint_follows_weights_and_length(folder, tmp_path):
+    import torch
+    from sentence_transformers import CrossEncoder as TorchCrossEncoder
+
+    model = TorchCrossEncoder(str(folder), device="cpu")
+    before = PredictScorer(model).fingerprint
+    model.predict([("a", "b")])
+    assert PredictScorer(model).fingerprint == before
+    assert CrossEncoder(folder, device="cpu").fingerprint == before
+    assert CrossEncoder(folder, device="cpu", max_length=20).fingerprint != before
+    with CachedScorer(CrossEncoder(folder, device="cpu"), tmp_path / "c") as cached:
+        collect(cached, grid(2, 6), QUERIES, ITEMS)
+        assert cached.misses == 12
+    with torch.no_grad():
+        next(iter(model.model.parameters())).add_(0.01)
+    assert PredictScorer(model).fingerprint != before
+
+
+@pytest.mark.torch
+def test_truncation_is_counted_and_reported_once(folder, caplog):
+    # One token per character, and three special ones.
+    longest = len("open a file") + len("a much longer text than the others are") + 3
+    for limit, n_cut in [(longest, 2), (longest - 1, 3)]:
+        scorer = CrossEncoder(folder, device="cpu", max_length=limit)
+        caplog.set_level("INFO", logger="crossknn")
+        caplog.clear()
+        collect(scorer, grid(2, 6), QUERIES, ITEMS)
+        assert scorer.truncated == n_cut
+        told = [r.getMessage() for r in caplog.records if "cut" in r.getMessage()]
+        assert len(told) == 1
+        assert f"cut {n_cut} of 12 pairs to {limit} tokens" in told[0]
+
+
+@pytest.mark.torch
+def test_two_outputs_are_refused(tmp_path, tiny_bert):
+    from sentence_transformers import CrossEncoder as TorchCrossEncoder
+
+    path = save(tmp_path, tiny_bert, 2)
+    with pytest.raises(InputError, match="2 outputs for a pair"):
+        CrossEncoder(path)
+    with pytest.raises(InputError, match="2 outputs for a pair"):
+        PredictScorer(TorchCrossEncoder(str(path), device="cpu"))
+
+
+@pytest.mark.torch
+def test_models_without_a_trained_head_are_refused(folder, tmp_path, tiny_bert):
+    from safetensors.numpy import load_file, save_file
+    from transformers import BertModel
+
+    config, tokenizer = tiny_bert
+    BertModel(config).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    with pytest.raises(InputError, match="no classification head"):
+        CrossEncoder(tmp_path / "base")
+
+    headless = tmp_path / "headless"
+    shutil.copytree(folder, headless)
+    weights = load_file(headless / "model.safetensors")
+    kept = {name: array for name, array in weights.items() if "classifier" not in name}
+    assert len(kept) == len(weights) - 2
+    save_file(kept, headless / "model.safetensors")
+    with pytest.raises(InputError, match="no weights for its classification head"):
+        CrossEncoder(headless)
+
+
+@pytest.mark.torch
+def test_incomplete_folders_are_refused(folder, tmp_path):
+    cut = tmp_path / "cut"
+    shutil.copytree(folder, cut)
+    whole = (cut / "model.safetensors").read_bytes()
+    (cut / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="is truncated"):
+        CrossEncoder(cut)
+    (cut / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="has no weights"):
+        CrossEncoder(cut)
+
+
+@pytest.mark.torch
+def test_a_cross_encoder_is_no_dual_encoder(folder):
+    from crossknn.scorers import DualEncoder
+
+    with pytest.raises(InputError, match="is a cross-encoder"):
+        DualEncoder(folder)
+
+
+def test_a_number_of_labels_that_is_not_said_is_two(tmp_path):
+    about = {"architectures": ["BertForSequenceClassification"], "model_type": "bert"}
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match="2 outputs for a pair"):
+        CrossEncoder(tmp_path)

@@ -1,0 +1,147 @@
+"""A batch that fails, and what is not a score."""
+
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scorer_helpers import collect, grid
+
+from crossknn.errors import ScorerError
+from crossknn.scorers import CallableScorer, MatrixScorer, NothingScoredError
+from crossknn.scorers.base import Scorer
+from crossknn.scorers.robust import windowed_batches
+from crossknn.types import Pairs
+
+QUERIES = ["q0", "q1"]
+ITEMS = [f"item {i}" for i in range(20)]
+
+
+def by_text(pairs):
+    return [float(q[1:]) * 100 + float(i.split()[1]) for q, i in pairs]
+
+
+EXPECTED = np.array([q * 100.0 + i for q in range(2) for i in range(20)])
+
+
+@given(bad=st.sets(st.integers(0, 19), max_size=19), batch=st.integers(1, 50))
+@settings(max_examples=50, deadline=None)
+def test_a_bad_item_never_fails_the_others(bad, batch):
+    def fn(pairs):
+        if any(int(i.split()[1]) in bad for _, i in pairs):
+            raise ValueError("cannot read this")
+        return by_text(pairs)
+
+    found = collect(CallableScorer(fn, batch=batch), grid(2, 20), QUERIES, ITEMS)
+    expected = np.where(np.isin(np.tile(np.arange(20), 2), list(bad)), np.nan, EXPECTED)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_pair_left_out_is_logged_with_its_texts(caplog):
+    def fn(pairs):
+        if any(i == "item 7" for _, i in pairs):
+            raise ValueError("cannot read this")
+        return by_text(pairs)
+
+    with caplog.at_level(logging.WARNING):
+        collect(CallableScorer(fn, "mine"), Pairs(np.zeros(20, int), np.arange(20)), QUERIES, ITEMS)
+    (record,) = caplog.records
+    assert "'item 7'" in record.getMessage()
+    assert "'q0'" in record.getMessage()
+    assert "cannot read this" in record.getMessage()
+
+
+def test_out_of_memory_is_retried_smaller_and_remembered():
+    sizes = []
+
+    def fn(pairs):
+        sizes.append(len(pairs))
+        if len(pairs) > 5:
+            raise MemoryError
+        return by_text(pairs)
+
+    found = collect(CallableScorer(fn, batch=20), grid(2, 20), QUERIES, ITEMS)
+    np.testing.assert_array_equal(found, EXPECTED)
+    assert sizes[:3] == [20, 10, 5]
+    assert max(sizes[3:]) == 5
+
+
+def test_every_pair_failing_is_an_error_with_the_last_cause():
+    def fn(pairs):
+        raise KeyError("no such model")
+
+    scorer = CallableScorer(fn)
+    with pytest.raises(NothingScoredError, match=r"any of the 20 pairs.*KeyError.*no such model"):
+        collect(scorer, Pairs(np.zeros(20, int), np.arange(20)), QUERIES, ITEMS)
+    with pytest.raises(NothingScoredError, match="none of the first 32 pairs"):
+        collect(scorer, grid(2, 20), QUERIES, ITEMS)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda n: [1.0] * (n - 1), "scores of 20 pairs and gave 19"),
+        (lambda n: 1.0, "scores of 20 pairs and gave a single number"),
+        (lambda n: np.zeros((n, 2)), "2 numbers for each pair"),
+    ],
+)
+def test_wrong_counts(answer, message):
+    scorer = CallableScorer(lambda pairs: answer(len(pairs)))
+    with pytest.raises(ScorerError, match=message):
+        collect(scorer, Pairs(np.zeros(20, int), np.arange(20)), QUERIES, ITEMS)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
+def test_what_is_not_finite_is_an_error_naming_query_and_item(value):
+    def fn(pairs):
+        return [value if i == "item 3" else 0.0 for _, i in pairs]
+
+    with pytest.raises(ScorerError, match=r"query 1 'q1' with item 3 'item 3'"):
+        collect(CallableScorer(fn), Pairs(np.ones(20, int), np.arange(20)), QUERIES, ITEMS)
+
+
+def test_columns_and_sequences_are_scores_too():
+    for answer in (lambda p: np.array(by_text(p))[:, None], lambda p: tuple(by_text(p))):
+        found = collect(CallableScorer(answer), grid(2, 20), QUERIES, ITEMS)
+        np.testing.assert_array_equal(found, EXPECTED)
+
+
+def test_stopping_between_batches_computes_no_more():
+    asked = []
+
+    def fn(pairs):
+        asked.append(len(pairs))
+        return by_text(pairs)
+
+    stream = CallableScorer(fn, batch=4).score(grid(2, 20), QUERIES, ITEMS)
+    next(stream)
+    next(stream)
+    stream.close()
+    assert asked == [4, 4]
+
+
+def test_no_pairs_no_batches():
+    none = Pairs(np.empty(0, int), np.empty(0, int))
+    assert list(CallableScorer(by_text).score(none, [], [])) == []
+    assert list(MatrixScorer(np.zeros((2, 3))).score(none, [], [])) == []
+
+
+@given(
+    lengths=st.lists(st.integers(1, 50), max_size=60),
+    size=st.integers(1, 9),
+    window=st.integers(1, 30),
+)
+def test_windowed_batches_cover_everything_once(lengths, size, window):
+    p = len(lengths)
+    pairs = Pairs(np.zeros(p, int), np.arange(p))
+    batches = list(windowed_batches(pairs, lengths, size, window))
+    assert sorted(np.concatenate(batches).tolist() if batches else []) == list(range(p))
+    assert all(1 <= len(batch) <= size for batch in batches)
+    assert all(len(set(batch // window)) == 1 for batch in batches)
+
+
+def test_callable_has_a_fingerprint_only_with_a_name():
+    assert CallableScorer(by_text).fingerprint is None
+    assert CallableScorer(by_text, "mine").fingerprint == "callable:mine"
+    assert isinstance(CallableScorer(by_text), Scorer)

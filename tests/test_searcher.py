@@ -1,0 +1,238 @@
+"""Searching texts: deadlines, failures, threads, what an answer says."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import crossknn as ck
+from crossknn.errors import InputError, ScorerError
+
+TEXTS = [f"item {i} {'even' if i % 2 == 0 else 'odd'} {'x' * (i % 7)}" for i in range(50)]
+
+
+def length(pairs):
+    return [float(len(q) + len(t)) for q, t in pairs]
+
+
+@pytest.fixture(scope="module")
+def index():
+    items = [{"id": f"id{i}", "text": t, "colour": "red"} for i, t in enumerate(TEXTS)]
+    return ck.ItemIndex.build(items, lsa=4)
+
+
+@pytest.fixture
+def search(index):
+    return ck.Searcher(index, length, "axn(first=bm25, rounds=5)")
+
+
+def test_hits_say_where_they_come_from(search):
+    results = search("odd item", k=4, budget=10, trace=True)
+    hit = results[0][0]
+    assert hit.extra == {"colour": "red"}
+    assert hit.text == TEXTS[hit.position]
+    assert {h.round for h in results.trace[0]} == {1, 2, 3, 4, 5}
+    assert {h.source for h in results.trace[0]} == {"first", "axn"}
+    assert 0 < hit.probability <= 1
+    assert results.seconds >= results.scoring_seconds > 0
+
+
+def test_a_deadline_stops_between_batches_with_the_best_so_far(index):
+    def slow(pairs):
+        time.sleep(0.05)
+        return length(pairs)
+
+    scorer = ck.CallableScorer(slow, batch=2)
+    results = ck.Searcher(index, scorer, "rnr(first=bm25)")("odd", k=5, budget=50, deadline_ms=120)
+    assert results.stopped_by == "deadline"
+    assert 2 <= results.revealed < 50
+    assert len(results[0]) == min(5, results.revealed)
+    assert results.seconds < 1
+
+
+def test_one_item_that_cannot_be_scored_is_replaced(index):
+    def picky(pairs):
+        if any("item 7 " in text for _, text in pairs):
+            raise ValueError("cannot read item 7")
+        return length(pairs)
+
+    results = ck.Searcher(index, picky, "exact")("odd", k=50, budget=50)
+    assert results.failed == 1
+    assert len(results[0]) == 49
+
+
+def test_a_scorer_that_breaks_down_after_some_rounds_does_not_lose_them(index):
+    calls = 0
+
+    def breaking(pairs):
+        nonlocal calls
+        calls += len(pairs)
+        if calls > 4:
+            raise ConnectionError("gone")
+        return length(pairs)
+
+    results = ck.Searcher(index, breaking, "axn(first=bm25, rounds=5)")("odd", k=3, budget=20)
+    assert results.stopped_by == "scorer"
+    assert results.revealed == 4
+    assert len(results[0]) == 3
+
+
+def test_a_scorer_that_never_works_is_an_error(index):
+    def broken(pairs):
+        raise ConnectionError("gone")
+
+    with pytest.raises(ScorerError, match="gone"):
+        ck.Searcher(index, broken)("odd", k=3, budget=20)
+
+
+def test_many_threads_share_one_searcher(search):
+    queries = [f"item {i}" for i in range(24)]
+    alone = [[h.id for h in search(q, k=5, budget=15)[0]] for q in queries]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda q: [h.id for h in search(q, k=5, budget=15)[0]], queries))
+    assert together == alone
+
+
+def test_asynchronous_search_leaves_the_loop_free(index):
+    def slow(pairs):
+        time.sleep(0.02)
+        return length(pairs)
+
+    search = ck.Searcher(index, ck.CallableScorer(slow, batch=4), "rnr(first=bm25)")
+
+    async def both():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.005)
+                ticks += 1
+
+        ticker = asyncio.create_task(tick())
+        results = await search.asearch("odd", k=3, budget=40)
+        ticker.cancel()
+        return results, ticks
+
+    results, ticks = asyncio.run(both())
+    assert [h.id for h in results[0]] == [h.id for h in search("odd", k=3, budget=40)[0]]
+    assert ticks >= 5
+
+
+def test_cancelling_an_asynchronous_search_stops_the_scoring(index):
+    scored = []
+
+    def slow(pairs):
+        scored.append(len(pairs))
+        time.sleep(0.02)
+        return length(pairs)
+
+    search = ck.Searcher(index, ck.CallableScorer(slow, batch=1), "rnr(first=bm25)")
+
+    async def cancelled():
+        task = asyncio.create_task(search.asearch("odd", k=3, budget=50))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    time.sleep(0.1)
+    assert 0 < sum(scored) < 50
+
+
+def test_cache_hits_are_revealed_but_not_called(index, tmp_path):
+    with ck.CachedScorer(ck.CallableScorer(length, "length"), tmp_path / "c.sqlite") as scorer:
+        search = ck.Searcher(index, scorer, "rnr(first=bm25)")
+        first = search(["odd", "even"], k=3, budget=20)
+        again = search(["odd", "even"], k=3, budget=25)
+    assert (first.calls, first.revealed) == (40, 40)
+    assert (again.calls, again.revealed) == (10, 50)
+
+
+def test_progress_counts_pairs(search):
+    seen = []
+    search(["a", "b"], k=1, budget=10, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (20, 20)
+    assert [d for d, _ in seen] == sorted(d for d, _ in seen)
+
+
+def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeypatch):
+    queries = [f"item {i}" for i in range(9)]
+    whole = ck.Searcher(index, length, "axn(first=random)")(queries, k=5, budget=12)
+    monkeypatch.setattr("crossknn.searcher._CELLS", 2 * index.n)
+    parts = ck.Searcher(index, length, "axn(first=random)")(queries, k=5, budget=12)
+    assert [[h.id for h in hits] for hits in parts] == [[h.id for h in hits] for hits in whole]
+    assert (parts.calls, parts.revealed) == (whole.calls, whole.revealed)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"k": 0}, "k is 0; it must be 1 or more"),
+        ({"budget": 0}, "budget is 0; it must be 1 or more"),
+        ({"k": 51, "budget": 60}, "k is 51, but the index has 50 items"),
+        ({"k": 20, "budget": 10}, "k is 20, but a budget of 10 calls reveals 10 items at most"),
+        ({"filter": ["id1", "nobody"]}, "no item with the id 'nobody'"),
+        ({"filter": np.ones(3, np.bool_)}, r"the filter has shape \(3,\)"),
+        ({"filter": []}, "the filter allows no item"),
+        ({"deadline_ms": 0}, "deadline_ms is 0; it must be above 0"),
+        ({"method": "axm"}, "did you mean axn"),
+    ],
+)
+def test_wrong_arguments_are_answered_in_a_sentence(search, options, words):
+    with pytest.raises(InputError, match=words):
+        search("odd", **options)
+
+
+@pytest.mark.parametrize("queries", [[], "", ["fine", "  "], [None]])
+def test_queries_must_be_texts(search, queries):
+    with pytest.raises(InputError, match="quer"):
+        search(queries)
+
+
+def test_a_budget_above_the_number_of_items_means_exact(search):
+    results = search("odd", k=10, budget=500)
+    assert results.revealed == 50
+    assert results.budget == 50
+
+
+def test_anchor_scores_of_another_cross_encoder_are_refused_by_name(index):
+    mine = ck.CallableScorer(length, "mine")
+    anchored = ck.ItemIndex.build(TEXTS, lsa=4)
+    anchored.add_anchors(mine, ["even", "odd one"])
+    assert ck.Searcher(anchored, mine, "adacur(first=bm25)")("odd", budget=10)
+    other = ck.Searcher(anchored, ck.CallableScorer(length, "other"), "adacur(first=bm25)")
+    with pytest.raises(InputError, match=r"mine.*other"):
+        other("odd", budget=10)
+    assert other("odd", budget=10, method="axn(first=bm25, normalize=first)")
+
+
+def test_importing_is_light():
+    import subprocess
+    import sys
+
+    code = (
+        "import time; t = time.perf_counter(); import crossknn; t = time.perf_counter() - t;"
+        "import sys; heavy = {'torch', 'onnxruntime', 'sklearn', 'scipy', 'rich', 'typer', 'bm25s'};"
+        "print(t, sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seconds, loaded = done.stdout.split(maxsplit=1)
+    assert loaded.strip() == "[]"
+    assert float(seconds) < 0.3
+
+
+def test_a_cancel_flag_stops_a_search(index):
+    flag = threading.Event()
+    flag.set()
+    results = ck.Searcher(index, ck.CallableScorer(length, batch=1), "exact")(
+        "odd", k=2, budget=9, cancel=flag
+    )
+    assert results.stopped_by == "cancelled"
+    assert results.revealed == 1

@@ -99,7 +99,10 @@ def measure(which: str, options: argparse.Namespace) -> dict[str, float | str]:
 def _floor(m: int, n: int, d: int, rounds: int) -> float:
     """Milliseconds per query of `rounds` products (m, d) x (d, n), the fastest of five."""
     rng = np.random.default_rng(1)
-    queries, items = rng.standard_normal((m, d), np.float32), rng.standard_normal((n, d), np.float32)
+    queries, items = (
+        rng.standard_normal((m, d), np.float32),
+        rng.standard_normal((n, d), np.float32),
+    )
     best = np.inf
     for _ in range(5):
         started = time.perf_counter()
@@ -127,7 +130,9 @@ def main() -> None:
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         rows.append(json.loads(done.stdout.splitlines()[-1]))
         print(json.dumps(rows[-1]))
-    setting = {k: v for k, v in vars(options).items() if k in ("n", "d", "budget", "rounds", "queries")}
+    setting = {
+        k: v for k, v in vars(options).items() if k in ("n", "d", "budget", "rounds", "queries")
+    }
     known = {"cores": len(os.sched_getaffinity(0)), **setting, "rows": rows}
     options.out.write_text(json.dumps(known, indent=1) + "\n")
 

@@ -222,10 +222,13 @@ def test_importing_is_light():
         "import sys; heavy = {'torch', 'onnxruntime', 'sklearn', 'scipy', 'rich', 'typer', 'bm25s'};"
         "print(t, sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    seconds, loaded = done.stdout.split(maxsplit=1)
-    assert loaded.strip() == "[]"
-    assert float(seconds) < 0.3
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        for _ in range(3)
+    ]
+    seconds, loaded = zip(*(run.stdout.split(maxsplit=1) for run in runs), strict=True)
+    assert {names.strip() for names in loaded} == {"[]"}
+    assert min(map(float, seconds)) < 0.3
 
 
 def test_a_cancel_flag_stops_a_search(index):

@@ -9,7 +9,7 @@ from synthetic import METHODS
 import crossknn as ck
 from crossknn.types import Pairs
 
-WORDS = (
+WORDS = (  # noqa: SIM905
     "archive compress copy count decode delete encode file find hash index join list lock map "
     "merge open parse path print queue read remove sort split string thread unzip write zip"
 ).split()
@@ -24,9 +24,7 @@ def corpus() -> list[str]:
 
 def overlap(pairs: list[tuple[str, str]]) -> list[float]:
     """A score that words explain, with a little of its own for every pair."""
-    return [
-        len(set(q.split()) & set(t.split())) + (hash_(q + t) % 997) / 2000 for q, t in pairs
-    ]
+    return [len(set(q.split()) & set(t.split())) + (hash_(q + t) % 997) / 2000 for q, t in pairs]
 
 
 def hash_(text: str) -> int:
@@ -36,7 +34,9 @@ def hash_(text: str) -> int:
 @pytest.fixture(scope="module", params=["callable", "bundled"])
 def setting(request, tmp_path_factory):
     """(index with everything that methods need, scorer, exact scores)."""
-    scorer = ck.CrossEncoder() if request.param == "bundled" else ck.CallableScorer(overlap, "words")
+    scorer = (
+        ck.CrossEncoder() if request.param == "bundled" else ck.CallableScorer(overlap, "words")
+    )
     index = ck.ItemIndex.build(corpus(), encoder="bundled", lsa=8, tfidf=True)
     folder = tmp_path_factory.mktemp("text") / "words.index"
     index.save(folder)
@@ -62,7 +62,9 @@ def test_the_budget_is_spent_and_the_scores_are_exact(spec, setting):
     assert results.stopped_by == "budget"
     for q, hits in enumerate(results):
         assert len({hit.position for hit in hits}) == 5
-        assert [h.score for h in hits] == pytest.approx(exact[q, [h.position for h in hits]], abs=1e-4)
+        assert [h.score for h in hits] == pytest.approx(
+            exact[q, [h.position for h in hits]], abs=1e-4
+        )
         assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
         assert all(h.text == index.items.texts[h.position] for h in hits)
 

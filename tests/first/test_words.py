@@ -54,9 +54,7 @@ def tfidf_by_definition(query, texts):
     return np.array([vector(query) @ vector(text) for text in texts])
 
 
-words = st.lists(st.sampled_from(["cat", "dog", "bird", "the", "x"]), max_size=8).map(
-    " ".join
-)
+words = st.lists(st.sampled_from(["cat", "dog", "bird", "the", "x"]), max_size=8).map(" ".join)
 
 
 @settings(deadline=None, max_examples=50)

@@ -61,7 +61,9 @@ def scores_of(folder):
 def test_a_cross_encoder_scores_as_in_torch(tmp_path, precision, tolerance) -> None:
     tokenizer, model = save(tmp_path / "hf", "BertForSequenceClassification", num_labels=1)
     texts = [(q, i) for q in QUERIES for i in ITEMS]
-    batch = tokenizer([q for q, _ in texts], [i for _, i in texts], padding=True, return_tensors="pt")
+    batch = tokenizer(
+        [q for q, _ in texts], [i for _, i in texts], padding=True, return_tensors="pt"
+    )
     with torch.inference_mode():
         expected = model(**batch).logits[:, 0].numpy()
     folder = export_cross_encoder(tmp_path / "hf", tmp_path / "onnx", precision)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -22,6 +22,10 @@ from rich.progress import (
 from crossknn.errors import InputError
 from crossknn.scorers.base import Scorer
 
+if TYPE_CHECKING:
+    from crossknn.data.queries import QuerySet
+    from crossknn.indexes.item_index import ItemIndex
+
 out = Console()
 err = Console(stderr=True)
 
@@ -36,6 +40,10 @@ ScorerName = Annotated[
 CacheFile = Annotated[
     Path | None, typer.Option("--cache", help="Keep scores in this file; nothing is paid twice.")
 ]
+Lists = Annotated[
+    Path | None,
+    typer.Option("--lists", help="A TREC run: your own candidates, the first stage 'lists'."),
+]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -46,6 +54,17 @@ def open_scorer(name: str, cache: Path | None) -> Scorer:
 
     scorer = CrossEncoder(name)
     return scorer if cache is None else CachedScorer(scorer, cache)
+
+
+def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> None:
+    """Offer the candidates of a TREC run as the first stage `lists`."""
+    if path is None:
+        return
+    from crossknn.first.lists import CandidateLists
+
+    if queries is None:
+        raise InputError("--lists names queries by id: give them with --queries FILE")
+    index.add_first("lists", CandidateLists.from_run(path, queries, index.items.ids))
 
 
 def print_json(value: Any) -> None:

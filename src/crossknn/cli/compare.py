@@ -12,8 +12,10 @@ from rich.text import Text
 from crossknn.cli.common import (
     AsJson,
     CacheFile,
+    Lists,
     ScorerName,
     Seed,
+    add_lists,
     err,
     numbers,
     open_scorer,
@@ -41,6 +43,7 @@ def command(
     methods: Annotated[str, typer.Option(help="Specs separated by commas.")] = METHODS,
     k: Annotated[str, typer.Option("-k", "--k", help="Neighbours.")] = "1,10,100",
     measures: Annotated[str, typer.Option(help="Names of ir-measures.")] = "nDCG@10,R@100,RR@10",
+    lists: Lists = None,
     limit: Annotated[int | None, typer.Option(help="Use the first so many queries.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Save a PNG of recall against cost.")] = None,
     scorer: ScorerName = "bundled",
@@ -65,6 +68,7 @@ def command(
     index = ItemIndex.load(folder)
     asked = read_queries(queries, limit=limit)
     judged = read_qrels(qrels) if qrels is not None else None
+    add_lists(index, lists, asked)
     judge = open_scorer(scorer, cache)
     with progress("exact search", "pairs") as report:
         scores = dense_scores(judge, asked.texts, index.items.texts, report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,10 @@ from crossknn.cli.common import (
     print_json,
     progress,
 )
-from crossknn.errors import InputError
+from crossknn.errors import IndexFormatError, InputError
+
+if TYPE_CHECKING:
+    from crossknn.indexes.item_index import ItemIndex
 
 NAME = "index"
 
@@ -50,9 +53,16 @@ def command(
             help="Train queries to score against every item (for anncur, adacur, axn's scale)."
         ),
     ] = None,
-    max_calls: Annotated[
-        int | None, typer.Option(help="Stop the anchors' scoring after so many calls.")
+    item_scores: Annotated[
+        int | None,
+        typer.Option(help="Score so many items, as queries, with every item (itemcur, fixeditem)."),
     ] = None,
+    max_calls: Annotated[
+        int | None, typer.Option(help="Stop paying after so many cross-encoder calls.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace an index of other items, paid scores too.")
+    ] = False,
     scorer: ScorerName = "bundled",
     cache: CacheFile = None,
     seed: Seed = 0,
@@ -66,10 +76,9 @@ def command(
     from crossknn.data.queries import read_queries
     from crossknn.indexes.item_index import ItemIndex
 
-    if limit is not None and limit < 1:
-        raise InputError(f"limit is {limit}; it must be 1 or more")
-    if max_calls is not None and max_calls < 1:
-        raise InputError(f"max-calls is {max_calls}; it must be 1 or more")
+    for name, value in (("limit", limit), ("max-calls", max_calls), ("item-scores", item_scores)):
+        if value is not None and value < 1:
+            raise InputError(f"{name} is {value}; it must be 1 or more")
     began = time.perf_counter()
     items = read_items(
         source,
@@ -80,7 +89,8 @@ def command(
         limit=limit,
     )
     queries = read_queries(anchors) if anchors is not None else None
-    judge = open_scorer(scorer, cache) if queries is not None else None
+    paying = queries is not None or item_scores is not None
+    judge = open_scorer(scorer, cache) if paying else None
     with progress("encoding", "items") as report:
         index = ItemIndex.build(
             items,
@@ -90,17 +100,25 @@ def command(
             seed=seed,
             progress=report,
         )
+    _take_paid(index, folder, replace)
     index.save(folder)
     calls = 0
-    if queries is not None and judge is not None:
+    if judge is not None and queries is not None:
         with progress("scoring anchor queries", "pairs") as report:
             done = index.add_anchors(judge, queries.texts, max_calls=max_calls, progress=report)
-        calls = done.calls
+        calls += done.calls
+    if judge is not None and item_scores is not None:
+        positions = index.anchor_items[:item_scores]
+        left = None if max_calls is None else max_calls - calls
+        with progress("scoring items with items", "pairs") as report:
+            done = index.add_item_scores(judge, positions, max_calls=left, progress=report)
+        calls += done.calls
+    stages = sorted({*index.first_names, *index.vector_names})
     summary = {
         "index": str(folder),
         "items": index.n,
         "vectors": sorted(index.vector_names),
-        "first_stages": sorted({*index.first_names, *index.vector_names}),
+        "first_stages": stages,
         "anchor_queries": 0 if index.anchors is None else len(index.anchors.scores),
         "calls": calls,
         "seconds": round(time.perf_counter() - began, 2),
@@ -109,7 +127,23 @@ def command(
         print_json(summary)
         return
     out.print(
-        f"{index.n} items in {folder}: first stages {', '.join(summary['first_stages'])}; "
+        f"{index.n} items in {folder}: first stages {', '.join(stages)}; "
         f"{summary['anchor_queries']} anchor queries, {calls} cross-encoder calls, "
-        f"{summary['seconds']} s"
+        f"{summary['seconds']} s",
+        soft_wrap=True,
     )
+
+
+def _take_paid(index: ItemIndex, folder: Path, replace: bool) -> None:
+    """Keep the scores that an index in `folder` has paid for; never drop them unasked."""
+    from crossknn.indexes.item_index import ItemIndex
+
+    try:
+        previous = ItemIndex.load(folder)
+    except IndexFormatError:
+        return
+    if previous.paid_names and not index.take_paid(previous) and not replace:
+        raise InputError(
+            f"{folder} holds scores that were paid for with other items; save to another folder, "
+            "or drop them with --replace"
+        )

@@ -12,8 +12,10 @@ from rich.text import Text
 from crossknn.cli.common import (
     AsJson,
     CacheFile,
+    Lists,
     ScorerName,
     Seed,
+    add_lists,
     open_scorer,
     out,
     print_json,
@@ -40,6 +42,7 @@ def command(
     deadline_ms: Annotated[
         float | None, typer.Option(help="Stop after so many milliseconds with the best so far.")
     ] = None,
+    lists: Lists = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show each round: picks, predicted, exact scores.")
     ] = False,
@@ -53,12 +56,12 @@ def command(
     from crossknn.indexes.item_index import ItemIndex
     from crossknn.searcher import Searcher
 
-    texts = list(query or [])
-    if queries is not None:
-        texts += read_queries(queries).texts
+    given = read_queries(queries) if queries is not None else None
+    texts = [*(query or []), *(given.texts if given else [])]
     if not texts:
         raise InputError("there is no query: give one as an argument, or a file with --queries")
     index = ItemIndex.load(folder)
+    add_lists(index, lists, given)
     searcher = Searcher(index, open_scorer(scorer, cache), method, seed=seed)
     allowed = None if filter is None else _ids(filter)
     with progress("scoring", "pairs") as report:

@@ -217,6 +217,11 @@ class ItemIndex:
         """The cross-encoder that the stored scores are of; None without scores or a fingerprint."""
         return next((paid.fingerprint for paid in self._paid.values()), None)
 
+    @property
+    def paid_names(self) -> Collection[str]:
+        """What has been paid for: `anchors`, `item_scores`."""
+        return tuple(self._paid)
+
     def add_first(self, name: str, stage: FirstStage) -> None:
         """Offer `stage` as a first stage of this name. It is not saved."""
         if not name.isidentifier() or name in self.vector_names:
@@ -241,6 +246,23 @@ class ItemIndex:
         """
         options = {"max_calls": max_calls, "replace": replace, "progress": progress}
         return self._pay("anchors", scorer, queries, **options)
+
+    def take_paid(self, other: ItemIndex) -> bool:
+        """Take over the scores `other` has paid for, if its items are the same in the same order.
+
+        So that an index can be built again, with another encoder say, and no pair is paid twice.
+        """
+        if list(self.items.ids) != list(other.items.ids):
+            return False
+        if any(a != b for a, b in zip(self.items.texts, other.items.texts, strict=True)):
+            return False
+        self._paid = {
+            name: fit_scales(paid, self._parts.vectors, self.query_vectors)
+            if name == "anchors"
+            else paid
+            for name, paid in other._paid.items()
+        }
+        return bool(self._paid)
 
     def add_item_scores(
         self,

@@ -117,7 +117,8 @@ def fit_scales(
     vectors: Mapping[str, FloatArray],
     query_vectors: Callable[[Queries, str], FloatArray],
 ) -> PaidScores:
-    """`paid` with its scales: the centre of the scores, and `Scale.match` to the inner products of each space of vectors.
+    """`paid` with its scales: the centre of the scores, and for each space of vectors
+    `Scale.match` to its inner products.
 
     A space that the queries have no vectors in gets none.
 

@@ -102,9 +102,7 @@ class PredictScorer:
                 with self._lock:
                     self._truncated += cut
                 limit = self._model.max_seq_length
-                logger.info(
-                    "%s cut %d of %d pairs to %d tokens", self.name, cut, len(pairs), limit
-                )
+                logger.info("%s cut %d of %d pairs to %d tokens", self.name, cut, len(pairs), limit)
 
     def _predict(self, texts: list[tuple[str, str]]) -> object:
         if not self._is_sentence_transformers:

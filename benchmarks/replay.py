@@ -1,0 +1,65 @@
+"""Recall of every method on stored score matrices, beside the figures a right implementation gives.
+
+    python benchmarks/replay.py PATH_OF_MATRICES [--budgets 50,100,200,500]
+
+Writes benchmarks/results/replay.json; `benchmarks/make_docs.py` makes the tables of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from crossknn.evaluation.replay import replay
+from crossknn.indexes.stored import StoredMatrix
+from crossknn.methods import methods
+
+SPECS = """
+rnr(first=bm25)
+rnr(first=de)
+rnr(first=hybrid(bm25, de))
+anncur(anchors=0.5)
+anncur(anchors=0.5, rcond=0.01)
+anncur(anchors=0.5, first=de)
+adacur(first=de, rounds=5)
+adacur(first=de, rounds=5, split=0.5)
+adacur(first=de, rounds=5, sample=softmax)
+adacur(first=random, rounds=5)
+axn(first=de, rounds=5, blend=0.0)
+axn(first=de, rounds=5, blend=0.5)
+axn(first=de, rounds=5, blend=0.8)
+axn(first=de, rounds=10, blend=0.5)
+axn(first=hybrid(bm25, de), rounds=10, blend=0.5)
+axn(first=de, rounds=10, blend=0.5, rcond=0.01)
+tour(first=de, loss=kl, rounds=5)
+tour(first=de, loss=mse, rounds=5)
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("matrices", type=Path, help="the folder of .npz files")
+    parser.add_argument("--budgets", default="50,100,200,500")
+    parser.add_argument("--k", default="1,10,100")
+    parser.add_argument("--seeds", type=int, default=3, help="for the methods that draw at random")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/replay.json")
+    options = parser.parse_args()
+    budgets = [int(b) for b in options.budgets.split(",")]
+    ks = [int(k) for k in options.k.split(",")]
+    found: dict[str, list[dict[str, object]]] = {}
+    for path in sorted(options.matrices.glob("*.npz")):
+        matrix = StoredMatrix.load(path)
+        found[path.stem] = []
+        for name, method in methods(SPECS).items():
+            random = "random" in name or "softmax" in name
+            for seed in range(options.seeds if random else 1):
+                for row in replay(matrix, {name: method}, budgets, ks, seed=seed):
+                    found[path.stem].append(row.as_dict())
+            print(path.stem, name, flush=True)
+    options.out.parent.mkdir(exist_ok=True)
+    options.out.write_text(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

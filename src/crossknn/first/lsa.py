@@ -51,7 +51,7 @@ class LSA:
         text holds a word.
         """
         from sklearn.utils.extmath import randomized_svd
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+        from threadpoolctl import threadpool_limits
 
         if dimensions < 1:
             raise InputError(f"LSA was asked for {dimensions} dimensions; it needs at least 1")

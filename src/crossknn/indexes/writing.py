@@ -11,6 +11,7 @@ import socket
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -148,7 +149,6 @@ def _locked(folder: Path) -> Iterator[None]:
 def _commit(
     folder: Path, writer: IndexWriter, token: str, meta: dict[str, Any], keep: bool
 ) -> None:
-    from crossknn import __version__
 
     data = f"data-{token}"
     files: dict[str, Any] = {}
@@ -169,7 +169,7 @@ def _commit(
         "format": FORMAT,
         "version": VERSION,
         "requires": [],
-        "written_by": f"crossknn {__version__}",
+        "written_by": f"crossknn {version('crossknn')}",
         "meta": meta,
         "files": files,
     }

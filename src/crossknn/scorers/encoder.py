@@ -11,14 +11,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from crossknn.errors import InputError, MissingExtraError, ScorerError
-from crossknn.scorers._folder import read_manifest
-from crossknn.scorers._session import (
-    Tokenizer,
-    checked_max_length,
-    open_session,
-    padded,
-    token_batches,
-)
+from crossknn.scorers._model import OnnxModel
+from crossknn.scorers._session import padded, token_batches
 from crossknn.scorers.robust import excerpt
 from crossknn.types import FloatArray
 
@@ -52,7 +46,7 @@ class Encoder(Protocol):
         ...
 
 
-class OnnxDualEncoder:
+class OnnxDualEncoder(OnnxModel):
     """Encodes with the dual encoder in the model folder `folder`, an ONNX graph on CPUs.
 
     `threads` is the number of cores of one run (all by default); `max_length` a smaller limit
@@ -60,53 +54,14 @@ class OnnxDualEncoder:
     Longer texts lose their end and are counted in `truncated`. May be used from many threads.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        *,
-        threads: int | None = None,
-        max_length: int | None = None,
-        tokens_per_run: int = 512,
-    ) -> None:
-        """Raises InputError if the folder is not a dual encoder in the ONNX folder format."""
-        if tokens_per_run < 1:
-            raise InputError(f"tokens_per_run must be at least 1, got {tokens_per_run}")
-        if threads is not None and threads < 1:
-            raise InputError(f"threads must be at least 1, got {threads}")
-        self._manifest = read_manifest(folder, "dual-encoder")
-        self._tokenizer = Tokenizer.load(self._manifest)
-        self._max_length = checked_max_length(
-            self._manifest, max_length, self._tokenizer.single.n_special + 1
-        )
-        self._session = open_session(self._manifest, threads, "vectors")
-        self._tokens_per_run = tokens_per_run
-        self._truncated = 0
-        self._lock = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._manifest.name
-
-    @property
-    def max_length(self) -> int:
-        """The longest text in tokens, special tokens included."""
-        return self._max_length
+    _kind = "dual-encoder"
+    _output = "vectors"
+    _n_texts = 1
 
     @property
     def dimensions(self) -> int:
         """d, the length of a vector."""
         return self._manifest.dimensions
-
-    @property
-    def fingerprint(self) -> str:
-        """Name, revision, hash of the files, precision, length limit and prefixes."""
-        return self._manifest.fingerprint(self._max_length)
-
-    @property
-    def truncated(self) -> int:
-        """How many encoded texts were longer than `max_length` so far."""
-        return self._truncated
 
     def encode_queries(self, texts: Sequence[str]) -> FloatArray:
         """Texts (m) -> vectors (m, d) float32. Raises InputError for what is not a text."""
@@ -120,7 +75,7 @@ class OnnxDualEncoder:
         self, texts: Sequence[str], prefix: str, what: str, progress: Progress | None
     ) -> FloatArray:
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
-        limit = self._max_length - self._tokenizer.single.n_special
+        limit = self._max_length - self._n_special
         cut = done = 0
         for start in range(0, len(texts), _WINDOW):
             window = [prefix + t if prefix else t for t in texts[start : start + _WINDOW]]
@@ -142,8 +97,7 @@ class OnnxDualEncoder:
                     progress(done, len(texts))
         _check_finite(vectors, texts, what, f"the model {self.name}")
         if cut:
-            with self._lock:
-                self._truncated += cut
+            self._count_truncated(cut)
             logger.warning(
                 "%s cut %d of %d texts to %d tokens", self.name, cut, len(texts), self._max_length
             )

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.scorers._folder import read_manifest
-from crossknn.scorers._session import (
-    Tokenizer,
-    checked_max_length,
-    open_session,
-    padded,
-    token_batches,
-)
+from crossknn.scorers._model import OnnxModel
+from crossknn.scorers._session import padded, token_batches
 from crossknn.scorers.robust import stream
 from crossknn.types import FloatArray, IntArray, Pairs
 
@@ -27,7 +19,7 @@ logger = logging.getLogger(__name__)
 _WINDOW = 1024
 
 
-class OnnxCrossEncoder:
+class OnnxCrossEncoder(OnnxModel):
     """Scores with the model folder `folder` (`model.onnx`, `tokenizer.json`, `crossknn.json`).
 
     `threads` is the number of cores of one run (all by default); `max_length` a smaller limit
@@ -38,47 +30,9 @@ class OnnxCrossEncoder:
     May be used from many threads.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        *,
-        threads: int | None = None,
-        max_length: int | None = None,
-        tokens_per_run: int = 512,
-    ) -> None:
-        """Raises InputError if the folder is not a cross-encoder in the ONNX folder format."""
-        if tokens_per_run < 1:
-            raise InputError(f"tokens_per_run must be at least 1, got {tokens_per_run}")
-        if threads is not None and threads < 1:
-            raise InputError(f"threads must be at least 1, got {threads}")
-        self._manifest = read_manifest(folder, "cross-encoder")
-        self._tokenizer = Tokenizer.load(self._manifest)
-        self._n_special = self._tokenizer.pair.n_special
-        self._max_length = checked_max_length(self._manifest, max_length, self._n_special + 2)
-        self._session = open_session(self._manifest, threads, "scores")
-        self._tokens_per_run = tokens_per_run
-        self._truncated = 0
-        self._lock = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._manifest.name
-
-    @property
-    def max_length(self) -> int:
-        """The longest pair in tokens, special tokens included."""
-        return self._max_length
-
-    @property
-    def fingerprint(self) -> str:
-        """Name, revision, hash of the files, precision, length limit and prefixes."""
-        return self._manifest.fingerprint(self._max_length)
-
-    @property
-    def truncated(self) -> int:
-        """How many scored pairs were longer than `max_length` so far."""
-        return self._truncated
+    _kind = "cross-encoder"
+    _output = "scores"
+    _n_texts = 2
 
     def score(
         self, pairs: Pairs, queries: Sequence[str], items: Sequence[str]
@@ -98,8 +52,7 @@ class OnnxCrossEncoder:
                 yield positions, scores
         finally:
             if cut:
-                with self._lock:
-                    self._truncated += cut
+                self._count_truncated(cut)
                 logger.info(
                     "%s cut %d of %d pairs to %d tokens",
                     self.name,

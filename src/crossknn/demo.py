@@ -14,6 +14,7 @@ import numpy as np
 from crossknn.data.docstrings import collect_standard_library
 from crossknn.data.items import Items, read_items
 from crossknn.data.queries import Qrels, QuerySet
+from crossknn.scorers import CrossEncoder, Scorer
 
 Progress = Callable[[int, int], None]
 
@@ -41,6 +42,15 @@ class DemoData:
     items: Items
     queries: QuerySet
     qrels: Qrels
+
+
+MAX_LENGTH = 128
+"""Tokens of a pair that the demo's cross-encoder reads: most docstrings say what they do early."""
+
+
+def open_scorer() -> Scorer:
+    """The bundled cross-encoder as the demo uses it."""
+    return CrossEncoder(max_length=MAX_LENGTH)
 
 
 def collect(progress: Progress | None = None) -> DemoData:

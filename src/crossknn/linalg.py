@@ -11,6 +11,9 @@ def top_k(scores: FloatArray, count: int) -> Candidates:
     """The `count` best columns of each row, best first, ties by position: (m, n) -> (m, <=count).
 
     Columns at -inf are never returned, so rows may be short.
+
+    >>> top_k(np.array([[1.0, 3.0, 3.0, 2.0]]), 3).items
+    array([[1, 2, 3]])
     """
     m, n = scores.shape
     count = min(count, n)

@@ -46,7 +46,11 @@ class Plan:
 
 
 def equal_rounds(budget: int, rounds: int) -> tuple[int, ...]:
-    """`rounds` batches of budget // rounds; the last one takes the remainder too."""
+    """`rounds` batches of budget // rounds; the last one takes the remainder too.
+
+    >>> equal_rounds(23, 5)
+    (4, 4, 4, 4, 7)
+    """
     rounds = max(1, min(rounds, budget))
     batch = budget // rounds
     return (batch,) * (rounds - 1) + (budget - batch * (rounds - 1),)

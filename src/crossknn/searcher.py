@@ -35,6 +35,13 @@ _CELLS = 1 << 26
 class Searcher:
     """Searches an index with a scorer and a method.
 
+    >>> import crossknn as ck
+    >>> index = ck.ItemIndex.build(["zip a file", "sort a list", "lock a thread"], lsa=2)
+    >>> overlap = lambda pairs: [len(set(q.split()) & set(t.split())) for q, t in pairs]
+    >>> results = Searcher(index, overlap)("a list", k=1, budget=2)
+    >>> results[0][0].text, results.calls
+    ('sort a list', 2)
+
     Holds nothing that a search changes, so one `Searcher` serves many threads (as far as the
     scorer does; all of ours do). `scorer` may be anything `as_scorer` takes.
     """

@@ -33,7 +33,11 @@ Value: TypeAlias = Spec | int | float
 
 
 def parse(text: str) -> Spec:
-    """One spec; `SpecError` says where it breaks off."""
+    """One spec; `SpecError` says where it breaks off.
+
+    >>> str(parse("rnr( first=hybrid(bm25,de) )"))
+    'rnr(first=hybrid(bm25, de))'
+    """
     parser = _Parser(text)
     value = parser.value()
     parser.end()
@@ -48,7 +52,11 @@ def parse_list(text: str) -> list[Spec]:
 
 
 def split(text: str) -> list[str]:
-    """Split at commas, semicolons and line ends that are outside parentheses."""
+    """Split at commas, semicolons and line ends that are outside parentheses.
+
+    >>> split("rnr(first=hybrid(bm25, de)), exact")
+    ['rnr(first=hybrid(bm25, de))', 'exact']
+    """
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):
         depth += (character == "(") - (character == ")")

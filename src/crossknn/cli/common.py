@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,9 +88,16 @@ def numbers(text: str, what: str) -> list[int]:
     return values
 
 
+Report = Callable[[int, int], None]
+"""`report(done, total)`."""
+
+
 @contextmanager
-def progress(what: str, unit: str = "") -> Iterator[Any]:
-    """A bar on stderr that appears after a second: yields `report(done, total)`."""
+def progress(what: str, unit: str = "") -> Iterator[Report]:
+    """A bar on stderr that appears after a second; a line now and then where that is a file."""
+    if not err.is_terminal:
+        yield _lines(what, unit)
+        return
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -99,7 +108,6 @@ def progress(what: str, unit: str = "") -> Iterator[Any]:
         TimeRemainingColumn(),
         console=err,
         transient=True,
-        disable=not err.is_terminal,
     )
     task = bar.add_task(what, total=None, visible=False)
 
@@ -109,3 +117,19 @@ def progress(what: str, unit: str = "") -> Iterator[Any]:
 
     with bar:
         yield report
+
+
+def _lines(what: str, unit: str, every: float = 20.0) -> Report:
+    """Progress as lines, one every `every` seconds."""
+    began = said = time.perf_counter()
+
+    def report(done: int, total: int) -> None:
+        nonlocal said
+        now = time.perf_counter()
+        if now - said < every or not done:
+            return
+        said = now
+        left = (now - began) / done * (total - done)
+        print(f"{what}: {done:,} of {total:,} {unit}, {left:.0f} s left", file=sys.stderr)
+
+    return report

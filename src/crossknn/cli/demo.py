@@ -20,6 +20,7 @@ from crossknn.demo import (
     DemoData,
     DemoFiles,
     collect,
+    open_scorer,
     sample,
 )
 from crossknn.errors import InputError, MissingExtraError
@@ -47,14 +48,14 @@ def command(
 
     Builds an index, shows a few searches, and compares methods at equal budgets with exact search.
     """
-    from crossknn.scorers import CachedScorer, CrossEncoder
+    from crossknn.scorers import CachedScorer
     from crossknn.searcher import Searcher
 
     if queries < 1:
         raise InputError(f"queries is {queries}; it must be 1 or more")
     files = DemoFiles(folder)
     if search is not None and files.index.exists():
-        results = Searcher(ItemIndex.load(files.index), CrossEncoder())(search, k=k, budget=budget)
+        results = Searcher(ItemIndex.load(files.index), open_scorer())(search, k=k, budget=budget)
         print_json(as_json(results)) if json else show(results)
         return
     began = time.perf_counter()
@@ -66,7 +67,7 @@ def command(
         f"{index.n} documented things of your Python, {len(data.queries)} held-out queries; "
         f"index in {files.index} ({time.perf_counter() - began:.0f} s)"
     )
-    with CachedScorer(CrossEncoder(), files.cache) as scorer:
+    with CachedScorer(open_scorer(), files.cache) as scorer:
         searcher = Searcher(index, scorer)
         results = searcher([search] if search else list(SEARCHES), k=k, budget=budget)
         print_json(as_json(results)) if json else show(results)

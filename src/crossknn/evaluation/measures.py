@@ -19,6 +19,9 @@ def recall(found: IntArray, truth: IntArray) -> FloatArray:
     """Share of the true neighbours that were found, per query: (m, k), (m, k) -> (m,) in 0-1.
 
     Rows of `found` may be padded with -1; k is that of `truth` (Top-k-Recall, ANNCUR 3).
+
+    >>> recall(np.array([[3, 1, -1]]), np.array([[1, 2]]))
+    array([0.5])
     """
     hits = [len(np.intersect1d(f, t)) for f, t in zip(found, truth, strict=True)]
     return np.array(hits, dtype=np.float64) / truth.shape[1]

@@ -21,7 +21,11 @@ class Scale:
 
     @classmethod
     def match(cls, scores: FloatArray, target: FloatArray) -> Scale:
-        """The scale on which `scores` get the mean and standard deviation of `target`."""
+        """The scale on which `scores` get the mean and standard deviation of `target`.
+
+        >>> Scale.match(np.array([10.0, 14.0]), np.array([0.0, 1.0]))
+        Scale(alpha=10.0, beta=0.25)
+        """
         exact, wanted = np.asarray(scores, np.float64), np.asarray(target, np.float64)
         deviation, aim = float(exact.std()), float(wanted.std())
         beta = aim / deviation if deviation > 0 and aim > 0 else 1.0

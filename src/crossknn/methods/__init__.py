@@ -22,7 +22,14 @@ METHODS: dict[str, type[Method]] = {
 
 
 def method(spec: str | Spec | Method) -> Method:
-    """The method of a spec such as `axn(first=de, rounds=10)`; `SpecError` if there is none."""
+    """The method of a spec; `SpecError` if there is none.
+
+    >>> method("axn(first=de, rounds=5)").rounds
+    5
+    >>> method("axn(round=5)")
+    Traceback (most recent call last):
+    crossknn.errors.SpecError: method 'axn' has no option 'round': did you mean rounds or rcond?
+    """
     if isinstance(spec, Method):
         return spec
     return build(parse(spec) if isinstance(spec, str) else spec, METHODS, "method")

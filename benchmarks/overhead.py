@@ -28,6 +28,7 @@ from crossknn.types import Queries
 
 SPECS = {
     "axn": "axn(first=de, rounds={rounds}, blend=0.5)",
+    "ridge": "axn(first=de, rounds={rounds}, ridge=0.3)",
     "adacur": "adacur(first=de, rounds={rounds})",
 }
 ANCHORS = 500
@@ -63,7 +64,7 @@ def measure(which: str, options: argparse.Namespace) -> dict[str, float | str]:
     rng = np.random.default_rng(0)
     n, d, m = options.n, options.d, options.queries
     before = peak_mb()
-    if which == "axn":
+    if which != "adacur":
         vectors, anchors, width = rng.standard_normal((n, d), np.float32), None, d
     else:
         vectors = rng.standard_normal((n, 8), np.float32)  # for the first stage alone

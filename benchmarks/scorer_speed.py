@@ -160,7 +160,7 @@ def measure(paths: Paths, n_queries: int, n_timed: int, repeats: int) -> dict[st
         name: paths.score(name, query, random_items.ravel()).reshape(n_queries, 100)
         for name in paths.names()
     }
-    pool = np.sort(generator.choice(n_items, min(1500, n_items), replace=False))
+    pool = np.sort(generator.choice(n_items, min(600, n_items), replace=False))
     top_items = []
     for q in chosen:  # the top 100 of a pool, by the graph that is nearest to torch
         ranked = paths.score("float32", np.full(len(pool), q), pool)

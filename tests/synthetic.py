@@ -21,6 +21,7 @@ METHODS = (
     "axn(first=de, rounds=3, blend=0.0)",
     "axn(first=random, rounds=5, blend=0.5, normalize=first)",
     "axn(first=hybrid, rounds=4, blend=0.3, shortlist=25)",
+    "axn(first=bm25, rounds=4, ridge=0.3)",
     "tour(first=de, loss=kl, rounds=3)",
     "tour(first=de, loss=mse, rounds=3)",
     "fixeditem(anchors=0.5)",

@@ -24,7 +24,8 @@ METHODS = {
     "rnr(first=bm25)": "BM25, rerank",
     "rnr(first=de)": "dual encoder, rerank",
     "rnr(first=hybrid(bm25, de))": "hybrid, rerank",
-    "axn(first=hybrid(bm25, de), rounds=10, blend=0.5)": "hybrid, AXN",
+    "axn(first=hybrid(bm25, de), rounds=10, blend=0.5)": "AXN as in the paper",
+    "axn(first=hybrid(bm25, de), rounds=10, ridge=0.3)": "AXN with ridge, the default",
 }
 """What the demo compares: spec -> short name."""
 

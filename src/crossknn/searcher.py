@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.methods import Method
+from crossknn.methods import DEFAULT, Method
 from crossknn.methods import method as as_method
 from crossknn.results import Hit, Results
 from crossknn.scorers.base import Scorer
@@ -50,7 +50,7 @@ class Searcher:
         self,
         index: ItemIndex,
         scorer: Any,
-        method: str | Method = "axn(first=hybrid, rounds=10, blend=0.5)",
+        method: str | Method = DEFAULT,
         *,
         seed: int = 0,
     ) -> None:

@@ -12,6 +12,7 @@ from synthetic import matrix, run
 
 from crossknn.errors import InputError
 from crossknn.methods import method
+from crossknn.predictors.ridge import ridge_to
 
 
 @settings(max_examples=20, deadline=None)
@@ -82,6 +83,34 @@ def test_anncur_collapses_where_anchor_items_are_as_many_as_anchor_queries():
 
 def test_a_sane_rcond_avoids_the_collapse():
     assert collapse(0.1)[30] < 0.5 * collapse(1e-15)[30]
+
+
+@settings(max_examples=30, deadline=None)
+@given(b=st.sampled_from([1, *range(3, 13)]), seed=st.integers(0, 99), ridge=st.floats(0.05, 5))
+def test_ridge_is_universal_kriging_by_the_textbook(b, seed, ridge):
+    # Not b = 2, where the textbook's normal equations are nearly singular.
+    rng = np.random.default_rng(seed)
+    vectors, prior, scores = rng.normal(size=(b, 5)), rng.normal(size=5), rng.normal(size=b)
+    vector, offset = ridge_to(vectors, scores, prior, ridge)
+    new = rng.normal(size=(7, 5))
+    covariance = vectors @ vectors.T + ridge * np.eye(b)
+    drift = np.column_stack([np.ones(b), vectors @ prior])
+    inverse = np.linalg.inv(covariance)
+    weights = np.linalg.pinv(drift.T @ inverse @ drift) @ drift.T @ inverse @ scores
+    mean = np.column_stack([np.ones(7), new @ prior]) @ weights
+    mean += new @ vectors.T @ inverse @ (scores - drift @ weights)
+    np.testing.assert_allclose(new @ vector + offset, mean, rtol=1e-4, atol=1e-4)
+
+
+@given(seed=st.integers(0, 50), shift=st.floats(-50, 50), factor=st.floats(0.1, 10))
+@settings(max_examples=20, deadline=None)
+def test_ridge_does_not_care_about_the_scale_of_the_scores(seed, shift, factor):
+    rng = np.random.default_rng(seed)
+    vectors, prior, scores = rng.normal(size=(8, 5)), rng.normal(size=5), rng.normal(size=8)
+    vector, offset = ridge_to(vectors, scores, prior, 0.3)
+    moved, moved_offset = ridge_to(vectors, factor * scores + shift, prior, 0.3)
+    np.testing.assert_allclose(moved, factor * vector, atol=1e-7)
+    assert moved_offset == pytest.approx(factor * offset + shift, abs=1e-6)
 
 
 def test_methods_say_what_they_need():

@@ -29,7 +29,8 @@ from crossknn.evaluation.compare import MethodRows
 NAME = "compare"
 
 METHODS = (
-    "rnr(first=bm25), rnr(first=de), rnr(first=hybrid), axn(first=hybrid, rounds=10, blend=0.5)"
+    "rnr(first=bm25), rnr(first=hybrid), axn(first=hybrid, rounds=10, blend=0.5), "
+    "axn(first=hybrid, rounds=10, ridge=0.3)"
 )
 
 

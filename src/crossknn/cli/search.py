@@ -22,6 +22,7 @@ from crossknn.cli.common import (
     progress,
 )
 from crossknn.errors import InputError
+from crossknn.methods import DEFAULT
 from crossknn.results import Hit, Results
 
 NAME = "search"
@@ -33,9 +34,7 @@ def command(
     queries: Annotated[Path | None, typer.Option(help="A file of queries.")] = None,
     k: Annotated[int, typer.Option("-k", "--k", help="How many items to return.")] = 10,
     budget: Annotated[int, typer.Option(help="Pairs to score for each query.")] = 100,
-    method: Annotated[
-        str, typer.Option(help="A method's spec, e.g. 'rnr(first=bm25)'.")
-    ] = "axn(first=hybrid, rounds=10, blend=0.5)",
+    method: Annotated[str, typer.Option(help="A method's spec, e.g. 'rnr(first=bm25)'.")] = DEFAULT,
     filter: Annotated[
         Path | None, typer.Option(help="A file with the ids of the items allowed, one a line.")
     ] = None,

@@ -14,7 +14,10 @@ from crossknn.methods.rnr import Rnr
 from crossknn.methods.tour import Tour
 from crossknn.spec import Spec, build, parse, parse_list
 
-__all__ = ["METHODS", "Method", "method", "methods"]
+__all__ = ["DEFAULT", "METHODS", "Method", "method", "methods"]
+
+DEFAULT = "axn(first=hybrid, rounds=10, ridge=0.3)"
+"""What a search does unless it is told otherwise."""
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind for kind in (Exact, Rnr, Anncur, Adacur, Axn, Tour, FixedItem, ItemCur)

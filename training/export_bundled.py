@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from train_cross_encoder import build
 from train_dual_encoder import build as build_dual
 
-from crossknn.models.export import write_folder
+from crossknn.models.folder import write_folder
 
 LICENSE = "Apache-2.0"
 NAMES = {

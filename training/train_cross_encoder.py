@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("--head-rate", type=float, default=2e-3)
     parser.add_argument("--evaluations", type=int, default=4)
     parser.add_argument(
-        "--steps", type=int, help="stop after so many steps; the rates fall to zero there"
+        "--steps", type=int, default=1000, help="stop there; the rates fall to zero"
     )
     parser.add_argument(
         "--init-only", action="store_true", help="measure and save the untrained model"

@@ -183,6 +183,10 @@ def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeyp
         ({"filter": []}, "the filter allows no item"),
         ({"deadline_ms": 0}, "deadline_ms is 0; it must be above 0"),
         ({"method": "axm"}, "did you mean axn"),
+        ({"method": 5}, "5 is no method"),
+        ({"k": 2.5}, "k is 2.5; it must be a whole number"),
+        ({"budget": "9"}, "budget is '9'; it must be a whole number"),
+        ({"filter": "id1"}, "the filter is the text 'id1'; give a list of ids"),
     ],
 )
 def test_wrong_arguments_are_answered_in_a_sentence(search, options, words):
@@ -194,6 +198,32 @@ def test_wrong_arguments_are_answered_in_a_sentence(search, options, words):
 def test_queries_must_be_texts(search, queries):
     with pytest.raises(InputError, match="quer"):
         search(queries)
+
+
+def test_what_is_no_index_and_no_scorer(index):
+    with pytest.raises(InputError, match="is no index"):
+        ck.Searcher("docs.index", length)
+    with pytest.raises(InputError, match="there is no scorer"):
+        ck.Searcher(index, None)
+
+
+def test_anchors_are_a_list_of_texts(index):
+    for wrong in ("one query", ["fine", " "]):
+        with pytest.raises(InputError, match="anchor queries must be a list of texts"):
+            index.add_anchors(length, wrong)
+
+
+def test_first_stages_are_what_they_say(index):
+    with pytest.raises(InputError, match="a first stage has the methods top and scores"):
+        index.add_first("lists", {"a": ["id1"]})
+    with pytest.raises(InputError, match="cannot be named 'hybrid'"):
+        index.add_first("hybrid", index.first("bm25"))
+
+
+def test_a_list_of_truth_values_is_a_mask(search):
+    chosen = [i % 5 == 0 for i in range(50)]
+    results = search("odd", k=3, budget=10, filter=chosen)
+    assert all(hit.position % 5 == 0 for hit in results[0])
 
 
 def test_a_budget_above_the_number_of_items_means_exact(search):

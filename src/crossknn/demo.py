@@ -15,6 +15,7 @@ from crossknn.data.docstrings import collect_standard_library
 from crossknn.data.items import Items, read_items
 from crossknn.data.queries import Qrels, QuerySet
 from crossknn.scorers import CrossEncoder, Scorer
+from crossknn.scorers._session import available_threads
 
 Progress = Callable[[int, int], None]
 
@@ -45,13 +46,16 @@ class DemoData:
     qrels: Qrels
 
 
-MAX_LENGTH = 128
+MAX_LENGTH = 96
 """Tokens of a pair that the demo's cross-encoder reads: most docstrings say what they do early."""
+
+WORKERS = available_threads()
+"""Queries scored at a time: several models of one thread outrun one model of several."""
 
 
 def open_scorer() -> Scorer:
     """The bundled cross-encoder as the demo uses it."""
-    return CrossEncoder(max_length=MAX_LENGTH)
+    return CrossEncoder(max_length=MAX_LENGTH, threads=1)
 
 
 def collect(progress: Progress | None = None) -> DemoData:

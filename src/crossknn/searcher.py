@@ -56,6 +56,10 @@ class Searcher:
     ) -> None:
         from crossknn.scorers import as_scorer
 
+        if not hasattr(index, "items"):
+            raise InputError(f"{index!r} is no index: open it with ItemIndex.load(folder)")
+        if scorer is None:
+            raise InputError("there is no scorer: CrossEncoder() is the bundled one")
         self.index = index
         self.scorer: Scorer = as_scorer(scorer)
         self.method = as_method(method)
@@ -264,6 +268,8 @@ def _join(parts: Sequence[Results], seconds: float) -> Results:
 
 
 def _texts(queries: str | Sequence[str]) -> list[str]:
+    if not isinstance(queries, str | Sequence):
+        raise InputError(f"queries are {queries!r}; give a text or a list of texts")
     texts = [queries] if isinstance(queries, str) else list(queries)
     if not texts:
         raise InputError("there are no queries")
@@ -278,6 +284,10 @@ def _texts(queries: str | Sequence[str]) -> list[str]:
 def _allowed(filter: Iterable[str] | BoolArray | None, index: ItemIndex) -> BoolArray | None:
     if filter is None:
         return None
+    if isinstance(filter, str):
+        raise InputError(f"the filter is the text {filter!r}; give a list of ids or a mask")
+    if isinstance(filter, list) and filter and all(isinstance(f, bool) for f in filter):
+        filter = np.array(filter)
     if isinstance(filter, np.ndarray) and filter.dtype == np.bool_:
         allowed = filter
         if allowed.shape != (index.n,):
@@ -292,6 +302,8 @@ def _allowed(filter: Iterable[str] | BoolArray | None, index: ItemIndex) -> Bool
 
 def _check(k: int, budget: int, n: int, deadline_ms: float | None) -> None:
     for name, value in (("k", k), ("budget", budget)):
+        if not isinstance(value, int | np.integer) or isinstance(value, bool):
+            raise InputError(f"{name} is {value!r}; it must be a whole number")
         if value < 1:
             raise InputError(f"{name} is {value}; it must be 1 or more")
     if k > n:

@@ -182,6 +182,11 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
         ("compare", "docs.index", "--queries", "queries.txt", "--qrels", "qrels.tsv", "-k", "1"),
         2,
     ),
+    (
+        "a plot that is no picture",
+        ("compare", "docs.index", "--queries", "queries.txt", "--plot", "r.txt"),
+        2,
+    ),
     ("an endpoint that is down", (*SEARCH, "--scorer", "http://127.0.0.1:9/rerank"), 4),
     ("an endpoint that answers nonsense", (*SEARCH, "--scorer", "URL/nonsense"), 4),
     ("an endpoint with too few scores", (*SEARCH, "--scorer", "URL/few"), 4),

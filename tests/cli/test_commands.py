@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -110,7 +111,9 @@ def test_text_output_can_be_read(folder, capsys):
         )
         == 0
     )
-    assert "recall of the true neighbours" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "recall of the true neighbours" in shown
+    assert re.search(r"^ +40 +100\.0 \[100-100\]$", shown, re.MULTILINE)
     assert run(["estimate", "docs.index", "--seconds", "0.2"]) == 0
     assert "pairs a second here" in capsys.readouterr().out
 

@@ -109,6 +109,15 @@ def test_files_survive_the_round_trip(tmp_path):
             "'item_vectors' has 3 rows",
         ),
         ({"scores": np.full((3, 4), np.nan)}, r"'scores' is nan at \(0, 0\)"),
+        (
+            {"scores": np.zeros((3, 4)), "anchor_items": [0, 0]},
+            "'anchor_items' must hold positions",
+        ),
+        (
+            {"scores": np.zeros((3, 4)), "item_vectors": np.zeros((4, 2))},
+            "needs both 'item_vectors'",
+        ),
+        ({"scores": np.zeros((3, 4), int)}, "'scores' must be floating point"),
         ({"scores": np.zeros((3, 4)), "first_bm25": np.zeros((2, 4))}, "'first_bm25' has 2 rows"),
     ],
 )
@@ -122,5 +131,8 @@ def test_what_is_not_a_matrix_file(tmp_path):
     (tmp_path / "m.npz").write_bytes(b"PK\x03\x04 but no more")
     with pytest.raises(InputError, match=r"is not a readable \.npz file"):
         StoredMatrix.load(tmp_path / "m.npz")
+    np.save(tmp_path / "plain.npy", np.zeros((3, 4)))
+    with pytest.raises(InputError, match=r"is not a readable \.npz file"):
+        StoredMatrix.load(tmp_path / "plain.npy")
     with pytest.raises(InputError, match="there is no file"):
         StoredMatrix.load(tmp_path / "absent.npz")

@@ -43,5 +43,5 @@ def test_what_was_not_probed_is_not_guessed():
     found = estimate(ItemIndex.build(corpus(5)), n_anchors=1, budget=100)
     assert (found.index_calls, found.search_calls) == (5, 5)
     assert found.index_seconds is found.search_seconds is found.pairs_per_second is None
-    with pytest.raises(InputError, match="budget 0"):
+    with pytest.raises(InputError, match="budget is 0"):
         estimate(read_items(["x"]), budget=0)

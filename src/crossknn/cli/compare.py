@@ -23,7 +23,7 @@ from crossknn.cli.common import (
     print_json,
     progress,
 )
-from crossknn.errors import MissingExtraError
+from crossknn.errors import InputError, MissingExtraError
 from crossknn.evaluation.compare import MethodRows
 
 NAME = "compare"
@@ -63,7 +63,7 @@ def command(
     from crossknn.methods import methods as parse_methods
 
     if plot is not None:
-        _need_matplotlib()
+        _check_plot(plot)
     chosen = parse_methods(methods)
     costs, ks = numbers(budgets, "budgets"), numbers(k, "k")
     index = ItemIndex.load(folder)
@@ -97,9 +97,14 @@ def command(
         err.print(f"recall against cost: {plot}")
 
 
-def _need_matplotlib() -> None:
+def _check_plot(path: Path) -> None:
+    """Before anything is paid: the extra, the suffix and the folder."""
     from importlib.util import find_spec
 
+    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise InputError(f"--plot {path}: the name must end in .png, .pdf or .svg")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"--plot {path}: there is no folder {path.parent}")
     if find_spec("matplotlib") is None:
         raise MissingExtraError("--plot", "plots")
 
@@ -129,5 +134,5 @@ def show(rows: Sequence[MethodRows], ks: Sequence[int]) -> None:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], style: str = "") -> None:
-    text = "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    text = " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
     out.print(Text(text, style), soft_wrap=True)

@@ -17,6 +17,7 @@ from crossknn.demo import (
     KS,
     METHODS,
     SEARCHES,
+    WORKERS,
     DemoData,
     DemoFiles,
     collect,
@@ -76,7 +77,7 @@ def command(
         asked = sample(data, queries, seed)
         _say(f"exact search for {len(asked)} held-out queries: {len(asked) * index.n} pairs")
         with progress("exact search", "pairs") as report:
-            scores = dense_scores(scorer, asked.texts, index.items.texts, report)
+            scores = dense_scores(scorer, asked.texts, index.items.texts, report, workers=WORKERS)
     with err.status("comparing"):
         found = [
             rows

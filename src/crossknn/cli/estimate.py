@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from crossknn.cli.common import AsJson, ScorerName, err, open_scorer, out, print_json
+from crossknn.errors import InputError
 
 NAME = "estimate"
 
@@ -31,6 +32,8 @@ def command(
     from crossknn.indexes.storage import MANIFEST
     from crossknn.scorers import DualEncoder
 
+    if seconds <= 0:
+        raise InputError(f"seconds is {seconds}; it must be above 0")
     saved = (source / MANIFEST).is_file()
     items = ItemIndex.load(source) if saved else read_items(source)
     texts = read_queries(queries).texts if queries is not None else None
@@ -49,7 +52,10 @@ def command(
     if json:
         print_json(asdict(cost))
         return
-    out.print(f"{cost.n} items; the scorer does {cost.pairs_per_second:.0f} pairs a second here")
+    out.print(
+        f"{cost.n} items; the scorer does {cost.pairs_per_second:.0f} pairs a second here "
+        f"(the probe scored {cost.probe_calls})"
+    )
     if cost.index_seconds is not None:
         out.print(f"indexing: {cost.index_calls} calls, about {_time(cost.index_seconds)}")
     if cost.search_seconds is not None:

@@ -34,5 +34,9 @@ def command(
         raise InputError(f"queries is {queries}; it must be 1 or more")
     chosen = parse_methods(methods)
     costs, ks = numbers(budgets, "budgets"), numbers(k, "k")
-    for row in replay(StoredMatrix.load(file), chosen, costs, ks, seed=seed, queries=queries):
+    matrix = StoredMatrix.load(file)
+    index, _, _ = matrix.rows(0, 1)
+    for method in chosen.values():  # what a method lacks is said before any row is printed
+        method.plan(index, costs[0], seed)
+    for row in replay(matrix, chosen, costs, ks, seed=seed, queries=queries):
         print_json(row.as_dict())

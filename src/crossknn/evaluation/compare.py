@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,27 +42,45 @@ def dense_scores(
     queries: Sequence[str],
     items: Sequence[str],
     progress: Progress | None = None,
+    *,
+    workers: int = 1,
 ) -> FloatArray:
     """Exact scores of every query with every item: (m, n) float32.
 
-    Query by query, so that a cache holds finished queries when the work is interrupted. Raises
+    Query by query, `workers` of them at a time: a scorer that computes in one thread uses as many
+    cores. With a cache around the scorer an interrupted run goes on where it was. Raises
     ScorerError if a pair cannot be scored: without it there is no exact search to compare with.
     """
     m, n = len(queries), len(items)
-    scores = np.full((m, n), np.nan, np.float32)
-    done = 0
-    for q in range(m):
+    lock, stop, done = threading.Lock(), threading.Event(), 0
+
+    def row(q: int) -> FloatArray:
+        nonlocal done
+        values = np.full(n, np.nan, np.float32)
         pairs = Pairs(np.full(n, q, np.int64), np.arange(n))
-        for positions, values in scorer.score(pairs, queries, items):
-            scores[q, pairs.item[positions]] = values
-            done += len(positions)
-            if progress:
-                progress(done, m * n)
-        if np.isnan(scores[q]).any():
-            item = int(np.flatnonzero(np.isnan(scores[q]))[0])
-            raise ScorerError(
-                f"query {q} and item {item} could not be scored, so exact search is not known"
-            )
+        for positions, scores in scorer.score(pairs, queries, items):
+            values[positions] = scores
+            with lock:
+                done += len(positions)
+                if progress:
+                    progress(done, m * n)
+            if stop.is_set():
+                break
+        return values
+
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            scores = np.stack(list(pool.map(row, range(m))))
+        except BaseException:
+            stop.set()  # the others end after their batch
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    unknown = np.argwhere(np.isnan(scores))
+    if len(unknown):
+        q, item = unknown[0]
+        raise ScorerError(
+            f"query {q} and item {item} could not be scored, so exact search is not known"
+        )
     return scores
 
 

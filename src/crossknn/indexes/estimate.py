@@ -57,8 +57,10 @@ def estimate(
 
     Raises `InputError` if `budget` is less than 1, or `n_anchors` less than 0.
     """
-    if budget < 1 or n_anchors < 0:
-        raise InputError(f"budget {budget} must be at least 1, n_anchors {n_anchors} at least 0")
+    if budget < 1:
+        raise InputError(f"budget is {budget}; it must be 1 or more")
+    if n_anchors < 0:
+        raise InputError(f"the number of anchors is {n_anchors}; it must be 0 or more")
     items = items.items if isinstance(items, ItemIndex) else items
     n, rng = len(items), np.random.default_rng(seed)
     share = seconds / max(1, (scorer is not None) + (encoder is not None))

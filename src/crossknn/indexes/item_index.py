@@ -14,9 +14,10 @@ from crossknn.indexes.base import Anchors, ItemScores, Scale
 from crossknn.indexes.dense import DenseReport, Progress
 from crossknn.indexes.encoders import EncodeQueries, checked_vectors
 from crossknn.indexes.paid import CENTRE, PaidScores, fit_scales, pay, positions_of
-from crossknn.indexes.parts import DUAL_ENCODER, LSA_NAME, Parts, build_parts, by_name
+from crossknn.indexes.parts import COMPOSED, DUAL_ENCODER, LSA_NAME, Parts, build_parts, by_name
 from crossknn.indexes.storage import IndexReader, read_index
 from crossknn.indexes.writing import writing
+from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.encoder import Encoder
 from crossknn.types import FloatArray, IntArray, Queries
@@ -60,9 +61,9 @@ class ItemIndex:
 
         `encoder`, a dual encoder or its name ("bundled", a folder, a hub name), gives the vectors
         "de". `vectors` are your own: (n, d), called "vectors", or several by name.
-        `query_vectors` makes them for queries, texts (m) -> (m, d), and may be left out where
-        queries bring theirs in `Queries.vectors`. `lsa` is the number of dimensions of latent
-        semantic analysis, 0 for none; None makes 128 where there would be no vectors otherwise.
+        `query_vectors` makes them for queries, texts (m) -> (m, d). `lsa` is the number of
+        dimensions of latent semantic analysis, 0 for none; None makes 128 where there would be no
+        vectors otherwise.
         `bm25` and `tfidf` say which word models to fit. `seed` draws `anchor_items`. `progress`
         is called with (items encoded, n).
 
@@ -162,7 +163,8 @@ class ItemIndex:
         else:
             raise InputError(
                 f"the index cannot make query vectors for its item vectors {name!r}: pass "
-                "query_vectors= when building or loading it, or put them into Queries.vectors"
+                "query_vectors= when building or loading it, or search with first=bm25 and "
+                "vectors that it can make"
             )
         queries.vectors[name] = checked_vectors(
             made, len(queries), d, f"the {name!r} query vectors"
@@ -224,8 +226,13 @@ class ItemIndex:
 
     def add_first(self, name: str, stage: FirstStage) -> None:
         """Offer `stage` as a first stage of this name. It is not saved."""
-        if not name.isidentifier() or name in self.vector_names:
+        if not name.isidentifier() or name in {*self.vector_names, *COMPOSED}:
             raise InputError(f"a first stage cannot be named {name!r} here; use another name")
+        if not isinstance(stage, FirstStage):
+            raise InputError(
+                f"a first stage has the methods top and scores, and {type(stage).__name__} has "
+                "not; candidate lists are made with CandidateLists(lists, index.items.ids)"
+            )
         self._added[name] = stage
 
     def add_anchors(
@@ -244,6 +251,8 @@ class ItemIndex:
         it was. Only queries that have all their scores become anchors. Scores of another
         cross-encoder are refused with `InputError`, or discarded with `replace`.
         """
+        if isinstance(queries, str) or not all(isinstance(q, str) and q.strip() for q in queries):
+            raise InputError("anchor queries must be a list of texts that are not empty")
         options = {"max_calls": max_calls, "replace": replace, "progress": progress}
         return self._pay("anchors", scorer, queries, **options)
 
@@ -283,7 +292,7 @@ class ItemIndex:
         return self._pay("item_scores", scorer, texts, **options)
 
     def _pay(self, name: str, scorer: Scorer, texts: Sequence[str], **options: Any) -> DenseReport:
-        before, work = self._paid.get(name), None
+        scorer, before, work = as_scorer(scorer), self._paid.get(name), None
         if self.folder is not None:
             # Another process may have added scores since this index was loaded.
             reader, work = IndexReader(self.folder), self.folder / f"work-{name}"

@@ -24,6 +24,9 @@ from crossknn.types import FloatArray, IntArray
 DUAL_ENCODER = "de"
 LSA_NAME = "lsa"
 GIVEN = "vectors"
+COMPOSED = ("random", "fixed", "hybrid")
+"""First stages that every index has; nothing else may have their names."""
+
 LSA_DIMENSIONS = 128
 N_ANCHOR_ITEMS = 10_000
 
@@ -101,7 +104,8 @@ def build_parts(
     n = len(items)
     found = {}
     for name, values in vectors.items():
-        if not name.isidentifier() or name in (DUAL_ENCODER, LSA_NAME):
+        taken = (DUAL_ENCODER, LSA_NAME, "bm25", "tfidf", "lists", *COMPOSED)
+        if not name.isidentifier() or name in taken:
             raise InputError(f"your own vectors cannot be named {name!r}; use another name")
         found[name] = checked_vectors(values, n, None, f"the vectors {name!r}")
     check_functions(encode, found)

@@ -60,8 +60,8 @@ class StoredMatrix:
     def load(cls, path: str | Path) -> StoredMatrix:
         """Read and check a file; `InputError` says which key is wrong."""
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {key: file[key] for key in file.files}
+            file = np.load(path, allow_pickle=False)
+            arrays = {key: file[key] for key in file.files}
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
         except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError):
@@ -82,6 +82,14 @@ class StoredMatrix:
             if key in arrays and len(arrays[key]) != length:
                 raise InputError(f"{path}: '{key}' has {len(arrays[key])} rows, expected {length}")
         _finite(arrays, path)
+        for key in ("anchor_items", "item_score_items"):
+            chosen = arrays.get(key, np.zeros(0, np.int64))
+            if len(np.unique(chosen)) < len(chosen) or not np.isin(chosen, np.arange(n)).all():
+                raise InputError(f"{path}: '{key}' must hold positions of items, each once")
+        if ("item_vectors" in arrays) != ("query_vectors" in arrays):
+            raise InputError(f"{path} needs both 'item_vectors' and 'query_vectors', or neither")
+        if arrays["scores"].dtype.kind != "f":
+            raise InputError(f"{path}: 'scores' must be floating point numbers")
         scores = arrays["scores"].astype(np.float32)
         ids = arrays.get("query_ids", np.arange(q))
         return cls(

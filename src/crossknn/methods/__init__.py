@@ -35,6 +35,8 @@ def method(spec: str | Spec | Method) -> Method:
     """
     if isinstance(spec, Method):
         return spec
+    if not isinstance(spec, str | Spec):
+        raise SpecError(f"{spec!r} is no method: give a spec such as {DEFAULT!r}")
     return build(parse(spec) if isinstance(spec, str) else spec, METHODS, "method")
 
 

@@ -10,8 +10,8 @@ def anchors(index: Index, method: str) -> Anchors:
     """The exact scores of anchor queries."""
     if index.anchors is None or not len(index.anchors.scores):
         raise InputError(
-            f"{method} needs the scores of anchor queries, and this index has none: "
-            "add them with  crossknn index ... --anchors QUERIES"
+            f"{method} needs the scores of anchor queries, and there are none here: add them with  "
+            "crossknn index ... --anchors QUERIES  (in a matrix file: the key n_anchors)"
         )
     return index.anchors
 
@@ -20,7 +20,7 @@ def item_scores(index: Index, method: str) -> ItemScores:
     """Item x item scores."""
     if index.item_scores is None:
         raise InputError(
-            f"{method} needs item x item scores, and there are none here "
-            "(in a matrix file: the keys item_scores and item_score_items)"
+            f"{method} needs item x item scores, and there are none here: add them with  crossknn "
+            "index ... --item-scores N  (in a matrix file: the keys item_scores, item_score_items)"
         )
     return index.item_scores

@@ -17,6 +17,7 @@ from crossknn.models.folder import Precision, import_torch, write_folder
 __all__ = ["FFN_OUTPUT", "export_cross_encoder", "export_dual_encoder"]
 
 FFN_OUTPUT = tuple(f"layer.{depth}/output/dense" for depth in range(64))
+"""The layers after GELU, whose activations have the longest tails."""
 
 
 def export_cross_encoder(
@@ -27,7 +28,7 @@ def export_cross_encoder(
     max_length: int | None = None,
     name: str | None = None,
     license: str = "see the model's own card",
-    keep_float: tuple[str, ...] = (),
+    keep_float: tuple[str, ...] = FFN_OUTPUT,
 ) -> Path:
     """Write a one-label sequence-classification model as an ONNX folder and return its path.
 
@@ -35,7 +36,9 @@ def export_cross_encoder(
         model: a folder (Hugging Face or sentence-transformers) or a
             `sentence_transformers.CrossEncoder`. folder: where to write; files of the same names
             are replaced. precision: "int8" quantizes linear layers and embedding tables
-            (`crossknn.models.quantize`). max_length: tokens of a pair; by default the model's own
+            (`crossknn.models.quantize`) but those whose weight's name contains one of
+            `keep_float`: by default the outputs of the feed-forward blocks, which keeps the
+            ranking of the top items. max_length: tokens of a pair; by default the model's own
             limit. name: what the model is called; by default the folder's name. license: the
             licence to record.
 

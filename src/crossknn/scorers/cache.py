@@ -47,6 +47,9 @@ class CachedScorer:
         store_queries: bool = True,
     ) -> None:
         """Raises InputError without any fingerprint, or if `path` is not a score cache."""
+        from crossknn.scorers.cross_encoder import as_scorer
+
+        scorer = as_scorer(scorer)
         name = fingerprint or scorer.fingerprint
         if name is None:
             raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossknn.indexes.base import ItemScores
+from crossknn.indexes.base import ItemScores, Scale
 from crossknn.predictors.vectors import QueryVectors, VectorPredictor
 from crossknn.types import FloatArray, IntArray
 
@@ -19,11 +19,11 @@ class FixedItemScores(VectorPredictor):
         super().__init__(item_scores.scores.T)
         self.dimension = {int(item): d for d, item in enumerate(item_scores.items)}
 
-    def refit(
+    def fit(
         self, state: QueryVectors, row: int, items: IntArray, scores: FloatArray
-    ) -> FloatArray:
+    ) -> tuple[FloatArray, Scale]:
         vector = np.zeros(self.items.shape[1])
         for item, score in zip(items, scores, strict=True):
             if int(item) in self.dimension:
                 vector[self.dimension[int(item)]] = score
-        return vector
+        return vector, Scale()

@@ -6,11 +6,11 @@ from crossknn.indexes.base import Anchors, Index, Scale
 from crossknn.linalg import least_squares
 from crossknn.predictors.base import Prediction
 from crossknn.predictors.scaled import Normalize, ScaledPredictor
-from crossknn.predictors.vectors import QueryVectors, VectorPredictor
+from crossknn.predictors.vectors import NormalizedPredictor, QueryVectors
 from crossknn.types import FloatArray, IntArray
 
 
-class AnchorLeastSquares(VectorPredictor):
+class AnchorLeastSquares(NormalizedPredictor):
     """`c pinv(R[:, S]) R`: least squares on the columns of R_anc (k_q, n) (ANNCUR 2.2, eq. 5).
 
     `anchors.center` is subtracted from R and c, and added to the approximation: u . (r_i - center)

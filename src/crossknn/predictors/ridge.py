@@ -12,7 +12,7 @@ import numpy as np
 
 from crossknn.indexes.base import Index, Scale
 from crossknn.predictors.vectors import QueryVectors, VectorPredictor
-from crossknn.types import FloatArray, IntArray, Observed, Queries
+from crossknn.types import FloatArray, IntArray, Queries
 
 
 class RidgeToEncoder(VectorPredictor):
@@ -29,23 +29,14 @@ class RidgeToEncoder(VectorPredictor):
     def parametric(self, queries: Queries) -> FloatArray | None:
         return self.index.query_vectors(queries, self.name)
 
-    def update(self, state: QueryVectors, observed: Observed) -> QueryVectors:
-        current, scales = state.current.copy(), list(state.scales)
-        assert state.parametric is not None
-        for row, items, scores in observed.rows():
-            vector, offset = ridge_to(
-                self.items[items].astype(np.float64),
-                scores.astype(np.float64),
-                state.parametric[row].astype(np.float64),
-                self.ridge,
-            )
-            current[row], scales[row] = vector, Scale(alpha=offset)
-        return QueryVectors(current, state.parametric, tuple(scales), observed.counts)
-
-    def refit(
+    def fit(
         self, state: QueryVectors, row: int, items: IntArray, scores: FloatArray
-    ) -> FloatArray:
-        raise AssertionError("vector and offset are fitted together, in update")
+    ) -> tuple[FloatArray, Scale]:
+        assert state.parametric is not None
+        vectors = self.items[items].astype(np.float64)
+        prior = state.parametric[row].astype(np.float64)
+        vector, offset = ridge_to(vectors, scores, prior, self.ridge)
+        return vector, Scale(alpha=offset)
 
 
 def ridge_to(

@@ -6,13 +6,13 @@ from typing import Literal, TypeAlias
 
 from crossknn.errors import InputError
 from crossknn.indexes.base import Index, Scale
-from crossknn.predictors.vectors import QueryVectors, VectorPredictor
+from crossknn.predictors.vectors import NormalizedPredictor, QueryVectors
 from crossknn.types import FloatArray, IntArray, Queries
 
 Normalize: TypeAlias = Literal["auto", "anchors", "first", "none"]
 
 
-class ScaledPredictor(VectorPredictor):
+class ScaledPredictor(NormalizedPredictor):
     """Predicts in the space of an encoder's vectors, from `normalize`d exact scores.
 
     AXN has no intercept, so where zero lies on the scale of the scores matters (AXN A.2). The

@@ -41,14 +41,10 @@ class VectorPredictor(Predictor[QueryVectors]):
         return None
 
     @abstractmethod
-    def refit(
+    def fit(
         self, state: QueryVectors, row: int, items: IntArray, scores: FloatArray
-    ) -> FloatArray:
-        """Query `row`'s new vector (d,) from all its scored items (b,), scores (b,) normalised."""
-
-    def scale(self, state: QueryVectors, row: int, items: IntArray, scores: FloatArray) -> Scale:
-        """Normalization of query `row`, from its first exact scores: items (b,), scores (b,)."""
-        return Scale()
+    ) -> tuple[FloatArray, Scale]:
+        """Query `row`'s new vector (d,) and scale, from all its items (b,) and raw scores (b,)."""
 
     def start(self, queries: Queries) -> QueryVectors:
         m = len(queries)
@@ -61,10 +57,7 @@ class VectorPredictor(Predictor[QueryVectors]):
     def update(self, state: QueryVectors, observed: Observed) -> QueryVectors:
         current, scales = state.current.copy(), list(state.scales)
         for row, items, scores in observed.rows():
-            if not state.seen[row]:
-                scales[row] = self.scale(state, row, items, scores)
-            normalised = scales[row].beta * (np.asarray(scores, np.float64) - scales[row].alpha)
-            current[row] = self.refit(state, row, items, normalised)
+            current[row], scales[row] = self.fit(state, row, items, scores.astype(np.float64))
         return QueryVectors(current, state.parametric, tuple(scales), observed.counts)
 
     def predict(self, state: QueryVectors, items: IntArray | None = None) -> Prediction:
@@ -79,3 +72,23 @@ class VectorPredictor(Predictor[QueryVectors]):
                 approx[row] /= scale.beta
                 approx[row] += scale.alpha
         return Prediction(approx)
+
+
+class NormalizedPredictor(VectorPredictor):
+    """A vector predictor that fits normalised scores, on a scale settled at the first of them."""
+
+    @abstractmethod
+    def scale(self, state: QueryVectors, row: int, items: IntArray, scores: FloatArray) -> Scale:
+        """Normalization of query `row`, from its first exact scores: items (b,), scores (b,)."""
+
+    @abstractmethod
+    def refit(
+        self, state: QueryVectors, row: int, items: IntArray, scores: FloatArray
+    ) -> FloatArray:
+        """Query `row`'s new vector (d,) from all its scored items (b,), scores (b,) normalised."""
+
+    def fit(
+        self, state: QueryVectors, row: int, items: IntArray, scores: FloatArray
+    ) -> tuple[FloatArray, Scale]:
+        known = state.scales[row] if state.seen[row] else self.scale(state, row, items, scores)
+        return self.refit(state, row, items, known.beta * (scores - known.alpha)), known

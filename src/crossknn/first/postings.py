@@ -7,6 +7,7 @@ tokenizer's rules are stored with the weights, so a saved index depends on no li
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ class Postings:
         return Postings(state["weights"], state["items"], state["starts"], int(state["n"]))
 
 
-class SparseStage:
+class SparseStage(ABC):
     """A first stage over postings; subclasses say what a query's terms weigh."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Sequence[str], postings: Postings) -> None:
@@ -99,9 +100,9 @@ class SparseStage:
         self.postings = postings
         self._term = {word: t for t, word in enumerate(vocabulary)}
 
+    @abstractmethod
     def query_terms(self, text: str) -> Mapping[int, float]:
         """Weights of the query's known terms."""
-        raise NotImplementedError
 
     def counts(self, text: str) -> dict[int, int]:
         """How often each known term occurs in `text`."""

@@ -27,7 +27,9 @@ class Scorer(Protocol):
 
         Yields (positions in `pairs` (b,), raw logits (b,) float32), in any order, each pair at
         most once. The caller may stop between batches. A pair that cannot be scored is left out
-        and logged as a warning; `ScorerError` is raised only if no pair can be scored at all, or
-        a score is NaN or infinite (the message names the query and the item).
+        and logged as a warning; `ScorerError` is raised only if no pair can be scored at all
+        (`NothingScoredError`), or a score is NaN or infinite (the message names the query and the
+        item). A stream may have an attribute `computed`, the pairs it really computed so far,
+        where these are fewer than it yields (a cache), and a method `close`.
         """
         ...

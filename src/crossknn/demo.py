@@ -5,7 +5,6 @@ Held-out docstrings give test queries: their first sentence is the query, the it
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +15,7 @@ from crossknn.data.items import Items, read_items
 from crossknn.data.queries import Qrels, QuerySet
 from crossknn.scorers import CrossEncoder, Scorer
 from crossknn.scorers._session import available_threads
-
-Progress = Callable[[int, int], None]
+from crossknn.types import Progress
 
 BUDGETS = (25, 50, 100, 200)
 KS = (1, 10, 50)

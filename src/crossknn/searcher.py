@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +19,12 @@ from crossknn.results import Hit, Results
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.robust import NothingScoredError
 from crossknn.search import Plan, Ranking, Search
-from crossknn.types import NO_ITEM, BoolArray, Queries
+from crossknn.types import NO_ITEM, BoolArray, Progress, Queries
 
 if TYPE_CHECKING:
     from crossknn.indexes.item_index import ItemIndex
 
 logger = logging.getLogger(__name__)
-
-Progress = Callable[[int, int], None]
 
 _CELLS = 1 << 26
 """Approximate scores held at once (m x n): 256 MB; more queries are searched in turn."""

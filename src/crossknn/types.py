@@ -7,7 +7,7 @@ Queries and items are named by position (0-based) inside the core; ids live in t
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 FloatArray: TypeAlias = NDArray[np.floating]
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with (done, total) while something long goes on."""
 
 NO_ITEM = -1
 """Fills the rows of ragged arrays of item positions."""

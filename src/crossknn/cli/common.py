@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +23,7 @@ from rich.progress import (
 
 from crossknn.errors import InputError
 from crossknn.scorers.base import Scorer
+from crossknn.types import Progress as Report
 
 if TYPE_CHECKING:
     from crossknn.data.queries import QuerySet
@@ -86,10 +87,6 @@ def numbers(text: str, what: str) -> list[int]:
         if value < 1:
             raise InputError(f"{what} has {value}; it must be 1 or more")
     return values
-
-
-Report = Callable[[int, int], None]
-"""`report(done, total)`."""
 
 
 @contextmanager

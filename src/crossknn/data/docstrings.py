@@ -17,7 +17,7 @@ import importlib.machinery
 import inspect
 import re
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from crossknn.data._docstring_sources import (
     from_source,
     python_files,
 )
+from crossknn.types import Progress
 
 __all__ = [
     "DocCorpus",
@@ -41,8 +42,6 @@ __all__ = [
     "sentence_bucket",
     "standard_library_items",
 ]
-
-Progress = Callable[[int, int], None]
 
 N_BUCKETS = 100
 HELD_OUT_BUCKETS = 10

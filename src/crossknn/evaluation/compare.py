@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -16,9 +16,7 @@ from crossknn.evaluation.replay import Answer, RecallRow, answer, recall_rows
 from crossknn.indexes.item_index import ItemIndex
 from crossknn.methods import Method, method
 from crossknn.scorers.base import Scorer
-from crossknn.types import NO_ITEM, FloatArray, Pairs, Queries
-
-Progress = Callable[[int, int], None]
+from crossknn.types import NO_ITEM, FloatArray, Pairs, Progress, Queries
 
 DEPTH = 100
 """How many items of each answer the task's measures see (R@100)."""

@@ -13,21 +13,17 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.scorers.base import Scorer
-from crossknn.types import FloatArray, IntArray, Pairs
+from crossknn.types import FloatArray, IntArray, Pairs, Progress
 
 logger = logging.getLogger(__name__)
-
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with (done, total)."""
 
 _AT_ONCE = 65_536
 _SECONDS_BETWEEN_SYNCS = 1.0

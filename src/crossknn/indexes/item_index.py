@@ -11,7 +11,7 @@ from crossknn.data.items import Items, read_items
 from crossknn.errors import IndexFormatError, InputError, nearest
 from crossknn.first.base import FirstStage
 from crossknn.indexes.base import Anchors, ItemScores, Scale
-from crossknn.indexes.dense import DenseReport, Progress
+from crossknn.indexes.dense import DenseReport
 from crossknn.indexes.encoders import EncodeQueries, checked_vectors
 from crossknn.indexes.paid import CENTRE, PaidScores, fit_scales, pay, positions_of
 from crossknn.indexes.parts import COMPOSED, DUAL_ENCODER, LSA_NAME, Parts, build_parts, by_name
@@ -20,7 +20,7 @@ from crossknn.indexes.writing import writing
 from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.encoder import Encoder
-from crossknn.types import FloatArray, IntArray, Queries
+from crossknn.types import FloatArray, IntArray, Progress, Queries
 
 N_ITEM_SCORES = 500
 Source: TypeAlias = Items | str | Path | Iterable[str | Mapping[str, object]]

@@ -15,7 +15,6 @@ from crossknn.errors import InputError
 from crossknn.indexes.base import Scale
 from crossknn.indexes.dense import (
     DenseReport,
-    Progress,
     ScoreTable,
     same_scorer,
     score_rows,
@@ -23,7 +22,7 @@ from crossknn.indexes.dense import (
 from crossknn.indexes.storage import IndexReader, digest
 from crossknn.indexes.writing import IndexWriter
 from crossknn.scorers.base import Scorer
-from crossknn.types import FloatArray, IntArray, Queries
+from crossknn.types import FloatArray, IntArray, Progress, Queries
 
 logger = logging.getLogger(__name__)
 

@@ -13,13 +13,12 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.errors import InputError
 from crossknn.indexes.columns import StoredRecords
-from crossknn.indexes.dense import Progress
 from crossknn.indexes.encoders import EncodeQueries, RememberedEncoder, checked_vectors
 from crossknn.indexes.models import Models, model_class
 from crossknn.indexes.storage import IndexReader
 from crossknn.indexes.writing import IndexWriter
 from crossknn.scorers.encoder import Encoder
-from crossknn.types import FloatArray, IntArray
+from crossknn.types import FloatArray, IntArray, Progress
 
 DUAL_ENCODER = "de"
 LSA_NAME = "lsa"

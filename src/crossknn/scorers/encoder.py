@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -14,12 +14,9 @@ from crossknn.errors import InputError, MissingExtraError, ScorerError
 from crossknn.scorers._model import OnnxModel
 from crossknn.scorers._session import padded, token_batches
 from crossknn.scorers.robust import excerpt
-from crossknn.types import FloatArray
+from crossknn.types import FloatArray, Progress
 
 logger = logging.getLogger(__name__)
-
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with (texts done, texts in all)."""
 
 _WINDOW = 4096
 

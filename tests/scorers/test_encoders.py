@@ -73,7 +73,7 @@ def test_no_texts_no_rows(encoder):
 
 
 def test_what_is_not_a_text_is_named(encoder):
-    with pytest.raises(InputError, match="item 1 is not a valid string"):
+    with pytest.raises(InputError, match="item 1: a text is not a valid string"):
         encoder.encode_items(["fine", "\ud800"])
 
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from scorer_helpers import collect, grid
 
 from crossknn.errors import CrossknnError, InputError
+from crossknn.models.tokens import Tokenizer, longest_first, padded, token_batches
 from crossknn.scorers import CrossEncoder, DualEncoder, NothingScoredError, OnnxCrossEncoder
-from crossknn.scorers._session import Tokenizer, padded, token_batches
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.cross_encoder import bundled_folder
-from crossknn.scorers.onnx import longest_first
 from crossknn.types import Pairs
 
 FOLDER = bundled_folder("cross-encoder")
@@ -101,8 +100,8 @@ def test_a_score_depends_on_nothing_but_its_pair(by_size, alone, chosen, size):
 @settings(max_examples=8, deadline=None)
 def test_a_score_does_not_depend_on_padding(scorer, alone, extra, rows):
     pairs = Pairs(np.zeros(rows, int), np.arange(rows))
-    encoded = scorer._encode(pairs, QUERIES, ITEMS)
-    feeds = padded([(row.ids, row.kinds) for row in encoded], 0, scorer.max_length)
+    encoded = scorer._encoding.pairs(pairs, QUERIES, ITEMS)
+    feeds = padded(encoded, 0, scorer.max_length)
     wider = {name: np.pad(array, ((0, 0), (0, extra))) for name, array in feeds.items()}
     found = scorer._session.run(["scores"], wider)[0]
     np.testing.assert_allclose(found, alone[0, :rows], **TOLERANCE)
@@ -128,7 +127,7 @@ def test_token_ids_are_the_tokenizers_own(by_limit, query, item, limit):
     own.enable_truncation(limit, strategy="longest_first")
     expected = own.encode(query, item)
     one = Pairs(np.array([0]), np.array([0]))
-    (row,) = by_limit[limit]._encode(one, [query], [item])
+    (row,) = by_limit[limit]._encoding.pairs(one, [query], [item])
     assert row.ids.tolist() == expected.ids
     assert row.kinds.tolist() == expected.type_ids
     assert row.cut == bool(expected.overflowing)

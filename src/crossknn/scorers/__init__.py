@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from crossknn.scorers.cache import CachedScorer
     from crossknn.scorers.callable import CallableScorer
     from crossknn.scorers.cross_encoder import CrossEncoder, DualEncoder, as_scorer
-    from crossknn.scorers.encoder import Encoder, OnnxDualEncoder, SentenceTransformerEncoder
+    from crossknn.scorers.encoder import Encoder, SentenceTransformerEncoder
     from crossknn.scorers.http import HttpScorer
     from crossknn.scorers.matrix import MatrixScorer
-    from crossknn.scorers.onnx import OnnxCrossEncoder
+    from crossknn.scorers.onnx import OnnxCrossEncoder, OnnxDualEncoder
     from crossknn.scorers.predict import PredictScorer
     from crossknn.scorers.robust import NothingScoredError
+    from crossknn.scorers.torch import TorchCrossEncoder, TorchDualEncoder
 
 __all__ = [
     "CachedScorer",
@@ -34,6 +35,8 @@ __all__ = [
     "PredictScorer",
     "Scorer",
     "SentenceTransformerEncoder",
+    "TorchCrossEncoder",
+    "TorchDualEncoder",
     "as_scorer",
 ]
 
@@ -47,10 +50,12 @@ _MODULES = {
     "MatrixScorer": "matrix",
     "NothingScoredError": "robust",
     "OnnxCrossEncoder": "onnx",
-    "OnnxDualEncoder": "encoder",
+    "OnnxDualEncoder": "onnx",
     "PredictScorer": "predict",
     "Scorer": "base",
     "SentenceTransformerEncoder": "encoder",
+    "TorchCrossEncoder": "torch",
+    "TorchDualEncoder": "torch",
     "as_scorer": "cross_encoder",
 }
 

@@ -33,6 +33,7 @@ class Manifest:
     dimensions: int
     query_prefix: str
     item_prefix: str
+    halves: dict[str, int]
     content: str
 
     def fingerprint(self, max_length: int) -> str:
@@ -89,6 +90,11 @@ def read_manifest(folder: str | Path, kind: str) -> Manifest:
         dimensions=_field(raw, folder, "dimensions", int) if kind == "dual-encoder" else 0,
         query_prefix=str(raw.get("query_prefix") or ""),
         item_prefix=str(raw.get("item_prefix") or ""),
+        halves={
+            name: _field(raw, folder, name, int)
+            for name in ("query_length", "item_length")
+            if name in raw
+        },
         content=_hash_of(folder / MODEL, folder / TOKENIZER),
     )
 

@@ -1,21 +1,14 @@
-"""What both ONNX models share: tokenizer under a lock, session, batches by token count."""
+"""What both ONNX models share: a session whose graph keeps the contract, and its limits."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator, Sequence
-from typing import Any, Self
-
-import numpy as np
+from typing import Any
 
 from crossknn.errors import InputError
-from crossknn.scorers._folder import MODEL, TOKENIZER, Manifest
-from crossknn.types import IntArray
+from crossknn.scorers._folder import MODEL, Manifest
 
 _INPUTS = {"input_ids", "attention_mask", "token_type_ids"}
-_CACHED_TEXTS = 1 << 16
-_MULTIPLE = 8
 
 
 def available_threads() -> int:
@@ -73,133 +66,3 @@ def checked_max_length(manifest: Manifest, max_length: int | None, least: int) -
             f"got {max_length}"
         )
     return max_length
-
-
-class Tokenizer:
-    """Token ids of texts, and the special tokens around one text or between two.
-
-    Fast tokenizers are not safe to share between threads: every use is under one lock. The ids
-    of the latest texts are kept, since a search meets the same items with many queries.
-    """
-
-    def __init__(self, tokenizer: Any) -> None:
-        """Takes a `tokenizers.Tokenizer` and turns its truncation and padding off."""
-        self._tokenizer = tokenizer
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._lock = threading.Lock()
-        self._kept: dict[str, IntArray | None] = {}
-        self.single = _Template(self._tokenizer.encode("a"))
-        self.pair = _Template(self._tokenizer.encode("a", "a"))
-
-    @classmethod
-    def load(cls, manifest: Manifest) -> Self:
-        """The tokenizer of a model folder. Raises InputError if the file is not one."""
-        import tokenizers
-
-        path = manifest.folder / TOKENIZER
-        try:
-            return cls(tokenizers.Tokenizer.from_file(str(path)))
-        except Exception as error:  # the Rust side raises bare Exception
-            raise InputError(f"{path} is not a tokenizer: {error}") from error
-
-    def ids(self, texts: Sequence[str]) -> list[IntArray | None]:
-        """Token ids (t,) of each text, without special tokens and without a length limit.
-
-        None for a text that is not one: not a string, or a string with lone surrogates.
-        """
-        with self._lock:
-            kept = self._kept
-            new = list(dict.fromkeys(text for text in texts if text not in kept))
-            found = dict(zip(new, self._encode(new), strict=True))
-            result = [found[text] if text in found else kept[text] for text in texts]
-            if len(kept) + len(found) > _CACHED_TEXTS:
-                kept.clear()
-            if len(found) <= _CACHED_TEXTS:
-                kept.update(found)
-        return result
-
-    def _encode(self, texts: list[str]) -> list[IntArray | None]:
-        try:
-            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        except Exception:
-            if len(texts) == 1:
-                return [None]
-            return [ids for text in texts for ids in self._encode([text])]
-        return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
-
-
-class _Template:
-    """Special tokens of a tokenizer: pieces of (ids, type ids), with None for the n-th text."""
-
-    def __init__(self, encoding: Any) -> None:
-        self.pieces: list[tuple[IntArray | None, int]] = []
-        special: list[int] = []
-        special_type = 0
-        seen: int | None = None
-
-        def close() -> None:
-            if special:
-                self.pieces.append((np.array(special, dtype=np.int64), special_type))
-                special.clear()
-
-        rows = zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True)
-        for token, kind, sequence in rows:
-            if sequence is None:
-                if special and kind != special_type:
-                    close()
-                special.append(token)
-                special_type = kind
-                continue
-            if sequence != seen:  # "a" may be several tokens; its place counts once
-                close()
-                self.pieces.append((None, kind))
-                seen = sequence
-        close()
-        self.n_special = sum(len(ids) for ids, _ in self.pieces if ids is not None)
-
-    def assemble(self, *texts: IntArray) -> tuple[IntArray, IntArray]:
-        """Token ids of one or two texts -> (input ids (t,), token type ids (t,))."""
-        following = iter(texts)
-        ids = [next(following) if piece is None else piece for piece, _ in self.pieces]
-        kinds = [
-            np.full(len(part), kind, dtype=np.int64)
-            for part, (_, kind) in zip(ids, self.pieces, strict=True)
-        ]
-        return np.concatenate(ids), np.concatenate(kinds)
-
-
-def padded(
-    rows: Sequence[tuple[IntArray, IntArray]], pad_token_id: int, max_length: int
-) -> dict[str, IntArray]:
-    """(ids (t,), type ids (t,)) of b texts -> the graph's inputs (b, t).
-
-    Padded to a multiple of 8: odd widths send the end of every row through other instructions,
-    which shows in the last bit of one score in six. (What is left is the last bit of one score
-    in sixty, from the number of rows.)
-    """
-    width = max(len(ids) for ids, _ in rows)
-    width = max(width, min(-(-width // _MULTIPLE) * _MULTIPLE, max_length))
-    input_ids = np.full((len(rows), width), pad_token_id, dtype=np.int64)
-    attention_mask = np.zeros((len(rows), width), dtype=np.int64)
-    token_type_ids = np.zeros((len(rows), width), dtype=np.int64)
-    for r, (ids, kinds) in enumerate(rows):
-        input_ids[r, : len(ids)] = ids
-        attention_mask[r, : len(ids)] = 1
-        token_type_ids[r, : len(ids)] = kinds
-    return {
-        "input_ids": input_ids,
-        "attention_mask": attention_mask,
-        "token_type_ids": token_type_ids,
-    }
-
-
-def token_batches(lengths: IntArray, tokens_per_run: int) -> Iterator[IntArray]:
-    """Positions (b,) sorted by length, cut so that b * width <= tokens_per_run, at least one."""
-    widths = -(-lengths // _MULTIPLE) * _MULTIPLE
-    order = np.argsort(lengths, kind="stable")
-    start = 0
-    for end in range(1, len(order) + 1):
-        if end == len(order) or (end + 1 - start) * widths[order[end]] > tokens_per_run:
-            yield order[start:end]
-            start = end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -9,7 +11,7 @@ from typing import Any, TypeAlias
 from crossknn.errors import InputError, MissingExtraError
 from crossknn.scorers._folder import MANIFEST
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.encoder import Encoder, OnnxDualEncoder, SentenceTransformerEncoder
+from crossknn.scorers.encoder import Encoder, SentenceTransformerEncoder
 
 PathOrName: TypeAlias = str | Path | None
 
@@ -24,6 +26,7 @@ def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # 
 
     - None or "bundled": the small model that comes with the package;
     - a folder with `crossknn.json`: `OnnxCrossEncoder`;
+    - a folder with `cross_encoder.json`, trained or converted here: `TorchCrossEncoder`;
     - a Hugging Face or sentence-transformers folder, or a hub name: `PredictScorer` (torch extra);
     - `http://` or `https://`: `HttpScorer`, a `/rerank` endpoint.
 
@@ -44,17 +47,22 @@ def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # 
         from crossknn.scorers.onnx import OnnxCrossEncoder
 
         return OnnxCrossEncoder(folder, **options)
+    if (folder / "cross_encoder.json").exists():
+        with needs_torch(f"the cross-encoder {path_or_name}"):
+            from crossknn.scorers.torch import TorchCrossEncoder
+
+            return TorchCrossEncoder(folder, **options)
     from crossknn.scorers._checks import check_cross_encoder_folder
     from crossknn.scorers.predict import PredictScorer
 
     check_cross_encoder_folder(folder, str(path_or_name))
     batch = {"batch": options.pop("batch")} if "batch" in options else {}
     try:
-        from sentence_transformers import CrossEncoder as TorchCrossEncoder
+        from sentence_transformers import CrossEncoder as Library
     except ImportError as error:
         raise MissingExtraError(f"the cross-encoder {path_or_name}", "torch") from error
     try:
-        model = TorchCrossEncoder(str(folder), **options)
+        model = Library(str(folder), **options)
     except Exception as error:
         raise InputError(
             f"cannot load the cross-encoder {path_or_name}: {_first_line(error)}"
@@ -71,7 +79,14 @@ def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # 
         path_or_name = bundled_folder("dual-encoder")
     folder = _folder_of(path_or_name, options)
     if (folder / MANIFEST).exists():
+        from crossknn.scorers.onnx import OnnxDualEncoder
+
         return OnnxDualEncoder(folder, **options)
+    if (folder / "dual_encoder.json").exists():
+        with needs_torch(f"the dual encoder {path_or_name}"):
+            from crossknn.scorers.torch import TorchDualEncoder
+
+            return TorchDualEncoder(folder, **options)
     from crossknn.scorers._checks import check_dual_encoder_folder
 
     check_dual_encoder_folder(folder, str(path_or_name))
@@ -113,6 +128,15 @@ def bundled_folder(kind: str) -> Path:
             f"this installation has no bundled {kind}: reinstall crossknn, or give a model"
         )
     return folder
+
+
+@contextmanager
+def needs_torch(what: str) -> Iterator[None]:
+    """Turns a missing import inside into the error that names the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(what, "torch") from error
 
 
 def _folder_of(path_or_name: str | Path, options: dict[str, Any]) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +9,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from crossknn.errors import InputError, MissingExtraError, ScorerError
-from crossknn.scorers._model import OnnxModel
-from crossknn.scorers._session import padded, token_batches
-from crossknn.scorers.robust import excerpt
+from crossknn.errors import InputError, MissingExtraError
+from crossknn.scorers._encoded import check_finite
 from crossknn.types import FloatArray, Progress
-
-logger = logging.getLogger(__name__)
 
 _WINDOW = 4096
 
@@ -41,64 +36,6 @@ class Encoder(Protocol):
     def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> FloatArray:
         """Texts (n) -> vectors (n, d) float32."""
         ...
-
-
-class OnnxDualEncoder(OnnxModel):
-    """Encodes with the dual encoder in the model folder `folder`, an ONNX graph on CPUs.
-
-    `threads` is the number of cores of one run (all by default); `max_length` a smaller limit
-    than the model's own; `tokens_per_run` the size of a batch in tokens, padding included.
-    Longer texts lose their end and are counted in `truncated`. May be used from many threads.
-    """
-
-    _kind = "dual-encoder"
-    _output = "vectors"
-    _n_texts = 1
-
-    @property
-    def dimensions(self) -> int:
-        """d, the length of a vector."""
-        return self._manifest.dimensions
-
-    def encode_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Texts (m) -> vectors (m, d) float32. Raises InputError for what is not a text."""
-        return self._encode(texts, self._manifest.query_prefix, "query", None)
-
-    def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> FloatArray:
-        """Texts (n) -> vectors (n, d) float32. Raises InputError for what is not a text."""
-        return self._encode(texts, self._manifest.item_prefix, "item", progress)
-
-    def _encode(
-        self, texts: Sequence[str], prefix: str, what: str, progress: Progress | None
-    ) -> FloatArray:
-        vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
-        limit = self._max_length - self._n_special
-        cut = done = 0
-        for start in range(0, len(texts), _WINDOW):
-            window = [prefix + t if prefix else t for t in texts[start : start + _WINDOW]]
-            ids = self._tokenizer.ids(window)
-            rows = []
-            for offset, tokens in enumerate(ids):
-                if tokens is None:
-                    raise InputError(f"{what} {start + offset} is not a valid string")
-                cut += len(tokens) > limit
-                rows.append(self._tokenizer.single.assemble(tokens[:limit]))
-            lengths = np.array([len(row[0]) for row in rows], dtype=np.int64)
-            for batch in token_batches(lengths, self._tokens_per_run):
-                feeds = padded(
-                    [rows[r] for r in batch], self._manifest.pad_token_id, self._max_length
-                )
-                vectors[start + batch] = self._session.run(["vectors"], feeds)[0]
-                done += len(batch)
-                if progress:
-                    progress(done, len(texts))
-        _check_finite(vectors, texts, what, f"the model {self.name}")
-        if cut:
-            self._count_truncated(cut)
-            logger.warning(
-                "%s cut %d of %d texts to %d tokens", self.name, cut, len(texts), self._max_length
-            )
-        return vectors
 
 
 class SentenceTransformerEncoder:
@@ -182,7 +119,7 @@ class SentenceTransformerEncoder:
             if progress:
                 progress(min(start + _WINDOW, len(texts)), len(texts))
         found = np.concatenate(parts)
-        _check_finite(found, texts, what, self._name)
+        check_finite(found, texts, what, self._name)
         return found
 
 
@@ -196,12 +133,3 @@ def _load_sentence_transformer(name: str, options: dict[str, Any]) -> Any:
     except Exception as error:
         first_line = (str(error).strip() or repr(error)).splitlines()[0]
         raise InputError(f"cannot load the encoder {name}: {first_line}") from error
-
-
-def _check_finite(vectors: FloatArray, texts: Sequence[str], what: str, who: str) -> None:
-    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(bad):
-        first = int(bad[0])
-        raise ScorerError(
-            f"{who} gave a vector that is not finite for {what} {first} {excerpt(texts[first])}"
-        )

@@ -1,0 +1,136 @@
+"""Train the models of docs/results.md on the `wordnet` data: a dual encoder, and [CLS]-CE and
+[EMB]-CE with dual-encoder, TF-IDF and random negatives. Resumable: run it again after a kill.
+
+    python benchmarks/train_wordnet.py --data wordnet --encoder MiniLM --work WORK [--only emb-de]
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from crossknn.training.run import RUN, train_cross_encoder, train_dual_encoder
+from crossknn.training.settings import (
+    CrossEncoderSettings,
+    DataSettings,
+    DualEncoderSettings,
+    NegativesSettings,
+    TrainingSettings,
+)
+
+MIN_MENTIONS = 200
+STEPS = 900  # with dual-encoder negatives; a third with the others
+HEADS = ("emb", "cls")
+KINDS = {"de": "dual-encoder", "tfidf": "tfidf", "random": "random"}
+MODELS = ("dual-encoder", *(f"{head}-{kind}" for kind in KINDS for head in HEADS))
+WINDOW = {"marked": True, "query_length": 32, "item_length": 48}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--encoder", required=True, help="all-MiniLM-L6-v2: a folder or hub name")
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--only", choices=MODELS, nargs="*", default=MODELS)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    for name in arguments.only:
+        folder = arguments.work / name
+        if (folder / "README.md").exists():
+            continue
+        if name == "dual-encoder":
+            train_dual_encoder(dual_encoder(arguments), folder, progress=line(name))
+            continue
+        head, kind = name.split("-")
+        share_mined(arguments.work, name, kind)
+        settings = cross_encoder(arguments, head, kind)
+        train_cross_encoder(settings, folder, progress=line(name))
+
+
+def dual_encoder(arguments: argparse.Namespace) -> DualEncoderSettings:
+    return DualEncoderSettings(
+        encoder=arguments.encoder,
+        data=DataSettings(folder=arguments.data, dev_queries=500),
+        model=WINDOW,
+        negatives=NegativesSettings(count=2, depth=16),
+        training=TrainingSettings(
+            steps=100,
+            epochs=1,
+            batch=64,
+            learning_rate=1e-4,
+            warmup=0.1,
+            evaluations=1,
+            threads=arguments.threads,
+        ),
+    )
+
+
+def cross_encoder(arguments: argparse.Namespace, head: str, kind: str) -> CrossEncoderSettings:
+    return CrossEncoderSettings(
+        encoder=arguments.encoder,
+        data=data(arguments.data, 8 * STEPS),
+        model={"head": head, "max_length": 80, "scale": 0.1 if head == "emb" else 1.0, **WINDOW},
+        negatives=NegativesSettings(
+            kind=KINDS[kind],
+            count=9,
+            depth=64,
+            encoder=str(arguments.work / "dual-encoder"),
+            dev_candidates=32,
+        ),
+        training=TrainingSettings(
+            steps=STEPS if kind == "de" else STEPS // 3,
+            epochs=1,
+            batch=8,
+            learning_rate=8e-5,
+            warmup=0.05,
+            evaluations=3,
+            threads=arguments.threads,
+        ),
+    )
+
+
+def data(folder: Path, train_queries: int) -> DataSettings:
+    """Train domains with enough mentions; their items are what mining has to encode."""
+    worlds = sorted((folder / "processed" / "train_worlds").glob("*_mentions.jsonl"))
+    counts = {path: sum(1 for _ in path.open(encoding="utf-8")) for path in worlds}
+    domains = [
+        path.name.removesuffix("_mentions.jsonl")
+        for path, count in counts.items()
+        if count >= MIN_MENTIONS
+    ]
+    return DataSettings(
+        folder=folder,
+        train_domains=tuple(domains),
+        train_queries=train_queries,
+        dev_queries=200,
+    )
+
+
+def share_mined(work: Path, name: str, kind: str) -> None:
+    """Both heads meet the same negatives and the same dev candidates: they are mined once."""
+    for other in MODELS[1:]:
+        for file, same in (("negatives.npy", other.endswith(f"-{kind}")), ("dev.npy", True)):
+            source, target = work / other / RUN / file, work / name / RUN / file
+            if same and source.exists() and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, target)
+
+
+def line(name: str, every: float = 30.0):
+    """A line on stderr now and then."""
+    began = said = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said > every or done == total:
+            said = time.monotonic()
+            print(f"{name}: {done} of {total}, {said - began:.0f} s", file=sys.stderr, flush=True)
+
+    return report
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The Hugging Face encoder inside every model here: opened, given marks, run, and saved.
+
+Axes: b rows, t tokens, d dimensions.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer
+from torch import Tensor
+
+from crossknn.data.marks import MARKS
+from crossknn.errors import InputError
+from crossknn.models.tokens import Row, padded
+
+MASKED = -1e9
+TOKENIZER = "tokenizer.json"
+
+
+def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tokenizer]:
+    """The encoder of a folder or hub name, without its pooler, and its fast tokenizer.
+
+    `marked` makes the three marks tokens of their own (`add_marks`). Raises InputError if nothing
+    can be loaded from there.
+    """
+    from transformers import AutoModel, AutoTokenizer
+
+    try:
+        encoder = AutoModel.from_pretrained(str(source), attn_implementation="sdpa")
+        tokenizer = AutoTokenizer.from_pretrained(str(source), use_fast=True).backend_tokenizer
+    except Exception as error:
+        first_line = (str(error).strip() or repr(error)).splitlines()[0]
+        raise InputError(f"cannot load an encoder from {source}: {first_line}") from error
+    if getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return encoder, add_marks(tokenizer, encoder) if marked else tokenizer
+
+
+def add_marks(tokenizer: Tokenizer, encoder: Any) -> Tokenizer:
+    """A tokenizer that reads `[Ms]`, `[Me]` and `[ENT]` as one token each.
+
+    They take the places of `[unused0]` to `[unused2]`, whose vectors the encoder has (ANNCUR,
+    A.2); where a vocabulary has none, they are new tokens and the encoder gets new vectors.
+    """
+    if all(tokenizer.token_to_id(mark) is not None for mark in MARKS):
+        return tokenizer
+    content = json.loads(tokenizer.to_str())
+    vocabulary = content["model"].get("vocab")
+    unused = [f"[unused{place}]" for place in range(len(MARKS))]
+    if isinstance(vocabulary, dict) and all(name in vocabulary for name in unused):
+        for mark, name in zip(MARKS, unused, strict=True):
+            vocabulary[mark] = vocabulary.pop(name)
+        content["added_tokens"] = [t for t in content["added_tokens"] if t["content"] not in unused]
+        tokenizer = Tokenizer.from_str(json.dumps(content))
+    tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in MARKS])
+    size = tokenizer.get_vocab_size()
+    if size > encoder.get_input_embeddings().num_embeddings:
+        encoder.resize_token_embeddings(size)
+    return tokenizer
+
+
+def states(
+    encoder: Any,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    token_type_ids: Tensor,
+    position_ids: Tensor | None = None,
+) -> Tensor:
+    """Contextual states of the last layer: (b, t) each -> (b, t, d) float32."""
+    arguments = {
+        "input_ids": input_ids,
+        "attention_mask": (1.0 - attention_mask[:, None, None, :].float()) * MASKED,
+    }
+    if int(getattr(encoder.config, "type_vocab_size", 0) or 0) > 1:
+        arguments["token_type_ids"] = token_type_ids
+    if position_ids is not None:
+        arguments["position_ids"] = position_ids
+    found: Tensor = encoder(**arguments).last_hidden_state.float()
+    return found
+
+
+def tensors(rows: list[Row], pad_token_id: int, max_length: int, device: Any) -> list[Tensor]:
+    """Rows (b) -> input ids, attention mask and token types (b, t) on `device`."""
+    arrays = padded(rows, pad_token_id, max_length)
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    return [torch.from_numpy(arrays[name]).to(device) for name in names]
+
+
+def position_limit(config: Any) -> int:
+    """The longest input in tokens that an encoder with this configuration has positions for."""
+    positions = int(getattr(config, "max_position_embeddings", 512) or 512)
+    return (
+        positions - 2 if config.model_type in ("roberta", "xlm-roberta", "camembert") else positions
+    )
+
+
+def save_backbone(encoder: Any, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write `config.json`, `model.safetensors` and the tokenizer's files."""
+    from transformers import PreTrainedTokenizerFast
+
+    encoder.save_pretrained(folder)
+    names = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
+    known = {
+        f"{name}_token": token
+        for name, token in names.items()
+        if tokenizer.token_to_id(token) is not None
+    }
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=position_limit(encoder.config), **known
+    )
+    fast.save_pretrained(folder)
+    tokenizer.save(str(folder / TOKENIZER), pretty=False)

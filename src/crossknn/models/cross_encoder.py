@@ -1,0 +1,205 @@
+"""[CLS] and [EMB] cross-encoders: an encoder that reads the pair, and a head that reads a score.
+
+- [CLS]-CE: a linear layer on the state of the first token (ANNCUR, Yadav et al. 2022, 2.1).
+- [EMB]-CE: the inner product of two contextual states of the joint input (ANNCUR, 2.6 and A.2). For
+  marked mentions the query's state is the mean of those of `[Ms]` and `[Me]`, the item's that of
+  `[ENT]`; for plain texts the query's is that of the first token, the item's that of the first
+  separator.
+
+Scores are raw logits. Axes: b pairs, t tokens, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+import torch
+from tokenizers import Tokenizer as FastTokenizer
+from torch import Tensor, nn
+
+from crossknn.errors import InputError
+from crossknn.models.backbone import open_backbone, position_limit, states, tensors
+from crossknn.models.saved import read_settings, write_model
+from crossknn.models.tokens import Encoding, Row, Tokenizer, Window
+
+SETTINGS = "cross_encoder.json"
+HeadKind = Literal["cls", "emb"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoderConfig:
+    """What a cross-encoder is, beside its weights.
+
+    head: "cls" or "emb". marked: whether mentions and titles are marked (`crossknn.data.marks`).
+    max_length, query_length, item_length: see `Window`. item_position: the position of the item's
+    first token if it is not the one after the query (128 in the published ZESHEL checkpoints,
+    whose queries were padded to it). scale: what [EMB] inner products are multiplied by. pooler:
+    whether a [CLS] head has a dense tanh layer before its linear one. dropout: before that one.
+    """
+
+    head: HeadKind = "emb"
+    marked: bool = False
+    max_length: int = 256
+    query_length: int | None = None
+    item_length: int | None = None
+    item_position: int | None = None
+    scale: float = 1.0
+    pooler: bool = True
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.head not in ("cls", "emb"):
+            raise InputError(f"head is {self.head!r}; it must be 'cls' or 'emb'")
+        if (self.query_length is None) != (self.item_length is None):
+            raise InputError("query_length and item_length come together, or neither")
+
+    @property
+    def window(self) -> Window:
+        return Window(
+            max_length=self.max_length,
+            query_length=self.query_length,
+            item_length=self.item_length,
+        )
+
+
+class ClsHead(nn.Module):  # type: ignore[misc]
+    """Linear layer on the first token's state, by default through a dense tanh layer."""
+
+    def __init__(self, dimensions: int, *, pooler: bool = True, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.dense = nn.Linear(dimensions, dimensions) if pooler else None
+        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(dimensions, 1)
+        nn.init.normal_(self.out.weight, std=0.02)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, states: Tensor, input_ids: Tensor) -> Tensor:
+        """(b, t, d) and (b, t) -> (b,)."""
+        first = states[:, 0]
+        if self.dense is not None:
+            first = torch.tanh(self.dense(first))
+        scores: Tensor = self.out(self.dropout(first)).squeeze(-1)
+        return scores
+
+
+class EmbHead(nn.Module):  # type: ignore[misc]
+    """Inner product of the query's and the item's state in the joint input (ANNCUR, 2.6)."""
+
+    def __init__(self, marks: Sequence[int], separator: int, scale: float = 1.0) -> None:
+        super().__init__()
+        self.marks = tuple(marks)
+        self.separator = separator
+        self.scale = scale
+
+    def forward(self, states: Tensor, input_ids: Tensor) -> Tensor:
+        """(b, t, d) and (b, t) -> (b,)."""
+        query, item = self.vectors(states, input_ids)
+        return (query * item).sum(-1) * self.scale
+
+    def vectors(self, states: Tensor, input_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """(b, t, d) and (b, t) -> the query's and the item's state, (b, d) each."""
+        if self.marks:
+            start, end, entity = (state_at(states, input_ids == mark) for mark in self.marks)
+            return (start + end) / 2, entity
+        return states[:, 0], state_at(states, input_ids == self.separator)
+
+
+def state_at(states: Tensor, where: Tensor) -> Tensor:
+    """The state of each row's first token that is marked: (b, t, d), (b, t) -> (b, d)."""
+    t = where.shape[1]
+    falling = torch.arange(t, 0, -1, device=where.device)
+    first = (where.long() * falling).argmax(1)
+    return states.gather(1, first[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)
+
+
+class CrossEncoderModel(nn.Module):  # type: ignore[misc]
+    """Scores of encoded pairs; see the module's docstring.
+
+    Build one with `new` from any encoder, or with `from_pretrained` from what `save_pretrained`
+    wrote.
+    """
+
+    def __init__(self, encoder: Any, tokenizer: FastTokenizer, config: CrossEncoderConfig) -> None:
+        super().__init__()
+        limit = position_limit(encoder.config)
+        if config.max_length > limit:
+            raise InputError(
+                f"max_length is {config.max_length}; the encoder has {limit} positions"
+            )
+        self.encoder = encoder
+        self.config = config
+        self.fast_tokenizer = tokenizer
+        self.tokenizer = Tokenizer(tokenizer)
+        self.encoding = Encoding(self.tokenizer, config.window)
+        if config.marked and not self.tokenizer.marks:
+            raise InputError("the tokenizer has no [Ms], [Me] and [ENT], which marked pairs need")
+        dimensions = int(encoder.config.hidden_size)
+        self.head: ClsHead | EmbHead
+        if config.head == "cls":
+            self.head = ClsHead(dimensions, pooler=config.pooler, dropout=config.dropout)
+        else:
+            marks = self.tokenizer.marks if config.marked else ()
+            self.head = EmbHead(marks, self.tokenizer.separator, config.scale)
+
+    @classmethod
+    def new(cls, source: str | Path, config: CrossEncoderConfig) -> Self:
+        """An untrained cross-encoder on the encoder of a folder or hub name."""
+        return cls(*open_backbone(source, marked=config.marked), config)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> Self:
+        """What `save_pretrained` wrote; InputError for anything else."""
+        folder = Path(folder)
+        known = {field.name for field in fields(CrossEncoderConfig)}
+        config = CrossEncoderConfig(**read_settings(folder / SETTINGS, "cross-encoder", known))
+        model = cls(*open_backbone(folder, marked=config.marked), config)
+        model.load_head(folder)
+        return model.eval()
+
+    def save_pretrained(self, folder: str | Path, card: str | None = None) -> Path:
+        """Write a Hugging Face folder: the encoder, the head, the settings, a model card."""
+        return write_model(
+            Path(folder),
+            encoders={"": (self.encoder, self.fast_tokenizer)},
+            head=self.head.state_dict(),
+            settings=SETTINGS,
+            content={"kind": "cross-encoder", **asdict(self.config)},
+            card=card,
+        )
+
+    def load_head(self, folder: Path) -> None:
+        """Take the head's weights from a folder; InputError names those that are missing."""
+        from crossknn.models.saved import read_head
+
+        read_head(self.head, folder)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """(b, t) three times -> raw scores (b,)."""
+        found = states(
+            self.encoder, input_ids, attention_mask, token_type_ids, self._positions(token_type_ids)
+        )
+        scores: Tensor = self.head(found, input_ids)
+        return scores
+
+    def score_rows(self, rows: Sequence[Row], device: Any = None) -> Tensor:
+        """Rows of pairs (b) -> raw scores (b,)."""
+        device = device or next(self.parameters()).device
+        padding = self.tokenizer.padding
+        return cast(Tensor, self(*tensors(list(rows), padding, self.config.max_length, device)))
+
+    def _positions(self, token_type_ids: Tensor) -> Tensor | None:
+        """Positions (b, t) if the item's first token has one of its own."""
+        start = self.config.item_position
+        if start is None:
+            return None
+        b, t = token_type_ids.shape
+        place = torch.arange(t, device=token_type_ids.device).expand(b, t)
+        # The item begins at the first token of type 1; padding, of type 0, is masked anyway.
+        is_item = (token_type_ids == 1).long()
+        before = (is_item.cumsum(1) == 0).long().sum(1, keepdim=True)
+        return torch.where(is_item == 1, place - before + start, place).clamp(
+            max=position_limit(self.encoder.config) - 1
+        )

@@ -1,0 +1,130 @@
+"""Cross-encoders and dual encoders trained here, in torch, on any device (extra `torch`)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from crossknn.models.cross_encoder import CrossEncoderModel
+from crossknn.models.dual_encoder import DualEncoderModel
+from crossknn.models.tokens import Row
+from crossknn.scorers._encoded import EncodedCrossEncoder, EncodedDualEncoder
+from crossknn.types import FloatArray
+
+M = TypeVar("M", CrossEncoderModel, DualEncoderModel)
+
+TOKENS_PER_RUN = {"cpu": 2048, "cuda": 65_536}
+
+
+class TorchCrossEncoder(EncodedCrossEncoder):
+    """Scores with a [CLS]-CE or [EMB]-CE: a model, or the folder `save_pretrained` wrote.
+
+    `device` is a GPU if there is one; `dtype` is "bfloat16" or "float32", by default float32 unless
+    the call stands in an autocast. On CPUs a model exported to ONNX is faster. One call at a time.
+    """
+
+    def __init__(
+        self,
+        model: CrossEncoderModel | str | Path,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        tokens_per_run: int | None = None,
+    ) -> None:
+        """Raises InputError if the folder holds no such model."""
+        name, self.model = _open(CrossEncoderModel, model, device)
+        self._dtype = dtype
+        super().__init__(name, self.model.encoding, tokens_per_run or _tokens(self.model))
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of weights, tokenizer and settings, and the precision."""
+        return f"cross-encoder:{weights_hash(self.model)}|{self._dtype or 'float32'}"
+
+    def _logits(self, rows: Sequence[Row]) -> FloatArray:
+        with _quiet(self.model, self._dtype):
+            found: FloatArray = self.model.score_rows(rows).float().cpu().numpy()
+        return found
+
+
+class TorchDualEncoder(EncodedDualEncoder):
+    """Encodes with a dual encoder: a model, or the folder `save_pretrained` wrote."""
+
+    def __init__(
+        self,
+        model: DualEncoderModel | str | Path,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        tokens_per_run: int | None = None,
+    ) -> None:
+        """Options as `TorchCrossEncoder`. Raises InputError if the folder holds no such model."""
+        name, self.model = _open(DualEncoderModel, model, device)
+        self._dtype = dtype
+        super().__init__(name, self.model.encoding, tokens_per_run or _tokens(self.model))
+
+    @property
+    def dimensions(self) -> int:
+        """d, the length of a vector."""
+        return self.model.dimensions
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of weights, tokenizer and settings, and the precision."""
+        return f"dual-encoder:{weights_hash(self.model)}|{self._dtype or 'float32'}"
+
+    def _vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray:
+        with _quiet(self.model, self._dtype):
+            found: FloatArray = self.model(list(rows), queries=queries).float().cpu().numpy()
+        return found
+
+
+def weights_hash(model: CrossEncoderModel | DualEncoderModel) -> str:
+    """Hash of every weight, the tokenizer and the settings."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    digest.update(model.fast_tokenizer.to_str().encode())
+    digest.update(repr(model.config).encode())
+    return digest.hexdigest()
+
+
+def _open(kind: type[M], model: M | str | Path, device: str | None) -> tuple[str, M]:
+    """A name and a model: one from a folder goes to the GPU if there is one; others stay."""
+    if not isinstance(model, (str, Path)):
+        return type(model).__name__, model if device is None else model.to(device)
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return Path(model).name, kind.from_pretrained(model).to(place)
+
+
+def _tokens(model: CrossEncoderModel | DualEncoderModel) -> int:
+    kind = next(model.parameters()).device.type
+    return TOKENS_PER_RUN.get(kind, TOKENS_PER_RUN["cuda"])
+
+
+class _quiet:  # noqa: N801
+    """No gradients, no dropout, and the precision asked for; the model's mode comes back."""
+
+    def __init__(self, model: Any, dtype: str | None) -> None:
+        self._model, self._was = model, model.training
+        place, wanted = next(model.parameters()).device.type, dtype == "bfloat16"
+        self._autocast = (
+            nullcontext() if dtype is None else torch.autocast(place, torch.bfloat16, wanted)
+        )
+        self._inference = torch.inference_mode()
+
+    def __enter__(self) -> None:
+        self._model.eval()
+        self._inference.__enter__()
+        self._autocast.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._autocast.__exit__(*error)
+        self._inference.__exit__(*error)
+        self._model.train(self._was)

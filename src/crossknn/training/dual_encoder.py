@@ -1,0 +1,126 @@
+"""Training dual encoders: in-batch and hard negatives, mined again every epoch (AXN, A.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossknn.data.labelled import Labelled
+from crossknn.first.vectors import VectorFirst
+from crossknn.models.dual_encoder import DualEncoderModel
+from crossknn.models.tokens import Row, token_batches
+from crossknn.scorers.torch import TorchDualEncoder
+from crossknn.training.corpora import TOKENS_PER_PASS, Corpora, checked_rows
+from crossknn.training.loop import Measures
+from crossknn.training.losses import in_batch_cross_entropy
+from crossknn.training.mined import kept
+from crossknn.training.negatives import candidates, nearest_wrong
+from crossknn.training.settings import NegativesSettings
+from crossknn.types import NO_ITEM, IntArray
+
+
+def vectors(model: DualEncoderModel, rows: Sequence[Row], *, queries: bool) -> Tensor:
+    """Vectors of rows (b, d), in passes of similar lengths, with gradients if they are on."""
+    lengths = np.array([len(row.ids) for row in rows])
+    batches = list(token_batches(lengths, TOKENS_PER_PASS))
+    found = torch.cat([model([rows[r] for r in batch], queries=queries) for batch in batches])
+    order = torch.from_numpy(np.argsort(np.concatenate(batches)))
+    return found[order.to(found.device)]
+
+
+class DualEncoderTask:
+    """In-batch softmax cross-entropy; every query brings its gold item and hard negatives.
+
+    `scale` multiplies inner products before the softmax (20 for unit vectors, 1 for others).
+    """
+
+    main = "mrr"
+
+    def __init__(
+        self,
+        model: DualEncoderModel,
+        train: Sequence[Labelled],
+        dev: Sequence[Labelled],
+        negatives: NegativesSettings,
+        *,
+        seed: int = 0,
+    ) -> None:
+        self.model = model
+        self.train = Corpora(train)
+        self.dev = Corpora(dev)
+        self._negatives = negatives
+        self._seed = seed
+        self._scale = 20.0 if model.config.normalize else 1.0
+        self._wrong: IntArray = np.empty((0, 0), dtype=np.int64)
+
+    @property
+    def n_queries(self) -> int:
+        return len(self.train)
+
+    def begin_epoch(self, epoch: int, folder: Path) -> None:
+        """Mine the epoch's hard negatives with the model as it is, once: they are kept on disk."""
+        self._wrong = kept(folder / f"negatives-{epoch}.npy", self._mine)
+
+    def count_cut(self) -> int:
+        """Train queries and items that are longer than their window."""
+        texts, train = self.model.encoding, self.train
+        rows = checked_rows(texts.texts(train.queries, queries=True))
+        rows += checked_rows(texts.texts(train.items, queries=False))
+        return sum(row.cut for row in rows)
+
+    def _mine(self) -> IntArray:
+        self.model.eval()
+        encoder = TorchDualEncoder(self.model)
+        kind, depth, skip = self._negatives.kind, self._negatives.depth, self._negatives.skip
+        return self.train.together(
+            [
+                nearest_wrong(part, kind, depth, seed=self._seed, skip=skip, encoder=encoder)
+                for part in self.train.parts
+            ]
+        )
+
+    def losses(self, rows: list[int], parts: int, epoch: int, step: int) -> Iterator[Tensor]:
+        """One pass per part; a part's negatives are the items of that part."""
+        for part in np.array_split(np.asarray(rows), parts):
+            yield self._loss(part.tolist(), epoch) * (len(part) / len(rows))
+
+    def _loss(self, rows: list[int], epoch: int) -> Tensor:
+        train = self.train
+        lists = train.lists(rows, self._wrong, self._negatives.count, self._seed + 1 + epoch)
+        items, columns = np.unique(lists[lists != NO_ITEM], return_inverse=True)
+        place = np.full(lists.shape, NO_ITEM)
+        place[lists != NO_ITEM] = columns
+        wrong = np.stack([~np.isin(items, train.positives[row]) for row in rows])
+        texts = self.model.encoding
+        left = checked_rows(texts.texts([train.queries[r] for r in rows], queries=True))
+        right = checked_rows(texts.texts([train.items[i] for i in items], queries=False))
+        scores = (
+            vectors(self.model, left, queries=True) @ vectors(self.model, right, queries=False).T
+        )
+        return in_batch_cross_entropy(
+            scores.float() * self._scale, torch.from_numpy(place[:, 0]), torch.from_numpy(wrong)
+        )
+
+    def describe(self, rows: list[int]) -> str:
+        return f"the queries {', '.join(self.train.ids[row] for row in rows[:8])}"
+
+    def evaluate(self) -> Measures:
+        """Over dev queries: accuracy, gold among the 64 nearest, mean reciprocal rank in them."""
+        encoder, ranks = TorchDualEncoder(self.model), []
+        for part in self.dev.parts:
+            items = encoder.encode_items(part.items.texts)
+            stage = VectorFirst(items, lambda queries: encoder.encode_queries(queries.texts))
+            found = candidates(part, stage, 64)
+            for top, positives in zip(found, part.positives, strict=True):
+                right = np.flatnonzero(np.isin(top, positives))
+                ranks.append(right[0] + 1 if len(right) else np.inf)
+        rank = np.array(ranks)
+        return {
+            "mrr": float((1 / rank).mean()),
+            "accuracy": float((rank == 1).mean()),
+            "at_64": float(np.isfinite(rank).mean()),
+        }

@@ -1,0 +1,360 @@
+"""The training loop: one for all models. Resumable, deterministic, and safe to kill.
+
+Everything random in step s depends on the seed and s alone, and a checkpoint holds the weights and
+the optimizer's moments, so that a run that was killed and run again ends with the same weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from crossknn.errors import CrossknnError, InputError
+from crossknn.training.settings import TrainingSettings
+from crossknn.types import Progress
+
+BEST, LAST, LOG = "best.safetensors", "last.safetensors", "log.jsonl"
+_SECONDS_BETWEEN_CHECKPOINTS = 60.0
+_STEPS_BETWEEN_LINES = 10
+
+Measures: TypeAlias = dict[str, float]
+
+
+class TrainingError(CrossknnError):
+    """The loss is no number any more; the best checkpoint so far is kept."""
+
+
+class Task(Protocol):
+    """What is trained. `main` names the measure by which checkpoints are compared (higher wins)."""
+
+    main: str
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def n_queries(self) -> int: ...
+
+    def begin_epoch(self, epoch: int, folder: Path) -> None:
+        """Called before an epoch's first step, and again when a run is resumed inside it."""
+        ...
+
+    def losses(self, rows: list[int], parts: int, epoch: int, step: int) -> Iterator[Tensor]:
+        """The loss of the queries `rows` (b,) in `parts` passes, whose sum is the step's loss."""
+        ...
+
+    def describe(self, rows: list[int]) -> str:
+        """What a batch holds, for messages."""
+        ...
+
+    def evaluate(self) -> Measures: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """What a run came to: steps done, the best dev measures and their step, seconds of this run."""
+
+    steps: int
+    best: Measures
+    best_step: int
+    seconds: float
+
+
+def total_steps(n_queries: int, settings: TrainingSettings) -> int:
+    """Steps of a whole run."""
+    return settings.steps or settings.epochs * _per_epoch(n_queries, settings)
+
+
+def fit(
+    task: Task,
+    settings: TrainingSettings,
+    folder: Path,
+    *,
+    progress: Progress | None = None,
+    stop_after: int | None = None,
+) -> Fitted:
+    """Train until the last step, from the last checkpoint in `folder` if there is one.
+
+    Leaves the best weights in the model. `stop_after` ends this run early, after so many steps
+    of it. Raises TrainingError, naming the batch, if the loss is NaN or infinite.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    model, began = task.model, time.perf_counter()
+    per_epoch = _per_epoch(task.n_queries, settings)
+    total = total_steps(task.n_queries, settings)
+    every = max(1, per_epoch // settings.evaluations)
+    optimizer = _optimizer(model, settings)
+    state = _load(folder, task.main, model, optimizer, _signature(task, settings))
+    log = _Log(folder / LOG, state.step)
+    autocast = autocast_of(model, settings)
+    saved = time.monotonic()
+    recent: list[float] = []
+    epoch_begun = -1
+    last = total if stop_after is None else min(total, state.step + stop_after)
+    for step in range(state.step, last):
+        epoch = step // per_epoch
+        if epoch != epoch_begun:
+            with autocast():
+                task.begin_epoch(epoch, folder)
+            epoch_begun = epoch
+        rate = settings.learning_rate * schedule(step, total, settings.warmup)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        try:
+            recent.append(_step(task, settings, optimizer, autocast, epoch, step))
+        except TrainingError as error:
+            kept = f"the best checkpoint is kept in {folder / BEST}"
+            nothing = "there is no checkpoint yet"
+            raise TrainingError(f"{error}; {kept if state.best else nothing}") from None
+        state.step = step + 1
+        if state.step % _STEPS_BETWEEN_LINES == 0 or state.step == total:
+            log(step=state.step, loss=sum(recent) / len(recent), learning_rate=rate)
+            recent.clear()
+        if state.step % every == 0 or state.step == total:
+            state.consider(evaluate(task, autocast), folder, model, log)
+        if progress:
+            progress(state.step, total)
+        if time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS or state.step in (last, total):
+            _save(folder, model, optimizer, state, _signature(task, settings))
+            saved = time.monotonic()
+    load_best(folder, model)
+    seconds = time.perf_counter() - began
+    return Fitted(steps=state.step, best=state.best, best_step=state.best_step, seconds=seconds)
+
+
+def _step(
+    task: Task,
+    settings: TrainingSettings,
+    optimizer: torch.optim.AdamW,
+    autocast: Callable[[], AbstractContextManager[Any]],
+    epoch: int,
+    step: int,
+) -> float:
+    """One step of the optimizer; the loss. TrainingError, before any weight moves, if it is NaN."""
+    rows = batch_rows(task.n_queries, settings, step)
+    torch.manual_seed(settings.seed * 1_000_003 + step)
+    task.model.train()
+    optimizer.zero_grad(set_to_none=True)
+    value = 0.0
+    with autocast():
+        for loss in task.losses(rows, settings.accumulate, epoch, step):
+            value += float(loss.detach())
+            loss.backward()
+    norm = float(nn.utils.clip_grad_norm_(task.model.parameters(), settings.clip))
+    if not (math.isfinite(value) and math.isfinite(norm)):
+        raise TrainingError(
+            f"the loss of step {step} is not a number, in the batch of {task.describe(rows)}: "
+            "train with a lower learning_rate, or in float32"
+        )
+    optimizer.step()
+    return value
+
+
+def schedule(step: int, total: int, warmup: float) -> float:
+    """The share of the learning rate at a step: a linear rise, then a linear fall to zero."""
+    rise = max(1, round(total * warmup))
+    return min((step + 1) / rise, (total - step) / max(1, total - rise))
+
+
+def batch_rows(n_queries: int, settings: TrainingSettings, step: int) -> list[int]:
+    """Queries of a step: a random order per epoch, cut into batches; the seed decides."""
+    per_epoch = _per_epoch(n_queries, settings)
+    epoch, place = divmod(step, per_epoch)
+    generator = torch.Generator().manual_seed(settings.seed * 7_919 + epoch)
+    order = torch.randperm(n_queries, generator=generator)
+    found: list[int] = order[place * settings.batch : (place + 1) * settings.batch].tolist()
+    return found
+
+
+def evaluate(task: Task, autocast: Callable[[], AbstractContextManager[Any]]) -> Measures:
+    """The task's dev measures, without dropout and gradients."""
+    task.model.eval()
+    with torch.inference_mode(), autocast():
+        return task.evaluate()
+
+
+def autocast_of(
+    model: nn.Module, settings: TrainingSettings
+) -> Callable[[], AbstractContextManager[Any]]:
+    """The arithmetic of a run: bfloat16 where asked for, or where the hardware computes in it."""
+    device = next(model.parameters()).device.type
+    if not uses_bfloat16(model, settings):
+        return nullcontext
+    return lambda: torch.autocast(device, dtype=torch.bfloat16)
+
+
+def uses_bfloat16(model: nn.Module, settings: TrainingSettings) -> bool:
+    """Whether a run computes in bfloat16."""
+    if settings.precision != "auto":
+        return settings.precision == "bfloat16"
+    return _has_bfloat16(next(model.parameters()).device.type)
+
+
+def time_steps(task: Task, settings: TrainingSettings, steps: int) -> float:
+    """Seconds of one step, the mean of `steps` real ones after a first; weights are spoiled."""
+    optimizer, autocast = _optimizer(task.model, settings), autocast_of(task.model, settings)
+    began = 0.0
+    with TemporaryDirectory() as folder:
+        task.begin_epoch(0, Path(folder))
+    for step in range(steps + 1):
+        _step(task, settings, optimizer, autocast, 0, step)
+        if not step:
+            began = time.perf_counter()
+    return (time.perf_counter() - began) / steps
+
+
+def load_best(folder: Path, model: nn.Module) -> None:
+    """The best checkpoint's weights, if there is one."""
+    if (folder / BEST).exists():
+        with safe_open(folder / BEST, "pt") as file:
+            _put(model, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, each once even where modules share it."""
+    return {n: t.detach() for n, t in (*model.named_parameters(), *model.named_buffers())}
+
+
+@dataclass
+class _State:
+    step: int
+    best: Measures
+    best_step: int
+    main: str
+
+    def consider(
+        self, measures: Measures, folder: Path, model: nn.Module, log: Callable[..., None]
+    ) -> None:
+        """Keep the weights if they are the best so far on dev."""
+        log(step=self.step, dev=measures)
+        if not self.best or measures[self.main] > self.best[self.main]:
+            self.best, self.best_step = measures, self.step
+            _write(folder / BEST, weights(model), {})
+
+
+class _Log:
+    """JSON lines; those of steps after the checkpoint that a run resumes from are dropped."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        whole = [line for line in lines if line.startswith("{") and line.endswith("}")]
+        kept = [line for line in whole if json.loads(line)["step"] <= step]
+        path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        self._path, self._began = path, time.perf_counter()
+
+    def __call__(self, **values: Any) -> None:
+        values["seconds"] = round(time.perf_counter() - self._began, 2)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+
+def _per_epoch(n_queries: int, settings: TrainingSettings) -> int:
+    if n_queries < settings.batch:
+        raise InputError(
+            f"there are {n_queries} train queries, fewer than one batch of {settings.batch}"
+        )
+    return n_queries // settings.batch
+
+
+def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    plain = [parameter for parameter in trained if parameter.ndim < 2]
+    decayed = [parameter for parameter in trained if parameter.ndim >= 2]
+    return torch.optim.AdamW(
+        [{"params": decayed}, {"params": plain, "weight_decay": 0.0}],
+        lr=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+    )
+
+
+def _signature(task: Task, settings: TrainingSettings) -> str:
+    """What a checkpoint must agree with to be resumed."""
+    shape = {name: list(p.shape) for name, p in task.model.named_parameters()}
+    kept = {
+        name: getattr(settings, name)
+        for name in ("epochs", "steps", "batch", "learning_rate", "warmup", "weight_decay", "seed")
+    }
+    text = json.dumps([shape, kept, task.n_queries], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _save(
+    folder: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: _State, signature: str
+) -> None:
+    tensors = {f"model.{name}": value for name, value in weights(model).items()}
+    for name, parameter in model.named_parameters():
+        moments = optimizer.state.get(parameter, {})
+        for key in ("exp_avg", "exp_avg_sq", "step"):
+            if key in moments:
+                tensors[f"{key}.{name}"] = moments[key]
+    about = {
+        "step": state.step,
+        "best": state.best,
+        "best_step": state.best_step,
+        "signature": signature,
+    }
+    _write(folder / LAST, tensors, {"state": json.dumps(about)})
+
+
+def _load(
+    folder: Path, main: str, model: nn.Module, optimizer: torch.optim.AdamW, signature: str
+) -> _State:
+    path = folder / LAST
+    if not path.exists():
+        return _State(0, {}, 0, main)
+    with safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["state"])
+        if about["signature"] != signature:
+            raise InputError(
+                f"{folder} holds a run with other settings, data or model: train into another "
+                f"folder, or remove {path}"
+            )
+        names = set(file.keys())
+        _put(model, {n[6:]: file.get_tensor(n) for n in names if n.startswith("model.")})
+        for name, parameter in model.named_parameters():
+            if f"exp_avg.{name}" in names:
+                optimizer.state[parameter] = {
+                    key: file.get_tensor(f"{key}.{name}").to(
+                        parameter.device if key != "step" else "cpu"
+                    )
+                    for key in ("exp_avg", "exp_avg_sq", "step")
+                }
+    return _State(about["step"], about["best"], about["best_step"], main)
+
+
+def _put(model: nn.Module, values: dict[str, Tensor]) -> None:
+    for name, tensor in weights(model).items():
+        tensor.copy_(values[name])
+
+
+def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """All or nothing: a full disk or a kill leaves the file that was there."""
+    part = path.with_suffix(".part")
+    try:
+        save_file({name: value.contiguous() for name, value in tensors.items()}, part, metadata)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _has_bfloat16(device: str) -> bool:
+    """Whether the device multiplies bfloat16 matrices faster than float32 ones."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported()
+    flags = Path("/proc/cpuinfo")
+    text = flags.read_text(encoding="utf-8") if device == "cpu" and flags.is_file() else ""
+    return "avx512_bf16" in text or "amx_bf16" in text

@@ -1,0 +1,101 @@
+"""Wrong items that look right: random, by TF-IDF, or by a dual encoder (ANNCUR, 3.1 and A.1)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crossknn.data.labelled import Labelled
+from crossknn.data.marks import unmarked
+from crossknn.errors import InputError
+from crossknn.first.base import FirstStage
+from crossknn.first.tfidf import TfIdf
+from crossknn.first.vectors import VectorFirst
+from crossknn.scorers.encoder import Encoder
+from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Progress, Queries
+
+_AT_ONCE = 256
+
+
+def nearest_wrong(
+    corpus: Labelled,
+    kind: str,
+    depth: int,
+    *,
+    seed: int = 0,
+    skip: int = 0,
+    encoder: Encoder | None = None,
+    progress: Progress | None = None,
+) -> IntArray:
+    """Wrong items of each query, nearest first: (m, depth), `NO_ITEM` where a corpus ends.
+
+    kind: "random" (in no order), "tfidf", or "dual-encoder" with `encoder`. The first `skip` are
+    left out.
+    """
+    if kind == "random":
+        return _random(corpus, depth, seed)
+    found = candidates(
+        corpus, stage_of(corpus, kind, encoder), depth + skip + _most_positives(corpus), progress
+    )
+    wrong = np.full((len(corpus), depth), NO_ITEM, dtype=np.int64)
+    for row, (items, positives) in enumerate(zip(found, corpus.positives, strict=True)):
+        kept = items[~np.isin(items, positives) & (items != NO_ITEM)][skip : skip + depth]
+        wrong[row, : len(kept)] = kept
+    return wrong
+
+
+def candidates(
+    corpus: Labelled, stage: FirstStage, count: int, progress: Progress | None = None
+) -> IntArray:
+    """The `count` nearest items of each query, right ones included: (m, count)."""
+    found = np.full((len(corpus), count), NO_ITEM, dtype=np.int64)
+    for start in range(0, len(corpus), _AT_ONCE):
+        texts = corpus.queries.texts[start : start + _AT_ONCE]
+        top = stage.top(Queries(texts), count).items
+        found[start : start + len(texts), : top.shape[1]] = top
+        if progress:
+            progress(start + len(texts), len(corpus))
+    return found
+
+
+def stage_of(corpus: Labelled, kind: str, encoder: Encoder | None = None) -> FirstStage:
+    """TF-IDF or a dual encoder over the corpus, as a first stage that reads its queries."""
+    if kind == "tfidf":
+        return _Unmarked(TfIdf.fit([unmarked(text) for text in corpus.items.texts]))
+    if encoder is None:
+        raise InputError(
+            "negatives of kind 'dual-encoder' need one: set negatives.encoder to its folder"
+        )
+    items = encoder.encode_items(corpus.items.texts)
+    return VectorFirst(items, lambda queries: encoder.encode_queries(queries.texts))
+
+
+class _Unmarked:
+    """A first stage of words, which reads marked queries without their marks."""
+
+    def __init__(self, inner: FirstStage) -> None:
+        self._inner = inner
+
+    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
+        return self._inner.top(Queries([unmarked(text) for text in queries.texts]), count, allowed)
+
+    def scores(self, queries: Queries) -> FloatArray:
+        return self._inner.scores(Queries([unmarked(text) for text in queries.texts]))
+
+
+def _random(corpus: Labelled, depth: int, seed: int) -> IntArray:
+    n = len(corpus.items)
+    wrong = np.full((len(corpus), depth), NO_ITEM, dtype=np.int64)
+    for row, positives in enumerate(corpus.positives):
+        generator = np.random.default_rng([seed, row])
+        drawn = generator.permutation(n) if n < 4 * depth else _distinct(generator, n, 2 * depth)
+        kept = drawn[~np.isin(drawn, positives)][:depth]
+        wrong[row, : len(kept)] = kept
+    return wrong
+
+
+def _distinct(generator: np.random.Generator, n: int, count: int) -> IntArray:
+    return generator.choice(n, size=count, replace=False, shuffle=True)
+
+
+def _most_positives(corpus: Labelled) -> int:
+    return max(len(positives) for positives in corpus.positives)

@@ -1,0 +1,189 @@
+"""From settings to a trained model in a folder."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from crossknn.data.labelled import Labelled, read_labelled
+from crossknn.errors import InputError, nearest
+from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
+from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
+from crossknn.scorers.cross_encoder import DualEncoder
+from crossknn.training import cards, loop
+from crossknn.training.cross_encoder import CrossEncoderTask
+from crossknn.training.dual_encoder import DualEncoderTask
+from crossknn.training.settings import (
+    CrossEncoderSettings,
+    DataSettings,
+    DualEncoderSettings,
+    TrainingSettings,
+)
+from crossknn.types import Progress
+
+C = TypeVar("C")
+RUN = "run"
+"""The subfolder of checkpoints, mined negatives and the log."""
+
+SETTINGS = "settings.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a run would take, from a few of its steps: time, memory, and what it would do."""
+
+    steps: int
+    train_queries: int
+    dev_queries: int
+    seconds_per_step: float
+    hours: float
+    gigabytes: float
+    precision: str
+    longer_than_the_window: int
+
+
+def train_cross_encoder(
+    settings: CrossEncoderSettings, folder: Path, *, progress: Progress | None = None
+) -> loop.Fitted:
+    """Train by `settings` and leave the best checkpoint in `folder`, resuming what is there.
+
+    Raises InputError for unusable data or settings, TrainingError if the loss is no number.
+    """
+    task = _cross_encoder_task(settings)
+    return _run(task, task.model, settings, folder, progress)
+
+
+def train_dual_encoder(
+    settings: DualEncoderSettings, folder: Path, *, progress: Progress | None = None
+) -> loop.Fitted:
+    """Train by `settings` and leave the best checkpoint in `folder`; see `train_cross_encoder`."""
+    task = _dual_encoder_task(settings)
+    return _run(task, task.model, settings, folder, progress)
+
+
+def estimate(settings: CrossEncoderSettings | DualEncoderSettings, steps: int = 3) -> Estimate:
+    """Time and memory of a run, from `steps` real steps on random negatives; nothing is kept.
+
+    Evaluations and the mining of negatives come on top.
+    """
+    easy = replace(settings, negatives=replace(settings.negatives, kind="random", encoder=None))
+    task: CrossEncoderTask | DualEncoderTask
+    if isinstance(easy, CrossEncoderSettings):
+        task = _cross_encoder_task(easy)
+    else:
+        task = _dual_encoder_task(easy)
+    training = settings.training
+    seconds = loop.time_steps(task, training, steps)
+    total = loop.total_steps(task.n_queries, training)
+    bfloat16 = loop.uses_bfloat16(task.model, training)
+    return Estimate(
+        steps=total,
+        train_queries=task.n_queries,
+        dev_queries=len(task.dev),
+        seconds_per_step=round(seconds, 3),
+        hours=round(seconds * total / 3600, 2),
+        gigabytes=round(_peak_memory(task.model) / 2**30, 2),
+        precision="bfloat16" if bfloat16 else "float32",
+        longer_than_the_window=task.count_cut(),
+    )
+
+
+def read_corpora(data: DataSettings, seed: int) -> tuple[list[Labelled], list[Labelled]]:
+    """The train and dev corpora of the settings; InputError if they share a query."""
+    train = read_labelled(data.folder, data.train, data.train_domains)
+    dev = read_labelled(data.folder, data.dev, data.dev_domains)
+    train, dev = _sampled(train, data.train_queries, seed), _sampled(dev, data.dev_queries, seed)
+    known = {(part.name, query) for part in train for query in part.queries.ids}
+    for part in dev:
+        for query in part.queries.ids:
+            if (part.name, query) in known:
+                raise InputError(f"the query {query!r} of {part.name} is in train and in dev")
+    return train, dev
+
+
+def _sampled(parts: list[Labelled], count: int | None, seed: int) -> list[Labelled]:
+    """`count` queries over all parts, in proportion to their sizes."""
+    total = sum(len(part) for part in parts)
+    if count is None or count >= total:
+        return parts
+    sizes = [max(1, round(count * len(part) / total)) for part in parts]
+    return [part.sample(size, seed) for part, size in zip(parts, sizes, strict=True)]
+
+
+def _cross_encoder_task(settings: CrossEncoderSettings) -> CrossEncoderTask:
+    train, dev = read_corpora(settings.data, settings.training.seed)
+    device = _start(settings.training)
+    config = _config(CrossEncoderConfig, settings.model)
+    source = settings.negatives.encoder
+    return CrossEncoderTask(
+        CrossEncoderModel.new(settings.encoder, config).to(device),
+        train,
+        dev,
+        settings.negatives,
+        encoder=None if source is None else lambda: DualEncoder(source),
+        seed=settings.training.seed,
+    )
+
+
+def _dual_encoder_task(settings: DualEncoderSettings) -> DualEncoderTask:
+    train, dev = read_corpora(settings.data, settings.training.seed)
+    device = _start(settings.training)
+    config = _config(DualEncoderConfig, settings.model)
+    model = DualEncoderModel.new(settings.encoder, config).to(device)
+    return DualEncoderTask(model, train, dev, settings.negatives, seed=settings.training.seed)
+
+
+def _run(
+    task: Any,
+    model: CrossEncoderModel | DualEncoderModel,
+    settings: CrossEncoderSettings | DualEncoderSettings,
+    folder: Path,
+    progress: Progress | None,
+) -> loop.Fitted:
+    began = time.strftime("%Y-%m-%d")
+    fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
+    text = json.dumps(asdict(settings), indent=2, default=str) + "\n"
+    (folder / RUN / SETTINGS).write_text(text, encoding="utf-8")
+    model.cpu().save_pretrained(folder, cards.model_card(settings, fitted, model, began))
+    return fitted
+
+
+def _start(training: TrainingSettings) -> torch.device:
+    torch.manual_seed(training.seed)
+    if training.threads is not None:
+        torch.set_num_threads(training.threads)
+    wanted = training.device
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.empty(0, device=wanted).device
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"training: the device {wanted!r} cannot be used: {error}") from error
+
+
+def _config(kind: type[C], given: Mapping[str, Any]) -> C:
+    known = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
+    for name in given:
+        if name not in known:
+            raise InputError(f"model: there is no setting {name!r} ({nearest(name, known)})")
+    try:
+        return kind(**given)
+    except TypeError as error:
+        raise InputError(f"model: {error}") from None
+
+
+def _peak_memory(model: torch.nn.Module) -> int:
+    """Bytes this process has held at most, on the model's device."""
+    device = next(model.parameters()).device
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

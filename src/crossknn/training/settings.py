@@ -1,0 +1,191 @@
+"""The settings of a training run: frozen values, read from a TOML file with every name checked."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from crossknn.errors import InputError, nearest
+
+T = TypeVar("T")
+NegativesKind = Literal["random", "tfidf", "dual-encoder"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """What to train on: folders that `read_labelled` takes.
+
+    folder: relative to the settings file. train, dev: splits. train_domains, dev_domains: of a
+    ZESHEL folder, in place of the splits. train_queries, dev_queries: a random sample of so many.
+    """
+
+    folder: Path
+    train: str = "train"
+    dev: str = "valid"
+    train_domains: tuple[str, ...] | None = None
+    dev_domains: tuple[str, ...] | None = None
+    train_queries: int | None = None
+    dev_queries: int | None = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class NegativesSettings:
+    """Where wrong items come from.
+
+    kind: "random", "tfidf" or "dual-encoder". count: per query in a step (63 in ANNCUR, A.1).
+    depth: how many of the nearest wrong items they are drawn from. encoder: the dual encoder that
+    ranks them (a folder, a hub name or "bundled"); training a dual encoder, its own is used. skip:
+    leave out so many of the nearest, where labels are incomplete. dev_candidates: how many items
+    (from the dual encoder, or from TF-IDF if there is none) a checkpoint ranks for each dev query.
+    """
+
+    kind: NegativesKind = "dual-encoder"
+    count: int = 63
+    depth: int = 64
+    skip: int = 0
+    encoder: str | None = None
+    dev_candidates: int = 64
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.depth < self.count:
+            raise InputError(
+                f"negatives: count is {self.count} and depth {self.depth}; count must be 1 or "
+                "more, and depth at least count"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """How to descend.
+
+    epochs, or steps if given. batch: queries in a step. accumulate: passes a step is split into.
+    learning_rate rises over the first `warmup` share of the steps and falls to zero. evaluations:
+    per epoch; the checkpoint best on dev is kept. precision: "auto" is bfloat16 where the hardware
+    computes in it. threads: of the CPU (all by default). device: "auto" is a GPU if there is one.
+    """
+
+    epochs: int = 4
+    steps: int | None = None
+    batch: int = 4
+    accumulate: int = 1
+    learning_rate: float = 1e-5
+    warmup: float = 0.01
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    evaluations: int = 5
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: str = "auto"
+    threads: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "accumulate", "evaluations"):
+            if getattr(self, name) < 1:
+                raise InputError(f"training: {name} is {getattr(self, name)}; it must be 1 or more")
+        if self.batch % self.accumulate:
+            raise InputError(
+                f"training: accumulate is {self.accumulate}, which does not divide the batch of "
+                f"{self.batch}"
+            )
+        if not 0 <= self.warmup < 1 or self.learning_rate <= 0:
+            raise InputError(
+                "training: warmup must be from 0 to below 1, and learning_rate above 0"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoderSettings:
+    """Training a cross-encoder. `encoder` is what to start from, `model` what to build on it."""
+
+    encoder: str
+    data: DataSettings
+    model: Mapping[str, Any] = field(default_factory=dict)
+    negatives: NegativesSettings = NegativesSettings()
+    training: TrainingSettings = TrainingSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualEncoderSettings:
+    """Training a dual encoder. `encoder` is what to start from, `model` what to build on it."""
+
+    encoder: str
+    data: DataSettings
+    model: Mapping[str, Any] = field(default_factory=dict)
+    negatives: NegativesSettings = NegativesSettings(count=1, depth=16)
+    training: TrainingSettings = TrainingSettings(batch=8)
+
+
+def read_settings(path: str | Path, kind: type[T]) -> T:
+    """Settings of `kind` from a TOML file, sections as fields, folders relative to the file.
+
+    Raises InputError naming the file and the setting for what is unknown, missing or of another
+    type.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"there is no settings file {path}")
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a TOML file: {error}") from None
+    return as_settings(content, kind, path)
+
+
+def as_settings(content: Mapping[str, Any], kind: type[T], path: Path) -> T:
+    """A mapping as settings of `kind`; `path` is where it came from."""
+    known = {entry.name: entry for entry in fields(kind)}  # type: ignore[arg-type]
+    types = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for name, value in content.items():
+        if name not in known:
+            raise InputError(f"{path}: there is no setting {name!r} ({nearest(name, known)})")
+        values[name] = _value(value, types[name], name, path)
+    try:
+        return kind(**values)
+    except TypeError:
+        absent = [n for n in known if n not in values and _required(known[n])]
+        raise InputError(f"{path}: the setting {absent[0]!r} is missing") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _required(entry: Any) -> bool:
+    from dataclasses import MISSING
+
+    return entry.default is MISSING and entry.default_factory is MISSING
+
+
+def _value(value: Any, wanted: Any, name: str, path: Path) -> Any:
+    if is_dataclass(wanted):
+        if not isinstance(value, dict):
+            raise InputError(f"{path}: {name} must be a section, [{name}]")
+        return as_settings(value, wanted, path)  # type: ignore[arg-type]
+    options = get_args(wanted) if get_origin(wanted) in (UnionType,) else (wanted,)
+    for option in options:
+        if option is Path and isinstance(value, str):
+            return (path.parent / Path(value).expanduser()).resolve()
+        if get_origin(option) is Literal:
+            if value in get_args(option):
+                return value
+            raise InputError(
+                f"{path}: {name} is {value!r} ({nearest(str(value), get_args(option))})"
+            )
+        if get_origin(option) is tuple and isinstance(value, list):
+            return tuple(str(entry) for entry in value)
+        if get_origin(option) is not None:
+            if isinstance(value, dict):
+                return value
+        elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        elif option is not type(None) and type(value) is option:
+            return value
+    raise InputError(f"{path}: {name} is {value!r}, which is not {_spelled(wanted)}")
+
+
+def _spelled(wanted: Any) -> str:
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    return names.get(wanted, str(wanted).replace("pathlib.", "").replace(" | None", ""))

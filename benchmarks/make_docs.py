@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import wordnet_tables
+
 from crossknn.evaluation.replay import RecallRow
 from crossknn.plots import recall_against_cost
 
@@ -161,7 +163,7 @@ def models_section(found: dict) -> list[str]:
         "",
         "nDCG@10 (how often a relevant item comes first, in brackets); the cross-encoder reranks the",
         "hybrid's first 100. The gain is over the better of BM25 and the dual encoder, with a paired 95%",
-        "bootstrap interval over queries. Made by `training/evaluate.py`.",
+        "bootstrap interval over queries. Made by `recipes/bundled/evaluate.py`.",
         "",
     ]
     who = ("bm25", "dual encoder", "hybrid", "cross-encoder")
@@ -252,6 +254,7 @@ def main() -> None:
         ("replay", replay_section),
         ("demo", demo_section),
         ("bundled_models", models_section),
+        ("wordnet_models", wordnet_tables.section),
     ]
     speed = [("overhead", overhead_section), ("scorer_speed", speed_section)]
     (ROOT / "docs" / "results.md").write_text(page("Results", intro, results))

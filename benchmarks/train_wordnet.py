@@ -22,7 +22,8 @@ from crossknn.training.settings import (
 )
 
 MIN_MENTIONS = 200
-STEPS = 900  # with dual-encoder negatives; a third with the others
+STEPS = 700  # with dual-encoder negatives; a third with the others
+QUERIES = 7200
 HEADS = ("emb", "cls")
 KINDS = {"de": "dual-encoder", "tfidf": "tfidf", "random": "random"}
 MODELS = ("dual-encoder", *(f"{head}-{kind}" for kind in KINDS for head in HEADS))
@@ -69,9 +70,10 @@ def dual_encoder(arguments: argparse.Namespace) -> DualEncoderSettings:
 
 
 def cross_encoder(arguments: argparse.Namespace, head: str, kind: str) -> CrossEncoderSettings:
+    """Both heads start from the trained dual encoder, which knows the marks and the task."""
     return CrossEncoderSettings(
-        encoder=arguments.encoder,
-        data=data(arguments.data, 8 * STEPS),
+        encoder=str(arguments.work / "dual-encoder"),
+        data=data(arguments.data, QUERIES),
         model={"head": head, "max_length": 80, "scale": 0.1 if head == "emb" else 1.0, **WINDOW},
         negatives=NegativesSettings(
             kind=KINDS[kind],

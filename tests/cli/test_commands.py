@@ -207,6 +207,15 @@ def test_lists_of_candidates(folder, capsys):
 def test_help_and_version(capsys):
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("crossknn 0.")
-    for command in ("index", "search", "compare", "replay", "estimate", "demo"):
+    for command in (
+        "index",
+        "search",
+        "compare",
+        "replay",
+        "scores",
+        "analyze",
+        "estimate",
+        "demo",
+    ):
         assert run([command, "--help"]) == 0
         assert "--" in capsys.readouterr().out

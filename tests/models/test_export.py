@@ -76,7 +76,7 @@ def test_a_cross_encoder_scores_as_in_torch(tmp_path, precision, tolerance) -> N
 
 def test_a_dual_encoder_is_pooled_and_normalised_in_the_graph(tmp_path) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
-    from crossknn.scorers.encoder import OnnxDualEncoder
+    from crossknn.scorers.onnx import OnnxDualEncoder
 
     save(tmp_path / "hf", "BertModel")
     model = sentence_transformers.SentenceTransformer(str(tmp_path / "hf"), device="cpu")

@@ -1,5 +1,7 @@
 """What users call a model, and what opening one costs."""
 
+import json
+import struct
 import subprocess
 import sys
 
@@ -54,6 +56,154 @@ def test_a_file_is_no_folder(tmp_path):
         CrossEncoder(tmp_path / "model.onnx")
 
 
+@pytest.mark.parametrize("name", ["best.ckpt", "pytorch_model.bin", "model.torch"])
+def test_a_checkpoint_is_made_a_folder_first(tmp_path, name):
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(InputError, match=r"is a file.*; a checkpoint is .* crossknn convert CHECK"):
+        CrossEncoder(tmp_path / name)
+
+
+def own(folder, settings, **content):
+    (folder / settings).write_text(json.dumps(content))
+    (folder / "config.json").write_text('{"architectures": ["BertModel"]}')
+    return folder
+
+
+def test_models_of_ours_of_the_other_kind_are_refused(tmp_path):
+    for settings, kind, wanted, wrong, right in (
+        ("dual_encoder.json", "dual encoder", "cross-encoder", CrossEncoder, "DualEncoder"),
+        ("cross_encoder.json", "cross-encoder", "dual encoder", DualEncoder, "CrossEncoder"),
+    ):
+        folder = tmp_path / settings.removesuffix(".json")
+        folder.mkdir()
+        own(folder, settings, format=1, kind=kind)
+        message = f"is a {kind}, where a {wanted} is needed: open it with {right}$"
+        with pytest.raises(InputError, match=message):
+            wrong(folder)
+
+
+@pytest.mark.torch
+def test_settings_that_are_not_ours_are_refused(tmp_path):
+    template = "[CLS] left [unused0] mention [unused1] right [SEP] title [unused2] text [SEP]"
+    for open_model, settings in (
+        (CrossEncoder, "cross_encoder.json"),
+        (DualEncoder, "dual_encoder.json"),
+    ):
+        folder = tmp_path / settings.removesuffix(".json")
+        folder.mkdir()
+        own(folder, settings, head="emb", score="dot product / 10", template=template)
+        with pytest.raises(
+            InputError, match="was not written by crossknn: it has no format"
+        ) as caught:
+            open_model(folder)
+        assert "\n" not in str(caught.value)
+
+
+def scores_of(scorer, queries, items):
+    return collect(scorer, grid(len(queries), len(items)), queries, items)
+
+
+@pytest.fixture
+def published(tmp_path, tiny_bert):
+    """Folders of both kinds as sentence-transformers writes them, and the plain models."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    library = pytest.importorskip("sentence_transformers")
+    config, tokenizer = tiny_bert
+    torch.manual_seed(0)
+    plain = transformers.BertForSequenceClassification(
+        transformers.BertConfig(**{**config.to_dict(), "num_labels": 1})
+    ).eval()
+    for name, model in (("plain", plain), ("encoder", plain.bert)):
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    library.CrossEncoder(str(tmp_path / "plain"), device="cpu").save_pretrained(
+        str(tmp_path / "cross-encoder")
+    )
+    library.SentenceTransformer(str(tmp_path / "encoder"), device="cpu").save(
+        str(tmp_path / "bi-encoder")
+    )
+    return tmp_path, plain, tokenizer
+
+
+QUERIES, ITEMS = ["abc", "q"], ["ab", "cde!", "zz"]
+
+
+def forward(model, batch):
+    import torch
+
+    with torch.inference_mode():
+        return model(**batch)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["folder", "hub"])
+def test_sentence_transformers_folders_of_both_kinds(published, name, monkeypatch):
+    folder, plain, tokenizer = published
+    if name == "hub":  # where there is a network
+
+        def download(name, **options):
+            assert "*.safetensors" in options["allow_patterns"]
+            return str(folder / name.removeprefix("someone/"))
+
+        monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    where = "someone/{}" if name == "hub" else str(folder / "{}")
+    pairs = [(query, item) for query in QUERIES for item in ITEMS]
+    batch = tokenizer(
+        [q for q, _ in pairs], [i for _, i in pairs], padding=True, return_tensors="pt"
+    )
+    expected = forward(plain, batch).logits[:, 0].numpy()
+    found = scores_of(CrossEncoder(where.format("cross-encoder"), device="cpu"), QUERIES, ITEMS)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+    batch = tokenizer(ITEMS, padding=True, return_tensors="pt")
+    mask = batch["attention_mask"][:, :, None]
+    states = forward(plain.bert, batch).last_hidden_state
+    vectors = ((states * mask).sum(1) / mask.sum(1)).numpy()
+    found = DualEncoder(where.format("bi-encoder"), device="cpu").encode_items(ITEMS)
+    np.testing.assert_allclose(found, vectors, atol=1e-5)
+
+
+@pytest.mark.torch
+def test_pickled_weights_are_looked_into(published):
+    """A head that is missing from pytorch_model.bin is seen too."""
+    import torch
+
+    folder, plain, tokenizer = published
+    (folder / "plain" / "model.safetensors").unlink()
+    pickled = folder / "plain" / "pytorch_model.bin"
+    torch.save(plain.state_dict(), pickled)
+    scorer = CrossEncoder(folder / "plain", device="cpu")
+    batch = tokenizer(QUERIES[:1], ITEMS[:1], return_tensors="pt")
+    expected = forward(plain, batch).logits[0].numpy()
+    np.testing.assert_allclose(scores_of(scorer, QUERIES[:1], ITEMS[:1]), expected, atol=1e-5)
+    states = {key: value for key, value in plain.state_dict().items() if "classifier" not in key}
+    torch.save(states, pickled)
+    with pytest.raises(
+        InputError, match=r"would be random; an \[EMB\] checkpoint is first made one"
+    ):
+        CrossEncoder(folder / "plain")
+    pickled.write_bytes(b"x")
+    with pytest.raises(InputError, match=r"pytorch_model.bin is not a readable torch checkpoint"):
+        CrossEncoder(folder / "plain")
+
+
+@pytest.mark.torch
+def test_what_cannot_score_is_refused_with_the_reason(published):
+    folder, _, _ = published
+    with pytest.raises(InputError, match=r"bi-encoder is a bi-encoder: .*open it with DualEncoder"):
+        CrossEncoder(folder / "bi-encoder")
+    with pytest.raises(InputError, match=r"no classification head \(BertModel\)"):
+        CrossEncoder(folder / "encoder")
+    settings = json.loads((folder / "plain" / "config.json").read_text())
+    settings["id2label"] = {"0": "no", "1": "yes"}
+    (folder / "plain" / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(InputError, match="has 2 outputs for a pair"):
+        CrossEncoder(folder / "plain")
+    with pytest.raises(InputError, match=r"is a cross-encoder: .*open it with CrossEncoder"):
+        DualEncoder(folder / "cross-encoder")
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("open_model", [CrossEncoder, DualEncoder])
 def test_a_hub_name_without_a_network_is_one_sentence(open_model, monkeypatch):
@@ -87,7 +237,10 @@ def test_without_torch_the_message_names_the_extra(tmp_path):
     (tmp_path / "config.json").write_text(
         '{"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}'
     )
-    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    header = json.dumps(
+        {"classifier.weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
+    ).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
     code = f"""
 import sys
 for name in ("torch", "sentence_transformers", "huggingface_hub"):

@@ -16,7 +16,19 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from crossknn import __version__
-from crossknn.cli import compare, demo, estimate, index, replay, search
+from crossknn.cli import (
+    analyze,
+    compare,
+    convert,
+    demo,
+    estimate,
+    export,
+    index,
+    replay,
+    scores,
+    search,
+    train,
+)
 from crossknn.errors import CrossknnError
 
 INTERRUPTED = "interrupted; nothing is half-written, and the same command can be run again"
@@ -29,8 +41,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (index, search, compare, replay, estimate, demo):
+for module in (index, search, compare, replay, scores, analyze, export, convert, estimate, demo):
     app.command(module.NAME)(module.command)
+app.add_typer(train.app, name=train.NAME)
 
 
 def _version(asked: bool) -> None:

@@ -51,11 +51,11 @@ Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
-def open_scorer(name: str, cache: Path | None) -> Scorer:
-    """The scorer of that name, with its cache."""
+def open_scorer(name: str, cache: Path | None, model: str | None = None) -> Scorer:
+    """The scorer of that name, with its cache; `model` names what answers at a URL."""
     from crossknn.scorers import CachedScorer, CrossEncoder
 
-    scorer = CrossEncoder(name)
+    scorer = CrossEncoder(name) if model is None else CrossEncoder(name, model=model)
     return scorer if cache is None else CachedScorer(scorer, cache)
 
 

@@ -33,7 +33,7 @@ from crossknn.types import IntArray
 DEFAULT_TEMPLATE = "{title}\n{text}"
 """How title and text become one string; the ends are stripped, so either may be empty."""
 
-ID_FIELDS = ("id", "_id", "docno", "doc_id")
+ID_FIELDS = ("id", "_id", "docno", "doc_id", "document_id")
 TITLE_FIELDS = ("title",)
 TEXT_FIELDS = ("text",)
 
@@ -111,10 +111,10 @@ def read_items(
     Files are JSON lines (`.jsonl`, `.ndjson`, `.json`), `.csv` and `.tsv` with a header (TSV knows
     no quotes), or `.txt` with an item per line; each may end in `.gz`. Blank lines are skipped.
 
-    Fields that are not named are found under their usual names: `id`, `_id`, `docno` or `doc_id`;
-    `title`, which may be absent; `text`. If the first record has no id, no record may have one,
-    and ids are line numbers from 1 (positions from 0 for Python sequences). `template` may use
-    `{title}`, `{text}` and any other field. `limit` keeps the first items only. All further
+    Fields that are not named are found under their usual names: `id`, `_id`, `docno`, `doc_id` or
+    `document_id`; `title`, which may be absent; `text`. If the first record has no id, no record
+    may have one, and ids are line numbers from 1 (positions from 0 for Python sequences).
+    `template` may use `{title}`, `{text}` and any other field. `limit` keeps the first items only. All further
     fields become `extra`.
 
     Raises `InputError`, one sentence with file and line, for an empty corpus, an id that comes

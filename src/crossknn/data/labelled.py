@@ -20,7 +20,7 @@ import numpy as np
 from crossknn.data.items import Items, read_items
 from crossknn.data.marks import marked_item, marked_query
 from crossknn.data.queries import QuerySet, read_qrels, read_queries
-from crossknn.data.records import Ids, as_text, existing, missing_field, read_records
+from crossknn.data.records import Ids, as_text, existing, missing_field, read_lines, read_records
 from crossknn.errors import InputError, nearest
 from crossknn.types import IntArray
 
@@ -83,24 +83,40 @@ def read_labelled(
 def _beir(folder: Path, split: str) -> Labelled:
     items = read_items(folder)
     judged = read_qrels(folder, split=split)
-    queries = read_queries(folder, split=split)
-    absent = sorted(set(judged) - set(queries.ids))
-    if absent:
-        raise InputError(f"{folder}, split {split}: query {absent[0]!r} is judged but not there")
+    path = folder / "qrels" / f"{split}.tsv"
+    queries = read_queries(folder)
+    known = set(queries.ids)
+    for query in judged:
+        if query not in known:
+            place = _judgement(path, query)
+            raise InputError(f"{place}: the query {query!r} is not in queries.jsonl")
     positives, kept = [], []
-    for query in queries.ids:
+    for query in queries.select(judged).ids:
         relevant = [item for item, grade in judged[query].items() if grade > 0]
         if relevant:
-            try:
-                positives.append(items.positions(relevant))
-            except InputError as error:
-                raise InputError(f"{folder}, split {split}, query {query!r}: {error}") from None
+            positives.append(np.array([_judged(items, path, query, item) for item in relevant]))
             kept.append(query)
     if not kept:
-        raise InputError(f"{folder}, split {split}: no query has a relevant item")
+        raise InputError(f"{path}: no query has a relevant item")
     return Labelled(
         name=folder.name, items=items, queries=queries.select(kept), positives=tuple(positives)
     )
+
+
+def _judged(items: Items, path: Path, query: str, item: str) -> int:
+    try:
+        return items.position(item)
+    except InputError as error:
+        raise InputError(f"{_judgement(path, query, item)}: {error}") from None
+
+
+def _judgement(path: Path, query: str, item: str | None = None) -> str:
+    """The file and the first line that judges the query, and the item if one is given."""
+    for number, line in read_lines(path):
+        row = line.strip().split("\t") if "\t" in line else line.split()
+        if row and row[0] == query and item in (None, *row[1:]):
+            return f"{path}, line {number}"
+    return str(path)
 
 
 def _zeshel(folder: Path, split: str, wanted: list[str] | None) -> list[Labelled]:
@@ -110,10 +126,9 @@ def _zeshel(folder: Path, split: str, wanted: list[str] | None) -> list[Labelled
     splits = SPLITS if wanted is not None else (split,)
     found: dict[str, list[_Mention]] = {}
     for name in splits:
-        read = _processed(folder, name, wanted) if processed else _published(folder, name)
+        read = (_processed if processed else _published)(folder, name, wanted)
         for domain, mention in read:
-            if wanted is None or domain in wanted:
-                found.setdefault(domain, []).append(mention)
+            found.setdefault(domain, []).append(mention)
     for domain in wanted or ():
         if domain not in found:
             raise InputError(f"{folder} has no mentions of {domain!r} ({nearest(domain, found)})")
@@ -155,7 +170,9 @@ def _processed(
             yield domain, _Mention(place, str(record["mention_id"]), text, record.get("label_id"))
 
 
-def _published(folder: Path, split: str) -> Iterator[tuple[str, _Mention]]:
+def _published(
+    folder: Path, split: str, wanted: list[str] | None
+) -> Iterator[tuple[str, _Mention]]:
     names = {"valid": ("valid", "val")}.get(split, (split,))
     paths = [folder / "mentions" / f"{name}.json" for name in names]
     path = next((path for path in paths if path.is_file()), None)
@@ -168,10 +185,12 @@ def _published(folder: Path, split: str) -> Iterator[tuple[str, _Mention]]:
             if name not in record:
                 raise missing_field(place, name, record)
         domain = str(record["corpus"])
+        if wanted is not None and domain not in wanted:
+            continue
         if domain not in contexts:
             contexts[domain] = {
-                str(document["document_id"]): str(document["text"]).split(" ")
-                for _, document in read_records(_documents(folder, domain), text_field="text")
+                document: text.split(" ")
+                for document, _, text in _read_documents(_documents(folder, domain))
             }
         words = contexts[domain].get(str(record["context_document_id"]))
         if words is None:
@@ -184,8 +203,11 @@ def _published(folder: Path, split: str) -> Iterator[tuple[str, _Mention]]:
                 f"{place}: the mention {record['text']!r} is not in its sentence: words {start} to "
                 f"{end} of {record['context_document_id']} are {mention!r}"
             )
+        if not mention.strip():
+            raise InputError(f"{place} has an empty mention")
         text = marked_query(" ".join(words[:start]), mention, " ".join(words[end + 1 :]))
-        label = str(record["label_document_id"]) if "label_document_id" in record else None
+        label = record.get("label_document_id")
+        label = None if label is None else str(label)
         yield domain, _Mention(place, str(record.get("mention_id", number)), text, label)
 
 
@@ -205,9 +227,14 @@ def _documents(folder: Path, domain: str) -> Path:
 
 def _domain(folder: Path, domain: str, mentions: list[_Mention]) -> Labelled:
     items = read_marked_items(_documents(folder, domain))
-    ids, gold = Ids("line"), []
-    for number, mention in enumerate(mentions, 1):
-        ids.add(mention.id, number, mention.place)
+    places: dict[str, str] = {}
+    gold: list[int] = []
+    for mention in mentions:
+        first = places.setdefault(mention.id, mention.place)
+        if first != mention.place:
+            raise InputError(
+                f"{mention.place} repeats the mention_id {mention.id!r} of {first}; ids must differ"
+            )
         if mention.label is None:
             raise InputError(f"{mention.place} has no label")
         if isinstance(mention.label, str):
@@ -215,14 +242,14 @@ def _domain(folder: Path, domain: str, mentions: list[_Mention]) -> Labelled:
                 gold.append(items.position(mention.label))
             except InputError as error:
                 raise InputError(f"{mention.place}: {error}") from None
-        elif isinstance(mention.label, int) and 0 <= mention.label < len(items):
+        elif type(mention.label) is int and 0 <= mention.label < len(items):
             gold.append(mention.label)
         else:
             raise InputError(
                 f"{mention.place} has the label {mention.label!r}, which is outside the "
                 f"{len(items)} items of {domain}"
             )
-    queries = QuerySet(tuple(ids), tuple(mention.text for mention in mentions))
+    queries = QuerySet(tuple(places), tuple(mention.text for mention in mentions))
     positives = tuple(np.array([position]) for position in gold)
     return Labelled(name=domain, items=items, queries=queries, positives=positives)
 
@@ -230,18 +257,27 @@ def _domain(folder: Path, domain: str, mentions: list[_Mention]) -> Labelled:
 def read_marked_items(path: str | Path) -> Items:
     """`documents/<domain>.json`: lines {document_id, title, text} -> items `title [ENT] text`."""
     path = existing(Path(path))
-    ids, texts, titles = Ids("line"), [], []
+    rows = list(_read_documents(path))
+    if not rows:
+        raise InputError(f"{path} holds no items")
+    return Items(
+        ids=[document for document, _, _ in rows],
+        texts=[marked_item(title, text) for _, title, text in rows],
+        titles=[title for _, title, _ in rows],
+        extra=[{}] * len(rows),
+        template="marked",
+    )
+
+
+def _read_documents(path: Path) -> Iterator[tuple[str, str, str]]:
+    """(id, title, text) of each line; InputError for a missing field or an id that comes twice."""
+    ids = Ids("line")
     for number, record in read_records(path, text_field="text"):
         place = f"{path}, line {number}"
         for name in ("document_id", "title", "text"):
             if name not in record:
                 raise missing_field(place, name, record)
-        title = as_text(record["title"], place, "title")
-        ids.add(str(record["document_id"]), number, place)
-        titles.append(title)
-        texts.append(marked_item(title, as_text(record["text"], place, "text")))
-    if not len(ids):
-        raise InputError(f"{path} holds no items")
-    return Items(
-        ids=list(ids), texts=texts, titles=titles, extra=[{}] * len(texts), template="marked"
-    )
+        document = str(record["document_id"])
+        ids.add(document, number, place)
+        title, text = (as_text(record[name], place, name) for name in ("title", "text"))
+        yield document, title, text

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from crossknn.data.marks import marked_query
 from crossknn.data.records import (
     Ids,
     Numbered,
+    Record,
     as_text,
     existing,
     file_type,
@@ -25,7 +27,7 @@ from crossknn.data.records import (
 from crossknn.errors import InputError, nearest
 from crossknn.types import Queries
 
-ID_FIELDS = ("id", "_id", "qid", "query_id", "query-id")
+ID_FIELDS = ("id", "_id", "qid", "query_id", "query-id", "mention_id")
 TEXT_FIELDS = ("text", "query")
 
 Qrels: TypeAlias = dict[str, dict[str, int]]
@@ -66,8 +68,10 @@ def read_queries(
 
     JSON lines and CSV have the fields `id` (`_id`, `qid`, `query_id`) and `text` (`query`); a TSV
     has such a header or two columns, id and text, without one; a `.txt` has a query per line.
-    Ids that are absent are line numbers from 1 (positions from 0 for Python sequences). `split`
-    keeps the queries that `qrels/<split>.tsv` of the BEIR folder judges; `limit` the first ones.
+    Mentions in context (ZESHEL: `context_left`, `mention`, `context_right`, `mention_id`) become
+    marked queries. Ids that are absent are line numbers from 1 (positions from 0 for Python
+    sequences). `split` keeps the queries that `qrels/<split>.tsv` of the BEIR folder judges;
+    `limit` the first ones.
 
     Raises `InputError`, one sentence with file and line.
     """
@@ -90,10 +94,7 @@ def read_queries(
         id_name = pick_field(record, None, ID_FIELDS)
         query_id = id_text(record[id_name], place) if id_name else str(number)
         ids.add(query_id, number, place)
-        text_name = pick_field(record, None, TEXT_FIELDS)
-        if text_name is None:
-            raise missing_field(place, "text", record)
-        text = as_text(record[text_name], place, text_name).strip()
+        text = _text(record, place)
         if not text:
             raise InputError(f"{place} has an empty query")
         texts.append(text)
@@ -107,6 +108,20 @@ def read_queries(
     if not len(queries):
         raise InputError(f"{source if unit == 'line' else 'the sequence'} holds no queries")
     return queries
+
+
+def _text(record: Record, place: str) -> str:
+    """The query's text; a mention in its context is marked (`crossknn.data.marks`)."""
+    name = pick_field(record, None, TEXT_FIELDS)
+    if name is not None:
+        return as_text(record[name], place, name).strip()
+    if "mention" not in record:
+        raise missing_field(place, "text", record)
+    left, mention, right = (
+        as_text(record.get(field, ""), place, field)
+        for field in ("context_left", "mention", "context_right")
+    )
+    return marked_query(left, mention, right)
 
 
 def _query_records(path: Path) -> Iterator[Numbered]:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -71,8 +72,7 @@ class ScoreTable:
         if folder is None:
             return ScoreTable(texts, np.full((len(texts), n), np.nan, np.float32), None)
         known: dict[str, FloatArray] = {}
-        if (folder / "work.json").is_file():
-            old = json.loads((folder / "work.json").read_text(encoding="utf-8"))
+        if (old := unfinished(folder)) is not None:
             what = f"the unfinished scores in {folder}"
             if old["items"] != items:
                 logger.info("discarding %s: they are of other items", what)
@@ -157,6 +157,21 @@ def score_rows(
     finally:
         table.sync()
     return DenseReport(rows=rows, rows_done=len(table.done()), calls=calls, reused=reused)
+
+
+def unfinished(folder: Path) -> dict[str, Any] | None:
+    """What the unfinished table in `folder` is of: `items`, `fingerprint`, `texts`; None if none.
+
+    Raises `InputError` if that cannot be read.
+    """
+    path = folder / "work.json"
+    if not path.is_file():
+        return None
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return {key: found[key] for key in ("table", "items", "fingerprint", "texts")}
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"the unfinished scores in {folder} are damaged; remove it") from None
 
 
 def same_scorer(old: str | None, new: str | None, what: str, replace: bool) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from crossknn.data.items import Items, read_items
+from crossknn.data.marks import item_as_query
 from crossknn.errors import IndexFormatError, InputError, nearest
 from crossknn.first.base import FirstStage
 from crossknn.indexes.base import Anchors, ItemScores, Scale
@@ -287,7 +288,7 @@ class ItemIndex:
         `positions` are the first 500 of `anchor_items` by default; else as `add_anchors`.
         """
         chosen = self._parts.anchor_items[:N_ITEM_SCORES] if positions is None else positions
-        texts = [self.items.texts[int(position)] for position in chosen]
+        texts = [item_as_query(self.items.texts[int(position)]) for position in chosen]
         options = {"max_calls": max_calls, "replace": replace, "progress": progress}
         return self._pay("item_scores", scorer, texts, **options)
 

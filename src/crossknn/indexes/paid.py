@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from crossknn.data.marks import item_as_query
 from crossknn.errors import InputError
 from crossknn.indexes.base import Scale
 from crossknn.indexes.dense import (
@@ -164,11 +165,14 @@ class _Moments:
 
 
 def positions_of(texts: Sequence[str], items: Sequence[str], among: Iterable[int]) -> IntArray:
-    """Positions of the items whose texts these are, looked for `among` positions in that order."""
+    """Positions of the items that stand in the query's place as these texts.
+
+    They are looked for `among` positions in that order.
+    """
     wanted, found = set(texts), dict[str, int]()
     for position in among:
         if len(found) == len(wanted):
             break
-        if (text := items[position]) in wanted:
+        if (text := item_as_query(items[position])) in wanted:
             found.setdefault(text, position)
     return np.array([found[text] for text in texts], dtype=np.int64)

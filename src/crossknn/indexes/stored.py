@@ -4,11 +4,13 @@ Keys of the `.npz` file: `scores` (q, n) raw logits; `n_anchors`, the first rows
 queries; and, optional, `item_vectors` (n, d) and `query_vectors` (q, d) (the first stage `de`),
 `first_<name>` (q, n) cheap scores of another first stage, `anchor_items` (a,), `labels` (q,),
 `item_ids` (n,), `query_ids` (q,), and for item x item methods `item_score_items` (a,) and
-`item_scores` (a, n).
+`item_scores` (a, n). Files made by `crossknn.indexes.matrices` also say what they are of: `scorer`,
+`items_digest`, `query_digests` (q,), `dtype`.
 """
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -59,17 +61,15 @@ class StoredMatrix:
     @classmethod
     def load(cls, path: str | Path) -> StoredMatrix:
         """Read and check a file; `InputError` says which key is wrong."""
-        try:
-            file = np.load(path, allow_pickle=False)
-            arrays = {key: file[key] for key in file.files}
-        except FileNotFoundError:
-            raise InputError(f"there is no file {path}") from None
-        except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError):
-            raise InputError(f"{path} is not a readable .npz file; see the docs, formats") from None
-        return cls._checked(arrays, str(path))
+        return cls._checked(read_arrays(path), str(path))
 
     @classmethod
     def _checked(cls, arrays: dict[str, Any], path: str) -> StoredMatrix:
+        if "scores" not in arrays and "item_scores" in arrays:
+            raise InputError(
+                f"{path} holds item x item scores only: add queries with  crossknn scores ... "
+                "--queries FILE"
+            )
         if "scores" not in arrays or arrays["scores"].ndim != 2 or not arrays["scores"].size:
             raise InputError(f"{path} has no matrix 'scores' of shape (queries, items)")
         q, n = arrays["scores"].shape
@@ -144,6 +144,39 @@ class StoredIndex:
     def scale(self, name: str) -> Scale | None:
         """Exact scores brought to the mean and deviation of the anchors' inner products."""
         return self.matrix.scale
+
+
+def read_arrays(path: str | Path) -> dict[str, Any]:
+    """All arrays of an `.npz` file, unchecked; `InputError` if it is none."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}") from None
+    except (OSError, ValueError, zipfile.BadZipFile, AttributeError, TypeError, EOFError):
+        raise InputError(f"{path} is not a readable .npz file; see the docs, formats") from None
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any], *, by: Path) -> None:
+    """Replace the file in one step, `by` way of another one in an existing folder."""
+    try:
+        with by.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(by, path)
+    except OSError as error:
+        by.unlink(missing_ok=True)
+        raise InputError(
+            f"{path} cannot be written: {error.strerror}; what was scored is kept in {by.parent}"
+        ) from error
+
+
+def narrowed(values: FloatArray) -> FloatArray:
+    """As float16 if that holds them: vectors and cheap scores need no more."""
+    with np.errstate(over="ignore"):
+        half = values.astype(np.float16)
+    return half if np.isfinite(half).all() else values.astype(np.float32)
 
 
 def _finite(arrays: Mapping[str, Any], path: str) -> None:

@@ -6,6 +6,8 @@ Axes: b rows, t tokens, d dimensions.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from crossknn.data.marks import MARKS
 from crossknn.errors import InputError
+from crossknn.models.hub import first_line
 from crossknn.models.tokens import Row, padded
 
 MASKED = -1e9
@@ -25,21 +28,61 @@ def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tok
     """The encoder of a folder or hub name, without its pooler, and its fast tokenizer.
 
     `marked` makes the three marks tokens of their own (`add_marks`). Raises InputError if nothing
-    can be loaded from there.
+    can be loaded from there, or if the encoder's weights are not all there.
     """
-    from transformers import AutoModel, AutoTokenizer
+    from transformers import AutoModel
 
     try:
-        encoder = AutoModel.from_pretrained(str(source), attn_implementation="sdpa")
-        tokenizer = AutoTokenizer.from_pretrained(str(source), use_fast=True).backend_tokenizer
+        with quiet():
+            encoder, report = AutoModel.from_pretrained(
+                str(source), attn_implementation="sdpa", output_loading_info=True
+            )
     except Exception as error:
-        first_line = (str(error).strip() or repr(error)).splitlines()[0]
-        raise InputError(f"cannot load an encoder from {source}: {first_line}") from error
+        raise InputError(f"cannot load an encoder from {source}: {first_line(error)}") from error
+    # The library fills what is missing with random numbers.
+    missing = sorted(
+        key for key in report["missing_keys"] if not {"pooler", "position_ids"} & {*key.split(".")}
+    )
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise InputError(
+            f"{source} does not hold all weights of its {encoder.config.model_type} encoder: it "
+            f"lacks {', '.join(missing[:3])}{more}"
+        )
+    tokenizer = open_tokenizer(source).backend_tokenizer
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return encoder, add_marks(tokenizer, encoder) if marked else tokenizer
+
+
+def open_tokenizer(source: str | Path) -> Any:
+    """The fast Hugging Face tokenizer of a folder or hub name; InputError if it has none."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(source), use_fast=True)
+        tokenizer.backend_tokenizer.get_vocab_size()
+    except Exception as error:
+        raise InputError(f"cannot load a tokenizer from {source}: {first_line(error)}") from error
+    return tokenizer
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps transformers' bars and reports (of a pooler nobody reads, say) off the terminal."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def add_marks(tokenizer: Tokenizer, encoder: Any) -> Tokenizer:
@@ -71,8 +114,12 @@ def states(
     attention_mask: Tensor,
     token_type_ids: Tensor,
     position_ids: Tensor | None = None,
+    read: Callable[[Any], Tensor] = lambda found: found.last_hidden_state,
 ) -> Tensor:
-    """Contextual states of the last layer: (b, t) each -> (b, t, d) float32."""
+    """Contextual states of the last layer: (b, t) each -> (b, t, d) float32.
+
+    Token types are given only where the model has several. `read` takes another output.
+    """
     arguments = {
         "input_ids": input_ids,
         "attention_mask": (1.0 - attention_mask[:, None, None, :].float()) * MASKED,
@@ -81,8 +128,7 @@ def states(
         arguments["token_type_ids"] = token_type_ids
     if position_ids is not None:
         arguments["position_ids"] = position_ids
-    found: Tensor = encoder(**arguments).last_hidden_state.float()
-    return found
+    return read(encoder(**arguments)).float()
 
 
 def tensors(rows: list[Row], pad_token_id: int, max_length: int, device: Any) -> list[Tensor]:
@@ -104,7 +150,8 @@ def save_backbone(encoder: Any, tokenizer: Tokenizer, folder: Path) -> None:
     """Write `config.json`, `model.safetensors` and the tokenizer's files."""
     from transformers import PreTrainedTokenizerFast
 
-    encoder.save_pretrained(folder)
+    with quiet():
+        encoder.save_pretrained(folder)
     names = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
     known = {
         f"{name}_token": token

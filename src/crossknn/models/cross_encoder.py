@@ -1,10 +1,11 @@
-"""[CLS] and [EMB] cross-encoders: an encoder that reads the pair, and a head that reads a score.
+"""Cross-encoders: an encoder that reads the pair, and a head that reads a score.
 
 - [CLS]-CE: a linear layer on the state of the first token (ANNCUR, Yadav et al. 2022, 2.1).
 - [EMB]-CE: the inner product of two contextual states of the joint input (ANNCUR, 2.6 and A.2). For
   marked mentions the query's state is the mean of those of `[Ms]` and `[Me]`, the item's that of
   `[ENT]`; for plain texts the query's is that of the first token, the item's that of the first
   separator.
+- interaction: states and word matches together, for plain texts (`crossknn.models.interaction`).
 
 Scores are raw logits. Axes: b pairs, t tokens, d dimensions.
 """
@@ -22,22 +23,25 @@ from torch import Tensor, nn
 
 from crossknn.errors import InputError
 from crossknn.models.backbone import open_backbone, position_limit, states, tensors
+from crossknn.models.interaction import InteractionHead
 from crossknn.models.saved import read_settings, write_model
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window
 
 SETTINGS = "cross_encoder.json"
-HeadKind = Literal["cls", "emb"]
+HEADS = ("cls", "emb", "interaction")
+HeadKind = Literal["cls", "emb", "interaction"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEncoderConfig:
     """What a cross-encoder is, beside its weights.
 
-    head: "cls" or "emb". marked: whether mentions and titles are marked (`crossknn.data.marks`).
-    max_length, query_length, item_length: see `Window`. item_position: the position of the item's
-    first token if it is not the one after the query (128 in the published ZESHEL checkpoints,
-    whose queries were padded to it). scale: what [EMB] inner products are multiplied by. pooler:
-    whether a [CLS] head has a dense tanh layer before its linear one. dropout: before that one.
+    head: "cls", "emb" or "interaction". marked: whether mentions and titles are marked
+    (`crossknn.data.marks`). max_length, query_length, item_length: see `Window`. item_position: the
+    position of the item's first token if it is not the one after the query (128 in the published
+    ZESHEL checkpoints, whose queries were padded to it). scale: what [EMB] inner products are
+    multiplied by. pooler: whether a [CLS] head has a dense tanh layer before its linear one.
+    dropout: before that one.
     """
 
     head: HeadKind = "emb"
@@ -51,10 +55,22 @@ class CrossEncoderConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.head not in ("cls", "emb"):
-            raise InputError(f"head is {self.head!r}; it must be 'cls' or 'emb'")
+        if self.head not in HEADS:
+            raise InputError(f"head is {self.head!r}; it must be 'cls', 'emb' or 'interaction'")
         if (self.query_length is None) != (self.item_length is None):
             raise InputError("query_length and item_length come together, or neither")
+        halves = (self.query_length or 0, self.item_length or 0)
+        if sum(halves) > self.max_length:
+            raise InputError(
+                f"query_length and item_length are {halves[0]} and {halves[1]}, together more than "
+                f"{self.max_length}, the max_length"
+            )
+        if self.item_position is not None and self.query_length is None:
+            raise InputError("item_position needs query_length and item_length")
+        if self.item_position is not None and self.item_position < halves[0]:
+            raise InputError(
+                f"item_position is {self.item_position}, inside a query of {halves[0]} tokens"
+            )
 
     @property
     def window(self) -> Window:
@@ -76,9 +92,17 @@ class ClsHead(nn.Module):  # type: ignore[misc]
         nn.init.normal_(self.out.weight, std=0.02)
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, states: Tensor, input_ids: Tensor) -> Tensor:
+    def forward(self, states: Tensor, input_ids: Tensor, *_: Tensor) -> Tensor:
         """(b, t, d) and (b, t) -> (b,)."""
-        first = states[:, 0]
+        return self.read(states_at(states, self.positions(input_ids)))
+
+    def positions(self, input_ids: Tensor) -> Tensor:
+        """The tokens that are read: (b, t) -> (b, 1)."""
+        return torch.zeros_like(input_ids[:, :1])
+
+    def read(self, found: Tensor) -> Tensor:
+        """Their states (b, 1, d) -> (b,)."""
+        first = found[:, 0]
         if self.dense is not None:
             first = torch.tanh(self.dense(first))
         scores: Tensor = self.out(self.dropout(first)).squeeze(-1)
@@ -94,25 +118,32 @@ class EmbHead(nn.Module):  # type: ignore[misc]
         self.separator = separator
         self.scale = scale
 
-    def forward(self, states: Tensor, input_ids: Tensor) -> Tensor:
+    def forward(self, states: Tensor, input_ids: Tensor, *_: Tensor) -> Tensor:
         """(b, t, d) and (b, t) -> (b,)."""
-        query, item = self.vectors(states, input_ids)
-        return (query * item).sum(-1) * self.scale
+        return self.read(states_at(states, self.positions(input_ids)))
 
-    def vectors(self, states: Tensor, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """(b, t, d) and (b, t) -> the query's and the item's state, (b, d) each."""
+    def positions(self, input_ids: Tensor) -> Tensor:
+        """The tokens that are read: (b, t) -> (b, 3), the marks, or (b, 2)."""
         if self.marks:
-            start, end, entity = (state_at(states, input_ids == mark) for mark in self.marks)
-            return (start + end) / 2, entity
-        return states[:, 0], state_at(states, input_ids == self.separator)
+            return torch.stack([first_place(input_ids == mark) for mark in self.marks], dim=1)
+        separator = first_place(input_ids == self.separator)
+        return torch.stack([torch.zeros_like(separator), separator], dim=1)
+
+    def read(self, found: Tensor) -> Tensor:
+        """Their states (b, 3, d) or (b, 2, d) -> (b,)."""
+        query = (found[:, 0] + found[:, 1]) / 2 if self.marks else found[:, 0]
+        return (query * found[:, -1]).sum(-1) * self.scale
 
 
-def state_at(states: Tensor, where: Tensor) -> Tensor:
-    """The state of each row's first token that is marked: (b, t, d), (b, t) -> (b, d)."""
-    t = where.shape[1]
-    falling = torch.arange(t, 0, -1, device=where.device)
-    first = (where.long() * falling).argmax(1)
-    return states.gather(1, first[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)
+def first_place(where: Tensor) -> Tensor:
+    """The first true position of each row: (b, t) -> (b,)."""
+    falling = torch.arange(where.shape[1], 0, -1, device=where.device)
+    return (where.long() * falling).argmax(1)
+
+
+def states_at(states: Tensor, positions: Tensor) -> Tensor:
+    """States of some tokens: (b, t, d), (b, p) -> (b, p, d)."""
+    return states.gather(1, positions[:, :, None].expand(-1, -1, states.shape[2]))
 
 
 class CrossEncoderModel(nn.Module):  # type: ignore[misc]
@@ -129,6 +160,12 @@ class CrossEncoderModel(nn.Module):  # type: ignore[misc]
             raise InputError(
                 f"max_length is {config.max_length}; the encoder has {limit} positions"
             )
+        last = (config.item_position or 0) + (config.item_length or 0)
+        if last > limit:
+            raise InputError(
+                f"item_position is {config.item_position} for items of {config.item_length} "
+                f"tokens; the encoder has {limit} positions"
+            )
         self.encoder = encoder
         self.config = config
         self.fast_tokenizer = tokenizer
@@ -137,24 +174,32 @@ class CrossEncoderModel(nn.Module):  # type: ignore[misc]
         if config.marked and not self.tokenizer.marks:
             raise InputError("the tokenizer has no [Ms], [Me] and [ENT], which marked pairs need")
         dimensions = int(encoder.config.hidden_size)
-        self.head: ClsHead | EmbHead
+        self.head: ClsHead | EmbHead | InteractionHead
         if config.head == "cls":
             self.head = ClsHead(dimensions, pooler=config.pooler, dropout=config.dropout)
+        elif config.head == "interaction":
+            vocabulary = encoder.get_input_embeddings().num_embeddings
+            self.head = InteractionHead(dimensions, vocabulary, _outside(self.tokenizer))
         else:
             marks = self.tokenizer.marks if config.marked else ()
             self.head = EmbHead(marks, self.tokenizer.separator, config.scale)
 
     @classmethod
     def new(cls, source: str | Path, config: CrossEncoderConfig) -> Self:
-        """An untrained cross-encoder on the encoder of a folder or hub name."""
-        return cls(*open_backbone(source, marked=config.marked), config)
+        """An untrained cross-encoder on the encoder of a folder or hub name.
+
+        A folder that `save_pretrained` wrote gives its head too, if it is of the same kind.
+        """
+        model = cls(*open_backbone(source, marked=config.marked), config)
+        if (Path(source) / SETTINGS).is_file() and _saved(Path(source)).head == config.head:
+            model.load_head(Path(source))
+        return model
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
         """What `save_pretrained` wrote; InputError for anything else."""
         folder = Path(folder)
-        known = {field.name for field in fields(CrossEncoderConfig)}
-        config = CrossEncoderConfig(**read_settings(folder / SETTINGS, "cross-encoder", known))
+        config = _saved(folder)
         model = cls(*open_backbone(folder, marked=config.marked), config)
         model.load_head(folder)
         return model.eval()
@@ -179,9 +224,9 @@ class CrossEncoderModel(nn.Module):  # type: ignore[misc]
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """(b, t) three times -> raw scores (b,)."""
         found = states(
-            self.encoder, input_ids, attention_mask, token_type_ids, self._positions(token_type_ids)
+            self.encoder, input_ids, attention_mask, token_type_ids, self.positions(token_type_ids)
         )
-        scores: Tensor = self.head(found, input_ids)
+        scores: Tensor = self.head(found, input_ids, attention_mask, token_type_ids)
         return scores
 
     def score_rows(self, rows: Sequence[Row], device: Any = None) -> Tensor:
@@ -190,7 +235,7 @@ class CrossEncoderModel(nn.Module):  # type: ignore[misc]
         padding = self.tokenizer.padding
         return cast(Tensor, self(*tensors(list(rows), padding, self.config.max_length, device)))
 
-    def _positions(self, token_type_ids: Tensor) -> Tensor | None:
+    def positions(self, token_type_ids: Tensor) -> Tensor | None:
         """Positions (b, t) if the item's first token has one of its own."""
         start = self.config.item_position
         if start is None:
@@ -203,3 +248,19 @@ class CrossEncoderModel(nn.Module):  # type: ignore[misc]
         return torch.where(is_item == 1, place - before + start, place).clamp(
             max=position_limit(self.encoder.config) - 1
         )
+
+
+def _saved(folder: Path) -> CrossEncoderConfig:
+    """The settings in a folder that `save_pretrained` wrote."""
+    known = {field.name for field in fields(CrossEncoderConfig)}
+    return CrossEncoderConfig(**read_settings(folder / SETTINGS, "cross-encoder", known))
+
+
+def _outside(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Ids of the tokens that belong to neither text of a pair: special ones, padding, marks."""
+    if [kind for ids, kind in tokenizer.pair.pieces if ids is None] != [0, 1]:
+        raise InputError(
+            "the head 'interaction' needs a tokenizer that gives queries token type 0 and items 1"
+        )
+    special = {int(i) for ids, _ in tokenizer.pair.pieces if ids is not None for i in ids}
+    return tuple(sorted({*special, tokenizer.padding, *tokenizer.marks}))

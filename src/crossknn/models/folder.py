@@ -5,65 +5,94 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from crossknn.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    from crossknn.models.traceable import Traceable
 
 Precision = Literal["float32", "int8"]
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 OPSET = 17
 TOLERANCE = 1e-3
 _PROBE = (
-    ("how are lists sorted", "sorted(iterable) returns a new list of the items in order."),
-    ("open a file", "The sea was calm that day, and nothing at all happened until the evening."),
-    ("mean of numbers", "statistics.mean"),
+    ("how are [Ms] lists [Me] sorted", "sorted [ENT] returns a new list of the items in order."),
+    ("[Ms] open [Me] a file", "The sea [ENT] was calm, and nothing at all happened until evening."),
+    ("[Ms] mean [Me] of numbers", "statistics.mean [ENT]"),
 )
+"""Marked, so that an [EMB] head finds its places; to other models the marks are words."""
 
 
 def write_folder(
-    module: Any,
-    tokenizer: str,
+    source: Traceable,
     folder: str | Path,
     *,
-    kind: Literal["cross-encoder", "dual-encoder"],
     precision: Precision,
-    name: str,
-    max_length: int,
-    pad_token_id: int,
     license: str,
-    extra: dict[str, object] | None = None,
+    name: str | None = None,
     keep_float: tuple[str, ...] = (),
+    prefixes: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """Trace a torch module, check it against torch, quantize if asked, and write the folder; see
-    `export_cross_encoder`.
-
-    `module` maps (input_ids, attention_mask, token_type_ids), (b, t) each, to scores (b,) or unit
-    vectors (b, d).
-    """
-    torch = import_torch()
-    import onnx
+    """Trace a model, check it against torch, quantize if asked, and write the folder; see
+    `export_cross_encoder`. The manifest comes last: a half-written folder is not one."""
     from tokenizers import Tokenizer
 
     if precision not in ("float32", "int8"):
         raise InputError(f"precision {precision!r} is unknown: use 'float32' or 'int8'")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    fast = Tokenizer.from_str(tokenizer)
+    (folder / "crossknn.json").unlink(missing_ok=True)
+    fast = Tokenizer.from_str(source.tokenizer)
     fast.no_padding()
     fast.no_truncation()
-    output = "scores" if kind == "cross-encoder" else "vectors"
-    module = module.eval()
-    part = folder / "model.onnx.part"
-    sample = encode(fast, _PROBE[:2], kind, max_length, pad_token_id)
+    name = name or source.name
+    digest, dimensions = hashlib.sha256(), 0
+    for file, module in source.modules.items():
+        graph, dimensions = _trace(source, module.eval(), fast, folder / file, name)
+        if precision == "int8":
+            from crossknn.models.quantize import quantize
+
+            graph = quantize(graph, keep_float)
+        content = graph.SerializeToString(deterministic=True)
+        digest.update(content)
+        _write(folder / file, content)
+    settings: dict[str, object] = {
+        "format": 1,
+        "kind": source.kind,
+        "name": name,
+        "revision": digest.hexdigest()[:12],
+        "precision": precision,
+        "max_length": source.max_length,
+        "pad_token_id": source.pad_token_id,
+        "license": license,
+    }
+    if source.kind == "dual-encoder":
+        settings["dimensions"] = dimensions
+    settings |= {**source.settings} | {key: value for key, value in prefixes.items() if value}
+    fast.save(str(folder / "tokenizer.json"), pretty=False)
+    _write(folder / "crossknn.json", (json.dumps(settings, indent=2) + "\n").encode())
+    return folder
+
+
+def _trace(source: Traceable, module: Any, tokenizer: Any, path: Path, name: str) -> Any:
+    """The graph of a module, equal to torch's within `TOLERANCE`, and the width of its output."""
+    torch = import_torch()
+    import onnx
+
+    part = path.with_name(path.name + ".part")
+    output = "scores" if source.kind == "cross-encoder" else "vectors"
+    probes = [encode(tokenizer, texts, source) for texts in (_PROBE[:2], _PROBE)]
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")
         torch.onnx.export(
             module,
-            tuple(torch.from_numpy(sample[key]) for key in INPUTS),
+            tuple(torch.from_numpy(probes[0][key]) for key in INPUTS),
             str(part),
             input_names=list(INPUTS),
             output_names=[output],
@@ -71,48 +100,24 @@ def write_folder(
             opset_version=OPSET,
             dynamo=False,
         )
-    model = onnx.load(str(part))
+        expected = module(*(torch.from_numpy(probes[1][key]) for key in INPUTS)).float().numpy()
+    graph = onnx.load(str(part))
     part.unlink()
-    batch = encode(fast, _PROBE, kind, max_length, pad_token_id)
-    with torch.inference_mode():
-        expected = module(*(torch.from_numpy(batch[key]) for key in INPUTS)).float().numpy()
-    difference = float(np.abs(run(model, batch) - expected).max())
-    if difference > TOLERANCE:
+    difference = float(np.abs(run(graph, probes[1]) - expected).max())
+    if difference > TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise InputError(
             f"the ONNX graph of {name} differs from torch by {difference:.2g}: "
             "this architecture is not supported"
         )
-    if precision == "int8":
-        from crossknn.models.quantize import quantize
-
-        model = quantize(model, keep_float)
-    content = model.SerializeToString(deterministic=True)
-    settings: dict[str, object] = {
-        "format": 1,
-        "kind": kind,
-        "name": name,
-        "revision": hashlib.sha256(content).hexdigest()[:12],
-        "precision": precision,
-        "max_length": max_length,
-        "pad_token_id": pad_token_id,
-        "license": license,
-    }
-    if kind == "dual-encoder":
-        settings["dimensions"] = int(expected.shape[1])
-    settings |= {key: value for key, value in (extra or {}).items() if value != ""}
-    fast.save(str(folder / "tokenizer.json"), pretty=False)
-    _write(folder / "model.onnx", content)
-    _write(folder / "crossknn.json", (json.dumps(settings, indent=2) + "\n").encode())
-    return folder
+    return graph, expected.shape[-1]
 
 
-def encode(
-    tokenizer: Any, texts: Sequence[tuple[str, str]], kind: str, max_length: int, pad: int
-) -> dict[str, Any]:
+def encode(tokenizer: Any, texts: Sequence[tuple[str, str]], source: Traceable) -> dict[str, Any]:
     """Token arrays of pairs (the second texts alone for a dual encoder), each (b, t) int64, item
     cut first."""
-    tokenizer.enable_truncation(max_length, strategy="longest_first")
-    rows = tokenizer.encode_batch([pair if kind == "cross-encoder" else pair[1] for pair in texts])
+    paired, pad = source.kind == "cross-encoder", source.pad_token_id
+    tokenizer.enable_truncation(source.max_length, strategy="longest_first")
+    rows = tokenizer.encode_batch([pair if paired else pair[1] for pair in texts])
     tokenizer.no_truncation()
     width = max(len(row.ids) for row in rows)
     arrays = {

@@ -53,9 +53,14 @@ def read_settings(path: Path, kind: str, known: set[str]) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict) or content.pop("kind", None) != kind:
+    if not isinstance(content, dict) or not {"kind", "format"} <= set(content):
+        raise InputError(
+            f"{path} was not written by crossknn: it has no format and kind, so that nothing "
+            "says how the model is to be used; train or convert one with crossknn"
+        )
+    if content.pop("kind") != kind:
         raise InputError(f"{path} does not describe a crossknn {kind}")
-    if content.pop("format", None) != FORMAT:
+    if content.pop("format") != FORMAT:
         raise InputError(f"{path} has another format than {FORMAT}: upgrade crossknn")
     for name in content:
         if name not in known:

@@ -229,21 +229,27 @@ class Encoding:
 
     def _cut_query(self, ids: IntArray, room: int) -> IntArray:
         if not self._marks:
-            return ids[:room]
+            return ids[: self._checked(room, 0)]
         start, end = _place(ids, self._marks[0]), _place(ids, self._marks[1])
         if start is None or end is None or end < start:
             raise InputError("the query has no mention between [Ms] and [Me]")
-        return around(ids, start, end + 1, room)
+        return around(ids, start, end + 1, self._checked(room, 2))
 
     def _cut_item(self, ids: IntArray, room: int) -> IntArray:
         if not self._marks:
-            return ids[:room]
+            return ids[: self._checked(room, 0)]
         mark = _place(ids, self._marks[2])
         if mark is None:
             raise InputError("the item has no [ENT] after its title")
-        if mark < room:
+        if mark < self._checked(room, 1):
             return ids[:room]
         return np.append(ids[: room - 1], ids[mark])
+
+    def _checked(self, room: int, n_marks: int) -> int:
+        """The room, if the marks have room in it: a row is never longer than its window."""
+        if room < n_marks:
+            raise InputError(f"there is no room for a text and its marks in {self.window}")
+        return room
 
 
 def around(ids: IntArray, start: int, end: int, room: int) -> IntArray:

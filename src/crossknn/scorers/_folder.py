@@ -13,6 +13,7 @@ from crossknn.errors import InputError
 FORMAT = 1
 MANIFEST = "crossknn.json"
 MODEL = "model.onnx"
+ITEM_MODEL = "item.onnx"
 TOKENIZER = "tokenizer.json"
 
 KINDS = {"cross-encoder": "a cross-encoder", "dual-encoder": "a dual encoder"}
@@ -95,7 +96,9 @@ def read_manifest(folder: str | Path, kind: str) -> Manifest:
             for name in ("query_length", "item_length")
             if name in raw
         },
-        content=_hash_of(folder / MODEL, folder / TOKENIZER),
+        content=_hash_of(
+            *(folder / name for name in (MODEL, ITEM_MODEL, TOKENIZER) if (folder / name).exists())
+        ),
     )
 
 

@@ -18,8 +18,8 @@ def available_threads() -> int:
     return os.cpu_count() or 1
 
 
-def open_session(manifest: Manifest, threads: int | None, output: str) -> Any:
-    """An ONNX Runtime session whose graph has the contract's inputs and `output`.
+def open_session(manifest: Manifest, threads: int | None, output: str, file: str = MODEL) -> Any:
+    """An ONNX Runtime session whose graph, `file`, has the contract's inputs and `output`.
 
     Raises InputError if the graph cannot be loaded or has other inputs or outputs.
     """
@@ -32,7 +32,7 @@ def open_session(manifest: Manifest, threads: int | None, output: str) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     options.log_severity_level = 3
-    path = manifest.folder / MODEL
+    path = manifest.folder / file
     try:
         session = onnxruntime.InferenceSession(
             str(path),

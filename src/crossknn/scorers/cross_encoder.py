@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from crossknn.errors import InputError, MissingExtraError
+from crossknn.models.hub import existing, first_line, snapshot
+from crossknn.scorers._checks import (
+    CONVERT,
+    check_cross_encoder_folder,
+    check_dual_encoder_folder,
+    check_own_kind,
+)
 from crossknn.scorers._folder import MANIFEST
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.encoder import Encoder, SentenceTransformerEncoder
@@ -19,6 +26,7 @@ BUNDLED = "bundled"
 
 # What a hub snapshot needs: no other frameworks' weights, no exported copies.
 _SMALL_FILES = ("*.json", "*.txt", "*.model", "*.py", "model.onnx")
+_PICKLES = (".ckpt", ".pt", ".pth", ".torch", ".bin")
 
 
 def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # noqa: N802
@@ -47,12 +55,12 @@ def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # 
         from crossknn.scorers.onnx import OnnxCrossEncoder
 
         return OnnxCrossEncoder(folder, **options)
+    check_own_kind(folder, str(path_or_name), "cross_encoder.json")
     if (folder / "cross_encoder.json").exists():
         with needs_torch(f"the cross-encoder {path_or_name}"):
             from crossknn.scorers.torch import TorchCrossEncoder
 
             return TorchCrossEncoder(folder, **options)
-    from crossknn.scorers._checks import check_cross_encoder_folder
     from crossknn.scorers.predict import PredictScorer
 
     check_cross_encoder_folder(folder, str(path_or_name))
@@ -65,7 +73,7 @@ def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # 
         model = Library(str(folder), **options)
     except Exception as error:
         raise InputError(
-            f"cannot load the cross-encoder {path_or_name}: {_first_line(error)}"
+            f"cannot load the cross-encoder {path_or_name}: {first_line(error)}"
         ) from error
     return PredictScorer(model, name=str(path_or_name), **batch)
 
@@ -82,13 +90,12 @@ def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # 
         from crossknn.scorers.onnx import OnnxDualEncoder
 
         return OnnxDualEncoder(folder, **options)
+    check_own_kind(folder, str(path_or_name), "dual_encoder.json")
     if (folder / "dual_encoder.json").exists():
         with needs_torch(f"the dual encoder {path_or_name}"):
             from crossknn.scorers.torch import TorchDualEncoder
 
             return TorchDualEncoder(folder, **options)
-    from crossknn.scorers._checks import check_dual_encoder_folder
-
     check_dual_encoder_folder(folder, str(path_or_name))
     return SentenceTransformerEncoder(folder, **options)
 
@@ -141,49 +148,18 @@ def needs_torch(what: str) -> Iterator[None]:
 
 def _folder_of(path_or_name: str | Path, options: dict[str, Any]) -> Path:
     """An existing folder, or the local snapshot of a hub name."""
-    folder = Path(path_or_name).expanduser()
-    name = str(path_or_name)
-    if folder.is_dir() and name:  # Path("") would be the current folder
-        return folder
-    if folder.is_file():
-        raise InputError(f"{name} is a file, where a model folder is needed")
-    looks_local = isinstance(path_or_name, Path) or name.startswith((".", "/", "~"))
-    if looks_local or name.count("/") > 1 or "\\" in name or " " in name or not name:
-        raise InputError(f"there is no model folder {name!r}")
-    return _download(name, options.pop("revision", None))
+    found = existing(path_or_name)
+    if found is None:
+        return _download(str(path_or_name), options.pop("revision", None))
+    if found.is_dir():
+        return found
+    hint = f"; a checkpoint is first made one by  {CONVERT}" if found.suffix in _PICKLES else ""
+    raise InputError(f"{path_or_name} is a file, where a model folder is needed{hint}")
 
 
 def _download(name: str, revision: str | None) -> Path:
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{name} is no folder; to load it from the Hugging Face hub", "torch"
-        ) from error
-    try:
-        small = [*_SMALL_FILES, "*.safetensors"]
-        ignored = ["onnx/*", "openvino/*"]
-        folder = Path(
-            snapshot_download(
-                name, revision=revision, allow_patterns=small, ignore_patterns=ignored
-            )
-        )
-        has_weights = any(folder.glob("*.safetensors")) or (folder / "model.onnx").exists()
-        if not has_weights:
-            pickled = [*_SMALL_FILES, "*.bin"]
-            folder = Path(
-                snapshot_download(
-                    name, revision=revision, allow_patterns=pickled, ignore_patterns=ignored
-                )
-            )
-    except Exception as error:
-        raise InputError(
-            f"there is no folder {name!r}, and the Hugging Face hub gave no model of that name: "
-            f"{_first_line(error)}"
-        ) from error
-    return folder
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    ignored = ("onnx/*", "openvino/*")
+    folder = snapshot(name, revision, (*_SMALL_FILES, "*.safetensors"), ignored)
+    if any(folder.glob("*.safetensors")) or (folder / "model.onnx").exists():
+        return folder
+    return snapshot(name, revision, (*_SMALL_FILES, "*.bin"), ignored)

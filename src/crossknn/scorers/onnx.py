@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from crossknn.errors import InputError
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
 from crossknn.scorers._encoded import EncodedCrossEncoder, EncodedDualEncoder, EncodedModel
-from crossknn.scorers._folder import TOKENIZER, read_manifest
+from crossknn.scorers._folder import ITEM_MODEL, TOKENIZER, read_manifest
 from crossknn.scorers._session import checked_max_length, open_session
 from crossknn.types import FloatArray
 
@@ -52,9 +52,9 @@ class _OnnxModel(EncodedModel):
         """Name, revision, hash of the files, precision, length limit and prefixes."""
         return self._manifest.fingerprint(self.max_length)
 
-    def _run(self, rows: Sequence[Row]) -> Any:
+    def _run(self, session: Any, rows: Sequence[Row]) -> Any:
         feeds = padded(rows, self._manifest.pad_token_id, self.max_length)
-        return self._session.run([self._output], feeds)[0]
+        return session.run([self._output], feeds)[0]
 
 
 class OnnxCrossEncoder(_OnnxModel, EncodedCrossEncoder):
@@ -73,7 +73,7 @@ class OnnxCrossEncoder(_OnnxModel, EncodedCrossEncoder):
     _n_texts = 2
 
     def _logits(self, rows: Sequence[Row]) -> FloatArray:
-        scores: FloatArray = self._run(rows)
+        scores: FloatArray = self._run(self._session, rows)
         return scores
 
 
@@ -87,11 +87,31 @@ class OnnxDualEncoder(_OnnxModel, EncodedDualEncoder):
     _output = "vectors"
     _n_texts = 1
 
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        threads: int | None = None,
+        max_length: int | None = None,
+        tokens_per_run: int = 512,
+    ) -> None:
+        """Raises InputError if the folder is not a model of this kind in the ONNX folder format."""
+        super().__init__(
+            folder, threads=threads, max_length=max_length, tokens_per_run=tokens_per_run
+        )
+        two = (self._manifest.folder / ITEM_MODEL).exists()
+        self._item_session = (
+            open_session(self._manifest, threads, self._output, ITEM_MODEL)
+            if two
+            else self._session
+        )
+
     @property
     def dimensions(self) -> int:
         """d, the length of a vector."""
         return self._manifest.dimensions
 
     def _vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray:
-        vectors: FloatArray = self._run(rows)
+        session = self._session if queries else self._item_session
+        vectors: FloatArray = self._run(session, rows)
         return vectors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from crossknn import __version__
@@ -13,6 +14,7 @@ from crossknn.training.settings import CrossEncoderSettings, DualEncoderSettings
 _HEADS = {
     "cls": "a linear layer on the first token's state ([CLS]-CE)",
     "emb": "the inner product of two contextual states of the pair ([EMB]-CE)",
+    "interaction": "contextual states and word matches (crossknn.models.interaction)",
 }
 
 
@@ -34,9 +36,10 @@ tags: [{kind.replace(" ", "-")}]
 
 Scores by {scored}, from the encoder `{_name(settings.encoder)}`.
 
-Trained on `{settings.data.folder.name}` with {settings.negatives.count} wrong items per query
-({settings.negatives.kind} negatives), {fitted.steps} steps; the checkpoint of step
-{fitted.best_step} was the best on {settings.data.folder.name}'s dev queries:
+Trained on {_names(settings.data.train_folders)} with {settings.negatives.count} wrong items per
+query ({settings.negatives.kind} negatives){_taught(settings)}, {fitted.steps} steps; the checkpoint
+of step {fitted.best_step} was the best on the dev queries of
+{_names(settings.data.dev_folders)}:
 
 | measure | dev |
 |---|---|
@@ -54,3 +57,12 @@ model = {opened}("this/folder")
 def _name(encoder: str) -> str:
     """A hub name as it is; of a folder, its name alone."""
     return encoder if encoder.count("/") <= 1 else encoder.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _taught(settings: CrossEncoderSettings | DualEncoderSettings) -> str:
+    teacher = settings.teacher if isinstance(settings, DualEncoderSettings) else None
+    return f" and the teacher `{_name(teacher)}`" if teacher else ""
+
+
+def _names(folders: tuple[Path, ...]) -> str:
+    return ", ".join(f"`{folder.name}`" for folder in folders)

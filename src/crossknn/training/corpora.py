@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -37,6 +39,16 @@ class Corpora:
 
     def __len__(self) -> int:
         return len(self.queries)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of every query, item and positive."""
+        found = hashlib.blake2b(digest_size=8)
+        for text in (*self.ids, *self.queries, *self.items):
+            found.update(text.encode("utf-8", "surrogatepass") + b"\0")
+        for positives in self.positives:
+            found.update(positives.astype(np.int64).tobytes() + b"\0")
+        return found.hexdigest()
 
     def together(self, wrong: Sequence[IntArray]) -> IntArray:
         """Item positions of each corpus (m_i, depth) -> of all (m, depth)."""

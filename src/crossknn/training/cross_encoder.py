@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,11 +55,19 @@ class CrossEncoderTask:
     def n_queries(self) -> int:
         return len(self.train)
 
+    @property
+    def signature(self) -> str:
+        negatives = replace(self._negatives, encoder=None)
+        return f"{self.model.config}|{negatives}|{self.train.digest}|{self.dev.digest}"
+
     def begin_epoch(self, epoch: int, folder: Path) -> None:
         """Mine wrong items and dev candidates once for the whole run; both are kept on disk."""
         if not len(self._wrong):
-            self._wrong = kept(folder / "negatives.npy", self._mine)
-            self._candidates = kept(folder / "dev.npy", self._mine_dev)
+            negatives, seed = self._negatives, self._seed
+            key = f"{replace(negatives, count=1, dev_candidates=1)}|{seed}|{self.train.digest}"
+            self._wrong = kept(folder / "negatives.npy", key, self._mine)
+            key = f"{negatives.encoder}|{negatives.dev_candidates}|{self.dev.digest}"
+            self._candidates = kept(folder / "dev.npy", key, self._mine_dev)
 
     def losses(self, rows: list[int], parts: int, epoch: int, step: int) -> Iterator[Tensor]:
         """One pass per part, weighted by its queries."""

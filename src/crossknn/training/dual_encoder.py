@@ -1,8 +1,10 @@
-"""Training dual encoders: in-batch and hard negatives, mined again every epoch (AXN, A.1)."""
+"""Training dual encoders: in-batch and hard negatives, mined again every epoch (AXN, A.1), and a
+teacher's vectors where there is one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +12,15 @@ import torch
 from torch import Tensor
 
 from crossknn.data.labelled import Labelled
+from crossknn.errors import InputError
 from crossknn.first.vectors import VectorFirst
 from crossknn.models.dual_encoder import DualEncoderModel
 from crossknn.models.tokens import Row, token_batches
+from crossknn.scorers.encoder import Encoder
 from crossknn.scorers.torch import TorchDualEncoder
 from crossknn.training.corpora import TOKENS_PER_PASS, Corpora, checked_rows
 from crossknn.training.loop import Measures
-from crossknn.training.losses import in_batch_cross_entropy
+from crossknn.training.losses import distance_to_teacher, in_batch_cross_entropy
 from crossknn.training.mined import kept
 from crossknn.training.negatives import candidates, nearest_wrong
 from crossknn.training.settings import NegativesSettings
@@ -35,7 +39,9 @@ def vectors(model: DualEncoderModel, rows: Sequence[Row], *, queries: bool) -> T
 class DualEncoderTask:
     """In-batch softmax cross-entropy; every query brings its gold item and hard negatives.
 
-    `scale` multiplies inner products before the softmax (20 for unit vectors, 1 for others).
+    Inner products are multiplied before the softmax, by 20 for unit vectors and 1 for others. With
+    a `teacher`, `teacher_weight` times the distance to its vectors of the batch's queries and items
+    is added.
     """
 
     main = "mrr"
@@ -47,9 +53,18 @@ class DualEncoderTask:
         dev: Sequence[Labelled],
         negatives: NegativesSettings,
         *,
+        teacher: Encoder | None = None,
+        teacher_weight: float = 1.0,
         seed: int = 0,
     ) -> None:
+        """Raises InputError if the teacher's vectors have another length than the model's."""
+        if teacher is not None and teacher.dimensions != model.dimensions:
+            raise InputError(
+                f"the teacher's vectors have {teacher.dimensions} dimensions, the model's "
+                f"{model.dimensions}: they must be of one length"
+            )
         self.model = model
+        self._teacher, self._teacher_weight = teacher, teacher_weight
         self.train = Corpora(train)
         self.dev = Corpora(dev)
         self._negatives = negatives
@@ -61,9 +76,15 @@ class DualEncoderTask:
     def n_queries(self) -> int:
         return len(self.train)
 
+    @property
+    def signature(self) -> str:
+        negatives = replace(self._negatives, encoder=None)
+        digests = f"{self.train.digest}|{self.dev.digest}"
+        return f"{self.model.config}|{negatives}|{self._seed}|{self._teacher_weight}|{digests}"
+
     def begin_epoch(self, epoch: int, folder: Path) -> None:
         """Mine the epoch's hard negatives with the model as it is, once: they are kept on disk."""
-        self._wrong = kept(folder / f"negatives-{epoch}.npy", self._mine)
+        self._wrong = kept(folder / f"negatives-{epoch}.npy", self.signature, self._mine)
 
     def count_cut(self) -> int:
         """Train queries and items that are longer than their window."""
@@ -98,12 +119,25 @@ class DualEncoderTask:
         texts = self.model.encoding
         left = checked_rows(texts.texts([train.queries[r] for r in rows], queries=True))
         right = checked_rows(texts.texts([train.items[i] for i in items], queries=False))
-        scores = (
-            vectors(self.model, left, queries=True) @ vectors(self.model, right, queries=False).T
+        query, item = (
+            vectors(self.model, left, queries=True),
+            vectors(self.model, right, queries=False),
         )
-        return in_batch_cross_entropy(
-            scores.float() * self._scale, torch.from_numpy(place[:, 0]), torch.from_numpy(wrong)
+        loss = in_batch_cross_entropy(
+            (query @ item.T).float() * self._scale,
+            torch.from_numpy(place[:, 0]),
+            torch.from_numpy(wrong),
         )
+        if self._teacher is None or not self._teacher_weight:
+            return loss
+        taught = self._taught(self._teacher, rows, items).to(query.device)
+        return loss + self._teacher_weight * distance_to_teacher(torch.cat([query, item]), taught)
+
+    def _taught(self, teacher: Encoder, rows: list[int], items: IntArray) -> Tensor:
+        """The teacher's vectors of queries `rows` (m) and `items` (n): (m + n, d)."""
+        left = teacher.encode_queries([self.train.queries[r] for r in rows])
+        right = teacher.encode_items([self.train.items[i] for i in items])
+        return torch.from_numpy(np.concatenate([left, right]))
 
     def describe(self, rows: list[int]) -> str:
         return f"the queries {', '.join(self.train.ids[row] for row in rows[:8])}"

@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeAlias
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -47,6 +49,11 @@ class Task(Protocol):
 
     @property
     def n_queries(self) -> int: ...
+
+    @property
+    def signature(self) -> str:
+        """What must be the same for a run to be resumed: data, negatives, the model's settings."""
+        ...
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
         """Called before an epoch's first step, and again when a run is resumed inside it."""
@@ -95,13 +102,13 @@ def fit(
     model, began = task.model, time.perf_counter()
     per_epoch = _per_epoch(task.n_queries, settings)
     total = total_steps(task.n_queries, settings)
-    every = max(1, per_epoch // settings.evaluations)
+    every = max(1, min(per_epoch, total) // settings.evaluations)
     optimizer = _optimizer(model, settings)
-    state = _load(folder, task.main, model, optimizer, _signature(task, settings))
+    signature = _signature(task, settings)
+    state = _load(folder, task.main, model, optimizer, signature)
     log = _Log(folder / LOG, state.step)
     autocast = autocast_of(model, settings)
     saved = time.monotonic()
-    recent: list[float] = []
     epoch_begun = -1
     last = total if stop_after is None else min(total, state.step + stop_after)
     for step in range(state.step, last):
@@ -114,23 +121,25 @@ def fit(
         for group in optimizer.param_groups:
             group["lr"] = rate
         try:
-            recent.append(_step(task, settings, optimizer, autocast, epoch, step))
+            state.recent.append(_step(task, settings, optimizer, autocast, epoch, step))
         except TrainingError as error:
             kept = f"the best checkpoint is kept in {folder / BEST}"
             nothing = "there is no checkpoint yet"
             raise TrainingError(f"{error}; {kept if state.best else nothing}") from None
         state.step = step + 1
         if state.step % _STEPS_BETWEEN_LINES == 0 or state.step == total:
-            log(step=state.step, loss=sum(recent) / len(recent), learning_rate=rate)
-            recent.clear()
-        if state.step % every == 0 or state.step == total:
+            log(step=state.step, loss=sum(state.recent) / len(state.recent), learning_rate=rate)
+            state.recent.clear()
+        # The last evaluation is at the end, not one at the end of the epoch and one just after.
+        if state.step == total or (state.step % every == 0 and total - state.step >= every // 2):
             state.consider(evaluate(task, autocast), folder, model, log)
         if progress:
             progress(state.step, total)
         if time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS or state.step in (last, total):
-            _save(folder, model, optimizer, state, _signature(task, settings))
+            _save(folder, model, optimizer, state, signature)
             saved = time.monotonic()
-    load_best(folder, model)
+    if state.best:
+        load_best(folder, model)
     seconds = time.perf_counter() - began
     return Fitted(steps=state.step, best=state.best, best_step=state.best_step, seconds=seconds)
 
@@ -234,6 +243,8 @@ class _State:
     best: Measures
     best_step: int
     main: str
+    recent: list[float] = field(default_factory=list)
+    """Losses since the last line of the log."""
 
     def consider(
         self, measures: Measures, folder: Path, model: nn.Module, log: Callable[..., None]
@@ -250,8 +261,7 @@ class _Log:
 
     def __init__(self, path: Path, step: int) -> None:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        whole = [line for line in lines if line.startswith("{") and line.endswith("}")]
-        kept = [line for line in whole if json.loads(line)["step"] <= step]
+        kept = [line for line in lines if _step_of(line) <= step]
         path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         self._path, self._began = path, time.perf_counter()
 
@@ -259,6 +269,14 @@ class _Log:
         values["seconds"] = round(time.perf_counter() - self._began, 2)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
+
+
+def _step_of(line: str) -> float:
+    """The step of a line of the log; infinity if a kill left only its beginning."""
+    try:
+        return float(json.loads(line)["step"])
+    except ValueError:
+        return math.inf
 
 
 def _per_epoch(n_queries: int, settings: TrainingSettings) -> int:
@@ -280,7 +298,7 @@ def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Adam
     )
 
 
-def _signature(task: Task, settings: TrainingSettings) -> str:
+def _signature(task: Task, settings: TrainingSettings) -> dict[str, str]:
     """What a checkpoint must agree with to be resumed."""
     shape = {name: list(p.shape) for name, p in task.model.named_parameters()}
     kept = {
@@ -288,11 +306,19 @@ def _signature(task: Task, settings: TrainingSettings) -> str:
         for name in ("epochs", "steps", "batch", "learning_rate", "warmup", "weight_decay", "seed")
     }
     text = json.dumps([shape, kept, task.n_queries], sort_keys=True)
+    return {"signature": _hash(text), "task": _hash(task.signature)}
+
+
+def _hash(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _save(
-    folder: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: _State, signature: str
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.AdamW,
+    state: _State,
+    signature: dict[str, str],
 ) -> None:
     tensors = {f"model.{name}": value for name, value in weights(model).items()}
     for name, parameter in model.named_parameters():
@@ -304,20 +330,25 @@ def _save(
         "step": state.step,
         "best": state.best,
         "best_step": state.best_step,
-        "signature": signature,
+        "recent": state.recent,
+        **signature,
     }
     _write(folder / LAST, tensors, {"state": json.dumps(about)})
 
 
 def _load(
-    folder: Path, main: str, model: nn.Module, optimizer: torch.optim.AdamW, signature: str
+    folder: Path,
+    main: str,
+    model: nn.Module,
+    optimizer: torch.optim.AdamW,
+    signature: dict[str, str],
 ) -> _State:
     path = folder / LAST
     if not path.exists():
         return _State(0, {}, 0, main)
     with safe_open(path, "pt") as file:
         about = json.loads(file.metadata()["state"])
-        if about["signature"] != signature:
+        if any(about.get(name, value) != value for name, value in signature.items()):
             raise InputError(
                 f"{folder} holds a run with other settings, data or model: train into another "
                 f"folder, or remove {path}"
@@ -332,7 +363,8 @@ def _load(
                     )
                     for key in ("exp_avg", "exp_avg_sq", "step")
                 }
-    return _State(about["step"], about["best"], about["best_step"], main)
+    recent = about.get("recent", [])
+    return _State(about["step"], about["best"], about["best_step"], main, recent)
 
 
 def _put(model: nn.Module, values: dict[str, Tensor]) -> None:
@@ -341,11 +373,17 @@ def _put(model: nn.Module, values: dict[str, Tensor]) -> None:
 
 
 def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """All or nothing: a full disk or a kill leaves the file that was there."""
+    """All or nothing: a full disk (OSError) or a kill leaves the file that was there."""
     part = path.with_suffix(".part")
     try:
         save_file({name: value.contiguous() for name, value in tensors.items()}, part, metadata)
         part.replace(path)
+    except SafetensorError as error:  # which is what becomes of an OSError there
+        part.unlink(missing_ok=True)
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
     except BaseException:
         part.unlink(missing_ok=True)
         raise

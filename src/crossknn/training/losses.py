@@ -1,10 +1,16 @@
-"""Losses of queries over lists of candidates. Axes: b queries, c candidates."""
+"""Losses of queries over lists of candidates, and of vectors against a teacher's.
+
+Axes: b queries or vectors, c candidates, d dimensions.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+RELATIONS = 10.0
+"""How much similarities within a batch count beside single vectors."""
 
 
 def softmax_cross_entropy(scores: Tensor, present: Tensor | None = None) -> Tensor:
@@ -13,7 +19,7 @@ def softmax_cross_entropy(scores: Tensor, present: Tensor | None = None) -> Tens
     `present` (b, c) is false where a list has ended (ANNCUR, A.1: one gold item, 63 negatives).
     """
     if present is not None:
-        scores = scores.masked_fill(~present, float("-inf"))
+        scores = scores.masked_fill(~present.to(scores.device), float("-inf"))
     target = torch.zeros(len(scores), dtype=torch.long, device=scores.device)
     return functional.cross_entropy(scores, target)
 
@@ -24,6 +30,20 @@ def in_batch_cross_entropy(scores: Tensor, gold: Tensor, wrong: Tensor) -> Tenso
     `gold` (b,) are columns; `wrong` (b, c) is true where a column may count as a negative: an item
     that is right for a query is no negative of it, whoever brought it in.
     """
-    keep = wrong.clone()
-    keep[torch.arange(len(scores)), gold] = True
+    keep, gold = wrong.to(scores.device, copy=True), gold.to(scores.device)
+    keep[torch.arange(len(scores), device=scores.device), gold] = True
     return functional.cross_entropy(scores.masked_fill(~keep, float("-inf")), gold)
+
+
+def distance_to_teacher(vectors: Tensor, teacher: Tensor) -> Tensor:
+    """Mean of 1 - cosine to the teacher's vectors, and ten times the mean squared difference of
+    the cosines within the batch: (b, d) twice -> ().
+
+    The second term is relational distillation (Park et al. 2019) with cosines for distances.
+    """
+    with torch.autocast(vectors.device.type, enabled=False):
+        own = functional.normalize(vectors.float(), dim=-1)
+        taught = functional.normalize(teacher.float(), dim=-1)
+        single = (1 - (own * taught).sum(-1)).mean()
+        relations = (own @ own.T - taught @ taught.T).square().mean()
+        return single + RELATIONS * relations

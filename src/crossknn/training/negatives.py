@@ -87,14 +87,10 @@ def _random(corpus: Labelled, depth: int, seed: int) -> IntArray:
     wrong = np.full((len(corpus), depth), NO_ITEM, dtype=np.int64)
     for row, positives in enumerate(corpus.positives):
         generator = np.random.default_rng([seed, row])
-        drawn = generator.permutation(n) if n < 4 * depth else _distinct(generator, n, 2 * depth)
+        drawn = generator.choice(n, size=min(n, depth + len(positives)), replace=False)
         kept = drawn[~np.isin(drawn, positives)][:depth]
         wrong[row, : len(kept)] = kept
     return wrong
-
-
-def _distinct(generator: np.random.Generator, n: int, count: int) -> IntArray:
-    return generator.choice(n, size=count, replace=False, shuffle=True)
 
 
 def _most_positives(corpus: Labelled) -> int:

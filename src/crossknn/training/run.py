@@ -6,7 +6,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -98,15 +98,29 @@ def estimate(settings: CrossEncoderSettings | DualEncoderSettings, steps: int = 
 
 def read_corpora(data: DataSettings, seed: int) -> tuple[list[Labelled], list[Labelled]]:
     """The train and dev corpora of the settings; InputError if they share a query."""
-    train = read_labelled(data.folder, data.train, data.train_domains)
-    dev = read_labelled(data.folder, data.dev, data.dev_domains)
+    train = _read(data.train_folders, data.train, data.train_domains)
+    dev = _read(data.dev_folders, data.dev, data.dev_domains)
     train, dev = _sampled(train, data.train_queries, seed), _sampled(dev, data.dev_queries, seed)
-    known = {(part.name, query) for part in train for query in part.queries.ids}
+    known = {(part.name, *query) for part in train for query in _queries(part)}
     for part in dev:
-        for query in part.queries.ids:
-            if (part.name, query) in known:
+        for query, text in _queries(part):
+            if (part.name, query, text) in known:
                 raise InputError(f"the query {query!r} of {part.name} is in train and in dev")
     return train, dev
+
+
+def _read(folders: tuple[Path, ...], split: str, domains: tuple[str, ...] | None) -> list[Labelled]:
+    """The corpora of all folders; the domains are those of the folders that have some."""
+    having = [folder for folder in folders if (folder / "documents").is_dir()] or folders
+    return [
+        part
+        for folder in folders
+        for part in read_labelled(folder, split, domains if folder in having else None)
+    ]
+
+
+def _queries(part: Labelled) -> Iterator[tuple[str, str]]:
+    return zip(part.queries.ids, part.queries.texts, strict=True)
 
 
 def _sampled(parts: list[Labelled], count: int | None, seed: int) -> list[Labelled]:
@@ -138,7 +152,15 @@ def _dual_encoder_task(settings: DualEncoderSettings) -> DualEncoderTask:
     device = _start(settings.training)
     config = _config(DualEncoderConfig, settings.model)
     model = DualEncoderModel.new(settings.encoder, config).to(device)
-    return DualEncoderTask(model, train, dev, settings.negatives, seed=settings.training.seed)
+    return DualEncoderTask(
+        model,
+        train,
+        dev,
+        settings.negatives,
+        teacher=None if settings.teacher is None else DualEncoder(settings.teacher),
+        teacher_weight=settings.teacher_weight,
+        seed=settings.training.seed,
+    )
 
 
 def _run(

@@ -15,21 +15,44 @@ T = TypeVar("T")
 NegativesKind = Literal["random", "tfidf", "dual-encoder"]
 
 
+def _at_least(section: str, settings: object, least: int, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and value < least:
+            raise InputError(f"{section}: {name} is {value}; it must be {least} or more")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
     """What to train on: folders that `read_labelled` takes.
 
-    folder: relative to the settings file. train, dev: splits. train_domains, dev_domains: of a
-    ZESHEL folder, in place of the splits. train_queries, dev_queries: a random sample of so many.
+    folder: one, or several that train together, relative to the settings file. dev_folder: where
+    the dev queries are, if elsewhere. train, dev: splits. train_domains, dev_domains: of the ZESHEL
+    folders, in place of the splits. train_queries, dev_queries: a random sample of so many.
     """
 
-    folder: Path
+    folder: Path | tuple[Path, ...]
+    dev_folder: Path | tuple[Path, ...] | None = None
     train: str = "train"
     dev: str = "valid"
     train_domains: tuple[str, ...] | None = None
     dev_domains: tuple[str, ...] | None = None
     train_queries: int | None = None
     dev_queries: int | None = 500
+
+    def __post_init__(self) -> None:
+        for name in ("folder", "dev_folder"):
+            if getattr(self, name) == ():
+                raise InputError(f"data: {name} is an empty list; it must name a folder")
+        _at_least("data", self, 1, "train_queries", "dev_queries")
+
+    @property
+    def train_folders(self) -> tuple[Path, ...]:
+        return _several(self.folder)
+
+    @property
+    def dev_folders(self) -> tuple[Path, ...]:
+        return _several(self.folder if self.dev_folder is None else self.dev_folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +74,8 @@ class NegativesSettings:
     dev_candidates: int = 64
 
     def __post_init__(self) -> None:
+        _at_least("negatives", self, 0, "skip")
+        _at_least("negatives", self, 1, "dev_candidates")
         if self.count < 1 or self.depth < self.count:
             raise InputError(
                 f"negatives: count is {self.count} and depth {self.depth}; count must be 1 or "
@@ -83,9 +108,9 @@ class TrainingSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "accumulate", "evaluations"):
-            if getattr(self, name) < 1:
-                raise InputError(f"training: {name} is {getattr(self, name)}; it must be 1 or more")
+        whole = ("epochs", "steps", "batch", "accumulate", "evaluations", "threads")
+        _at_least("training", self, 1, *whole)
+        _at_least("training", self, 0, "seed")
         if self.batch % self.accumulate:
             raise InputError(
                 f"training: accumulate is {self.accumulate}, which does not divide the batch of "
@@ -110,13 +135,23 @@ class CrossEncoderSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class DualEncoderSettings:
-    """Training a dual encoder. `encoder` is what to start from, `model` what to build on it."""
+    """Training a dual encoder. `encoder` is what to start from, `model` what to build on it.
+
+    teacher: a dual encoder (a folder, a hub name or "bundled") whose vectors and similarities are
+    learned beside the labels, with teacher_weight (`losses.distance_to_teacher`).
+    """
 
     encoder: str
     data: DataSettings
+    teacher: str | None = None
+    teacher_weight: float = 1.0
     model: Mapping[str, Any] = field(default_factory=dict)
     negatives: NegativesSettings = NegativesSettings(count=1, depth=16)
     training: TrainingSettings = TrainingSettings(batch=8)
+
+    def __post_init__(self) -> None:
+        if self.teacher_weight < 0:
+            raise InputError(f"teacher_weight is {self.teacher_weight}; it must be 0 or more")
 
 
 def read_settings(path: str | Path, kind: type[T]) -> T:
@@ -153,6 +188,10 @@ def as_settings(content: Mapping[str, Any], kind: type[T], path: Path) -> T:
         raise InputError(f"{path}: {error}") from None
 
 
+def _several(folder: Path | tuple[Path, ...]) -> tuple[Path, ...]:
+    return folder if isinstance(folder, tuple) else (folder,)
+
+
 def _required(entry: Any) -> bool:
     from dataclasses import MISSING
 
@@ -175,9 +214,9 @@ def _value(value: Any, wanted: Any, name: str, path: Path) -> Any:
                 f"{path}: {name} is {value!r} ({nearest(str(value), get_args(option))})"
             )
         if get_origin(option) is tuple and isinstance(value, list):
-            return tuple(str(entry) for entry in value)
+            return tuple(_value(entry, get_args(option)[0], name, path) for entry in value)
         if get_origin(option) is not None:
-            if isinstance(value, dict):
+            if isinstance(value, dict) and get_origin(option) is not tuple:
                 return value
         elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)
@@ -187,5 +226,9 @@ def _value(value: Any, wanted: Any, name: str, path: Path) -> Any:
 
 
 def _spelled(wanted: Any) -> str:
+    if get_origin(wanted) is UnionType:
+        options = [option for option in get_args(wanted) if option is not type(None)]
+        return " or ".join(_spelled(option) for option in options)
     names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-    return names.get(wanted, str(wanted).replace("pathlib.", "").replace(" | None", ""))
+    names |= {Path: "a folder", tuple: "a list"}
+    return names.get(get_origin(wanted) or wanted, str(wanted))

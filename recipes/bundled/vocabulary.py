@@ -1,5 +1,5 @@
-"""A smaller WordPiece vocabulary for the bundled models, and the inverse document frequencies of
-its pieces."""
+"""A smaller WordPiece vocabulary for the bundled models, the inverse document frequencies of its
+pieces, and encoders cut down to it and to fewer layers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -100,3 +102,19 @@ def inverse_document_frequency(
     for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False):
         counts[list(set(encoding.ids))] += 1
     return np.log(1 + (len(texts) - counts + 0.5) / (counts + 0.5)).astype(np.float32)
+
+
+def prune_vocabulary(encoder: Any, kept_ids: NDArray[np.int64]) -> None:
+    """Keep the given rows (v',) of a BertModel's word embeddings, in that order."""
+    old = encoder.embeddings.word_embeddings.weight.data
+    encoder.embeddings.word_embeddings = torch.nn.Embedding.from_pretrained(
+        old[torch.from_numpy(kept_ids)].clone(), freeze=False, padding_idx=0
+    )
+    encoder.config.vocab_size = len(kept_ids)
+
+
+def keep_layers(encoder: Any, layers: tuple[int, ...]) -> None:
+    """Keep the given transformer layers of a BertModel, in that order."""
+    kept = [encoder.encoder.layer[position] for position in layers]
+    encoder.encoder.layer = torch.nn.ModuleList(kept)
+    encoder.config.num_hidden_layers = len(layers)

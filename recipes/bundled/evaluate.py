@@ -5,16 +5,71 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import bm25s
 import numpy as np
-from common import SEED, bm25_top, dense_top, fuse, ndcg, read_jsonl
 from numpy.typing import NDArray
-from onnx_folder import OnnxFolder
 
 from crossknn.data.docstrings import collect_standard_library
+from crossknn.data.labelled import read_labelled
+from crossknn.scorers.onnx import OnnxCrossEncoder, OnnxDualEncoder
+from crossknn.types import Pairs
 
+SEED = 13
 CANDIDATES = 100
+
+
+def bm25_top(items: Sequence[str], queries: Sequence[str], count: int) -> NDArray[np.int64]:
+    """bm25s with its defaults (lucene, English stop words): positions, (m, count)."""
+    retriever = bm25s.BM25()
+    retriever.index(
+        bm25s.tokenize(list(items), stopwords="en", show_progress=False), show_progress=False
+    )
+    tokens = bm25s.tokenize(list(queries), stopwords="en", show_progress=False, return_ids=False)
+    ids, _ = retriever.retrieve(tokens, k=min(count, len(items)), show_progress=False)
+    return np.asarray(ids, dtype=np.int64)
+
+
+def dense_top(
+    items: NDArray[np.float32], queries: NDArray[np.float32], count: int
+) -> NDArray[np.int64]:
+    """Positions of the largest inner products, best first: (n, d), (m, d) -> (m, count)."""
+    return np.argsort(-(queries @ items.T), axis=1, kind="stable")[:, :count]
+
+
+def fuse(*rankings: NDArray[np.int64], count: int, k: int = 60) -> list[list[int]]:
+    """Reciprocal rank fusion of rankings (m, c) each: the best `count` positions per query."""
+    fused = []
+    for rows in zip(*rankings, strict=True):
+        scores: dict[int, float] = {}
+        for row in rows:
+            for rank, item in enumerate(row.tolist(), start=1):
+                scores[item] = scores.get(item, 0.0) + 1 / (k + rank)
+        fused.append(sorted(scores, key=lambda item: (-scores[item], item))[:count])
+    return fused
+
+
+def ndcg(ranked: Sequence[object], relevant: set, k: int = 10) -> float:
+    """Binary nDCG@k of one ranking."""
+    gain = sum(1 / np.log2(rank + 2) for rank, item in enumerate(ranked[:k]) if item in relevant)
+    ideal = sum(1 / np.log2(rank + 2) for rank in range(min(k, len(relevant))))
+    return float(gain / ideal) if ideal else 0.0
+
+
+def scores_of(
+    cross: OnnxCrossEncoder,
+    queries: list[str],
+    items: list[str],
+    query: NDArray[np.int64],
+    item: NDArray[np.int64],
+) -> NDArray[np.float32]:
+    """Scores of p pairs given by positions: (p,)."""
+    out = np.zeros(len(query), dtype=np.float32)
+    for positions, scores in cross.score(Pairs(query, item), queries, items):
+        out[positions] = scores
+    return out
 
 
 def bootstrap(differences: NDArray[np.float64], draws: int = 10_000) -> list[float]:
@@ -31,21 +86,18 @@ def measure(
     items: list[str],
     queries: list[str],
     relevant: list[set[int]],
-    cross: OnnxFolder,
-    dual: OnnxFolder,
+    cross: OnnxCrossEncoder,
+    dual: OnnxDualEncoder,
     exact: int,
 ) -> dict[str, object]:
     """nDCG@10 and how often a relevant item is first, of every ranking; `exact` queries are also
     ranked over all items."""
     start = time.time()
-    sparse, _ = bm25_top(items, queries, CANDIDATES)
-    dense = dense_top(dual.vectors(items), dual.vectors(queries), CANDIDATES)
+    sparse = bm25_top(items, queries, CANDIDATES)
+    dense = dense_top(dual.encode_items(items), dual.encode_queries(queries), CANDIDATES)
     hybrid = fuse(sparse, dense, count=CANDIDATES)
-    item_ids, query_ids = cross.ids(items), cross.ids(queries)
     pair_query = np.concatenate([np.full(len(row), q) for q, row in enumerate(hybrid)])
-    scores = cross.scores(
-        query_ids, item_ids, pair_query, np.concatenate([np.array(row) for row in hybrid])
-    )
+    scores = scores_of(cross, queries, items, pair_query, np.concatenate(hybrid))
     reranked, place = [], 0
     for row in hybrid:
         order = np.argsort(-scores[place : place + len(row)], kind="stable")
@@ -87,8 +139,8 @@ def measure(
         chosen = np.random.default_rng(SEED).permutation(len(queries))[:exact]
         exact_values = []
         for query in chosen:
-            everything = cross.scores(
-                query_ids, item_ids, np.full(len(items), query), np.arange(len(items))
+            everything = scores_of(
+                cross, queries, items, np.full(len(items), query), np.arange(len(items))
             )
             exact_values.append(
                 ndcg(np.argsort(-everything, kind="stable")[:10].tolist(), relevant[query])
@@ -108,19 +160,17 @@ def measure(
 
 def beir(folder: Path, sample: int) -> tuple[list[str], list[str], list[set[int]]]:
     """Texts of a BEIR folder and the queries of its test split, or a sample of them."""
-    rows = list(read_jsonl(folder / "corpus.jsonl"))
-    place = {row["_id"]: position for position, row in enumerate(rows)}
-    texts = {row["_id"]: row["text"] for row in read_jsonl(folder / "queries.jsonl")}
-    relevant: dict[str, set[int]] = {}
-    for line in (folder / "qrels" / "test.tsv").read_text().splitlines()[1:]:
-        query, item, score = line.split("\t")
-        if int(score) > 0:
-            relevant.setdefault(query, set()).add(place[item])
-    names = sorted(relevant)
+    (part,) = read_labelled(folder, "test")
+    place = {name: position for position, name in enumerate(part.queries.ids)}
+    names = sorted(place)
     if 0 < sample < len(names):
         names = sorted(np.random.default_rng(SEED).permutation(names)[:sample].tolist())
-    items = [f"{row['title']} {row['text']}".strip() for row in rows]
-    return items, [texts[name] for name in names], [relevant[name] for name in names]
+    rows = [place[name] for name in names]
+    return (
+        list(part.items.texts),
+        [part.queries.texts[row] for row in rows],
+        [set(part.positives[row].tolist()) for row in rows],
+    )
 
 
 def main() -> None:
@@ -138,10 +188,12 @@ def main() -> None:
         "--only", nargs="*", default=["python docs", "scifact test", "medquad test"]
     )
     arguments = parser.parse_args()
-    cross, dual = (
-        OnnxFolder(arguments.models / kind) for kind in ("cross-encoder", "dual-encoder")
-    )
-    results: dict[str, object] = {"cross-encoder": cross.settings, "dual-encoder": dual.settings}
+    folders = {kind: arguments.models / kind for kind in ("cross-encoder", "dual-encoder")}
+    cross = OnnxCrossEncoder(folders["cross-encoder"])
+    dual = OnnxDualEncoder(folders["dual-encoder"])
+    results: dict[str, object] = {
+        kind: json.loads((folder / "crossknn.json").read_text()) for kind, folder in folders.items()
+    }
     if "python docs" in arguments.only:
         corpus = collect_standard_library()
         place = {item.name: position for position, item in enumerate(corpus.items)}

@@ -1,0 +1,296 @@
+"""Making a score matrix file: dense exact scores of an index, to be replayed without a model.
+
+A file is made of parts that may be added in any order: queries against every item, and items in
+the query's place against every item. Both are paid row by row in `<file>.partial/`, so a run can
+be killed anywhere and goes on where it was; a file is replaced in one step. What it holds is told
+by fingerprints (keys `scorer`, `items_digest`, `query_digests`), so scores of something else are
+refused, and those that are there are never paid again. Format: `crossknn.indexes.stored`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from crossknn.data.queries import Qrels, QuerySet
+from crossknn.errors import InputError, ScorerError
+from crossknn.indexes.dense import DenseReport, ScoreTable, score_rows, unfinished
+from crossknn.indexes.item_index import ItemIndex
+from crossknn.indexes.stages import first_stage
+from crossknn.indexes.storage import digest
+from crossknn.indexes.stored import DUAL_ENCODER, narrowed, read_arrays, write_arrays
+from crossknn.scorers.base import Scorer
+from crossknn.spec import Spec
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, Queries
+
+logger = logging.getLogger(__name__)
+
+DType: TypeAlias = Literal["float16", "float32"]
+
+_WITH_QUERIES = ("scores", "n_anchors", "labels", "query_", "item_vectors", "first_")
+_AT_ONCE = 64
+_OTHER_STREAM = 1  # of the seed: the items in the query's place are not the index's anchor items
+
+
+class MatrixFile:
+    """A score matrix file `path`, new or to be added to, of an index and a cross-encoder.
+
+    `dtype` is that of the file, or float16 for a new one. `replace` drops what is there.
+    Raises `InputError` if the file, or its unfinished scores, are of something else.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        index: ItemIndex,
+        scorer: Scorer,
+        *,
+        dtype: DType | None = None,
+        replace: bool = False,
+    ) -> None:
+        self.path, self.index, self.scorer = Path(path), index, scorer
+        self.partial = self.path.with_name(self.path.name + ".partial")
+        self.replace = replace
+        if self.path.suffix != ".npz":
+            raise InputError(f"{path}: the name of a score matrix must end in .npz")
+        if not self.path.absolute().parent.is_dir():
+            raise InputError(f"{path}: there is no folder {self.path.parent}")
+        if dtype not in (None, "float16", "float32"):
+            raise InputError(f"dtype is {dtype!r}; it must be float16 or float32")
+        self.items_digest = digest(index.items.texts)
+        there = self.path.exists() and not replace
+        self.arrays = self._checked(read_arrays(self.path), dtype) if there else {}
+        self.dtype = np.dtype(str(self.arrays.get("dtype", dtype or "float16")))
+
+    def add_queries(
+        self,
+        queries: QuerySet,
+        *,
+        anchors: int | None = None,
+        qrels: Qrels | None = None,
+        max_calls: int | None = None,
+        progress: Progress | None = None,
+    ) -> DenseReport:
+        """Score `queries` (q) against every item: `scores` and all that belongs to the queries.
+
+        The first `anchors` are anchor queries, half by default. `labels` are each query's first
+        relevant item in `qrels`. Vectors and first stages are those of the index. The report is
+        incomplete, and the file untouched, if `max_calls` did not suffice. Raises `ScorerError`
+        if pairs cannot be scored, `InputError` if a score does not fit the dtype.
+        """
+        q = len(queries)
+        anchors = q // 2 if anchors is None else anchors
+        if not 0 <= anchors < q:
+            raise InputError(
+                f"anchors is {anchors}, with {q} queries: it must lie between 0 and {q - 1}, "
+                "because the rest are the test queries"
+            )
+        arrays: dict[str, Any] = {"n_anchors": np.int64(anchors)}
+        if qrels is not None:
+            arrays["labels"] = _labels(queries, qrels, self.index.items.ids)
+        vectors = self._vectors(queries)
+        digests = [_name(text) for text in queries.texts]
+        known = self._paid("anchors")
+        if "scores" in self.arrays:
+            stored = dict(zip(self.arrays["query_digests"], self.arrays["scores"], strict=True))
+            if not set(stored) <= set(digests):
+                raise InputError(self._other("scores of other queries"))
+            pairs = zip(queries.texts, digests, strict=True)
+            known |= {text: stored[name] for text, name in pairs if name in stored}
+        report, scores = self._score("queries", queries.texts, known, max_calls, progress)
+        if scores is not None:
+            arrays["scores"] = self._cast(scores, "query", queries.ids)
+            arrays["query_ids"] = np.array(queries.ids)
+            arrays["query_digests"] = np.array(digests)
+            arrays |= vectors | self._first_stages(queries)
+            kept = {key: a for key, a in self.arrays.items() if not key.startswith(_WITH_QUERIES)}
+            self._write(kept | arrays, "queries")
+        return report
+
+    def add_items(
+        self,
+        count: int,
+        *,
+        seed: int = 0,
+        max_calls: int | None = None,
+        progress: Progress | None = None,
+    ) -> DenseReport:
+        """Score `count` random items, in the query's place, against every item: `item_scores`.
+
+        The items come by `seed`, a larger `count` keeps those of a smaller one. Else as
+        `add_queries` (itemCUR and fixedITEM; Yadav et al. 2022, A.2 and 3.4).
+        """
+        from crossknn.data.marks import item_as_query
+
+        n = self.index.n
+        if not 1 <= count <= n:
+            raise InputError(f"the number of items to score is {count}; it must be 1 to {n}")
+        chosen = np.random.default_rng([seed, _OTHER_STREAM]).permutation(n)[:count]
+        texts = [item_as_query(self.index.items.texts[int(item)]) for item in chosen]
+        known = self._paid("item_scores")
+        if "item_scores" in self.arrays:
+            stored = self.arrays["item_score_items"].tolist()
+            if not set(stored) <= set(chosen.tolist()):
+                raise InputError(self._other("scores of other items in the query's place"))
+            rows = dict(zip(stored, self.arrays["item_scores"], strict=True))
+            pairs = zip(chosen.tolist(), texts, strict=True)
+            known |= {text: rows[item] for item, text in pairs if item in rows}
+        report, scores = self._score("items", texts, known, max_calls, progress)
+        if scores is not None:
+            ids = [self.index.items.ids[int(item)] for item in chosen]
+            arrays = {"item_score_items": chosen, "item_scores": self._cast(scores, "item", ids)}
+            self._write(self.arrays | arrays, "items")
+        return report
+
+    def _checked(self, arrays: dict[str, Any], dtype: str | None) -> dict[str, Any]:
+        if "scorer" not in arrays or "items_digest" not in arrays:
+            raise InputError(self._other("scores of a cross-encoder that it does not name"))
+        if str(arrays["items_digest"]) != self.items_digest:
+            raise InputError(self._other("scores of other items"))
+        if self.scorer.fingerprint is None or str(arrays["scorer"]) != self.scorer.fingerprint:
+            raise InputError(self._other("scores of another cross-encoder"))
+        if dtype not in (None, str(arrays["dtype"])):
+            raise InputError(self._other(f"scores as {arrays['dtype']}, not {dtype}"))
+        return arrays
+
+    def _other(self, what: str) -> str:
+        return f"{self.path} holds {what}: choose another file, or replace it (--replace)"
+
+    def _paid(self, what: Literal["anchors", "item_scores"]) -> dict[str, FloatArray]:
+        """Rows that the index has paid for, by the text in the query's place."""
+        index, fingerprint = self.index, self.scorer.fingerprint
+        if fingerprint is None or index.scorer_fingerprint != fingerprint:
+            return {}
+        if what == "anchors" and index.anchors is not None:
+            return dict(zip(index.anchor_queries, index.anchors.scores, strict=True))
+        if what == "item_scores" and index.item_scores is not None:
+            texts = [index.items.texts[int(item)] for item in index.item_scores.items]
+            return dict(zip(texts, index.item_scores.scores, strict=True))
+        return {}
+
+    def _score(
+        self,
+        part: str,
+        texts: Sequence[str],
+        known: Mapping[str, FloatArray],
+        max_calls: int | None,
+        progress: Progress | None,
+    ) -> tuple[DenseReport, FloatArray | None]:
+        """Pay what is missing of a part, each text once; its scores in the order of `texts`."""
+        if max_calls is not None and max_calls < 0:
+            raise InputError(f"max_calls is {max_calls}; it cannot be negative")
+        folder, rows = self.partial / part, list(dict.fromkeys(texts))
+        self._check_unfinished(folder, rows)
+        table = ScoreTable.open(
+            rows,
+            self.index.n,
+            folder=folder,
+            items=self.items_digest,
+            fingerprint=self.scorer.fingerprint,
+            replace=self.replace,
+        )
+        table.put_known(known)
+        report = score_rows(
+            table, self.scorer, self.index.items.texts, max_calls=max_calls, progress=progress
+        )
+        if report.complete:
+            where = {text: row for row, text in enumerate(rows)}
+            return report, table.scores[[where[text] for text in texts]]
+        if max_calls is None or report.calls < max_calls:
+            missing = table.scores.size - table.paid()
+            raise ScorerError(
+                f"{missing} of {table.scores.size} pairs could not be scored; the others are kept "
+                f"in {self.partial}, and the same command tries these again"
+            )
+        return report, None
+
+    def _check_unfinished(self, folder: Path, texts: Sequence[str]) -> None:
+        if self.replace or (old := unfinished(folder)) is None:
+            return
+        for what, same in (
+            ("items", old["items"] == self.items_digest),
+            ("queries", set(old["texts"]) <= set(texts)),
+            ("cross-encoders", old["fingerprint"] in (None, self.scorer.fingerprint)),
+        ):
+            if not same:
+                raise InputError(
+                    f"{self.partial} holds unfinished scores of other {what}: choose another file, "
+                    "or discard them (--replace)"
+                )
+
+    def _vectors(self, queries: QuerySet) -> dict[str, Any]:
+        """`item_vectors` and `query_vectors`, if the index has a dual encoder."""
+        if DUAL_ENCODER not in self.index.vector_names:
+            return {}
+        found = {
+            "item_vectors": self.index.vectors(DUAL_ENCODER),
+            "query_vectors": self.index.query_vectors(Queries(queries.texts), DUAL_ENCODER),
+        }
+        return {key: narrowed(values) for key, values in found.items()}
+
+    def _first_stages(self, queries: QuerySet) -> dict[str, Any]:
+        """`first_<name>` (q, n): scores of the index's first stages but the dual encoder."""
+        found = {}
+        for name in dict.fromkeys([*self.index.first_names, *self.index.vector_names]):
+            if name == DUAL_ENCODER:
+                continue
+            stage, parts = first_stage(self.index, Spec(name), seed=0), []
+            try:
+                for start in range(0, len(queries), _AT_ONCE):
+                    texts = queries.texts[start : start + _AT_ONCE]
+                    parts.append(narrowed(stage.scores(Queries(texts))))
+            except InputError as error:
+                logger.warning("no first stage %s in %s: %s", name, self.path, error)
+                continue
+            found[f"first_{name}"] = np.concatenate(parts)
+        return found
+
+    def _cast(self, scores: FloatArray, what: str, ids: Sequence[str]) -> FloatArray:
+        with np.errstate(over="ignore"):
+            cast = scores.astype(self.dtype)
+        if len(beyond := np.argwhere(~np.isfinite(cast))):
+            row, item = beyond[0]
+            raise InputError(
+                f"the score {scores[row, item]:g} of {what} {ids[row]!r} and item "
+                f"{self.index.items.ids[int(item)]!r} is too large for float16: use float32 "
+                f"(--dtype float32); what was scored is kept in {self.partial}"
+            )
+        return cast
+
+    def _write(self, arrays: dict[str, Any], part: str) -> None:
+        """Replace the file in one step, then forget the unfinished scores of `part`."""
+        arrays = arrays | {
+            "item_ids": np.array(list(self.index.items.ids)),
+            "anchor_items": self.index.anchor_items,
+            "items_digest": np.array(self.items_digest),
+            "scorer": np.array(self.scorer.fingerprint or ""),
+            "dtype": np.array(str(self.dtype)),
+        }
+        write_arrays(self.path, arrays, by=self.partial / "new.npz")
+        self.arrays = arrays
+        ScoreTable((), np.zeros((0, 0)), self.partial / part).remove()
+        if not any(self.partial.iterdir()):
+            self.partial.rmdir()
+
+
+def _labels(queries: QuerySet, qrels: Qrels, item_ids: Sequence[str]) -> IntArray:
+    """Position of each query's first relevant item (grade above 0) of the index, -1 without one."""
+    position = {item: i for i, item in enumerate(item_ids)}
+    judged = [qrels.get(query, {}) for query in queries.ids]
+    if not any(judged):
+        raise InputError("no query is judged in the qrels: do their ids agree?")
+    relevant = (
+        (position[item] for item, grade in found.items() if grade > 0 and item in position)
+        for found in judged
+    )
+    return np.array([next(items, NO_ITEM) for items in relevant], dtype=np.int64)
+
+
+def _name(text: str) -> str:
+    """Names a text by 64 bits."""
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()

@@ -1,0 +1,245 @@
+"""Windows: what is cut, what is kept, and that nobody is lied to about it. No torch here."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import CONTENT, tokenizer
+
+from crossknn.data.marks import MARKS, marked_item, marked_query
+from crossknn.errors import InputError
+from crossknn.models.tokens import Encoding, Tokenizer, Window, around, token_batches
+from crossknn.types import Pairs
+
+PLAIN, MARKED = Tokenizer(tokenizer()), Tokenizer(tokenizer(MARKS))
+START, END, ENTITY = MARKED.marks
+CLS, SEP = 2, 3
+ONE = Pairs(np.array([0]), np.array([0]))
+WORDS = st.lists(st.sampled_from(CONTENT), max_size=14)
+SOME_WORDS = st.lists(st.sampled_from(CONTENT), min_size=1, max_size=14)
+
+
+def pair(encoding, query, item):
+    (row,) = encoding.pairs(ONE, [query], [item])
+    if isinstance(row, InputError):
+        raise row
+    return row
+
+
+def text(encoding, text, *, queries):
+    (row,) = encoding.texts([text], queries=queries)
+    if isinstance(row, InputError):
+        raise row
+    return row
+
+
+@st.composite
+def marked_pairs(draw):
+    query = marked_query(*(" ".join(draw(part)) for part in (WORDS, SOME_WORDS, WORDS)))
+    return query, marked_item(" ".join(draw(WORDS)), " ".join(draw(WORDS)))
+
+
+# The window around a mention
+
+
+def best_window(n, start, end, room):
+    """Slow: of all windows that hold the span, the longest, then the most even, then leftmost...
+
+    ... where the right side has the odd token.
+    """
+    width = min(room, n)
+    windows = [(s, s + width) for s in range(n - width + 1) if s <= start and end <= s + width]
+    return min(windows, key=lambda w: (abs((start - w[0]) - (w[1] - end)), start - w[0]))
+
+
+@given(st.data())
+def test_around_is_the_best_window(data):
+    n = data.draw(st.integers(1, 20))
+    start = data.draw(st.integers(0, n - 1))
+    end = data.draw(st.integers(start + 1, n))
+    room = data.draw(st.integers(end - start, 24))
+    found = around(np.arange(n), start, end, room)
+    assert found.tolist() == list(range(*best_window(n, start, end, room)))
+
+
+@given(st.data())
+def test_a_span_longer_than_the_room_keeps_both_ends(data):
+    n = data.draw(st.integers(3, 20))
+    start = data.draw(st.integers(0, n - 3))
+    end = data.draw(st.integers(start + 3, n))
+    room = data.draw(st.integers(2, end - start - 1))
+    found = around(np.arange(n), start, end, room).tolist()
+    assert found == [*range(start, start + room - 1), end - 1]
+
+
+# Pairs
+
+
+@given(marked_pairs(), st.integers(7, 40))
+def test_a_shared_window_keeps_the_marks(texts, max_length):
+    check_marked(*texts, Window(max_length=max_length))
+
+
+@given(marked_pairs(), st.integers(4, 20), st.integers(2, 20))
+def test_halves_keep_the_marks(texts, query_length, item_length):
+    window = Window(
+        max_length=query_length + item_length, query_length=query_length, item_length=item_length
+    )
+    ids = check_marked(*texts, window)
+    middle = ids.index(SEP) + 1
+    assert middle <= query_length
+    assert len(ids) - middle <= item_length
+
+
+def check_marked(query, item, window):
+    row = pair(Encoding(MARKED, window), query, item)
+    whole = pair(Encoding(MARKED, Window(max_length=1000)), query, item)
+    ids = row.ids.tolist()
+    assert len(ids) <= window.max_length
+    assert [ids.count(mark) for mark in MARKED.marks] == [1, 1, 1]
+    assert ids.index(START) < ids.index(END) < ids.index(SEP) < ids.index(ENTITY) < len(ids) - 1
+    assert (ids[0], ids[-1], ids.count(SEP)) == (CLS, SEP, 2)
+    middle = ids.index(SEP) + 1
+    assert row.kinds.tolist() == [0] * middle + [1] * (len(ids) - middle)
+    assert row.cut == (ids != whole.ids.tolist())
+    return ids
+
+
+@given(WORDS, WORDS, st.integers(5, 40))
+def test_a_plain_pair_loses_ends_only(query, item, max_length):
+    row = pair(Encoding(PLAIN, Window(max_length=max_length)), " ".join(query), " ".join(item))
+    a, b = (ids.tolist() for ids in PLAIN.ids([" ".join(query), " ".join(item)]))
+    ids = row.ids.tolist()
+    middle = ids.index(SEP)
+    kept_a, kept_b = ids[1:middle], ids[middle + 1 : -1]
+    assert (kept_a, kept_b) == (a[: len(kept_a)], b[: len(kept_b)])
+    assert len(ids) == min(max_length, len(a) + len(b) + 3)
+    assert row.cut == (len(ids) < len(a) + len(b) + 3)
+
+
+def test_a_whole_pair_is_the_tokenizers_own():
+    texts = [("the oak ran", "tern seals swim"), ("", "elm"), ("elm", ""), ("", "")]
+    for query, item in texts:
+        row = pair(Encoding(PLAIN, Window(max_length=64)), query, item)
+        own = tokenizer().encode(query, item)
+        assert (row.ids.tolist(), row.kinds.tolist(), row.cut) == (own.ids, own.type_ids, False)
+
+
+def test_a_marked_pair_by_hand():
+    """Room for [CLS] and [SEP] and 4 tokens of the query, for [SEP] and 3 tokens of the item."""
+    encoding = Encoding(MARKED, Window(max_length=10, query_length=6, item_length=4))
+    row = pair(encoding, "red oak [Ms] elm [Me] fir ash", "blue green white [ENT] black")
+    names = ["[CLS]", "oak", "[Ms]", "elm", "[Me]", "[SEP]", "blue", "green", "[ENT]", "[SEP]"]
+    names[1:5] = ["[Ms]", "elm", "[Me]", "fir"]  # one token to spare: it goes to the right
+    assert row.ids.tolist() == [tokenizer(MARKS).token_to_id(name) for name in names]
+    assert row.cut
+
+
+@pytest.mark.parametrize("query", ["oak", "[Ms] oak", "oak [Me]", "[Me] oak [Ms]", ""])
+def test_a_query_without_its_marks(query):
+    encoding = Encoding(MARKED, Window(max_length=20))
+    with pytest.raises(InputError, match=r"no mention between \[Ms\] and \[Me\]"):
+        pair(encoding, query, "elm [ENT] tree")
+    with pytest.raises(InputError, match=r"no mention between \[Ms\] and \[Me\]"):
+        text(encoding, query, queries=True)
+
+
+def test_an_item_without_its_mark():
+    encoding = Encoding(MARKED, Window(max_length=20))
+    with pytest.raises(InputError, match=r"no \[ENT\] after its title"):
+        pair(encoding, "[Ms] oak [Me]", "elm")
+    with pytest.raises(InputError, match=r"no \[ENT\] after its title"):
+        text(encoding, "elm", queries=False)
+
+
+def test_a_bad_pair_leaves_the_others():
+    encoding = Encoding(MARKED, Window(max_length=20))
+    pairs = Pairs(np.array([0, 1, 2, 1]), np.array([0, 0, 0, 1]))
+    queries, items = ["oak", "[Ms] oak [Me]", "\ud800"], ["elm [ENT]", "elm"]
+    rows = encoding.pairs(pairs, queries, items)
+    assert [isinstance(row, InputError) for row in rows] == [True, False, True, True]
+    assert "not a valid string" in str(rows[2])
+
+
+@pytest.mark.parametrize("window", [Window(max_length=n) for n in (1, 2, 3, 4, 5)])
+def test_a_window_without_room_for_the_marks_is_an_error(window):
+    query, item = "red [Ms] oak elm [Me] fir", "blue green [ENT] white"
+    with pytest.raises(InputError, match="room"):
+        pair(Encoding(MARKED, window), query, item)
+
+
+@pytest.mark.parametrize("half", [{"query_length": 3}, {"item_length": 1}])
+def test_a_half_without_room_for_the_marks_is_an_error(half):
+    window = Window(**({"max_length": 20, "query_length": 10, "item_length": 10} | half))
+    with pytest.raises(InputError, match="room"):
+        pair(Encoding(MARKED, window), "red [Ms] oak elm [Me] fir", "blue green [ENT] white")
+
+
+def test_a_row_is_never_longer_than_its_window():
+    row = pair(Encoding(PLAIN, Window(max_length=3)), "red oak", "blue elm")
+    assert (row.ids.tolist(), row.cut) == ([CLS, SEP, SEP], True)
+    for max_length in (1, 2):
+        with pytest.raises(InputError, match="room"):
+            pair(Encoding(PLAIN, Window(max_length=max_length)), "red oak", "blue elm")
+    with pytest.raises(InputError, match="room"):
+        text(Encoding(PLAIN, Window(max_length=1)), "red oak", queries=True)
+
+
+# Single texts
+
+
+@given(marked_pairs(), st.integers(4, 20), st.integers(3, 20))
+def test_single_texts_have_their_own_limit(texts, query_length, item_length):
+    window = Window(
+        max_length=max(query_length, item_length),
+        query_length=query_length,
+        item_length=item_length,
+    )
+    for words, queries, limit in ((texts[0], True, query_length), (texts[1], False, item_length)):
+        row = text(Encoding(MARKED, window), words, queries=queries)
+        whole = text(Encoding(MARKED, Window(max_length=1000)), words, queries=queries)
+        ids = row.ids.tolist()
+        assert len(ids) == min(limit, len(whole.ids))
+        assert row.cut == (len(ids) < len(whole.ids))
+        assert (ids[0], ids[-1]) == (CLS, SEP)
+        marks = [START, END] if queries else [ENTITY]
+        assert [i for i in ids if i in MARKED.marks] == marks
+        assert not row.kinds.any()
+
+
+def test_prefixes_come_first():
+    encoding = Encoding(PLAIN, Window(max_length=20), "the ", "a ")
+    oak, the, a = (PLAIN.ids([word])[0].item() for word in ("oak", "the", "a"))
+    assert text(encoding, "oak", queries=True).ids.tolist() == [CLS, the, oak, SEP]
+    assert text(encoding, "oak", queries=False).ids.tolist() == [CLS, a, oak, SEP]
+    assert pair(encoding, "oak", "oak").ids.tolist() == [CLS, the, oak, SEP, a, oak, SEP]
+
+
+# The tokenizer
+
+
+def test_marks_are_tokens_only_where_they_were_made_so():
+    assert PLAIN.marks == ()
+    assert MARKED.marks == tuple(tokenizer(MARKS).token_to_id(mark) for mark in MARKS)
+    assert (PLAIN.separator, PLAIN.padding) == (SEP, 0)
+    assert Encoding(PLAIN, Window(max_length=20)).texts(["oak"], queries=True)[0].ids.size == 3
+
+
+@settings(max_examples=30)
+@given(st.lists(SOME_WORDS, max_size=12))
+def test_ids_do_not_depend_on_what_was_asked_before(lists):
+    """The kept ids are those a new tokenizer gives, in any order and for repeated texts."""
+    texts = [" ".join(words) for words in lists]
+    fresh = Tokenizer(tokenizer())
+    expected = [ids.tolist() for ids in fresh.ids(texts)]
+    assert [ids.tolist() for ids in PLAIN.ids(texts)] == expected
+    assert [ids.tolist() for ids in PLAIN.ids(texts[::-1])] == expected[::-1]
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 200))
+def test_batches_hold_every_row_once_within_the_tokens(lengths, tokens):
+    batches = list(token_batches(np.array(lengths), tokens))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+    for batch in batches:
+        width = -(-max(lengths[r] for r in batch) // 8) * 8
+        assert len(batch) == 1 or len(batch) * width <= tokens

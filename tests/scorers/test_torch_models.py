@@ -1,0 +1,191 @@
+"""Models trained here, as scorers and encoders."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scorer_helpers import collect, grid
+from tiny_models import CONTENT, save_bert
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from crossknn.errors import InputError, ScorerError  # noqa: E402
+from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
+from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
+from crossknn.scorers import CrossEncoder, DualEncoder  # noqa: E402
+from crossknn.scorers.base import Scorer  # noqa: E402
+from crossknn.scorers.encoder import Encoder  # noqa: E402
+from crossknn.scorers.torch import TorchCrossEncoder, TorchDualEncoder, weights_hash  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+QUERIES = ["the red oak", "a seal", "", "elm " * 40]
+ITEMS = ["an old elm", "", "seals swam in a lake", "white gulls", "pine " * 40]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return save_bert(tmp_path_factory.mktemp("bert"), dropout=0.3)
+
+
+def cross_encoder(bert, **config):
+    torch.manual_seed(0)
+    config = {"max_length": 32, "head": "emb"} | config
+    return CrossEncoderModel.new(bert, CrossEncoderConfig(**config))
+
+
+def dual_encoder(bert, **config):
+    torch.manual_seed(0)
+    config = {"query_length": 16, "item_length": 32} | config
+    return DualEncoderModel.new(bert, DualEncoderConfig(**config))
+
+
+def test_a_cross_encoder_is_a_scorer_that_gives_the_models_scores(bert):
+    model = cross_encoder(bert).eval()
+    scorer = TorchCrossEncoder(model)
+    assert isinstance(scorer, Scorer)
+    pairs = grid(4, 5)
+    found = collect(scorer, pairs, QUERIES, ITEMS)
+    for place in range(len(pairs)):
+        with torch.inference_mode():
+            rows = model.encoding.pairs(pairs.take([place]), QUERIES, ITEMS)
+            expected = float(model.score_rows(rows))
+        np.testing.assert_allclose(found[place], expected, **CLOSE)
+    assert found.std() > 0.01
+    assert scorer.max_length == 32
+    assert scorer.truncated == 8  # whatever has the long query or the long item
+
+
+@pytest.mark.parametrize("tokens", [1, 64, 10_000])
+def test_scores_do_not_depend_on_the_tokens_per_run(bert, tokens):
+    model = cross_encoder(bert)
+    expected = collect(TorchCrossEncoder(model), grid(4, 5), QUERIES, ITEMS)
+    found = collect(TorchCrossEncoder(model, tokens_per_run=tokens), grid(4, 5), QUERIES, ITEMS)
+    np.testing.assert_allclose(found, expected, **CLOSE)
+
+
+def test_scoring_has_no_dropout_and_no_gradients_and_leaves_the_mode(bert):
+    for model in (cross_encoder(bert, head="cls").train(), cross_encoder(bert, head="cls").eval()):
+        mode = model.training
+        scorer = TorchCrossEncoder(model)
+        first, second = (collect(scorer, grid(2, 2), QUERIES, ITEMS) for _ in range(2))
+        np.testing.assert_array_equal(first, second)
+        assert model.training is mode
+        assert torch.is_grad_enabled()
+        assert all(parameter.grad is None for parameter in model.parameters())
+    # while the model itself drops out:
+    model = cross_encoder(bert, head="cls").train()
+    rows = model.encoding.pairs(grid(2, 2), QUERIES, ITEMS)
+    assert not torch.equal(model.score_rows(rows), model.score_rows(rows))
+
+
+def test_the_mode_comes_back_after_an_error(bert):
+    model = cross_encoder(bert).train()
+    with torch.no_grad():
+        model.encoder.get_input_embeddings().weight.fill_(float("nan"))
+    with pytest.raises(ScorerError):
+        collect(TorchCrossEncoder(model), grid(2, 2), QUERIES, ITEMS)
+    assert model.training
+    assert torch.is_grad_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_folders_open_by_what_they_are(bert, tmp_path):
+    model = cross_encoder(bert)
+    scorer = CrossEncoder(model.save_pretrained(tmp_path / "ce"))
+    assert isinstance(scorer, TorchCrossEncoder)
+    assert scorer.name == "ce"
+    np.testing.assert_array_equal(
+        collect(scorer, grid(4, 5), QUERIES, ITEMS),
+        collect(TorchCrossEncoder(model), grid(4, 5), QUERIES, ITEMS),
+    )
+    encoder = DualEncoder(str(dual_encoder(bert).save_pretrained(tmp_path / "de")))
+    assert isinstance(encoder, TorchDualEncoder)
+    assert isinstance(encoder, Encoder)
+    with pytest.raises(InputError, match="not a crossknn cross-encoder"):
+        TorchCrossEncoder(tmp_path / "de")
+
+
+def test_a_fingerprint_names_everything_a_score_depends_on(bert):
+    model = cross_encoder(bert)
+    prints = [TorchCrossEncoder(model).fingerprint]
+    assert TorchCrossEncoder(cross_encoder(bert)).fingerprint == prints[0]
+    prints += [TorchCrossEncoder(model, dtype="bfloat16").fingerprint]
+    for change in ({"max_length": 31}, {"scale": 2.0}, {"marked": True}, {"head": "cls"}):
+        prints.append(TorchCrossEncoder(cross_encoder(bert, **change)).fingerprint)
+    with torch.no_grad():
+        model.encoder.get_input_embeddings().weight[7, 3] += 1e-3
+    prints.append(TorchCrossEncoder(model).fingerprint)
+    assert len(set(prints)) == len(prints)
+
+
+def test_bfloat16_is_near_float32(bert):
+    model = cross_encoder(bert)
+    exact = collect(TorchCrossEncoder(model), grid(4, 5), QUERIES, ITEMS)
+    near = collect(TorchCrossEncoder(model, dtype="bfloat16"), grid(4, 5), QUERIES, ITEMS)
+    assert 0 < np.abs(near - exact).max() < 0.1 * exact.std() + 0.02 * np.abs(exact).max()
+    with torch.autocast("cpu", torch.bfloat16):
+        same = collect(TorchCrossEncoder(model), grid(4, 5), QUERIES, ITEMS)
+        kept = collect(TorchCrossEncoder(model, dtype="float32"), grid(4, 5), QUERIES, ITEMS)
+    np.testing.assert_array_equal(same, near)
+    np.testing.assert_array_equal(kept, exact)
+
+
+def test_a_pair_that_cannot_be_made_is_left_out_and_named(bert, caplog):
+    scorer = TorchCrossEncoder(cross_encoder(bert, marked=True))
+    queries, items = ["the [Ms] oak [Me]", "no mention"], ["oak [ENT] tree", "[ENT]"]
+    found = collect(scorer, grid(2, 2), queries, items)
+    assert np.isfinite(found).tolist() == [True, True, False, False]
+    assert "no mention between [Ms] and [Me]" in caplog.text
+    assert "query 1 'no mention'" in caplog.text
+
+
+def test_a_dual_encoder_is_an_encoder_that_gives_the_models_vectors(bert):
+    model = dual_encoder(bert, shared=False).train()
+    with torch.no_grad():
+        for parameter in model.item.parameters():
+            parameter.mul_(1.5)
+    encoder = TorchDualEncoder(model, tokens_per_run=64)
+    assert isinstance(encoder, Encoder)
+    reports = []
+    vectors = encoder.encode_items(ITEMS, progress=lambda *report: reports.append(report))
+    for text, found in zip(ITEMS, vectors, strict=True):
+        with torch.inference_mode():
+            expected = model.eval()(model.encoding.texts([text], queries=False), queries=False)
+        np.testing.assert_allclose(found, expected[0].numpy(), **CLOSE)
+    assert vectors.shape == (5, encoder.dimensions)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    assert np.abs(encoder.encode_queries(ITEMS) - vectors).max() > 0.01
+    assert reports[-1] == (5, 5)
+    # 40 words are longer than 16 and than 32 tokens: one of ITEMS twice, one of QUERIES once
+    assert encoder.truncated == 2
+    encoder.encode_queries(QUERIES)
+    assert encoder.truncated == 3
+
+
+def test_no_texts_are_no_vectors(bert):
+    encoder = TorchDualEncoder(dual_encoder(bert))
+    assert encoder.encode_items([]).shape == (0, 16)
+
+
+def test_many_texts_keep_their_order(bert):
+    encoder = TorchDualEncoder(dual_encoder(bert), tokens_per_run=256)
+    draw = np.random.default_rng(0)
+    texts = [" ".join(draw.choice(CONTENT, 1 + draw.integers(12))) for _ in range(60)]
+    vectors = encoder.encode_items(texts)
+    order = draw.permutation(60)
+    np.testing.assert_allclose(
+        encoder.encode_items([texts[p] for p in order]), vectors[order], **CLOSE
+    )
+
+
+def test_vectors_that_are_no_numbers_are_named(bert):
+    model = dual_encoder(bert)
+    with torch.no_grad():
+        model.query.encoder.get_input_embeddings().weight.fill_(float("nan"))
+    with pytest.raises(ScorerError, match="not finite for item 0 'an old elm'"):
+        TorchDualEncoder(model).encode_items(ITEMS)
+    assert weights_hash(model) != weights_hash(dual_encoder(bert))

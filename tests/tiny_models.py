@@ -1,0 +1,181 @@
+"""A BERT of two narrow layers with random weights, its WordPieces, and small labelled data.
+
+Nothing here imports torch until a model is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from crossknn.data.items import Items
+from crossknn.data.labelled import Labelled
+from crossknn.data.queries import QuerySet
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+UNUSED = ["[unused0]", "[unused1]", "[unused2]"]
+WORDS = [
+    "oak",
+    "elm",
+    "fir",
+    "ash",
+    "yew",
+    "pine",
+    "larch",
+    "cedar",
+    "birch",
+    "maple",
+    "crab",
+    "seal",
+    "whale",
+    "shark",
+    "squid",
+    "otter",
+    "heron",
+    "gull",
+    "tern",
+    "swan",
+    "red",
+    "blue",
+    "green",
+    "black",
+    "white",
+    "tall",
+    "small",
+    "old",
+    "young",
+    "dark",
+    "river",
+    "lake",
+    "hill",
+    "stone",
+    "cave",
+    "sand",
+    "snow",
+    "wind",
+    "rain",
+    "storm",
+    "ran",
+    "sat",
+    "swam",
+    "flew",
+    "##s",
+    "##er",
+    "the",
+    "a",
+    "in",
+    "on",
+    "of",
+]
+CONTENT = [word for word in WORDS[:44] if not word.startswith("##")]
+
+
+def tokenizer(added=(), unused=True):
+    """WordPieces of about sixty words; `added` are tokens of their own, as marks are."""
+    from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    names = [*SPECIAL, *(UNUSED if unused else ()), *WORDS]
+    made = Tokenizer(models.WordPiece({n: i for i, n in enumerate(names)}, unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    made.add_special_tokens([AddedToken(t, special=True) for t in (*SPECIAL, *added)])
+    return made
+
+
+def save_bert(folder, *, hidden=16, dropout=0.0, seed=0, positions=64, unused=True, std=0.3):
+    """A Hugging Face folder of an encoder; returns it."""
+    import torch
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    made = tokenizer(unused=unused)
+    config = BertConfig(
+        vocab_size=made.get_vocab_size(),
+        hidden_size=hidden,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=2 * hidden,
+        max_position_embeddings=positions,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        initializer_range=std,
+    )
+    torch.manual_seed(seed)
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    names = {f"{t.strip('[]').lower()}_token": t for t in SPECIAL}
+    PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(folder)
+    return Path(folder)
+
+
+def corpus(n_queries=10, n_items=10, name="woods", start=0):
+    """Query q names the two words with which item q's text begins."""
+    pairs = [(a, b) for a in CONTENT for b in CONTENT if a < b]
+    chosen = [pairs[(start + 37 * i) % len(pairs)] for i in range(max(n_items, n_queries))]
+    texts = [f"{a} {b} {CONTENT[i % 40]} of the hill" for i, (a, b) in enumerate(chosen)]
+    items = Items(
+        ids=[f"i{i}" for i in range(n_items)],
+        texts=texts[:n_items],
+        titles=[""] * n_items,
+        extra=[{}] * n_items,
+    )
+    queries = QuerySet(
+        tuple(f"q{start + q}" for q in range(n_queries)),
+        tuple(" ".join(chosen[q % n_items]) for q in range(n_queries)),
+    )
+    positives = tuple(np.array([q % n_items]) for q in range(n_queries))
+    return Labelled(name=name, items=items, queries=queries, positives=positives)
+
+
+def jsonl(path, records):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def write_beir(folder, n=12):
+    """A BEIR folder whose queries are those of `corpus`: two thirds for train, the rest dev."""
+    part = corpus(n, n)
+    texts = zip(part.items.ids, part.items.texts, strict=True)
+    jsonl(folder / "corpus.jsonl", [{"_id": i, "title": "", "text": t} for i, t in texts])
+    texts = zip(part.queries.ids, part.queries.texts, strict=True)
+    jsonl(folder / "queries.jsonl", [{"_id": i, "text": t} for i, t in texts])
+    (folder / "qrels").mkdir()
+    for split, rows in (("train", range(0, 2 * n // 3)), ("dev", range(2 * n // 3, n))):
+        lines = [f"q{row}\ti{row}\t1\n" for row in rows]
+        (folder / "qrels" / f"{split}.tsv").write_text(
+            "query-id\tcorpus-id\tscore\n" + "".join(lines)
+        )
+    return folder
+
+
+def write_zeshel(folder, n=8):
+    """The preprocessed layout: the train domain `forest`, the valid domain `sea`."""
+    for split, domain, start in (("train", "forest", 0), ("valid", "sea", 11)):
+        part = corpus(n, n, start=start)
+        jsonl(
+            folder / "documents" / f"{domain}.json",
+            [
+                {"document_id": f"{domain}{i}", "title": text.split()[0], "text": text}
+                for i, text in enumerate(part.items.texts)
+            ],
+        )
+        jsonl(
+            folder / "processed" / f"{split}_worlds" / f"{domain}_mentions.jsonl",
+            [
+                {
+                    "mention_id": f"{domain}-{q}",
+                    "mention": text,
+                    "context_left": "the old",
+                    "context_right": "in the rain",
+                    "label_id": q,
+                }
+                for q, text in enumerate(part.queries.texts)
+            ],
+        )
+    return folder

@@ -1,0 +1,378 @@
+"""The loop: its schedule, its batches, and that a run that was stopped ends as one that was not."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import resource
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+from tiny_models import corpus
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from crossknn.errors import CrossknnError, InputError  # noqa: E402
+from crossknn.training import loop  # noqa: E402
+from crossknn.training.settings import TrainingSettings  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def training(**changes):
+    """12 queries in batches of 4: three steps an epoch, each with an evaluation; twelve in all."""
+    settings = {
+        "steps": 12,
+        "batch": 4,
+        "learning_rate": 2e-3,
+        "warmup": 0.2,
+        "evaluations": 3,
+        "precision": "float32",
+        "threads": 1,
+    }
+    return TrainingSettings(**(settings | changes))
+
+
+def make(kind, encoder, cross_task, dual_task, **options):
+    return (cross_task if kind == "cross" else dual_task)(encoder, **options)
+
+
+def weights_of(path):
+    with safe_open(path, "np") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def log_of(folder):
+    """Lines of the log without their times."""
+    lines = map(json.loads, (folder / loop.LOG).read_text().splitlines())
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def same_run(first, second):
+    """Both folders hold the same last and best weights, moments, measures and log."""
+    for name in (loop.LAST, loop.BEST):
+        left, right = weights_of(first / name), weights_of(second / name)
+        assert set(left) == set(right)
+        for key in left:
+            np.testing.assert_array_equal(left[key], right[key], err_msg=f"{name}: {key}")
+    assert log_of(first) == log_of(second)
+    with safe_open(first / loop.LAST, "np") as a, safe_open(second / loop.LAST, "np") as b:
+        assert json.loads(a.metadata()["state"]) == json.loads(b.metadata()["state"])
+    assert not [*first.glob("*.part"), *second.glob("*.part")]
+
+
+# Schedule and batches
+
+
+def test_the_schedule_by_hand():
+    """Ten steps, a fifth of them rising: 1/2, 1, then down to 1/8 in eight steps."""
+    rates = [loop.schedule(step, 10, 0.2) for step in range(10)]
+    assert rates == [1 / 2, 1, 8 / 8, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]
+
+
+@given(st.integers(1, 300), st.floats(0, 0.99))
+def test_the_schedule_rises_then_falls(total, warmup):
+    rates = [loop.schedule(step, total, warmup) for step in range(total)]
+    top = int(np.argmax(rates))
+    assert all(0 < rate <= 1 for rate in rates)
+    assert rates[: top + 1] == sorted(rates[: top + 1])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    assert max(rates) == 1
+    steps = np.diff(rates[: top + 1])
+    assert np.allclose(steps, steps[:1] if len(steps) else 0)
+
+
+@given(st.integers(1, 40), st.integers(1, 10), st.integers(0, 5))
+def test_an_epoch_has_every_query_once(n, batch, seed):
+    """But for the few that do not fill a batch, which are others in every epoch."""
+    if batch > n:
+        with pytest.raises(InputError, match="fewer than one batch"):
+            loop.batch_rows(n, training(batch=batch), 0)
+        return
+    settings, steps = training(batch=batch, seed=seed), n // batch
+    for epoch in range(3):
+        rows = [loop.batch_rows(n, settings, epoch * steps + step) for step in range(steps)]
+        assert [len(row) for row in rows] == [batch] * steps
+        flat = list(itertools.chain.from_iterable(rows))
+        assert len(set(flat)) == len(flat)
+        assert set(flat) <= set(range(n))
+        if n % batch == 0:
+            assert set(flat) == set(range(n))
+
+
+def test_batches_depend_on_the_seed_and_the_epoch():
+    def epoch(seed, number):
+        return [loop.batch_rows(40, training(seed=seed), 10 * number + step) for step in range(10)]
+
+    assert epoch(0, 0) == epoch(0, 0)
+    assert len({str(epoch(seed, number)) for seed in (0, 1) for number in (0, 1)}) == 4
+    seen = Counter(row for step in range(60) for row in loop.batch_rows(7, training(batch=2), step))
+    assert set(seen) == set(range(7))  # the odd one out is another one each time
+
+
+def test_steps_or_epochs():
+    assert loop.total_steps(12, training()) == 12
+    assert loop.total_steps(13, training(steps=None, epochs=3)) == 9
+    with pytest.raises(InputError, match="3 train queries, fewer than one batch of 4"):
+        loop.total_steps(3, training(steps=None))
+
+
+# The same again
+
+
+@pytest.mark.parametrize("kind", ["cross", "dual"])
+def test_the_seed_decides(dropping_bert, cross_task, dual_task, tmp_path, kind):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        task = make(kind, dropping_bert, cross_task, dual_task, seed=seed)
+        loop.fit(task, training(steps=4, seed=seed), tmp_path / name)
+    same_run(tmp_path / "a", tmp_path / "b")
+    left, right = weights_of(tmp_path / "a" / loop.LAST), weights_of(tmp_path / "c" / loop.LAST)
+    assert any((left[key] != right[key]).any() for key in left if key.startswith("model."))
+
+
+@pytest.mark.parametrize("stops", [[5], [1, 2, 3], [3, 3], [10, 1]])
+@pytest.mark.parametrize("kind", ["cross", "dual"])
+def test_a_run_in_parts_is_the_run(dropping_bert, cross_task, dual_task, tmp_path, kind, stops):
+    """Dropout, negatives, moments, the log and the best checkpoint: nothing tells them apart."""
+    whole = loop.fit(make(kind, dropping_bert, cross_task, dual_task), training(), tmp_path / "a")
+    for stop in stops:
+        task = make(kind, dropping_bert, cross_task, dual_task)
+        loop.fit(task, training(), tmp_path / "b", stop_after=stop)
+    task = make(kind, dropping_bert, cross_task, dual_task)
+    parts = loop.fit(task, training(), tmp_path / "b")
+    same_run(tmp_path / "a", tmp_path / "b")
+    assert (parts.steps, parts.best, parts.best_step) == (12, whole.best, whole.best_step)
+    best = weights_of(tmp_path / "b" / loop.BEST)
+    for name, value in loop.weights(task.model).items():  # the model holds the best weights
+        np.testing.assert_array_equal(value.numpy(), best[name])
+
+
+def test_a_finished_run_is_only_read(dropping_bert, cross_task, tmp_path):
+    first = loop.fit(cross_task(dropping_bert), training(steps=3), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    again = loop.fit(cross_task(dropping_bert), training(steps=3), tmp_path)
+    assert (again.steps, again.best, again.best_step) == (first.steps, first.best, first.best_step)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+KILLED = [("cross", 5, "step"), ("dual", 7, "step"), ("cross", 6, "write")]
+
+
+@pytest.fixture(scope="module")
+def killed(dropping_bert, tmp_path_factory):
+    """Folders of runs that ended with SIGKILL in the middle, with a checkpoint after each step."""
+    folder = tmp_path_factory.mktemp("killed")
+    (folder / "scenarios.json").write_text(json.dumps(KILLED))
+    script = Path(__file__).parent / "kill_me.py"
+    command = [sys.executable, str(script), str(dropping_bert), str(folder)]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=True)
+    assert json.loads(done.stdout) == [-signal.SIGKILL] * len(KILLED), done.stderr.decode()
+    return [folder / str(number) for number in range(len(KILLED))]
+
+
+@pytest.mark.parametrize("number", range(len(KILLED)))
+def test_a_run_that_was_killed_is_the_run(
+    dropping_bert, cross_task, dual_task, tmp_path, killed, number
+):
+    kind, step, where = KILLED[number]
+    folder = killed[number]
+    with safe_open(folder / loop.LAST, "np") as file:
+        done = json.loads(file.metadata()["state"])["step"]
+    assert done == (step if where == "step" else step - 1)
+    assert bool(list(folder.glob("*.part"))) == (where == "write")
+    loop.fit(make(kind, dropping_bert, cross_task, dual_task), training(), folder)
+    loop.fit(make(kind, dropping_bert, cross_task, dual_task), training(), tmp_path)
+    same_run(tmp_path, folder)
+
+
+def test_a_log_that_was_cut_off_loses_its_last_line(dropping_bert, cross_task, tmp_path):
+    loop.fit(cross_task(dropping_bert), training(), tmp_path / "a")
+    loop.fit(cross_task(dropping_bert), training(), tmp_path / "b", stop_after=7)
+    log = tmp_path / "b" / loop.LOG
+    log.write_text(log.read_text() + '{"step": 6, "dev": {"accuracy": 0.5}')
+    loop.fit(cross_task(dropping_bert), training(), tmp_path / "b")
+    same_run(tmp_path / "a", tmp_path / "b")
+
+
+def test_the_log_says_losses_rates_and_measures(bert, cross_task, tmp_path):
+    fitted = loop.fit(cross_task(bert), training(), tmp_path)
+    lines = log_of(tmp_path)
+    losses = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in losses] == [10, 12]
+    assert [line["learning_rate"] for line in losses] == [
+        pytest.approx(2e-3 * loop.schedule(step, 12, 0.2)) for step in (9, 11)
+    ]
+    dev = [(line["step"], line["dev"]) for line in lines if "dev" in line]
+    assert [step for step, _ in dev] == list(range(1, 13))
+    best = max(measures["accuracy"] for _, measures in dev)
+    step, measures = next(entry for entry in dev if entry[1]["accuracy"] == best)
+    assert (fitted.best, fitted.best_step) == (measures, step)  # the first of the best
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize("kind", ["cross", "dual"])
+def test_a_loss_that_is_no_number_ends_the_run(bert, cross_task, dual_task, tmp_path, kind):
+    task = make(kind, bert, cross_task, dual_task)
+    loop.fit(task, training(), tmp_path, stop_after=4)
+    best, last = (weights_of(tmp_path / name) for name in (loop.BEST, loop.LAST))
+    task = make(kind, bert, cross_task, dual_task)
+    rows = loop.batch_rows(12, training(), 5)
+    losses = task.losses
+
+    def spoil(batch, parts, epoch, step):
+        if step == 5:
+            with torch.no_grad():
+                next(task.model.parameters()).fill_(float("nan"))
+        return losses(batch, parts, epoch, step)
+
+    task.losses = spoil
+    with pytest.raises(loop.TrainingError) as error:
+        loop.fit(task, training(), tmp_path)
+    message = str(error.value)
+    assert "the loss of step 5 is not a number" in message
+    assert ", ".join(f"woods/q{row}" for row in rows) in message
+    assert f"the best checkpoint is kept in {tmp_path / loop.BEST}" in message
+    assert isinstance(error.value, CrossknnError)
+    for name, before in ((loop.BEST, best), (loop.LAST, last)):
+        after = weights_of(tmp_path / name)
+        assert all(np.isfinite(value).all() for value in after.values())
+        if name == loop.LAST:
+            assert all((after[key] == before[key]).all() for key in before)
+    whole = make(kind, bert, cross_task, dual_task)
+    loop.load_best(tmp_path, whole.model)
+    assert all(value.isfinite().all() for value in loop.weights(whole.model).values())
+    loop.fit(make(kind, bert, cross_task, dual_task), training(), tmp_path)  # goes on from there
+
+
+def test_an_absurd_learning_rate_moves_no_weight_to_nan(bert, cross_task, tmp_path):
+    task = cross_task(bert, head="emb", scale=1e30)
+    with pytest.raises(loop.TrainingError, match=r"not a number.*lower learning_rate"):
+        loop.fit(task, training(learning_rate=1e30, warmup=0.0), tmp_path)
+    assert all(value.isfinite().all() for value in loop.weights(task.model).values())
+
+
+def test_before_the_first_evaluation_there_is_no_checkpoint_to_speak_of(bert, cross_task, tmp_path):
+    task = cross_task(bert)
+    with torch.no_grad():
+        next(task.model.parameters()).fill_(float("nan"))
+    with pytest.raises(loop.TrainingError, match="there is no checkpoint yet"):
+        loop.fit(task, training(), tmp_path)
+    assert not (tmp_path / loop.BEST).exists()
+
+
+@contextmanager
+def no_room(size):
+    """No file of this process may become longer than `size` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("name", [loop.LAST, loop.BEST])
+def test_a_disk_without_room_leaves_the_checkpoint_before(bert, cross_task, tmp_path, name):
+    loop.fit(cross_task(bert), training(), tmp_path, stop_after=4)
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
+    sizes = {name: len(content) for name, content in before.items()}
+    assert sizes[loop.BEST] < sizes[loop.LAST] / 2
+    # Room for all files but the last checkpoint's; or for neither, which only matters to best
+    # where there is a new one.
+    room = sizes[loop.BEST] + 10_000 if name == loop.LAST else 10_000
+    task = cross_task(bert)
+    if name == loop.BEST:
+        (tmp_path / loop.LAST).unlink()
+        del before[loop.LAST]
+    with no_room(room), pytest.raises(OSError, match="File too large") as error:
+        loop.fit(task, training(), tmp_path)
+    assert (error.value.errno, error.value.filename) == (errno.EFBIG, str(tmp_path / name))
+    assert {path.name for path in tmp_path.iterdir()} <= {
+        "log.jsonl",
+        "dev.npy",
+        "negatives.npy",
+        *sizes,
+    }
+    after = {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
+    if name == loop.LAST:
+        after[loop.BEST] = before[loop.BEST]  # there was room for better ones
+    assert after == before
+    loop.fit(cross_task(bert), training(), tmp_path)  # with room it goes on
+    loop.fit(cross_task(bert), training(), tmp_path / "a")
+    same_run(tmp_path, tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"learning_rate": 1e-3},
+        {"batch": 3},
+        {"steps": 11},
+        {"warmup": 0.1},
+        {"weight_decay": 0.0},
+        {"seed": 1},
+    ],
+    ids=str,
+)
+def test_a_checkpoint_of_other_settings_is_refused(bert, cross_task, tmp_path, change):
+    loop.fit(cross_task(bert), training(), tmp_path, stop_after=1)
+    refused(cross_task(bert), training(**change), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"head": "cls"},
+        {"scale": 2.0},
+        {"max_length": 20},
+        {"negatives": {"count": 2}},
+        {"negatives": {"kind": "tfidf"}},
+        {"train": [corpus(12, 12, start=3)]},
+        {"train": [corpus(11, 12)]},
+    ],
+    ids=["head", "scale", "window", "count", "kind", "texts", "queries"],
+)
+def test_a_checkpoint_of_another_task_is_refused(bert, cross_task, tmp_path, change):
+    loop.fit(cross_task(bert), training(), tmp_path, stop_after=1)
+    refused(cross_task(bert, **change), training(), tmp_path)
+
+
+def refused(task, settings, folder):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(InputError) as error:
+        loop.fit(task, settings, folder)
+    assert str(error.value) == (
+        f"{folder} holds a run with other settings, data or model: train into another folder, or "
+        f"remove {folder / loop.LAST}"
+    )
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_after_removing_the_checkpoint_nothing_of_the_old_run_is_used(bert, cross_task, tmp_path):
+    """As the message advises: negatives and dev candidates of other data are not."""
+    loop.fit(cross_task(bert), training(), tmp_path / "b")
+    (tmp_path / "b" / loop.LAST).unlink()
+    other = [corpus(12, 9, start=3)]
+    loop.fit(cross_task(bert, train=other), training(), tmp_path / "b")
+    loop.fit(cross_task(bert, train=other), training(), tmp_path / "a")
+    same_run(tmp_path / "a", tmp_path / "b")
+
+
+def test_what_may_change_between_parts_of_a_run(bert, cross_task, tmp_path):
+    """Passes, precision, threads and device: a run can go on on another machine."""
+    loop.fit(cross_task(bert), training(), tmp_path, stop_after=2)
+    settings = training(accumulate=2, precision="bfloat16")
+    assert loop.fit(cross_task(bert), settings, tmp_path).steps == 12

@@ -1,0 +1,109 @@
+"""Losses and their gradients, written out by hand."""
+
+from __future__ import annotations
+
+from math import inf, log
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+torch = pytest.importorskip("torch")
+
+from crossknn.training.losses import in_batch_cross_entropy, softmax_cross_entropy  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def with_gradient(loss, scores, *arguments):
+    scores = torch.tensor(scores, dtype=torch.float64, requires_grad=True)
+    value = loss(scores, *arguments)
+    value.backward()
+    return float(value.detach()), scores.grad.numpy()
+
+
+def test_softmax_by_hand():
+    """Scores are logarithms, so a row's softmax is its numbers over their sum.
+
+    Row 1: 1, 2, 5 of 8: p = (1/8, 2/8, 5/8), loss -log(1/8) = log 8.
+    Row 2: 3, 1 of 4, the third absent: p = (3/4, 1/4, 0), loss log(4/3).
+    d loss / d score = (p - [first]) / (number of queries).
+    """
+    scores = [[log(1), log(2), log(5)], [log(3), log(1), log(100)]]
+    present = torch.tensor([[True, True, True], [True, True, False]])
+    value, gradient = with_gradient(softmax_cross_entropy, scores, present)
+    assert value == pytest.approx((log(8) + log(4 / 3)) / 2)
+    expected = np.array([[-7 / 8, 2 / 8, 5 / 8], [-1 / 4, 1 / 4, 0]]) / 2
+    np.testing.assert_allclose(gradient, expected, atol=1e-12)
+
+
+def test_a_missing_candidate_is_one_at_minus_infinity():
+    scores = [[log(3), log(1), -inf]]
+    value, gradient = with_gradient(softmax_cross_entropy, scores)
+    assert value == pytest.approx(log(4 / 3))
+    np.testing.assert_allclose(gradient, [[-1 / 4, 1 / 4, 0]], atol=1e-12)
+
+
+def test_a_right_item_alone_costs_nothing():
+    value, gradient = with_gradient(softmax_cross_entropy, [[2.0, -inf]])
+    assert value == 0
+    assert not gradient.any()
+
+
+def test_in_batch_by_hand():
+    """Three items for two queries; the third item is right for both, the first query brought 0.
+
+    Query 1, gold 0: item 2 is no negative: 1, 3 of 4: p = (1/4, 3/4, 0), loss log 4.
+    Query 2, gold 2: 2, 3, 5 of 10: p = (.2, .3, .5), loss log 2.
+    """
+    scores = [[log(1), log(3), log(100)], [log(2), log(3), log(5)]]
+    gold = torch.tensor([0, 2])
+    wrong = torch.tensor([[False, True, False], [True, True, False]])
+    value, gradient = with_gradient(in_batch_cross_entropy, scores, gold, wrong)
+    assert value == pytest.approx((log(4) + log(2)) / 2)
+    expected = np.array([[-3 / 4, 3 / 4, 0], [0.2, 0.3, -0.5]]) / 2
+    np.testing.assert_allclose(gradient, expected, atol=1e-12)
+    assert wrong.tolist() == [[False, True, False], [True, True, False]]  # not written to
+
+
+def test_in_batch_with_one_item_in_common():
+    """Both queries have the same gold item and no other: nothing to learn."""
+    value, gradient = with_gradient(
+        in_batch_cross_entropy,
+        [[1.0], [2.0]],
+        torch.tensor([0, 0]),
+        torch.tensor([[False], [False]]),
+    )
+    assert value == 0
+    assert not gradient.any()
+
+
+SCORES = st.integers(2, 5).flatmap(
+    lambda c: arrays(np.float64, (3, c), elements=st.floats(-20, 20, width=32))
+)
+
+
+@given(SCORES, st.data())
+def test_both_are_log_sum_exp_less_the_gold_score(scores, data):
+    b, c = scores.shape
+    gold = np.array(data.draw(st.lists(st.integers(0, c - 1), min_size=b, max_size=b)))
+    wrong = data.draw(arrays(bool, (b, c)))
+    wrong[np.arange(b), gold] = False
+    counted = wrong.copy()
+    counted[np.arange(b), gold] = True
+    sums = np.log((np.exp(scores) * counted).sum(1))
+    expected = (sums - scores[np.arange(b), gold]).mean()
+    value, gradient = with_gradient(
+        in_batch_cross_entropy, scores, torch.from_numpy(gold), torch.from_numpy(wrong)
+    )
+    assert value == pytest.approx(expected, abs=1e-9)
+    np.testing.assert_allclose(gradient.sum(1), 0, atol=1e-12)  # a shift of a row changes nothing
+    assert not gradient[~counted].any()
+
+    first = np.ones((b, c), dtype=bool)
+    first[:, 1:] = wrong[:, 1:]
+    sums = np.log((np.exp(scores) * first).sum(1))
+    value, _ = with_gradient(softmax_cross_entropy, scores, torch.from_numpy(first))
+    assert value == pytest.approx((sums - scores[:, 0]).mean(), abs=1e-9)

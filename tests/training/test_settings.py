@@ -1,0 +1,153 @@
+"""Settings files: every name is known, every value is of its type, folders lie beside the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from crossknn.errors import InputError
+from crossknn.training.settings import (
+    CrossEncoderSettings,
+    DataSettings,
+    DualEncoderSettings,
+    NegativesSettings,
+    TrainingSettings,
+    read_settings,
+)
+
+WHOLE = """
+encoder = "bert-base-uncased"
+[data]
+folder = "zeshel"
+train_domains = ["forest", "sea"]
+dev_queries = 100
+[model]
+head = "cls"
+max_length = 256
+[negatives]
+kind = "tfidf"
+count = 7
+[training]
+steps = 100
+learning_rate = 1
+precision = "bfloat16"
+"""
+
+
+def written(folder, text):
+    path = folder / "settings.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_whole_file(tmp_path):
+    found = read_settings(written(tmp_path, WHOLE), CrossEncoderSettings)
+    assert found == CrossEncoderSettings(
+        encoder="bert-base-uncased",
+        data=DataSettings(
+            folder=tmp_path / "zeshel", train_domains=("forest", "sea"), dev_queries=100
+        ),
+        model={"head": "cls", "max_length": 256},
+        negatives=NegativesSettings(kind="tfidf", count=7),
+        training=TrainingSettings(steps=100, learning_rate=1.0, precision="bfloat16"),
+    )
+    assert isinstance(found.training.learning_rate, float)
+
+
+@pytest.mark.parametrize("kind", [CrossEncoderSettings, DualEncoderSettings])
+def test_the_shortest_file_has_the_defaults(tmp_path, kind):
+    found = read_settings(written(tmp_path, 'encoder = "e"\n[data]\nfolder = "d"\n'), kind)
+    assert found == kind(encoder="e", data=DataSettings(folder=tmp_path / "d"))
+
+
+@pytest.mark.parametrize("given", ["../data", "./a/../../data", "{parent}/data"])
+def test_folders_are_relative_to_the_file(tmp_path, monkeypatch, given):
+    monkeypatch.chdir("/")
+    (tmp_path / "configs").mkdir()
+    text = f'encoder = "e"\n[data]\nfolder = "{given.format(parent=tmp_path)}"\n'
+    path = written(tmp_path / "configs", text)
+    assert read_settings(path, CrossEncoderSettings).data.folder == tmp_path / "data"
+
+
+def test_a_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = written(tmp_path, 'encoder = "e"\n[data]\nfolder = "~/data"\n')
+    assert read_settings(path, CrossEncoderSettings).data.folder == tmp_path / "data"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("encoder =", "encodr =", "there is no setting 'encodr' (did you mean encoder?)"),
+        ("count =", "cuont =", "there is no setting 'cuont' (did you mean count?)"),
+        ("[training]", "[traning]", "there is no setting 'traning' (did you mean training?)"),
+        ('encoder = "bert-base-uncased"', "", "the setting 'encoder' is missing"),
+        ('folder = "zeshel"', "", "the setting 'folder' is missing"),
+        ("[data]", "[model]", "is not a TOML file"),
+        ('"bert-base-uncased"', "7", "encoder is 7, which is not a text"),
+        ('"zeshel"', "7", "folder is 7, which is not a folder"),
+        ("steps = 100", "steps = 100.0", "steps is 100.0, which is not a whole number"),
+        ("steps = 100", 'steps = "100"', "steps is '100', which is not a whole number"),
+        ("steps = 100", "steps = true", "steps is True, which is not a whole number"),
+        (
+            "learning_rate = 1",
+            "learning_rate = true",
+            "learning_rate is True, which is not a number",
+        ),
+        (
+            "dev_queries = 100",
+            "dev_queries = [1]",
+            "dev_queries is [1], which is not a whole number",
+        ),
+        ('["forest", "sea"]', "{ a = 1 }", "train_domains is {'a': 1}, which is not a list"),
+        ('["forest", "sea"]', "[1]", "train_domains is 1, which is not a text"),
+        ('["forest", "sea"]', '"forest"', "train_domains is 'forest', which is not a list"),
+        ('kind = "tfidf"', 'kind = "bm25"', "kind is 'bm25' (known: dual-encoder, random, tfidf)"),
+        ('"bfloat16"', '"bfloat"', "precision is 'bfloat' (did you mean bfloat16 or float32?)"),
+        ("count = 7", "count = 0", "count must be 1 or more"),
+        ("count = 7", "count = 65", "depth at least count"),
+        ("count = 7", "skip = -1", "negatives: skip is -1; it must be 0 or more"),
+        ("count = 7", "dev_candidates = 0", "dev_candidates is 0; it must be 1 or more"),
+        ("dev_queries = 100", "dev_queries = 0", "data: dev_queries is 0; it must be 1 or more"),
+        ("steps = 100", "steps = 0", "training: steps is 0; it must be 1 or more"),
+        ("steps = 100", "epochs = -1", "training: epochs is -1; it must be 1 or more"),
+        ("steps = 100", "threads = 0", "training: threads is 0; it must be 1 or more"),
+        ("steps = 100", "seed = -1", "training: seed is -1; it must be 0 or more"),
+        ("steps = 100", "warmup = 1.0", "warmup must be from 0 to below 1"),
+        ("learning_rate = 1", "learning_rate = 0", "learning_rate above 0"),
+        ("steps = 100", "accumulate = 3", "accumulate is 3, which does not divide the batch of 4"),
+    ],
+)
+def test_bad_settings_are_named_with_their_file(tmp_path, old, new, sentence):
+    assert WHOLE.count(old) == 1
+    path = written(tmp_path, WHOLE.replace(old, new))
+    with pytest.raises(InputError) as error:
+        read_settings(path, CrossEncoderSettings)
+    assert sentence in str(error.value)
+    assert str(error.value).startswith(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_a_section_that_is_none(tmp_path):
+    path = written(tmp_path, 'encoder = "e"\ndata = "zeshel"\n')
+    with pytest.raises(InputError, match=r"data must be a section, \[data\]"):
+        read_settings(path, CrossEncoderSettings)
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(InputError, match=r"there is no settings file .*settings\.toml"):
+        read_settings(tmp_path / "settings.toml", CrossEncoderSettings)
+    (tmp_path / "settings.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="is not a TOML file"):
+        read_settings(tmp_path / "settings.toml", CrossEncoderSettings)
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted((Path(__file__).parents[2] / "src/crossknn/training/configs").glob("*.toml")),
+    ids=lambda path: path.stem,
+)
+def test_shipped_files_can_be_read(path):
+    kind = DualEncoderSettings if "dual" in path.stem else CrossEncoderSettings
+    assert read_settings(path, kind).encoder

@@ -1,0 +1,230 @@
+"""Cross-encoder and dual-encoder tasks: losses from scores, passes, dev measures, overfitting."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tiny_models import corpus
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from crossknn.data.items import Items  # noqa: E402
+from crossknn.data.labelled import Labelled  # noqa: E402
+from crossknn.training import loop  # noqa: E402
+from crossknn.training.settings import TrainingSettings  # noqa: E402
+from crossknn.types import NO_ITEM, Pairs  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+HEADS = ["cls", "emb"]
+
+
+def plain_scores(model, queries, items):
+    """Scores of single pairs, one by one."""
+    with torch.inference_mode():
+        rows = [
+            model.encoding.pairs(Pairs(np.array([0]), np.array([0])), [query], [item])
+            for query, item in zip(queries, items, strict=True)
+        ]
+        return np.array([float(model.score_rows(row)) for row in rows])
+
+
+def gradient(task, rows, parts, folder):
+    task.begin_epoch(0, folder)
+    task.model.train()
+    task.model.zero_grad()
+    losses = list(task.losses(rows, parts, 0, 0))
+    for loss in losses:
+        loss.backward()
+    flat = [p.grad.flatten() for p in task.model.parameters() if p.grad is not None]
+    return sum(float(loss.detach()) for loss in losses), torch.cat(flat)
+
+
+# Losses
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_cross_encoders_loss_is_that_of_its_scores(bert, cross_task, head):
+    task = cross_task(bert, head=head, dropout=0.0)
+    lists = np.array([[0, 3, 4, 5], [1, 2, NO_ITEM, NO_ITEM], [2, 9, 8, NO_ITEM]])
+    expected = []
+    for query, items in zip((0, 1, 2), lists, strict=True):
+        texts = [task.train.items[item] for item in items if item != NO_ITEM]
+        scores = plain_scores(task.model, [task.train.queries[query]] * len(texts), texts)
+        expected.append(np.log(np.exp(scores).sum()) - scores[0])
+    assert float(task.loss([0, 1, 2], lists).detach()) == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+def test_a_dual_encoders_loss_is_that_of_its_inner_products(bert, dual_task, tmp_path):
+    """Twenty times the cosine; every item of the batch is a negative, but for right ones."""
+    base = corpus(4, 8)
+    positives = (np.array([0, 1]), np.array([1]), np.array([2]), np.array([3]))
+    part = Labelled(name="x", items=base.items, queries=base.queries, positives=positives)
+    task = dual_task(bert, train=[part], negatives={"kind": "random", "count": 2, "depth": 3})
+    task.begin_epoch(0, tmp_path)
+    (loss,) = (float(found.detach()) for found in task.losses([0, 1, 2], 1, 0, 0))
+    lists = task.train.lists([0, 1, 2], np.load(tmp_path / "negatives-0.npy"), 2, 1)
+    columns = sorted(set(lists.flatten().tolist()))
+    with torch.inference_mode():
+        texts = task.model.encoding
+        left = task.model(texts.texts(base.queries.texts[:3], queries=True), queries=True)
+        chosen = [base.items.texts[c] for c in columns]
+        right = task.model(texts.texts(chosen, queries=False), queries=False)
+        scores = 20 * (left @ right.T).numpy()
+    expected = []
+    for row, (found, right_ones) in enumerate(zip(lists, positives[:3], strict=True)):
+        gold = columns.index(found[0])
+        counted = [c for c, item in enumerate(columns) if item not in right_ones or c == gold]
+        expected.append(np.log(np.exp(scores[row, counted]).sum()) - scores[row, gold])
+    assert loss == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("parts", [2, 3, 6])
+def test_passes_add_up_to_the_whole_batch(bert, cross_task, tmp_path, head, parts):
+    task = cross_task(bert, head=head, dropout=0.0)
+    rows = [3, 1, 4, 0, 5, 9]
+    loss, whole = gradient(task, rows, 1, tmp_path)
+    split_loss, split = gradient(task, rows, parts, tmp_path)
+    assert split_loss == pytest.approx(loss, rel=1e-5)
+    torch.testing.assert_close(split, whole, rtol=1e-3, atol=1e-5 * float(whole.abs().max()))
+    assert float(whole.abs().max()) > 1e-4
+
+
+def test_accumulation_takes_the_same_steps(bert, cross_task, tmp_path):
+    """Adam divides by the gradient's size, so rounding shows in weights, but hardly in losses."""
+    losses = []
+    for accumulate in (1, 3):
+        task = cross_task(bert, dropout=0.0)
+        settings = training(steps=8, batch=6, accumulate=accumulate, learning_rate=3e-3)
+        losses.append(final_loss(task, settings, tmp_path / str(accumulate)))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    task = cross_task(bert, dropout=0.0)
+    still = final_loss(task, training(steps=8, batch=6, learning_rate=1e-9), tmp_path / "still")
+    assert abs(losses[0] - still) > 0.02 * still  # the steps count
+
+
+def test_passes_of_a_dual_encoder_share_no_negatives(bert, dual_task, tmp_path):
+    """Each pass is a smaller batch: the mean of the losses of the parts."""
+    task = dual_task(bert)
+    rows = [0, 1, 2, 3]
+    loss, _ = gradient(task, rows, 2, tmp_path)
+    parts = [gradient(task, rows[:2], 1, tmp_path)[0], gradient(task, rows[2:], 1, tmp_path)[0]]
+    assert loss == pytest.approx(np.mean(parts), rel=1e-5)
+
+
+# Dev measures
+
+
+def constant_candidates(task, table):
+    task._candidates = np.array(table)
+
+
+def test_a_cross_encoders_dev_measures(bert, cross_task, tmp_path):
+    """Two dev queries' candidates hold the right item; the best of each is found by hand."""
+    task = cross_task(bert, head="emb")
+    task.begin_epoch(0, tmp_path)
+    dev = task.dev
+    table = [[0, 1, 2], [1, 3, NO_ITEM], [5, 6, 7], [4, NO_ITEM, NO_ITEM]]
+    np.save(tmp_path / "dev.npy", np.array(table))
+    task = cross_task(bert, head="emb")
+    task.begin_epoch(0, tmp_path)
+    right = []
+    for query, row in enumerate(table):
+        items = [item for item in row if item != NO_ITEM]
+        texts = [dev.items[item] for item in items]
+        scores = plain_scores(task.model.eval(), [dev.queries[query]] * len(items), texts)
+        right.append(items[int(np.argmax(scores))] in dev.positives[query])
+    measures = loop.evaluate(task, loop.autocast_of(task.model, training()))
+    assert measures["in_candidates"] == 0.5
+    assert measures["accuracy"] == np.mean(right)
+    assert measures["normalised"] == np.sum(right) / 2
+    assert not any(right[2:])
+
+
+def test_a_dual_encoders_dev_measures(bert, dual_task):
+    task = dual_task(bert)
+    part = task.dev.parts[0]
+    with torch.inference_mode():
+        texts = task.model.eval().encoding
+        left = task.model(texts.texts(part.queries.texts, queries=True), queries=True)
+        right = task.model(texts.texts(part.items.texts, queries=False), queries=False)
+        scores = (left @ right.T).numpy()
+    ranks = [int((row > row[gold]).sum()) + 1 for row, gold in zip(scores, part.gold, strict=True)]
+    measures = loop.evaluate(task, loop.autocast_of(task.model, training()))
+    assert measures["mrr"] == pytest.approx(np.mean(1 / np.array(ranks)))
+    assert measures["accuracy"] == np.mean(np.array(ranks) == 1)
+    assert measures["at_64"] == 1.0
+
+
+def test_texts_longer_than_the_window_are_counted(bert, cross_task, dual_task):
+    base = corpus(12, 12)
+    texts = [
+        text + " hill" * (30 if place < 3 else 0) for place, text in enumerate(base.items.texts)
+    ]
+    items = Items(ids=base.items.ids, texts=texts, titles=base.items.titles, extra=base.items.extra)
+    long = Labelled(name="x", items=items, queries=base.queries, positives=base.positives)
+    assert cross_task(bert).count_cut() == 0
+    assert cross_task(bert, train=[long]).count_cut() == 3
+    assert dual_task(bert).count_cut() == 0
+    assert dual_task(bert, train=[long]).count_cut() == 3
+
+
+# Learning
+
+
+def training(**changes):
+    settings = {"steps": 60, "batch": 10, "precision": "float32", "evaluations": 1, "threads": 1}
+    return TrainingSettings(**(settings | changes))
+
+
+def final_loss(task, settings, folder):
+    loop.fit(task, settings, folder)
+    lines = (folder / loop.LOG).read_text().splitlines()
+    return [line["loss"] for line in map(json.loads, lines) if "loss" in line][-1]
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_ten_examples_are_learned_by_heart_by_a_cross_encoder(bert, cross_task, tmp_path, head):
+    task = cross_task(bert, head=head, dropout=0.0, train=[corpus(10, 10)])
+    assert final_loss(task, training(learning_rate=5e-3, warmup=0.1, steps=120), tmp_path) < 0.05
+
+
+def test_ten_examples_are_learned_by_heart_by_a_dual_encoder(bert, dual_task, tmp_path):
+    task = dual_task(bert, train=[corpus(10, 10)], negatives={"kind": "tfidf"})
+    assert final_loss(task, training(learning_rate=3e-3, warmup=0.1), tmp_path) < 0.05
+
+
+def test_marked_mentions_are_learned_too(bert, cross_task, tmp_path):
+    plain = corpus(10, 10)
+    items = Items(
+        ids=plain.items.ids,
+        texts=[f"{text.split()[0]} [ENT] {text}" for text in plain.items.texts],
+        titles=plain.items.titles,
+        extra=plain.items.extra,
+    )
+    queries = type(plain.queries)(
+        plain.queries.ids, tuple(f"the old [Ms] {text} [Me] ran" for text in plain.queries.texts)
+    )
+    part = Labelled(name="x", items=items, queries=queries, positives=plain.positives)
+    task = cross_task(bert, head="emb", marked=True, train=[part])
+    task.dev = task.train
+    assert final_loss(task, training(learning_rate=3e-3, warmup=0.1, steps=80), tmp_path) < 0.1
+
+
+@pytest.mark.parametrize("kind", ["cls", "emb", "dual"])
+def test_bfloat16_trains_float32_weights(bert, cross_task, dual_task, tmp_path, kind):
+    losses = {}
+    for precision in ("float32", "bfloat16"):
+        task = dual_task(bert) if kind == "dual" else cross_task(bert, head=kind)
+        settings = training(steps=3, batch=4, precision=precision, learning_rate=1e-3)
+        assert loop.uses_bfloat16(task.model, settings) == (precision == "bfloat16")
+        losses[precision] = final_loss(task, settings, tmp_path / precision)
+        assert {
+            value.dtype for value in loop.weights(task.model).values() if value.is_floating_point()
+        } == {torch.float32}
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.1)
+    assert losses["bfloat16"] != losses["float32"]

@@ -16,14 +16,14 @@ import torch  # noqa: E402
 from conftest import make_cross_task, make_dual_task  # noqa: E402
 from test_loop import training  # noqa: E402
 
-from crossknn.training import loop  # noqa: E402
+from crossknn.training import checkpoint, loop  # noqa: E402
 
 
 def train(kind: str, step: int, where: str, encoder: Path, folder: Path) -> None:
     torch.set_num_threads(1)
     task = (make_cross_task if kind == "cross" else make_dual_task)(encoder)
     loop._SECONDS_BETWEEN_CHECKPOINTS = 0.0
-    write, losses = loop._write, task.losses
+    write, losses = checkpoint._write, task.losses
 
     def die():
         os.kill(os.getpid(), signal.SIGKILL)
@@ -39,7 +39,7 @@ def train(kind: str, step: int, where: str, encoder: Path, folder: Path) -> None
             die()
         write(path, tensors, metadata)
 
-    task.losses, loop._write = dying_losses, dying_write
+    task.losses, checkpoint._write = dying_losses, dying_write
     loop.fit(task, training(), folder)
 
 

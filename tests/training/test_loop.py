@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from crossknn.errors import CrossknnError, InputError  # noqa: E402
-from crossknn.training import loop  # noqa: E402
+from crossknn.training import checkpoint, loop  # noqa: E402
 from crossknn.training.settings import TrainingSettings  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -61,13 +61,16 @@ def log_of(folder):
 
 def same_run(first, second):
     """Both folders hold the same last and best weights, moments, measures and log."""
-    for name in (loop.LAST, loop.BEST):
+    for name in (checkpoint.LAST, checkpoint.BEST):
         left, right = weights_of(first / name), weights_of(second / name)
         assert set(left) == set(right)
         for key in left:
             np.testing.assert_array_equal(left[key], right[key], err_msg=f"{name}: {key}")
     assert log_of(first) == log_of(second)
-    with safe_open(first / loop.LAST, "np") as a, safe_open(second / loop.LAST, "np") as b:
+    with (
+        safe_open(first / checkpoint.LAST, "np") as a,
+        safe_open(second / checkpoint.LAST, "np") as b,
+    ):
         assert json.loads(a.metadata()["state"]) == json.loads(b.metadata()["state"])
     assert not [*first.glob("*.part"), *second.glob("*.part")]
 
@@ -137,7 +140,10 @@ def test_the_seed_decides(dropping_bert, cross_task, dual_task, tmp_path, kind):
         task = make(kind, dropping_bert, cross_task, dual_task, seed=seed)
         loop.fit(task, training(steps=4, seed=seed), tmp_path / name)
     same_run(tmp_path / "a", tmp_path / "b")
-    left, right = weights_of(tmp_path / "a" / loop.LAST), weights_of(tmp_path / "c" / loop.LAST)
+    left, right = (
+        weights_of(tmp_path / "a" / checkpoint.LAST),
+        weights_of(tmp_path / "c" / checkpoint.LAST),
+    )
     assert any((left[key] != right[key]).any() for key in left if key.startswith("model."))
 
 
@@ -153,8 +159,8 @@ def test_a_run_in_parts_is_the_run(dropping_bert, cross_task, dual_task, tmp_pat
     parts = loop.fit(task, training(), tmp_path / "b")
     same_run(tmp_path / "a", tmp_path / "b")
     assert (parts.steps, parts.best, parts.best_step) == (12, whole.best, whole.best_step)
-    best = weights_of(tmp_path / "b" / loop.BEST)
-    for name, value in loop.weights(task.model).items():  # the model holds the best weights
+    best = weights_of(tmp_path / "b" / checkpoint.BEST)
+    for name, value in checkpoint.weights(task.model).items():  # the model holds the best weights
         np.testing.assert_array_equal(value.numpy(), best[name])
 
 
@@ -187,7 +193,7 @@ def test_a_run_that_was_killed_is_the_run(
 ):
     kind, step, where = KILLED[number]
     folder = killed[number]
-    with safe_open(folder / loop.LAST, "np") as file:
+    with safe_open(folder / checkpoint.LAST, "np") as file:
         done = json.loads(file.metadata()["state"])["step"]
     assert done == (step if where == "step" else step - 1)
     assert bool(list(folder.glob("*.part"))) == (where == "write")
@@ -227,7 +233,7 @@ def test_the_log_says_losses_rates_and_measures(bert, cross_task, tmp_path):
 def test_a_loss_that_is_no_number_ends_the_run(bert, cross_task, dual_task, tmp_path, kind):
     task = make(kind, bert, cross_task, dual_task)
     loop.fit(task, training(), tmp_path, stop_after=4)
-    best, last = (weights_of(tmp_path / name) for name in (loop.BEST, loop.LAST))
+    best, last = (weights_of(tmp_path / name) for name in (checkpoint.BEST, checkpoint.LAST))
     task = make(kind, bert, cross_task, dual_task)
     rows = loop.batch_rows(12, training(), 5)
     losses = task.losses
@@ -244,16 +250,16 @@ def test_a_loss_that_is_no_number_ends_the_run(bert, cross_task, dual_task, tmp_
     message = str(error.value)
     assert "the loss of step 5 is not a number" in message
     assert ", ".join(f"woods/q{row}" for row in rows) in message
-    assert f"the best checkpoint is kept in {tmp_path / loop.BEST}" in message
+    assert f"the best checkpoint is kept in {tmp_path / checkpoint.BEST}" in message
     assert isinstance(error.value, CrossknnError)
-    for name, before in ((loop.BEST, best), (loop.LAST, last)):
+    for name, before in ((checkpoint.BEST, best), (checkpoint.LAST, last)):
         after = weights_of(tmp_path / name)
         assert all(np.isfinite(value).all() for value in after.values())
-        if name == loop.LAST:
+        if name == checkpoint.LAST:
             assert all((after[key] == before[key]).all() for key in before)
     whole = make(kind, bert, cross_task, dual_task)
-    loop.load_best(tmp_path, whole.model)
-    assert all(value.isfinite().all() for value in loop.weights(whole.model).values())
+    checkpoint.load_best(tmp_path, whole.model)
+    assert all(value.isfinite().all() for value in checkpoint.weights(whole.model).values())
     loop.fit(make(kind, bert, cross_task, dual_task), training(), tmp_path)  # goes on from there
 
 
@@ -261,7 +267,7 @@ def test_an_absurd_learning_rate_moves_no_weight_to_nan(bert, cross_task, tmp_pa
     task = cross_task(bert, head="emb", scale=1e30)
     with pytest.raises(loop.TrainingError, match=r"not a number.*lower learning_rate"):
         loop.fit(task, training(learning_rate=1e30, warmup=0.0), tmp_path)
-    assert all(value.isfinite().all() for value in loop.weights(task.model).values())
+    assert all(value.isfinite().all() for value in checkpoint.weights(task.model).values())
 
 
 def test_before_the_first_evaluation_there_is_no_checkpoint_to_speak_of(bert, cross_task, tmp_path):
@@ -270,7 +276,7 @@ def test_before_the_first_evaluation_there_is_no_checkpoint_to_speak_of(bert, cr
         next(task.model.parameters()).fill_(float("nan"))
     with pytest.raises(loop.TrainingError, match="there is no checkpoint yet"):
         loop.fit(task, training(), tmp_path)
-    assert not (tmp_path / loop.BEST).exists()
+    assert not (tmp_path / checkpoint.BEST).exists()
 
 
 @contextmanager
@@ -284,19 +290,19 @@ def no_room(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("name", [loop.LAST, loop.BEST])
+@pytest.mark.parametrize("name", [checkpoint.LAST, checkpoint.BEST])
 def test_a_disk_without_room_leaves_the_checkpoint_before(bert, cross_task, tmp_path, name):
     loop.fit(cross_task(bert), training(), tmp_path, stop_after=4)
     before = {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
     sizes = {name: len(content) for name, content in before.items()}
-    assert sizes[loop.BEST] < sizes[loop.LAST] / 2
+    assert sizes[checkpoint.BEST] < sizes[checkpoint.LAST] / 2
     # Room for all files but the last checkpoint's; or for neither, which only matters to best
     # where there is a new one.
-    room = sizes[loop.BEST] + 10_000 if name == loop.LAST else 10_000
+    room = sizes[checkpoint.BEST] + 10_000 if name == checkpoint.LAST else 10_000
     task = cross_task(bert)
-    if name == loop.BEST:
-        (tmp_path / loop.LAST).unlink()
-        del before[loop.LAST]
+    if name == checkpoint.BEST:
+        (tmp_path / checkpoint.LAST).unlink()
+        del before[checkpoint.LAST]
     with no_room(room), pytest.raises(OSError, match="File too large") as error:
         loop.fit(task, training(), tmp_path)
     assert (error.value.errno, error.value.filename) == (errno.EFBIG, str(tmp_path / name))
@@ -307,8 +313,8 @@ def test_a_disk_without_room_leaves_the_checkpoint_before(bert, cross_task, tmp_
         *sizes,
     }
     after = {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
-    if name == loop.LAST:
-        after[loop.BEST] = before[loop.BEST]  # there was room for better ones
+    if name == checkpoint.LAST:
+        after[checkpoint.BEST] = before[checkpoint.BEST]  # there was room for better ones
     assert after == before
     loop.fit(cross_task(bert), training(), tmp_path)  # with room it goes on
     loop.fit(cross_task(bert), training(), tmp_path / "a")
@@ -356,7 +362,7 @@ def refused(task, settings, folder):
         loop.fit(task, settings, folder)
     assert str(error.value) == (
         f"{folder} holds a run with other settings, data or model: train into another folder, or "
-        f"remove {folder / loop.LAST}"
+        f"remove {folder / checkpoint.LAST}"
     )
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -364,7 +370,7 @@ def refused(task, settings, folder):
 def test_after_removing_the_checkpoint_nothing_of_the_old_run_is_used(bert, cross_task, tmp_path):
     """As the message advises: negatives and dev candidates of other data are not."""
     loop.fit(cross_task(bert), training(), tmp_path / "b")
-    (tmp_path / "b" / loop.LAST).unlink()
+    (tmp_path / "b" / checkpoint.LAST).unlink()
     other = [corpus(12, 9, start=3)]
     loop.fit(cross_task(bert, train=other), training(), tmp_path / "b")
     loop.fit(cross_task(bert, train=other), training(), tmp_path / "a")

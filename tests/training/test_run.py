@@ -17,7 +17,7 @@ from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderModel  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderModel  # noqa: E402
 from crossknn.scorers import CrossEncoder, DualEncoder  # noqa: E402
-from crossknn.training import loop, run  # noqa: E402
+from crossknn.training import checkpoint, loop, run  # noqa: E402
 from crossknn.training.settings import (  # noqa: E402
     CrossEncoderSettings,
     DataSettings,
@@ -101,9 +101,9 @@ def test_a_cross_encoder_end_to_end(bert, data, tmp_path, kind, head):
     assert str(tmp_path) not in card
     model = CrossEncoderModel.from_pretrained(tmp_path)
     best = CrossEncoderModel.from_pretrained(tmp_path)
-    loop.load_best(tmp_path / "run", best)
-    for name, value in loop.weights(best).items():
-        assert torch.equal(loop.weights(model)[name], value)
+    checkpoint.load_best(tmp_path / "run", best)
+    for name, value in checkpoint.weights(best).items():
+        assert torch.equal(checkpoint.weights(model)[name], value)
     (part,) = read_labelled(data[kind].folder, data[kind].dev)
     pairs = Pairs(np.arange(4), part.gold[:4])
     found = list(CrossEncoder(tmp_path).score(pairs, part.queries.texts, part.items.texts))
@@ -178,13 +178,21 @@ def test_an_estimate_says_what_a_run_takes_and_leaves_nothing(
 
 
 def test_train_and_dev_may_not_share_a_query(bert, data, tmp_path):
-    settings = replace(cross_settings(bert, data, "beir"), data=replace(data["beir"], dev="train"))
+    other = write_beir(tmp_path / "beir")
     with pytest.raises(InputError, match=r"the query 'q\d' of beir is in train and in dev"):
-        run.train_cross_encoder(settings, tmp_path)
+        run.read_corpora(replace(data["beir"], dev_folder=other, dev="train"), seed=0)
     shared = replace(data["zeshel"], train_domains=("forest", "sea"), dev_domains=("sea",))
     with pytest.raises(InputError, match=r"the query 'sea-\d' of sea is in train and in dev"):
         run.estimate(replace(cross_settings(bert, data), data=shared))
-    assert list(tmp_path.iterdir()) == []
+
+
+def test_dev_queries_are_held_out_of_the_same_split(data):
+    train, dev = run.read_corpora(replace(data["beir"], dev="train", dev_queries=3), seed=0)
+    held, kept = set(dev[0].queries.ids), set(train[0].queries.ids)
+    assert (len(held), len(kept)) == (3, 5)
+    assert not held & kept
+    with pytest.raises(InputError, match="how many train queries to hold out"):
+        replace(data["beir"], dev="train", dev_queries=None)
 
 
 def test_samples_of_queries_are_drawn_by_the_seed(data):

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 from crossknn.data.items import Items  # noqa: E402
 from crossknn.data.labelled import Labelled  # noqa: E402
-from crossknn.training import loop  # noqa: E402
+from crossknn.training import checkpoint, loop  # noqa: E402
 from crossknn.training.settings import TrainingSettings  # noqa: E402
 from crossknn.types import NO_ITEM, Pairs  # noqa: E402
 
@@ -224,7 +224,9 @@ def test_bfloat16_trains_float32_weights(bert, cross_task, dual_task, tmp_path, 
         assert loop.uses_bfloat16(task.model, settings) == (precision == "bfloat16")
         losses[precision] = final_loss(task, settings, tmp_path / precision)
         assert {
-            value.dtype for value in loop.weights(task.model).values() if value.is_floating_point()
+            value.dtype
+            for value in checkpoint.weights(task.model).values()
+            if value.is_floating_point()
         } == {torch.float32}
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.1)
     assert losses["bfloat16"] != losses["float32"]

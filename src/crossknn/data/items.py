@@ -114,8 +114,8 @@ def read_items(
     Fields that are not named are found under their usual names: `id`, `_id`, `docno`, `doc_id` or
     `document_id`; `title`, which may be absent; `text`. If the first record has no id, no record
     may have one, and ids are line numbers from 1 (positions from 0 for Python sequences).
-    `template` may use `{title}`, `{text}` and any other field. `limit` keeps the first items only. All further
-    fields become `extra`.
+    `template` may use `{title}`, `{text}` and any other field. `limit` keeps the first items only.
+    All further fields become `extra`.
 
     Raises `InputError`, one sentence with file and line, for an empty corpus, an id that comes
     twice, an empty text, a missing field, and a line that cannot be read.

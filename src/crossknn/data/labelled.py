@@ -55,6 +55,11 @@ class Labelled:
             positives=tuple(self.positives[r] for r in rows),
         )
 
+    def without(self, ids: Iterable[str]) -> Labelled:
+        """All queries but those with these ids."""
+        held = set(ids)
+        return self.take(row for row, query in enumerate(self.queries.ids) if query not in held)
+
     def sample(self, count: int | None, seed: int) -> Labelled:
         """`count` random queries, in their order; all if None or if there are no more."""
         if count is None or count >= len(self):

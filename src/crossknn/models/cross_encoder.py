@@ -170,7 +170,7 @@ class CrossEncoderModel(nn.Module):  # type: ignore[misc]
         self.config = config
         self.fast_tokenizer = tokenizer
         self.tokenizer = Tokenizer(tokenizer)
-        self.encoding = Encoding(self.tokenizer, config.window)
+        self.encoding = Encoding(self.tokenizer, config.window, marked=config.marked)
         if config.marked and not self.tokenizer.marks:
             raise InputError("the tokenizer has no [Ms], [Me] and [ENT], which marked pairs need")
         dimensions = int(encoder.config.hidden_size)

@@ -92,7 +92,7 @@ class DualEncoderModel(nn.Module):  # type: ignore[misc]
         self.config = config
         self.fast_tokenizer = tokenizer
         self.tokenizer = Tokenizer(tokenizer)
-        self.encoding = Encoding(self.tokenizer, config.window)
+        self.encoding = Encoding(self.tokenizer, config.window, marked=config.marked)
         self.query = Tower(query_encoder, config.pooling, config.normalize)
         self.item = (
             self.query if config.shared else Tower(item_encoder, config.pooling, config.normalize)

@@ -11,6 +11,7 @@ from crossknn.errors import InputError, nearest
 
 FORMAT = 1
 HEAD = "head.safetensors"
+SETTINGS = ("cross_encoder.json", "dual_encoder.json")
 
 
 def write_model(
@@ -31,7 +32,8 @@ def write_model(
     from crossknn.models.backbone import save_backbone
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / settings).unlink(missing_ok=True)
+    for name in (*SETTINGS, HEAD):  # of a model that was here before
+        (folder / name).unlink(missing_ok=True)
     for name, (encoder, tokenizer) in encoders.items():
         save_backbone(encoder, tokenizer, folder / name)
     if head:

@@ -162,15 +162,25 @@ class Window:
 
 
 class Encoding:
-    """Rows of pairs and of single texts, with one tokenizer, one window, and prefixes if any."""
+    """Rows of pairs and of single texts, with one tokenizer, one window, and prefixes if any.
+
+    `marked` says whether texts have to be marked; by default they have to if the tokenizer knows
+    the marks.
+    """
 
     def __init__(
-        self, tokenizer: Tokenizer, window: Window, query_prefix: str = "", item_prefix: str = ""
+        self,
+        tokenizer: Tokenizer,
+        window: Window,
+        query_prefix: str = "",
+        item_prefix: str = "",
+        *,
+        marked: bool = True,
     ) -> None:
         self.tokenizer = tokenizer
         self.window = window
         self._prefixes = (query_prefix, item_prefix)
-        self._marks = tokenizer.marks
+        self._marks = tokenizer.marks if marked else ()
 
     def pairs(
         self, pairs: Pairs, queries: Sequence[str], items: Sequence[str]

@@ -131,7 +131,7 @@ def _own_cross_encoder(model: CrossEncoderModel, name: str, max_length: int | No
         tokenizer=model.fast_tokenizer.to_str(),
         max_length=min(max_length or window.max_length, window.max_length),
         pad_token_id=model.tokenizer.padding,
-        settings=settings,
+        settings=settings | {"marked": model.config.marked},
     )
 
 
@@ -149,7 +149,11 @@ def _own_dual_encoder(model: DualEncoderModel, name: str) -> Traceable:
         tokenizer=model.fast_tokenizer.to_str(),
         max_length=window.max_length,
         pad_token_id=model.tokenizer.padding,
-        settings={"query_length": window.query_length, "item_length": window.item_length},
+        settings={
+            "query_length": window.query_length,
+            "item_length": window.item_length,
+            "marked": model.config.marked,
+        },
     )
 
 

@@ -35,6 +35,7 @@ class Manifest:
     query_prefix: str
     item_prefix: str
     halves: dict[str, int]
+    marked: bool
     content: str
 
     def fingerprint(self, max_length: int) -> str:
@@ -96,6 +97,7 @@ def read_manifest(folder: str | Path, kind: str) -> Manifest:
             for name in ("query_length", "item_length")
             if name in raw
         },
+        marked=raw.get("marked") is not False,
         content=_hash_of(
             *(folder / name for name in (MODEL, ITEM_MODEL, TOKENIZER) if (folder / name).exists())
         ),

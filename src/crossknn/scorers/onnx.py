@@ -43,6 +43,7 @@ class _OnnxModel(EncodedModel):
             Window(max_length=limit, **halves),
             self._manifest.query_prefix,
             self._manifest.item_prefix,
+            marked=self._manifest.marked,
         )
         super().__init__(self._manifest.name, encoding, tokens_per_run)
         self._session = open_session(self._manifest, threads, self._output)

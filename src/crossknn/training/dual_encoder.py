@@ -80,7 +80,10 @@ class DualEncoderTask:
     def signature(self) -> str:
         negatives = replace(self._negatives, encoder=None)
         digests = f"{self.train.digest}|{self.dev.digest}"
-        return f"{self.model.config}|{negatives}|{self._seed}|{self._teacher_weight}|{digests}"
+        teacher = (
+            None if self._teacher is None else (self._teacher.fingerprint, self._teacher_weight)
+        )
+        return f"{self.model.config}|{negatives}|{self._seed}|{teacher}|{digests}"
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
         """Mine the epoch's hard negatives with the model as it is, once: they are kept on disk."""

@@ -6,29 +6,26 @@ the optimizer's moments, so that a run that was killed and run again ends with t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeAlias
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from crossknn.errors import CrossknnError, InputError
+from crossknn.training import checkpoint
+from crossknn.training.checkpoint import digest_of
 from crossknn.training.settings import TrainingSettings
 from crossknn.types import Progress
 
-BEST, LAST, LOG = "best.safetensors", "last.safetensors", "log.jsonl"
+LOG = "log.jsonl"
 _SECONDS_BETWEEN_CHECKPOINTS = 60.0
 _STEPS_BETWEEN_LINES = 10
 
@@ -105,7 +102,7 @@ def fit(
     every = max(1, min(per_epoch, total) // settings.evaluations)
     optimizer = _optimizer(model, settings)
     signature = _signature(task, settings)
-    state = _load(folder, task.main, model, optimizer, signature)
+    state = checkpoint.load(folder, model, optimizer, signature)
     log = _Log(folder / LOG, state.step)
     autocast = autocast_of(model, settings)
     saved = time.monotonic()
@@ -123,7 +120,7 @@ def fit(
         try:
             state.recent.append(_step(task, settings, optimizer, autocast, epoch, step))
         except TrainingError as error:
-            kept = f"the best checkpoint is kept in {folder / BEST}"
+            kept = f"the best checkpoint is kept in {folder / checkpoint.BEST}"
             nothing = "there is no checkpoint yet"
             raise TrainingError(f"{error}; {kept if state.best else nothing}") from None
         state.step = step + 1
@@ -132,14 +129,16 @@ def fit(
             state.recent.clear()
         # The last evaluation is at the end, not one at the end of the epoch and one just after.
         if state.step == total or (state.step % every == 0 and total - state.step >= every // 2):
-            state.consider(evaluate(task, autocast), folder, model, log)
+            measures = evaluate(task, autocast)
+            log(step=state.step, dev=measures)
+            state.consider(measures, task.main, folder, model)
         if progress:
             progress(state.step, total)
         if time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS or state.step in (last, total):
-            _save(folder, model, optimizer, state, signature)
+            checkpoint.save(folder, model, optimizer, state, signature)
             saved = time.monotonic()
     if state.best:
-        load_best(folder, model)
+        checkpoint.load_best(folder, model)
     seconds = time.perf_counter() - began
     return Fitted(steps=state.step, best=state.best, best_step=state.best_step, seconds=seconds)
 
@@ -166,7 +165,7 @@ def _step(
     if not (math.isfinite(value) and math.isfinite(norm)):
         raise TrainingError(
             f"the loss of step {step} is not a number, in the batch of {task.describe(rows)}: "
-            "train with a lower learning_rate, or in float32"
+            "train into a new folder with a lower learning_rate, or in float32"
         )
     optimizer.step()
     return value
@@ -225,37 +224,6 @@ def time_steps(task: Task, settings: TrainingSettings, steps: int) -> float:
     return (time.perf_counter() - began) / steps
 
 
-def load_best(folder: Path, model: nn.Module) -> None:
-    """The best checkpoint's weights, if there is one."""
-    if (folder / BEST).exists():
-        with safe_open(folder / BEST, "pt") as file:
-            _put(model, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-
-
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, each once even where modules share it."""
-    return {n: t.detach() for n, t in (*model.named_parameters(), *model.named_buffers())}
-
-
-@dataclass
-class _State:
-    step: int
-    best: Measures
-    best_step: int
-    main: str
-    recent: list[float] = field(default_factory=list)
-    """Losses since the last line of the log."""
-
-    def consider(
-        self, measures: Measures, folder: Path, model: nn.Module, log: Callable[..., None]
-    ) -> None:
-        """Keep the weights if they are the best so far on dev."""
-        log(step=self.step, dev=measures)
-        if not self.best or measures[self.main] > self.best[self.main]:
-            self.best, self.best_step = measures, self.step
-            _write(folder / BEST, weights(model), {})
-
-
 class _Log:
     """JSON lines; those of steps after the checkpoint that a run resumes from are dropped."""
 
@@ -287,6 +255,26 @@ def _per_epoch(n_queries: int, settings: TrainingSettings) -> int:
     return n_queries // settings.batch
 
 
+def _signature(task: Task, settings: TrainingSettings) -> dict[str, str]:
+    """What a checkpoint must agree with to be resumed."""
+    shape = {name: list(p.shape) for name, p in task.model.named_parameters()}
+    kept = {
+        name: getattr(settings, name)
+        for name in (
+            "epochs",
+            "steps",
+            "batch",
+            "learning_rate",
+            "warmup",
+            "weight_decay",
+            "clip",
+            "seed",
+        )
+    }
+    text = json.dumps([shape, kept, task.n_queries], sort_keys=True)
+    return {"signature": digest_of(text), "task": digest_of(task.signature)}
+
+
 def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     plain = [parameter for parameter in trained if parameter.ndim < 2]
@@ -296,97 +284,6 @@ def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Adam
         lr=settings.learning_rate,
         weight_decay=settings.weight_decay,
     )
-
-
-def _signature(task: Task, settings: TrainingSettings) -> dict[str, str]:
-    """What a checkpoint must agree with to be resumed."""
-    shape = {name: list(p.shape) for name, p in task.model.named_parameters()}
-    kept = {
-        name: getattr(settings, name)
-        for name in ("epochs", "steps", "batch", "learning_rate", "warmup", "weight_decay", "seed")
-    }
-    text = json.dumps([shape, kept, task.n_queries], sort_keys=True)
-    return {"signature": _hash(text), "task": _hash(task.signature)}
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _save(
-    folder: Path,
-    model: nn.Module,
-    optimizer: torch.optim.AdamW,
-    state: _State,
-    signature: dict[str, str],
-) -> None:
-    tensors = {f"model.{name}": value for name, value in weights(model).items()}
-    for name, parameter in model.named_parameters():
-        moments = optimizer.state.get(parameter, {})
-        for key in ("exp_avg", "exp_avg_sq", "step"):
-            if key in moments:
-                tensors[f"{key}.{name}"] = moments[key]
-    about = {
-        "step": state.step,
-        "best": state.best,
-        "best_step": state.best_step,
-        "recent": state.recent,
-        **signature,
-    }
-    _write(folder / LAST, tensors, {"state": json.dumps(about)})
-
-
-def _load(
-    folder: Path,
-    main: str,
-    model: nn.Module,
-    optimizer: torch.optim.AdamW,
-    signature: dict[str, str],
-) -> _State:
-    path = folder / LAST
-    if not path.exists():
-        return _State(0, {}, 0, main)
-    with safe_open(path, "pt") as file:
-        about = json.loads(file.metadata()["state"])
-        if any(about.get(name, value) != value for name, value in signature.items()):
-            raise InputError(
-                f"{folder} holds a run with other settings, data or model: train into another "
-                f"folder, or remove {path}"
-            )
-        names = set(file.keys())
-        _put(model, {n[6:]: file.get_tensor(n) for n in names if n.startswith("model.")})
-        for name, parameter in model.named_parameters():
-            if f"exp_avg.{name}" in names:
-                optimizer.state[parameter] = {
-                    key: file.get_tensor(f"{key}.{name}").to(
-                        parameter.device if key != "step" else "cpu"
-                    )
-                    for key in ("exp_avg", "exp_avg_sq", "step")
-                }
-    recent = about.get("recent", [])
-    return _State(about["step"], about["best"], about["best_step"], main, recent)
-
-
-def _put(model: nn.Module, values: dict[str, Tensor]) -> None:
-    for name, tensor in weights(model).items():
-        tensor.copy_(values[name])
-
-
-def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """All or nothing: a full disk (OSError) or a kill leaves the file that was there."""
-    part = path.with_suffix(".part")
-    try:
-        save_file({name: value.contiguous() for name, value in tensors.items()}, part, metadata)
-        part.replace(path)
-    except SafetensorError as error:  # which is what becomes of an OSError there
-        part.unlink(missing_ok=True)
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def _has_bfloat16(device: str) -> bool:

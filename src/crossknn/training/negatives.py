@@ -29,7 +29,7 @@ def nearest_wrong(
     """Wrong items of each query, nearest first: (m, depth), `NO_ITEM` where a corpus ends.
 
     kind: "random" (in no order), "tfidf", or "dual-encoder" with `encoder`. The first `skip` are
-    left out.
+    left out. Where fewer items are near at all (no common word), random ones follow.
     """
     if kind == "random":
         return _random(corpus, depth, seed)
@@ -38,9 +38,18 @@ def nearest_wrong(
     )
     wrong = np.full((len(corpus), depth), NO_ITEM, dtype=np.int64)
     for row, (items, positives) in enumerate(zip(found, corpus.positives, strict=True)):
-        kept = items[~np.isin(items, positives) & (items != NO_ITEM)][skip : skip + depth]
-        wrong[row, : len(kept)] = kept
+        near = items[~np.isin(items, positives) & (items != NO_ITEM)][: skip + depth]
+        if len(near) < skip + depth:
+            near = _filled(near, skip + depth, corpus.take([row]), seed)
+        wrong[row, : len(near[skip:])] = near[skip:]
     return wrong
+
+
+def _filled(near: IntArray, count: int, query: Labelled, seed: int) -> IntArray:
+    """The near items of one query, then random wrong ones, up to `count`."""
+    drawn = _random(query, count + len(near), seed)[0]
+    fresh = drawn[(drawn != NO_ITEM) & ~np.isin(drawn, near)]
+    return np.concatenate([near, fresh[: count - len(near)]])
 
 
 def candidates(

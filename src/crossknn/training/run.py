@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import resource
 import sys
 import time
@@ -28,6 +29,8 @@ from crossknn.training.settings import (
     TrainingSettings,
 )
 from crossknn.types import Progress
+
+logger = logging.getLogger(__name__)
 
 C = TypeVar("C")
 RUN = "run"
@@ -97,10 +100,16 @@ def estimate(settings: CrossEncoderSettings | DualEncoderSettings, steps: int = 
 
 
 def read_corpora(data: DataSettings, seed: int) -> tuple[list[Labelled], list[Labelled]]:
-    """The train and dev corpora of the settings; InputError if they share a query."""
+    """The train and dev corpora of the settings.
+
+    If both are the same split of the same folders, the dev queries are held out of training.
+    Raises InputError if train and dev share a query otherwise.
+    """
     train = _read(data.train_folders, data.train, data.train_domains)
-    dev = _read(data.dev_folders, data.dev, data.dev_domains)
-    train, dev = _sampled(train, data.train_queries, seed), _sampled(dev, data.dev_queries, seed)
+    dev = _sampled(_read(data.dev_folders, data.dev, data.dev_domains), data.dev_queries, seed)
+    if data.same_split:
+        train = [part.without(held.queries.ids) for part, held in zip(train, dev, strict=True)]
+    train = _sampled(train, data.train_queries, seed)
     known = {(part.name, *query) for part in train for query in _queries(part)}
     for part in dev:
         for query, text in _queries(part):
@@ -171,6 +180,8 @@ def _run(
     progress: Progress | None,
 ) -> loop.Fitted:
     began = time.strftime("%Y-%m-%d")
+    if cut := task.count_cut():
+        logger.warning("%d train texts are longer than the model's window and lose their end", cut)
     fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
     text = json.dumps(asdict(settings), indent=2, default=str) + "\n"
     (folder / RUN / SETTINGS).write_text(text, encoding="utf-8")

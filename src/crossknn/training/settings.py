@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from crossknn.errors import InputError, nearest
 
 T = TypeVar("T")
+_MODELS = ("encoder", "teacher")  # hub names, or folders relative to the settings file
 NegativesKind = Literal["random", "tfidf", "dual-encoder"]
 
 
@@ -28,7 +29,8 @@ class DataSettings:
 
     folder: one, or several that train together, relative to the settings file. dev_folder: where
     the dev queries are, if elsewhere. train, dev: splits. train_domains, dev_domains: of the ZESHEL
-    folders, in place of the splits. train_queries, dev_queries: a random sample of so many.
+    folders, in place of the splits. train_queries, dev_queries: a random sample of so many. If dev
+    is the same as train, the dev queries are held out of it.
     """
 
     folder: Path | tuple[Path, ...]
@@ -45,10 +47,23 @@ class DataSettings:
             if getattr(self, name) == ():
                 raise InputError(f"data: {name} is an empty list; it must name a folder")
         _at_least("data", self, 1, "train_queries", "dev_queries")
+        if self.same_split and self.dev_queries is None:
+            raise InputError(
+                "data: dev_queries must say how many train queries to hold out for dev"
+            )
 
     @property
     def train_folders(self) -> tuple[Path, ...]:
         return _several(self.folder)
+
+    @property
+    def same_split(self) -> bool:
+        """Whether the dev queries are to be held out of the train queries."""
+        return (self.train, self.train_domains, self.train_folders) == (
+            self.dev,
+            self.dev_domains,
+            self.dev_folders,
+        )
 
     @property
     def dev_folders(self) -> tuple[Path, ...]:
@@ -220,6 +235,8 @@ def _value(value: Any, wanted: Any, name: str, path: Path) -> Any:
                 return value
         elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)
+        elif option is str and name in _MODELS and (path.parent / str(value)).is_dir():
+            return str((path.parent / str(value)).resolve())
         elif option is not type(None) and type(value) is option:
             return value
     raise InputError(f"{path}: {name} is {value!r}, which is not {_spelled(wanted)}")

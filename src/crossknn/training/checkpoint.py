@@ -1,0 +1,144 @@
+"""Checkpoints: weights, the optimizer's moments and the place in a run, in one safetensors file.
+
+Files are replaced in one step, so that a kill or a full disk leaves the one that was there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from crossknn.errors import InputError
+
+BEST, LAST = "best.safetensors", "last.safetensors"
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+@dataclass
+class State:
+    """How far a run is, and the best dev measures so far with their step."""
+
+    step: int = 0
+    best: dict[str, float] = field(default_factory=dict)
+    best_step: int = 0
+    recent: list[float] = field(default_factory=list)
+    """Losses since the last line of the log."""
+
+    def consider(
+        self, measures: dict[str, float], main: str, folder: Path, model: nn.Module
+    ) -> None:
+        """Keep the weights if they are the best so far by the measure `main`."""
+        if not self.best or measures[main] > self.best[main]:
+            self.best, self.best_step = measures, self.step
+            _write(folder / BEST, weights(model), {})
+
+
+def save(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.AdamW,
+    state: State,
+    signature: Mapping[str, str],
+) -> None:
+    """Write the last checkpoint."""
+    tensors = {f"model.{name}": value for name, value in weights(model).items()}
+    for name, parameter in model.named_parameters():
+        moments = optimizer.state.get(parameter, {})
+        for key in _MOMENTS:
+            if key in moments:
+                tensors[f"{key}.{name}"] = moments[key]
+    about = {
+        "step": state.step,
+        "best": state.best,
+        "best_step": state.best_step,
+        "recent": state.recent,
+        **signature,
+    }
+    _write(folder / LAST, tensors, {"state": json.dumps(about)})
+
+
+def load(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.AdamW,
+    signature: Mapping[str, str],
+) -> State:
+    """The state of the last checkpoint, its weights and moments put in place; a new state if none.
+
+    Raises InputError if it is of another run, by the signature, or damaged.
+    """
+    path = folder / LAST
+    if not path.exists():
+        return State()
+    try:
+        opened = safe_open(path, "pt")
+    except SafetensorError as error:
+        raise InputError(f"the checkpoint {path} is damaged; remove it to begin again") from error
+    with opened as file:
+        about = json.loads(file.metadata()["state"])
+        if any(about.get(name, value) != value for name, value in signature.items()):
+            raise InputError(
+                f"{folder} holds a run with other settings, data or model: train into another "
+                f"folder, or remove {path}"
+            )
+        names = set(file.keys())
+        _put(model, {n[6:]: file.get_tensor(n) for n in names if n.startswith("model.")})
+        for name, parameter in model.named_parameters():
+            if f"exp_avg.{name}" in names:
+                optimizer.state[parameter] = {
+                    key: file.get_tensor(f"{key}.{name}").to(
+                        parameter.device if key != "step" else "cpu"
+                    )
+                    for key in _MOMENTS
+                }
+    recent = about.get("recent", [])
+    return State(about["step"], about["best"], about["best_step"], recent)
+
+
+def load_best(folder: Path, model: nn.Module) -> None:
+    """The best checkpoint's weights, if there is one."""
+    if (folder / BEST).exists():
+        with safe_open(folder / BEST, "pt") as file:
+            _put(model, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, each once even where modules share it."""
+    return {n: t.detach() for n, t in (*model.named_parameters(), *model.named_buffers())}
+
+
+def digest_of(text: str) -> str:
+    """A short hash, for signatures."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _put(model: nn.Module, values: dict[str, Tensor]) -> None:
+    for name, tensor in weights(model).items():
+        tensor.copy_(values[name])
+
+
+def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """All or nothing: a full disk (OSError) or a kill leaves the file that was there."""
+    part = path.with_suffix(".part")
+    try:
+        save_file({name: value.contiguous() for name, value in tensors.items()}, part, metadata)
+        part.replace(path)
+    except SafetensorError as error:  # which is what becomes of an OSError there
+        part.unlink(missing_ok=True)
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

@@ -22,7 +22,7 @@ from crossknn.training.settings import (
 )
 
 MIN_MENTIONS = 200
-STEPS = 700  # with dual-encoder negatives; a third with the others
+STEPS = 500  # with dual-encoder negatives; a third with the others
 QUERIES = 7200
 HEADS = ("emb", "cls")
 KINDS = {"de": "dual-encoder", "tfidf": "tfidf", "random": "random"}
@@ -77,16 +77,16 @@ def cross_encoder(arguments: argparse.Namespace, head: str, kind: str) -> CrossE
         model={"head": head, "max_length": 80, "scale": 0.1 if head == "emb" else 1.0, **WINDOW},
         negatives=NegativesSettings(
             kind=KINDS[kind],
-            count=9,
-            depth=64,
+            count=5,
+            depth=8 if kind != "random" else 64,  # the nearest: other senses of the same word
             encoder=str(arguments.work / "dual-encoder"),
             dev_candidates=32,
         ),
         training=TrainingSettings(
             steps=STEPS if kind == "de" else STEPS // 3,
             epochs=1,
-            batch=8,
-            learning_rate=8e-5,
+            batch=12,
+            learning_rate=5e-5,
             warmup=0.05,
             evaluations=3,
             threads=arguments.threads,

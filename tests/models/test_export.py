@@ -88,6 +88,19 @@ def test_a_dual_encoder_is_pooled_and_normalised_in_the_graph(tmp_path) -> None:
     np.testing.assert_allclose(encoder.encode_items(ITEMS), expected, atol=1e-5)
 
 
+def test_int8_leaves_the_outputs_of_all_feed_forward_blocks_in_float32(tmp_path) -> None:
+    import onnx
+
+    save(tmp_path / "hf", "BertForSequenceClassification", num_labels=1)
+    folder = export_cross_encoder(tmp_path / "hf", tmp_path / "onnx", "int8")
+    graph = onnx.load(str(folder / "model.onnx")).graph
+    weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    kept = [
+        weights[n.input[1]] for n in graph.node if n.op_type == "MatMul" and n.input[1] in weights
+    ]
+    assert kept.count((128, 64)) == 2  # feed-forward width 128 -> 64, of both layers
+
+
 def test_two_labels_are_refused(tmp_path) -> None:
     save(tmp_path / "hf", "BertForSequenceClassification", num_labels=2)
     with pytest.raises(InputError, match="2 labels"):

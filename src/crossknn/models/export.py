@@ -15,8 +15,9 @@ from crossknn.models.folder import Precision, import_torch, write_folder
 
 __all__ = ["FFN_OUTPUT", "export_cross_encoder", "export_dual_encoder"]
 
-FFN_OUTPUT = tuple(f"layer.{depth}/output/dense" for depth in range(64))
-"""The layers after GELU, whose activations have the longest tails."""
+FFN_OUTPUT = (*(f"layer.{depth}/output/dense" for depth in range(64)), "bert/output/dense_1")
+"""The layers after GELU, whose activations have the longest tails; the last is the last layer's in
+a graph that computes it only where it is read (`crossknn.models.partial`)."""
 
 
 def export_cross_encoder(

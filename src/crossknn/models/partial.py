@@ -2,7 +2,7 @@
 
 A [CLS] head reads one token of the last layer, an [EMB] head two or three. Keys and values of
 that layer are needed everywhere, but queries, the attention's output and the feed-forward block
-only at the tokens that are read.
+only at the tokens that are read. Axes: b rows, t tokens, p tokens that are read, d dimensions.
 """
 
 from __future__ import annotations
@@ -17,26 +17,36 @@ from crossknn.models.backbone import MASKED, states
 from crossknn.models.cross_encoder import ClsHead, CrossEncoderModel, EmbHead, states_at
 
 
-def can_be_partial(model: CrossEncoderModel) -> bool:
-    """Whether the head reads few tokens and the encoder is a BERT of two layers or more."""
-    reads_few = isinstance(model.head, (ClsHead, EmbHead))
-    return reads_few and type(model.encoder).__name__ == "BertModel" and _layers(model) > 1
+def partial(model: Any) -> nn.Module | None:
+    """A module of the same scores that shares the model's weights; None if there is none.
+
+    For a `CrossEncoderModel` with a [CLS] or [EMB] head, or a BertForSequenceClassification.
+    """
+    if isinstance(model, CrossEncoderModel):
+        reads_few = isinstance(model.head, (ClsHead, EmbHead))
+        return _PartialModel(model) if reads_few and _has_layers(model.encoder) else None
+    is_bert = type(model).__name__ == "BertForSequenceClassification"
+    return _PartialLogits(model) if is_bert and _has_layers(model.bert) else None
 
 
-class PartialCrossEncoder(nn.Module):  # type: ignore[misc]
-    """The scores of a BERT cross-encoder: (b, t) three times -> (b,); shares its weights."""
+class PartialBert(nn.Module):  # type: ignore[misc]
+    """Last states of a BERT at the tokens `at`: (b, t) three times and (b, p) -> (b, p, d)."""
 
-    def __init__(self, model: CrossEncoderModel) -> None:
+    def __init__(self, encoder: Any) -> None:
         super().__init__()
-        self.model = model
-        self.body = _without_last(model.encoder)
-        self.last = model.encoder.encoder.layer[-1]
+        self.body = _without_last(encoder)
+        self.last = encoder.encoder.layer[-1]
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        model = self.model
-        positions = model.positions(token_type_ids)
-        hidden = states(self.body, input_ids, attention_mask, token_type_ids, positions)
-        read = states_at(hidden, model.head.positions(input_ids))
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor,
+        at: Tensor,
+        position_ids: Tensor | None = None,
+    ) -> Tensor:
+        hidden = states(self.body, input_ids, attention_mask, token_type_ids, position_ids)
+        read = states_at(hidden, at)
         attention = self.last.attention.self
         query, key, value = (
             _heads(linear(source), attention.num_attention_heads)
@@ -47,10 +57,36 @@ class PartialCrossEncoder(nn.Module):  # type: ignore[misc]
             )
         )
         bias = (1.0 - attention_mask[:, None, None, :].float()) * MASKED
-        weights = torch.softmax(query @ key.transpose(2, 3) * attention.scaling + bias, dim=-1)
-        context = (weights @ value).transpose(1, 2).flatten(2)
-        found = self.last.feed_forward_chunk(self.last.attention.output(context, read))
-        scores: Tensor = model.head.read(found.float())
+        weights = torch.softmax(query @ key.transpose(2, 3) * query.shape[3] ** -0.5 + bias, dim=-1)
+        context = (attention.dropout(weights) @ value).transpose(1, 2).flatten(2)
+        found: Tensor = self.last.feed_forward_chunk(self.last.attention.output(context, read))
+        return found.float()
+
+
+class _PartialModel(nn.Module):  # type: ignore[misc]
+    def __init__(self, model: CrossEncoderModel) -> None:
+        super().__init__()
+        self.model = model
+        self.bert = PartialBert(model.encoder)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        model = self.model
+        at, positions = model.head.positions(input_ids), model.positions(token_type_ids)
+        found = self.bert(input_ids, attention_mask, token_type_ids, at, positions)
+        scores: Tensor = model.head.read(found)
+        return scores
+
+
+class _PartialLogits(nn.Module):  # type: ignore[misc]
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.bert = PartialBert(model.bert)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        first = torch.zeros_like(input_ids[:, :1])
+        pooled = self.model.bert.pooler(self.bert(input_ids, attention_mask, token_type_ids, first))
+        scores: Tensor = self.model.classifier(self.model.dropout(pooled))[:, 0]
         return scores
 
 
@@ -60,8 +96,8 @@ def _heads(states: Tensor, count: int) -> Tensor:
     return states.reshape(b, p, count, d // count).transpose(1, 2)
 
 
-def _layers(model: CrossEncoderModel) -> int:
-    return len(model.encoder.encoder.layer)
+def _has_layers(encoder: Any) -> bool:
+    return type(encoder).__name__ == "BertModel" and len(encoder.encoder.layer) > 1
 
 
 def _without_last(encoder: Any) -> Any:

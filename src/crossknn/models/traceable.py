@@ -15,7 +15,7 @@ from crossknn.models.cross_encoder import SETTINGS as CROSS_ENCODER
 from crossknn.models.cross_encoder import CrossEncoderModel
 from crossknn.models.dual_encoder import SETTINGS as DUAL_ENCODER
 from crossknn.models.dual_encoder import DualEncoderModel, Tower
-from crossknn.models.partial import PartialCrossEncoder, can_be_partial
+from crossknn.models.partial import partial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ def cross_encoder(model: str | Path | Any, max_length: int | None) -> Traceable:
     return Traceable(
         kind="cross-encoder",
         name=Path(source).name,
-        modules={"model.onnx": _Logits(loaded)},
+        modules={"model.onnx": partial(loaded) or _Logits(loaded)},
         tokenizer=tokenizer.backend_tokenizer.to_str(),
         max_length=min(max_length or 10**9, _limit(loaded.config, tokenizer)),
         pad_token_id=int(tokenizer.pad_token_id or 0),
@@ -127,7 +127,7 @@ def _own_cross_encoder(model: CrossEncoderModel, name: str, max_length: int | No
     return Traceable(
         kind="cross-encoder",
         name=name,
-        modules={"model.onnx": PartialCrossEncoder(model) if can_be_partial(model) else model},
+        modules={"model.onnx": partial(model) or model},
         tokenizer=model.fast_tokenizer.to_str(),
         max_length=min(max_length or window.max_length, window.max_length),
         pad_token_id=model.tokenizer.padding,

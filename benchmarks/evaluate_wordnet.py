@@ -99,7 +99,7 @@ def accuracy(options: argparse.Namespace) -> None:
     """Scores (m, 64) of each domain's candidates; for `noun.act` also of the other encoder's."""
     model = scorer(options, options.model)
     for split, domains in DOMAINS.items():
-        for domain in domains:
+        for domain in set(domains) & set(options.domains):
             corpus = sample(options.data, domain, options.mentions)
             kinds = ["trained"]
             if domain == MATRIX_DOMAIN and options.model in ("emb-de", SHARED):
@@ -242,6 +242,8 @@ def main() -> None:
     parser.add_argument("--model", choices=(*TRAINED, SHARED), default=TRAINED[0])
     parser.add_argument("--shared-model", type=Path)
     parser.add_argument("--encoder", default="sentence-transformers/all-MiniLM-L6-v2")
+    everywhere = [domain for domains in DOMAINS.values() for domain in domains]
+    parser.add_argument("--domains", nargs="*", choices=everywhere, default=everywhere)
     parser.add_argument("--mentions", type=int, default=150)
     parser.add_argument("--items", type=int, default=6567)
     parser.add_argument("--threads", type=int, default=1)

@@ -88,7 +88,7 @@ def cross_encoder(arguments: argparse.Namespace, head: str, kind: str) -> CrossE
             batch=12,
             learning_rate=5e-5,
             warmup=0.05,
-            evaluations=3,
+            evaluations=3 if kind == "de" else 1,
             threads=arguments.threads,
         ),
     )

@@ -330,3 +330,11 @@ def test_items_beyond_the_last_position_are_refused(bert):
     new(bert, item_position=196, **halves)
     with pytest.raises(InputError, match=r"item_position is 197 .* 256 positions"):
         new(bert, item_position=197, **halves)
+
+
+def test_weights_kept_in_half_precision_are_read_as_float32(bert, tmp_path):
+    model = new(bert, head="emb")
+    folder = model.save_pretrained(tmp_path / "model")
+    model.encoder.half().save_pretrained(folder)
+    again = CrossEncoderModel.from_pretrained(folder)
+    assert {parameter.dtype for parameter in again.parameters()} == {torch.float32}

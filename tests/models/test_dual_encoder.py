@@ -54,6 +54,20 @@ def test_vectors_by_hand(bert, pooling, normalize):
     assert model.dimensions == 16
 
 
+def test_marks_are_pooled_by_hand(bert):
+    model = new(bert, pooling="marks", marked=True, normalize=False)
+    queries = [f"red [Ms] {text} [Me] elm" for text in TEXTS]
+    items = [f"{text} [ENT] elm" for text in TEXTS]
+    encoder = model.query.encoder
+    for texts, is_query, marks in ((queries, True, (0, 1)), (items, False, (2,))):
+        found = vectors(model, texts, queries=is_query)
+        for row, vector in zip(model.encoding.texts(texts, queries=is_query), found, strict=True):
+            with torch.inference_mode():
+                states = encoder(input_ids=torch.from_numpy(row.ids)[None]).last_hidden_state[0]
+            places = [row.ids.tolist().index(model.tokenizer.marks[mark]) for mark in marks]
+            np.testing.assert_allclose(vector, states[places].mean(0).numpy(), **CLOSE)
+
+
 def test_padding_is_not_pooled(bert):
     model = new(bert, normalize=False)
     together = vectors(model, TEXTS, queries=True)
@@ -120,7 +134,8 @@ def test_a_folder_can_be_written_over(bert, tmp_path):
     [
         ({"kind": "cross-encoder"}, "does not describe a crossknn dual encoder"),
         ({"pool": "cls"}, r"unknown setting 'pool' \(did you mean pooling"),
-        ({"pooling": "max"}, "pooling is 'max'; it must be 'mean' or 'cls'"),
+        ({"pooling": "marks"}, "pooling 'marks' needs marked = true"),
+        ({"pooling": "max"}, "pooling is 'max'; it must be 'mean', 'cls' or 'marks'"),
         ({"item_length": 999}, "query_length or item_length is 999; the encoder has 256 positions"),
         ({"shared": False}, "cannot load an encoder from .*item"),
     ],

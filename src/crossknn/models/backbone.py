@@ -37,6 +37,7 @@ def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tok
             encoder, report = AutoModel.from_pretrained(
                 str(source), attn_implementation="sdpa", output_loading_info=True
             )
+            encoder = encoder.float()  # whatever precision the weights are kept in
     except Exception as error:
         raise InputError(f"cannot load an encoder from {source}: {first_line(error)}") from error
     # The library fills what is missing with random numbers.

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import torch
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
 from torch.nn import functional
@@ -28,12 +29,13 @@ ITEM_TOWER = "item"
 class DualEncoderConfig:
     """What a dual encoder is, beside its weights.
 
-    pooling: "mean" of the tokens' states or "cls", the first one. normalize: whether vectors have
+    pooling: "mean" of the tokens' states, "cls", the first one, or "marks", the mean of the marks'
+    states, which are those an [EMB]-CE reads. normalize: whether vectors have
     unit length. shared: one tower for both. marked: whether mentions and titles are marked.
     query_length, item_length: tokens, special ones included.
     """
 
-    pooling: Literal["mean", "cls"] = "mean"
+    pooling: Literal["mean", "cls", "marks"] = "mean"
     normalize: bool = True
     shared: bool = True
     marked: bool = False
@@ -41,8 +43,10 @@ class DualEncoderConfig:
     item_length: int = 128
 
     def __post_init__(self) -> None:
-        if self.pooling not in ("mean", "cls"):
-            raise InputError(f"pooling is {self.pooling!r}; it must be 'mean' or 'cls'")
+        if self.pooling not in ("mean", "cls", "marks"):
+            raise InputError(f"pooling is {self.pooling!r}; it must be 'mean', 'cls' or 'marks'")
+        if self.pooling == "marks" and not self.marked:
+            raise InputError("pooling 'marks' needs marked = true")
 
     @property
     def window(self) -> Window:
@@ -56,11 +60,14 @@ class DualEncoderConfig:
 class Tower(nn.Module):  # type: ignore[misc]
     """Vectors of single texts: (b, t) three times -> (b, d)."""
 
-    def __init__(self, encoder: Any, pooling: str, normalize: bool) -> None:
+    def __init__(
+        self, encoder: Any, pooling: str, normalize: bool, marks: Sequence[int] = ()
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.pooling = pooling
         self.normalize = normalize
+        self.marks = tuple(marks)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         found = states(self.encoder, input_ids, attention_mask, token_type_ids)
@@ -68,6 +75,8 @@ class Tower(nn.Module):  # type: ignore[misc]
             vectors = found[:, 0]
         else:
             mask = attention_mask.float()
+            if self.pooling == "marks":
+                mask = torch.stack([input_ids == mark for mark in self.marks]).any(0).float()
             vectors = (found * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
         return functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
@@ -93,10 +102,11 @@ class DualEncoderModel(nn.Module):  # type: ignore[misc]
         self.fast_tokenizer = tokenizer
         self.tokenizer = Tokenizer(tokenizer)
         self.encoding = Encoding(self.tokenizer, config.window, marked=config.marked)
-        self.query = Tower(query_encoder, config.pooling, config.normalize)
-        self.item = (
-            self.query if config.shared else Tower(item_encoder, config.pooling, config.normalize)
-        )
+        towers = [
+            Tower(encoder, config.pooling, config.normalize, self.tokenizer.marks)
+            for encoder in (query_encoder, item_encoder)
+        ]
+        self.query, self.item = towers[0], towers[0 if config.shared else 1]
 
     @classmethod
     def new(cls, source: str | Path, config: DualEncoderConfig) -> Self:

@@ -382,3 +382,17 @@ def test_what_may_change_between_parts_of_a_run(bert, cross_task, tmp_path):
     loop.fit(cross_task(bert), training(), tmp_path, stop_after=2)
     settings = training(accumulate=2, precision="bfloat16")
     assert loop.fit(cross_task(bert), settings, tmp_path).steps == 12
+
+
+def test_dropout_is_set_everywhere_or_left_alone(dropping_bert, cross_task):
+    task = cross_task(dropping_bert)
+
+    def shares():
+        return [m.p for m in task.model.modules() if isinstance(m, torch.nn.Dropout)]
+
+    before = shares()
+    assert max(before) > 0
+    loop.set_dropout(task.model, None)
+    assert shares() == before
+    loop.set_dropout(task.model, 0.25)
+    assert set(shares()) == {0.25}

@@ -99,6 +99,7 @@ def fit(
     model, began = task.model, time.perf_counter()
     per_epoch = _per_epoch(task.n_queries, settings)
     total = total_steps(task.n_queries, settings)
+    set_dropout(model, settings.dropout)
     every = max(1, min(per_epoch, total) // settings.evaluations)
     optimizer = _optimizer(model, settings)
     signature = _signature(task, settings)
@@ -169,6 +170,13 @@ def _step(
         )
     optimizer.step()
     return value
+
+
+def set_dropout(model: nn.Module, share: float | None) -> None:
+    """Set the dropout of all layers; None leaves them as they are."""
+    for module in model.modules():
+        if share is not None and isinstance(module, nn.Dropout):
+            module.p = share
 
 
 def schedule(step: int, total: int, warmup: float) -> float:
@@ -268,6 +276,7 @@ def _signature(task: Task, settings: TrainingSettings) -> dict[str, str]:
             "warmup",
             "weight_decay",
             "clip",
+            "dropout",
             "seed",
         )
     }

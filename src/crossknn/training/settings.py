@@ -105,7 +105,8 @@ class TrainingSettings:
     epochs, or steps if given. batch: queries in a step. accumulate: passes a step is split into.
     learning_rate rises over the first `warmup` share of the steps and falls to zero. evaluations:
     per epoch; the checkpoint best on dev is kept. precision: "auto" is bfloat16 where the hardware
-    computes in it. threads: of the CPU (all by default). device: "auto" is a GPU if there is one.
+    computes in it. dropout: of all layers (None: the encoder's own); 0 learns faster where a run
+    sees its queries once. threads: of the CPU (all by default). device: "auto" is a GPU if there is one.
     """
 
     epochs: int = 4
@@ -118,6 +119,7 @@ class TrainingSettings:
     clip: float = 1.0
     evaluations: int = 5
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    dropout: float | None = None
     device: str = "auto"
     threads: int | None = None
     seed: int = 0
@@ -131,6 +133,8 @@ class TrainingSettings:
                 f"training: accumulate is {self.accumulate}, which does not divide the batch of "
                 f"{self.batch}"
             )
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise InputError(f"training: dropout is {self.dropout}; it must be from 0 to below 1")
         if not 0 <= self.warmup < 1 or self.learning_rate <= 0:
             raise InputError(
                 "training: warmup must be from 0 to below 1, and learning_rate above 0"

@@ -106,7 +106,8 @@ class TrainingSettings:
     learning_rate rises over the first `warmup` share of the steps and falls to zero. evaluations:
     per epoch; the checkpoint best on dev is kept. precision: "auto" is bfloat16 where the hardware
     computes in it. dropout: of all layers (None: the encoder's own); 0 learns faster where a run
-    sees its queries once. threads: of the CPU (all by default). device: "auto" is a GPU if there is one.
+    sees its queries once. threads: of the CPU (all by default). device: "auto" is a GPU if there is
+    one.
     """
 
     epochs: int = 4

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from crossknn.errors import InputError
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
 from crossknn.scorers._encoded import EncodedCrossEncoder, EncodedDualEncoder, EncodedModel
-from crossknn.scorers._folder import ITEM_MODEL, TOKENIZER, read_manifest
+from crossknn.scorers._folder import ITEM_MODEL, MODEL, TOKENIZER, read_manifest
 from crossknn.scorers._session import checked_max_length, open_session
 from crossknn.types import FloatArray
 
@@ -46,7 +46,10 @@ class _OnnxModel(EncodedModel):
             marked=self._manifest.marked,
         )
         super().__init__(self._manifest.name, encoding, tokens_per_run)
-        self._session = open_session(self._manifest, threads, self._output)
+        files = [MODEL, ITEM_MODEL] if (self._manifest.folder / ITEM_MODEL).exists() else [MODEL]
+        self._sessions = [
+            open_session(self._manifest, threads, self._output, file) for file in files
+        ]
 
     @property
     def fingerprint(self) -> str:
@@ -74,7 +77,7 @@ class OnnxCrossEncoder(_OnnxModel, EncodedCrossEncoder):
     _n_texts = 2
 
     def _logits(self, rows: Sequence[Row]) -> FloatArray:
-        scores: FloatArray = self._run(self._session, rows)
+        scores: FloatArray = self._run(self._sessions[0], rows)
         return scores
 
 
@@ -88,31 +91,12 @@ class OnnxDualEncoder(_OnnxModel, EncodedDualEncoder):
     _output = "vectors"
     _n_texts = 1
 
-    def __init__(
-        self,
-        folder: str | Path,
-        *,
-        threads: int | None = None,
-        max_length: int | None = None,
-        tokens_per_run: int = 512,
-    ) -> None:
-        """Raises InputError if the folder is not a model of this kind in the ONNX folder format."""
-        super().__init__(
-            folder, threads=threads, max_length=max_length, tokens_per_run=tokens_per_run
-        )
-        two = (self._manifest.folder / ITEM_MODEL).exists()
-        self._item_session = (
-            open_session(self._manifest, threads, self._output, ITEM_MODEL)
-            if two
-            else self._session
-        )
-
     @property
     def dimensions(self) -> int:
         """d, the length of a vector."""
         return self._manifest.dimensions
 
     def _vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray:
-        session = self._session if queries else self._item_session
+        session = self._sessions[0 if queries else -1]  # one tower, or the item's is the second
         vectors: FloatArray = self._run(session, rows)
         return vectors

@@ -265,6 +265,11 @@ for open_model in (CrossEncoder, DualEncoder):
 
 def test_every_public_name_is_there():
     for name in crossknn.scorers.__all__:
-        assert getattr(crossknn.scorers, name).__module__.startswith("crossknn.scorers.")
+        try:
+            assert getattr(crossknn.scorers, name).__module__.startswith("crossknn.scorers.")
+        except MissingExtraError as error:
+            assert find_spec("torch") is None
+            assert name.startswith("Torch")
+            assert "pip install 'crossknn[torch]'" in str(error)
     with pytest.raises(AttributeError):
         _ = crossknn.scorers.absent

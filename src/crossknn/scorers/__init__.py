@@ -63,7 +63,15 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    try:
+        module = import_module(f"{__name__}.{_MODULES[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from crossknn.errors import MissingExtraError
+
+        raise MissingExtraError(name, "torch") from error
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -230,3 +230,12 @@ def test_the_settings_of_the_package_are_listed_and_read(place, capsys):
         assert path.stem in shown
         kind = DualEncoderSettings if "dual-encoder" in path.stem else CrossEncoderSettings
         assert read_settings(path, kind).encoder
+        assert read_settings(path, kind, relative_to=place).data.train_folders[0].parent == place
+        assert app.run(["train", "configs", path.stem]) == 0
+        assert capsys.readouterr().out == path.read_text()
+
+
+def test_data_of_the_packages_settings_are_looked_for_where_the_user_is(place, capsys):
+    assert app.run(["train", "cross-encoder", "--config", "text-emb-ce", "--out", "x"]) == 2
+    sentence = capsys.readouterr().err
+    assert f"there is no file or folder {place / 'scifact'}" in sentence

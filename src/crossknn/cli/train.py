@@ -48,8 +48,13 @@ def dual_encoder(
 
 
 @app.command("configs")
-def configs() -> None:
-    """List the settings files that come with the package, or print them with --config NAME."""
+def configs(
+    name: Annotated[str | None, typer.Argument(help="Print this one, to change a copy.")] = None,
+) -> None:
+    """List the settings files that come with the package, or print one of them."""
+    if name is not None:
+        print(_config(name).read_text(encoding="utf-8"), end="")
+        return
     for path in _shipped():
         first = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
         out.print(f"{path.stem}: {first}", soft_wrap=True)
@@ -65,7 +70,9 @@ def _train(
         raise MissingExtraError("training", "torch") from error
     from crossknn.training import run, settings
 
-    wanted: Any = settings.read_settings(_config(config), getattr(settings, kind))
+    path = _config(config)
+    base = Path.cwd() if path in _shipped() else None  # the user's data are not in the package
+    wanted: Any = settings.read_settings(path, getattr(settings, kind), relative_to=base)
     if dry_run:
         _say_estimate(run.estimate(wanted), as_json)
         return

@@ -174,8 +174,10 @@ class DualEncoderSettings:
             raise InputError(f"teacher_weight is {self.teacher_weight}; it must be 0 or more")
 
 
-def read_settings(path: str | Path, kind: type[T]) -> T:
+def read_settings(path: str | Path, kind: type[T], *, relative_to: Path | None = None) -> T:
     """Settings of `kind` from a TOML file, sections as fields, folders relative to the file.
+
+    `relative_to` is another folder that they are relative to.
 
     Raises InputError naming the file and the setting for what is unknown, missing or of another
     type.
@@ -187,7 +189,7 @@ def read_settings(path: str | Path, kind: type[T]) -> T:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not a TOML file: {error}") from None
-    return as_settings(content, kind, path)
+    return as_settings(content, kind, path if relative_to is None else relative_to / path.name)
 
 
 def as_settings(content: Mapping[str, Any], kind: type[T], path: Path) -> T:

@@ -1,4 +1,4 @@
-# Each target sets up what it needs in a virtual environment of its own; none but test-all needs torch.
+# Each target sets up what it needs in a virtual environment of its own; test and demo need no torch.
 PYTHON ?= python3
 STAMP = .installed
 
@@ -19,8 +19,8 @@ lint: .venv-test/$(STAMP)
 	.venv-test/bin/mypy
 	.venv-test/bin/lint-imports
 
-docs-examples: .venv-test/$(STAMP)
-	.venv-test/bin/python -m pytest --doctest-modules src/crossknn --ignore=src/crossknn/models
+docs-examples: .venv-torch/$(STAMP)
+	.venv-torch/bin/python -m pytest --doctest-modules src/crossknn
 
 .venv-demo/$(STAMP): pyproject.toml $(shell find src -name '*.py' -o -name '*.onnx')
 	$(PYTHON) -m venv --clear .venv-demo

@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import time
+from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,9 +23,9 @@ from statistics import median
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 from crossknn.data.docstrings import collect_standard_library, first_sentence, is_held_out
+from crossknn.evaluation.agreement import compare_tables
 from crossknn.models.export import FFN_OUTPUT, export_cross_encoder
 from crossknn.scorers.onnx import OnnxCrossEncoder
 from crossknn.types import Pairs
@@ -94,18 +95,6 @@ def make_model(folder: Path, steps: int = 80) -> None:
             print(f"training step {step}: loss {float(loss.detach()):.3f}", flush=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def fidelity(reference: NDArray[np.float32], scores: NDArray[np.float32]) -> dict[str, float]:
-    """Rank correlation per query, (m, b) each: the mean, the lowest; and the largest difference in
-    units of the spread."""
-    values = [spearmanr(a, b).statistic for a, b in zip(reference, scores, strict=True)]
-    return {
-        "spearman_mean": round(float(np.mean(values)), 6),
-        "spearman_lowest": round(float(np.min(values)), 6),
-        "largest_difference": float(np.abs(reference - scores).max()),
-        "spread": round(float(reference.std()), 3),
-    }
 
 
 class Paths:
@@ -190,8 +179,12 @@ def measure(paths: Paths, n_queries: int, n_timed: int, repeats: int) -> dict[st
             "times_faster_per_repeat": [round(ratio, 2) for ratio in ratios],
         }
         if name != "sentence-transformers":
-            row["random items"] = fidelity(scores["sentence-transformers"], scores[name])
-            row["top 100"] = fidelity(top_scores["sentence-transformers"], top_scores[name])
+            row["random items"] = asdict(
+                compare_tables(scores["sentence-transformers"], scores[name])
+            )
+            row["top 100"] = asdict(
+                compare_tables(top_scores["sentence-transformers"], top_scores[name])
+            )
         result[name] = row
     return result
 

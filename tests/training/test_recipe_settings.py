@@ -56,7 +56,6 @@ def settings_file(folder, text):
     return path
 
 
-@pytest.mark.skipif(not RECIPES.is_dir(), reason="the recipes are not part of the package")
 def test_the_recipes_settings_are_read():
     cross = read_settings(RECIPES / "cross-encoder.toml", CrossEncoderSettings)
     config = CrossEncoderConfig(**cross.model)

@@ -145,7 +145,7 @@ def _headless(source: str | Path) -> CrossEncoderModel:
     encoder, tokenizer = open_backbone(folder)
     limit = min(position_limit(encoder.config), open_tokenizer(folder).model_max_length)
     config = CrossEncoderConfig(head="emb", max_length=int(limit))
-    return CrossEncoderModel(encoder.float(), tokenizer, config).eval()
+    return CrossEncoderModel(encoder, tokenizer, config).eval()
 
 
 def _file(source: str | Path, layout: str | None) -> Path:

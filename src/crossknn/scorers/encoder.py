@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from crossknn.errors import InputError, MissingExtraError
+from crossknn.models.hub import first_line
 from crossknn.scorers._encoded import check_finite
 from crossknn.types import FloatArray, Progress
 
@@ -131,5 +132,4 @@ def _load_sentence_transformer(name: str, options: dict[str, Any]) -> Any:
     try:
         return SentenceTransformer(name, **options)
     except Exception as error:
-        first_line = (str(error).strip() or repr(error)).splitlines()[0]
-        raise InputError(f"cannot load the encoder {name}: {first_line}") from error
+        raise InputError(f"cannot load the encoder {name}: {first_line(error)}") from error

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from crossknn.data.labelled import Labelled
 from crossknn.errors import InputError
-from crossknn.models.tokens import Row
+from crossknn.models.tokens import Row, token_batches
 from crossknn.types import NO_ITEM, IntArray, Pairs
 
 TOKENS_PER_PASS = 2048
@@ -50,6 +52,10 @@ class Corpora:
             found.update(positives.astype(np.int64).tobytes() + b"\0")
         return found.hexdigest()
 
+    def describe(self, rows: Sequence[int]) -> str:
+        """What a batch holds, for messages."""
+        return f"the queries {', '.join(self.ids[row] for row in rows[:8])}"
+
     def together(self, wrong: Sequence[IntArray]) -> IntArray:
         """Item positions of each corpus (m_i, depth) -> of all (m, depth)."""
         width = max(found.shape[1] for found in wrong)
@@ -80,6 +86,15 @@ class Corpora:
         """The pairs of b queries with their lists (b, c), row by row, without `NO_ITEM`."""
         kept = lists != NO_ITEM
         return Pairs(np.repeat(np.asarray(rows), kept.sum(1)), lists[kept])
+
+
+def in_passes(rows: Sequence[Row], run: Callable[[list[Row]], Tensor]) -> Tensor:
+    """`run` on all rows (b), in passes of similar lengths; its outputs (b, ...) in their order."""
+    lengths = np.array([len(row.ids) for row in rows])
+    batches = list(token_batches(lengths, TOKENS_PER_PASS))
+    found = torch.cat([run([rows[r] for r in batch]) for batch in batches])
+    order = torch.from_numpy(np.argsort(np.concatenate(batches)))
+    return found[order.to(found.device)]
 
 
 def checked_rows(rows: Sequence[Row | InputError]) -> list[Row]:

@@ -12,13 +12,12 @@ from torch import Tensor
 
 from crossknn.data.labelled import Labelled
 from crossknn.models.cross_encoder import CrossEncoderModel
-from crossknn.models.tokens import token_batches
 from crossknn.scorers.encoder import Encoder
-from crossknn.training.corpora import TOKENS_PER_PASS, Corpora, checked_rows
+from crossknn.training.corpora import Corpora, checked_rows, in_passes
 from crossknn.training.loop import Measures
 from crossknn.training.losses import softmax_cross_entropy
 from crossknn.training.mined import kept
-from crossknn.training.negatives import candidates, nearest_wrong, stage_of
+from crossknn.training.negatives import candidates, mined, stage_of
 from crossknn.training.settings import NegativesSettings
 from crossknn.types import NO_ITEM, IntArray, Pairs
 
@@ -82,12 +81,12 @@ class CrossEncoderTask:
         """Of the queries `rows` (b,) over `lists` (b, c), whose first column is right: ()."""
         present = torch.from_numpy(lists != NO_ITEM)
         scores = score(self.model, self.train, self.train.pairs(rows, lists))
-        table = torch.full(lists.shape, float("-inf"), dtype=scores.dtype, device=scores.device)
+        table = torch.zeros(lists.shape, dtype=scores.dtype, device=scores.device)
         table[present.to(scores.device)] = scores
-        return softmax_cross_entropy(table)
+        return softmax_cross_entropy(table, present)
 
     def describe(self, rows: list[int]) -> str:
-        return f"the queries {', '.join(self.train.ids[row] for row in rows[:8])}"
+        return self.train.describe(rows)
 
     def evaluate(self) -> Measures:
         """Accuracy over all dev queries, and over those whose candidates hold a right item."""
@@ -116,21 +115,8 @@ class CrossEncoderTask:
         return sum(row.cut for row in checked_rows(rows))
 
     def _mine(self) -> IntArray:
-        settings = self._negatives
-        encoder = self._open() if settings.kind == "dual-encoder" else None
-        return self.train.together(
-            [
-                nearest_wrong(
-                    part,
-                    settings.kind,
-                    settings.depth,
-                    seed=self._seed,
-                    skip=settings.skip,
-                    encoder=encoder,
-                )
-                for part in self.train.parts
-            ]
-        )
+        encoder = self._open() if self._negatives.kind == "dual-encoder" else None
+        return mined(self.train, self._negatives, self._seed, encoder)
 
     def _mine_dev(self) -> IntArray:
         kind = "dual-encoder" if self._encoder else "tfidf"
@@ -147,8 +133,4 @@ class CrossEncoderTask:
 def score(model: CrossEncoderModel, corpora: Corpora, pairs: Pairs) -> Tensor:
     """Scores of pairs (p,), in passes of similar lengths, with gradients if they are on."""
     rows = checked_rows(model.encoding.pairs(pairs, corpora.queries, corpora.items))
-    lengths = np.array([len(row.ids) for row in rows])
-    batches = list(token_batches(lengths, TOKENS_PER_PASS))
-    scores = torch.cat([model.score_rows([rows[r] for r in batch]) for batch in batches])
-    order = torch.from_numpy(np.argsort(np.concatenate(batches)))
-    return scores[order.to(scores.device)]
+    return in_passes(rows, model.score_rows)

@@ -13,27 +13,22 @@ from torch import Tensor
 
 from crossknn.data.labelled import Labelled
 from crossknn.errors import InputError
-from crossknn.first.vectors import VectorFirst
 from crossknn.models.dual_encoder import DualEncoderModel
-from crossknn.models.tokens import Row, token_batches
+from crossknn.models.tokens import Row
 from crossknn.scorers.encoder import Encoder
 from crossknn.scorers.torch import TorchDualEncoder
-from crossknn.training.corpora import TOKENS_PER_PASS, Corpora, checked_rows
+from crossknn.training.corpora import Corpora, checked_rows, in_passes
 from crossknn.training.loop import Measures
 from crossknn.training.losses import distance_to_teacher, in_batch_cross_entropy
 from crossknn.training.mined import kept
-from crossknn.training.negatives import candidates, nearest_wrong
+from crossknn.training.negatives import candidates, mined, stage_of
 from crossknn.training.settings import NegativesSettings
 from crossknn.types import NO_ITEM, IntArray
 
 
 def vectors(model: DualEncoderModel, rows: Sequence[Row], *, queries: bool) -> Tensor:
     """Vectors of rows (b, d), in passes of similar lengths, with gradients if they are on."""
-    lengths = np.array([len(row.ids) for row in rows])
-    batches = list(token_batches(lengths, TOKENS_PER_PASS))
-    found = torch.cat([model([rows[r] for r in batch], queries=queries) for batch in batches])
-    order = torch.from_numpy(np.argsort(np.concatenate(batches)))
-    return found[order.to(found.device)]
+    return in_passes(rows, lambda batch: model(batch, queries=queries))
 
 
 class DualEncoderTask:
@@ -98,14 +93,7 @@ class DualEncoderTask:
 
     def _mine(self) -> IntArray:
         self.model.eval()
-        encoder = TorchDualEncoder(self.model)
-        kind, depth, skip = self._negatives.kind, self._negatives.depth, self._negatives.skip
-        return self.train.together(
-            [
-                nearest_wrong(part, kind, depth, seed=self._seed, skip=skip, encoder=encoder)
-                for part in self.train.parts
-            ]
-        )
+        return mined(self.train, self._negatives, self._seed, TorchDualEncoder(self.model))
 
     def losses(self, rows: list[int], parts: int, epoch: int, step: int) -> Iterator[Tensor]:
         """One pass per part; a part's negatives are the items of that part."""
@@ -143,15 +131,13 @@ class DualEncoderTask:
         return torch.from_numpy(np.concatenate([left, right]))
 
     def describe(self, rows: list[int]) -> str:
-        return f"the queries {', '.join(self.train.ids[row] for row in rows[:8])}"
+        return self.train.describe(rows)
 
     def evaluate(self) -> Measures:
         """Over dev queries: accuracy, gold among the 64 nearest, mean reciprocal rank in them."""
         encoder, ranks = TorchDualEncoder(self.model), []
         for part in self.dev.parts:
-            items = encoder.encode_items(part.items.texts)
-            stage = VectorFirst(items, lambda queries: encoder.encode_queries(queries.texts))
-            found = candidates(part, stage, 64)
+            found = candidates(part, stage_of(part, "dual-encoder", encoder), 64)
             for top, positives in zip(found, part.positives, strict=True):
                 right = np.flatnonzero(np.isin(top, positives))
                 ranks.append(right[0] + 1 if len(right) else np.inf)

@@ -11,6 +11,8 @@ from crossknn.first.base import FirstStage
 from crossknn.first.tfidf import TfIdf
 from crossknn.first.vectors import VectorFirst
 from crossknn.scorers.encoder import Encoder
+from crossknn.training.corpora import Corpora
+from crossknn.training.settings import NegativesSettings
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Progress, Queries
 
 _AT_ONCE = 256
@@ -50,6 +52,20 @@ def _filled(near: IntArray, count: int, query: Labelled, seed: int) -> IntArray:
     drawn = _random(query, count + len(near), seed)[0]
     fresh = drawn[(drawn != NO_ITEM) & ~np.isin(drawn, near)]
     return np.concatenate([near, fresh[: count - len(near)]])
+
+
+def mined(
+    train: Corpora, settings: NegativesSettings, seed: int, encoder: Encoder | None
+) -> IntArray:
+    """`nearest_wrong` of every corpus, in one numbering: (m, depth)."""
+    return train.together(
+        [
+            nearest_wrong(
+                part, settings.kind, settings.depth, seed=seed, skip=settings.skip, encoder=encoder
+            )
+            for part in train.parts
+        ]
+    )
 
 
 def candidates(

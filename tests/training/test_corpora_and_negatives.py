@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import corpus, save_bert
 
+pytest.importorskip("torch")
+
 from crossknn.data.items import Items
 from crossknn.data.labelled import Labelled
 from crossknn.data.queries import QuerySet
@@ -16,6 +18,8 @@ from crossknn.training.corpora import Corpora
 from crossknn.training.mined import kept
 from crossknn.training.negatives import candidates, nearest_wrong, stage_of
 from crossknn.types import NO_ITEM
+
+pytestmark = pytest.mark.torch
 
 
 def labelled(texts, queries, positives, name="woods"):

@@ -35,7 +35,7 @@ docs-examples: .venv-torch/$(STAMP)
 .venv-torch/$(STAMP): pyproject.toml requirements/torch.txt
 	$(PYTHON) -m venv --clear .venv-torch
 	.venv-torch/bin/python -m pip install --quiet --requirement requirements/torch.txt
-	.venv-torch/bin/python -m pip install --quiet --editable '.[torch,plots,dev]'
+	.venv-torch/bin/python -m pip install --quiet --editable '.[torch,ray,plots,dev]'
 	touch $@
 
 clean:

@@ -40,6 +40,8 @@ class SyntheticIndex:
     first_names = ()
     anchor_items = None
     item_scores = None
+    aligned_names = ()
+    query_vector_names = ("de",)
 
     def __init__(self, vectors, anchors):
         self.n, self._vectors, self.anchors = len(vectors), vectors, anchors

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from crossknn.indexes.base import ItemScores
+from crossknn.indexes.base import ItemScores, Scale
 from crossknn.indexes.stored import StoredMatrix
 from crossknn.search import Search
 
@@ -59,6 +61,27 @@ def matrix(
     )
 
 
+ALIGNED_METHODS = (
+    "rnr(first=mf)",
+    "rnr(first=hybrid(bm25, mf))",
+    "axn(first=mf, rounds=3, vectors=mf, blend=0.5)",
+    "axn(first=hybrid, rounds=3, ridge=0.3)",
+    "axn(first=bm25, rounds=3, vectors=cur, blend=0)",
+    "tour(first=hybrid, rounds=3, vectors=mf, normalize=auto)",
+)
+"""Specs that search the vectors of `aligned_matrix`."""
+
+
+def aligned_matrix(**options) -> StoredMatrix:
+    """`matrix`, with vectors `cur` in half precision and without queries', and then `mf`."""
+    data = matrix(**options)
+    rows = (data.scores[: data.n_anchors] - data.scale.alpha).astype(np.float16)
+    noise = np.random.default_rng(1).normal(size=data.item_vectors.shape)
+    moved = (data.item_vectors + 0.1 * noise).astype(np.float32)
+    data = data.with_vectors("cur", rows.T.copy(), scale=Scale(alpha=data.scale.alpha))
+    return data.with_vectors("mf", moved, data.query_vectors)
+
+
 def run(method, data: StoredMatrix, budget: int, *, seed: int = 0, allowed=None, tests=None):
     """Search all test queries of a matrix to the end."""
     index, queries, scores = data.rows(0, tests or data.n_tests)
@@ -81,4 +104,5 @@ def permuted(data: StoredMatrix, order: np.ndarray) -> StoredMatrix:
         query_ids=data.query_ids,
         anchor_items=back[data.anchor_items],
         item_scores=ItemScores(back[data.item_scores.items], data.item_scores.scores[:, order]),
+        aligned={n: replace(v, items=v.items[order]) for n, v in data.aligned.items()},
     )

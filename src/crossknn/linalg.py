@@ -1,10 +1,27 @@
-"""The two numerical operations everything rests on: exact top-k and minimum-norm least squares."""
+"""What everything rests on: inner products, exact top-k and minimum-norm least squares."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray
+
+_CHUNK = 8_192
+
+
+def inner(queries: FloatArray, items: FloatArray) -> FloatArray:
+    """Inner products: (m, d) and (n, d) -> (m, n).
+
+    Items in half precision are multiplied in single precision, a slice of them at a time.
+    """
+    if items.dtype != np.float16:
+        return queries @ items.T
+    products = np.empty((len(queries), len(items)), np.float32)
+    single = queries.astype(np.float32, copy=False)
+    for start in range(0, len(items), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        np.matmul(single, items[part].astype(np.float32).T, out=products[:, part])
+    return products
 
 
 def top_k(scores: FloatArray, count: int) -> Candidates:

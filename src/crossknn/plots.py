@@ -58,6 +58,45 @@ def recall_against_cost(
     _finish(plt, figure, path, title)
 
 
+def recall_against_indexing(
+    rows: Sequence[RecallRow],
+    path: str | Path,
+    *,
+    title: str,
+    labels: Mapping[str, str] | None = None,
+) -> None:
+    """Save a PNG of recall against the calls paid once for the index (AXN, figures 1, 9 and 10).
+
+    A panel for each k at the largest budget, a point for each method with its 95% interval; methods
+    that need nothing offline are broken lines. Raises MissingExtraError without matplotlib.
+    """
+    plt = _pyplot()
+    ks, budget = sorted({row.k for row in rows}), max(row.budget for row in rows)
+    names = list(dict.fromkeys(row.method for row in rows))
+    size = (4.2 * len(ks) + 1.6, 4.2)
+    figure, panels = plt.subplots(1, len(ks), figsize=size, squeeze=False, layout="constrained")
+    for panel, k in zip(panels[0], ks, strict=True):
+        ends = []
+        for row in (r for r in rows if r.k == k and r.budget == budget):
+            colour, recall = COLOURS[names.index(row.method) % len(COLOURS)], 100 * row.recall
+            if row.index_calls:
+                reach = [[recall - 100 * row.ci[0]], [100 * row.ci[1] - recall]]
+                at = [row.index_calls]
+                panel.errorbar(at, [recall], yerr=reach, fmt="o", color=colour, ms=5, capsize=2)
+            else:
+                panel.axhline(recall, color=colour, lw=1.4, ls="--")
+            ends.append((recall, (labels or {}).get(row.method, row.method), colour))
+        _label_ends(panel, ends, last=panel is panels[0][-1])
+        panel.set_title(f"top {k}", loc="left", fontsize=10)
+        panel.set_xlabel("cross-encoder calls for the index")
+        panel.set_xscale("log")
+        panel.set_ylim(bottom=0, top=103)
+        _bare(panel)
+    panels[0][0].set_ylabel(f"recall (%) at {budget} calls per query")
+    note = "broken lines: nothing was paid for the index"
+    _finish(plt, figure, path, title, note)
+
+
 def training_curve(log: str | Path, path: str | Path) -> None:
     """Save a PNG of a training log: the loss over the steps, and the dev measures below it.
 

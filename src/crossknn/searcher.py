@@ -118,13 +118,15 @@ class Searcher:
 
     def _check_models(self, chosen: Method) -> None:
         """Scores kept in the index are of use only with the cross-encoder that made them."""
-        known, mine = self.index.scorer_fingerprint, self.scorer.fingerprint
-        if chosen.reads_paid_scores and known is not None and known != mine:
-            raise InputError(
-                f"the index holds scores of the cross-encoder {known}, and this search uses "
-                f"{mine or 'one without a fingerprint'}: score the anchors again with this one, or "
-                "use a method that does not read them, e.g. axn(normalize=first)"
-            )
+        mine = self.scorer.fingerprint
+        for name in chosen.reads(self.index):
+            known = self.index.scorer_of(name)
+            if known is not None and known != mine:
+                raise InputError(
+                    f"the index holds scores of the cross-encoder {known}, and this search uses "
+                    f"{mine or 'one without a fingerprint'}: pay for them again with this one, or "
+                    "use a method that does not read them, e.g. axn(normalize=first)"
+                )
 
 
 class _Clock:

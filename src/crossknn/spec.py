@@ -158,6 +158,16 @@ def build(spec: Spec, known: Mapping[str, type[T]], kind: str) -> T:
     return target(**values)
 
 
+def text_of(name: str, configuration: Any) -> str:
+    """The spec that `build` makes such a dataclass of: what differs from its defaults."""
+    changed = [
+        f"{f.name}={str(getattr(configuration, f.name)).lower()}"
+        for f in fields(configuration)
+        if getattr(configuration, f.name) != f.default
+    ]
+    return f"{name}({', '.join(changed)})" if changed else name
+
+
 def _convert(value: Value, hint: Any, where: str) -> Any:
     """`value` as the annotated type `hint`; the error names the option."""
     origin = get_origin(hint)

@@ -118,6 +118,7 @@ def crossknn(where: Path, *arguments: str, limit: int | None = None, code: str |
 
 
 INDEX = ("index", "FILE", "new.index", "--encoder", "none")
+ALIGN = ("align", "docs.index", "--queries", "queries.txt")
 SEARCH = ("search", "docs.index", "topic")
 CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("empty corpus", ("index", "empty.jsonl", "new.index"), 2),
@@ -224,6 +225,13 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
         ("compare", "docs.index", "--queries", "queries.txt", "--plot", "r.txt"),
         2,
     ),
+    ("an unknown way to align", (*ALIGN, "--method", "alz"), 2),
+    ("aligned vectors with a name that is taken", (*ALIGN, "--name", "bm25"), 2),
+    ("vectors to align that are not there", (*ALIGN, "--vectors", "mine"), 2),
+    ("no items per train query", (*ALIGN, "--per", "0"), 2),
+    ("a deadline that is no duration", (*ALIGN, "--deadline", "soon"), 2),
+    ("marks in a file of train queries", (*ALIGN, "--marked"), 2),
+    ("more queries per item than there are", (*ALIGN, "--strategy", "i", "--per", "50"), 2),
     ("an endpoint that is down", (*SEARCH, "--scorer", "http://127.0.0.1:9/rerank"), 4),
     ("an endpoint that answers nonsense", (*SEARCH, "--scorer", "URL/nonsense"), 4),
     ("an endpoint with too few scores", (*SEARCH, "--scorer", "URL/few"), 4),

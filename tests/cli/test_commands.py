@@ -219,3 +219,20 @@ def test_help_and_version(capsys):
     ):
         assert run([command, "--help"]) == 0
         assert "--" in capsys.readouterr().out
+
+
+def test_align_without_train_queries_then_compare_with_what_it_cost(folder, capsys):
+    output(capsys, "index", "docs.jsonl", "docs.index", "--json")
+    aligning = ("align", "docs.index", "--queries", "auto", "--count", "6", "--per", "4", "--json")
+    (made,) = output(capsys, *aligning, "--max-calls", "10")
+    assert (made["name"], made["calls"], made["stopped_by"]) == ("als", 10, "max_calls")
+    (made,) = output(capsys, *aligning)
+    assert (made["calls"], made["reused"], made["cost"]["calls"]) == (14, 10, 24)
+    methods = "rnr(first=bm25), rnr(first=als), axn(first=bm25, rounds=2, ridge=0.3)"
+    rows = output(
+        capsys,
+        *("compare", "docs.index", "--queries", "queries.jsonl", "--methods", methods),
+        *("--budgets", "5", "-k", "1", "--plot-offline", "offline.png", "--json"),
+    )
+    assert [row["index_calls"] for row in rows] == [0, 0, 24, 24]
+    assert (folder / "offline.png").stat().st_size > 5_000

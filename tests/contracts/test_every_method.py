@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import METHODS, matrix, permuted, run
+from synthetic import ALIGNED_METHODS, METHODS, aligned_matrix, matrix, permuted, run
 
 from crossknn.evaluation.measures import exact_top
 from crossknn.methods import METHODS as REGISTRY
@@ -14,7 +14,12 @@ from crossknn.methods import method
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM
 
-every_method = pytest.mark.parametrize("spec", METHODS)
+every_method = pytest.mark.parametrize("spec", METHODS + ALIGNED_METHODS)
+
+
+def matrix_for(spec, **options):
+    """A matrix with what the spec needs."""
+    return aligned_matrix(**options) if spec in ALIGNED_METHODS else matrix(**options)
 
 
 def test_the_suite_covers_every_registered_method():
@@ -25,7 +30,7 @@ def test_the_suite_covers_every_registered_method():
 @settings(max_examples=15, deadline=None)
 @given(budget=st.integers(1, 90), seed=st.integers(0, 5))
 def test_the_budget_is_spent_exactly_and_nothing_twice(spec, budget, seed):
-    data = matrix(seed=seed, tests=3)
+    data = matrix_for(spec, seed=seed, tests=3)
     search = run(method(spec), data, budget, seed=seed)
     expected = 80 if spec == "exact" else min(budget, 80)
     assert search.revealed.tolist() == [expected] * 3
@@ -36,7 +41,7 @@ def test_the_budget_is_spent_exactly_and_nothing_twice(spec, budget, seed):
 
 @every_method
 def test_a_full_budget_is_exact_search(spec):
-    data = matrix()
+    data = matrix_for(spec)
     best = run(method(spec), data, 80).best(10)
     truth = exact_top(data.scores[data.n_anchors :], 10)
     assert best.items.tolist() == truth.tolist()
@@ -44,14 +49,14 @@ def test_a_full_budget_is_exact_search(spec):
 
 @every_method
 def test_the_same_seed_gives_the_same_answer(spec):
-    data = matrix()
+    data = matrix_for(spec)
     first, again = (run(method(spec), data, 24, seed=7).picks() for _ in range(2))
     assert first.items.tolist() == again.items.tolist()
 
 
 @every_method
 def test_scores_are_exact_and_sorted(spec):
-    data = matrix()
+    data = matrix_for(spec)
     best = run(method(spec), data, 24).best(8)
     rows = np.arange(len(best.items))[:, None]
     assert np.array_equal(best.scores, data.scores[data.n_anchors :][rows, best.items])
@@ -60,7 +65,7 @@ def test_scores_are_exact_and_sorted(spec):
 
 @every_method
 def test_a_filter_is_respected(spec):
-    data = matrix()
+    data = matrix_for(spec)
     allowed = np.random.default_rng(1).random(80) < 0.4
     search = run(method(spec), data, 30, allowed=allowed)
     picked = search.picks().items
@@ -73,7 +78,7 @@ def test_a_filter_is_respected(spec):
 def test_permuting_the_items_permutes_the_answer(spec):
     if "random" in spec:
         pytest.skip("random picks are drawn by position")
-    data = matrix()
+    data = matrix_for(spec)
     order = np.random.default_rng(2).permutation(80)
     plain = run(method(spec), data, 24).best(8)
     moved = run(method(spec), permuted(data, order), 24).best(8)
@@ -82,7 +87,7 @@ def test_permuting_the_items_permutes_the_answer(spec):
 
 @every_method
 def test_a_query_does_not_depend_on_its_batch(spec):
-    data = matrix()
+    data = matrix_for(spec)
     together = run(method(spec), data, 24).picks()
     alone = run(method(spec), data, 24, tests=1).picks()
     assert together.items[0].tolist() == alone.items[0].tolist()
@@ -113,7 +118,7 @@ def test_one_round_or_the_parametric_vector_alone_is_reranking(spec):
 def test_pairs_that_cannot_be_scored_are_replaced(spec, lost, seed):
     from crossknn.search import Search
 
-    data = matrix(tests=2, seed=seed)
+    data = matrix_for(spec, tests=2, seed=seed)
     index, queries, scores = data.rows(0, 2)
     search = Search(method(spec).plan(index, 24, seed), queries, index.n)
     while len(pairs := search.ask()):

@@ -7,6 +7,8 @@ import pytest
 from synthetic import METHODS
 
 import crossknn as ck
+from crossknn.indexes.aligned import AlignedVectors
+from crossknn.indexes.base import Scale
 from crossknn.types import Pairs
 
 WORDS = (  # noqa: SIM905
@@ -31,7 +33,7 @@ def hash_(text: str) -> int:
     return sum((i + 1) * b for i, b in enumerate(text.encode()))
 
 
-@pytest.fixture(scope="module", params=["callable", "bundled"])
+@pytest.fixture(scope="module", params=["callable", "aligned", "bundled"])
 def setting(request, tmp_path_factory):
     """(index with everything that methods need, scorer, exact scores)."""
     scorer = (
@@ -42,6 +44,18 @@ def setting(request, tmp_path_factory):
     index.save(folder)
     index.add_anchors(scorer, ["copy a file", "merge lists", "find a path", "parse a string"])
     index.add_item_scores(scorer, np.arange(0, N, 6))
+    if request.param == "aligned":
+        moved = index.vectors("de") + np.float32(0.01) * index.vectors("de")[::-1]
+        index.add_aligned(
+            "mf",
+            AlignedVectors(
+                values=moved,
+                method="als",
+                base="de",
+                scale=Scale(alpha=1.0, beta=0.1),
+                fingerprint=scorer.fingerprint,
+            ),
+        )
     exact = np.full((len(QUERIES), N), np.nan, np.float32)
     pairs = Pairs(np.repeat(np.arange(len(QUERIES)), N), np.tile(np.arange(N), len(QUERIES)))
     for positions, scores in scorer.score(pairs, QUERIES, index.items.texts):

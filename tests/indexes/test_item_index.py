@@ -160,6 +160,8 @@ def test_the_bundled_encoder_is_found_again(tmp_path):
     index.save(tmp_path / "index")
     loaded = ItemIndex.load(tmp_path / "index")
     assert loaded.description()["encoders"]["de"]["source"] == "bundled"
+    assert loaded.encoder_source("de") == "bundled"
+    assert loaded.encoder_source("lsa") is None
     same_answers(index, loaded)
 
 

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import matrix, run
+from synthetic import aligned_matrix, matrix, run
 
 from crossknn.errors import InputError
+from crossknn.indexes.base import Scale
 from crossknn.methods import method
 from crossknn.predictors.ridge import ridge_to
+from crossknn.search import Search
 
 
 @settings(max_examples=20, deadline=None)
@@ -42,6 +44,21 @@ def test_axn_on_the_anchor_matrix_without_blend_is_adacur(seed, rounds):
         method(f"axn(first=bm25, rounds={rounds}, blend=0, normalize=none)"), as_vectors, 24
     ).picks()
     assert axn.items.tolist() == adacur.items.tolist()
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 50), rounds=st.integers(1, 6))
+def test_axn_on_anchor_vectors_that_queries_have_none_beside_is_adacur(seed, rounds):
+    data = matrix(seed=seed, noise=0.5)
+    center = Scale(alpha=data.scale.alpha)
+    rows = data.scores[: data.n_anchors] - np.float32(center.alpha)
+    aligned = data.with_vectors("cur", rows.T.copy(), scale=center)
+    adacur = run(method(f"adacur(first=bm25, rounds={rounds})"), data, 24).picks()
+    spec = f"axn(first=bm25, rounds={rounds}, blend=0, vectors=cur)"
+    axn = run(method(spec), aligned, 24).picks()
+    assert axn.items.tolist() == adacur.items.tolist()
+    known = ~np.isnan(adacur.approx)
+    np.testing.assert_allclose(axn.approx[known], adacur.approx[known], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("spec", ["anncur(anchors=0.5)", "adacur(first=random, rounds=2)"])
@@ -125,3 +142,18 @@ def test_methods_say_what_they_need():
     }.items():
         with pytest.raises(InputError, match=words):
             run(method(spec), data, 10)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("rnr(first=cur)", "no query vectors beside its item vectors 'cur'"),
+        ("axn(first=bm25, vectors=cur, blend=0.5)", "axn.* needs query vectors, and .* 'cur'"),
+        ("axn(first=bm25, vectors=cur, ridge=0.3)", "axn.* needs query vectors, and .* 'cur'"),
+        ("tour(first=bm25, vectors=cur)", "tour needs query vectors, and .* 'cur'"),
+    ],
+)
+def test_what_needs_query_vectors_says_so_before_anything_is_scored(spec, words):
+    index, queries, _ = aligned_matrix().rows(0, 2)
+    with pytest.raises(InputError, match=words):
+        Search(method(spec).plan(index, 10, 0), queries, index.n).ask()

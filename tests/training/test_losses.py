@@ -6,13 +6,18 @@ from math import inf, log
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 torch = pytest.importorskip("torch")
 
-from crossknn.training.losses import in_batch_cross_entropy, softmax_cross_entropy  # noqa: E402
+from crossknn.training.losses import (  # noqa: E402
+    in_batch_cross_entropy,
+    match_cross_entropy,
+    pair_cross_entropy,
+    softmax_cross_entropy,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -85,6 +90,7 @@ SCORES = st.integers(2, 5).flatmap(
 )
 
 
+@settings(deadline=None)
 @given(SCORES, st.data())
 def test_both_are_log_sum_exp_less_the_gold_score(scores, data):
     b, c = scores.shape
@@ -107,3 +113,72 @@ def test_both_are_log_sum_exp_less_the_gold_score(scores, data):
     sums = np.log((np.exp(scores) * first).sum(1))
     value, _ = with_gradient(softmax_cross_entropy, scores, torch.from_numpy(first))
     assert value == pytest.approx((sums - scores[:, 0]).mean(), abs=1e-9)
+
+
+# Against a teacher's scores
+
+
+def test_match_by_hand():
+    """The student's row 1: 1, 1, 2 of 4; the teacher's: 1, 2, 5 of 8; row 2 has two candidates.
+
+    loss 1 = 1/8 log 4 + 2/8 log 4 + 5/8 log 2; loss 2 = 1/4 log 2 + 3/4 log 2 = log 2.
+    d loss / d score = (student's softmax - teacher's) / (number of queries).
+    """
+    scores = [[log(1), log(1), log(2)], [log(7), log(7), log(100)]]
+    teacher = torch.tensor([[log(1), log(2), log(5)], [log(1), log(3), -inf]], dtype=torch.float64)
+    present = torch.tensor([[True, True, True], [True, True, False]])
+    value, gradient = with_gradient(match_cross_entropy, scores, teacher, present)
+    first = 3 / 8 * log(4) + 5 / 8 * log(2)
+    assert value == pytest.approx((first + log(2)) / 2)
+    expected = np.array([[1 / 8, 0, -1 / 8], [1 / 4, -1 / 4, 0]]) / 2
+    np.testing.assert_allclose(gradient, expected, atol=1e-12)
+
+
+def test_pair_by_hand():
+    """Row 1: 3 against 1 and 1 against 4; row 2: 1 against 1, then nothing; row 3: nothing.
+
+    -log softmax: log(4/3) and log 5, so their mean; log 2; 0. A pair's gradient is the softmax of
+    its wrong item, over the number of pairs and of queries.
+    """
+    right = torch.tensor([[log(3), 0], [0, 9], [5, 5]], dtype=torch.float64, requires_grad=True)
+    present = torch.tensor([[True, True], [True, False], [False, False]])
+    wrong = [[log(1), log(4)], [log(1), 2], [1, 1]]
+    value, gradient = with_gradient(
+        lambda scores: pair_cross_entropy(right, scores, present), wrong
+    )
+    assert value == pytest.approx(((log(4 / 3) + log(5)) / 2 + log(2)) / 3)
+    expected = np.array([[1 / 4 / 2, 4 / 5 / 2], [1 / 2, 0], [0, 0]]) / 3
+    np.testing.assert_allclose(gradient, expected, atol=1e-12)
+    np.testing.assert_allclose(right.grad.numpy(), -expected, atol=1e-12)
+
+
+@settings(deadline=None)
+@given(SCORES, st.data())
+def test_matching_is_least_where_the_softmaxes_agree(scores, data):
+    """There it is the teacher's entropy and has no gradient; a shift of a row changes nothing."""
+    b, c = scores.shape
+    present = data.draw(arrays(bool, (b, c)))
+    present[:, 0] = True
+    other = data.draw(arrays(np.float64, (b, c), elements=st.floats(-20, 20, width=32)))
+    shift = data.draw(arrays(np.float64, (b, 1), elements=st.floats(-20, 20, width=32)))
+    teacher, present = torch.from_numpy(scores), torch.from_numpy(present)
+    least, gradient = with_gradient(match_cross_entropy, scores + shift, teacher, present)
+    np.testing.assert_allclose(gradient, 0, atol=1e-9)
+    p = np.exp(scores - scores.max(1, keepdims=True)) * present.numpy()
+    p /= p.sum(1, keepdims=True)
+    assert least == pytest.approx(-(p * np.log(p, where=p > 0, out=0 * p)).sum(1).mean(), abs=1e-9)
+    value, gradient = with_gradient(match_cross_entropy, other, teacher, present)
+    assert value >= least - 1e-9
+    assert not gradient[~present.numpy()].any()
+
+
+@settings(deadline=None)
+@given(SCORES)
+def test_a_certain_teacher_is_a_label(scores):
+    teacher = np.full(scores.shape, -inf)
+    teacher[:, 0] = 3.0
+    present = torch.ones(scores.shape, dtype=torch.bool)
+    value, gradient = with_gradient(match_cross_entropy, scores, torch.from_numpy(teacher), present)
+    expected, wanted = with_gradient(softmax_cross_entropy, scores)
+    assert value == pytest.approx(expected, abs=1e-9)
+    np.testing.assert_allclose(gradient, wanted, atol=1e-12)

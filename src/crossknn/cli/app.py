@@ -17,6 +17,7 @@ from rich.logging import RichHandler
 
 from crossknn import __version__
 from crossknn.cli import (
+    align,
     analyze,
     compare,
     convert,
@@ -41,7 +42,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (index, search, compare, replay, scores, analyze, export, convert, estimate, demo):
+for module in (
+    index,
+    align,
+    search,
+    compare,
+    replay,
+    scores,
+    analyze,
+    export,
+    convert,
+    estimate,
+    demo,
+):
     app.command(module.NAME)(module.command)
 app.add_typer(train.app, name=train.NAME)
 

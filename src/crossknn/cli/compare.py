@@ -47,6 +47,10 @@ def command(
     lists: Lists = None,
     limit: Annotated[int | None, typer.Option(help="Use the first so many queries.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Save a PNG of recall against cost.")] = None,
+    plot_offline: Annotated[
+        Path | None,
+        typer.Option(help="Save a PNG of recall against the calls paid for the index."),
+    ] = None,
     scorer: ScorerName = "bundled",
     cache: CacheFile = None,
     seed: Seed = 0,
@@ -62,8 +66,9 @@ def command(
     from crossknn.indexes.item_index import ItemIndex
     from crossknn.methods import methods as parse_methods
 
-    if plot is not None:
-        _check_plot(plot)
+    for option, path in (("--plot", plot), ("--plot-offline", plot_offline)):
+        if path is not None:
+            _check_plot(option, path)
     chosen = parse_methods(methods)
     costs, ks = numbers(budgets, "budgets"), numbers(k, "k")
     index = ItemIndex.load(folder)
@@ -86,36 +91,41 @@ def command(
                 print_json(row)
     else:
         show(rows, ks)
+    found_rows = [r for found in rows[1:] for r in found.recall]
+    title = f"{index.n} items, {len(asked)} queries"
     if plot is not None:
         from crossknn.plots import recall_against_cost
 
-        recall_against_cost(
-            [r for found in rows[1:] for r in found.recall],
-            plot,
-            title=f"{index.n} items, {len(asked)} queries",
-        )
+        recall_against_cost(found_rows, plot, title=title)
         err.print(f"recall against cost: {plot}")
+    if plot_offline is not None:
+        from crossknn.plots import recall_against_indexing
+
+        recall_against_indexing(found_rows, plot_offline, title=title)
+        err.print(f"recall against what the index cost: {plot_offline}")
 
 
-def _check_plot(path: Path) -> None:
+def _check_plot(option: str, path: Path) -> None:
     """Before anything is paid: the extra, the suffix and the folder."""
     from importlib.util import find_spec
 
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise InputError(f"--plot {path}: the name must end in .png, .pdf or .svg")
+        raise InputError(f"{option} {path}: the name must end in .png, .pdf or .svg")
     if not path.absolute().parent.is_dir():
-        raise InputError(f"--plot {path}: there is no folder {path.parent}")
+        raise InputError(f"{option} {path}: there is no folder {path.parent}")
     if find_spec("matplotlib") is None:
-        raise MissingExtraError("--plot", "plots")
+        raise MissingExtraError(option, "plots")
 
 
 def show(rows: Sequence[MethodRows], ks: Sequence[int]) -> None:
     """Print a block for each method: recall against exact search in % [95% interval]."""
     measures = list(rows[0].task)
-    heads = ["calls", *(f"k={k}" for k in ks), *measures]
+    paid = any(found.recall[0].index_calls for found in rows)
+    heads = ["calls", *["offline"] * paid, *(f"k={k}" for k in ks), *measures]
     widths = [
         7,
-        *(max(15, len(h)) for h in heads[1 : len(ks) + 1]),
+        *[11] * paid,
+        *[15] * len(ks),
         *(len(m) + 2 for m in measures),
     ]
     _line(heads, widths, "dim")
@@ -125,12 +135,15 @@ def show(rows: Sequence[MethodRows], ks: Sequence[int]) -> None:
         if first.method != previous:
             out.print(Text(first.method, style="bold"), soft_wrap=True)
         previous = first.method
-        cells = [f"{first.calls:.0f}"]
+        cells = [f"{first.calls:.0f}", *[f"{first.index_calls:,}"] * paid]
         cells += [
             f"{100 * r.recall:.1f} [{100 * r.ci[0]:.0f}-{100 * r.ci[1]:.0f}]" for r in found.recall
         ]
         _line([*cells, *(f"{found.task[m]:.3f}" for m in measures)], widths)
-    out.print(Text("k=...: recall of the true neighbours under the cross-encoder, % [95%]", "dim"))
+    note = "k=...: recall of the true neighbours under the cross-encoder, % [95%]"
+    if paid:
+        note += "; offline: calls paid once, for the index"
+    out.print(Text(note, "dim"), soft_wrap=True)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], style: str = "") -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from crossknn.data.queries import Qrels, QuerySet
 from crossknn.errors import InputError, ScorerError
+from crossknn.evaluation.costs import Metered
 from crossknn.evaluation.measures import exact_top
 from crossknn.evaluation.replay import Answer, RecallRow, answer, recall_rows
 from crossknn.indexes.item_index import ItemIndex
@@ -105,8 +106,13 @@ def compare(
     runs = [("exact", method("exact"), index.n)]
     runs += [(name, found, b) for name, found in methods.items() for b in budgets]
     for name, found, budget in runs:
-        got = answer(found, index, batch, scores, budget=budget, k=max(depth, *ks), seed=seed)
-        rows = tuple(recall_rows(name, [got], truth, budget=budget, ks=ks, seed=seed))
+        metered = Metered(index)
+        got = answer(found, metered, batch, scores, budget=budget, k=max(depth, *ks), seed=seed)
+        rows = tuple(
+            recall_rows(
+                name, [got], truth, budget=budget, ks=ks, seed=seed, index_calls=metered.calls
+            )
+        )
         yield name, MethodRows(rows, task(got) if task else {})
 
 

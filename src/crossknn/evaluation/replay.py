@@ -34,7 +34,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class RecallRow:
-    """One line of a replay; `recall` and `ci` in 0-1, `calls` and `seconds` per query."""
+    """One line of a replay; `recall` and `ci` in 0-1, `calls` and `seconds` per query.
+
+    `index_calls` were paid once, before all queries, for what the method reads.
+    """
 
     method: str
     k: int
@@ -45,6 +48,7 @@ class RecallRow:
     calls: float
     seconds: float
     seed: int
+    index_calls: int = 0
 
     def as_dict(self) -> dict[str, object]:
         """The row as JSON-ready values."""
@@ -107,6 +111,7 @@ def recall_rows(
     budget: int,
     ks: Sequence[int],
     seed: int,
+    index_calls: int = 0,
 ) -> Iterator[RecallRow]:
     """A row for each k, from the answers to all queries and the exact top (m, max(ks)) items."""
     found = np.concatenate([a.items for a in answers])
@@ -123,4 +128,5 @@ def recall_rows(
             calls=round(sum(a.calls for a in answers) / m, 2),
             seconds=round(sum(a.seconds for a in answers) / m, 6),
             seed=seed,
+            index_calls=index_calls,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from crossknn.linalg import mask, top_k
+from crossknn.linalg import inner, mask, top_k
 from crossknn.types import BoolArray, Candidates, FloatArray, Queries
 
 
@@ -18,4 +18,4 @@ class VectorFirst:
         return top_k(mask(self.scores(queries), None, allowed), count)
 
     def scores(self, queries: Queries) -> FloatArray:
-        return self.encode(queries) @ self.items.T
+        return inner(self.encode(queries), self.items)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -66,12 +66,22 @@ class Index(Protocol):
         ...
 
     @property
+    def aligned_names(self) -> Sequence[str]:
+        """Those of `vector_names` that were aligned with a cross-encoder, the latest last."""
+        ...
+
+    @property
+    def query_vector_names(self) -> Collection[str]:
+        """Those of `vector_names` whose space the queries have vectors in, too."""
+        ...
+
+    @property
     def first_names(self) -> Collection[str]:
         """Names of the first stages that are not made of vectors, e.g. `bm25`, `tfidf`."""
         ...
 
     def vectors(self, name: str) -> FloatArray:
-        """Item vectors (n, d) float32, possibly memory-mapped."""
+        """Item vectors (n, d) float32 or float16, possibly memory-mapped."""
         ...
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:

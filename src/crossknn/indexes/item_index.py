@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain
+import dataclasses
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar
 
 from crossknn.data.items import Items, read_items
 from crossknn.data.marks import item_as_query
-from crossknn.errors import IndexFormatError, InputError, nearest
+from crossknn.errors import IndexFormatError, InputError
 from crossknn.first.base import FirstStage
-from crossknn.indexes.base import Anchors, ItemScores, Scale
+from crossknn.indexes.aligned import AlignedVectors
+from crossknn.indexes.contents import IndexContents
 from crossknn.indexes.dense import DenseReport
-from crossknn.indexes.encoders import EncodeQueries, checked_vectors
-from crossknn.indexes.paid import CENTRE, PaidScores, fit_scales, pay, positions_of
-from crossknn.indexes.parts import COMPOSED, DUAL_ENCODER, LSA_NAME, Parts, build_parts, by_name
+from crossknn.indexes.encoders import EncodeQueries
+from crossknn.indexes.paid import PaidScores, fit_scales, pay
+from crossknn.indexes.parts import COMPOSED, DUAL_ENCODER, Parts, build_parts, by_name, check_name
 from crossknn.indexes.storage import IndexReader, read_index
 from crossknn.indexes.writing import writing
 from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.encoder import Encoder
-from crossknn.types import FloatArray, IntArray, Progress, Queries
+from crossknn.types import FloatArray, IntArray, Progress
+
+logger = logging.getLogger(__name__)
 
 N_ITEM_SCORES = 500
+Added = TypeVar("Added", PaidScores, AlignedVectors)
 Source: TypeAlias = Items | str | Path | Iterable[str | Mapping[str, object]]
 
 
-class ItemIndex:
+class ItemIndex(IndexContents):
     """n items as a search sees them; satisfies `crossknn.indexes.base.Index`.
 
     Made by `build`, kept by `save`, opened by `load`: mapped, not read, so at once.
     """
-
-    def __init__(
-        self, parts: Parts, paid: Mapping[str, PaidScores] | None = None, folder: Path | None = None
-    ) -> None:
-        """Use `build` or `load`, which make the parts."""
-        self.items = parts.items
-        self.folder = folder
-        self._parts = parts
-        self._paid = dict(paid or {})
-        self._added: dict[str, FirstStage] = {}
-        self._item_scores: ItemScores | None = None
 
     @classmethod
     def build(
@@ -91,10 +85,12 @@ class ItemIndex:
         """
         folder = Path(folder)
         paid = {name: paid.meta() for name, paid in self._paid.items()}
-        with writing(folder, {**self._parts.meta(), "paid": paid}) as writer:
+        aligned = {name: vectors.meta() for name, vectors in self._aligned.items()}
+        kept: dict[str, PaidScores | AlignedVectors] = {**self._paid, **self._aligned}
+        with writing(folder, {**self._parts.meta(), "paid": paid, "aligned": aligned}) as writer:
             self._parts.write(writer)
-            for name, scores in self._paid.items():
-                scores.write(writer, name)
+            for name, part in kept.items():
+                part.write(writer, name)
         self.folder = folder
 
     @classmethod
@@ -123,107 +119,10 @@ class ItemIndex:
     @classmethod
     def _of(cls, reader: IndexReader, encode: Mapping[str, EncodeQueries]) -> ItemIndex:
         paid = {name: PaidScores.read(reader, name) for name in reader.meta["paid"]}
-        return cls(Parts.read(reader, encode), paid, reader.folder)
-
-    @property
-    def n(self) -> int:
-        """Number of items."""
-        return len(self.items)
-
-    @property
-    def vector_names(self) -> Collection[str]:
-        """Names of the item vectors: `de`, `lsa`, `vectors` or your own."""
-        return tuple(self._parts.vectors)
-
-    @property
-    def first_names(self) -> Collection[str]:
-        """First stages that are not made of vectors: `bm25`, `tfidf`, those that were added."""
-        fitted = [name for name in self._parts.models.names if name != LSA_NAME]
-        return tuple(dict.fromkeys([*fitted, *self._added]))
-
-    def vectors(self, name: str) -> FloatArray:
-        """Item vectors (n, d) float32, mapped if the index was loaded."""
-        if name not in self._parts.vectors:
-            raise _unknown("item vectors", name, self.vector_names)
-        return self._parts.vectors[name]
-
-    def query_vectors(self, queries: Queries, name: str) -> FloatArray:
-        """Query vectors (m, d) in the space of `vectors(name)`; kept in `queries.vectors`.
-
-        Raises `InputError` if the index cannot make them, or those at hand do not fit.
-        """
-        d = self.vectors(name).shape[1]
-        if name in queries.vectors:
-            made = queries.vectors[name]
-        elif name in self._parts.encode:
-            made = self._parts.encode[name](queries.texts)
-        elif name in self._parts.encoders:
-            made = self._parts.encoders[name].get().encode_queries(queries.texts)
-        elif name == LSA_NAME and LSA_NAME in self._parts.models:
-            made = self._parts.models[LSA_NAME].encode_queries(queries.texts)
-        else:
-            raise InputError(
-                f"the index cannot make query vectors for its item vectors {name!r}: pass "
-                "query_vectors= when building or loading it, or search with first=bm25 and "
-                "vectors that it can make"
-            )
-        queries.vectors[name] = checked_vectors(
-            made, len(queries), d, f"the {name!r} query vectors"
-        )
-        return queries.vectors[name]
-
-    def first(self, name: str) -> FirstStage:
-        """The first stage of that name, one of `first_names`."""
-        if name in self._added:
-            return self._added[name]
-        if name in self._parts.models and name != LSA_NAME:
-            return cast(FirstStage, self._parts.models[name])
-        raise _unknown("first stage", name, self.first_names)
-
-    def scale(self, name: str) -> Scale | None:
-        """Brings exact scores to the scale of `vectors(name)`; fitted on the anchors."""
-        return self._paid["anchors"].scales.get(name) if "anchors" in self._paid else None
-
-    @property
-    def anchors(self) -> Anchors | None:
-        """Exact scores (k_q, n) of the anchor queries, if there are any."""
-        if "anchors" not in self._paid:
-            return None
-        paid = self._paid["anchors"]
-        scale = paid.scales.get(DUAL_ENCODER, paid.scales[CENTRE])
-        return Anchors(paid.scores, center=scale.alpha)
-
-    @property
-    def anchor_items(self) -> IntArray:
-        """A random order of (at most 10,000) items, drawn when the index was built."""
-        return self._parts.anchor_items
-
-    @property
-    def item_scores(self) -> ItemScores | None:
-        """Exact scores (a, n) of items in the query's place, if there are any."""
-        if (paid := self._paid.get("item_scores")) is None:
-            return None
-        if self._item_scores is None or self._item_scores.scores is not paid.scores:
-            # By text, because rows are kept by text; the usual items are found at once.
-            among = chain(self._parts.anchor_items.tolist(), range(self.n))
-            positions = positions_of(paid.texts, self.items.texts, among)
-            self._item_scores = ItemScores(positions, paid.scores)
-        return self._item_scores
-
-    @property
-    def anchor_queries(self) -> Sequence[str]:
-        """Texts (k_q) of the anchor queries."""
-        return self._paid["anchors"].texts if "anchors" in self._paid else ()
-
-    @property
-    def scorer_fingerprint(self) -> str | None:
-        """The cross-encoder that the stored scores are of; None without scores or a fingerprint."""
-        return next((paid.fingerprint for paid in self._paid.values()), None)
-
-    @property
-    def paid_names(self) -> Collection[str]:
-        """What has been paid for: `anchors`, `item_scores`."""
-        return tuple(self._paid)
+        aligned = {
+            name: AlignedVectors.read(reader, name) for name in reader.meta.get("aligned", ())
+        }
+        return cls(Parts.read(reader, encode), paid, aligned, reader.folder)
 
     def add_first(self, name: str, stage: FirstStage) -> None:
         """Offer `stage` as a first stage of this name. It is not saved."""
@@ -257,22 +156,53 @@ class ItemIndex:
         options = {"max_calls": max_calls, "replace": replace, "progress": progress}
         return self._pay("anchors", scorer, queries, **options)
 
+    def check_free(self, name: str) -> None:
+        """`InputError` if aligned vectors cannot have this name."""
+        check_name(name, "aligned vectors")
+        if name in {*self._parts.vectors, *self.first_names}:
+            raise InputError(f"the index has something else named {name!r}; use another name")
+
+    def add_aligned(self, name: str, aligned: AlignedVectors, *, replace: bool = False) -> None:
+        """Offer `aligned` as the item vectors of this name; an index in a folder keeps them there.
+
+        Raises `InputError` if they do not fit, the name is taken (by other aligned vectors: unless
+        `replace`), or there is no room; the index stays as it was then.
+        """
+        self.check_free(name)
+        aligned.check(self.n, self._parts.vectors, name)
+        stored = self._on_disk()
+        known = self._aligned if stored is None else stored.meta.get("aligned", {})
+        if name in known and not replace:
+            raise InputError(
+                f"the index has aligned vectors {name!r}; use another name, or replace them"
+            )
+        kept = self._store("aligned", name, aligned)
+        others = {known: value for known, value in self._aligned.items() if known != name}
+        # An encoder without a name can only be had from here.
+        self._aligned = {**others, name: dataclasses.replace(kept, encoder=aligned.encoder)}
+
     def take_paid(self, other: ItemIndex) -> bool:
-        """Take over the scores `other` has paid for, if its items are the same in the same order.
+        """Take over what `other` has paid for, if its items are the same in the same order.
 
         So that an index can be built again, with another encoder say, and no pair is paid twice.
+        Vectors that were aligned from those of another encoder are left behind, with a warning.
         """
-        if list(self.items.ids) != list(other.items.ids):
+        if not self._parts.same_items(other._parts):
             return False
-        if any(a != b for a, b in zip(self.items.texts, other.items.texts, strict=True)):
-            return False
+        for name, aligned in other._aligned.items():
+            base = aligned.base
+            same = base is None or self._parts.same_space(other._parts, base)
+            if same and name not in self._parts.vectors:
+                self._aligned[name] = aligned
+                continue
+            logger.warning("dropped the aligned vectors %s: what they start from has changed", name)
         self._paid = {
             name: fit_scales(paid, self._parts.vectors, self.query_vectors)
             if name == "anchors"
             else paid
             for name, paid in other._paid.items()
         }
-        return bool(self._paid)
+        return bool(other.paid_names)
 
     def add_item_scores(
         self,
@@ -294,42 +224,34 @@ class ItemIndex:
 
     def _pay(self, name: str, scorer: Scorer, texts: Sequence[str], **options: Any) -> DenseReport:
         scorer, before, work = as_scorer(scorer), self._paid.get(name), None
-        if self.folder is not None:
-            # Another process may have added scores since this index was loaded.
-            reader, work = IndexReader(self.folder), self.folder / f"work-{name}"
-            if reader.meta["build"] != self._parts.build:
-                raise IndexFormatError(f"the index {self.folder} was replaced; load it again")
-            before = PaidScores.read(reader, name) if name in reader.meta["paid"] else None
+        if (stored := self._on_disk()) is not None:
+            work = stored.folder / f"work-{name}"
+            before = PaidScores.read(stored, name) if name in stored.meta["paid"] else None
         report, paid, table = pay(
             scorer, texts, self.items.texts, before=before, work=work, **options
         )
         if paid is not None:
             if name == "anchors":
                 paid = fit_scales(paid, self._parts.vectors, self.query_vectors)
-            self._paid[name] = self._store(self.folder, name, paid) if self.folder else paid
+            self._paid[name] = self._store("paid", name, paid)
         if report.complete:
             table.remove()
         return report
 
-    def _store(self, folder: Path, name: str, paid: PaidScores) -> PaidScores:
-        """`paid` added to the index in `folder`, and mapped from there."""
-        meta = {"build": self._parts.build, "paid": {name: paid.meta()}}
-        with writing(folder, meta, keep=True) as writer:
-            paid.write(writer, name)
-        return read_index(folder, lambda reader: PaidScores.read(reader, name))
+    def _on_disk(self) -> IndexReader | None:
+        """The index in its folder as it is now: another process may have added to it."""
+        if self.folder is None:
+            return None
+        reader = IndexReader(self.folder)
+        if reader.meta["build"] != self._parts.build:
+            raise IndexFormatError(f"the index {self.folder} was replaced; load it again")
+        return reader
 
-    def description(self) -> dict[str, Any]:
-        """What the index holds, as values that JSON can write."""
-        found = {name: self.scale(name) for name in self.vector_names}
-        return {
-            **self._parts.meta(),
-            "first_stages": list(self.first_names),
-            "anchors": len(self.anchor_queries),
-            "item_scores": len(self._paid["item_scores"].texts) if self.item_scores else 0,
-            "scorer": self.scorer_fingerprint,
-            "scales": {n: {"alpha": s.alpha, "beta": s.beta} for n, s in found.items() if s},
-        }
-
-
-def _unknown(what: str, name: str, known: Collection[str]) -> InputError:
-    return InputError(f"the index has no {what} {name!r} ({nearest(name, known)})")
+    def _store(self, kind: str, name: str, part: Added) -> Added:
+        """`part` added to the index in its folder, and mapped from there, if it has one."""
+        if self.folder is None:
+            return part
+        meta = {"build": self._parts.build, kind: {name: part.meta()}}
+        with writing(self.folder, meta, keep=True) as writer:
+            part.write(writer, name)
+        return read_index(self.folder, lambda reader: type(part).read(reader, name))

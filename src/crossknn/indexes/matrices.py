@@ -224,22 +224,24 @@ class MatrixFile:
                 )
 
     def _vectors(self, queries: QuerySet) -> dict[str, Any]:
-        """`item_vectors` and `query_vectors`, if the index has a dual encoder."""
-        if DUAL_ENCODER not in self.index.vector_names:
-            return {}
-        found = {
-            "item_vectors": self.index.vectors(DUAL_ENCODER),
-            "query_vectors": self.index.query_vectors(Queries(queries.texts), DUAL_ENCODER),
-        }
+        """`item_vectors` and `query_vectors` of the dual encoder; of aligned ones, by name."""
+        index, found = self.index, dict[str, FloatArray]()
+        for name in (DUAL_ENCODER, *index.aligned_names):
+            end = "" if name == DUAL_ENCODER else f"_{name}"
+            if name in index.vector_names:
+                found[f"item_vectors{end}"] = index.vectors(name)
+            if name in index.query_vector_names:
+                made = index.query_vectors(Queries(queries.texts), name)
+                found[f"query_vectors{end}"] = made
         return {key: narrowed(values) for key, values in found.items()}
 
     def _first_stages(self, queries: QuerySet) -> dict[str, Any]:
-        """`first_<name>` (q, n): scores of the index's first stages but the dual encoder."""
-        found = {}
-        for name in dict.fromkeys([*self.index.first_names, *self.index.vector_names]):
-            if name == DUAL_ENCODER:
+        """`first_<name>` (q, n): scores of the first stages whose vectors are not in the file."""
+        index, found = self.index, {}
+        for name in dict.fromkeys([*index.first_names, *index.vector_names]):
+            if name in (DUAL_ENCODER, *index.aligned_names):
                 continue
-            stage, parts = first_stage(self.index, Spec(name), seed=0), []
+            stage, parts = first_stage(index, Spec(name), seed=0), []
             try:
                 for start in range(0, len(queries), _AT_ONCE):
                     texts = queries.texts[start : start + _AT_ONCE]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ LSA_NAME = "lsa"
 GIVEN = "vectors"
 COMPOSED = ("random", "fixed", "hybrid")
 """First stages that every index has; nothing else may have their names."""
+_TAKEN = {DUAL_ENCODER, LSA_NAME, "bm25", "tfidf", "lists", "auto", "anchors", "item_scores"}
 
 LSA_DIMENSIONS = 128
 N_ANCHOR_ITEMS = 10_000
@@ -66,6 +67,35 @@ class Parts:
         for name in self.models.names:
             writer.state(f"model-{name}", self.models[name].state())
 
+    @property
+    def query_vector_names(self) -> tuple[str, ...]:
+        """Names of the vectors that the queries' can be made for."""
+        makers = {*self.encode, *self.encoders, LSA_NAME}
+        return tuple(name for name in self.vectors if name in makers)
+
+    def query_vectors(self, texts: Sequence[str], name: str) -> FloatArray:
+        """Vectors (m, d) of queries (m) in the space `name`, one of `query_vector_names`."""
+        if name in self.encode:
+            return self.encode[name](texts)
+        if name in self.encoders:
+            return self.encoders[name].get().encode_queries(texts)
+        return cast(FloatArray, self.models[name].encode_queries(texts))
+
+    def same_items(self, other: Parts) -> bool:
+        """Whether the items of both are the same, in the same order."""
+        return list(self.items.ids) == list(other.items.ids) and all(
+            a == b for a, b in zip(self.items.texts, other.items.texts, strict=True)
+        )
+
+    def same_space(self, other: Parts, name: str) -> bool:
+        """Whether both make the same vectors `name`: by one encoder, or else the items' agree."""
+        encoders = [parts.encoders.get(name) for parts in (self, other)]
+        known = [encoder.fingerprint for encoder in encoders if encoder is not None]
+        if len(known) == 2 and None not in known:
+            return known[0] == known[1]
+        shared = name in self.vectors and name in other.vectors
+        return shared and np.array_equal(self.vectors[name], other.vectors[name])
+
     @staticmethod
     def read(reader: IndexReader, encode: Mapping[str, EncodeQueries]) -> Parts:
         """The stored parts, mapped, with functions for the queries of your own vectors."""
@@ -103,9 +133,7 @@ def build_parts(
     n = len(items)
     found = {}
     for name, values in vectors.items():
-        taken = (DUAL_ENCODER, LSA_NAME, "bm25", "tfidf", "lists", *COMPOSED)
-        if not name.isidentifier() or name in taken:
-            raise InputError(f"your own vectors cannot be named {name!r}; use another name")
+        check_name(name, "your own vectors")
         found[name] = checked_vectors(values, n, None, f"the vectors {name!r}")
     check_functions(encode, found)
     encoders = {}
@@ -138,6 +166,12 @@ def by_name(given: _T | Mapping[str, _T] | None) -> dict[str, _T]:
     if given is None:
         return {}
     return dict(given) if isinstance(given, Mapping) else {GIVEN: given}
+
+
+def check_name(name: str, what: str) -> None:
+    """Refuse a name that a spec could not say, or that means something else there."""
+    if not name.isidentifier() or name in _TAKEN.union(COMPOSED):
+        raise InputError(f"{what} cannot be named {name!r}; use another name")
 
 
 def check_functions(encode: Mapping[str, Any], vectors: Mapping[str, Any]) -> None:

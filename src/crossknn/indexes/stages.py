@@ -18,7 +18,8 @@ KNOWN = ("random", "fixed", "bm25", "tfidf", "de", "lsa", "hybrid", "lists")
 def first_stage(index: Index, spec: Spec, seed: int) -> FirstStage:
     """The first stage that `spec` names, over `index`.
 
-    `hybrid` alone fuses what the index has of `bm25` and its default vectors.
+    `hybrid` alone fuses what the index has of `bm25` and of vectors that are not aligned, by
+    default: how good its first candidates are does not depend on what was aligned since.
     """
     if spec.options or (spec.args and spec.name != "hybrid"):
         raise SpecError(f"first stage {str(spec)!r}: {spec.name!r} takes no options")
@@ -43,13 +44,38 @@ def first_stage(index: Index, spec: Spec, seed: int) -> FirstStage:
 
 
 def default_vectors(index: Index, name: str = "auto") -> str:
-    """`name`, checked; for `auto` the dual encoder's vectors, or else your own, or else LSA's."""
+    """`name`, checked; for `auto` the vectors aligned last, or else as `unaligned` says.
+
+    `auto` passes over vectors that the queries have none beside, if there are others.
+    """
     names = sorted(index.vector_names)
     if name == "auto" and names:
-        return min(names, key=lambda known: (known != "de", known == "lsa", known))
+        aligned = [known for known in index.aligned_names if known in index.query_vector_names]
+        return aligned[-1] if aligned else unaligned(index) or index.aligned_names[-1]
     if name not in names:
         raise InputError(
             f"this index has no item vectors {name!r}; it has {', '.join(names) or 'none'}"
+        )
+    return name
+
+
+def unaligned(index: Index) -> str | None:
+    """Vectors that are not aligned: the dual encoder's, or else your own, or else LSA's."""
+    usable = index.query_vector_names
+    return min(
+        set(index.vector_names) - set(index.aligned_names),
+        key=lambda name: (name not in usable, name != "de", name == "lsa", name),
+        default=None,
+    )
+
+
+def need_query_vectors(index: Index, name: str, method: str) -> str:
+    """`name`, or `InputError` if the queries have no vectors in that space."""
+    if name not in index.query_vector_names:
+        raise InputError(
+            f"{method} needs query vectors, and this index has none for its item vectors "
+            f"{name!r}: search those with axn(vectors={name}, blend=0) and another first stage, or "
+            "give the index query_vectors= if they are your own"
         )
     return name
 
@@ -61,8 +87,8 @@ def _parts(index: Index, spec: Spec) -> tuple[Spec, ...]:
             raise SpecError(f"first stage {str(spec)!r}: {wrong[0]} is not a first stage")
         return tuple(a for a in spec.args if isinstance(a, Spec))
     parts = ["bm25"] if "bm25" in index.first_names else []
-    if index.vector_names:
-        parts.append(default_vectors(index))
+    if (vectors := unaligned(index)) is not None:
+        parts.append(vectors)
     if not parts:
         raise InputError("hybrid needs an index with bm25 or with item vectors")
     return tuple(map(Spec, parts))

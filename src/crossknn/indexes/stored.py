@@ -2,6 +2,7 @@
 
 Keys of the `.npz` file: `scores` (q, n) raw logits; `n_anchors`, the first rows that are anchor
 queries; and, optional, `item_vectors` (n, d) and `query_vectors` (q, d) (the first stage `de`),
+`item_vectors_<name>` and `query_vectors_<name>` (or without these) for aligned vectors,
 `first_<name>` (q, n) cheap scores of another first stage, `anchor_items` (a,), `labels` (q,),
 `item_ids` (n,), `query_ids` (q,), and for item x item methods `item_score_items` (a,) and
 `item_scores` (a, n). Files made by `crossknn.indexes.matrices` also say what they are of: `scorer`,
@@ -12,8 +13,8 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,19 @@ from crossknn.errors import InputError
 from crossknn.first.base import FirstStage
 from crossknn.first.stored import StoredFirst
 from crossknn.indexes.base import Anchors, ItemScores, Scale
+from crossknn.linalg import inner
 from crossknn.types import FloatArray, IntArray, Queries
 
 DUAL_ENCODER = "de"
+
+
+@dataclass(frozen=True, eq=False)
+class StoredVectors:
+    """One space: vectors of items (n, d), of all queries (q, d) if they have any, and its scale."""
+
+    items: FloatArray
+    queries: FloatArray | None
+    scale: Scale | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +53,7 @@ class StoredMatrix:
     anchor_items: IntArray | None = None
     labels: IntArray | None = None
     item_scores: ItemScores | None = None
+    aligned: Mapping[str, StoredVectors] = field(default_factory=dict)
 
     @property
     def n_tests(self) -> int:
@@ -51,12 +63,48 @@ class StoredMatrix:
     @cached_property
     def scale(self) -> Scale | None:
         """From the anchors' exact scores to their inner products; centred only without vectors."""
+        return self._fitted(self.item_vectors, self.query_vectors)
+
+    @cached_property
+    def spaces(self) -> Mapping[str, StoredVectors]:
+        """All vectors by name: `de` if there are some, and the aligned ones."""
+        if self.item_vectors is None or self.query_vectors is None:
+            return self.aligned
+        encoded = StoredVectors(self.item_vectors, self.query_vectors, self.scale)
+        return {DUAL_ENCODER: encoded, **self.aligned}
+
+    def _fitted(self, items: FloatArray | None, queries: FloatArray | None) -> Scale | None:
         if not self.n_anchors:
             return None
         known = self.scores[: self.n_anchors]
-        if self.item_vectors is None or self.query_vectors is None:
+        if items is None or queries is None:
             return Scale(alpha=float(known.mean(dtype=np.float64)))
-        return Scale.match(known, self.query_vectors[: self.n_anchors] @ self.item_vectors.T)
+        return Scale.match(known, inner(queries[: self.n_anchors], items))
+
+    def with_vectors(
+        self,
+        name: str,
+        items: FloatArray,
+        queries: FloatArray | None = None,
+        scale: Scale | None = None,
+    ) -> StoredMatrix:
+        """The matrix with aligned vectors `name`, the latest: of items (n, d), of queries (q, d).
+
+        `scale` is fitted on the anchors if it is not given. Raises `InputError` for vectors that do
+        not fit, or the name of the dual encoder's.
+        """
+        q, n = self.scores.shape
+        d = items.shape[-1]
+        for values, rows in ((items, n), (queries, q)):
+            if values is not None and values.shape != (rows, d):
+                raise InputError(
+                    f"the vectors {name!r} have the shape {values.shape}; it must be ({rows}, {d})"
+                )
+        if name == DUAL_ENCODER:
+            raise InputError(f"aligned vectors cannot be named {name!r}; use another name")
+        added = StoredVectors(items, queries, scale or self._fitted(items, queries))
+        others = {known: vectors for known, vectors in self.aligned.items() if known != name}
+        return replace(self, aligned={**others, name: added})
 
     @classmethod
     def load(cls, path: str | Path) -> StoredMatrix:
@@ -77,7 +125,8 @@ class StoredMatrix:
         if not 0 <= n_anchors < q:
             raise InputError(f"{path}: n_anchors is {n_anchors}, with {q} queries in 'scores'")
         wanted = {"item_vectors": n, "query_vectors": q, "labels": q, "item_ids": n, "query_ids": q}
-        wanted |= {key: q for key in arrays if key.startswith("first_")}
+        wanted |= {key: q for key in arrays if key.startswith(("first_", "query_vectors_"))}
+        wanted |= {key: n for key in arrays if key.startswith("item_vectors_")}
         for key, length in wanted.items():
             if key in arrays and len(arrays[key]) != length:
                 raise InputError(f"{path}: '{key}' has {len(arrays[key])} rows, expected {length}")
@@ -88,11 +137,14 @@ class StoredMatrix:
                 raise InputError(f"{path}: '{key}' must hold positions of items, each once")
         if ("item_vectors" in arrays) != ("query_vectors" in arrays):
             raise InputError(f"{path} needs both 'item_vectors' and 'query_vectors', or neither")
+        aligned = [key[13:] for key in arrays if key.startswith("item_vectors_")]
+        if lone := {key[14:] for key in arrays if key.startswith("query_vectors_")} - {*aligned}:
+            raise InputError(f"{path} has 'query_vectors_{min(lone)}' but no such item vectors")
         if arrays["scores"].dtype.kind != "f":
             raise InputError(f"{path}: 'scores' must be floating point numbers")
         scores = arrays["scores"].astype(np.float32)
         ids = arrays.get("query_ids", np.arange(q))
-        return cls(
+        made = cls(
             scores=scores,
             n_anchors=n_anchors,
             item_vectors=_float32(arrays.get("item_vectors")),
@@ -103,13 +155,15 @@ class StoredMatrix:
             labels=_int64(arrays.get("labels")),
             item_scores=_item_scores(arrays),
         )
+        for name in aligned:
+            items = arrays[f"item_vectors_{name}"].astype(np.float32)
+            made = made.with_vectors(name, items, _float32(arrays.get(f"query_vectors_{name}")))
+        return made
 
     def rows(self, start: int, stop: int) -> tuple[StoredIndex, Queries, FloatArray]:
         """Test queries start..stop (0-based): the index as they see it, they, and their scores."""
         where = slice(self.n_anchors + start, self.n_anchors + min(stop, self.n_tests))
-        vectors = {}
-        if self.item_vectors is not None and self.query_vectors is not None:
-            vectors[DUAL_ENCODER] = self.query_vectors[where]
+        vectors = {n: v.queries[where] for n, v in self.spaces.items() if v.queries is not None}
         queries = Queries(self.query_ids[where], vectors)
         return StoredIndex(self, where), queries, self.scores[where]
 
@@ -123,18 +177,22 @@ class StoredIndex:
         self.anchor_items = matrix.anchor_items
         self.item_scores = matrix.item_scores
         known = matrix.scores[: matrix.n_anchors]
-        both = matrix.item_vectors is not None and matrix.query_vectors is not None
-        self.vector_names: Collection[str] = (DUAL_ENCODER,) if both else ()
+        self.vector_names: Collection[str] = tuple(matrix.spaces)
+        self.aligned_names: Sequence[str] = tuple(matrix.aligned)
+        self.query_vector_names: Collection[str] = tuple(
+            name for name, space in matrix.spaces.items() if space.queries is not None
+        )
         self.first_names: Collection[str] = tuple(matrix.firsts)
         self.anchors = Anchors(known, matrix.scale.alpha) if matrix.scale else None
 
     def vectors(self, name: str) -> FloatArray:
         """Item vectors (n, d)."""
-        assert self.matrix.item_vectors is not None
-        return self.matrix.item_vectors
+        return self.matrix.spaces[name].items
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
-        """Query vectors (m, d)."""
+        """Query vectors (m, d); `InputError` where there are none."""
+        if name not in queries.vectors:
+            raise InputError(f"the matrix has no query vectors beside its item vectors {name!r}")
         return queries.vectors[name]
 
     def first(self, name: str) -> FirstStage:
@@ -143,7 +201,7 @@ class StoredIndex:
 
     def scale(self, name: str) -> Scale | None:
         """Exact scores brought to the mean and deviation of the anchors' inner products."""
-        return self.matrix.scale
+        return self.matrix.spaces[name].scale
 
 
 def read_arrays(path: str | Path) -> dict[str, Any]:

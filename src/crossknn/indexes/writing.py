@@ -37,6 +37,11 @@ class IndexWriter:
     def __init__(self, partial: Path) -> None:
         self.partial = partial
         self.files: list[str] = []
+        self.replaced: list[str] = []
+
+    def replace(self, prefix: str) -> None:
+        """Leave out the files that the index has under that prefix so far."""
+        self.replaced.append(prefix)
 
     def array(self, name: str, values: NDArray[Any]) -> None:
         """`name`.npy."""
@@ -44,7 +49,7 @@ class IndexWriter:
             raise InputError(f"{name} is an array of Python objects, which cannot be stored")
         with self.open(name + ".npy") as write:
             np.lib.format.write_array(
-                cast(Any, _Sink(write)), np.ascontiguousarray(values), allow_pickle=False
+                cast(Any, _Sink(write)), np.asarray(values, order="C"), allow_pickle=False
             )
 
     def texts(self, name: str, texts: Iterable[str]) -> None:
@@ -101,9 +106,10 @@ def writing(folder: Path, meta: dict[str, Any], *, keep: bool = False) -> Iterat
     """Write files into `folder` and make them its index when the block ends without an error.
 
     With `keep` the files that the manifest already names stay, unless one of the same name is
-    written, and of `meta` only `paid` is added, if the index is still the same `build`. Raises
-    `InputError` if the disk is full, the folder cannot be written or is something else than an
-    index; what was there stays as it was.
+    written or the writer replaces them, and the mappings in `meta` are added to those that are
+    there, what is new last, if the index is still the same `build`. Raises `InputError` if the disk
+    is full, the folder cannot be written or is something else than an index; what was there stays
+    as it was.
     """
     _check_replaceable(folder)
     token = secrets.token_hex(8)
@@ -156,8 +162,9 @@ def _commit(
         before = read_manifest(folder)
         if before["meta"]["build"] != meta["build"]:
             raise IndexFormatError(f"the index {folder} was replaced meanwhile; load it again")
-        files = before["files"]
-        meta = {**before["meta"], "paid": {**before["meta"]["paid"], **meta["paid"]}}
+        gone = tuple(writer.replaced)
+        files = {n: entry for n, entry in before["files"].items() if not n.startswith(gone)}
+        meta = {**before["meta"], **_merged(before["meta"], meta)}
     for name in writer.files:
         path = writer.partial / name
         files[name] = {
@@ -173,6 +180,7 @@ def _commit(
         "meta": meta,
         "files": files,
     }
+    manifest = json.loads(json.dumps(manifest))  # the checksum is of what a reader will see
     manifest["checksum"] = manifest_checksum(manifest)
     _sync_folder(writer.partial)
     os.rename(writer.partial, folder / data)
@@ -189,6 +197,15 @@ def _commit(
         shutil.rmtree(folder / data, ignore_errors=True)
         raise
     _sync_folder(folder)
+
+
+def _merged(before: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
+    """Every mapping of `added`, joined to the one that was there: what is new comes last."""
+    return {
+        key: {n: v for n, v in before.get(key, {}).items() if n not in values} | values
+        for key, values in added.items()
+        if key != "build"
+    }
 
 
 def _check_replaceable(folder: Path) -> None:

@@ -9,6 +9,7 @@ No-Split         `split=none`: the whole budget goes to anchor items
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,9 +40,8 @@ class Adacur(Method):
     rcond: float = 1e-6
     shortlist: int | None = None
 
-    @property
-    def reads_paid_scores(self) -> bool:
-        return True
+    def reads(self, index: Index) -> Collection[str]:
+        return ("anchors",)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds, shortlist=self.shortlist)

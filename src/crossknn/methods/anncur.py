@@ -9,6 +9,7 @@ k_r              the second batch: the rest of the budget
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from crossknn.indexes.base import Index
@@ -37,9 +38,8 @@ class Anncur(Method):
     first: Spec = RANDOM
     rcond: float = 1e-6
 
-    @property
-    def reads_paid_scores(self) -> bool:
-        return True
+    def reads(self, index: Index) -> Collection[str]:
+        return ("anchors",)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         fraction(self.name, anchors=self.anchors)

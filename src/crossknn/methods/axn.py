@@ -9,11 +9,12 @@ lambda           `blend`: the weight of the PARAMETRIC query vector (eq. 7)
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from crossknn.errors import SpecError
 from crossknn.indexes.base import Index
-from crossknn.indexes.stages import default_vectors, first_stage
+from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
 from crossknn.methods.base import HYBRID, Method, fraction, positive
 from crossknn.predictors.base import Predictor
 from crossknn.predictors.least_squares import BlendedLeastSquares
@@ -30,7 +31,8 @@ class Axn(Method):
 
     `ridge` replaces minimum-norm least squares, `blend` and `normalize` by ridge regression towards
     the parametric vector, with offset and gain (`RidgeToEncoder`; not in the paper).
-    `normalize` puts exact scores on the scale of the vectors (`ScaledPredictor`). `shortlist`
+    `normalize` puts exact scores on the scale of the vectors (`ScaledPredictor`). With neither
+    `blend` nor `ridge` it searches vectors that queries have none beside (CUR's). `shortlist`
     restricts a query to that many items of the first stage, for very large corpora.
     """
 
@@ -44,9 +46,9 @@ class Axn(Method):
     rcond: float = 1e-6
     shortlist: int | None = None
 
-    @property
-    def reads_paid_scores(self) -> bool:
-        return self.ridge is None and self.normalize in ("auto", "anchors")
+    def reads(self, index: Index) -> Collection[str]:
+        scaled = self.ridge is None and self.normalize in ("auto", "anchors")
+        return (default_vectors(index, self.vectors),) if scaled else ()
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
@@ -59,6 +61,8 @@ class Axn(Method):
         )
 
     def _predictor(self, index: Index, vectors: str) -> Predictor[QueryVectors]:
+        if self.blend or self.ridge is not None:
+            need_query_vectors(index, vectors, str(self))
         if self.ridge is None:
             return BlendedLeastSquares(
                 index, vectors, blend=self.blend, rcond=self.rcond, normalize=self.normalize

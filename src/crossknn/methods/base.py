@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import ClassVar
 
 from crossknn.errors import SpecError
 from crossknn.indexes.base import Index
 from crossknn.search import Plan
-from crossknn.spec import Spec
+from crossknn.spec import Spec, text_of
 
 HYBRID = Spec("hybrid")
 
@@ -24,18 +25,15 @@ class Method(ABC):
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         """The wiring: first stage, predictor and batch sizes that sum to `budget`."""
 
-    @property
-    def reads_paid_scores(self) -> bool:
-        """Whether the plan uses exact scores kept in the index: they must be the scorer's own."""
-        return False
+    def reads(self, index: Index) -> Collection[str]:
+        """What the plan uses of the exact scores kept in the index: they must be the scorer's own.
+
+        `anchors`, `item_scores`, or item vectors, by name, for the scale that was fitted for them.
+        """
+        return ()
 
     def __str__(self) -> str:
-        changed = [
-            f"{f.name}={str(getattr(self, f.name)).lower()}"
-            for f in fields(self)
-            if getattr(self, f.name) != f.default
-        ]
-        return f"{self.name}({', '.join(changed)})" if changed else self.name
+        return text_of(self.name, self)
 
 
 def positive(method: str, **values: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from crossknn.first.chance import FixedFirst
@@ -22,9 +23,8 @@ class FixedItem(Method):
     name = "fixeditem"
     anchors: float = 0.5
 
-    @property
-    def reads_paid_scores(self) -> bool:
-        return True
+    def reads(self, index: Index) -> Collection[str]:
+        return ("item_scores",)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         fraction(self.name, anchors=self.anchors)

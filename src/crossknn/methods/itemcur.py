@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +24,8 @@ class ItemCur(Method):
     anchors: float = 0.5
     rcond: float = 1e-6
 
-    @property
-    def reads_paid_scores(self) -> bool:
-        return True
+    def reads(self, index: Index) -> Collection[str]:
+        return ("item_scores",)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         fraction(self.name, anchors=self.anchors)

@@ -5,10 +5,11 @@ AXN's variant: one gradient step a round on the batch of top B / R items, all of
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from crossknn.indexes.base import Index
-from crossknn.indexes.stages import default_vectors, first_stage
+from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
 from crossknn.methods.base import HYBRID, Method, positive
 from crossknn.predictors.gradient import GradientStep, Loss
 from crossknn.predictors.scaled import Normalize
@@ -31,9 +32,9 @@ class Tour(Method):
     vectors: str = "auto"
     normalize: Normalize = "none"
 
-    @property
-    def reads_paid_scores(self) -> bool:
-        return self.normalize in ("auto", "anchors")
+    def reads(self, index: Index) -> Collection[str]:
+        scaled = self.normalize in ("auto", "anchors")
+        return (default_vectors(index, self.vectors),) if scaled else ()
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds)
@@ -41,7 +42,7 @@ class Tour(Method):
             first=first_stage(index, self.first, seed),
             predictor=GradientStep(
                 index,
-                default_vectors(index, self.vectors),
+                need_query_vectors(index, default_vectors(index, self.vectors), self.name),
                 loss=self.loss,
                 lr=LEARNING_RATES[self.loss] if self.lr is None else self.lr,
                 normalize=self.normalize,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossknn.indexes.base import Scale
+from crossknn.linalg import inner
 from crossknn.predictors.base import Prediction, Predictor
 from crossknn.types import FloatArray, IntArray, Observed, Queries
 
@@ -30,7 +31,8 @@ class QueryVectors:
 class VectorPredictor(Predictor[QueryVectors]):
     """Approximate scores `current @ items.T`, put back on the scale of the exact scores.
 
-    `items` (n, d) are the item vectors. Subclasses say how a query's vector is refitted.
+    `items` (n, d) are the item vectors, float32 or float16. Subclasses say how a query's vector is
+    refitted.
     """
 
     def __init__(self, items: FloatArray) -> None:
@@ -62,7 +64,7 @@ class VectorPredictor(Predictor[QueryVectors]):
 
     def predict(self, state: QueryVectors, items: IntArray | None = None) -> Prediction:
         if items is None:
-            approx = state.current @ self.items.T
+            approx = inner(state.current, self.items)
         else:
             approx = np.stack(
                 [self.items[row] @ u for row, u in zip(items, state.current, strict=True)]

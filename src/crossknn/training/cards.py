@@ -9,7 +9,7 @@ from typing import Any
 
 from crossknn import __version__
 from crossknn.training.loop import Fitted
-from crossknn.training.settings import CrossEncoderSettings, DualEncoderSettings
+from crossknn.training.settings import CrossEncoderSettings, DualEncoderSettings, TrainingSettings
 
 _HEADS = {
     "cls": "a linear layer on the first token's state ([CLS]-CE)",
@@ -23,23 +23,48 @@ def model_card(
 ) -> str:
     """A README for the model's folder."""
     is_cross = isinstance(settings, CrossEncoderSettings)
-    kind = "cross-encoder" if is_cross else "dual encoder"
     scored = _HEADS[model.config.head] if is_cross else f"{model.config.pooling} pooling"
-    opened = "CrossEncoder" if is_cross else "DualEncoder"
+    return _card(
+        "cross-encoder" if is_cross else "dual encoder",
+        f"""Scores by {scored}, from the encoder `{_name(settings.encoder)}`.
+
+Trained on {_names(settings.data.train_folders)} with {settings.negatives.count} wrong items per
+query ({settings.negatives.kind} negatives){_taught(settings)}, {fitted.steps} steps; the checkpoint
+of step {fitted.best_step} was the best on the dev queries of
+{_names(settings.data.dev_folders)}:""",
+        settings.training,
+        fitted,
+        date,
+    )
+
+
+def distilled_card(
+    source: str, story: str, training: TrainingSettings, fitted: Fitted, date: str
+) -> str:
+    """A README for a dual encoder distilled from a cross-encoder; `story` says from which scores
+    and how."""
+    return _card(
+        "dual encoder",
+        f"""From the encoder `{_name(source)}`, distilled from a cross-encoder: {story},
+{fitted.steps} steps; the checkpoint of step {fitted.best_step} was the best on the train queries
+held out:""",
+        training,
+        fitted,
+        date,
+    )
+
+
+def _card(kind: str, story: str, training: TrainingSettings, fitted: Fitted, date: str) -> str:
     measures = "\n".join(f"| {name} | {value:.4f} |" for name, value in fitted.best.items())
-    shown = json.dumps(asdict(settings.training), default=str)
+    shown = json.dumps(asdict(training), default=str)
+    opened = "CrossEncoder" if kind == "cross-encoder" else "DualEncoder"
     return f"""---
 library_name: crossknn
 tags: [{kind.replace(" ", "-")}]
 ---
 # A {kind} trained with crossknn
 
-Scores by {scored}, from the encoder `{_name(settings.encoder)}`.
-
-Trained on {_names(settings.data.train_folders)} with {settings.negatives.count} wrong items per
-query ({settings.negatives.kind} negatives){_taught(settings)}, {fitted.steps} steps; the checkpoint
-of step {fitted.best_step} was the best on the dev queries of
-{_names(settings.data.dev_folders)}:
+{story}
 
 | measure | dev |
 |---|---|

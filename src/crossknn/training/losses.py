@@ -1,4 +1,4 @@
-"""Losses of queries over lists of candidates, and of vectors against a teacher's.
+"""Losses of queries over lists of candidates, and against a teacher's scores or vectors.
 
 Axes: b queries or vectors, c candidates, d dimensions.
 """
@@ -33,6 +33,28 @@ def in_batch_cross_entropy(scores: Tensor, gold: Tensor, wrong: Tensor) -> Tenso
     keep, gold = wrong.to(scores.device, copy=True), gold.to(scores.device)
     keep[torch.arange(len(scores), device=scores.device), gold] = True
     return functional.cross_entropy(scores.masked_fill(~keep, float("-inf")), gold)
+
+
+def match_cross_entropy(scores: Tensor, teacher: Tensor, present: Tensor) -> Tensor:
+    """Mean over queries of the cross-entropy of softmax(scores) against softmax(teacher), L_match
+    of ANNCUR, A.3: (b, c) twice -> ().
+
+    `present` (b, c) is false where a list has ended; every list has at least one candidate. The
+    least value is the entropy of the teacher's softmax.
+    """
+    wanted = teacher.masked_fill(~present, float("-inf")).softmax(-1)
+    found = scores.masked_fill(~present, float("-inf")).log_softmax(-1)
+    return -(wanted * found.masked_fill(~present, 0.0)).sum(-1).mean()
+
+
+def pair_cross_entropy(right: Tensor, wrong: Tensor, present: Tensor) -> Tensor:
+    """Mean over queries of the mean over j of -log softmax of right j against wrong j alone, L_pair
+    of ANNCUR, A.3: (b, c) twice -> ().
+
+    `present` (b, c) is false where there is no j-th pair; a query without any counts as 0.
+    """
+    losses = functional.softplus(wrong - right).masked_fill(~present, 0.0)
+    return (losses.sum(-1) / present.sum(-1).clamp(min=1)).mean()
 
 
 def distance_to_teacher(vectors: Tensor, teacher: Tensor) -> Tensor:

@@ -143,7 +143,7 @@ def _sampled(parts: list[Labelled], count: int | None, seed: int) -> list[Labell
 
 def _cross_encoder_task(settings: CrossEncoderSettings) -> CrossEncoderTask:
     train, dev = read_corpora(settings.data, settings.training.seed)
-    device = _start(settings.training)
+    device = start_on(settings.training)
     config = _config(CrossEncoderConfig, settings.model)
     source = settings.negatives.encoder
     return CrossEncoderTask(
@@ -158,7 +158,7 @@ def _cross_encoder_task(settings: CrossEncoderSettings) -> CrossEncoderTask:
 
 def _dual_encoder_task(settings: DualEncoderSettings) -> DualEncoderTask:
     train, dev = read_corpora(settings.data, settings.training.seed)
-    device = _start(settings.training)
+    device = start_on(settings.training)
     config = _config(DualEncoderConfig, settings.model)
     model = DualEncoderModel.new(settings.encoder, config).to(device)
     return DualEncoderTask(
@@ -189,7 +189,8 @@ def _run(
     return fitted
 
 
-def _start(training: TrainingSettings) -> torch.device:
+def start_on(training: TrainingSettings) -> torch.device:
+    """Seed PyTorch, set its threads, and find the device of the settings, or InputError."""
     torch.manual_seed(training.seed)
     if training.threads is not None:
         torch.set_num_threads(training.threads)

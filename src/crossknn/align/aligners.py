@@ -1,0 +1,286 @@
+"""The ways to align, as specs: `als(strength=0.3)`, `mf-ind(skip=false)`, `cur(rank=64)`.
+
+paper                   here
+MF_TRNS (AXN A.2.2)     `mf-trns`: free vectors by AdamW; `als`: by alternating least squares
+MF_IND                  `mf-ind`: a gated perceptron on each side
+DE_DSTL (AXN A.2.1)     `distill`: a dual encoder trained on the same scores
+R_anc (ANNCUR 2.2)      `cur`: its truncated SVD; takes all q * n scores
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from crossknn.align.factors import Fit
+from crossknn.align.job import Job
+from crossknn.align.sparse import SparseScores
+from crossknn.errors import InputError
+from crossknn.indexes.aligned import AlignedVectors
+from crossknn.indexes.base import Scale
+from crossknn.indexes.encoders import RememberedEncoder
+from crossknn.indexes.maps import Same
+from crossknn.scorers.cross_encoder import DualEncoder, needs_torch
+from crossknn.spec import build, parse, text_of
+from crossknn.types import FloatArray, Progress, Queries
+
+DEFAULT = "als"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aligner(ABC):
+    """A configuration; `str(aligner)` is its spec in the grammar."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def align(self, job: Job) -> AlignedVectors:
+        """Item vectors of the job's index, paid for and fitted."""
+
+    def __str__(self) -> str:
+        return text_of(self.name, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Factorization(Aligner):
+    """Vectors fitted to the sparse G, from those of the dual encoder.
+
+    A random share `held_out` of G tells when to stop, and how good the fit is.
+    """
+
+    held_out: float = 0.05
+
+    def align(self, job: Job) -> AlignedVectors:
+        scores = job.sparse()
+        items, queries = job.vectors()
+        with job.tell(f"fitting {self.name}", "") as progress:
+            fit = self.fit(scores, items, queries, job.seed, progress)
+        queries_used = len(scores.scored_queries)
+        return _fitted(self, job, fit, len(scores), queries_used, scores.fingerprint)
+
+    @abstractmethod
+    def fit(
+        self,
+        scores: SparseScores,
+        items: FloatArray,
+        queries: FloatArray,
+        seed: int,
+        progress: Progress | None = None,
+    ) -> Fit:
+        """Item vectors (n, d) from G and the initial vectors of items (n, d) and queries (q, d)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Als(_Factorization):
+    """Alternating least squares, regularised towards the initial vectors by `strength`."""
+
+    name = "als"
+    strength: float = 0.3
+    sweeps: int = 6
+
+    def fit(
+        self,
+        scores: SparseScores,
+        items: FloatArray,
+        queries: FloatArray,
+        seed: int,
+        progress: Progress | None = None,
+    ) -> Fit:
+        from crossknn.align.als import als
+
+        return als(
+            scores,
+            items,
+            queries,
+            strength=self.strength,
+            sweeps=self.sweeps,
+            held_out=self.held_out,
+            seed=seed,
+            progress=progress,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MfTrns(_Factorization):
+    """MF_TRNS: free vectors of train queries and items, by AdamW (extra `torch`)."""
+
+    name = "mf-trns"
+    lr: float = 0.005
+    epochs: int = 10
+
+    def fit(
+        self,
+        scores: SparseScores,
+        items: FloatArray,
+        queries: FloatArray,
+        seed: int,
+        progress: Progress | None = None,
+    ) -> Fit:
+        with needs_torch("mf-trns"):
+            from crossknn.align.transductive import mf_trns
+
+        return mf_trns(
+            scores,
+            items,
+            queries,
+            learning_rate=self.lr,
+            epochs=self.epochs,
+            held_out=self.held_out,
+            seed=seed,
+            progress=progress,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MfInd(_Factorization):
+    """MF_IND: perceptrons with a gated skip over the initial vectors (extra `torch`)."""
+
+    name = "mf-ind"
+    lr: float = 0.005
+    epochs: int = 20
+    skip: bool = True
+
+    def fit(
+        self,
+        scores: SparseScores,
+        items: FloatArray,
+        queries: FloatArray,
+        seed: int,
+        progress: Progress | None = None,
+    ) -> Fit:
+        with needs_torch("mf-ind"):
+            from crossknn.align.inductive import mf_ind
+
+        return mf_ind(
+            scores,
+            items,
+            queries,
+            learning_rate=self.lr,
+            epochs=self.epochs,
+            skip=self.skip,
+            held_out=self.held_out,
+            seed=seed,
+            progress=progress,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cur(Aligner):
+    """The best `rank` dimensions of the train queries' scores with every item, in float16."""
+
+    name = "cur"
+    rank: int | None = None
+
+    def align(self, job: Job) -> AlignedVectors:
+        from crossknn.align.cur import cur
+
+        anchors = job.dense()
+        texts = job.index.anchor_queries
+        vectors = job.index.query_vectors(Queries(texts), job.base)
+        with job.tell("factorizing", ""):
+            fit = cur(
+                anchors.scores,
+                rank=self.rank,
+                center=anchors.center,
+                queries=vectors,
+                seed=job.seed,
+            )
+        pairs = anchors.scores.size
+        return _fitted(self, job, fit, pairs, len(texts), job.scorer.fingerprint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distill(Aligner):
+    """A dual encoder trained on the train queries' scores (extra `torch`).
+
+    `loss=match` learns the scores of the sparse G; `pair` and `both` (the better on held-out
+    queries) need each query's true `top`, so that every item is scored.
+    """
+
+    name = "distill"
+    loss: Literal["match", "pair", "both"] = "match"
+    top: int | None = None
+    epochs: int | None = None
+
+    def align(self, job: Job) -> AlignedVectors:
+        with needs_torch("distill"):
+            from crossknn.align.distill import best_of_rows, distill, paper_settings
+
+        if job.encoder_folder is None:
+            raise InputError("distill trains a dual encoder: say in which folder to keep it")
+        texts: Sequence[str] = job.queries
+        if self.loss == "match":
+            scores = job.sparse()
+            pairs = len(scores)
+        else:
+            rows, texts = job.dense().scores, job.index.anchor_queries
+            scores = best_of_rows(texts, rows, self.top or job.per, job.scorer.fingerprint)
+            pairs = rows.size
+        settings = paper_settings(self.top or job.per)
+        if self.epochs is not None:
+            settings = replace(settings, epochs=self.epochs)
+        with job.tell("distilling", "steps") as progress:
+            made = distill(
+                scores,
+                job.index.items.texts,
+                job.student(),
+                job.encoder_folder,
+                losses=("match", "pair") if self.loss == "both" else (self.loss,),
+                top=self.top,
+                calls=pairs,
+                settings=replace(settings, seed=job.seed),
+                progress=progress,
+            )
+        encoder = DualEncoder(made.folder)
+        with job.tell("encoding", "items") as progress:
+            items = encoder.encode_items(job.index.items.texts, progress)
+        queries = encoder.encode_queries(scores.queries)
+        inner = (queries[scores.query] * items[scores.item]).sum(axis=1)
+        return AlignedVectors(
+            values=items,
+            method=str(self),
+            encoder=RememberedEncoder.of(made.folder),
+            scale=Scale.match(scores.score, inner),
+            fingerprint=job.scorer.fingerprint,
+            cost=job.cost(made.queries, pairs, made.seconds),
+            details={"loss": made.loss, **made.measures},
+        )
+
+
+def _fitted(
+    aligner: Aligner, job: Job, fit: Fit, pairs: int, queries: int, fingerprint: str | None
+) -> AlignedVectors:
+    """What an index keeps of a fit to so many pairs of so many train queries."""
+    return AlignedVectors(
+        values=fit.items,
+        method=str(aligner),
+        base=None if fit.map is None else job.base,
+        map=fit.map or Same(),
+        scale=fit.scale,
+        fingerprint=fingerprint,
+        cost=job.cost(queries, pairs, fit.seconds),
+        details={
+            "held_out": fit.held_out,
+            "initial": fit.initial,
+            "untouched": fit.untouched,
+            **fit.details,
+        },
+    )
+
+
+ALIGNERS: dict[str, type[Aligner]] = {
+    kind.name: kind for kind in (Als, MfTrns, MfInd, Cur, Distill)
+}
+
+
+def aligner(spec: str | Aligner) -> Aligner:
+    """The way to align that a spec names; `SpecError` if there is none.
+
+    >>> aligner("als(strength=0.1)").strength
+    0.1
+    """
+    if isinstance(spec, Aligner):
+        return spec
+    return build(parse(spec), ALIGNERS, "way to align")

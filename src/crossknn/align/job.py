@@ -1,0 +1,187 @@
+"""One alignment: the train queries, the vectors to start from, and the scores it pays for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from crossknn.align.bank import ScoreBank
+from crossknn.align.collect import CollectReport, collect
+from crossknn.align.plan import per_item, per_query
+from crossknn.align.sparse import SparseScores
+from crossknn.errors import InputError
+from crossknn.indexes.aligned import IndexingCost
+from crossknn.indexes.base import Anchors
+from crossknn.indexes.item_index import ItemIndex
+from crossknn.indexes.stages import first_stage
+from crossknn.indexes.storage import digest
+from crossknn.scorers.base import Scorer
+from crossknn.spec import Spec
+from crossknn.types import FloatArray, Pairs, Progress, Queries
+
+Tell: TypeAlias = Callable[[str, str], AbstractContextManager[Progress | None]]
+"""Opens the progress of a stage: (what is done, in which unit)."""
+
+Strategy: TypeAlias = Literal["q", "i"]
+
+BANK = "work-pairs"
+"""The folder of an index where the scores of train queries lie."""
+
+
+def silent(what: str, unit: str) -> AbstractContextManager[Progress | None]:
+    """No progress."""
+    return nullcontext()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """What may be paid, and by whom.
+
+    `workers` threads score, or processes on Ray if `ray` is its address ("local" starts it here).
+    `max_calls` and `deadline` (seconds) stop the scoring; what is paid by then is used. `rescore`
+    discards scores of another cross-encoder.
+    """
+
+    workers: int = 1
+    ray: str | None = None
+    max_calls: int | None = None
+    deadline: float | None = None
+    rescore: bool = False
+
+
+@dataclass(kw_only=True, eq=False)
+class Job:
+    """What a way to align asks for; scores are paid for when they are asked for.
+
+    `base` names the vectors to start from. `strategy` "q" scores `per` items of `first` for each
+    train query, "i" `per` queries for each item (AXN 2.1, B.4). Distillation begins with the
+    model `start` (by default the index's dual encoder) and leaves it in `encoder_folder`.
+    """
+
+    index: ItemIndex
+    scorer: Scorer
+    queries: Sequence[str]
+    base: str
+    strategy: Strategy = "q"
+    per: int = 100
+    first: Spec | None = None
+    spending: Spending = field(default_factory=Spending)
+    scorer_name: str | Path | None = None
+    start: str | Path | None = None
+    encoder_folder: Path | None = None
+    seed: int = 0
+    tell: Tell = silent
+    calls: int = 0
+    reused: int = 0
+    stopped_by: str | None = None
+    vector_seconds: float = 0.0
+    scoring_seconds: float = 0.0
+
+    @cached_property
+    def batch(self) -> Queries:
+        """The train queries, with the vectors that have been made for them."""
+        return Queries(self.queries)
+
+    def vectors(self) -> tuple[FloatArray, FloatArray]:
+        """The initial vectors of items (n, d) and train queries (q, d)."""
+        began = time.perf_counter()
+        found = self.index.vectors(self.base), self.index.query_vectors(self.batch, self.base)
+        self.vector_seconds += time.perf_counter() - began
+        return found
+
+    def sparse(self) -> SparseScores:
+        """G: everything paid for of the train queries, once its plan is paid."""
+        index, folder = self.index, self.index.folder
+        bank = ScoreBank.open(
+            index.n,
+            items=digest(index.items.texts),
+            fingerprint=self.scorer.fingerprint,
+            folder=None if folder is None else folder / BANK,
+            rescore=self.spending.rescore,
+        )
+        pairs = self._plan()
+        with self.tell("scoring train queries", "pairs") as progress:
+            report = self._collect(bank, pairs, progress)
+        self.calls, self.reused = report.calls, report.reused
+        self.scoring_seconds, self.stopped_by = report.seconds, report.stopped_by
+        scores = bank.scores(self.queries)
+        if not len(scores):
+            raise InputError("no pair has been scored yet: allow more calls or more time")
+        return scores
+
+    def dense(self) -> Anchors:
+        """Scores of the train queries with every item: the index's anchors."""
+        began = time.perf_counter()
+        with self.tell("scoring anchor queries", "pairs") as progress:
+            report = self.index.add_anchors(
+                self.scorer,
+                self.queries,
+                max_calls=self.spending.max_calls,
+                replace=self.spending.rescore,
+                progress=progress,
+            )
+        self.calls, self.reused = report.calls, report.reused
+        self.scoring_seconds = time.perf_counter() - began
+        self.stopped_by = None if report.complete else "max_calls"
+        anchors = self.index.anchors
+        if anchors is None:
+            raise InputError(
+                f"no train query has the scores of all {self.index.n} items yet: allow more calls"
+            )
+        return anchors
+
+    def student(self) -> str | Path:
+        """Where the dual encoder to distil into is: `start`, or the index's own."""
+        encoder = self.index.encoder_source(self.base)
+        if self.start is None and encoder is None:
+            raise InputError(
+                f"the vectors {self.base!r} are of no encoder that can be trained: name one to "
+                "start from"
+            )
+        return self.start or str(encoder)
+
+    def cost(self, queries: int, pairs: int, fitting_seconds: float) -> IndexingCost:
+        """Of vectors fitted to so many paid pairs of so many queries, whenever they were paid."""
+        return IndexingCost(
+            queries=queries,
+            calls=pairs,
+            vector_seconds=round(self.vector_seconds, 3),
+            scoring_seconds=round(self.scoring_seconds, 3),
+            fitting_seconds=round(fitting_seconds, 3),
+        )
+
+    def _plan(self) -> Pairs:
+        if self.strategy == "i":
+            return per_item(self.index.n, len(self.queries), self.per, seed=self.seed)
+        stage = first_stage(self.index, self.first or Spec(self.base), self.seed)
+        with self.tell("choosing pairs", "queries") as progress:
+            return per_query(
+                stage, self.batch, self.per, n=self.index.n, seed=self.seed, progress=progress
+            )
+
+    def _collect(self, bank: ScoreBank, pairs: Pairs, progress: Progress | None) -> CollectReport:
+        spending, texts = self.spending, self.index.items.texts
+        options: dict[str, Any] = {
+            "workers": spending.workers,
+            "max_calls": spending.max_calls,
+            "deadline": spending.deadline,
+            "progress": progress,
+        }
+        if spending.ray is None:
+            return collect(bank, self.scorer, self.queries, texts, pairs, **options)
+        from crossknn.align.distributed import collect_on_ray
+
+        if self.scorer_name is None:
+            raise InputError(
+                "on Ray every worker opens the cross-encoder itself: give its name or folder, not "
+                "an object"
+            )
+        address = None if spending.ray == "local" else spending.ray
+        return collect_on_ray(
+            bank, self.scorer_name, self.queries, texts, pairs, address=address, **options
+        )

@@ -1,0 +1,130 @@
+"""Align an index with a cross-encoder: pay for scores of train queries once, and fit vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crossknn.align.aligners import DEFAULT, Aligner, aligner
+from crossknn.align.job import Job, Spending, Strategy, Tell, silent
+from crossknn.errors import InputError
+from crossknn.indexes.aligned import AlignedVectors
+from crossknn.indexes.item_index import ItemIndex
+from crossknn.indexes.stages import default_vectors, unaligned
+from crossknn.scorers import as_scorer
+from crossknn.spec import Spec, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alignment:
+    """What `align` did: the vectors are in the index under `name`.
+
+    calls: pairs scored in this run; reused: pairs of its plan that were paid before; stopped_by:
+    "max_calls", "deadline" or None. notes: sentences on what the data could not give.
+    """
+
+    name: str
+    vectors: AlignedVectors
+    calls: int
+    reused: int
+    stopped_by: str | None
+    notes: tuple[str, ...]
+
+
+def align(
+    index: ItemIndex,
+    scorer: Any,
+    queries: Sequence[str],
+    method: str | Aligner = DEFAULT,
+    *,
+    name: str | None = None,
+    vectors: str = "auto",
+    strategy: Strategy = "q",
+    per: int = 100,
+    first: str | Spec | None = None,
+    spending: Spending | None = None,
+    start: str | Path | None = None,
+    encoder_folder: str | Path | None = None,
+    seed: int = 0,
+    tell: Tell = silent,
+) -> Alignment:
+    """Item vectors aligned with the cross-encoder, added to the index as `name` (AXN 2.1).
+
+    `queries` are train queries; `method` a spec of `aligners`, whose name is the default `name`.
+    `scorer` is a cross-encoder or its name (Ray needs a name). `vectors` are those to start from.
+    With the `strategy` "q" the `per` best items of the first stage `first` (by default of these
+    vectors) are scored for each query, with "i" `per` random queries for each item. Scores are
+    kept in the index's folder as they come: whatever stops a run, the next one goes on there, and
+    pays no pair twice. Vectors of that name that are there are replaced.
+
+    Raises InputError for queries or options that cannot be used, scores of another cross-encoder
+    (unless `spending.rescore`), a full disk; ScorerError for a score that is not a number.
+    """
+    chosen = aligner(method)
+    name = name or chosen.name.replace("-", "_")
+    index.check_free(name)
+    scorer_name = scorer if isinstance(scorer, str | Path) else None
+    job = Job(
+        index=index,
+        scorer=as_scorer(scorer),
+        queries=_texts(queries),
+        base=_base(index, vectors),
+        strategy=strategy,
+        per=per,
+        first=parse(first) if isinstance(first, str) else first,
+        spending=spending or Spending(),
+        scorer_name=scorer_name,
+        start=start,
+        encoder_folder=None if encoder_folder is None else Path(encoder_folder),
+        seed=seed,
+        tell=tell,
+    )
+    made = chosen.align(job)
+    index.add_aligned(name, made, replace=True)
+    return Alignment(
+        name=name,
+        vectors=made,
+        calls=job.calls,
+        reused=job.reused,
+        stopped_by=job.stopped_by,
+        notes=tuple(_notes(job, made)),
+    )
+
+
+def _base(index: ItemIndex, name: str) -> str:
+    """The vectors to start from: not ones that were aligned already, unless they are named."""
+    found = (name == "auto" and unaligned(index)) or default_vectors(index, name)
+    if found in index.aligned_names:
+        raise InputError(
+            f"the vectors {found!r} are aligned already: start from the index's own, "
+            f"{', '.join(n for n in index.vector_names if n not in index.aligned_names)}"
+        )
+    return found
+
+
+def _texts(queries: Sequence[str]) -> list[str]:
+    if isinstance(queries, str) or not all(isinstance(q, str) and q.strip() for q in queries):
+        raise InputError("train queries must be a list of texts that are not empty")
+    if not queries:
+        raise InputError("there are no train queries")
+    return list(dict.fromkeys(queries))
+
+
+def _notes(job: Job, made: AlignedVectors) -> list[str]:
+    found = []
+    used, given = made.cost.queries, len(job.queries)
+    if used < given:
+        found.append(f"{given - used} of {given} train queries have no score yet and are left out")
+    if untouched := made.details.get("untouched"):
+        found.append(
+            f"{untouched} of {job.index.n} items have no score: they keep the vectors they had"
+        )
+    d = made.values.shape[1]
+    if made.map.kind == "same" and used < d and made.base is not None:
+        found.append(
+            f"{used} train queries move item vectors in {used} of {d} dimensions at most: more "
+            "queries with fewer items each teach more"
+        )
+    return found

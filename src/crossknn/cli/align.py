@@ -1,0 +1,207 @@
+"""`crossknn align`: pay for scores of train queries once, so that every search finds more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from crossknn.cli.common import (
+    AsJson,
+    ScorerName,
+    Seed,
+    err,
+    out,
+    print_json,
+    progress,
+)
+from crossknn.errors import InputError
+
+if TYPE_CHECKING:
+    from crossknn.align.run import Alignment
+    from crossknn.indexes.item_index import ItemIndex
+
+NAME = "align"
+AUTO = "auto"
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="An index made by `crossknn index`.")],
+    queries: Annotated[
+        str,
+        typer.Option(
+            help="A file of train queries, or 'auto': made of the items' titles, first sentences "
+            "and telling words."
+        ),
+    ],
+    method: Annotated[
+        str, typer.Option(help="als, mf-trns, mf-ind, cur or distill, perhaps with options.")
+    ] = "als",
+    strategy: Annotated[
+        Literal["q", "i"],
+        typer.Option(help="q: items for each train query. i: train queries for each item."),
+    ] = "q",
+    per: Annotated[int, typer.Option(help="How many of them.")] = 100,
+    first: Annotated[
+        str | None,
+        typer.Option(help="The first stage that picks a query's items; 'random' is one."),
+    ] = None,
+    count: Annotated[
+        int, typer.Option(help="How many train queries: of 'auto', or the first of the file.")
+    ] = 500,
+    marked: Annotated[
+        bool, typer.Option("--marked", help="With 'auto': mark a mention in each query.")
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option(help="What to call the vectors; the method's name by default.")
+    ] = None,
+    vectors: Annotated[str, typer.Option(help="The item vectors to start from.")] = "auto",
+    max_calls: Annotated[
+        int | None, typer.Option(help="Stop paying after so many cross-encoder calls.")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="Stop paying after so long: 90s, 30m, 2h.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="How many score at a time; one for each core by default.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="Score on Ray: 'local' starts it here, else a cluster's address."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(help="The model that distill begins with; the index's own by default."),
+    ] = None,
+    encoder_out: Annotated[
+        Path | None, typer.Option(help="The folder for the dual encoder that distill trains.")
+    ] = None,
+    rescore: Annotated[
+        bool, typer.Option("--rescore", help="Drop scores that another cross-encoder gave.")
+    ] = False,
+    scorer: ScorerName = "bundled",
+    seed: Seed = 0,
+    json: AsJson = False,
+) -> None:
+    """Align the items of an index with a cross-encoder.
+
+    Scores are kept in the index as they come: after an interruption the same command goes on, and
+    no pair is paid twice. Searches use the new vectors from then on.
+    """
+    from crossknn.align.job import Spending
+    from crossknn.align.run import align
+    from crossknn.align.workers import open_scorer, threads_each
+    from crossknn.indexes.item_index import ItemIndex
+    from crossknn.scorers._session import available_threads
+
+    given = {"per": per, "count": count, "workers": workers, "max-calls": max_calls}
+    for option, value in given.items():
+        if value is not None and value < 1:
+            raise InputError(f"{option} is {value}; it must be 1 or more")
+    seconds = None if deadline is None else duration(deadline)
+    index = ItemIndex.load(folder)
+    texts = _train_queries(queries, index, count, marked, seed)
+    at_once = workers or available_threads()
+    found = align(
+        index,
+        scorer if ray else open_scorer(scorer, threads_each(at_once)),
+        texts,
+        method,
+        name=name,
+        vectors=vectors,
+        strategy=strategy,
+        per=per,
+        first=first,
+        spending=Spending(
+            workers=at_once, ray=ray, max_calls=max_calls, deadline=seconds, rescore=rescore
+        ),
+        start=start,
+        encoder_folder=encoder_out,
+        seed=seed,
+        tell=progress,
+    )
+    if json:
+        print_json(_summary(found))
+        return
+    show(found)
+
+
+def duration(text: str) -> float:
+    """Seconds of a text such as `90s`, `30m`, `2h`; a bare number is seconds.
+
+    >>> duration("1.5h")
+    5400.0
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if match is None or not float(match.group(1)):
+        raise InputError(f"deadline is {text!r}: give a duration such as 90s, 30m or 2h")
+    return float(match.group(1)) * {"": 1, "s": 1, "m": 60, "h": 3600}[match.group(2)]
+
+
+def show(found: Alignment) -> None:
+    """Print what was fitted, what it cost and how to use it."""
+    made, cost, details = found.vectors, found.vectors.cost, found.vectors.details
+    paid = f"{found.calls:,} of them now" if found.calls else "all before"
+    out.print(
+        f"{made.method}: {cost.calls:,} scores of {cost.queries:,} train queries ({paid})",
+        soft_wrap=True,
+        highlight=False,
+    )
+    if "initial" in details and details["initial"] == details["initial"]:
+        out.print(
+            f"error on scores held out: {details['initial']:.4f} before, {details['held_out']:.4f} "
+            "after",
+            highlight=False,
+        )
+    out.print(
+        f"seconds: {cost.vector_seconds:.1f} for vectors, {cost.scoring_seconds:.1f} for scoring, "
+        f"{cost.fitting_seconds:.1f} for fitting",
+        highlight=False,
+    )
+    for note in found.notes:
+        err.print(note, soft_wrap=True, highlight=False)
+    if found.stopped_by:
+        err.print(
+            f"stopped by {found.stopped_by}: the same command goes on from here", highlight=False
+        )
+    out.print(
+        f"in the index as {found.name!r}; searches use it from now on, and "
+        f"vectors={found.name} or first={found.name} name it",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def _train_queries(
+    source: str, index: ItemIndex, count: int, marked: bool, seed: int
+) -> Sequence[str]:
+    from crossknn.align.pseudo import pseudo_queries
+    from crossknn.data.items import Items
+    from crossknn.data.queries import read_queries
+
+    if source != AUTO:
+        if marked:
+            raise InputError("--marked is for --queries auto; a file's queries are taken as is")
+        return read_queries(Path(source), limit=count).texts
+    items = index.items
+    whole = Items(ids=items.ids, texts=items.texts, titles=items.titles, extra=items.extra)
+    return pseudo_queries(whole, count, marked=marked, seed=seed)
+
+
+def _summary(found: Alignment) -> dict[str, object]:
+    made = found.vectors
+    return {
+        "name": found.name,
+        "method": made.method,
+        "dimensions": int(made.values.shape[1]),
+        "cost": asdict(made.cost),
+        "calls": found.calls,
+        "reused": found.reused,
+        "stopped_by": found.stopped_by,
+        "details": dict(made.details),
+        "notes": list(found.notes),
+    }

@@ -1,0 +1,198 @@
+"""What an index holds, as a search sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+from crossknn.errors import InputError, nearest
+from crossknn.first.base import FirstStage
+from crossknn.indexes.aligned import AlignedVectors
+from crossknn.indexes.base import Anchors, ItemScores, Scale
+from crossknn.indexes.encoders import checked_vectors
+from crossknn.indexes.paid import CENTRE, PaidScores, positions_of
+from crossknn.indexes.parts import DUAL_ENCODER, LSA_NAME, Parts
+from crossknn.types import FloatArray, IntArray, Queries
+
+
+class IndexContents:
+    """n items, with what was built from them, paid for and aligned.
+
+    Satisfies `crossknn.indexes.base.Index`; `ItemIndex` adds the ways to make and to extend it.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        paid: Mapping[str, PaidScores] | None = None,
+        aligned: Mapping[str, AlignedVectors] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """Use `build` or `load`, which make the parts."""
+        self.items = parts.items
+        self.folder = folder
+        self._parts = parts
+        self._paid = dict(paid or {})
+        self._aligned = dict(aligned or {})
+        self._added: dict[str, FirstStage] = {}
+        self._item_scores: ItemScores | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of items."""
+        return len(self.items)
+
+    @property
+    def vector_names(self) -> Collection[str]:
+        """Names of the item vectors: `de`, `lsa`, `vectors` or your own, and the aligned ones."""
+        return (*self._parts.vectors, *self._aligned)
+
+    @property
+    def aligned(self) -> Mapping[str, AlignedVectors]:
+        """Vectors aligned with a cross-encoder, by name, the latest last."""
+        return MappingProxyType(self._aligned)
+
+    @property
+    def aligned_names(self) -> Sequence[str]:
+        """Names of `aligned`."""
+        return tuple(self._aligned)
+
+    @property
+    def query_vector_names(self) -> Collection[str]:
+        """Those of `vector_names` that the index can make query vectors for."""
+        own = self._parts.query_vector_names
+        mapped = [n for n, a in self._aligned.items() if a.encoder is not None or a.base in own]
+        return (*own, *mapped)
+
+    @property
+    def first_names(self) -> Collection[str]:
+        """First stages that are not made of vectors: `bm25`, `tfidf`, those that were added."""
+        fitted = [name for name in self._parts.models.names if name != LSA_NAME]
+        return tuple(dict.fromkeys([*fitted, *self._added]))
+
+    def vectors(self, name: str) -> FloatArray:
+        """Item vectors (n, d) float32 (aligned: or float16), mapped if the index was loaded."""
+        if name in self._aligned:
+            return self._aligned[name].values
+        if name not in self._parts.vectors:
+            raise _unknown("item vectors", name, self.vector_names)
+        return self._parts.vectors[name]
+
+    def query_vectors(self, queries: Queries, name: str) -> FloatArray:
+        """Query vectors (m, d) in the space of `vectors(name)`; kept in `queries.vectors`.
+
+        Raises `InputError` if the index cannot make them, or those at hand do not fit.
+        """
+        d = self.vectors(name).shape[1]
+        if name in queries.vectors:
+            made = queries.vectors[name]
+        elif name not in self.query_vector_names:
+            raise InputError(
+                f"the index cannot make query vectors for its item vectors {name!r}: pass "
+                "query_vectors= when building or loading it if they are your own, or search them "
+                "with blend=0 and first=bm25"
+            )
+        elif name in self._aligned:
+            made = self._aligned[name].query_vectors(queries, self.query_vectors)
+        else:
+            made = self._parts.query_vectors(queries.texts, name)
+        queries.vectors[name] = checked_vectors(
+            made, len(queries), d, f"the {name!r} query vectors"
+        )
+        return queries.vectors[name]
+
+    def encoder_source(self, name: str) -> str | None:
+        """The folder or name of the dual encoder that made the vectors `name`, if it has one."""
+        aligned = self._aligned.get(name)
+        encoder = self._parts.encoders.get(name) if aligned is None else aligned.encoder
+        return None if encoder is None else encoder.source
+
+    def first(self, name: str) -> FirstStage:
+        """The first stage of that name, one of `first_names`."""
+        if name in self._added:
+            return self._added[name]
+        if name in self._parts.models and name != LSA_NAME:
+            return cast(FirstStage, self._parts.models[name])
+        raise _unknown("first stage", name, self.first_names)
+
+    def scale(self, name: str) -> Scale | None:
+        """Brings exact scores to the scale of `vectors(name)`.
+
+        Fitted on the anchors, or with the vectors if they are aligned.
+        """
+        if name in self._aligned:
+            return self._aligned[name].scale
+        return self._paid["anchors"].scales.get(name) if "anchors" in self._paid else None
+
+    @property
+    def anchors(self) -> Anchors | None:
+        """Exact scores (k_q, n) of the anchor queries, if there are any."""
+        if "anchors" not in self._paid:
+            return None
+        paid = self._paid["anchors"]
+        scale = paid.scales.get(DUAL_ENCODER, paid.scales[CENTRE])
+        return Anchors(paid.scores, center=scale.alpha)
+
+    @property
+    def anchor_items(self) -> IntArray:
+        """A random order of (at most 10,000) items, drawn when the index was built."""
+        return self._parts.anchor_items
+
+    @property
+    def item_scores(self) -> ItemScores | None:
+        """Exact scores (a, n) of items in the query's place, if there are any."""
+        if (paid := self._paid.get("item_scores")) is None:
+            return None
+        if self._item_scores is None or self._item_scores.scores is not paid.scores:
+            # By text, because rows are kept by text; the usual items are found at once.
+            among = chain(self._parts.anchor_items.tolist(), range(self.n))
+            positions = positions_of(paid.texts, self.items.texts, among)
+            self._item_scores = ItemScores(positions, paid.scores)
+        return self._item_scores
+
+    @property
+    def anchor_queries(self) -> Sequence[str]:
+        """Texts (k_q) of the anchor queries."""
+        return self._paid["anchors"].texts if "anchors" in self._paid else ()
+
+    @property
+    def scorer_fingerprint(self) -> str | None:
+        """The cross-encoder that the stored scores are of, or else the vectors aligned last.
+
+        None without any of them, or a fingerprint.
+        """
+        known = [part.fingerprint for part in self._paid.values()]
+        known += [part.fingerprint for part in reversed(self._aligned.values())]
+        return next(iter(known), None)
+
+    def scorer_of(self, name: str) -> str | None:
+        """The cross-encoder of `anchors`, `item_scores` or the scale of item vectors, if known."""
+        if name in self._aligned:
+            return self._aligned[name].fingerprint
+        paid = self._paid.get(name, self._paid.get("anchors"))
+        return None if paid is None else paid.fingerprint
+
+    @property
+    def paid_names(self) -> Collection[str]:
+        """What has been paid for: `anchors`, `item_scores`, and aligned vectors by their names."""
+        return (*self._paid, *self._aligned)
+
+    def description(self) -> dict[str, Any]:
+        """What the index holds, as values that JSON can write."""
+        found = {name: self.scale(name) for name in self.vector_names}
+        return {
+            **self._parts.meta(),
+            "first_stages": list(self.first_names),
+            "anchors": len(self.anchor_queries),
+            "item_scores": len(self._paid["item_scores"].texts) if self.item_scores else 0,
+            "scorer": self.scorer_fingerprint,
+            "aligned": {name: aligned.meta() for name, aligned in self._aligned.items()},
+            "scales": {n: {"alpha": s.alpha, "beta": s.beta} for n, s in found.items() if s},
+        }
+
+
+def _unknown(what: str, name: str, known: Collection[str]) -> InputError:
+    return InputError(f"the index has no {what} {name!r} ({nearest(name, known)})")

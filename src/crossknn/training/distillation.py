@@ -1,0 +1,188 @@
+"""Distilling a cross-encoder into a dual encoder: lists of scored items are learned, no labels.
+
+The losses are those of ANNCUR (A.3), S(CE) and S(DE) the two models' scores, T the list of a query:
+"match", a cross-entropy between the softmax of S(CE) and of S(DE) over T, and "pair", the j-th
+item of T against the j-th hard negative, the dual encoder's nearest items outside T.
+Axes: q queries of the lists, b of them in a pass, c items of a list, n items.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossknn.errors import InputError
+from crossknn.linalg import top_k
+from crossknn.models.dual_encoder import DualEncoderModel
+from crossknn.scorers.torch import TorchDualEncoder, weights_hash
+from crossknn.training.corpora import checked_rows
+from crossknn.training.dual_encoder import vectors
+from crossknn.training.loop import Measures
+from crossknn.training.losses import match_cross_entropy, pair_cross_entropy
+from crossknn.training.mined import kept
+from crossknn.types import NO_ITEM, Candidates, IntArray
+
+Loss: TypeAlias = Literal["match", "pair"]
+LOSSES: tuple[Loss, ...] = ("match", "pair")
+_AT_ONCE = 256
+
+
+class DistillationTask:
+    """A dual encoder learns how a cross-encoder ranks each query's list.
+
+    Its inner products are multiplied by 20 for unit vectors and 1 for others, as in training on
+    labels. The teacher's scores are taken as they are, as in the papers, but for `temperature`,
+    which they are divided by: softmax does not see a shift, so it is all a linear normalization
+    could change.
+
+    A share `held` of the queries validates. The measure is what the papers choose by: `recall`, the
+    mean share of a list's `k` best items among the dual encoder's `k` nearest of all n. It asks
+    what a search asks, sees an unscored item that has come too near, and is the same for both
+    losses, which a held-out loss is not. Beside it `first`, the share of queries whose best item is
+    among those k.
+    """
+
+    main = "recall"
+
+    def __init__(
+        self,
+        model: DualEncoderModel,
+        queries: Sequence[str],
+        items: Sequence[str],
+        lists: Candidates,
+        *,
+        loss: Loss = "match",
+        temperature: float = 1.0,
+        held: float = 0.1,
+        k: int = 10,
+        seed: int = 0,
+    ) -> None:
+        """`queries` (q,) and `items` (n,) are texts, `lists` (q, c) the cross-encoder's best items,
+        best first, with their scores.
+
+        Raises InputError for fewer than two queries, an unknown loss, or "pair" where a list holds
+        all items.
+        """
+        if loss not in LOSSES:
+            raise InputError(f"the loss is {loss!r}; it must be 'match' or 'pair'")
+        if len(queries) < 2:
+            raise InputError(
+                f"distillation needs a query to train on and one to validate: there are "
+                f"{len(queries)} with two scored items or more"
+            )
+        if temperature <= 0 or not 0 < held < 1 or k < 1:
+            raise InputError(
+                f"distillation: temperature is {temperature}, held {held} and k {k}; they must be "
+                "above 0, between 0 and 1, and at least 1"
+            )
+        if loss == "pair" and lists.items.shape[1] >= len(items):
+            raise InputError(
+                f"the loss 'pair' needs wrong items, and a list holds all {len(items)} items: "
+                "say by `top` how many of the best are right"
+            )
+        self.model = model
+        self._queries, self._items, self._lists = queries, items, lists
+        self._loss, self._temperature, self._k = loss, temperature, k
+        self._scale = 20.0 if model.config.normalize else 1.0
+        order = np.random.default_rng(seed).permutation(len(queries))
+        n_held = max(1, round(held * len(queries)))
+        self.held, self.train = np.sort(order[:n_held]), np.sort(order[n_held:])
+        settings = f"{model.config}|{loss}|{temperature}|{held}|{k}|{seed}"
+        self.signature = f"{settings}|{weights_hash(model)}|{_digest(queries, items, lists)}"
+        self._wrong: IntArray = np.empty((0, 0), dtype=np.int64)
+
+    @property
+    def n_queries(self) -> int:
+        return len(self.train)
+
+    def begin_epoch(self, epoch: int, folder: Path) -> None:
+        """Mine the epoch's hard negatives with the model as it is, once: they are kept on disk."""
+        if self._loss == "pair":
+            self._wrong = kept(folder / f"negatives-{epoch}.npy", self.signature, self._mine)
+
+    def _mine(self) -> IntArray:
+        """The nearest items outside each list, as many as its items: (q, c) for all q queries."""
+        wrong = np.full_like(self._lists.items, NO_ITEM)
+        nearest = self._nearest(self.train, 2 * wrong.shape[1])
+        for row, near in zip(self.train, nearest, strict=True):
+            right = self._lists.items[row]
+            found = near[~np.isin(near, right)][: (right != NO_ITEM).sum()]
+            wrong[row, : len(found)] = found
+        return wrong
+
+    def _nearest(self, rows: IntArray, count: int) -> IntArray:
+        """The dual encoder's nearest items of some queries: (m, min(count, n))."""
+        encoder = TorchDualEncoder(self.model)
+        items = encoder.encode_items(self._items)
+        found = []
+        for start in range(0, len(rows), _AT_ONCE):
+            texts = [self._queries[row] for row in rows[start : start + _AT_ONCE]]
+            found.append(top_k(encoder.encode_queries(texts) @ items.T, count).items)
+        return np.concatenate(found)
+
+    def losses(self, rows: list[int], parts: int, epoch: int, step: int) -> Iterator[Tensor]:
+        """One pass per part, whose items are encoded once each."""
+        for part in np.array_split(self.train[rows], parts):
+            yield self._loss_of(part) * (len(part) / len(rows))
+
+    def _loss_of(self, rows: IntArray) -> Tensor:
+        lists, device = self._lists.items[rows], next(self.model.parameters()).device
+        if self._loss == "match":
+            present = torch.from_numpy(lists != NO_ITEM).to(device)
+            teacher = torch.from_numpy(self._lists.scores[rows] / self._temperature).to(device)
+            return match_cross_entropy(self._scores(rows, lists), teacher, present)
+        wrong = self._wrong[rows]
+        both = (lists != NO_ITEM) & (wrong != NO_ITEM)
+        pairs = np.where(np.tile(both, 2), np.concatenate([lists, wrong], axis=1), NO_ITEM)
+        scores = self._scores(rows, pairs)
+        width = lists.shape[1]
+        present = torch.from_numpy(both).to(device)
+        return pair_cross_entropy(scores[:, :width], scores[:, width:], present)
+
+    def _scores(self, rows: IntArray, lists: IntArray) -> Tensor:
+        """The dual encoder's scores of queries with their lists: (b, c), anything at `NO_ITEM`.
+
+        Inner products are summed in float32, also where the model computes in bfloat16: a list's
+        scores lie close together.
+        """
+        items, columns = np.unique(lists[lists != NO_ITEM], return_inverse=True)
+        place = np.zeros(lists.shape, dtype=np.int64)
+        place[lists != NO_ITEM] = columns
+        texts = self.model.encoding
+        left = checked_rows(texts.texts([self._queries[r] for r in rows], queries=True))
+        right = checked_rows(texts.texts([self._items[i] for i in items], queries=False))
+        query = vectors(self.model, left, queries=True)
+        item = vectors(self.model, right, queries=False)
+        chosen = item[torch.from_numpy(place).to(item.device)]
+        return (query.unsqueeze(1) * chosen).sum(-1) * self._scale
+
+    def describe(self, rows: list[int]) -> str:
+        texts = [self._queries[row] for row in self.train[rows][:8]]
+        return f"the queries {', '.join(repr(text[:40]) for text in texts)}"
+
+    def evaluate(self) -> Measures:
+        """Over the held-out queries, against the nearest of all items: see the class."""
+        shares, firsts = [], []
+        for row, near in zip(self.held, self._nearest(self.held, self._k), strict=True):
+            best = self._lists.items[row, : self._k]
+            found = np.isin(best[best != NO_ITEM], near)
+            shares.append(found.mean())
+            firsts.append(found[0])
+        return {"recall": float(np.mean(shares)), "first": float(np.mean(firsts))}
+
+
+def _digest(queries: Sequence[str], items: Sequence[str], lists: Candidates) -> str:
+    """Hash of all texts, lists and scores."""
+    found = hashlib.blake2b(digest_size=8)
+    for texts in (queries, items):
+        for text in texts:
+            found.update(text.encode("utf-8", "surrogatepass") + b"\0")
+        found.update(b"\0")
+    found.update(lists.items.tobytes() + lists.scores.astype(np.float32).tobytes())
+    return found.hexdigest()

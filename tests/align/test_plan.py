@@ -1,0 +1,100 @@
+"""Which pairs are scored: enough of each, each once, and fairly from the beginning."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossknn.align.plan import per_item, per_query
+from crossknn.errors import InputError
+from crossknn.first.bm25 import BM25
+from crossknn.first.chance import RandomFirst
+from crossknn.first.vectors import VectorFirst
+from crossknn.types import Queries
+
+QUERIES = Queries([f"query {q}" for q in range(7)])
+
+
+def vectors(m, d=5, seed=0):
+    return np.random.default_rng(seed).standard_normal((m, d)).astype(np.float32)
+
+
+def rows(pairs, count):
+    return pairs.query.reshape(-1, count), pairs.item.reshape(-1, count)
+
+
+def test_per_query_takes_the_top_of_the_stage_query_by_query():
+    items = vectors(600, seed=1)
+    queries = Queries([f"query {q}" for q in range(300)], {"de": vectors(300)})
+    pairs = per_query(VectorFirst(items, lambda batch: batch.vectors["de"]), queries, 9, n=600)
+    query, item = rows(pairs, 9)
+    assert (query == query[:, :1]).all()
+    assert sorted(query[:, 0]) == list(range(300))
+    assert query[:, 0].tolist() != list(range(300))
+    exact = np.argsort(-(queries.vectors["de"] @ items.T), axis=1)[:, :9]
+    assert np.array_equal(item, exact[query[:, 0]])
+
+
+def test_per_query_fills_what_the_stage_does_not_find_with_random_items():
+    texts = [f"word{i % 40} filler" if i % 40 else "seldom" for i in range(200)]
+    stage = BM25.fit(texts)
+    queries = Queries(["seldom", "nothing of this", "word3"])
+    pairs = per_query(stage, queries, 50, n=200)
+    query, item = rows(pairs, 50)
+    assert all(len(set(row)) == 50 for row in item.tolist())
+    found = item[query[:, 0] == 0][0]
+    assert set(found[:5]) == {0, 40, 80, 120, 160}
+    other = rows(per_query(stage, queries, 50, n=200, seed=1), 50)
+    assert set(other[1][other[0][:, 0] == 0][0]) != set(found)
+
+
+def test_per_query_depends_on_the_seed_alone_and_reports_progress():
+    seen = []
+    stage = RandomFirst(20, 0)
+    first = per_query(stage, QUERIES, 4, n=20, progress=lambda *step: seen.append(step))
+    again = per_query(stage, QUERIES, 4, n=20)
+    other = per_query(stage, QUERIES, 4, n=20, seed=1)
+    assert np.array_equal(first.query, again.query)
+    assert np.array_equal(first.item, again.item)
+    assert not np.array_equal(first.query, other.query)
+    assert seen == [(7, 7)]
+
+
+def test_per_query_asks_for_no_more_items_than_there_are():
+    pairs = per_query(RandomFirst(3, 0), QUERIES, 10, n=3)
+    assert sorted(zip(pairs.query, pairs.item, strict=True)) == [
+        (q, i) for q in range(7) for i in range(3)
+    ]
+
+
+@given(st.integers(1, 30), st.integers(1, 12), st.data())
+def test_per_item_gives_each_item_different_queries_in_rounds(n, q, data):
+    count = data.draw(st.integers(1, q))
+    pairs = per_item(n, q, count, seed=data.draw(st.integers(0, 99)))
+    assert len(set(zip(pairs.query, pairs.item, strict=True))) == len(pairs) == n * count
+    assert pairs.query.min() >= 0
+    assert pairs.query.max() < q
+    for one in pairs.item.reshape(count, n):
+        assert sorted(one) == list(range(n))
+
+
+def test_per_item_draws_every_pair_alike():
+    pairs = per_item(40_000, 5, 2)
+    table = np.zeros((5, 5), int)
+    first = np.empty(40_000, int)
+    first[pairs.item[:40_000]] = pairs.query[:40_000]
+    np.add.at(table, (first[pairs.item[40_000:]], pairs.query[40_000:]), 1)
+    off = table[~np.eye(5, dtype=bool)]
+    assert np.trace(table) == 0
+    assert np.allclose(off, 2000, atol=250)  # about 5.6 standard deviations
+
+
+def test_bad_counts_are_refused():
+    with pytest.raises(InputError, match="items per query is 0"):
+        per_query(RandomFirst(5, 0), QUERIES, 0, n=5)
+    with pytest.raises(InputError, match="no train queries"):
+        per_query(RandomFirst(5, 0), Queries([]), 1, n=5)
+    with pytest.raises(InputError, match=r"8 queries per item .* only 7"):
+        per_item(5, 7, 8)
+    with pytest.raises(InputError, match="queries per item is -1"):
+        per_item(5, 7, -1)

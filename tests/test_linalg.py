@@ -1,0 +1,46 @@
+"""Inner products in any precision, without a copy of the items."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossknn import linalg
+from crossknn.first.vectors import VectorFirst
+from crossknn.linalg import inner
+from crossknn.types import Queries
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 99), m=st.integers(0, 4), n=st.integers(0, 40), chunk=st.integers(1, 17))
+def test_half_precision_gives_the_product_of_the_same_values(seed, m, n, chunk):
+    rng = np.random.default_rng(seed)
+    queries = rng.normal(size=(m, 6)).astype(np.float32)
+    items = rng.normal(size=(n, 6)).astype(np.float16)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linalg, "_CHUNK", chunk)
+        found = inner(queries, items)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, queries @ items.astype(np.float32).T, rtol=1e-5, atol=1e-6)
+
+
+def test_half_precision_is_never_copied_whole():
+    items = np.ones((60_000, 64), np.float16)
+    queries = np.ones((2, 64), np.float32)
+    first = VectorFirst(items, lambda _: queries)
+    tracemalloc.start()
+    scores = first.scores(Queries(["a", "b"]))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (scores == 64).all()
+    assert peak < items.size * 4 / 2
+
+
+def test_single_precision_is_the_plain_product():
+    rng = np.random.default_rng(0)
+    queries, items = (rng.normal(size=(k, 5)).astype(np.float32) for k in (3, 9000))
+    assert np.array_equal(inner(queries, items), queries @ items.T)

@@ -1,0 +1,473 @@
+"""Distillation: losses from scores, mining, validation, resumption, and the folder it leaves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiny_models import corpus
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from crossknn.align.distill import best_of_rows, distill, paper_settings, student  # noqa: E402
+from crossknn.align.sparse import SparseScores  # noqa: E402
+from crossknn.errors import InputError  # noqa: E402
+from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
+from crossknn.models.export import export_dual_encoder  # noqa: E402
+from crossknn.scorers import DualEncoder  # noqa: E402
+from crossknn.training import checkpoint, loop  # noqa: E402
+from crossknn.training.distillation import DistillationTask  # noqa: E402
+from crossknn.training.settings import TrainingSettings  # noqa: E402
+from crossknn.types import NO_ITEM, Candidates, Pairs  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+CONFIG = DualEncoderConfig(query_length=16, item_length=16)
+WOODS = corpus(12, 16)
+
+
+def training(**changes):
+    settings = {"epochs": 3, "batch": 5, "learning_rate": 3e-3, "evaluations": 1}
+    return TrainingSettings(**(settings | {"precision": "float32", "threads": 1} | changes))
+
+
+def teacher(q=12, n=16, seed=0):
+    """Dense scores (q, n) as a cross-encoder gives them."""
+    return np.random.default_rng(seed).normal(0, 2, (q, n)).astype(np.float32)
+
+
+def lists_of(rows, width):
+    best = np.argsort(-rows, axis=1, kind="stable")[:, :width]
+    return Candidates(best, np.take_along_axis(rows, best, axis=1))
+
+
+def make(bert, lists=None, config=CONFIG, **options):
+    torch.manual_seed(0)
+    model = DualEncoderModel.new(bert, config)
+    lists = lists_of(teacher(), 5) if lists is None else lists
+    queries = WOODS.queries.texts[: len(lists.items)]
+    return DistillationTask(model, queries, WOODS.items.texts, lists, **({"k": 3} | options))
+
+
+def plain_scores(model):
+    """The dual encoder's cosines of all queries and items: (12, 16)."""
+    with torch.inference_mode():
+        texts = model.eval().encoding
+        left = model(texts.texts(WOODS.queries.texts, queries=True), queries=True)
+        right = model(texts.texts(WOODS.items.texts, queries=False), queries=False)
+        return (left @ right.T).numpy()
+
+
+def log_softmax(values):
+    return values - np.log(np.exp(values).sum())
+
+
+# Losses
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_match_compares_the_softmaxes_over_each_list(bert, temperature):
+    """Twenty times the cosines against the teacher's scores; lists of 4, 2 and 3 items."""
+    rows = teacher()
+    lists = lists_of(rows, 4)
+    for row, length in enumerate([2, 3, 4]):
+        lists.items[3 * row : 3 * row + 3, length:] = NO_ITEM
+        lists.scores[3 * row : 3 * row + 3, length:] = -np.inf
+    task = make(bert, lists, temperature=temperature)
+    expected = []
+    for query in task.train[[0, 4, 7]]:
+        items = lists.items[query][lists.items[query] != NO_ITEM]
+        wanted = np.exp(log_softmax(rows[query, items] / temperature))
+        found = log_softmax(20 * plain_scores(task.model)[query, items])
+        expected.append(-(wanted * found).sum())
+    (loss,) = task.losses([0, 4, 7], 1, 0, 0)
+    assert float(loss.detach()) == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+def test_vectors_of_any_length_are_compared_as_they_are(bert):
+    """The scale is 1 for a model that does not normalise."""
+    task = make(bert, config=replace(CONFIG, normalize=False))
+    query = int(task.train[3])
+    items = lists_of(teacher(), 5).items[query]
+    found = log_softmax(plain_scores(task.model)[query, items].astype(np.float64))
+    expected = -(np.exp(log_softmax(teacher()[query, items])) * found).sum()
+    (loss,) = task.losses([3], 1, 0, 0)
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-3)
+
+
+def test_pair_sets_the_jth_neighbour_against_the_jth_nearest_that_is_none(bert, tmp_path):
+    task = make(bert, loss="pair")
+    task.begin_epoch(0, tmp_path)
+    scores = plain_scores(task.model)
+    expected = []
+    for query in task.train[[1, 6]]:
+        right = lists_of(teacher(), 5).items[query]
+        wrong = [item for item in np.argsort(-scores[query]) if item not in right][:5]
+        difference = 20 * (scores[query, right] - scores[query, wrong])
+        expected.append(np.log1p(np.exp(-difference)).mean())
+    (loss,) = task.losses([1, 6], 1, 0, 0)
+    assert float(loss.detach()) == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+def test_pairs_end_where_the_wrong_items_do(bert, tmp_path):
+    """Fourteen of sixteen items are right: two pairs to a query."""
+    task = make(bert, lists_of(teacher(), 14), loss="pair")
+    task.begin_epoch(0, tmp_path)
+    scores = plain_scores(task.model)
+    query = int(task.train[0])
+    right = lists_of(teacher(), 14).items[query]
+    wrong = [item for item in np.argsort(-scores[query]) if item not in right]
+    difference = 20 * (scores[query, right[:2]] - scores[query, wrong])
+    (loss,) = task.losses([0], 1, 0, 0)
+    assert float(loss.detach()) == pytest.approx(np.log1p(np.exp(-difference)).mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["match", "pair"])
+def test_passes_add_up_to_the_whole_batch(bert, tmp_path, loss):
+    task = make(bert, loss=loss)
+    task.begin_epoch(0, tmp_path)
+    found = []
+    for parts in (1, 3):
+        task.model.zero_grad()
+        losses = list(task.losses([5, 0, 3, 2, 8, 1], parts, 0, 0))
+        assert len(losses) == parts
+        for value in losses:
+            value.backward()
+        grads = torch.cat([p.grad.flatten() for p in task.model.parameters() if p.grad is not None])
+        found.append((sum(float(value.detach()) for value in losses), grads))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    largest = float(found[0][1].abs().max())
+    assert largest > 1e-4
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-3, atol=1e-5 * largest)
+
+
+def test_negatives_are_mined_again_each_epoch_and_never_in_a_list(bert, tmp_path):
+    task = make(bert, loss="pair")
+    loop.fit(task, training(epochs=3, learning_rate=1e-2), tmp_path)
+    mined = [np.load(tmp_path / f"negatives-{epoch}.npy") for epoch in range(3)]
+    right = lists_of(teacher(), 5).items
+    for found in mined:
+        assert (found[task.held] == NO_ITEM).all()
+        for row in task.train:
+            assert len({*found[row], *right[row]}) == 10
+            assert NO_ITEM not in found[row]
+    assert (mined[0] != mined[1]).any()
+    assert (mined[1] != mined[2]).any()
+
+
+# Validation
+
+
+def test_the_measures_are_of_held_out_queries_against_all_items(bert):
+    task = make(bert, held=0.25)
+    assert len(task.held) == 3
+    assert sorted([*task.held, *task.train]) == list(range(12))
+    near = np.argsort(-plain_scores(task.model), axis=1)[:, :3]
+    best = lists_of(teacher(), 3).items
+    recall = [len({*near[row]} & {*best[row]}) / 3 for row in task.held]
+    first = [best[row, 0] in near[row] for row in task.held]
+    measures = loop.evaluate(task, loop.autocast_of(task.model, training()))
+    assert measures == {"recall": pytest.approx(np.mean(recall)), "first": np.mean(first)}
+    assert {tuple(make(bert, held=0.25, seed=s).held) for s in (0, 0, 1)} != {tuple(task.held)}
+
+
+def test_recall_of_a_short_list_is_of_what_it_holds(bert):
+    lists = lists_of(teacher(), 3)
+    lists.items[:, 2] = NO_ITEM
+    task = make(bert, lists, k=16)
+    assert task.evaluate() == {"recall": 1.0, "first": 1.0}
+
+
+def test_the_best_checkpoint_is_left_in_the_model(bert, tmp_path):
+    """A rate that spoils the model: the last weights are not the best ones."""
+    task = make(bert, held=0.3)
+    fitted = loop.fit(task, training(epochs=5, learning_rate=0.05), tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / loop.LOG).read_text().splitlines()]
+    recalls = {line["step"]: line["dev"]["recall"] for line in lines if "dev" in line}
+    assert len(recalls) == 5
+    assert fitted.best["recall"] == max(recalls.values()) == recalls[fitted.best_step]
+    assert task.evaluate() == fitted.best
+
+
+# Learning
+
+
+def test_the_student_ranks_as_the_teacher_does(bert, tmp_path):
+    """Ten train queries, each with its own order of eight items, learned by heart."""
+    rows = teacher(11, 16, seed=3)
+    task = make(bert, lists_of(rows, 8), config=replace(CONFIG, shared=False))
+    loop.fit(task, training(epochs=150, batch=10, warmup=0.1, learning_rate=4e-3), tmp_path)
+    checkpoint.load(tmp_path, task.model, torch.optim.AdamW(task.model.parameters()), {})
+    found = plain_scores(task.model)
+    agreement = []
+    for row in task.train:
+        items = task._lists.items[row]
+        wanted, given = rows[row, items], found[row, items]
+        apart = np.subtract.outer(wanted, wanted)
+        clear = np.abs(apart) > 0.3
+        agreement.append((np.sign(np.subtract.outer(given, given)) == np.sign(apart))[clear].mean())
+        assert given.argmax() == 0
+    assert np.mean(agreement) > 0.97
+    untrained = plain_scores(make(bert, lists_of(rows, 8)).model)
+    assert np.mean([untrained[r, task._lists.items[r]].argmax() == 0 for r in task.train]) < 0.6
+
+
+def test_pairs_bring_the_neighbours_to_the_top(bert, tmp_path):
+    rows = teacher(11, 16, seed=3)
+    task = make(bert, lists_of(rows, 3), loss="pair", config=replace(CONFIG, shared=False))
+    before = overlap(task)
+    loop.fit(task, training(epochs=80, batch=10, warmup=0.1), tmp_path)
+    checkpoint.load(tmp_path, task.model, torch.optim.AdamW(task.model.parameters()), {})
+    assert overlap(task) > 0.9 > 0.5 > before
+
+
+def overlap(task):
+    """The mean share of train queries' lists of three among the model's three nearest."""
+    near, right = np.argsort(-plain_scores(task.model), axis=1)[:, :3], task._lists.items
+    return np.mean([len({*near[row]} & {*right[row]}) / 3 for row in task.train])
+
+
+@pytest.mark.parametrize("loss", ["match", "pair"])
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(bert, tmp_path, loss):
+    settings = training(epochs=4, dropout=0.1)
+    whole = make(bert, loss=loss)
+    expected = loop.fit(whole, settings, tmp_path / "whole")
+    for stop in (1, 4, None):
+        task = make(bert, loss=loss)
+        found = loop.fit(task, settings, tmp_path / "stopped", stop_after=stop)
+    assert (found.best, found.best_step) == (expected.best, expected.best_step)
+    for name, value in checkpoint.weights(whole.model).items():
+        assert torch.equal(checkpoint.weights(task.model)[name], value), name
+    other = make(bert, loss=loss)
+    loop.fit(other, replace(settings, seed=1), tmp_path / "other")
+    assert any(
+        not torch.equal(checkpoint.weights(other.model)[name], value)
+        for name, value in checkpoint.weights(whole.model).items()
+    )
+
+
+def test_bfloat16_trains_too(bert, tmp_path):
+    losses = {}
+    for precision in ("float32", "bfloat16"):
+        task = make(bert)
+        loop.fit(task, training(epochs=5, precision=precision), tmp_path / precision)
+        lines = map(json.loads, (tmp_path / precision / loop.LOG).read_text().splitlines())
+        losses[precision] = [line["loss"] for line in lines if "loss" in line]
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.05)
+    assert losses["bfloat16"] != losses["float32"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"temperature": 2.0}, {"held": 0.3}, {"k": 4}, {"loss": "pair"}]
+)
+def test_another_run_is_not_resumed(bert, tmp_path, change):
+    loop.fit(make(bert), training(), tmp_path, stop_after=1)
+    with pytest.raises(InputError, match="other settings, data or model"):
+        loop.fit(make(bert, **change), training(), tmp_path)
+
+
+def test_other_scores_or_another_start_are_not_resumed(bert, dropping_bert, tmp_path):
+    loop.fit(make(bert), training(), tmp_path, stop_after=1)
+    scores = lists_of(teacher(), 5)
+    scores.scores[0, 0] += 1
+    spoiled = make(bert)
+    for changed in (make(bert, scores), make(bert, lists_of(teacher(seed=1), 5))):
+        with pytest.raises(InputError, match="other settings, data or model"):
+            loop.fit(changed, training(), tmp_path)
+    with torch.no_grad():
+        next(spoiled.model.parameters()).add_(1e-3)
+    again = DistillationTask(
+        spoiled.model, WOODS.queries.texts, WOODS.items.texts, lists_of(teacher(), 5), k=3
+    )
+    with pytest.raises(InputError, match="other settings, data or model"):
+        loop.fit(again, training(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("lists", "options", "sentence"),
+    [
+        (5, {"loss": "kl"}, "the loss is 'kl'; it must be 'match' or 'pair'"),
+        (16, {"loss": "pair"}, "a list holds all 16 items"),
+        (5, {"temperature": 0.0}, "temperature is 0.0"),
+        (5, {"held": 1.0}, "held 1.0"),
+        (5, {"k": 0}, "k 0"),
+    ],
+)
+def test_what_cannot_be_distilled_is_said(bert, lists, options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        make(bert, lists_of(teacher(), lists), **options)
+    with pytest.raises(InputError, match="there are 1 with two scored items"):
+        make(bert, lists_of(teacher(1), 5))
+
+
+# From scores to a folder
+
+
+def sparse(rows=None, width=5, seed=0):
+    """Random entries of dense rows, so many of each query."""
+    rows = teacher() if rows is None else rows
+    generator = np.random.default_rng(seed)
+    chosen = [generator.permutation(rows.shape[1])[:width] for _ in rows]
+    pairs = Pairs(np.repeat(np.arange(len(rows)), width), np.concatenate(chosen))
+    score = rows[pairs.query, pairs.item]
+    return SparseScores.of(WOODS.queries.texts[: len(rows)], rows.shape[1], pairs, score)
+
+
+@pytest.fixture(scope="module")
+def base(bert, tmp_path_factory):
+    """A dual encoder trained here, with two towers."""
+    torch.manual_seed(5)
+    model = DualEncoderModel.new(bert, replace(CONFIG, shared=False))
+    with torch.no_grad():
+        for parameter in model.item.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    return model.save_pretrained(tmp_path_factory.mktemp("base"))
+
+
+def test_sparse_scores_become_a_dual_encoder(base, tmp_path):
+    scores, seen = sparse(), []
+    found = distill(
+        scores,
+        WOODS.items.texts,
+        base,
+        tmp_path,
+        settings=training(),
+        progress=lambda *at: seen.append(at),
+    )
+    assert (found.folder, found.loss, found.queries, found.calls) == (tmp_path, "match", 12, 60)
+    assert seen == [(step, 6) for step in range(1, 7)]
+    assert found.seconds > 0
+    card = (tmp_path / "README.md").read_text()
+    assert "12 train queries with lists of up to 5 items (60 calls), by the loss match" in card
+    for name, value in found.measures.items():
+        assert f"| {name} | {value:.4f} |" in card
+    assert str(base) not in card
+    before, after = DualEncoder(base), DualEncoder(tmp_path)
+    vectors = after.encode_items(WOODS.items.texts)
+    assert np.abs(vectors - before.encode_items(WOODS.items.texts)).max() > 0.01
+    export_dual_encoder(tmp_path, tmp_path / "onnx")
+    exported = DualEncoder(tmp_path / "onnx").encode_items(WOODS.items.texts)
+    np.testing.assert_allclose(exported, vectors, atol=1e-4)
+    # Again: nothing is left to train, and the folder is the same.
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    again = distill(scores, WOODS.items.texts, base, tmp_path, settings=training())
+    assert again.measures == found.measures
+    assert (tmp_path / "model.safetensors").read_bytes() == weights
+
+
+def test_the_better_of_two_losses_is_kept(bert, tmp_path):
+    rows, seen = teacher(), []
+    scores = best_of_rows(WOODS.queries.texts, rows, 4)
+    options = {"calls": rows.size, "config": CONFIG, "settings": training(epochs=8, seed=2)}
+    both = distill(
+        scores,
+        WOODS.items.texts,
+        bert,
+        tmp_path / "both",
+        losses=("match", "pair"),
+        progress=lambda *at: seen.append(at),
+        **options,
+    )
+    single = {
+        loss: distill(scores, WOODS.items.texts, bert, tmp_path / loss, losses=[loss], **options)
+        for loss in ("match", "pair")
+    }
+    assert single["match"].measures["recall"] != single["pair"].measures["recall"]
+    better = max(single.values(), key=lambda found: found.measures["recall"])
+    assert (both.loss, both.measures, both.calls) == (better.loss, better.measures, 12 * 16)
+    assert (both.folder / "model.safetensors").read_bytes() == (
+        better.folder / "model.safetensors"
+    ).read_bytes()
+    assert seen == [(step, 32) for step in range(1, 33)]
+
+
+def test_a_list_is_the_best_of_what_is_scored(bert, tmp_path, caplog):
+    """Queries with one entry or none are left out, which is said; ties go to the first item."""
+    query = np.array([0, 0, 0, 2, 3, 3, 5, 5, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9])
+    item = np.array([1, 4, 9, 3, 2, 8, 0, 1, 2, 3, 4, 5, 4, 5, 4, 5, 4, 5])
+    score = np.array([1, 3, 2, 9, 5, 5, 0, 1, 2, 3, 0, 1, 0, 1, 0, 1, 0, 1], dtype=np.float32)
+    scores = SparseScores.of(WOODS.queries.texts, 16, Pairs(query, item), score)
+    from crossknn.align.distill import _lists
+
+    rows, lists = _lists(scores, 3)
+    assert rows.tolist() == [0, 3, 5, 6, 7, 8, 9]
+    assert lists.items[:3].tolist() == [[4, 9, 1], [2, 8, NO_ITEM], [3, 2, 1]]
+    assert lists.scores[:3].tolist() == [[3, 2, 1], [5, 5, -np.inf], [3, 2, 1]]
+    settings = training(epochs=1)
+    found = distill(scores, WOODS.items.texts, bert, tmp_path, config=CONFIG, settings=settings)
+    assert (found.queries, found.calls) == (7, 18)
+    assert "5 train queries have fewer than two scored items: left out" in caplog.text
+
+
+def test_the_best_of_dense_rows():
+    rows = teacher()
+    scores = best_of_rows(WOODS.queries.texts, rows, 4, "ce")
+    assert (len(scores), scores.n, scores.fingerprint) == (48, 16, "ce")
+    for row in range(12):
+        mine = scores.query == row
+        assert {*scores.item[mine]} == {*np.argsort(-rows[row])[:4]}
+        np.testing.assert_array_equal(scores.score[mine], rows[row, scores.item[mine]])
+
+
+def test_the_papers_settings():
+    assert [paper_settings(listed).epochs for listed in (25, 100, 1000)] == [10, 10, 4]
+    found = paper_settings(100)
+    assert (found.learning_rate, found.batch // found.accumulate, found.accumulate) == (1e-5, 1, 4)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of where the layers live
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_sentence_transformers_folder_keeps_its_vectors(bert, tmp_path, pooling):
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.models import Normalize, Pooling, Transformer
+
+    inner = Transformer(str(bert), max_seq_length=24)
+    parts = [inner, Pooling(32, pooling_mode=pooling)]
+    for place, layers in enumerate((parts, [*parts, Normalize()])):
+        made = library.SentenceTransformer(modules=layers, device="cpu")
+        made.save(str(tmp_path / str(place)))
+        model = student(tmp_path / str(place))
+        assert model.config == DualEncoderConfig(
+            pooling=pooling, normalize=bool(place), query_length=24, item_length=24
+        )
+        texts = [*WOODS.items.texts, "oak " * 40]
+        rows = model.encoding.texts(texts, queries=False)
+        with torch.inference_mode():
+            found = model.eval()(rows, queries=False).numpy()
+        np.testing.assert_allclose(found, made.encode(texts), atol=1e-4)
+    with pytest.raises(InputError, match="settings of its own: give no config"):
+        student(tmp_path / "0", CONFIG)
+    odd = library.SentenceTransformer(modules=[inner, Pooling(32, pooling_mode="max")])
+    odd.save(str(tmp_path / "odd"))
+    with pytest.raises(InputError, match=r"Transformer, Pooling \(max\): only"):
+        student(tmp_path / "odd")
+
+
+def test_models_without_torch_weights_are_refused(base, tmp_path):
+    export_dual_encoder(base, tmp_path / "onnx")
+    for source in ("bundled", tmp_path / "onnx"):
+        with pytest.raises(InputError, match="an ONNX model, whose weights cannot be trained"):
+            student(source)
+    with pytest.raises(InputError, match="there is no model folder"):
+        student(tmp_path / "nothing")
+    with pytest.raises(InputError, match="settings of its own: give no config"):
+        student(base, CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"items": WOODS.items.texts[:9]}, "the scores are of 16 items, and 9 items are given"),
+        ({"losses": ()}, r"losses are \[\] and top None"),
+        ({"top": 1}, "top 1; give a loss, and at least 2"),
+        ({"scores": sparse(width=1)}, "there are 0 with two scored items"),
+        ({"settings": training(batch=20)}, "11 train queries, fewer than one batch of 20"),
+    ],
+)
+def test_bad_input(bert, tmp_path, changes, sentence):
+    given = {"scores": sparse(), "items": WOODS.items.texts, "source": bert, "config": CONFIG}
+    with pytest.raises(InputError, match=sentence):
+        distill(folder=tmp_path, **({"settings": training()} | given | changes))

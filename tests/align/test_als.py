@@ -13,6 +13,7 @@ from crossknn.align.als import Rows, als, ridge
 from crossknn.align.factors import Targets, error, inner_products
 from crossknn.align.sparse import SparseScores
 from crossknn.errors import InputError
+from crossknn.indexes.base import Scale
 from crossknn.types import Pairs
 
 
@@ -140,7 +141,7 @@ def test_the_vectors_are_those_of_the_best_sweep():
     errors = fit.details["errors"]
     assert 2 < len(errors) < 30
     assert errors[-1] >= errors[-2] == fit.held_out == min(errors)
-    held = Targets.of(g, v0, u0, held_out=0.05, seed=0).held
+    held = Targets.of(g, v0, u0, scale=None, held_out=0.05, seed=0).held
     assert error(held, fit.queries, fit.items) == pytest.approx(fit.held_out)
 
 
@@ -193,11 +194,18 @@ def test_the_same_seed_gives_the_same_fit():
 def test_targets_have_the_mean_and_deviation_of_the_inner_products():
     u0, v0, table = low_rank()
     g = entries(table, 0.3, raw=(3.0, -7.0))
-    targets = Targets.of(g, v0, u0, held_out=0.0, seed=0)
+    targets = Targets.of(g, v0, u0, scale=None, held_out=0.0, seed=0)
     products = (u0 @ v0.T)[g.query, g.item]
     assert targets.fitted.score.mean() == pytest.approx(products.mean(), abs=1e-5)
     assert targets.fitted.score.std() == pytest.approx(products.std(), rel=1e-5)
     assert np.isnan(targets.initial)  # nothing was held out
+
+
+def test_a_scale_that_is_given_is_used():
+    u0, v0, table = low_rank()
+    fit = als(entries(table, 0.3, raw=(2.0, 6.0)), v0, u0, scale=Scale(alpha=6.0, beta=0.5))
+    assert fit.scale == Scale(alpha=6.0, beta=0.5)
+    assert np.abs(fit.queries @ fit.items.T - table).mean() < 0.3 * np.abs(table).mean()
 
 
 def test_more_dimensions_than_train_queries():

@@ -118,7 +118,7 @@ def test_what_no_score_says_anything_of_does_not_move():
 
 def test_entries_only_held_out_do_not_move_an_item():
     u0, v0, table = turned()
-    targets = Targets.of(scores_of(table, 0.02), v0, u0, held_out=0.3, seed=0)
+    targets = Targets.of(scores_of(table, 0.02), v0, u0, scale=None, held_out=0.3, seed=0)
     only_held = np.setdiff1d(targets.held.item, targets.fitted.item)
     assert len(only_held)
     fit = mf_trns(scores_of(table, 0.02), v0, u0, held_out=0.3, weight_decay=0.5)
@@ -172,7 +172,7 @@ def test_the_best_epoch_is_the_one_that_is_kept():
     fit = mf_trns(scores, v0, u0, learning_rate=0.02, batch=64, epochs=60)
     errors = fit.details["errors"]
     assert 0 < fit.details["best_epoch"] == np.argmin(errors) + 1 == len(errors) - 2
-    held = Targets.of(scores, v0, u0, held_out=0.05, seed=0).held
+    held = Targets.of(scores, v0, u0, scale=None, held_out=0.05, seed=0).held
     miss = (fit.queries @ fit.items.T)[held.query, held.item] - held.score
     assert np.sqrt(np.mean(miss**2)) == pytest.approx(min(errors), rel=1e-5)
 

@@ -35,6 +35,18 @@ def test_per_query_takes_the_top_of_the_stage_query_by_query():
     assert np.array_equal(item, exact[query[:, 0]])
 
 
+def test_the_last_items_of_a_query_are_random_ones():
+    items = vectors(600, seed=1)
+    queries = Queries([f"query {q}" for q in range(40)], {"de": vectors(40)})
+    stage = VectorFirst(items, lambda batch: batch.vectors["de"])
+    query, item = rows(per_query(stage, queries, 30, n=600, random=10), 30)
+    near = np.argsort(-(queries.vectors["de"] @ items.T), axis=1)[query[:, 0]]
+    assert np.array_equal(item[:, :20], near[:, :20])
+    assert all(len(set(row)) == 30 for row in item.tolist())
+    ranks = np.argmax(near[:, None, :] == item[:, 20:, None], axis=2)
+    assert 250 < ranks.mean() < 370
+
+
 def test_per_query_fills_what_the_stage_does_not_find_with_random_items():
     texts = [f"word{i % 40} filler" if i % 40 else "seldom" for i in range(200)]
     stage = BM25.fit(texts)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from crossknn.align.factors import Fit
+from crossknn.align.factors import Fit, inner_products
 from crossknn.align.job import Job
 from crossknn.align.sparse import SparseScores
 from crossknn.errors import InputError
@@ -56,7 +56,8 @@ class _Factorization(Aligner):
         scores = job.sparse()
         items, queries = job.vectors()
         with job.tell(f"fitting {self.name}", "") as progress:
-            fit = self.fit(scores, items, queries, job.seed, progress)
+            scale = job.scale(items, queries)
+            fit = self.fit(scores, items, queries, scale, job.seed, progress)
         queries_used = len(scores.scored_queries)
         return _fitted(self, job, fit, len(scores), queries_used, scores.fingerprint)
 
@@ -66,10 +67,14 @@ class _Factorization(Aligner):
         scores: SparseScores,
         items: FloatArray,
         queries: FloatArray,
+        scale: Scale | None,
         seed: int,
         progress: Progress | None = None,
     ) -> Fit:
-        """Item vectors (n, d) from G and the initial vectors of items (n, d) and queries (q, d)."""
+        """Item vectors (n, d) from G and the initial vectors of items (n, d) and queries (q, d).
+
+        `scale` normalises G; without one G's own moments do.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +90,7 @@ class Als(_Factorization):
         scores: SparseScores,
         items: FloatArray,
         queries: FloatArray,
+        scale: Scale | None,
         seed: int,
         progress: Progress | None = None,
     ) -> Fit:
@@ -96,6 +102,7 @@ class Als(_Factorization):
             queries,
             strength=self.strength,
             sweeps=self.sweeps,
+            scale=scale,
             held_out=self.held_out,
             seed=seed,
             progress=progress,
@@ -107,7 +114,7 @@ class MfTrns(_Factorization):
     """MF_TRNS: free vectors of train queries and items, by AdamW (extra `torch`)."""
 
     name = "mf-trns"
-    lr: float = 0.005
+    lr: float = 0.001
     epochs: int = 10
 
     def fit(
@@ -115,6 +122,7 @@ class MfTrns(_Factorization):
         scores: SparseScores,
         items: FloatArray,
         queries: FloatArray,
+        scale: Scale | None,
         seed: int,
         progress: Progress | None = None,
     ) -> Fit:
@@ -127,6 +135,7 @@ class MfTrns(_Factorization):
             queries,
             learning_rate=self.lr,
             epochs=self.epochs,
+            scale=scale,
             held_out=self.held_out,
             seed=seed,
             progress=progress,
@@ -147,6 +156,7 @@ class MfInd(_Factorization):
         scores: SparseScores,
         items: FloatArray,
         queries: FloatArray,
+        scale: Scale | None,
         seed: int,
         progress: Progress | None = None,
     ) -> Fit:
@@ -160,6 +170,7 @@ class MfInd(_Factorization):
             learning_rate=self.lr,
             epochs=self.epochs,
             skip=self.skip,
+            scale=scale,
             held_out=self.held_out,
             seed=seed,
             progress=progress,
@@ -237,12 +248,13 @@ class Distill(Aligner):
         with job.tell("encoding", "items") as progress:
             items = encoder.encode_items(job.index.items.texts, progress)
         queries = encoder.encode_queries(scores.queries)
-        inner = (queries[scores.query] * items[scores.item]).sum(axis=1)
+        scale = job.scale(items, queries) if self.loss == "match" else None
+        inner = inner_products(queries, items, scores.query, scores.item)
         return AlignedVectors(
             values=items,
             method=str(self),
             encoder=RememberedEncoder.of(made.folder),
-            scale=Scale.match(scores.score, inner),
+            scale=scale or Scale.match(scores.score, inner),
             fingerprint=job.scorer.fingerprint,
             cost=job.cost(made.queries, pairs, made.seconds),
             details={"loss": made.loss, **made.measures},

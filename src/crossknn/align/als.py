@@ -18,6 +18,7 @@ import numpy as np
 from crossknn.align.factors import Fit, Targets, error
 from crossknn.align.sparse import SparseScores
 from crossknn.errors import InputError
+from crossknn.indexes.base import Scale
 from crossknn.indexes.maps import Same
 from crossknn.types import FloatArray, IntArray, Progress
 
@@ -31,6 +32,7 @@ def als(
     *,
     strength: float = 0.3,
     sweeps: int = 6,
+    scale: Scale | None = None,
     held_out: float = 0.05,
     seed: int = 0,
     progress: Progress | None = None,
@@ -38,8 +40,9 @@ def als(
     """Item and query vectors that explain G, near the initial ones: (n, d) and (q, d).
 
     A sweep fits all items to the queries, then all queries to the items. The sweep with the lowest
-    error on held-out entries is kept, and the first that is worse is the last. Raises InputError
-    for a strength or a number of sweeps that is not positive, and as `Targets.of`.
+    error on held-out entries is kept, and the first that is worse is the last. `scale` as in
+    `Targets.of`, which also says what is raised, beside InputError for a strength or a number of
+    sweeps that is not positive.
     """
     if not strength > 0 or sweeps < 1:
         raise InputError(
@@ -47,7 +50,7 @@ def als(
             "at least 1"
         )
     began = time.perf_counter()
-    targets = Targets.of(scores, items, queries, held_out=held_out, seed=seed)
+    targets = Targets.of(scores, items, queries, scale=scale, held_out=held_out, seed=seed)
     u0, v0, fitted = targets.queries, targets.items, targets.fitted
     item_rows = Rows.of(fitted.item, fitted.query, fitted.score, len(v0))
     query_rows = Rows.of(fitted.query, fitted.item, fitted.score, len(u0))

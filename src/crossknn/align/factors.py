@@ -64,16 +64,22 @@ class Targets:
         items: FloatArray,
         queries: FloatArray,
         *,
+        scale: Scale | None,
         held_out: float,
         seed: int,
     ) -> Targets:
-        """Normalise G to the mean and deviation of `queries . items` on its entries (AXN A.2).
+        """Normalise G by `scale`, by default to the mean and deviation of `queries . items` on its
+        entries (AXN A.2).
 
+        Where G holds the top of that retriever, the default is of a selection in which
+        `queries . items` hardly varies; a scale from random pairs, or from anchors, is better.
         InputError if the vectors do not belong to G, if G is empty, or if all of it is held out.
         """
         items, queries = np.asarray(items, np.float32), np.asarray(queries, np.float32)
         _check(scores, items, queries, held_out)
-        scale = Scale.match(scores.score, inner_products(queries, items, scores.query, scores.item))
+        if scale is None:
+            products = inner_products(queries, items, scores.query, scores.item)
+            scale = Scale.match(scores.score, products)
         fitted, held = scores.scaled(scale).split(held_out, seed)
         if not len(fitted):
             raise InputError(

@@ -13,6 +13,7 @@ from crossknn.align.factors import Fit, Targets
 from crossknn.align.mf import Factors, descend, place
 from crossknn.align.sparse import SparseScores
 from crossknn.errors import InputError
+from crossknn.indexes.base import Scale
 from crossknn.indexes.maps import GatedSkip
 from crossknn.types import FloatArray, Progress
 
@@ -31,6 +32,7 @@ def mf_ind(
     hidden: int | None = None,
     skip: bool = True,
     weight_decay: float = 0.01,
+    scale: Scale | None = None,
     held_out: float = 0.05,
     seed: int = 0,
     device: str | None = None,
@@ -40,12 +42,13 @@ def mf_ind(
 
     Items that no query scored are moved as well. `hidden` is the width of both, 2 d by default;
     without `skip` their output is the vector (the ablation). `map` and `item_map` of the fit embed
-    what comes later. `device` is a GPU if there is one. Raises as `Targets.of` and `descend`.
+    what comes later. `device` is a GPU if there is one; `scale` as in `Targets.of`. Raises as it
+    and `descend`.
     """
     if hidden is not None and hidden < 1:
         raise InputError(f"hidden is {hidden}; a perceptron needs a width of at least 1")
     began = time.perf_counter()
-    targets = Targets.of(scores, items, queries, held_out=held_out, seed=seed)
+    targets = Targets.of(scores, items, queries, scale=scale, held_out=held_out, seed=seed)
     width = hidden or 2 * targets.items.shape[1]
     pair = MovedPair(targets, width, skip=skip, seed=seed).to(place(device))
     descent = descend(

@@ -10,13 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from crossknn.align.bank import ScoreBank
 from crossknn.align.collect import CollectReport, collect
+from crossknn.align.factors import inner_products
 from crossknn.align.plan import per_item, per_query
 from crossknn.align.sparse import SparseScores
 from crossknn.errors import InputError
 from crossknn.indexes.aligned import IndexingCost
-from crossknn.indexes.base import Anchors
+from crossknn.indexes.base import Anchors, Scale
 from crossknn.indexes.item_index import ItemIndex
 from crossknn.indexes.stages import first_stage
 from crossknn.indexes.storage import digest
@@ -28,6 +31,9 @@ Tell: TypeAlias = Callable[[str, str], AbstractContextManager[Progress | None]]
 """Opens the progress of a stage: (what is done, in which unit)."""
 
 Strategy: TypeAlias = Literal["q", "i"]
+
+_ENOUGH = 30
+"""So many random pairs make a scale."""
 
 BANK = "work-pairs"
 """The folder of an index where the scores of train queries lie."""
@@ -81,6 +87,7 @@ class Job:
     stopped_by: str | None = None
     vector_seconds: float = 0.0
     scoring_seconds: float = 0.0
+    _by_chance: SparseScores = field(init=False)
 
     @cached_property
     def batch(self) -> Queries:
@@ -95,7 +102,10 @@ class Job:
         return found
 
     def sparse(self) -> SparseScores:
-        """G: everything paid for of the train queries, once its plan is paid."""
+        """G: everything paid for of the train queries, once its plan is paid.
+
+        Of the strategy "q" a tenth of a query's items are random ones: see `scale`.
+        """
         index, folder = self.index, self.index.folder
         bank = ScoreBank.open(
             index.n,
@@ -104,7 +114,7 @@ class Job:
             folder=None if folder is None else folder / BANK,
             rescore=self.spending.rescore,
         )
-        pairs = self._plan()
+        pairs, chance = self._plan()
         with self.tell("scoring train queries", "pairs") as progress:
             report = self._collect(bank, pairs, progress)
         self.calls, self.reused = report.calls, report.reused
@@ -112,7 +122,20 @@ class Job:
         scores = bank.scores(self.queries)
         if not len(scores):
             raise InputError("no pair has been scored yet: allow more calls or more time")
+        self._by_chance = bank.scores(self.queries, chance)
         return scores
+
+    def scale(self, items: FloatArray, queries: FloatArray) -> Scale | None:
+        """Brings scores to the scale of the vectors' inner products (AXN A.2), after `sparse`.
+
+        From random pairs: among a first stage's best items its own scores hardly vary, and a scale
+        from those alone is far from that of all items. None where there are too few.
+        """
+        known = self._by_chance
+        if len(known) < _ENOUGH:
+            return None
+        inner = inner_products(queries, items, known.query, known.item)
+        return Scale.match(known.score, inner)
 
     def dense(self) -> Anchors:
         """Scores of the train queries with every item: the index's anchors."""
@@ -155,14 +178,20 @@ class Job:
             fitting_seconds=round(fitting_seconds, 3),
         )
 
-    def _plan(self) -> Pairs:
+    def _plan(self) -> tuple[Pairs, Pairs]:
+        """The pairs to score, and those of them that chance alone has chosen."""
+        n, count = self.index.n, min(self.per, self.index.n)
         if self.strategy == "i":
-            return per_item(self.index.n, len(self.queries), self.per, seed=self.seed)
+            pairs = per_item(n, len(self.queries), self.per, seed=self.seed)
+            return pairs, pairs
+        random = count // 10
         stage = first_stage(self.index, self.first or Spec(self.base), self.seed)
         with self.tell("choosing pairs", "queries") as progress:
-            return per_query(
-                stage, self.batch, self.per, n=self.index.n, seed=self.seed, progress=progress
+            pairs = per_query(
+                stage, self.batch, count, n=n, random=random, seed=self.seed, progress=progress
             )
+        place = np.arange(len(pairs)) % count
+        return pairs, pairs.take(np.flatnonzero(place >= count - random))
 
     def _collect(self, bank: ScoreBank, pairs: Pairs, progress: Progress | None) -> CollectReport:
         spending, texts = self.spending, self.index.items.texts

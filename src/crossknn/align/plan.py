@@ -21,18 +21,19 @@ def per_query(
     count: int,
     *,
     n: int,
+    random: int = 0,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Pairs:
-    """Q -> *: the `count` best items of a first stage for each train query (k_d of AXN 2.1).
+    """Q -> *: the best items of a first stage for each train query, `count` in all (AXN 2.1: k_d).
 
-    Whole queries follow each other in random order, the items of each best first. Where the
-    stage finds fewer items, random other ones follow, so that every query has min(count, n).
+    Whole queries follow each other in random order, the items of each best first. The last `random`
+    are random other ones, and more are where the stage finds fewer: every query has min(count, n).
 
     Raises InputError if there are no queries, or `count` is below 1.
     """
     _check(count, len(queries), "items per query")
-    rng, count = np.random.default_rng(seed), min(count, n)
+    rng, count, random = np.random.default_rng(seed), min(count, n), min(random, count, n)
     order = rng.permutation(len(queries))
     at_once = max(1, min(_QUERIES_AT_ONCE, _SCORES_AT_ONCE // n))
     items = np.full((len(order), count), NO_ITEM, dtype=np.int64)
@@ -40,7 +41,7 @@ def per_query(
         chosen = order[start : start + at_once]
         vectors = {name: known[chosen] for name, known in queries.vectors.items()}
         batch = Queries([queries.texts[q] for q in chosen], vectors)
-        top = stage.top(batch, count).items
+        top = stage.top(batch, count - random).items
         rows = items[start : start + len(chosen)]
         rows[:, : top.shape[1]] = top
         for row in np.flatnonzero((rows == NO_ITEM).any(axis=1)):

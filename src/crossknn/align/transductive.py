@@ -12,6 +12,7 @@ from torch.nn import functional
 from crossknn.align.factors import Fit, Targets
 from crossknn.align.mf import Factors, descend, place
 from crossknn.align.sparse import SparseScores
+from crossknn.indexes.base import Scale
 from crossknn.indexes.maps import Same
 from crossknn.types import FloatArray, IntArray, Progress
 
@@ -25,6 +26,7 @@ def mf_trns(
     epochs: int = 10,
     batch: int = 1024,
     weight_decay: float = 0.01,
+    scale: Scale | None = None,
     held_out: float = 0.05,
     seed: int = 0,
     device: str | None = None,
@@ -34,10 +36,10 @@ def mf_trns(
 
     The initial vectors are a dual encoder's, or random for the ablation. Weight decay draws to
     them, not to zero, so that what no score says anything of stays where it was, to the bit.
-    `device` is a GPU if there is one. Raises as `Targets.of` and `descend`.
+    `device` is a GPU if there is one; `scale` as in `Targets.of`. Raises as it and `descend`.
     """
     began = time.perf_counter()
-    targets = Targets.of(scores, items, queries, held_out=held_out, seed=seed)
+    targets = Targets.of(scores, items, queries, scale=scale, held_out=held_out, seed=seed)
     free = FreeVectors(targets).to(place(device))
     settings = {"learning_rate": learning_rate, "batch": batch, "weight_decay": weight_decay}
     descent = descend(

@@ -113,14 +113,17 @@ def test_an_interrupt_keeps_the_blocks_under_way(tmp_path, expected):
     def interrupt():
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    scorer = TellingScorer(at=5, do=interrupt, seconds=0.02)
-    with pytest.raises(KeyboardInterrupt):
-        pay(open_bank(tmp_path), scorer, PAIRS, workers=3)
-    assert len(open_bank(tmp_path)) == len(scorer.asked)
+    for attempt in range(3):  # Python loses an interrupt that comes in a callback of its own
+        folder, scorer = tmp_path / str(attempt), TellingScorer(at=5, do=interrupt, seconds=0.02)
+        try:
+            pay(open_bank(folder), scorer, PAIRS, workers=3)
+        except KeyboardInterrupt:
+            break
+    assert len(open_bank(folder)) == len(scorer.asked) < 5500
     again = TellingScorer()
-    assert pay(open_bank(tmp_path), again, PAIRS).complete
+    assert pay(open_bank(folder), again, PAIRS).complete
     assert len(scorer.asked) + len(again.asked) == 5500
-    assert same(open_bank(tmp_path).scores(QUERIES), expected)
+    assert same(open_bank(folder).scores(QUERIES), expected)
 
 
 DYING = """

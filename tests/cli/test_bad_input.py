@@ -109,7 +109,7 @@ def crossknn(where: Path, *arguments: str, limit: int | None = None, code: str |
         cwd=where,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         env=environment,
         preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
         if limit
@@ -413,7 +413,7 @@ def test_ctrl_c_during_indexing(folder):
     time.sleep(4)
     assert process.poll() is None, "indexing ended before it could be interrupted"
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in said
     assert "interrupted" in said

@@ -272,6 +272,22 @@ def test_an_index_built_again_keeps_what_starts_from_the_same(saved, caplog, enc
     ]
 
 
+def test_what_is_a_function_of_the_encoder_is_kept_for_new_items(saved):
+    def gated(seed):
+        shapes = (5, 3), (5,), (3, 5), (3,)
+        return GatedSkip(*(draw(*shape, seed=seed) for shape in shapes), np.float32(0))
+
+    values = gated(2)(np.asarray(saved.vectors("de")))
+    saved.add_aligned("moved", als(values=values, map=gated(1), item_map=gated(2)))
+    again = ItemIndex.build(corpus(N + 5), encoder=LengthEncoder(), lsa=4)
+    assert again.take_paid(load(saved))
+    expected = gated(2)(np.asarray(again.vectors("de")))
+    np.testing.assert_allclose(again.vectors("moved"), expected, rtol=1e-6)
+    again.save(saved.folder)
+    vectors = load(again).query_vectors(Queries(TEXTS), "moved")
+    np.testing.assert_allclose(vectors, gated(1)(LengthEncoder().encode_queries(TEXTS)), rtol=1e-6)
+
+
 def test_auto_is_the_latest_and_hybrid_starts_from_the_unaligned(saved):
     assert default_vectors(saved) == "de"
     plain = first_stage(saved, parse("hybrid"), 0).top(Queries(TEXTS), 5).items

@@ -270,6 +270,7 @@ def _fitted(
         method=str(aligner),
         base=None if fit.map is None else job.base,
         map=fit.map or Same(),
+        item_map=fit.item_map,
         scale=fit.scale,
         fingerprint=fingerprint,
         cost=job.cost(queries, pairs, fit.seconds),

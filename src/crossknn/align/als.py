@@ -71,7 +71,7 @@ def als(
         items=v0 if before is None else item_rows.fit(before, v0, towards_items),
         queries=u,
         map=Same(),
-        item_map=Same(),
+        item_map=None,
         scale=targets.scale,
         held_out=best,
         initial=targets.initial,

@@ -25,10 +25,11 @@ class Fit:
     """Item vectors (n, d) aligned with the cross-encoder, and how they are searched.
 
     `queries` (q, d) are fitted train queries, where a method has them. `map` gives other queries
-    their vectors and `item_map` items that come later, both from the dual encoder's; None where
-    only scores give one (CUR). `scale` brings raw scores to the scale of the vectors. `held_out`
-    and `initial` are root mean squared errors on held-out entries, on that scale, of the fit and of
-    the initial vectors; NaN if nothing was held out. `untouched` items had no score to learn from.
+    their vectors, and `item_map` other items, both from the dual encoder's; None where only scores
+    give one (queries of CUR without an encoder; items of all methods but MF_IND). `scale` brings
+    raw scores to the scale of the vectors. `held_out` and `initial` are root mean squared errors on
+    held-out entries, on that scale, of the fit and of the initial vectors; NaN if nothing was held
+    out. `untouched` items had no score to learn from.
     """
 
     items: FloatArray

@@ -57,7 +57,7 @@ def mf_trns(
         items=fitted_items,
         queries=fitted_queries,
         map=Same(),
-        item_map=Same(),
+        item_map=None,
         scale=targets.scale,
         held_out=descent.best,
         initial=targets.initial,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from crossknn.indexes.maps import QueryMap, Same, read_map
 from crossknn.indexes.storage import IndexReader
 from crossknn.indexes.writing import IndexWriter
 from crossknn.types import FloatArray, Queries
+
+_CHUNK = 8_192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +48,18 @@ class AlignedVectors:
     """Item vectors (n, d), and how a query gets one beside them.
 
     `map` is applied to the query's vectors of the index that `base` names, or to those of
-    `encoder`; with neither, queries have no vectors there (CUR). `values` are float32 or float16,
-    `scale` brings raw scores to theirs, `fingerprint` names the cross-encoder, `method` the way
-    they were made, and `details` (values for JSON) what the fit reported.
+    `encoder`; with neither, queries have no vectors there (CUR). `item_map` made `values` of the
+    vectors `base`, and can make those of other items; it is None if they were fitted one by one.
+    `values` are float32 or float16, `scale` brings raw scores to theirs, `fingerprint` names the
+    cross-encoder, `method` the way they were made, and `details` (values for JSON) what the fit
+    reported.
     """
 
     values: FloatArray
     method: str
     base: str | None = None
     map: QueryMap = field(default_factory=Same)
+    item_map: QueryMap | None = None
     encoder: RememberedEncoder | None = None
     scale: Scale | None = None
     fingerprint: str | None = None
@@ -92,6 +97,13 @@ class AlignedVectors:
         assert self.base is not None
         return self.map(of_base(queries, self.base))
 
+    def of_items(self, vectors: FloatArray) -> AlignedVectors | None:
+        """The same for other items, with the vectors `base` (n, d); None without an `item_map`."""
+        if self.item_map is None:
+            return None
+        values = [self.item_map(vectors[s : s + _CHUNK]) for s in range(0, len(vectors), _CHUNK)]
+        return replace(self, values=np.concatenate(values))
+
     def meta(self) -> dict[str, Any]:
         """What the manifest says of them."""
         return {
@@ -99,6 +111,7 @@ class AlignedVectors:
             "dimensions": int(self.values.shape[1]),
             "base": self.base,
             "map": self.map.kind,
+            "item_map": None if self.item_map is None else self.item_map.kind,
             "encoder": None if self.encoder is None else self.encoder.state(),
             "scale": None if self.scale is None else [self.scale.alpha, self.scale.beta],
             "fingerprint": self.fingerprint,
@@ -110,8 +123,10 @@ class AlignedVectors:
         """Put them on the disk as `name`."""
         writer.replace(f"aligned-{name}.")
         writer.array(f"aligned-{name}.values", self.values)
-        state = {key: np.asarray(value) for key, value in self.map.state().items()}
-        writer.state(f"aligned-{name}.map", state)
+        for end, found in (("map", self.map), ("item-map", self.item_map)):
+            state = {} if found is None else found.state()
+            arrays = {key: np.asarray(value) for key, value in state.items()}
+            writer.state(f"aligned-{name}.{end}", arrays)
 
     @staticmethod
     def read(reader: IndexReader, name: str) -> AlignedVectors:
@@ -123,6 +138,9 @@ class AlignedVectors:
             method=meta["method"],
             base=meta["base"],
             map=read_map(meta["map"], reader.state(f"aligned-{name}.map")),
+            item_map=None
+            if meta["item_map"] is None
+            else read_map(meta["item_map"], reader.state(f"aligned-{name}.item-map")),
             encoder=None if encoder is None else RememberedEncoder.from_state(encoder),
             scale=None if meta["scale"] is None else Scale(*meta["scale"]),
             fingerprint=meta["fingerprint"],

@@ -182,27 +182,42 @@ class ItemIndex(IndexContents):
         self._aligned = {**others, name: dataclasses.replace(kept, encoder=aligned.encoder)}
 
     def take_paid(self, other: ItemIndex) -> bool:
-        """Take over what `other` has paid for, if its items are the same in the same order.
+        """Take over what `other` has paid for; whether nothing paid for is left behind.
 
         So that an index can be built again, with another encoder say, and no pair is paid twice.
-        Vectors that were aligned from those of another encoder are left behind, with a warning.
+        Of other items, or the same in another order, only vectors that are a function of the
+        encoder's are taken (MF_IND). What was aligned from those of another encoder is dropped,
+        with a warning.
         """
-        if not self._parts.same_items(other._parts):
-            return False
+        same_items = self._parts.same_items(other._parts)
         for name, aligned in other._aligned.items():
-            base = aligned.base
-            same = base is None or self._parts.same_space(other._parts, base)
-            if same and name not in self._parts.vectors:
-                self._aligned[name] = aligned
-                continue
-            logger.warning("dropped the aligned vectors %s: what they start from has changed", name)
+            kept = self._carried(other, name, aligned, same_items)
+            if kept is not None:
+                self._aligned[name] = kept
+            elif same_items:
+                logger.warning("dropped the aligned vectors %s: their start has changed", name)
+        if not same_items:
+            return not other._paid and set(other._aligned) <= set(self._aligned)
         self._paid = {
             name: fit_scales(paid, self._parts.vectors, self.query_vectors)
             if name == "anchors"
             else paid
             for name, paid in other._paid.items()
         }
-        return bool(other.paid_names)
+        return True
+
+    def _carried(
+        self, other: ItemIndex, name: str, aligned: AlignedVectors, same_items: bool
+    ) -> AlignedVectors | None:
+        """Aligned vectors of another index, for the items of this one; None if that cannot be."""
+        base = aligned.base
+        if name in self._parts.vectors:
+            return None
+        if base is not None and not self._parts.same_space(other._parts, base):
+            return None
+        if same_items:
+            return aligned
+        return None if base is None else aligned.of_items(self._parts.vectors[base])
 
     def add_item_scores(
         self,

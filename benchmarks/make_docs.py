@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import align_tables
 import wordnet_tables
 
 from crossknn.evaluation.replay import RecallRow
@@ -256,6 +257,7 @@ def main() -> None:
         ("demo", demo_section),
         ("bundled_models", models_section),
         ("wordnet_models", wordnet_tables.section),
+        ("align", align_tables.section),
     ]
     speed = [("overhead", overhead_section), ("scorer_speed", speed_section)]
     (ROOT / "docs" / "results.md").write_text(page("Results", intro, results))

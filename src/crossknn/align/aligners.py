@@ -217,10 +217,12 @@ class Distill(Aligner):
 
     def align(self, job: Job) -> AlignedVectors:
         with needs_torch("distill"):
-            from crossknn.align.distill import best_of_rows, distill, paper_settings
+            from crossknn.align.distill import best_of_rows, distill, paper_settings, student
 
         if job.encoder_folder is None:
             raise InputError("distill trains a dual encoder: say in which folder to keep it")
+        start = job.student()
+        student(start)  # refuses what cannot be trained, before anything is paid
         texts: Sequence[str] = job.queries
         if self.loss == "match":
             scores = job.sparse()
@@ -236,7 +238,7 @@ class Distill(Aligner):
             made = distill(
                 scores,
                 job.index.items.texts,
-                job.student(),
+                start,
                 job.encoder_folder,
                 losses=("match", "pair") if self.loss == "both" else (self.loss,),
                 top=self.top,

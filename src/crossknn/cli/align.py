@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 NAME = "align"
 AUTO = "auto"
+PSEUDO_QUERIES = 500
 
 
 def command(
@@ -51,8 +52,9 @@ def command(
         typer.Option(help="The first stage that picks a query's items; 'random' is one."),
     ] = None,
     count: Annotated[
-        int, typer.Option(help="How many train queries: of 'auto', or the first of the file.")
-    ] = 500,
+        int | None,
+        typer.Option(help="How many train queries: by default 500 of 'auto', all of a file."),
+    ] = None,
     marked: Annotated[
         bool, typer.Option("--marked", help="With 'auto': mark a mention in each query.")
     ] = False,
@@ -177,7 +179,7 @@ def show(found: Alignment) -> None:
 
 
 def _train_queries(
-    source: str, index: ItemIndex, count: int, marked: bool, seed: int
+    source: str, index: ItemIndex, count: int | None, marked: bool, seed: int
 ) -> Sequence[str]:
     from crossknn.align.pseudo import pseudo_queries
     from crossknn.data.items import Items
@@ -189,7 +191,7 @@ def _train_queries(
         return read_queries(Path(source), limit=count).texts
     items = index.items
     whole = Items(ids=items.ids, texts=items.texts, titles=items.titles, extra=items.extra)
-    return pseudo_queries(whole, count, marked=marked, seed=seed)
+    return pseudo_queries(whole, count or PSEUDO_QUERIES, marked=marked, seed=seed)
 
 
 def _summary(found: Alignment) -> dict[str, object]:

@@ -1,0 +1,56 @@
+"""The section of docs/results.md on aligned vectors, from align.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+GOALS = {"k=1@100": "k = 1, 100 calls", "k=100@500": "k = 100, 500 calls"}
+
+
+def section(found: dict[str, Any]) -> list[str]:
+    lines = [
+        "## What aligning buys",
+        "",
+        "Recall (%) of exact search with 95% intervals, against the cross-encoder calls paid once for the",
+        "vectors (AXN, figures 1, 9 and 10). `q x c`: c items for each of q train queries, nine tenths the",
+        "dual encoder's best, the rest random; `items x c`: c train queries for each item; `rows`: every item",
+        "for each train query. First stage: the dual encoder. Blend and ridge were chosen on dev queries, apart from",
+        "the train and test queries. Seconds are of fitting, on one of two busy cores. Made by `benchmarks/align.py`.",
+        "",
+    ]
+    for name, part in found.items():
+        about = part["about"]
+        lines += [
+            f"### {name}",
+            "",
+            f"{about['items']:,} items, {about['tests']} test queries, {about['dev']} dev queries, "
+            f"{about['pool']} train queries at most.",
+            "",
+            "| vectors | offline calls | seconds | "
+            + " | ".join(
+                f"{way}, {label}" for label in GOALS.values() for way in ("RNR", "blend", "ridge")
+            )
+            + " |",
+            "|---|---|---|" + "---|" * (3 * len(GOALS)),
+        ]
+        for row, values in part["rows"].items():
+            cells = [row, f"{values['calls']:,}", seconds(values)]
+            for goal in GOALS:
+                cells += [cell(values[goal], way) for way in ("rnr", "blend", "ridge")]
+            lines.append("| " + " | ".join(cells) + " |")
+        lines += ["", "ADACUR stands in the column of the blend, which it has none of.", ""]
+    return lines
+
+
+def cell(found: dict[str, Any], way: str) -> str:
+    if way == "blend" and "adacur" in found:
+        way = "adacur"
+    if way not in found:
+        return "-"
+    low, high = found[way]["ci"]
+    chosen = next((f" ({found[way][o]:g})" for o in ("blend", "ridge") if o in found[way]), "")
+    return f"{100 * found[way]['recall']:.1f} [{100 * low:.0f}, {100 * high:.0f}]{chosen}"
+
+
+def seconds(values: dict[str, Any]) -> str:
+    return f"{values['fit_seconds']:.1f}" if "fit_seconds" in values else "-"

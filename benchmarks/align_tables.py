@@ -24,7 +24,7 @@ def section(found: dict[str, Any]) -> list[str]:
             f"### {name}",
             "",
             f"{about['items']:,} items, {about['tests']} test queries, {about['dev']} dev queries, "
-            f"{about['pool']} train queries at most.",
+            f"{about['train']} train queries of the matrix.",
             "",
             "| vectors | offline calls | seconds | "
             + " | ".join(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from scorer_helpers import collect, grid
@@ -79,6 +81,16 @@ def test_scoring_has_no_dropout_and_no_gradients_and_leaves_the_mode(bert):
     model = cross_encoder(bert, head="cls").train()
     rows = model.encoding.pairs(grid(2, 2), QUERIES, ITEMS)
     assert not torch.equal(model.score_rows(rows), model.score_rows(rows))
+
+
+def test_threads_take_turns_and_get_the_scores_of_one(bert):
+    model, pairs = cross_encoder(bert).train(), grid(4, 5)
+    scorer = TorchCrossEncoder(model)
+    alone = collect(scorer, pairs, QUERIES, ITEMS)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: collect(scorer, pairs, QUERIES, ITEMS), range(24)))
+    assert all(np.array_equal(scores, alone) for scores in found)  # with dropout they differ
+    assert model.training
 
 
 def test_the_mode_comes_back_after_an_error(bert):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -25,7 +26,7 @@ class TorchCrossEncoder(EncodedCrossEncoder):
     """Scores with a [CLS]-CE or [EMB]-CE: a model, or the folder `save_pretrained` wrote.
 
     `device` is a GPU if there is one; `dtype` is "bfloat16" or "float32", by default float32 unless
-    the call stands in an autocast. On CPUs a model exported to ONNX is faster. One call at a time.
+    the call stands in an autocast. On CPUs a model exported to ONNX is faster. Threads take turns.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class TorchCrossEncoder(EncodedCrossEncoder):
     ) -> None:
         """Raises InputError if the folder holds no such model."""
         name, self.model = _open(CrossEncoderModel, model, device)
-        self._dtype = dtype
+        self._dtype, self._turn = dtype, threading.Lock()
         super().__init__(name, self.model.encoding, tokens_per_run or _tokens(self.model))
 
     @property
@@ -47,7 +48,7 @@ class TorchCrossEncoder(EncodedCrossEncoder):
         return f"cross-encoder:{weights_hash(self.model)}|{self._dtype or 'float32'}"
 
     def _logits(self, rows: Sequence[Row]) -> FloatArray:
-        with _quiet(self.model, self._dtype):
+        with self._turn, _quiet(self.model, self._dtype):
             found: FloatArray = self.model.score_rows(rows).float().cpu().numpy()
         return found
 
@@ -65,7 +66,7 @@ class TorchDualEncoder(EncodedDualEncoder):
     ) -> None:
         """Options as `TorchCrossEncoder`. Raises InputError if the folder holds no such model."""
         name, self.model = _open(DualEncoderModel, model, device)
-        self._dtype = dtype
+        self._dtype, self._turn = dtype, threading.Lock()
         super().__init__(name, self.model.encoding, tokens_per_run or _tokens(self.model))
 
     @property
@@ -79,7 +80,7 @@ class TorchDualEncoder(EncodedDualEncoder):
         return f"dual-encoder:{weights_hash(self.model)}|{self._dtype or 'float32'}"
 
     def _vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray:
-        with _quiet(self.model, self._dtype):
+        with self._turn, _quiet(self.model, self._dtype):
             found: FloatArray = self.model(list(rows), queries=queries).float().cpu().numpy()
         return found
 

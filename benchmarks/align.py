@@ -29,7 +29,7 @@ from crossknn.align.bank import ScoreBank
 from crossknn.align.collect import collect
 from crossknn.align.cur import cur
 from crossknn.align.factors import inner_products
-from crossknn.align.plan import per_item, per_query
+from crossknn.align.plan import Plan, per_item, per_query
 from crossknn.align.pseudo import pseudo_queries
 from crossknn.align.sparse import SparseScores
 from crossknn.data.labelled import read_labelled
@@ -205,21 +205,19 @@ class World:
                     name = f"items x {count} {pool.name}, {fit}".replace(" ,", ",")
                     yield name, partial(self.fitted, pool, None, count, fit)
 
-    def plan(self, pool: Pool, q: int | None, count: int) -> tuple[Pairs, Pairs]:
-        """Pairs of G, and those of them that are random: as `crossknn align` chooses them."""
+    def plan(self, pool: Pool, q: int | None, count: int) -> Plan:
+        """Pairs of G, as `crossknn align` chooses them."""
         n = len(self.items)
         if q is None:
-            pairs = per_item(n, len(pool), count, seed=SEED)
-            return pairs, pairs
+            return per_item(n, len(pool), count, seed=SEED)
         batch = Queries([str(i) for i in range(q)], {"de": pool.vectors[:q]})
         stage = VectorFirst(self.items, lambda part: part.vectors["de"])
-        random = count // 10
-        pairs = per_query(stage, batch, count, n=n, random=random, seed=SEED)
-        return pairs, pairs.take(np.flatnonzero(np.arange(len(pairs)) % count >= count - random))
+        return per_query(stage, batch, count, n=n, random=count // 10, seed=SEED)
 
     def fitted(self, pool: Pool, q: int | None, count: int, fit: str) -> dict[str, Any]:
         """Vectors fitted to G of q train queries (None: of items in turn)."""
-        pairs, chance = self.plan(pool, q, count)
+        plan = self.plan(pool, q, count)
+        pairs, chance = plan.pairs, plan.chance
         queries = pool.vectors[: q or len(pool)]
         texts = [str(i) for i in range(len(queries))]
         g = SparseScores.of(texts, len(self.items), pairs, pool.scores(pairs))

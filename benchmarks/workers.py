@@ -39,7 +39,9 @@ def main() -> None:
     queries = list(corpus.queries.values())[: -(-options.pairs // PER_QUERY)]
     items = [item.item_text for item in corpus.items]
     stage = RandomFirst(len(items), 0)
-    pairs = per_query(stage, Queries(queries), PER_QUERY, n=len(items)).take(slice(options.pairs))
+    pairs = per_query(stage, Queries(queries), PER_QUERY, n=len(items)).pairs.take(
+        slice(options.pairs)
+    )
 
     speeds: dict[tuple[int, int], list[float]] = {}
     for _ in range(options.repeats):  # interleaved, so that a busy minute hits all alike

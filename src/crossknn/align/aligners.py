@@ -9,15 +9,16 @@ R_anc (ANNCUR 2.2)      `cur`: its truncated SVD; takes all q * n scores
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from crossknn.align.factors import Fit, inner_products
 from crossknn.align.job import Job
 from crossknn.align.sparse import SparseScores
-from crossknn.errors import InputError
+from crossknn.errors import InputError, SpecError
 from crossknn.indexes.aligned import AlignedVectors
 from crossknn.indexes.base import Scale
 from crossknn.indexes.encoders import RememberedEncoder
@@ -52,9 +53,13 @@ class _Factorization(Aligner):
 
     held_out: float = 0.05
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out < 1:
+            raise SpecError(f"{self}: held_out is a share, from 0 to below 1")
+
     def align(self, job: Job) -> AlignedVectors:
-        scores = job.sparse()
         items, queries = job.vectors()
+        scores = job.sparse()
         with job.tell(f"fitting {self.name}", "") as progress:
             scale = job.scale(items, queries)
             fit = self.fit(scores, items, queries, scale, job.seed, progress)
@@ -84,6 +89,10 @@ class Als(_Factorization):
     name = "als"
     strength: float = 0.3
     sweeps: int = 6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _above_zero(self, "strength", "sweeps")
 
     def fit(
         self,
@@ -116,6 +125,10 @@ class MfTrns(_Factorization):
     name = "mf-trns"
     lr: float = 0.001
     epochs: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _above_zero(self, "lr", "epochs")
 
     def fit(
         self,
@@ -151,6 +164,10 @@ class MfInd(_Factorization):
     epochs: int = 20
     skip: bool = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _above_zero(self, "lr", "epochs")
+
     def fit(
         self,
         scores: SparseScores,
@@ -184,12 +201,19 @@ class Cur(Aligner):
     name = "cur"
     rank: int | None = None
 
+    def __post_init__(self) -> None:
+        _above_zero(self, "rank")
+
     def align(self, job: Job) -> AlignedVectors:
         from crossknn.align.cur import cur
 
+        most = min(len(job.queries), job.index.n)
+        if self.rank is not None and self.rank > most:
+            raise InputError(f"{self}: {most} is the highest rank that the scores can have")
         anchors = job.dense()
-        texts = job.index.anchor_queries
-        vectors = job.index.query_vectors(Queries(texts), job.base)
+        texts, base = job.index.anchor_queries, job.base
+        known = base in job.index.query_vector_names
+        vectors = job.index.query_vectors(Queries(texts), base) if known else None
         with job.tell("factorizing", ""):
             fit = cur(
                 anchors.scores,
@@ -215,23 +239,29 @@ class Distill(Aligner):
     top: int | None = None
     epochs: int | None = None
 
+    def __post_init__(self) -> None:
+        _above_zero(self, "top", "epochs")
+
     def align(self, job: Job) -> AlignedVectors:
         with needs_torch("distill"):
             from crossknn.align.distill import best_of_rows, distill, paper_settings, student
 
         if job.encoder_folder is None:
-            raise InputError("distill trains a dual encoder: say in which folder to keep it")
+            raise InputError(
+                "distill trains a dual encoder: say in which folder to keep it (--encoder-out)"
+            )
         start = job.student()
         student(start)  # refuses what cannot be trained, before anything is paid
-        texts: Sequence[str] = job.queries
+        listed = self.top or job.per
         if self.loss == "match":
             scores = job.sparse()
             pairs = len(scores)
         else:
-            rows, texts = job.dense().scores, job.index.anchor_queries
-            scores = best_of_rows(texts, rows, self.top or job.per, job.scorer.fingerprint)
+            rows = job.dense().scores
+            texts = job.index.anchor_queries
+            scores = best_of_rows(texts, rows, listed, job.scorer.fingerprint)
             pairs = rows.size
-        settings = paper_settings(self.top or job.per)
+        settings = replace(paper_settings(listed), seed=job.seed)
         if self.epochs is not None:
             settings = replace(settings, epochs=self.epochs)
         with job.tell("distilling", "steps") as progress:
@@ -243,20 +273,18 @@ class Distill(Aligner):
                 losses=("match", "pair") if self.loss == "both" else (self.loss,),
                 top=self.top,
                 calls=pairs,
-                settings=replace(settings, seed=job.seed),
+                settings=settings,
                 progress=progress,
             )
         encoder = DualEncoder(made.folder)
         with job.tell("encoding", "items") as progress:
             items = encoder.encode_items(job.index.items.texts, progress)
         queries = encoder.encode_queries(scores.queries)
-        scale = job.scale(items, queries) if self.loss == "match" else None
-        inner = inner_products(queries, items, scores.query, scores.item)
         return AlignedVectors(
             values=items,
             method=str(self),
             encoder=RememberedEncoder.of(made.folder),
-            scale=scale or Scale.match(scores.score, inner),
+            scale=job.scale(items, queries) or _scale_of_all(scores, items, queries),
             fingerprint=job.scorer.fingerprint,
             cost=job.cost(made.queries, pairs, made.seconds),
             details={"loss": made.loss, **made.measures},
@@ -276,13 +304,42 @@ def _fitted(
         scale=fit.scale,
         fingerprint=fingerprint,
         cost=job.cost(queries, pairs, fit.seconds),
-        details={
-            "held_out": fit.held_out,
-            "initial": fit.initial,
-            "untouched": fit.untouched,
-            **fit.details,
-        },
+        details=_for_json(
+            {
+                "held_out": fit.held_out,
+                "initial": fit.initial,
+                "untouched": fit.untouched,
+                **fit.details,
+            }
+        ),
     )
+
+
+def _scale_of_all(scores: SparseScores, items: FloatArray, queries: FloatArray) -> Scale:
+    """The scale by all scored pairs, where there are no random ones."""
+    inner = inner_products(queries, items, scores.query, scores.item)
+    return Scale.match(scores.score, inner)
+
+
+def _for_json(details: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys as texts, and None for what was not measured (NaN)."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(key): plain(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(inner) for inner in value]
+        return None if isinstance(value, float) and math.isnan(value) else value
+
+    found: dict[str, Any] = plain(details)
+    return found
+
+
+def _above_zero(aligner: Aligner, *options: str) -> None:
+    for option in options:
+        value = getattr(aligner, option)
+        if value is not None and not value > 0:
+            raise SpecError(f"{aligner}: {option} must be above 0")
 
 
 ALIGNERS: dict[str, type[Aligner]] = {

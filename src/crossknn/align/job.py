@@ -10,14 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-
 from crossknn.align.bank import ScoreBank
 from crossknn.align.collect import CollectReport, collect
 from crossknn.align.factors import inner_products
-from crossknn.align.plan import per_item, per_query
+from crossknn.align.plan import Plan, per_item, per_query
 from crossknn.align.sparse import SparseScores
 from crossknn.errors import InputError
+from crossknn.first.chance import RandomFirst
 from crossknn.indexes.aligned import IndexingCost
 from crossknn.indexes.base import Anchors, Scale
 from crossknn.indexes.item_index import ItemIndex
@@ -31,6 +30,9 @@ Tell: TypeAlias = Callable[[str, str], AbstractContextManager[Progress | None]]
 """Opens the progress of a stage: (what is done, in which unit)."""
 
 Strategy: TypeAlias = Literal["q", "i"]
+
+PER = {"q": 100, "i": 5}
+"""Items per train query, and train queries per item, by default."""
 
 _ENOUGH = 30
 """So many random pairs make a scale."""
@@ -65,8 +67,8 @@ class Job:
     """What a way to align asks for; scores are paid for when they are asked for.
 
     `base` names the vectors to start from. `strategy` "q" scores `per` items of `first` for each
-    train query, "i" `per` queries for each item (AXN 2.1, B.4). Distillation begins with the
-    model `start` (by default the index's dual encoder) and leaves it in `encoder_folder`.
+    train query, "i" `per` queries for each item (AXN 2.1, B.4). Distillation begins with the model
+    `start` (by default the index's dual encoder) and leaves it in `encoder_folder`.
     """
 
     index: ItemIndex
@@ -114,19 +116,19 @@ class Job:
             folder=None if folder is None else folder / BANK,
             rescore=self.spending.rescore,
         )
-        pairs, chance = self._plan()
+        plan = self._plan()
         with self.tell("scoring train queries", "pairs") as progress:
-            report = self._collect(bank, pairs, progress)
+            report = self._collect(bank, plan.pairs, progress)
         self.calls, self.reused = report.calls, report.reused
         self.scoring_seconds, self.stopped_by = report.seconds, report.stopped_by
         scores = bank.scores(self.queries)
         if not len(scores):
             raise InputError("no pair has been scored yet: allow more calls or more time")
-        self._by_chance = bank.scores(self.queries, chance)
+        self._by_chance = bank.scores(self.queries, plan.chance)
         return scores
 
     def scale(self, items: FloatArray, queries: FloatArray) -> Scale | None:
-        """Brings scores to the scale of the vectors' inner products (AXN A.2), after `sparse`.
+        """Brings scores to the scale of the vectors' inner products (AXN A.2), once there are any.
 
         From random pairs: among a first stage's best items its own scores hardly vary, and a scale
         from those alone is far from that of all items. None where there are too few.
@@ -156,6 +158,10 @@ class Job:
             raise InputError(
                 f"no train query has the scores of all {self.index.n} items yet: allow more calls"
             )
+        n, texts = self.index.n, self.index.anchor_queries
+        chance = per_query(RandomFirst(n, self.seed), Queries(texts), _ENOUGH, n=n).pairs
+        known = anchors.scores[chance.query, chance.item]
+        self._by_chance = SparseScores.of(texts, n, chance, known)
         return anchors
 
     def student(self) -> str | Path:
@@ -178,20 +184,22 @@ class Job:
             fitting_seconds=round(fitting_seconds, 3),
         )
 
-    def _plan(self) -> tuple[Pairs, Pairs]:
-        """The pairs to score, and those of them that chance alone has chosen."""
-        n, count = self.index.n, min(self.per, self.index.n)
+    def _plan(self) -> Plan:
+        n = self.index.n
         if self.strategy == "i":
-            pairs = per_item(n, len(self.queries), self.per, seed=self.seed)
-            return pairs, pairs
-        random = count // 10
+            return per_item(n, len(self.queries), self.per, seed=self.seed)
+        count = min(self.per, n)
         stage = first_stage(self.index, self.first or Spec(self.base), self.seed)
         with self.tell("choosing pairs", "queries") as progress:
-            pairs = per_query(
-                stage, self.batch, count, n=n, random=random, seed=self.seed, progress=progress
+            return per_query(
+                stage,
+                self.batch,
+                count,
+                n=n,
+                random=count // 10,
+                seed=self.seed,
+                progress=progress,
             )
-        place = np.arange(len(pairs)) % count
-        return pairs, pairs.take(np.flatnonzero(place >= count - random))
 
     def _collect(self, bank: ScoreBank, pairs: Pairs, progress: Progress | None) -> CollectReport:
         spending, texts = self.spending, self.index.items.texts

@@ -5,6 +5,8 @@ Axes: q train queries, n items, p pairs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from crossknn.errors import InputError
@@ -13,6 +15,15 @@ from crossknn.types import NO_ITEM, IntArray, Pairs, Progress, Queries
 
 _QUERIES_AT_ONCE = 256
 _SCORES_AT_ONCE = 1 << 26
+_DRAWN_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The pairs (p,) of G, and those of them that chance alone has chosen: a fair sample of all."""
+
+    pairs: Pairs
+    chance: Pairs
 
 
 def per_query(
@@ -24,11 +35,12 @@ def per_query(
     random: int = 0,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Pairs:
+) -> Plan:
     """Q -> *: the best items of a first stage for each train query, `count` in all (AXN 2.1: k_d).
 
-    Whole queries follow each other in random order, the items of each best first. The last `random`
-    are random other ones, and more are where the stage finds fewer: every query has min(count, n).
+    Whole queries follow each other in random order: `random` items drawn from all n, then the best
+    of the others. Where the stage finds fewer, more random ones follow, so that every query has
+    min(count, n). What a smaller `count` or `random` draws is among what a larger one does.
 
     Raises InputError if there are no queries, or `count` is below 1.
     """
@@ -36,22 +48,25 @@ def per_query(
     rng, count, random = np.random.default_rng(seed), min(count, n), min(random, count, n)
     order = rng.permutation(len(queries))
     at_once = max(1, min(_QUERIES_AT_ONCE, _SCORES_AT_ONCE // n))
-    items = np.full((len(order), count), NO_ITEM, dtype=np.int64)
+    items = np.empty((len(order), count), dtype=np.int64)
     for start in range(0, len(order), at_once):
         chosen = order[start : start + at_once]
         vectors = {name: known[chosen] for name, known in queries.vectors.items()}
         batch = Queries([queries.texts[q] for q in chosen], vectors)
-        top = stage.top(batch, count - random).items
-        rows = items[start : start + len(chosen)]
-        rows[:, : top.shape[1]] = top
-        for row in np.flatnonzero((rows == NO_ITEM).any(axis=1)):
-            rows[row] = _filled(rows[row], n, batch.generator(int(row), seed))
+        top = stage.top(batch, count).items
+        for row, best in enumerate(top):
+            drawn = _Drawn(batch.generator(row, seed), n)
+            first = drawn.take(random)
+            near = best[(best != NO_ITEM) & ~np.isin(best, first)][: count - random]
+            rest = drawn.beside(np.concatenate([first, near]), count)
+            items[start + row] = np.concatenate([first, near, rest])
         if progress:
             progress(start + len(chosen), len(order))
-    return Pairs(np.repeat(order, count), items.ravel())
+    pairs = Pairs(np.repeat(order, count), items.ravel())
+    return Plan(pairs, pairs.take(np.flatnonzero(np.arange(len(pairs)) % count < random)))
 
 
-def per_item(n: int, q: int, count: int, *, seed: int = 0) -> Pairs:
+def per_item(n: int, q: int, count: int, *, seed: int = 0) -> Plan:
     """I -> *: `count` different random queries, of a pool of q, for each item (AXN B.4).
 
     In rounds: every item, in random order, has one query before any has two.
@@ -71,18 +86,35 @@ def per_item(n: int, q: int, count: int, *, seed: int = 0) -> Pairs:
         order = rng.permutation(n)
         rounds.append(Pairs(query[order], order))
         drawn = np.sort(np.column_stack([drawn, query]), axis=1)
-    return Pairs(
+    pairs = Pairs(
         np.concatenate([pairs.query for pairs in rounds]),
         np.concatenate([pairs.item for pairs in rounds]),
     )
+    return Plan(pairs, pairs)
 
 
-def _filled(row: IntArray, n: int, rng: np.random.Generator) -> IntArray:
-    """A short row of items (count,) with random others in the place of `NO_ITEM`."""
-    found = row[row != NO_ITEM]
-    drawn = rng.choice(n, size=len(row), replace=False)
-    others = drawn[~np.isin(drawn, found)]
-    return np.concatenate([found, others[: len(row) - len(found)]])
+class _Drawn:
+    """Different items of n in random order, drawn as far as they are needed."""
+
+    def __init__(self, rng: np.random.Generator, n: int) -> None:
+        self._rng, self._n = rng, n
+        self._items: IntArray = np.empty(0, dtype=np.int64)
+
+    def take(self, count: int) -> IntArray:
+        """The first `count` (at most n): those of any smaller count come first."""
+        while len(self._items) < count:
+            more = self._rng.integers(self._n, size=max(_DRAWN_AT_ONCE, len(self._items)))
+            both = np.concatenate([self._items, more])
+            self._items = both[np.sort(np.unique(both, return_index=True)[1])]
+        return self._items[:count]
+
+    def beside(self, known: IntArray, count: int) -> IntArray:
+        """Those that `known` lacks, until there are `count` with it."""
+        if len(known) >= count:
+            return self._items[:0]
+        drawn = self.take(count)
+        others: IntArray = drawn[~np.isin(drawn, known)]
+        return others[: count - len(known)]
 
 
 def _check(count: int, q: int, what: str) -> None:

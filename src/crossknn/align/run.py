@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from crossknn.align.aligners import DEFAULT, Aligner, aligner
-from crossknn.align.job import Job, Spending, Strategy, Tell, silent
+from crossknn.align.job import PER, Job, Spending, Strategy, Tell, silent
 from crossknn.errors import InputError
 from crossknn.indexes.aligned import AlignedVectors
 from crossknn.indexes.item_index import ItemIndex
@@ -42,7 +42,7 @@ def align(
     name: str | None = None,
     vectors: str = "auto",
     strategy: Strategy = "q",
-    per: int = 100,
+    per: int | None = None,
     first: str | Spec | None = None,
     spending: Spending | None = None,
     start: str | Path | None = None,
@@ -54,8 +54,9 @@ def align(
 
     `queries` are train queries; `method` a spec of `aligners`, whose name is the default `name`.
     `scorer` is a cross-encoder or its name (Ray needs a name). `vectors` are those to start from.
-    With the `strategy` "q" the `per` best items of the first stage `first` (by default of these
-    vectors) are scored for each query, with "i" `per` random queries for each item. Scores are
+    With the `strategy` "q" `per` items (100) are scored for each query, a tenth of them random, the
+    others the best of the first stage `first` (by default of these vectors); with "i" `per` random
+    queries (5) for each item. Scores are
     kept in the index's folder as they come: whatever stops a run, the next one goes on there, and
     pays no pair twice. Vectors of that name that are there are replaced.
 
@@ -65,6 +66,12 @@ def align(
     chosen = aligner(method)
     name = name or chosen.name.replace("-", "_")
     index.check_free(name)
+    if strategy not in ("q", "i"):
+        raise InputError(f"strategy is {strategy!r}; it must be 'q' or 'i'")
+    if chosen.name != "distill" and (start is not None or encoder_folder is not None):
+        raise InputError(
+            f"{chosen.name} trains no dual encoder: a start or a folder is for distill"
+        )
     scorer_name = scorer if isinstance(scorer, str | Path) else None
     job = Job(
         index=index,
@@ -72,7 +79,7 @@ def align(
         queries=_texts(queries),
         base=_base(index, vectors),
         strategy=strategy,
-        per=per,
+        per=PER[strategy] if per is None else per,
         first=parse(first) if isinstance(first, str) else first,
         spending=spending or Spending(),
         scorer_name=scorer_name,
@@ -116,10 +123,13 @@ def _notes(job: Job, made: AlignedVectors) -> list[str]:
     found = []
     used, given = made.cost.queries, len(job.queries)
     if used < given:
-        found.append(f"{given - used} of {given} train queries have no score yet and are left out")
+        found.append(
+            f"{given - used} of {given} train queries have too few scores to learn from yet"
+        )
     if untouched := made.details.get("untouched"):
         found.append(
-            f"{untouched} of {job.index.n} items have no score: they keep the vectors they had"
+            f"{untouched} of {job.index.n} items have no score to learn from: they keep the "
+            "vectors they had"
         )
     d = made.values.shape[1]
     if made.map.kind == "same" and used < d and made.base is not None:

@@ -46,7 +46,9 @@ def command(
         Literal["q", "i"],
         typer.Option(help="q: items for each train query. i: train queries for each item."),
     ] = "q",
-    per: Annotated[int, typer.Option(help="How many of them.")] = 100,
+    per: Annotated[
+        int | None, typer.Option(help="How many of them: 100 items, or 5 queries, by default.")
+    ] = None,
     first: Annotated[
         str | None,
         typer.Option(help="The first stage that picks a query's items; 'random' is one."),
@@ -153,7 +155,7 @@ def show(found: Alignment) -> None:
         soft_wrap=True,
         highlight=False,
     )
-    if "initial" in details and details["initial"] == details["initial"]:
+    if details.get("initial") is not None:
         out.print(
             f"error on scores held out: {details['initial']:.4f} before, {details['held_out']:.4f} "
             "after",

@@ -312,13 +312,21 @@ def test_another_cross_encoder_is_refused_or_replaces(tmp_path):
         open_bank(tmp_path)
 
 
-def test_scores_of_other_items_are_discarded(tmp_path, caplog):
+def test_scores_of_other_items_are_never_dropped_unasked(tmp_path):
     pay(open_bank(tmp_path), TellingScorer(), PAIRS, max_calls=300)
-    with caplog.at_level("INFO"):
-        bank = open_bank(tmp_path, items=[*ITEMS[:-1], "another"])
+    other = [*ITEMS[:-1], "another"]
+    with pytest.raises(InputError, match=r"are of other items.*--rescore"):
+        open_bank(tmp_path, items=other)
+    assert len(open_bank(tmp_path)) == 300
+    bank = open_bank(tmp_path, items=other, rescore=True)
     assert len(bank) == 0
-    assert "they are of other items" in caplog.text
     assert pay(bank, TellingScorer(), PAIRS).complete
+
+
+def test_scores_are_not_discarded_under_a_running_collection(tmp_path):
+    bank = open_bank(tmp_path)
+    with bank.exclusive(), pytest.raises(InputError, match="another process is adding scores"):
+        open_bank(tmp_path, "other", rescore=True)
 
 
 FULL = """

@@ -48,8 +48,8 @@ class ScoreBank:
     ) -> ScoreBank:
         """What `folder` has of n items with the digest `items`; without a folder, an empty bank.
 
-        Scores of other items are discarded; those of another cross-encoder, or of one that cannot
-        be told, are refused with InputError unless `rescore` discards them.
+        Scores of other items, of another cross-encoder, or of one that cannot be told, are refused
+        with InputError unless `rescore` discards them.
         """
         if folder is not None:
             open_folder(folder, items, n, fingerprint, rescore)
@@ -127,8 +127,9 @@ class ScoreBank:
             try:
                 yield
             finally:
-                for shard in self._shards:
-                    shard.sync()
+                with writing(self.folder):
+                    for shard in self._shards:
+                        shard.sync()
 
     def _load(self) -> None:
         """Read what there is."""

@@ -55,8 +55,8 @@ def collect(
     They are paid in order, block by block; the bank keeps each block that ends, whatever comes
     after. A pair's block depends on the plan and on what was paid before it began, so the scores
     are the same bit for bit however often the collection is stopped, and with any `workers`
-    (threads that share the scorer, which must bear it, as a torch model does not; an ONNX model
-    should be opened with the cores that `threads_each` gives). Only where `max_calls`, which is
+    (threads that share the scorer, which must bear it; an ONNX model should be opened with the
+    cores that `threads_each` gives). Only where `max_calls`, which is
     exact, cuts a block in two may their last bits differ.
 
     After `deadline` seconds no block is begun. Pairs the scorer leaves out are unpaid, and asked

@@ -57,12 +57,6 @@ class SparseScores:
         """Query r has the entries `by_query[r]:by_query[r + 1]`: (q + 1,)."""
         return np.searchsorted(self.query, np.arange(len(self.queries) + 1)).astype(np.int64)
 
-    @cached_property
-    def by_item(self) -> tuple[IntArray, IntArray]:
-        """(entries (e,) in the order of their items, starts (n + 1,) of each item in them)."""
-        order = np.argsort(self.item, kind="stable")
-        return order, np.searchsorted(self.item[order], np.arange(self.n + 1)).astype(np.int64)
-
     @property
     def scored_queries(self) -> IntArray:
         """Queries that have a score, in order."""

@@ -23,12 +23,15 @@ _FILES = ("shard-*.bin*", "block-*.f32*", QUERIES)
 def open_folder(folder: Path, items: str, n: int, fingerprint: str | None, rescore: bool) -> None:
     """Make `folder` one of scores of these items and this cross-encoder, empty if it was not.
 
-    Raises InputError for scores of another cross-encoder, unless `rescore` discards them.
+    Raises InputError for scores of another cross-encoder or of other items, unless `rescore`
+    discards them, and if another process is adding scores to those.
     """
     meta = {"format": FORMAT, "items": items, "n": n, "fingerprint": fingerprint}
     with writing(folder):
         if not _fits(folder, meta, rescore):
-            _start(folder, meta)
+            folder.mkdir(parents=True, exist_ok=True)
+            with alone(folder):
+                _start(folder, meta)
 
 
 def _fits(folder: Path, meta: dict[str, Any], rescore: bool) -> bool:
@@ -45,16 +48,18 @@ def _fits(folder: Path, meta: dict[str, Any], rescore: bool) -> bool:
         raise InputError(
             f"the scores in {folder} have the format {version}; upgrade crossknn, or remove them"
         )
-    if items != (meta["items"], meta["n"]):
-        logger.info("discarding the scores in %s: they are of other items", folder)
-        return False
-    new = meta["fingerprint"]
-    if fingerprint is not None and fingerprint == new:
+    new, same_items = meta["fingerprint"], items == (meta["items"], meta["n"])
+    if same_items and fingerprint is not None and fingerprint == new:
         return True
     if rescore:
-        logger.info("discarding the scores in %s: they are of %s, not %s", folder, fingerprint, new)
+        logger.info("discarding the scores in %s", folder)
         return False
     discard = "discard them with rescore=True (--rescore)"
+    if not same_items:
+        raise InputError(
+            f"the scores in {folder} are of other items, or of these in another order: build the "
+            f"index of those again, or {discard}"
+        )
     if fingerprint is None or new is None:
         raise InputError(
             f"the scores in {folder} are of {_called(fingerprint)}, and cannot be told from those "
@@ -69,7 +74,6 @@ def _called(fingerprint: str | None) -> str:
 
 def _start(folder: Path, meta: dict[str, Any]) -> None:
     """An empty bank; whatever another one left is removed."""
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / _META).unlink(missing_ok=True)
     for pattern in _FILES:
         for path in folder.glob(pattern):

@@ -54,3 +54,37 @@ def cell(found: dict[str, Any], way: str) -> str:
 
 def seconds(values: dict[str, Any]) -> str:
     return f"{values['fit_seconds']:.1f}" if "fit_seconds" in values else "-"
+
+
+def workers_section(found: dict[str, Any]) -> list[str]:
+    lines = [
+        "## Scoring workers",
+        "",
+        f"`crossknn align` with the {found['model']} cross-encoder, {found['pairs']:,} pairs, {found['cores']} cores; medians",
+        "of interleaved repeats. Asked: two workers on two cores keep 90% of a single one's pairs per second",
+        "each. Made by `benchmarks/workers.py`.",
+        "",
+        "| workers | threads each | pairs a second | times one worker | kept by each |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['workers']} | {row['threads']} | {row['pairs_per_second']:.0f} | "
+        f"{row['times_one']:.2f} | {100 * row['times_one'] / (row['workers'] * row['threads']):.0f}% |"
+        for row in found["rows"]
+    ]
+    return [*lines, ""]
+
+
+def als_section(found: dict[str, Any]) -> list[str]:
+    entries = found["queries"] * found["per_query"]
+    return [
+        "## Alternating least squares",
+        "",
+        f"{found['queries']:,} queries, {found['items']:,} items, {entries:,} scores, d = {found['d']}, "
+        f"{found['sweeps']} sweeps, {found['cores']} cores:",
+        f"{found['seconds']:.1f} s (asked: 60), {found['seconds_of_one_core']:.1f} s of one core; memory "
+        f"{found['memory_with_input_over_vectors']:.2f} times the vectors, they and the",
+        f"scores included (asked: 4). Error on scores held out {found['error_before']:.4f} before, "
+        f"{found['error_after']:.4f} after. Made by `benchmarks/als.py`.",
+        "",
+    ]

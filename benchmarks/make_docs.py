@@ -259,7 +259,12 @@ def main() -> None:
         ("wordnet_models", wordnet_tables.section),
         ("align", align_tables.section),
     ]
-    speed = [("overhead", overhead_section), ("scorer_speed", speed_section)]
+    speed = [
+        ("overhead", overhead_section),
+        ("scorer_speed", speed_section),
+        ("workers", align_tables.workers_section),
+        ("als", align_tables.als_section),
+    ]
     (ROOT / "docs" / "results.md").write_text(page("Results", intro, results))
     (ROOT / "docs" / "performance.md").write_text(page("Performance", intro, speed))
     if (found := load("replay")) is not None:

@@ -23,8 +23,9 @@ def section(found: dict[str, Any]) -> list[str]:
         "Zero-shot linking of marked words to their senses; train, dev and test domains share no item.",
         "A dual encoder (120 steps of 64 mentions) mines the negatives; all cross-encoders have six",
         "layers of 384 dimensions and start from it, with 7 of the 16 nearest wrong senses per mention and",
-        "10 mentions a step, without dropout, on CPUs in bfloat16. Made by `benchmarks/train_wordnet.py` and `benchmarks/evaluate_wordnet.py`;",
-        "95% bootstrap intervals over queries.",
+        "10 mentions a step, without dropout, on CPUs in bfloat16 (minutes are of one core, shared with other",
+        "work). Made by `benchmarks/train_wordnet.py` and `benchmarks/evaluate_wordnet.py`; 95% bootstrap",
+        "intervals over queries.",
         "",
         *training(found["training"]),
         *accuracy(found),
@@ -81,6 +82,8 @@ def accuracy(found: dict[str, Any]) -> list[str]:
 
 
 def matrices(found: dict[str, Any]) -> list[str]:
+    if not found:
+        return []
     lines = [
         "### Score matrices of noun.act (ANNCUR, table 3b)",
         "",

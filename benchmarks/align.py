@@ -2,13 +2,13 @@
 (AXN figures 1, 9, 10), on stored score matrices.
 
     python benchmarks/align.py wordnet-act.npz scifact.npz
-    python benchmarks/align.py wordnet-act.npz --domain noun.act --data wordnet --encoder MiniLM \
-        --scorer CE --work WORK      # more train queries, and pseudo-queries, scored by the CE
+    python benchmarks/align.py wordnet-act.npz --pools more,pseudo --data wordnet \
+        --domain noun.act --encoder MiniLM --scorer CE --work WORK    # scored by the cross-encoder
+    python benchmarks/align.py wordnet-act.npz --distill 25,100 --data wordnet ...
 
-Of a matrix's anchor queries the last 60 (or a fifth) are dev queries, on which blend and ridge are
-chosen; train queries come from the others, or from the data's other mentions. Offline calls are
-what G, or the anchors' rows, cost or would have cost. Resumable: rows that are in the file are not
-made again, and no pair is scored twice.
+Of a matrix's anchor queries the last 40 (or a fifth) are dev queries, on which blend and ridge are
+chosen; the others are train queries. Offline calls are what G, or the anchors' rows, cost or would
+have cost. Resumable: rows that are in the file are not made again, and no pair is scored twice.
 """
 
 from __future__ import annotations
@@ -23,207 +23,147 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from align_world import FITTED, GOALS, SEED, Pool, StoredPool, Texts, World, pools
 
 from crossknn.align.aligners import aligner
-from crossknn.align.bank import ScoreBank
-from crossknn.align.collect import collect
 from crossknn.align.cur import cur
-from crossknn.align.factors import inner_products
+from crossknn.align.factors import Targets, inner_products
 from crossknn.align.plan import Plan, per_item, per_query
-from crossknn.align.pseudo import pseudo_queries
 from crossknn.align.sparse import SparseScores
-from crossknn.data.labelled import read_labelled
 from crossknn.data.marks import unmarked
-from crossknn.evaluation.replay import replay
 from crossknn.first.vectors import VectorFirst
 from crossknn.indexes.base import Scale
-from crossknn.indexes.storage import digest
-from crossknn.indexes.stored import StoredMatrix
-from crossknn.methods import methods
-from crossknn.scorers import CrossEncoder, DualEncoder
-from crossknn.types import FloatArray, Pairs, Queries
+from crossknn.indexes.stored import StoredMatrix, StoredVectors
+from crossknn.scorers import DualEncoder
+from crossknn.types import Queries
 
 ROUNDS = 10
-BLENDS, RIDGES = (0.0, 0.2, 0.5, 0.8), (0.1, 0.3, 1.0)
-GOALS = ((100, 1), (500, 100))  # (calls, k), as in the paper
-FITS = ("als", "mf-trns", "mf-ind", "mf-ind(skip=false)")
-SEED = 0
+BLENDS, RIDGES = (0.2, 0.5, 0.8), (0.1, 0.3, 1.0)
+FITS = ("als", "als(bias=0)", "mf-trns", "mf-ind", "mf-ind(skip=false)")
+RANDOM_START = "mf-trns from random"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("matrices", type=Path, nargs="+")
+    parser.add_argument("--pools", default="own", help="own, more, pseudo: of train queries")
     parser.add_argument("--train", default="100,500,2000", help="train queries, as far as there")
-    parser.add_argument("--per-query", default="25,100,1000")
+    parser.add_argument("--per-query", default="25,100,500,1000")
     parser.add_argument("--per-item", default="2,5,10")
     parser.add_argument("--fits", default=";".join(FITS))
-    parser.add_argument("--domain", help="of the ZESHEL folder --data: the matrix's texts")
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--encoder", help="the matrix's dual encoder")
-    parser.add_argument("--scorer", help="the matrix's cross-encoder")
-    parser.add_argument("--work", type=Path, help="where scores are kept")
+    parser.add_argument("--distill", default="", help="items a query that dual encoders learn from")
+    parser.add_argument("--epochs", type=int, default=4, help="of distillation")
+    parser.add_argument("--data", type=Path, help="the data set that the matrix is of")
+    parser.add_argument("--domain", help="of a ZESHEL folder")
+    parser.add_argument("--encoder", default="bundled", help="the matrix's dual encoder")
+    parser.add_argument("--scorer", default="bundled", help="the matrix's cross-encoder")
+    parser.add_argument("--max-length", type=int)
+    parser.add_argument("--bfloat16", action="store_true")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--work", type=Path, help="where scores and models are kept")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/align.json")
     options = parser.parse_args()
+    if options.data is not None and len(options.matrices) > 1:
+        parser.error("--data is of one matrix: give one")
     found: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
     for path in options.matrices:
-        world = World(StoredMatrix.load(path))
-        pools = [world.own()] if options.domain is None else scored_pools(world, options)
-        part = found.setdefault(path.stem, {"about": world.about(), "rows": {}})
-        for name, make in world.wanted(pools, options):
+        rows = Rows(World(StoredMatrix.load(path)), options)
+        part = found.setdefault(path.stem, {"rows": {}})
+        part["about"] = rows.world.about()
+        for name, make in rows.wanted():
             if name in part["rows"]:
                 continue
             began = time.perf_counter()
             part["rows"][name] = make()
-            options.out.write_text(json.dumps(found, indent=1) + "\n")
+            options.out.write_text(as_text(found))
             print(f"{path.stem} {name}: {time.perf_counter() - began:.0f} s", flush=True)
 
 
-class Pool:
-    """Train queries: their vectors (q, d), and exact scores of pairs of them and items."""
-
-    def __init__(self, name: str, vectors: FloatArray) -> None:
-        self.name, self.vectors = name, vectors
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    def scores(self, pairs: Pairs) -> FloatArray:
-        raise NotImplementedError
+def as_text(found: dict[str, Any]) -> str:
+    """JSON with a line for each row."""
+    parts = []
+    for name, part in found.items():
+        lines = [f"{json.dumps(row)}: {json.dumps(values)}" for row, values in part["rows"].items()]
+        about = json.dumps(part["about"])
+        parts.append(f'{json.dumps(name)}: {{"about": {about}, "rows": {{\n' + ",\n".join(lines))
+    return "{" + "\n}},\n".join(parts) + "\n}}}\n"
 
 
-class StoredPool(Pool):
-    """The first rows of a matrix."""
+class Rows:
+    """The rows of a matrix's table: each says what its vectors cost, and what searches find."""
 
-    def __init__(self, matrix: StoredMatrix, vectors: FloatArray) -> None:
-        super().__init__("", vectors)
-        self.matrix = matrix
+    def __init__(self, world: World, options: argparse.Namespace) -> None:
+        self.world, self.options = world, options
+        self.texts = None if options.data is None else Texts(world, options)
 
-    def scores(self, pairs: Pairs) -> FloatArray:
-        return self.matrix.scores[pairs.query, pairs.item]
-
-
-class ScoredPool(Pool):
-    """Texts that the cross-encoder scores, once."""
-
-    def __init__(
-        self,
-        name: str,
-        texts: list[str],
-        vectors: FloatArray,
-        items: list[str],
-        options: argparse.Namespace,
-    ) -> None:
-        super().__init__(name, vectors)
-        self.texts, self.items = texts, items
-        self.scorer = CrossEncoder(options.scorer, threads=1)
-        folder = options.work / f"pairs-{options.domain}"
-        self.bank = ScoreBank.open(
-            len(items), items=digest(items), fingerprint=self.scorer.fingerprint, folder=folder
-        )
-
-    def scores(self, pairs: Pairs) -> FloatArray:
-        collect(self.bank, self.scorer, self.texts, self.items, pairs)
-        found = self.bank.scores(self.texts, pairs)
-        place = np.lexsort((pairs.item, pairs.query))
-        values = np.empty(len(pairs), np.float32)
-        values[place] = found.score
-        return values
-
-
-def scored_pools(world: World, options: argparse.Namespace) -> list[Pool]:
-    """The domain's mentions that are neither dev nor test queries; and pseudo-queries."""
-    (corpus,) = read_labelled(options.data, domains=[options.domain])
-    ids = world.matrix.query_ids
-    kept_out = {ids[q] for q in (*world.dev, *world.tests)}
-    others = [q for q, i in enumerate(corpus.queries.ids) if i not in kept_out]
-    others = list(np.random.default_rng(SEED).permutation(others))
-    real = [corpus.queries.texts[q] for q in others]
-    made = pseudo_queries(corpus.items, len(real), marked=True, seed=SEED)
-    encoder = DualEncoder(options.encoder)
-    pools: list[Pool] = []
-    for name, texts in (("more", real), ("pseudo", made)):
-        vectors = encoder.encode_queries([unmarked(text) for text in texts])
-        items = list(corpus.items.texts)
-        pools.append(ScoredPool(name, texts, vectors, items, options))
-    return pools
-
-
-class World:
-    """A matrix apart in train, dev and test queries."""
-
-    def __init__(self, matrix: StoredMatrix) -> None:
-        self.matrix = matrix
-        anchors = matrix.n_anchors
-        self.dev = np.arange(anchors - min(60, anchors // 5), anchors)
-        self.tests = np.arange(anchors, len(matrix.scores))
-        self.train = anchors - len(self.dev)
-        if matrix.item_vectors is None or matrix.query_vectors is None:
-            raise SystemExit("the matrix has no item_vectors and query_vectors to start from")
-        self.items, self.queries = matrix.item_vectors, matrix.query_vectors
-
-    def about(self) -> dict[str, int]:
-        return {
-            "items": len(self.items),
-            "train": self.train,
-            "dev": len(self.dev),
-            "tests": len(self.tests),
-        }
-
-    def own(self) -> Pool:
-        return StoredPool(self.matrix, self.queries[: self.train])
-
-    def part(self, train: int, rows: np.ndarray) -> StoredMatrix:
-        """The first `train` rows as anchors, and `rows` as tests."""
-        chosen = np.concatenate([np.arange(train), rows])
-        return replace(
-            self.matrix,
-            scores=self.matrix.scores[chosen],
-            n_anchors=train,
-            query_vectors=self.queries[chosen],
-            firsts={name: scores[chosen] for name, scores in self.matrix.firsts.items()},
-            query_ids=tuple(self.matrix.query_ids[q] for q in chosen),
-            labels=None,
-        )
-
-    def wanted(self, pools: list[Pool], options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    def wanted(self) -> Iterator[tuple[str, Any]]:
         """(name of a row, what makes it)."""
-        given = [int(q) for q in options.train.split(",")]
-        fits = [fit.strip() for fit in options.fits.split(";")]
-        if options.domain is None:
-            yield "dual encoder", partial(self.searched, "de", {})
-            for q in sorted({min(q, self.train) for q in given}):
-                yield f"{q} rows, adacur", partial(self.adacur, q)
-                yield f"{q} rows, cur", partial(self.cur, q)
-        for pool in pools:
-            for q in sorted({min(q, len(pool)) for q in given}):
-                for count in (int(c) for c in options.per_query.split(",")):
+        world, options = self.world, self.options
+        given, listed, turns = (
+            [int(count) for count in text.split(",") if count]
+            for text in (options.train, options.per_query, options.per_item)
+        )
+        fits = [fit.strip() for fit in options.fits.split(";") if fit.strip()]
+        for pool in pools(world, options, self.texts):
+            trains = sorted({min(q, len(pool)) for q in given})
+            if isinstance(pool, StoredPool):
+                yield "dual encoder", partial(self.searched, {"calls": 0}, None)
+                for q in trains:
+                    yield f"{q} rows, adacur", partial(self.adacur, q)
+                    yield f"{q} rows, cur", partial(self.cur, q)
+            for q in trains:
+                for count in listed:
                     for fit in fits:
                         name = f"{q} {pool.name} x {count}, {fit}".replace("  ", " ")
                         yield name, partial(self.fitted, pool, q, count, fit)
-            for count in (int(c) for c in options.per_item.split(",") if c):
+            for count in turns:
                 for fit in fits:
                     name = f"items x {count} {pool.name}, {fit}".replace(" ,", ",")
                     yield name, partial(self.fitted, pool, None, count, fit)
+            if isinstance(pool, StoredPool) and trains[-1] == len(pool) and 100 in listed:
+                most, count = trains[-1], 100
+                make = partial(self.fitted, pool, most, count)
+                yield f"{most} x {count}, {RANDOM_START}", partial(make, RANDOM_START)
+                if "bm25" in world.matrix.firsts:
+                    yield f"{most} x {count}, als, bm25 first", partial(make, "als", first="bm25")
+            for count in (int(count) for count in options.distill.split(",") if count):
+                most = trains[-1]
+                name = f"{most} {pool.name} x {count}, distilled".replace("  ", " ")
+                yield name, partial(self.distilled, pool, most, count, False)
+                if isinstance(pool, StoredPool):
+                    name = f"{most} rows, distilled from the top {count}"
+                    yield name, partial(self.distilled, pool, most, count, True)
 
     def plan(self, pool: Pool, q: int | None, count: int) -> Plan:
         """Pairs of G, as `crossknn align` chooses them."""
-        n = len(self.items)
+        n = len(self.world.items)
         if q is None:
             return per_item(n, len(pool), count, seed=SEED)
         batch = Queries([str(i) for i in range(q)], {"de": pool.vectors[:q]})
-        stage = VectorFirst(self.items, lambda part: part.vectors["de"])
+        stage = VectorFirst(self.world.items, lambda part: part.vectors["de"])
         return per_query(stage, batch, count, n=n, random=count // 10, seed=SEED)
 
-    def fitted(self, pool: Pool, q: int | None, count: int, fit: str) -> dict[str, Any]:
+    def fitted(
+        self, pool: Pool, q: int | None, count: int, fit: str, first: str = "de"
+    ) -> dict[str, Any]:
         """Vectors fitted to G of q train queries (None: of items in turn)."""
+        world = self.world
         plan = self.plan(pool, q, count)
-        pairs, chance = plan.pairs, plan.chance
         queries = pool.vectors[: q or len(pool)]
-        texts = [str(i) for i in range(len(queries))]
-        g = SparseScores.of(texts, len(self.items), pairs, pool.scores(pairs))
-        inner = inner_products(queries, self.items, chance.query, chance.item)
-        scale = Scale.match(pool.scores(chance), inner)
-        made = aligner(fit).fit(g, self.items, queries, scale, SEED)
+        g = SparseScores.of(
+            [str(i) for i in range(len(queries))],
+            len(world.items),
+            plan.pairs,
+            pool.scores(plan.pairs),
+        )
+        inner = inner_products(queries, world.items, plan.chance.query, plan.chance.item)
+        scale = Scale.match(pool.scores(plan.chance), inner)
+        start, spec = (world.items, queries), fit
+        if fit == RANDOM_START:
+            start, spec = (random_unit(world.items, 1), random_unit(queries, 2)), "mf-trns"
+        way = aligner(spec)
+        targets = Targets.of(g, *start, scale=scale, held_out=way.held_out, seed=SEED)
+        made = way.fit(targets, SEED)
         cost = {
             "calls": len(g),
             "fit_seconds": round(made.seconds, 2),
@@ -231,51 +171,101 @@ class World:
             "initial": made.initial,
             "untouched": made.untouched,
         }
-        return self.searched("fitted", cost, made)
+        mapped = None
+        if fit != RANDOM_START and made.map is not None:
+            mapped = made.map(world.queries)
+        return self.searched(cost, StoredVectors(made.items, mapped, made.scale), first)
 
     def cur(self, q: int) -> dict[str, Any]:
-        part = self.part(q, self.tests)
-        made = cur(part.scores[:q], center=part.scale.alpha, queries=self.queries[:q], seed=SEED)
-        cost = {"calls": q * len(self.items), "fit_seconds": round(made.seconds, 2)}
-        return self.searched("fitted", cost | {"rank": made.items.shape[1]}, made)
+        world = self.world
+        part = world.part(world.tests, None, q)
+        assert part.scale is not None
+        center = part.scale.alpha
+        made = cur(part.scores[:q], center=center, queries=world.queries[:q], seed=SEED)
+        assert made.map is not None
+        cost = {
+            "calls": q * len(world.items),
+            "fit_seconds": round(made.seconds, 2),
+            "rank": made.items.shape[1],
+        }
+        mapped = made.map(world.queries)
+        return self.searched(cost, StoredVectors(made.items, mapped, made.scale))
+
+    def distilled(self, pool: Pool, q: int, count: int, dense: bool) -> dict[str, Any]:
+        """DE_DSTL: by the sparse G; DE_BASE+CE: by the best `count` of dense rows, either loss."""
+        from crossknn.align.distill import best_of_rows, distill, paper_settings
+
+        texts, options, n = self.texts, self.options, len(self.world.items)
+        if texts is None or pool.texts is None:
+            raise SystemExit("--distill needs --data, --encoder and --work")
+        queries = [unmarked(text) for text in pool.texts[:q]]
+        calls = q * n
+        if dense:
+            g = best_of_rows(queries, self.world.matrix.scores[:q], count)
+        else:
+            plan = self.plan(pool, q, count)
+            g = SparseScores.of(queries, n, plan.pairs, pool.scores(plan.pairs))
+            calls = len(g)
+        items = [unmarked(text) for text in texts.items.texts]
+        made = distill(
+            g,
+            items,
+            options.encoder,
+            options.work / f"{'dense' if dense else 'sparse'}-{pool.name}-{q}-{count}",
+            losses=("match", "pair") if dense else ("match",),
+            calls=calls,
+            settings=replace(paper_settings(count), epochs=options.epochs, seed=SEED),
+        )
+        encoder = DualEncoder(made.folder)
+        vectors = encoder.encode_items(items)
+        mapped = encoder.encode_queries([unmarked(text) for text in texts.queries])
+        known = self.world.matrix.scores[: self.world.train]
+        chance = np.random.default_rng(SEED).integers(0, n, size=(2, 10_000))
+        chance[0] %= min(q, self.world.train)
+        inner = inner_products(mapped, vectors, chance[0], chance[1])
+        scale = Scale.match(known[chance[0], chance[1]], inner)
+        cost = {"calls": calls, "fit_seconds": round(made.seconds, 2), "loss": made.loss}
+        return self.searched(cost, StoredVectors(vectors, mapped, scale))
 
     def adacur(self, q: int) -> dict[str, Any]:
         """No vectors, and nothing to choose."""
-        row: dict[str, Any] = {"calls": q * len(self.items)}
+        row: dict[str, Any] = {"calls": q * len(self.world.items)}
+        spec = f"adacur(first=de, rounds={ROUNDS // 2})"
         for budget, k in GOALS:
-            spec = f"adacur(first=de, rounds={ROUNDS // 2})"
-            row[goal(budget, k)] = {"adacur": recall(self.part(q, self.tests), spec, budget, k)}
+            row[goal(budget, k)] = {"adacur": self.world.found(spec, budget, k, train=q)}
         return row
 
-    def searched(self, name: str, cost: dict[str, Any], made: Any = None) -> Any:
+    def searched(
+        self, cost: dict[str, Any], space: StoredVectors | None, first: str = "de"
+    ) -> dict[str, Any]:
         """RNR, AXN with the blend and with the ridge that were best on dev, for each goal."""
-
-        def with_vectors(part: StoredMatrix) -> StoredMatrix:
-            if made is None:
-                return part
-            queries = made.map(part.query_vectors)
-            return part.with_vectors(name, np.asarray(made.items, np.float32), queries, made.scale)
-
-        dev = with_vectors(self.part(self.train, self.dev))
-        tests = with_vectors(self.part(self.train, self.tests))
-        row = {"calls": 0, **cost}
+        vectors = "de" if space is None else FITTED
+        world, row = self.world, dict(cost)
+        directed = space is None or space.queries is not None
         for budget, k in GOALS:
-            found = {"rnr": recall(tests, f"rnr(first={name})", budget, k)}
-            for option, values in (("blend", BLENDS), ("ridge", RIDGES)):
-                spec = f"axn(first=de, rounds={ROUNDS}, vectors={name}, {option}={{}})"
-                best = max(values, key=lambda v: recall(dev, spec.format(v), budget, k)["recall"])
-                found[option] = recall(tests, spec.format(best), budget, k) | {option: best}
+            found: dict[str, Any] = {}
+            if directed and first == "de":
+                found["rnr"] = world.found(f"rnr(first={vectors})", budget, k, space)
+            for option, values in (("blend", BLENDS), ("ridge", RIDGES)) if directed else UNLED:
+                spec = f"axn(first={first}, rounds={ROUNDS}, vectors={vectors}, {option}={{}})"
+                best, on_dev = world.chosen(spec, values, budget, k, space)
+                found[option] = world.found(spec.format(best), budget, k, space)
+                found[option] |= {option: best, "dev": on_dev}
             row[goal(budget, k)] = found
         return row
 
 
+UNLED = (("blend", (0.0,)),)
+"""Where no vector of a query is known before its scores are."""
+
+
+def random_unit(like: np.ndarray, seed: int) -> np.ndarray:
+    values = np.random.default_rng([SEED, seed]).standard_normal(like.shape, dtype=np.float32)
+    return values / np.linalg.norm(values, axis=1, keepdims=True)
+
+
 def goal(budget: int, k: int) -> str:
     return f"k={k}@{budget}"
-
-
-def recall(matrix: StoredMatrix, spec: str, budget: int, k: int) -> dict[str, Any]:
-    (row,) = replay(matrix, methods(spec), [budget], [k], seed=SEED)
-    return {"recall": row.recall, "ci": list(row.ci)}
 
 
 if __name__ == "__main__":

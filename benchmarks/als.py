@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from crossknn.align.als import als
+from crossknn.align.factors import Targets
 from crossknn.align.sparse import SparseScores
 
 
@@ -67,7 +68,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, object]:
     scores = SparseScores([""] * len(u), len(v), query, item, score)
     loaded = peak_mb()
     began = time.process_time()
-    fit = als(scores, v, u, sweeps=options.sweeps)
+    fit = als(Targets.of(scores, v, u), sweeps=options.sweeps)
     worked = time.process_time() - began
     vectors = (u.nbytes + v.nbytes) / 2**20
     return {

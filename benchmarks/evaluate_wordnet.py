@@ -5,7 +5,9 @@
     python benchmarks/evaluate_wordnet.py matrix --model emb-de --data wordnet --work WORK
     python benchmarks/evaluate_wordnet.py report --data wordnet --work WORK
 
-Every part is kept in WORK and made once; a matrix may be of fewer items (`--items`).
+Every part is kept in WORK and made once; a matrix may be of fewer items (`--items`), in bfloat16
+(`--bfloat16`: half the hours, with OpenVINO) and beside it in float32 of fewer queries
+(`--queries`): the report compares the two.
 
 `report` writes benchmarks/results/wordnet_models.json from the parts that are there.
 """
@@ -14,14 +16,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from domain_matrix import sample_of_items, write
+from scipy.stats import spearmanr
 
-from crossknn.data.items import Items
 from crossknn.data.labelled import Labelled, read_labelled
 from crossknn.data.marks import unmarked
 from crossknn.evaluation.measures import bootstrap
@@ -46,6 +50,7 @@ DOMAINS = {
 TRAINED = ("emb-de", "cls-de", "emb-tfidf", "cls-tfidf", "emb-random", "cls-random")
 SHARED = "shared"  # the small [EMB]-CE of the shared folder, to be beaten
 MATRIX_DOMAIN, MATRIX_QUERIES = "noun.act", 200
+MATRIX = re.compile(r"matrix-(?P<model>.+)-(?P<items>\d+)-(?P<queries>\d+)(?P<bf16>-bf16)?\.npz")
 METHODS = """
 rnr(first=de)
 anncur(anchors=0.5)
@@ -65,11 +70,15 @@ def sample(data: Path, domain: str, mentions: int) -> Labelled:
 
 
 def scorer(options: argparse.Namespace, name: str) -> OnnxCrossEncoder:
-    """The model as float32 ONNX, exported once."""
+    """The model as float32 ONNX, exported once; run in bfloat16 if so asked."""
     folder = options.work / "eval" / f"onnx-{name}"
     if not (folder / "crossknn.json").exists():
         model = shared_model(options.shared_model) if name == SHARED else options.work / name
         export_cross_encoder(model, folder, name=name)
+    if options.bfloat16:
+        from bfloat16 import Bfloat16CrossEncoder
+
+        return Bfloat16CrossEncoder(folder, threads=options.threads)
     return OnnxCrossEncoder(folder, threads=options.threads)
 
 
@@ -119,37 +128,20 @@ def accuracy(options: argparse.Namespace) -> None:
 
 
 def matrix(options: argparse.Namespace) -> None:
-    """200 mentions of `noun.act` against `--items` of its items (all gold ones among them)."""
+    """The first `--queries` of 200 mentions of `noun.act` against `--items` of its items.
+
+    The gold items of all 200 are among them.
+    """
     corpus = sample(options.data, MATRIX_DOMAIN, MATRIX_QUERIES)
-    n = len(corpus.items)
-    chosen = np.arange(n)
-    if options.items < n:
-        rest = np.setdiff1d(np.random.default_rng(SEED).permutation(n), corpus.gold)
-        rest = np.random.default_rng(SEED).permutation(rest)
-        gold = np.unique(corpus.gold)
-        chosen = np.sort(np.concatenate([gold, rest[: options.items - len(gold)]]))
-    items = Items(
-        ids=[corpus.items.ids[i] for i in chosen],
-        texts=[corpus.items.texts[i] for i in chosen],
-        titles=[corpus.items.titles[i] for i in chosen],
-        extra=[{}] * len(chosen),
-    )
-    path = options.work / "eval" / f"matrix-{options.model}-{len(chosen)}.npz"
+    items = sample_of_items(corpus, options.items)
+    mentions = corpus.take(range(options.queries))
+    shape = f"{len(items)}-{options.queries}{'-bf16' if options.bfloat16 else ''}"
+    path = options.work / "eval" / f"matrix-{options.model}-{shape}.npz"
     if path.exists():
         return
     index = ItemIndex.build(items, encoder=DualEncoder(options.work / "dual-encoder"), seed=SEED)
-    ids = corpus.queries.ids
-    qrels = {q: {corpus.items.ids[g]: 1} for q, g in zip(ids, corpus.gold, strict=True)}
     file = MatrixFile(path, index, scorer(options, options.model), dtype="float32")
-    began = said = time.monotonic()
-
-    def progress(done: int, total: int) -> None:
-        nonlocal said
-        if time.monotonic() - said > 30:
-            said = time.monotonic()
-            print(f"{path.name}: {done} of {total}, {said - began:.0f} s", file=sys.stderr)
-
-    file.add_queries(corpus.queries, anchors=MATRIX_QUERIES // 2, qrels=qrels, progress=progress)
+    write(file, mentions, len(mentions) // 2, path.name)
 
 
 def report(options: argparse.Namespace) -> None:
@@ -181,9 +173,15 @@ def report(options: argparse.Namespace) -> None:
             for domain in result["against_shared"][kind]
         ]
         result["against_shared"][kind]["all"] = interval(np.concatenate(gains))
+    files: dict[str, dict[int, Path]] = {}
     for path in sorted(work.glob("matrix-*.npz")):
-        name, n = path.stem.removeprefix("matrix-").rsplit("-", 1)
-        result["matrices"].setdefault(n, {})[name] = of_matrix(path)
+        if made := MATRIX.fullmatch(path.name):
+            files.setdefault(made["model"], {})[int(made["queries"])] = path
+    for name, of_queries in files.items():
+        path = of_queries.pop(max(of_queries))
+        result["matrices"][name] = of_matrix(path)
+        for exact in of_queries.values():
+            result["matrices"][name]["float32"] = rounding(path, exact)
     for name in (*TRAINED, "dual-encoder"):
         settings = options.work / name / "run" / "settings.json"
         log = options.work / name / "run" / "log.jsonl"
@@ -221,6 +219,25 @@ def of_matrix(path: Path) -> dict[str, Any]:
     }
 
 
+def rounding(path: Path, exact: Path) -> dict[str, Any]:
+    """How far scores in bfloat16 are from those in float32, of the queries that have both."""
+    with np.load(path) as file, np.load(exact) as right:
+        wanted = right["scores"].astype(np.float32)
+        rows = [list(file["query_ids"]).index(query) for query in right["query_ids"]]
+        found = file["scores"][rows].astype(np.float32)
+    return {
+        "queries": len(wanted),
+        "rms_over_std": round(float(np.sqrt(((found - wanted) ** 2).mean()) / wanted.std()), 5),
+        "largest_over_std": round(float(np.abs(found - wanted).max() / wanted.std()), 5),
+        "spearman_least": round(
+            min(spearmanr(*pair).statistic for pair in zip(found, wanted, strict=True)), 5
+        ),
+        "effective_rank": [
+            round(effective_rank(values, center=True), 2) for values in (found, wanted)
+        ],
+    }
+
+
 def split_name(text: str) -> tuple[str, str, str]:
     for kind in ("trained", "off-the-shelf"):
         name, found, domain = text.partition(f"-{kind}-")
@@ -246,6 +263,8 @@ def main() -> None:
     parser.add_argument("--domains", nargs="*", choices=everywhere, default=everywhere)
     parser.add_argument("--mentions", type=int, default=150)
     parser.add_argument("--items", type=int, default=6567)
+    parser.add_argument("--queries", type=int, default=MATRIX_QUERIES)
+    parser.add_argument("--bfloat16", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent / "results" / "wordnet_models.json"

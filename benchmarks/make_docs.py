@@ -269,6 +269,8 @@ def main() -> None:
     (ROOT / "docs" / "performance.md").write_text(page("Performance", intro, speed))
     if (found := load("replay")) is not None:
         picture(found)
+    if (found := load("align")) is not None:
+        align_tables.pictures(found, ROOT / "docs" / "images")
 
 
 if __name__ == "__main__":

@@ -87,39 +87,31 @@ def matrices(found: dict[str, Any]) -> list[str]:
     lines = [
         "### Score matrices of noun.act (ANNCUR, table 3b)",
         "",
-        "200 mentions, float32. Rank at NumPy's tolerance of the raw scores; effective rank (exponential",
-        "entropy of the singular values) and the number of singular values that hold 90% and 99% of the",
-        "variance after each query's mean is subtracted.",
+        "Rank at NumPy's tolerance of the raw scores; effective rank (exponential entropy of the singular",
+        "values) and the number of singular values that hold 90% and 99% of the variance, after each",
+        "query's mean is subtracted.",
         "",
         "| model | mentions x items | rank | effective rank | 90% | 99% |",
         "|---|---|---|---|---|---|",
     ]
-    for n in sorted(found, key=int, reverse=True):
-        for name, label in NAMES.items():
-            if name in found[n]:
-                row = found[n][name]
-                shape = f"{row['shape'][0]} x {row['shape'][1]:,}"
-                lines += [
-                    f"| {label} | {shape} | {row['rank']} | {row['effective_rank']} | "
-                    f"{row['components_90']} | {row['components_99']} |"
-                ]
-    largest = max(found, key=int, default=None)
-    heads = [name for name in ("emb-de", "cls-de") if largest and name in found[largest]]
-    if not heads:
-        return [*lines, ""]
+    heads = [name for name in NAMES if name in found]
+    for name in heads:
+        row = found[name]
+        lines += [
+            f"| {NAMES[name]} | {row['shape'][0]} x {row['shape'][1]:,} | {row['rank']} | "
+            f"{row['effective_rank']} | {row['components_90']} | {row['components_99']} |"
+        ]
+    lines += ["", *rounding(found), "### Search with both heads", ""]
+    anchors = found[heads[0]]["shape"][0] // 2
     lines += [
-        "",
-        "### Search with both heads",
-        "",
-        f"Recall (%) of exact search among these {int(largest or 0):,} items, k = 10, by calls per query:",
-        "100 mentions are anchor queries, the other 100 test. The dual encoder is the trained one.",
+        f"Recall (%) of exact search among these {found[heads[0]]['shape'][1]:,} items, k = 10, by calls per query:",
+        f"{anchors} mentions are anchor queries, the others test. The dual encoder is the trained one.",
         "",
     ]
-    rows = {name: found[largest][name]["recall"] for name in heads}
+    rows = {name: found[name]["recall"] for name in heads}
     budgets = sorted({row["budget"] for row in rows[heads[0]]})
-    columns = [f"{head[:3].upper()} {budget}" for head in heads for budget in budgets]
-    lines += ["| method | " + " | ".join(f"[{c[:3]}]{c[3:]}" for c in columns) + " |"]
-    lines += ["|---|" + "---|" * len(columns)]
+    columns = [f"[{head[:3].upper()}] {budget}" for head in heads for budget in budgets]
+    lines += ["| method | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
     for method in dict.fromkeys(row["method"] for row in rows[heads[0]]):
         cells = []
         for head in heads:
@@ -132,6 +124,23 @@ def matrices(found: dict[str, Any]) -> list[str]:
                 cells.append(percent([row["recall"], *row["ci"]]))
         lines += [f"| `{method}` | " + " | ".join(cells) + " |"]
     return [*lines, ""]
+
+
+def rounding(found: dict[str, Any]) -> list[str]:
+    """What bfloat16 changes."""
+    lines = []
+    for name, row in found.items():
+        if "float32" in row:
+            near = row["float32"]
+            here, exact = near["effective_rank"]
+            lines += [
+                f"Scored in bfloat16; of {near['queries']} mentions also in float32, from which {NAMES[name]} is "
+                f"{100 * near['rms_over_std']:.1f}% of a",
+                f"standard deviation away (Spearman at least {near['spearman_least']:.4f}; effective rank of these "
+                f"rows {here:.2f}, in float32 {exact:.2f}).",
+                "",
+            ]
+    return lines
 
 
 def percent(interval: list[float]) -> str:

@@ -46,7 +46,7 @@ def main() -> None:
     speeds: dict[tuple[int, int], list[float]] = {}
     for _ in range(options.repeats):  # interleaved, so that a busy minute hits all alike
         for workers, threads in ((1, 1), (options.workers, 1), (1, options.workers)):
-            bank = ScoreBank.open(len(items), fingerprint=None)
+            bank = ScoreBank.open(items, fingerprint=None)
             scorer = open_scorer(options.model, threads)
             collect(bank, scorer, queries, items, pairs, max_calls=32)  # to warm up
             report = collect(bank, scorer, queries, items, pairs, workers=workers)

@@ -34,6 +34,10 @@ class ScorerError(CrossknnError):
     exit_code = 4
 
 
+class TrainingError(CrossknnError):
+    """The loss of a training, or the error of a fit, is no number any more."""
+
+
 class MissingExtraError(CrossknnError, ImportError):
     """An optional dependency is not installed; the message names the command that installs it."""
 

@@ -67,8 +67,9 @@ def recall_against_indexing(
 ) -> None:
     """Save a PNG of recall against the calls paid once for the index (AXN, figures 1, 9 and 10).
 
-    A panel for each k at the largest budget, a point for each method with its 95% interval; methods
-    that need nothing offline are broken lines. Raises MissingExtraError without matplotlib.
+    A panel for each k at the largest budget, a point for each row with its 95% interval, those of
+    one method joined; methods that need nothing offline are broken lines. Raises MissingExtraError
+    without matplotlib.
     """
     plt = _pyplot()
     ks, budget = sorted({row.k for row in rows}), max(row.budget for row in rows)
@@ -77,15 +78,24 @@ def recall_against_indexing(
     figure, panels = plt.subplots(1, len(ks), figsize=size, squeeze=False, layout="constrained")
     for panel, k in zip(panels[0], ks, strict=True):
         ends = []
-        for row in (r for r in rows if r.k == k and r.budget == budget):
-            colour, recall = COLOURS[names.index(row.method) % len(COLOURS)], 100 * row.recall
-            if row.index_calls:
-                reach = [[recall - 100 * row.ci[0]], [100 * row.ci[1] - recall]]
-                at = [row.index_calls]
-                panel.errorbar(at, [recall], yerr=reach, fmt="o", color=colour, ms=5, capsize=2)
+        for name in names:
+            colour = COLOURS[names.index(name) % len(COLOURS)]
+            line = sorted(
+                (r for r in rows if (r.method, r.k, r.budget) == (name, k, budget)),
+                key=lambda r: r.index_calls,
+            )
+            recalls = [100 * r.recall for r in line]
+            if line[-1].index_calls:
+                reach = [
+                    [100 * (r.recall - r.ci[0]) for r in line],
+                    [100 * (r.ci[1] - r.recall) for r in line],
+                ]
+                at = [r.index_calls for r in line]
+                style = {"fmt": "o-", "ms": 5, "lw": 1.4, "capsize": 2}
+                panel.errorbar(at, recalls, yerr=reach, color=colour, **style)
             else:
-                panel.axhline(recall, color=colour, lw=1.4, ls="--")
-            ends.append((recall, (labels or {}).get(row.method, row.method), colour))
+                panel.axhline(recalls[-1], color=colour, lw=1.4, ls="--")
+            ends.append((recalls[-1], (labels or {}).get(name, name), colour))
         _label_ends(panel, ends, last=panel is panels[0][-1])
         panel.set_title(f"top {k}", loc="left", fontsize=10)
         panel.set_xlabel("cross-encoder calls for the index")

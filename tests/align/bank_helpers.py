@@ -13,7 +13,6 @@ import numpy as np
 
 from crossknn.align.bank import ScoreBank
 from crossknn.align.collect import collect
-from crossknn.indexes.storage import digest
 from crossknn.types import Pairs
 
 HERE = Path(__file__).parent
@@ -75,13 +74,11 @@ def die():
 
 
 def open_bank(folder=None, fingerprint="telling", items=ITEMS, **options):
-    return ScoreBank.open(
-        len(items), fingerprint=fingerprint, items=digest(items), folder=folder, **options
-    )
+    return ScoreBank.open(items, fingerprint=fingerprint, folder=folder, **options)
 
 
 def pay(bank, scorer, pairs, **options):
-    return collect(bank, scorer, QUERIES, ITEMS, pairs, **options)
+    return collect(bank, scorer, QUERIES, bank.items, pairs, **options)
 
 
 def straight(pairs):

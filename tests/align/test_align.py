@@ -212,4 +212,8 @@ def test_query_vectors_are_the_encoders_own(world):
     index = world.index()
     align(index, world, world.queries[TRAIN], per=10)
     texts = world.queries[TEST]
-    np.testing.assert_array_equal(index.query_vectors(Queries(texts), "als"), world.query[TEST])
+    found = index.query_vectors(Queries(texts), "als")
+    np.testing.assert_array_equal(found[:, :-1], world.query[TEST])
+    assert np.ptp(found[:, -1]) == 0  # the coordinate of the items' biases
+    align(index, world, world.queries[TRAIN], "als(bias=0)", per=10, name="plain")
+    np.testing.assert_array_equal(index.query_vectors(Queries(texts), "plain"), world.query[TEST])

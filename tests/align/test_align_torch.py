@@ -87,8 +87,10 @@ def test_a_distilled_encoder_serves_its_own_vectors(index, tmp_path):
 
 
 def test_the_better_of_both_losses_is_charged_for_every_item(index, tmp_path):
+    align(index, SCORER, QUERIES[:12], per=7)
     method = "distill(loss=both, top=5, epochs=1)"
     found = align(index, SCORER, QUERIES[:12], method, encoder_folder=tmp_path / "d")
+    assert (found.calls, found.reused) == (12 * (len(ITEMS) - 7), 12 * 7)
     assert found.vectors.cost.calls == 12 * len(ITEMS)
     assert found.vectors.details["loss"] in ("match", "pair")
 

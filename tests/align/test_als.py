@@ -9,12 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossknn.align.als import Rows, als, ridge
+from crossknn.align import als as method
+from crossknn.align.als import Rows, Start, ridge
 from crossknn.align.factors import Targets, error, inner_products
 from crossknn.align.sparse import SparseScores
 from crossknn.errors import InputError
 from crossknn.indexes.base import Scale
 from crossknn.types import Pairs
+
+
+def als(scores, items, queries, *, scale=None, held_out=0.05, seed=0, bias=0.0, **options):
+    """A fit to these scores, from these vectors."""
+    targets = Targets.of(scores, items, queries, scale=scale, held_out=held_out, seed=seed)
+    return method.als(targets, bias=bias, **options)
 
 
 def entries(table, share=1.0, *, seed=0, raw=(1.0, 0.0)):
@@ -69,7 +76,7 @@ def test_rows_with_any_number_of_entries_are_each_solved_by_themselves():
     g = entries(table, 0.2)
     dense = g.item < 20  # these rows have more entries than dimensions after all
     g = g.take(dense | (np.random.default_rng(1).random(len(g)) < 0.2))
-    found = Rows.of(g.item, g.query, g.score, g.n).fit(u0, v0, 0.5)
+    found = Rows.of(g.item, g.query, g.score, g.n).fit(u0, Start(v0, None), 0.5)
     counts = np.bincount(g.item, minlength=g.n)
     assert counts.min() < u0.shape[1] < counts.max()
     for item in range(g.n):
@@ -116,6 +123,47 @@ def test_a_sweep_lowers_what_is_minimised():
     fits = [als(g, v0, u0, sweeps=s, held_out=0) for s in (1, 2, 3, 6)]
     values = [objective(replace(fits[0], items=v0, queries=u0)), *map(objective, fits)]
     assert (np.diff(values) < 0).all()
+
+
+def liked(q=40, n=200, d=6, seed=0):
+    """Vectors that know nothing, and a table of items that every query likes as much."""
+    rng = np.random.default_rng(seed)
+    u0, v0 = (rng.normal(size=(rows, d)).astype(np.float32) for rows in (q, n))
+    return u0, v0, np.tile(rng.normal(size=n), (q, 1))
+
+
+def test_a_bias_learns_which_items_are_liked_whatever_the_query():
+    u0, v0, table = liked()
+    g = entries(table, 0.25)
+    unseen = np.ones(table.shape, bool)
+    unseen[g.query, g.item] = False
+    scale = Scale(alpha=0.0, beta=1.0)
+    biased, plain = (als(g, v0, u0, bias=bias, scale=scale) for bias in (2.0, 0.0))
+    assert misses(biased, table, unseen) < 0.5 * misses(plain, table, unseen)
+    of_no_query = biased.map(np.zeros((1, 6), np.float32)) @ biased.items.T
+    assert np.corrcoef(of_no_query[0], table[0])[0, 1] > 0.9
+
+
+def test_the_bias_is_the_least_squares_answer_with_one_coordinate_more():
+    u0, v0, table = low_rank()
+    g = entries(table, 0.3)
+    fit = als(g, v0, u0, bias=2.0, sweeps=1, held_out=0, scale=Scale(alpha=0.0, beta=1.0))
+    square = (u0**2).sum(1).mean()
+    known = np.column_stack([u0, np.full(len(u0), 2 * np.sqrt(square))]).astype(np.float64)
+    of = g.item == 7
+    start = np.append(v0[7], 0)
+    system = known[g.query[of]]
+    right = system.T @ (g.score[of] - system @ start)
+    step = np.linalg.solve(system.T @ system + 0.3 * 5 * square * np.eye(13), right)
+    np.testing.assert_allclose(fit.items[7], start + step, atol=1e-4)
+    np.testing.assert_allclose(fit.map(u0), known, rtol=1e-6)
+
+
+def test_an_item_without_scores_has_no_bias():
+    u0, v0, table = liked()
+    g = entries(table, 0.25)
+    fit = als(g.take(g.item != 3), v0, u0, bias=2.0)
+    np.testing.assert_array_equal(fit.items[3], np.append(v0[3], 0).astype(np.float32))
 
 
 def test_an_infinite_strength_leaves_the_vectors():
@@ -229,7 +277,8 @@ def test_what_cannot_be_fitted():
         ("all 1 scores", (g.take(np.array([0])), v0, u0), {"held_out": 0.99}),
         ("held_out is 1", (g, v0, u0), {"held_out": 1}),
         ("strength is 0", (g, v0, u0), {"strength": 0}),
-        ("sweeps is 0", (g, v0, u0), {"sweeps": 0}),
+        ("bias -1", (g, v0, u0), {"bias": -1}),
+        ("sweeps 0", (g, v0, u0), {"sweeps": 0}),
     ):
         with pytest.raises(InputError, match=message):
             als(*arguments, **options)

@@ -2,6 +2,8 @@
 
 import signal
 import threading
+from pathlib import Path
+from shutil import rmtree
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from crossknn.align import blocks
 from crossknn.align.bank import ScoreBank
 from crossknn.align.collect import collect
 from crossknn.errors import InputError, ScorerError
-from crossknn.scorers import CallableScorer, MatrixScorer, NothingScoredError
+from crossknn.scorers import CachedScorer, CallableScorer, MatrixScorer, NothingScoredError
 from crossknn.types import Pairs
 
 PAIRS = random_pairs(5500)  # two shards; 22 blocks
@@ -182,7 +184,7 @@ def test_max_calls_is_exact(budgets):
 def test_a_budget_pays_the_beginning_of_the_plan(expected):
     bank = open_bank()
     pay(bank, TellingScorer(), PAIRS, max_calls=4096 + 512)
-    assert not len(bank.missing(QUERIES, PAIRS.take(slice(4096))))
+    assert bank.count(QUERIES, PAIRS.take(slice(4096))) == (4096, 0)
     pay(bank, TellingScorer(), PAIRS)
     assert same(bank.scores(QUERIES), expected)  # cut between blocks
 
@@ -218,8 +220,8 @@ def test_a_function_is_asked_once_for_equal_pairs_and_equal_texts():
         asked.extend(found)
         return [score_of(*pair) for pair in found]
 
-    bank = ScoreBank.open(3, fingerprint="callable:f")
     queries, items = ["one", "two", "one"], ["a", "bb", "ccc"]
+    bank = ScoreBank.open(items, fingerprint="callable:f")
     pairs = Pairs(np.array([0, 1, 2, 0, 2]), np.array([1, 1, 1, 1, 2]))
     report = collect(bank, CallableScorer(fn, "f"), queries, items, pairs)
     assert sorted(asked) == [("one", "bb"), ("one", "ccc"), ("two", "bb")]
@@ -233,9 +235,9 @@ def test_a_function_is_asked_once_for_equal_pairs_and_equal_texts():
 def test_queries_are_known_by_their_text_not_their_position(tmp_path):
     scores = np.arange(12, dtype=np.float32).reshape(3, 4)
     items, pairs = ["a", "b", "c", "d"], Pairs(np.array([2, 0, 1]), np.array([3, 1, 2]))
-    options = {"fingerprint": "m", "items": "d", "folder": tmp_path}
-    collect(ScoreBank.open(4, **options), MatrixScorer(scores), ["x", "y", "z"], items, pairs)
-    bank = ScoreBank.open(4, **options)
+    options = {"fingerprint": "m", "folder": tmp_path}
+    collect(ScoreBank.open(items, **options), MatrixScorer(scores), ["x", "y", "z"], items, pairs)
+    bank = ScoreBank.open(items, **options)
     found = bank.scores(["z", "new", "x"])
     assert found.query.tolist() == [0, 2]
     assert found.score.tolist() == [11.0, 1.0]
@@ -255,7 +257,8 @@ def test_pairs_left_out_stay_unpaid_and_are_asked_again_by_the_next_run(tmp_path
     assert report.stopped_by is None
     assert len(scorer.asked) == 5500
     bank = open_bank(tmp_path)
-    assert set(bank.missing(QUERIES, PAIRS).item) == {4, 90}
+    assert bank.count(QUERIES, PAIRS) == (5500, missing)
+    assert not np.isin(bank.scores(QUERIES).item, [4, 90]).any()
     report = pay(bank, TellingScorer(), PAIRS)
     assert (report.calls, report.reused, report.failed) == (missing, 5500 - missing, 0)
 
@@ -304,23 +307,21 @@ def test_another_cross_encoder_is_refused_or_replaces(tmp_path):
     pay(open_bank(tmp_path), TellingScorer(), PAIRS, max_calls=300)
     with pytest.raises(InputError, match=r"of telling, not of other; discard .*--rescore"):
         open_bank(tmp_path, "other")
-    with pytest.raises(InputError, match=r"without a fingerprint: name the scorer"):
-        open_bank(tmp_path, None)
     assert len(open_bank(tmp_path)) == 300
     assert len(open_bank(tmp_path, "other", rescore=True)) == 0
     with pytest.raises(InputError, match="of other, not of telling"):
         open_bank(tmp_path)
 
 
-def test_scores_of_other_items_are_never_dropped_unasked(tmp_path):
-    pay(open_bank(tmp_path), TellingScorer(), PAIRS, max_calls=300)
-    other = [*ITEMS[:-1], "another"]
-    with pytest.raises(InputError, match=r"are of other items.*--rescore"):
-        open_bank(tmp_path, items=other)
-    assert len(open_bank(tmp_path)) == 300
-    bank = open_bank(tmp_path, items=other, rescore=True)
-    assert len(bank) == 0
-    assert pay(bank, TellingScorer(), PAIRS).complete
+def test_scores_of_a_cross_encoder_without_a_name_are_not_kept_in_a_folder(tmp_path):
+    pay(open_bank(tmp_path / "named"), TellingScorer(), PAIRS, max_calls=300)
+    for folder in (tmp_path / "new", tmp_path / "named"):
+        for rescore in (False, True):
+            with pytest.raises(InputError, match=r"no fingerprint, .* name it \(--model NAME"):
+                open_bank(folder, None, rescore=rescore)
+    assert not (tmp_path / "new").exists()
+    assert len(open_bank(tmp_path / "named")) == 300
+    assert pay(open_bank(fingerprint=None), TellingScorer(None), PAIRS, max_calls=5).calls == 5
 
 
 def test_scores_are_not_discarded_under_a_running_collection(tmp_path):
@@ -358,17 +359,19 @@ def test_what_a_kill_leaves_half_done_is_no_harm(tmp_path, expected):
     full = straight(PAIRS)
     with (tmp_path / "queries.jsonl").open("a") as file:
         file.write('"half a li')
+    with (tmp_path / "items.bin").open("ab") as file:
+        file.write(b"half a di")
     (tmp_path / "shard-000001.bin.part").write_bytes(b"half")
     # A block that a worker wrote, and that did not come into its shard.
     bank = open_bank(tmp_path)
-    block = next(iter(bank.blocks(QUERIES, ITEMS, PAIRS)))
+    block = next(iter(bank.blocks(QUERIES, PAIRS)))
     paid = np.array(
         [
             full.score[(full.query == q) & (full.item == i)][0]
             for q, i in zip(block.pairs.query, block.pairs.item, strict=True)
         ]
     )
-    block.file(tmp_path).write_bytes(paid.astype("<f4").tobytes())
+    block.file(tmp_path, bank.token).write_bytes(paid.astype("<f4").tobytes())
     assert np.count_nonzero(~np.isnan(found)) == 512
     report = pay(bank, TellingScorer(), PAIRS)
     assert (report.reused, report.calls) == (768, 5500 - 768)
@@ -378,13 +381,111 @@ def test_what_a_kill_leaves_half_done_is_no_harm(tmp_path, expected):
     assert len(open_bank(tmp_path).scores(["a new\nquery"])) == 1
 
 
-@pytest.mark.parametrize("name", ["shard-000000.bin", "queries.jsonl", "work.json"])
-def test_damage_is_noticed(tmp_path, name):
-    pay(open_bank(tmp_path), TellingScorer(), PAIRS, max_calls=300)
+@pytest.mark.parametrize("name", ["shard-000000.bin", "queries.jsonl", "items.bin", "work.json"])
+@pytest.mark.parametrize("left", [0.5, None])
+def test_damage_and_loss_are_noticed_and_cost_no_other_file(tmp_path, name, left):
+    pay(open_bank(tmp_path), TellingScorer(), PAIRS, max_calls=4500)
     whole = (tmp_path / name).read_bytes()
-    (tmp_path / name).write_bytes(whole[: len(whole) // 2 - 1])
-    with pytest.raises(InputError, match=r"damaged .*; remove it"):
-        open_bank(tmp_path)
+    (tmp_path / name).unlink()
+    if left:
+        (tmp_path / name).write_bytes(whole[: int(left * len(whole)) - 1])
+    for options in ({}, {"rescore": True}):
+        with pytest.raises(InputError, match=rf"damaged .*, or remove the folder {tmp_path} and"):
+            open_bank(tmp_path, **options)
+    (tmp_path / name).write_bytes(whole)
+    assert len(open_bank(tmp_path)) == 4500
+
+
+def test_a_lost_shard_is_named_and_none_takes_its_place(tmp_path):
+    bank = open_bank(tmp_path)
+    pay(bank, TellingScorer(), PAIRS, max_calls=4500)
+    (tmp_path / "shard-000000.bin").unlink()
+    last = (tmp_path / "shard-000001.bin").read_bytes()
+    for ask in (lambda: open_bank(tmp_path), lambda: pay(bank, TellingScorer(), PAIRS)):
+        with pytest.raises(InputError, match=r"damaged \(shard-000000.bin is missing\): bring"):
+            ask()
+    assert (tmp_path / "shard-000001.bin").read_bytes() == last
+
+
+def test_seconds_that_cannot_be_read_are_none(tmp_path):
+    pay(open_bank(tmp_path), TellingScorer(seconds=0.01), PAIRS, max_calls=300)
+    (tmp_path / "seconds.json").write_text('{"pairs": 3')
+    bank = open_bank(tmp_path)
+    assert bank.seconds_per_pair == 0.0
+    assert pay(bank, TellingScorer(seconds=0.01), PAIRS, max_calls=300).reused == 300
+    assert open_bank(tmp_path).seconds_per_pair > 0
+
+
+@pytest.mark.parametrize("dies", range(6))
+def test_discarding_that_is_killed_leaves_a_bank(tmp_path, dies, monkeypatch):
+    pay(open_bank(tmp_path), TellingScorer(), PAIRS, max_calls=4500)
+    whole, unlink, removed = open_bank(tmp_path).scores(QUERIES), Path.unlink, []
+
+    def dying(path, **options):
+        if len(removed) == dies:
+            raise KeyboardInterrupt
+        removed.append(path)
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", dying)
+    with pytest.raises(KeyboardInterrupt):
+        open_bank(tmp_path, "other", rescore=True)
+    monkeypatch.undo()
+    there = (tmp_path / "work.json").exists()
+    left = open_bank(tmp_path, "telling" if there else "other").scores(QUERIES)
+    assert len(left) == (0 if dies > 1 else 4096 if dies else 4500)
+    assert set(left.score) <= set(whole.score)
+    assert len(open_bank(tmp_path, "other", rescore=True)) == 0
+
+
+def block_file(folder, token, start=0, values=(7.0,) * 256):
+    path = folder / f"block-{token}-000000-{start:04d}.f32"
+    path.write_bytes(np.array(values, "<f4").tobytes())
+    return path
+
+
+def test_what_slow_workers_leave_overwrites_nothing_that_is_paid(tmp_path):
+    few = PAIRS.take(slice(300))
+    pay(open_bank(tmp_path), TellingScorer(), few, max_calls=270)
+    bank = open_bank(tmp_path)
+    before = bank.scores(QUERIES)
+    block_file(tmp_path, bank.token)
+    block_file(tmp_path, bank.token, 256, [7.0] * 100)  # longer than the shard, 300
+    block_file(tmp_path, bank.token, 4096)
+    (tmp_path / "block-half.f32.123").write_bytes(b"half")
+    assert pay(bank, TellingScorer(), few, max_calls=0).reused == 300
+    assert not list(tmp_path.glob("block-*"))
+    for found in (bank.scores(QUERIES), open_bank(tmp_path).scores(QUERIES)):
+        assert np.count_nonzero(found.score == 7.0) == 30
+        assert set(before.score) <= set(found.score)
+
+
+def test_scores_that_come_after_all_were_discarded_are_not_taken(tmp_path):
+    token = open_bank(tmp_path).token
+    open_bank(tmp_path, "other", rescore=True)
+    bank = open_bank(tmp_path, "telling", rescore=True)
+    assert bank.token != token
+    pay(bank, TellingScorer(), PAIRS, max_calls=10)
+    late = block_file(tmp_path, token)
+    assert pay(bank, TellingScorer(), PAIRS, max_calls=0).reused == 10
+    assert not late.exists()
+
+
+def test_a_folder_that_is_gone_is_one_sentence(tmp_path):
+    bank = open_bank(tmp_path / "work")
+    rmtree(tmp_path / "work")
+    with pytest.raises(InputError, match=r"cannot be kept in .*work: No such file"):
+        pay(bank, TellingScorer(), PAIRS)
+
+
+def test_what_a_cache_has_is_no_call(tmp_path):
+    with CachedScorer(TellingScorer(), tmp_path / "scores.sqlite") as scorer:
+        pay(open_bank(), scorer, PAIRS.take(slice(1000)))
+        for workers in (1, 3):
+            bank = open_bank()
+            report = pay(bank, scorer, PAIRS, max_calls=600, workers=workers)
+            assert (report.calls, report.stopped_by) == (600, "max_calls")
+            assert len(bank) >= 600
 
 
 def test_two_collections_at_once_in_one_folder_are_refused(tmp_path):
@@ -401,7 +502,7 @@ def test_wrong_arguments_are_refused():
         pay(bank, scorer, PAIRS, max_calls=-1)
     with pytest.raises(InputError, match="workers is 0"):
         pay(bank, scorer, PAIRS, workers=0)
-    with pytest.raises(InputError, match="199 items were given, but the scores are of 200"):
-        collect(bank, scorer, QUERIES, ITEMS[:-1], PAIRS)
+    with pytest.raises(InputError, match="the items are not those that the scores were opened"):
+        collect(bank, scorer, QUERIES, ITEMS[::-1], PAIRS)
     with pytest.raises(InputError, match="names item 200, but there are 200"):
         pay(bank, scorer, Pairs(np.array([0]), np.array([200])))

@@ -9,23 +9,32 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from crossknn.align import inductive, transductive  # noqa: E402
 from crossknn.align.factors import Targets  # noqa: E402
-from crossknn.align.inductive import MovedPair, mf_ind  # noqa: E402
-from crossknn.align.mf import (  # noqa: E402
-    FactorizationError,
-    descend,
-    entries,
-    squared_error,
-)
+from crossknn.align.inductive import MovedPair  # noqa: E402
+from crossknn.align.mf import descend, entries, squared_error  # noqa: E402
 from crossknn.align.sparse import SparseScores  # noqa: E402
-from crossknn.align.transductive import FreeVectors, mf_trns  # noqa: E402
-from crossknn.errors import InputError  # noqa: E402
+from crossknn.align.transductive import FreeFactors  # noqa: E402
+from crossknn.errors import InputError, TrainingError  # noqa: E402
 from crossknn.indexes.base import Scale  # noqa: E402
 from crossknn.types import Pairs  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 CPU = torch.device("cpu")
+
+
+def fits(method):
+    """`method` on scores, from vectors."""
+
+    def fit(scores, items, queries, *, scale=None, held_out=0.05, seed=0, **options):
+        targets = Targets.of(scores, items, queries, scale=scale, held_out=held_out, seed=seed)
+        return method(targets, seed=seed, **options)
+
+    return fit
+
+
+mf_trns, mf_ind = fits(transductive.mf_trns), fits(inductive.mf_ind)
 
 
 def scores_of(table, share=1.0, *, seed=0):
@@ -73,7 +82,7 @@ def test_loss_and_gradient_by_hand():
     """
     u0, v0 = np.array([[1, 2]], np.float32), np.array([[3, 4], [1, 0]], np.float32)
     targets = targets_of(u0, v0, scores_of(np.array([[10.0, 3.0]])))
-    free = FreeVectors(targets)
+    free = FreeFactors(targets)
     loss = squared_error(free, *entries(targets.fitted, CPU))
     loss.backward()
     assert float(loss.detach()) == 2.5
@@ -84,7 +93,7 @@ def test_loss_and_gradient_by_hand():
 def test_three_steps_are_those_of_torch_on_dense_tables():
     u0, v0, table = turned(q=6, n=5)
     targets = targets_of(u0, v0, scores_of(table))
-    free = FreeVectors(targets)
+    free = FreeFactors(targets)
     step(free, targets, epochs=3)
     u, v = (torch.tensor(x, requires_grad=True) for x in (u0, v0))
     optimizer = torch.optim.AdamW([u, v], lr=0.1, weight_decay=0.0)
@@ -248,5 +257,5 @@ def test_what_cannot_be_fitted():
     ):
         with pytest.raises(InputError, match=message):
             fit_with(scores, **({"items": v0, "queries": u0} | options))
-    with pytest.raises(FactorizationError, match=r"epoch \d is not a number.*lower learning_rate"):
+    with pytest.raises(TrainingError, match=r"epoch \d is not a number.*lower learning_rate"):
         mf_trns(scores, v0, u0, learning_rate=1e30, held_out=0)

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from crossknn.cli import common
 from crossknn.cli.app import run
 
 TOPICS = ("archives", "threads", "files", "strings", "queues")
@@ -135,9 +136,6 @@ def test_paid_scores_survive_building_the_index_again(folder, capsys):
         "--json",
     )
     assert found[0]["calls"] == 15
-    assert run(["index", "docs.jsonl", "docs.index", "--limit", "30"]) == 2
-    assert "paid for with other items" in capsys.readouterr().err
-    assert run(["index", "docs.jsonl", "docs.index", "--limit", "30", "--replace"]) == 0
 
 
 def test_item_scores_serve_the_item_methods(folder, capsys):
@@ -221,6 +219,15 @@ def test_help_and_version(capsys):
         assert "--" in capsys.readouterr().out
 
 
+def test_time_left_is_that_of_what_is_still_to_do(monkeypatch, capsys):
+    now = iter([0.0, 0.0, 10.0, 30.0])
+    monkeypatch.setattr(common.time, "perf_counter", lambda: next(now))
+    report = common._lines("scoring", "pairs")
+    for done in (900, 905, 910):
+        report(done, 1000)
+    assert capsys.readouterr().err == "scoring: 910 of 1,000 pairs, 270 s left\n"
+
+
 def test_align_without_train_queries_then_compare_with_what_it_cost(folder, capsys):
     output(capsys, "index", "docs.jsonl", "docs.index", "--json")
     aligning = ("align", "docs.index", "--queries", "auto", "--count", "6", "--per", "4", "--json")
@@ -236,3 +243,14 @@ def test_align_without_train_queries_then_compare_with_what_it_cost(folder, caps
     )
     assert [row["index_calls"] for row in rows] == [0, 0, 24, 24]
     assert (folder / "offline.png").stat().st_size > 5_000
+
+
+def test_every_item_scored_within_a_deadline_and_less_what_is_paid(folder, capsys):
+    output(capsys, "index", "docs.jsonl", "docs.index", "--json")
+    aligning = ("align", "docs.index", "--queries", "queries.jsonl", "--json")
+    (als,) = output(capsys, *aligning, "--per", "8")
+    assert als["calls"] == 16
+    (made,) = output(capsys, *aligning, "--method", "cur", "--deadline", "10m", "--workers", "2")
+    assert (made["calls"], made["reused"], made["stopped_by"]) == (64, 16, None)
+    assert made["cost"]["calls"] == 80
+    assert made["cost"]["scoring_seconds"] > 0

@@ -1,4 +1,4 @@
-"""`crossknn scores` and `crossknn analyze` through the command line."""
+"""`crossknn scores` and `crossknn analyze` through the command line, and asking an endpoint."""
 
 from __future__ import annotations
 
@@ -135,6 +135,22 @@ def test_text_output_can_be_read(folder, capsys):
     assert "eff. rank" in shown
     assert "[CLS]-CE" in shown
     assert "[EMB]-CE" in shown
+
+
+def test_aligning_with_an_endpoint_goes_on_if_its_model_is_named(folder, endpoint, capsys):
+    asking = ("align", "docs.index", "--queries", "queries.jsonl", "--per", "8", "--json")
+    named = (*asking, "--scorer", endpoint, "--model", "m")
+    (first,) = output(capsys, *named, "--max-calls", "25")
+    (made,) = output(capsys, *named)
+    assert (first["calls"], made["calls"], made["reused"]) == (25, 15, 25)
+    assert len(Rerank.asked) == len(set(Rerank.asked)) == 40
+    for other in (
+        (*asking, "--scorer", endpoint),
+        (*named[:-1], "another"),
+        (*asking, "--model", "m"),
+    ):
+        assert run(list(other)) == 2
+    assert len(Rerank.asked) == 40
 
 
 def test_a_killed_run_goes_on_and_no_pair_is_paid_twice(folder, endpoint, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from crossknn.indexes.item_index import ItemIndex
 from crossknn.indexes.maps import GatedSkip, Linear
 from crossknn.indexes.stages import default_vectors, first_stage
 from crossknn.indexes.storage import MANIFEST
+from crossknn.scorers.cross_encoder import bundled_folder
 from crossknn.spec import parse
 from crossknn.types import Queries
 
@@ -350,6 +352,33 @@ def test_vectors_without_query_vectors_are_searched_by_least_squares_alone(saved
         with pytest.raises(InputError, match=words):
             ck.Searcher(saved, scorer, spec)("one fish", k=2, budget=6)
     assert not scorer.asked, "refused before anything is paid"
+
+
+def test_an_encoder_that_has_moved_is_given_again_by_the_name_of_its_vectors(saved, tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    shutil.copytree(bundled_folder("dual-encoder"), old)
+    encoder = RememberedEncoder.of(old)
+    values = encoder.get().encode_items(saved.items.texts)
+    saved.add_aligned("distill", als(base=None, values=values, encoder=encoder))
+    expected = saved.query_vectors(Queries(TEXTS), "distill")
+    shutil.move(old, new)
+    moved = load(saved)
+    with pytest.raises(InputError, match=r"'distill' were made by the dual encoder .*old, which"):
+        moved.query_vectors(Queries(TEXTS), "distill")
+    with pytest.raises(InputError, match=r"it has moved, .*load as encoder=\{'distill': ENCODER\}"):
+        moved.query_vectors(Queries(TEXTS), "distill")
+    given = ItemIndex.load(saved.folder, encoder={"de": LengthEncoder(), "distill": new})
+    assert np.array_equal(given.query_vectors(Queries(TEXTS), "distill"), expected)
+    of_own = LengthEncoder().encode_queries(TEXTS)
+    assert np.array_equal(given.query_vectors(Queries(TEXTS), "de"), of_own)
+    given.save(saved.folder)
+    kept = ItemIndex.load(saved.folder)
+    assert kept.encoder_source("distill") == str(new)
+    assert np.array_equal(kept.query_vectors(Queries(TEXTS), "distill"), expected)
+    with pytest.raises(IndexFormatError, match="'distill' were made by another dual encoder"):
+        ItemIndex.load(saved.folder, encoder={"distill": LengthEncoder()})
+    with pytest.raises(InputError, match="has no vectors 'mine' of a dual encoder"):
+        ItemIndex.load(saved.folder, encoder={"mine": new})
 
 
 def test_the_description_says_what_they_cost(saved):

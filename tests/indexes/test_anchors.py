@@ -1,5 +1,6 @@
 """Dense scores are exact, paid once whatever happens, and bring their scale along."""
 
+import mmap
 import subprocess
 
 import numpy as np
@@ -10,7 +11,9 @@ from test_storage import run
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.indexes.base import Scale
 from crossknn.indexes.item_index import ItemIndex
-from crossknn.types import Queries
+from crossknn.indexes.paid import PaidScores
+from crossknn.scorers.cache import CachedScorer
+from crossknn.types import Pairs, Queries
 
 QUERIES = ["one fish", "two", "red fish and more"]
 
@@ -154,9 +157,81 @@ def test_item_scores_stand_where_their_items_do(saved):
     assert (report.rows, report.rows_done) == (20, 2)
 
 
+def test_what_a_cache_answers_is_no_call(saved, tmp_path):
+    with CachedScorer(FormulaScorer(), tmp_path / "cache.sqlite") as cached:
+        pairs = Pairs(np.zeros(8, np.int64), np.arange(8))
+        list(cached.score(pairs, QUERIES, saved.items.texts))
+        report = saved.add_anchors(cached, QUERIES, max_calls=35)
+        assert (report.calls, report.rows_done, cached.misses) == (35, 2, 8 + 35)
+        assert report.stopped_by == "max_calls"
+    assert np.array_equal(saved.anchors.scores, exact(saved, QUERIES[:2]))
+
+
+def test_scores_known_from_elsewhere_are_neither_paid_nor_put_over_those_that_are_there(saved):
+    saved.add_anchors(FormulaScorer(), QUERIES, max_calls=25)
+    items = np.arange(10, 20)
+    known = [(text, items, np.full(10, 9, np.float32)) for text in (*QUERIES, "not asked for")]
+    scorer = FormulaScorer()
+    report = load(saved).add_anchors(scorer, QUERIES, known=known)
+    assert (report.calls, report.reused, report.complete) == (15, 45, True)
+    expected = exact(saved, QUERIES)
+    expected[1:, 10:] = 9
+    assert np.array_equal(load(saved).anchors.scores, expected)
+
+
+def test_rows_that_are_paid_are_told_of_one_cross_encoder_only(saved):
+    assert saved.paid_rows("formula") == []
+    saved.add_anchors(FormulaScorer(), QUERIES, max_calls=33)
+    for index in (saved, load(saved)):
+        done, begun = index.paid_rows("formula")
+        pairs = Pairs(np.array([0, 1, 1, 2, 3]), np.array([7, 12, 13, 0, 5]))
+        texts = [*QUERIES, "another"]
+        whole = exact(index, QUERIES)
+        assert np.array_equal(done.of(texts, pairs), [whole[0, 7], *[np.nan] * 4], equal_nan=True)
+        found = begun.of(texts, pairs)
+        assert np.count_nonzero(~np.isnan(begun.scores)) == 33
+        assert np.array_equal(found, [*whole[[0, 1], [7, 12]], *[np.nan] * 3], equal_nan=True)
+        assert index.paid_rows("other") == index.paid_rows(None) == []
+
+
+def test_work_without_its_table_is_none(saved):
+    saved.add_anchors(FormulaScorer(), QUERIES, max_calls=33)
+    for table in (saved.folder / "work-anchors").glob("scores-*"):
+        table.unlink()
+    assert len(saved.paid_rows("formula")) == 1
+    assert saved.add_anchors(FormulaScorer(), QUERIES).calls == 40
+
+
+def mapped(values):
+    while isinstance(values, np.ndarray):
+        values = values.base
+    return isinstance(values, mmap.mmap)
+
+
+def test_rows_that_are_there_are_neither_copied_nor_written_again(saved, monkeypatch):
+    stored = []
+    write = PaidScores.write
+    monkeypatch.setattr(PaidScores, "write", lambda *a: (stored.append(a[0]), write(*a)))
+    saved.add_anchors(FormulaScorer(), QUERIES, max_calls=25)
+    saved.add_anchors(FormulaScorer(), QUERIES, max_calls=5)
+    work = saved.folder / "work-anchors"
+    assert [path.stat().st_size for path in work.glob("*.f32")] == [2 * 20 * 4]
+    saved.add_anchors(FormulaScorer(), QUERIES)
+    assert [len(paid.rows) for paid in stored] == [1, 3]
+    assert all(mapped(row) for paid in stored for row in paid.rows)
+    report = saved.add_anchors(FormulaScorer(), QUERIES[1:])
+    assert (report.rows, report.reused, report.calls, report.complete) == (2, 40, 0, True)
+    assert len(stored) == 2
+    assert not work.exists()
+    assert np.array_equal(load(saved).anchors.scores, exact(saved, QUERIES))
+
+
 def test_wrong_arguments(saved):
     with pytest.raises(InputError, match="max_calls is -1"):
         saved.add_anchors(FormulaScorer(), QUERIES, max_calls=-1)
+    with pytest.raises(InputError, match="workers is 0"):
+        saved.add_anchors(FormulaScorer(), QUERIES, workers=0)
+    assert not list(saved.folder.glob("work-*"))
     with pytest.raises(InputError, match="no texts"):
         saved.add_anchors(FormulaScorer(), [])
 

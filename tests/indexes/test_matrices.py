@@ -207,7 +207,7 @@ def test_unfinished_scores_of_something_else_are_refused(index, tmp_path):
     work = tmp_path / "n.npz.partial" / "queries"
     work.mkdir(parents=True)
     (work / "work.json").write_text("{")
-    with pytest.raises(InputError, match="are damaged; remove it"):
+    with pytest.raises(InputError, match="is damaged; remove the folder"):
         MatrixFile(tmp_path / "n.npz", index, FormulaScorer()).add_queries(QUERIES)
 
 

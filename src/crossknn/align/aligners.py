@@ -1,197 +1,31 @@
 """The ways to align, as specs: `als(strength=0.3)`, `mf-ind(skip=false)`, `cur(rank=64)`.
 
 paper                   here
-MF_TRNS (AXN A.2.2)     `mf-trns`: free vectors by AdamW; `als`: by alternating least squares
-MF_IND                  `mf-ind`: a gated perceptron on each side
+MF_TRNS, MF_IND         see `factorizations`
 DE_DSTL (AXN A.2.1)     `distill`: a dual encoder trained on the same scores
 R_anc (ANNCUR 2.2)      `cur`: its truncated SVD; takes all q * n scores
 """
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+import time
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
-from crossknn.align.factors import Fit, inner_products
+from crossknn.align.aligner import Aligner
+from crossknn.align.factorizations import Als, MfInd, MfTrns
+from crossknn.align.factors import inner_products
 from crossknn.align.job import Job
 from crossknn.align.sparse import SparseScores
-from crossknn.errors import InputError, SpecError
+from crossknn.errors import InputError
 from crossknn.indexes.aligned import AlignedVectors
 from crossknn.indexes.base import Scale
 from crossknn.indexes.encoders import RememberedEncoder
-from crossknn.indexes.maps import Same
 from crossknn.scorers.cross_encoder import DualEncoder, needs_torch
-from crossknn.spec import build, parse, text_of
-from crossknn.types import FloatArray, Progress, Queries
+from crossknn.spec import build, parse
+from crossknn.types import FloatArray, Queries
 
 DEFAULT = "als"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Aligner(ABC):
-    """A configuration; `str(aligner)` is its spec in the grammar."""
-
-    name: ClassVar[str]
-
-    @abstractmethod
-    def align(self, job: Job) -> AlignedVectors:
-        """Item vectors of the job's index, paid for and fitted."""
-
-    def __str__(self) -> str:
-        return text_of(self.name, self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Factorization(Aligner):
-    """Vectors fitted to the sparse G, from those of the dual encoder.
-
-    A random share `held_out` of G tells when to stop, and how good the fit is.
-    """
-
-    held_out: float = 0.05
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.held_out < 1:
-            raise SpecError(f"{self}: held_out is a share, from 0 to below 1")
-
-    def align(self, job: Job) -> AlignedVectors:
-        items, queries = job.vectors()
-        scores = job.sparse()
-        with job.tell(f"fitting {self.name}", "") as progress:
-            scale = job.scale(items, queries)
-            fit = self.fit(scores, items, queries, scale, job.seed, progress)
-        queries_used = len(scores.scored_queries)
-        return _fitted(self, job, fit, len(scores), queries_used, scores.fingerprint)
-
-    @abstractmethod
-    def fit(
-        self,
-        scores: SparseScores,
-        items: FloatArray,
-        queries: FloatArray,
-        scale: Scale | None,
-        seed: int,
-        progress: Progress | None = None,
-    ) -> Fit:
-        """Item vectors (n, d) from G and the initial vectors of items (n, d) and queries (q, d).
-
-        `scale` normalises G; without one G's own moments do.
-        """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Als(_Factorization):
-    """Alternating least squares, regularised towards the initial vectors by `strength`."""
-
-    name = "als"
-    strength: float = 0.3
-    sweeps: int = 6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _above_zero(self, "strength", "sweeps")
-
-    def fit(
-        self,
-        scores: SparseScores,
-        items: FloatArray,
-        queries: FloatArray,
-        scale: Scale | None,
-        seed: int,
-        progress: Progress | None = None,
-    ) -> Fit:
-        from crossknn.align.als import als
-
-        return als(
-            scores,
-            items,
-            queries,
-            strength=self.strength,
-            sweeps=self.sweeps,
-            scale=scale,
-            held_out=self.held_out,
-            seed=seed,
-            progress=progress,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class MfTrns(_Factorization):
-    """MF_TRNS: free vectors of train queries and items, by AdamW (extra `torch`)."""
-
-    name = "mf-trns"
-    lr: float = 0.001
-    epochs: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _above_zero(self, "lr", "epochs")
-
-    def fit(
-        self,
-        scores: SparseScores,
-        items: FloatArray,
-        queries: FloatArray,
-        scale: Scale | None,
-        seed: int,
-        progress: Progress | None = None,
-    ) -> Fit:
-        with needs_torch("mf-trns"):
-            from crossknn.align.transductive import mf_trns
-
-        return mf_trns(
-            scores,
-            items,
-            queries,
-            learning_rate=self.lr,
-            epochs=self.epochs,
-            scale=scale,
-            held_out=self.held_out,
-            seed=seed,
-            progress=progress,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class MfInd(_Factorization):
-    """MF_IND: perceptrons with a gated skip over the initial vectors (extra `torch`)."""
-
-    name = "mf-ind"
-    lr: float = 0.005
-    epochs: int = 20
-    skip: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _above_zero(self, "lr", "epochs")
-
-    def fit(
-        self,
-        scores: SparseScores,
-        items: FloatArray,
-        queries: FloatArray,
-        scale: Scale | None,
-        seed: int,
-        progress: Progress | None = None,
-    ) -> Fit:
-        with needs_torch("mf-ind"):
-            from crossknn.align.inductive import mf_ind
-
-        return mf_ind(
-            scores,
-            items,
-            queries,
-            learning_rate=self.lr,
-            epochs=self.epochs,
-            skip=self.skip,
-            scale=scale,
-            held_out=self.held_out,
-            seed=seed,
-            progress=progress,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,18 +36,21 @@ class Cur(Aligner):
     rank: int | None = None
 
     def __post_init__(self) -> None:
-        _above_zero(self, "rank")
+        self.above_zero("rank")
 
     def align(self, job: Job) -> AlignedVectors:
         from crossknn.align.cur import cur
 
-        most = min(len(job.queries), job.index.n)
+        texts = set(job.queries)
+        if job.index.scorer_of("anchors") == job.scorer.fingerprint is not None:
+            texts.update(job.index.anchor_queries)
+        most = min(len(texts), job.index.n)
         if self.rank is not None and self.rank > most:
             raise InputError(f"{self}: {most} is the highest rank that the scores can have")
         anchors = job.dense()
-        texts, base = job.index.anchor_queries, job.base
+        queries, base = job.index.anchor_queries, job.base
         known = base in job.index.query_vector_names
-        vectors = job.index.query_vectors(Queries(texts), base) if known else None
+        vectors = job.index.query_vectors(Queries(queries), base) if known else None
         with job.tell("factorizing", ""):
             fit = cur(
                 anchors.scores,
@@ -222,8 +59,7 @@ class Cur(Aligner):
                 queries=vectors,
                 seed=job.seed,
             )
-        pairs = anchors.scores.size
-        return _fitted(self, job, fit, pairs, len(texts), job.scorer.fingerprint)
+        return self.kept(job, fit, pairs=job.different(anchors), queries=len(queries))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +76,7 @@ class Distill(Aligner):
     epochs: int | None = None
 
     def __post_init__(self) -> None:
-        _above_zero(self, "top", "epochs")
+        self.above_zero("top", "epochs")
 
     def align(self, job: Job) -> AlignedVectors:
         with needs_torch("distill"):
@@ -255,12 +91,11 @@ class Distill(Aligner):
         listed = self.top or job.per
         if self.loss == "match":
             scores = job.sparse()
-            pairs = len(scores)
+            pairs = job.different(scores)
         else:
-            rows = job.dense().scores
-            texts = job.index.anchor_queries
-            scores = best_of_rows(texts, rows, listed, job.scorer.fingerprint)
-            pairs = rows.size
+            anchors, texts = job.dense(), job.index.anchor_queries
+            scores = best_of_rows(texts, anchors.scores, listed, job.scorer.fingerprint)
+            pairs = job.different(anchors)
         settings = replace(paper_settings(listed), seed=job.seed)
         if self.epochs is not None:
             settings = replace(settings, epochs=self.epochs)
@@ -276,10 +111,11 @@ class Distill(Aligner):
                 settings=settings,
                 progress=progress,
             )
-        encoder = DualEncoder(made.folder)
+        encoder, began = DualEncoder(made.folder), time.perf_counter()
         with job.tell("encoding", "items") as progress:
             items = encoder.encode_items(job.index.items.texts, progress)
         queries = encoder.encode_queries(scores.queries)
+        job.vector_seconds += time.perf_counter() - began
         return AlignedVectors(
             values=items,
             method=str(self),
@@ -291,55 +127,10 @@ class Distill(Aligner):
         )
 
 
-def _fitted(
-    aligner: Aligner, job: Job, fit: Fit, pairs: int, queries: int, fingerprint: str | None
-) -> AlignedVectors:
-    """What an index keeps of a fit to so many pairs of so many train queries."""
-    return AlignedVectors(
-        values=fit.items,
-        method=str(aligner),
-        base=None if fit.map is None else job.base,
-        map=fit.map or Same(),
-        item_map=fit.item_map,
-        scale=fit.scale,
-        fingerprint=fingerprint,
-        cost=job.cost(queries, pairs, fit.seconds),
-        details=_for_json(
-            {
-                "held_out": fit.held_out,
-                "initial": fit.initial,
-                "untouched": fit.untouched,
-                **fit.details,
-            }
-        ),
-    )
-
-
 def _scale_of_all(scores: SparseScores, items: FloatArray, queries: FloatArray) -> Scale:
     """The scale by all scored pairs, where there are no random ones."""
     inner = inner_products(queries, items, scores.query, scores.item)
     return Scale.match(scores.score, inner)
-
-
-def _for_json(details: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys as texts, and None for what was not measured (NaN)."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {str(key): plain(inner) for key, inner in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(inner) for inner in value]
-        return None if isinstance(value, float) and math.isnan(value) else value
-
-    found: dict[str, Any] = plain(details)
-    return found
-
-
-def _above_zero(aligner: Aligner, *options: str) -> None:
-    for option in options:
-        value = getattr(aligner, option)
-        if value is not None and not value > 0:
-            raise SpecError(f"{aligner}: {option} must be above 0")
 
 
 ALIGNERS: dict[str, type[Aligner]] = {

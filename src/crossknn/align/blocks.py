@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from crossknn.align.work import put_file
+from crossknn.indexes.locks import sync
 from crossknn.types import FloatArray, IntArray, Pairs
 
 SHARD, BLOCK = 4096, 256
@@ -46,59 +47,58 @@ class Block:
         """Whether all its pairs are asked: none was scored before."""
         return len(self) == self.room
 
-    def cut(self, count: int) -> Block:
-        """Its first `count` pairs."""
-        return replace(self, places=self.places[:count], pairs=self.pairs.take(slice(count)))
+    def take(self, positions: slice) -> Block:
+        """Some of its pairs."""
+        return replace(self, places=self.places[positions], pairs=self.pairs.take(positions))
 
-    def file(self, folder: Path) -> Path:
-        """Where a worker that cannot write into the shard puts the scores of the block."""
-        return folder / f"block-{self.shard:06d}-{self.start:04d}.f32"
+    def file(self, folder: Path, token: str) -> Path:
+        """Where a worker that cannot write into the shard puts the scores of the block.
+
+        `token` names the bank: another one may be in the folder when a slow worker ends.
+        """
+        return folder / f"block-{token}-{self.shard:06d}-{self.start:04d}.f32"
 
     @staticmethod
     def named(path: Path) -> tuple[int, int]:
         """(shard, start) of such a file."""
-        _, shard, start = path.stem.split("-")
+        shard, start = path.stem.split("-")[2:]
         return int(shard), int(start)
 
 
 class Shard:
-    """Keys (s,) of pairs, in the order of their blocks, and scores (s,), NaN where unpaid."""
+    """Scores (s,) of pairs in the order of their blocks, NaN where unpaid."""
 
-    def __init__(self, key: IntArray, score: FloatArray, path: Path | None) -> None:
-        self.key, self.score, self._path = key, score, path
+    def __init__(self, score: FloatArray, path: Path | None) -> None:
+        self.score, self._path = score, path
         self._changed = False
+
+    def __len__(self) -> int:
+        return len(self.score)
 
     @staticmethod
     def create(key: IntArray, path: Path | None) -> Shard:
-        """A shard without scores; it is there with all its room, or not at all."""
-        shard = Shard(key, np.full(len(key), np.nan, dtype="<f4"), path)
+        """Pairs (s,) without scores; in the file with all their room, or not at all."""
+        score = np.full(len(key), np.nan, dtype="<f4")
         if path is not None:
-            part = path.with_name(path.name + ".part")
-            with part.open("wb") as file:
-                file.write(shard.score.tobytes() + key.astype("<i8").tobytes())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        return shard
+            put_file(path, score.tobytes() + key.astype("<i8").tobytes())
+        return Shard(score, path)
 
     @staticmethod
-    def read(path: Path) -> Shard:
-        """The shard in a file; ValueError if its length is wrong."""
+    def read(path: Path) -> tuple[Shard, IntArray]:
+        """The shard in a file and the keys (s,) of its pairs; ValueError if its length is wrong."""
         data = path.read_bytes()
         size, rest = divmod(len(data), _PAIR)
         if rest or not size:
             raise ValueError(f"{path.name} has {len(data)} bytes")
         key = np.frombuffer(data, "<i8", offset=4 * size).astype(np.int64)
-        return Shard(key, np.frombuffer(data, "<f4", count=size).copy(), path)
+        return Shard(np.frombuffer(data, "<f4", count=size).copy(), path), key
 
-    def blocks(self, number: int, places: IntArray, position: IntArray, n: int) -> Iterator[Block]:
-        """The ascending `places` (p,) block by block; `position` (lines,) is where a query is."""
-        line, item = np.divmod(self.key[places], n)
-        pairs = Pairs(position[line], item)
+    def blocks(self, number: int, places: IntArray, pairs: Pairs) -> Iterator[Block]:
+        """Pairs (p,) at ascending places (p,), block by block."""
         edges = np.flatnonzero(np.diff(places // BLOCK)) + 1
         for chosen in np.split(np.arange(len(places)), edges):
             if len(chosen):
-                yield Block(number, len(self.key), places[chosen], pairs.take(chosen))
+                yield Block(number, len(self), places[chosen], pairs.take(chosen))
 
     def put(self, places: IntArray, scores: FloatArray) -> None:
         """Keep scores (b,) of places (b,) of one block, in one write that is within a page."""
@@ -112,10 +112,9 @@ class Shard:
         self._changed = True
 
     def sync(self) -> None:
-        """Bring the scores to the disk: a kill loses none anyway, a power cut might."""
+        """Bring the scores to the disk."""
         if self._changed and self._path is not None:
-            with self._path.open("rb") as file:
-                os.fsync(file.fileno())
+            sync(self._path)
             self._changed = False
 
 

@@ -21,15 +21,20 @@ import numpy as np
 from crossknn.align.bank import ScoreBank
 from crossknn.align.blocks import Block
 from crossknn.align.collect import CollectReport, fill
-from crossknn.align.workers import Scored, in_flight, open_scorer, score_block
+from crossknn.align.workers import open_scorer
 from crossknn.errors import CrossknnError, InputError, MissingExtraError, ScorerError
 from crossknn.scorers.base import Scorer
+from crossknn.scorers.paying import Scored, score_block
+from crossknn.scorers.threads import in_flight
 from crossknn.types import Pairs, Progress
 
 _AHEAD = 2
 """Blocks a worker has been given: the one it scores, and the next."""
 
 _RETRIES = 3
+
+_LOST = r"^Task _Worker\.score failed|^A worker died"
+"""What Ray prints on stdout when a worker is lost and its block given to another one."""
 
 
 def collect_on_ray(
@@ -50,7 +55,7 @@ def collect_on_ray(
     `scorer` is a name or folder, or a function that opens one: each worker calls it, and checks
     that it has the bank's fingerprint. Ray is started on this machine, unless it runs in this
     process already, or `address` is that of a cluster, where crossknn and the cross-encoder must
-    be installed.
+    be installed. A worker is given a block ahead, which it still scores after the `deadline`.
 
     Raises what `collect` does; InputError if the bank has no folder, or the cluster too few CPUs
     or another cross-encoder; ScorerError if a block cost four workers; MissingExtraError.
@@ -63,7 +68,9 @@ def collect_on_ray(
     folder = bank.folder.resolve()
     with _ray(workers, address) as ray:
         actor = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=_RETRIES)(_Worker)
-        actors = [actor.remote(opened, bank.fingerprint, folder) for _ in range(workers)]
+        actors = [
+            actor.remote(opened, bank.fingerprint, folder, bank.token) for _ in range(workers)
+        ]
         texts = [ray.put((queries, items))]
 
         def run(blocks: Iterator[Block]) -> Iterator[tuple[Block, Scored]]:
@@ -77,8 +84,9 @@ def collect_on_ray(
 
             def result(job: Any, block: Block) -> Scored:
                 free.append(busy.pop(job))
-                why = _answer(ray, job)
-                return np.fromfile(block.file(folder), "<f4")[block.places - block.start], why
+                why, hits = _answer(ray, job)
+                found = np.fromfile(block.file(folder, bank.token), "<f4")
+                return Scored(found[block.places - block.start], why, hits)
 
             return in_flight(blocks, len(free), submit, lambda jobs: ray.wait(jobs)[0], result)
 
@@ -101,26 +109,29 @@ def collect_on_ray(
 class _Worker:
     """Scores blocks in a process of its own, for which it opens the cross-encoder once."""
 
-    def __init__(self, opened: Callable[[], Scorer], fingerprint: str | None, folder: Path) -> None:
-        self._open, self._fingerprint, self._folder = opened, fingerprint, folder
+    def __init__(
+        self, opened: Callable[[], Scorer], fingerprint: str | None, folder: Path, token: str
+    ) -> None:
+        self._open, self._fingerprint = opened, fingerprint
+        self._folder, self._token = folder, token
         self._ready: tuple[Scorer, Sequence[str], Sequence[str]] | None = None
 
-    def score(self, block: Block, texts: list[Any]) -> str | None:
-        """Writes the scores of a block; returns why there are none, if so.
+    def score(self, block: Block, texts: list[Any]) -> tuple[str | None, int]:
+        """Writes the scores of a block; returns the rest of `Scored`.
 
         `texts` holds a reference to the texts of (queries, items).
         """
         if self._ready is None:
             self._ready = self._opened(), *import_module("ray").get(texts[0])
         scorer, queries, items = self._ready
-        scores, why = score_block(scorer, block.pairs, queries, items)
+        scores, why, hits = score_block(scorer, block.pairs, queries, items)
         found = np.full(block.room, np.nan, dtype="<f4")
         found[block.places - block.start] = scores
-        path = block.file(self._folder)
+        path = block.file(self._folder, self._token)
         part = path.with_name(f"{path.name}.{os.getpid()}")
         part.write_bytes(found.tobytes())
         os.replace(part, path)
-        return why
+        return why, hits
 
     def _opened(self) -> Scorer:
         try:
@@ -138,6 +149,7 @@ class _Worker:
 @contextmanager
 def _ray(workers: int, address: str | None) -> Iterator[Any]:
     """Ray, as it runs in this process, or else started, or joined, and left at the end."""
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _LOST)  # read when Ray is imported
     try:
         ray: Any = import_module("ray")
     except ModuleNotFoundError as error:
@@ -168,11 +180,11 @@ def _ray(workers: int, address: str | None) -> Iterator[Any]:
             ray.shutdown()
 
 
-def _answer(ray: Any, job: Any) -> str | None:
+def _answer(ray: Any, job: Any) -> tuple[str | None, int]:
     """What a worker answered, or the error it raised."""
     try:
-        why: str | None = ray.get(job)
-        return why
+        answer: tuple[str | None, int] = ray.get(job)
+        return answer
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, CrossknnError):
             raise error.cause from None

@@ -65,9 +65,9 @@ class Targets:
         items: FloatArray,
         queries: FloatArray,
         *,
-        scale: Scale | None,
-        held_out: float,
-        seed: int,
+        scale: Scale | None = None,
+        held_out: float = 0.05,
+        seed: int = 0,
     ) -> Targets:
         """Normalise G by `scale`, by default to the mean and deviation of `queries . items` on its
         entries (AXN A.2).

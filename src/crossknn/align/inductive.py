@@ -11,9 +11,7 @@ from torch.nn import functional
 
 from crossknn.align.factors import Fit, Targets
 from crossknn.align.mf import Factors, descend, place
-from crossknn.align.sparse import SparseScores
 from crossknn.errors import InputError
-from crossknn.indexes.base import Scale
 from crossknn.indexes.maps import GatedSkip
 from crossknn.types import FloatArray, Progress
 
@@ -22,9 +20,7 @@ _ROWS_AT_ONCE = 8_192
 
 
 def mf_ind(
-    scores: SparseScores,
-    items: FloatArray,
-    queries: FloatArray,
+    targets: Targets,
     *,
     learning_rate: float = 0.005,
     epochs: int = 20,
@@ -32,8 +28,6 @@ def mf_ind(
     hidden: int | None = None,
     skip: bool = True,
     weight_decay: float = 0.01,
-    scale: Scale | None = None,
-    held_out: float = 0.05,
     seed: int = 0,
     device: str | None = None,
     progress: Progress | None = None,
@@ -42,13 +36,11 @@ def mf_ind(
 
     Items that no query scored are moved as well. `hidden` is the width of both, 2 d by default;
     without `skip` their output is the vector (the ablation). `map` and `item_map` of the fit embed
-    what comes later. `device` is a GPU if there is one; `scale` as in `Targets.of`. Raises as it
-    and `descend`.
+    what comes later. `device` is a GPU if there is one. Raises as `descend` does.
     """
     if hidden is not None and hidden < 1:
         raise InputError(f"hidden is {hidden}; a perceptron needs a width of at least 1")
     began = time.perf_counter()
-    targets = Targets.of(scores, items, queries, scale=scale, held_out=held_out, seed=seed)
     width = hidden or 2 * targets.items.shape[1]
     pair = MovedPair(targets, width, skip=skip, seed=seed).to(place(device))
     descent = descend(

@@ -10,18 +10,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from crossknn.align.bank import ScoreBank
 from crossknn.align.collect import CollectReport, collect
 from crossknn.align.factors import inner_products
 from crossknn.align.plan import Plan, per_item, per_query
 from crossknn.align.sparse import SparseScores
-from crossknn.errors import InputError
+from crossknn.errors import CrossknnError, InputError, ScorerError
 from crossknn.first.chance import RandomFirst
 from crossknn.indexes.aligned import IndexingCost
 from crossknn.indexes.base import Anchors, Scale
 from crossknn.indexes.item_index import ItemIndex
 from crossknn.indexes.stages import first_stage
-from crossknn.indexes.storage import digest
 from crossknn.scorers.base import Scorer
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, Pairs, Progress, Queries
@@ -87,8 +88,8 @@ class Job:
     calls: int = 0
     reused: int = 0
     stopped_by: str | None = None
+    unfinished: int = 0
     vector_seconds: float = 0.0
-    scoring_seconds: float = 0.0
     _by_chance: SparseScores = field(init=False)
 
     @cached_property
@@ -103,27 +104,35 @@ class Job:
         self.vector_seconds += time.perf_counter() - began
         return found
 
-    def sparse(self) -> SparseScores:
-        """G: everything paid for of the train queries, once its plan is paid.
-
-        Of the strategy "q" a tenth of a query's items are random ones: see `scale`.
-        """
-        index, folder = self.index, self.index.folder
-        bank = ScoreBank.open(
-            index.n,
-            items=digest(index.items.texts),
+    @cached_property
+    def bank(self) -> ScoreBank:
+        """The pairs that are paid; those of anchors are kept by the index."""
+        folder = self.index.folder
+        return ScoreBank.open(
+            self.index.items.texts,
             fingerprint=self.scorer.fingerprint,
             folder=None if folder is None else folder / BANK,
             rescore=self.spending.rescore,
         )
-        plan = self._plan()
+
+    def sparse(self) -> SparseScores:
+        """G: everything paid for of the train queries, once its plan is paid.
+
+        Of the strategy "q" a tenth of a query's items are random ones: see `scale`. Pairs that
+        anchors have the scores of are not paid again.
+        """
+        bank, plan = self.bank, self._plan()
+        for rows in self.index.paid_rows(self.scorer.fingerprint):
+            known = rows.of(self.queries, plan.pairs)
+            paid = np.flatnonzero(~np.isnan(known))
+            if len(paid):
+                bank.know(self.queries, bank.items, plan.pairs.take(paid), known[paid])
         with self.tell("scoring train queries", "pairs") as progress:
-            report = self._collect(bank, plan.pairs, progress)
-        self.calls, self.reused = report.calls, report.reused
-        self.scoring_seconds, self.stopped_by = report.seconds, report.stopped_by
+            report = self._collect(plan.pairs, progress)
+        self.calls, self.reused, self.stopped_by = report.calls, report.reused, report.stopped_by
         scores = bank.scores(self.queries)
         if not len(scores):
-            raise InputError("no pair has been scored yet: allow more calls or more time")
+            raise _nothing("no pair has been scored yet", report.failed)
         self._by_chance = bank.scores(self.queries, plan.chance)
         return scores
 
@@ -140,28 +149,40 @@ class Job:
         return Scale.match(known.score, inner)
 
     def dense(self) -> Anchors:
-        """Scores of the train queries with every item: the index's anchors."""
-        began = time.perf_counter()
-        with self.tell("scoring anchor queries", "pairs") as progress:
+        """Scores of the train queries with every item: the index's anchors.
+
+        Pairs that the bank has are not paid again.
+        """
+        spending = self.spending
+        if spending.ray is not None:
+            raise InputError(
+                "the scores of every item are paid for on this machine, not on Ray: leave ray "
+                "(--ray) out, and say how many workers score at a time"
+            )
+        bank = self.bank
+        with bank.exclusive(), self.tell("scoring anchor queries", "pairs") as progress:
             report = self.index.add_anchors(
                 self.scorer,
                 self.queries,
-                max_calls=self.spending.max_calls,
-                replace=self.spending.rescore,
+                max_calls=spending.max_calls,
+                deadline=spending.deadline,
+                workers=spending.workers,
+                replace=spending.rescore,
+                known=bank.scores(self.queries).rows(),
+                spend=bank.spend,
                 progress=progress,
             )
-        self.calls, self.reused = report.calls, report.reused
-        self.scoring_seconds = time.perf_counter() - began
-        self.stopped_by = None if report.complete else "max_calls"
+        self.calls, self.reused, self.stopped_by = report.calls, report.reused, report.stopped_by
+        self.unfinished = report.rows - report.rows_done
         anchors = self.index.anchors
         if anchors is None:
-            raise InputError(
-                f"no train query has the scores of all {self.index.n} items yet: allow more calls"
-            )
+            what = f"no train query has the scores of all {self.index.n} items yet"
+            raise _nothing(what, report.failed)
         n, texts = self.index.n, self.index.anchor_queries
         chance = per_query(RandomFirst(n, self.seed), Queries(texts), _ENOUGH, n=n).pairs
-        known = anchors.scores[chance.query, chance.item]
-        self._by_chance = SparseScores.of(texts, n, chance, known)
+        self._by_chance = SparseScores.of(
+            texts, n, chance, anchors.scores[chance.query, chance.item]
+        )
         return anchors
 
     def student(self) -> str | Path:
@@ -174,13 +195,22 @@ class Job:
             )
         return self.start or str(encoder)
 
+    def different(self, scores: SparseScores | Anchors) -> int:
+        """Pairs of different texts: items of equal texts are paid once."""
+        if isinstance(scores, SparseScores):
+            return self.bank.count(scores.queries, Pairs(scores.query, scores.item))[0]
+        return len(scores.scores) * len(set(self.index.items.texts))
+
     def cost(self, queries: int, pairs: int, fitting_seconds: float) -> IndexingCost:
-        """Of vectors fitted to so many paid pairs of so many queries, whenever they were paid."""
+        """Of vectors fitted to so many paid pairs of so many queries, whenever they were paid.
+
+        What no run has measured (anchors that were paid for beforehand) counts as no time.
+        """
         return IndexingCost(
             queries=queries,
             calls=pairs,
             vector_seconds=round(self.vector_seconds, 3),
-            scoring_seconds=round(self.scoring_seconds, 3),
+            scoring_seconds=round(self.bank.seconds_per_pair * pairs, 3),
             fitting_seconds=round(fitting_seconds, 3),
         )
 
@@ -201,8 +231,8 @@ class Job:
                 progress=progress,
             )
 
-    def _collect(self, bank: ScoreBank, pairs: Pairs, progress: Progress | None) -> CollectReport:
-        spending, texts = self.spending, self.index.items.texts
+    def _collect(self, pairs: Pairs, progress: Progress | None) -> CollectReport:
+        bank, spending, texts = self.bank, self.spending, self.bank.items
         options: dict[str, Any] = {
             "workers": spending.workers,
             "max_calls": spending.max_calls,
@@ -222,3 +252,9 @@ class Job:
         return collect_on_ray(
             bank, self.scorer_name, self.queries, texts, pairs, address=address, **options
         )
+
+
+def _nothing(what: str, failed: int) -> CrossknnError:
+    if failed:
+        return ScorerError(f"{what}: {failed:,} pairs were asked that could not be scored")
+    return InputError(f"{what}: allow more calls or more time")

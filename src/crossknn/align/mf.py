@@ -16,15 +16,11 @@ from torch import Tensor, nn
 
 from crossknn.align.factors import Targets
 from crossknn.align.sparse import SparseScores
-from crossknn.errors import CrossknnError, InputError
+from crossknn.errors import InputError, TrainingError
 from crossknn.types import FloatArray, Progress
 
 _PATIENCE = 2
 _PAIRS_AT_ONCE = 16_384
-
-
-class FactorizationError(CrossknnError):
-    """The error is no number any more."""
 
 
 class Factors(nn.Module):  # type: ignore[misc]
@@ -73,7 +69,7 @@ def descend(
     """AdamW on the squared error of the entries in random batches; leaves the best epoch's weights.
 
     Ends early when the error on held-out entries has not fallen for two epochs. Raises InputError
-    for settings out of range, FactorizationError if the error is no number.
+    for settings out of range, TrainingError if the error is no number.
     """
     if learning_rate <= 0 or weight_decay < 0 or min(epochs, batch) < 1:
         raise InputError(
@@ -97,7 +93,7 @@ def descend(
             optimizer.step()
         errors.append(_error(factors, held))
         if not math.isfinite(float(loss.detach())):
-            raise FactorizationError(
+            raise TrainingError(
                 f"the error of epoch {epoch} is not a number: fit with a lower learning_rate than "
                 f"{learning_rate}"
             )

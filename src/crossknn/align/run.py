@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossknn.align.aligners import DEFAULT, Aligner, aligner
+from crossknn.align.aligner import Aligner
+from crossknn.align.aligners import DEFAULT, aligner
+from crossknn.align.factorizations import FreeVectors
 from crossknn.align.job import PER, Job, Spending, Strategy, Tell, silent
 from crossknn.errors import InputError
 from crossknn.indexes.aligned import AlignedVectors
@@ -96,7 +98,7 @@ def align(
         calls=job.calls,
         reused=job.reused,
         stopped_by=job.stopped_by,
-        notes=tuple(_notes(job, made)),
+        notes=tuple(_notes(chosen, job, made)),
     )
 
 
@@ -119,20 +121,18 @@ def _texts(queries: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(queries))
 
 
-def _notes(job: Job, made: AlignedVectors) -> list[str]:
+def _notes(chosen: Aligner, job: Job, made: AlignedVectors) -> list[str]:
     found = []
     used, given = made.cost.queries, len(job.queries)
-    if used < given:
-        found.append(
-            f"{given - used} of {given} train queries have too few scores to learn from yet"
-        )
+    if (short := max(job.unfinished, given - used)) > 0:
+        found.append(f"{short} of {given} train queries have too few scores to learn from yet")
     if untouched := made.details.get("untouched"):
         found.append(
             f"{untouched} of {job.index.n} items have no score to learn from: they keep the "
             "vectors they had"
         )
-    d = made.values.shape[1]
-    if made.map.kind == "same" and used < d and made.base is not None:
+    d = job.index.vectors(job.base).shape[1]
+    if isinstance(chosen, FreeVectors) and used < d:
         found.append(
             f"{used} train queries move item vectors in {used} of {d} dimensions at most: more "
             "queries with fewer items each teach more"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -66,6 +66,12 @@ class SparseScores:
     def scored_items(self) -> IntArray:
         """Items that have a score, in order."""
         return np.unique(self.item)
+
+    def rows(self) -> Iterator[tuple[str, IntArray, FloatArray]]:
+        """(query text, items (b,), scores (b,)) of every query that has a score."""
+        for query in self.scored_queries.tolist():
+            row = slice(self.by_query[query], self.by_query[query + 1])
+            yield self.queries[query], self.item[row], self.score[row]
 
     def take(self, entries: IntArray | BoolArray) -> SparseScores:
         """The entries at ascending positions, or where a mask (e,) is true."""

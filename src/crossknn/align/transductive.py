@@ -11,23 +11,17 @@ from torch.nn import functional
 
 from crossknn.align.factors import Fit, Targets
 from crossknn.align.mf import Factors, descend, place
-from crossknn.align.sparse import SparseScores
-from crossknn.indexes.base import Scale
 from crossknn.indexes.maps import Same
 from crossknn.types import FloatArray, IntArray, Progress
 
 
 def mf_trns(
-    scores: SparseScores,
-    items: FloatArray,
-    queries: FloatArray,
+    targets: Targets,
     *,
     learning_rate: float = 0.001,
     epochs: int = 10,
     batch: int = 1024,
     weight_decay: float = 0.01,
-    scale: Scale | None = None,
-    held_out: float = 0.05,
     seed: int = 0,
     device: str | None = None,
     progress: Progress | None = None,
@@ -36,11 +30,10 @@ def mf_trns(
 
     The initial vectors are a dual encoder's, or random for the ablation. Weight decay draws to
     them, not to zero, so that what no score says anything of stays where it was, to the bit.
-    `device` is a GPU if there is one; `scale` as in `Targets.of`. Raises as it and `descend`.
+    `device` is a GPU if there is one. Raises as `descend` does.
     """
     began = time.perf_counter()
-    targets = Targets.of(scores, items, queries, scale=scale, held_out=held_out, seed=seed)
-    free = FreeVectors(targets).to(place(device))
+    free = FreeFactors(targets).to(place(device))
     settings = {"learning_rate": learning_rate, "batch": batch, "weight_decay": weight_decay}
     descent = descend(
         free,
@@ -67,7 +60,7 @@ def mf_trns(
     )
 
 
-class FreeVectors(Factors):
+class FreeFactors(Factors):
     """Vectors of all queries and items; those with an entry are free."""
 
     def __init__(self, targets: Targets) -> None:

@@ -5,83 +5,153 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from crossknn.errors import InputError
+from crossknn.indexes.locks import locked, sync
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
-QUERIES = "queries.jsonl"
-_META = "work.json"
-_FILES = ("shard-*.bin*", "block-*.f32*", QUERIES)
+FORMAT = 2
+QUERIES, ITEMS = "queries.jsonl", "items.bin"
+_META, _SECONDS = "work.json", "seconds.json"
+_SHARDS = "shard-*.bin"
 
 
-def open_folder(folder: Path, items: str, n: int, fingerprint: str | None, rescore: bool) -> None:
-    """Make `folder` one of scores of these items and this cross-encoder, empty if it was not.
+class Meta(NamedTuple):
+    """Of which format and cross-encoder the scores in a folder are, and what tells them apart.
 
-    Raises InputError for scores of another cross-encoder or of other items, unless `rescore`
-    discards them, and if another process is adding scores to those.
+    Each bank has another `token`, also one of the same cross-encoder in the same place.
     """
-    meta = {"format": FORMAT, "items": items, "n": n, "fingerprint": fingerprint}
+
+    format: int
+    fingerprint: str | None
+    token: str
+
+
+def open_folder(folder: Path, fingerprint: str | None, rescore: bool) -> None:
+    """Make `folder` one of scores of this cross-encoder, empty if it was not.
+
+    Raises InputError for scores of another cross-encoder, unless `rescore` discards them, for one
+    without a fingerprint, for damaged scores, and if another process is adding scores to those.
+    """
+    if fingerprint is None:
+        raise InputError(
+            f"the cross-encoder has no fingerprint, so that its scores in {folder} could be "
+            "mistaken for another model's: name it (--model NAME for a URL; name='...' for a "
+            "function)"
+        )
     with writing(folder):
-        if not _fits(folder, meta, rescore):
+        if not _fits(folder, fingerprint, rescore):
             folder.mkdir(parents=True, exist_ok=True)
             with alone(folder):
-                _start(folder, meta)
+                if rescore or not _fits(folder, fingerprint, rescore):  # nobody was faster
+                    _start(folder, fingerprint)
 
 
-def _fits(folder: Path, meta: dict[str, Any], rescore: bool) -> bool:
-    """Whether `folder` has scores that `meta` describes; InputError if they must not be mixed."""
-    path = folder / _META
-    if not path.is_file():
+def still(folder: Path, meta: Meta) -> None:
+    """InputError if another process has discarded the scores since they were opened."""
+    if read_meta(folder) != meta:
+        raise InputError(f"the scores in {folder} were discarded meanwhile; open them again")
+
+
+def shards_in(folder: Path) -> list[Path]:
+    """The files of all shards, by number; ValueError if one is missing between others."""
+    found = sorted(folder.glob(_SHARDS))
+    for number, path in enumerate(found):
+        if path != (expected := shard_file(folder, number)):
+            raise ValueError(f"{expected.name} is missing")
+    return found
+
+
+def shard_file(folder: Path, number: int) -> Path:
+    """The file of a shard."""
+    return folder / f"shard-{number:06d}.bin"
+
+
+def damaged(folder: Path | None, what: object) -> InputError:
+    """The error that says so."""
+    return InputError(
+        f"the scores in {folder} are damaged ({what}): bring its files back from a copy, or remove "
+        f"the folder {folder} and pay for its scores again"
+    )
+
+
+def _fits(folder: Path, new: str, rescore: bool) -> bool:
+    """Whether `folder` has scores of this cross-encoder; InputError if they must not be mixed."""
+    if not (folder / _META).is_file() and not any(folder.glob(_SHARDS)):
         return False
-    try:
-        old = json.loads(path.read_text(encoding="utf-8"))
-        version, items, fingerprint = old["format"], (old["items"], old["n"]), old["fingerprint"]
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"the scores in {folder} are damaged ({_META}); remove it") from None
-    if version != FORMAT:
-        raise InputError(
-            f"the scores in {folder} have the format {version}; upgrade crossknn, or remove them"
-        )
-    new, same_items = meta["fingerprint"], items == (meta["items"], meta["n"])
-    if same_items and fingerprint is not None and fingerprint == new:
+    version, old, _ = read_meta(folder)
+    if (version, old) == (FORMAT, new):
         return True
     if rescore:
         logger.info("discarding the scores in %s", folder)
         return False
     discard = "discard them with rescore=True (--rescore)"
-    if not same_items:
+    if version != FORMAT:
         raise InputError(
-            f"the scores in {folder} are of other items, or of these in another order: build the "
-            f"index of those again, or {discard}"
+            f"the scores in {folder} have the format {version}, not {FORMAT}: go on with the "
+            f"version of crossknn that wrote them, or {discard}"
         )
-    if fingerprint is None or new is None:
-        raise InputError(
-            f"the scores in {folder} are of {_called(fingerprint)}, and cannot be told from those "
-            f"of {_called(new)}: name the scorer, or {discard}"
-        )
-    raise InputError(f"the scores in {folder} are of {fingerprint}, not of {new}; {discard}")
+    raise InputError(f"the scores in {folder} are of {old}, not of {new}; {discard}")
 
 
-def _called(fingerprint: str | None) -> str:
-    return fingerprint or "a cross-encoder without a fingerprint"
+def read_meta(folder: Path) -> Meta:
+    """What the scores are; InputError if that cannot be read."""
+    try:
+        found = json.loads((folder / _META).read_bytes())
+        return Meta(found["format"], found["fingerprint"], found.get("token", ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise damaged(folder, _META) from None
 
 
-def _start(folder: Path, meta: dict[str, Any]) -> None:
-    """An empty bank; whatever another one left is removed."""
-    (folder / _META).unlink(missing_ok=True)
-    for pattern in _FILES:
+def _start(folder: Path, fingerprint: str) -> None:
+    """An empty bank; whatever another one left is removed.
+
+    The last shards go first, and all of them before what they are of: a kill leaves a bank.
+    """
+    for path in sorted(folder.glob(_SHARDS + "*"), reverse=True):
+        path.unlink()
+    for pattern in (_META, "block-*", QUERIES, ITEMS, _SECONDS + "*"):
         for path in folder.glob(pattern):
-            path.unlink()
-    (folder / QUERIES).touch()
-    part = folder / (_META + ".part")
-    part.write_text(json.dumps(meta), encoding="utf-8")
-    os.replace(part, folder / _META)
+            path.unlink(missing_ok=True)
+    for name in (QUERIES, ITEMS):
+        (folder / name).touch()
+    meta = Meta(FORMAT, fingerprint, secrets.token_hex(8))
+    put_file(folder / _META, json.dumps(meta._asdict()).encode())
+
+
+def read_seconds(folder: Path) -> tuple[int, float]:
+    """How many pairs were paid in how many seconds, as far as that was measured and is legible."""
+    try:
+        found = json.loads((folder / _SECONDS).read_bytes())
+        return int(found["pairs"]), float(found["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0, 0.0
+
+
+def add_seconds(folder: Path, pairs: int, seconds: float) -> tuple[int, float]:
+    """Add to what `read_seconds` reads, and return it."""
+    with writing(folder):
+        before = read_seconds(folder)
+        after = before[0] + pairs, round(before[1] + seconds, 6)
+        put_file(folder / _SECONDS, json.dumps({"pairs": after[0], "seconds": after[1]}).encode())
+    return after
+
+
+def put_file(path: Path, data: bytes) -> None:
+    """A file that is there whole, or not at all."""
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+    sync(path.parent)
 
 
 @contextmanager
@@ -98,21 +168,11 @@ def writing(folder: Path | None) -> Iterator[None]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """One process at a time adds scores: two would pay twice. Raises InputError if one does."""
-    if os.name == "nt":
-        yield
-        return
-    import fcntl
+    """One process at a time adds scores: two would pay twice.
 
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some network file systems have no locks
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(
-                    f"another process is adding scores to {folder}; wait for it, or end it"
-                ) from None
+    Raises InputError if one does, or if the folder is gone.
+    """
+    with ExitStack() as stack:
+        with writing(folder):
+            stack.enter_context(locked(folder, wait=False))
         yield
-    finally:
-        os.close(handle)

@@ -12,9 +12,12 @@ import typer
 
 from crossknn.cli.common import (
     AsJson,
+    ScorerModel,
     ScorerName,
     Seed,
     err,
+    is_url,
+    open_scorer,
     out,
     print_json,
     progress,
@@ -88,6 +91,7 @@ def command(
         bool, typer.Option("--rescore", help="Drop scores that another cross-encoder gave.")
     ] = False,
     scorer: ScorerName = "bundled",
+    model: ScorerModel = None,
     seed: Seed = 0,
     json: AsJson = False,
 ) -> None:
@@ -98,7 +102,6 @@ def command(
     """
     from crossknn.align.job import Spending
     from crossknn.align.run import align
-    from crossknn.align.workers import open_scorer, threads_each
     from crossknn.indexes.item_index import ItemIndex
     from crossknn.scorers._session import available_threads
 
@@ -106,13 +109,18 @@ def command(
     for option, value in given.items():
         if value is not None and value < 1:
             raise InputError(f"{option} is {value}; it must be 1 or more")
+    if ray and (model or is_url(scorer)):
+        raise InputError(
+            "--ray is for a cross-encoder that every worker opens: leave it out for one behind a "
+            "URL, and say with --workers how many ask at a time"
+        )
     seconds = None if deadline is None else duration(deadline)
     index = ItemIndex.load(folder)
     texts = _train_queries(queries, index, count, marked, seed)
     at_once = workers or available_threads()
     found = align(
         index,
-        scorer if ray else open_scorer(scorer, threads_each(at_once)),
+        scorer if ray else open_scorer(scorer, None, model, workers=at_once),
         texts,
         method,
         name=name,

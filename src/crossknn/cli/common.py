@@ -40,6 +40,12 @@ ScorerName = Annotated[
         "or the URL of a /rerank endpoint.",
     ),
 ]
+ScorerModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="The model behind the URL of --scorer: tells its scores from others."
+    ),
+]
 CacheFile = Annotated[
     Path | None, typer.Option("--cache", help="Keep scores in this file; nothing is paid twice.")
 ]
@@ -51,12 +57,28 @@ Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
-def open_scorer(name: str, cache: Path | None, model: str | None = None) -> Scorer:
-    """The scorer of that name, with its cache; `model` names what answers at a URL."""
+def open_scorer(
+    name: str, cache: Path | None, model: str | None = None, *, workers: int = 1
+) -> Scorer:
+    """The scorer of that name, with its cache; `model` names what answers at a URL.
+
+    `workers` threads are to share it, and the cores.
+    """
+    from crossknn.align import workers as sharing
     from crossknn.scorers import CachedScorer, CrossEncoder
 
-    scorer = CrossEncoder(name) if model is None else CrossEncoder(name, model=model)
+    if model is None:
+        scorer = sharing.open_scorer(name, sharing.threads_each(workers))
+    elif is_url(name):
+        scorer = CrossEncoder(name, model=model)
+    else:
+        raise InputError("--model names the model behind a URL: give it with --scorer URL")
     return scorer if cache is None else CachedScorer(scorer, cache)
+
+
+def is_url(name: str) -> bool:
+    """Whether a scorer of that name is asked over the network."""
+    return name.startswith(("http://", "https://"))
 
 
 def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> None:
@@ -119,14 +141,17 @@ def progress(what: str, unit: str = "") -> Iterator[Report]:
 def _lines(what: str, unit: str, every: float = 20.0) -> Report:
     """Progress as lines, one every `every` seconds."""
     began = said = time.perf_counter()
+    before: int | None = None
 
     def report(done: int, total: int) -> None:
-        nonlocal said
+        nonlocal before, said
         now = time.perf_counter()
-        if now - said < every or not done:
+        if before is None:
+            before = done
+        if now - said < every or done == before:
             return
         said = now
-        left = (now - began) / done * (total - done)
+        left = (now - began) / (done - before) * (total - done)
         print(f"{what}: {done:,} of {total:,} {unit}, {left:.0f} s left", file=sys.stderr)
 
     return report

@@ -13,6 +13,7 @@ from crossknn.cli.common import (
     CacheFile,
     ScorerName,
     Seed,
+    err,
     open_scorer,
     out,
     print_json,
@@ -61,7 +62,8 @@ def command(
         int | None, typer.Option(help="Stop paying after so many cross-encoder calls.")
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace an index of other items, paid scores too.")
+        bool,
+        typer.Option("--replace", help="Drop scores paid with other items that cannot be kept."),
     ] = False,
     scorer: ScorerName = "bundled",
     cache: CacheFile = None,
@@ -70,8 +72,10 @@ def command(
 ) -> None:
     """Build an index of SOURCE and save it in FOLDER.
 
-    With --anchors, run again after an interruption and no pair is paid twice.
+    With --anchors, run again after an interruption and no pair is paid twice. In the folder of an
+    index of other items, what was paid stays: only pairs with new items are paid for again.
     """
+    from crossknn.align.rebuilt import known_pairs
     from crossknn.data.items import read_items
     from crossknn.data.queries import read_queries
     from crossknn.indexes.item_index import ItemIndex
@@ -105,7 +109,13 @@ def command(
     calls = 0
     if judge is not None and queries is not None:
         with progress("scoring anchor queries", "pairs") as report:
-            done = index.add_anchors(judge, queries.texts, max_calls=max_calls, progress=report)
+            done = index.add_anchors(
+                judge,
+                queries.texts,
+                max_calls=max_calls,
+                known=known_pairs(index, judge.fingerprint, queries.texts),
+                progress=report,
+            )
         calls += done.calls
     if judge is not None and item_scores is not None:
         positions = index.anchor_items[:item_scores]
@@ -136,14 +146,31 @@ def command(
 
 def _take_paid(index: ItemIndex, folder: Path, replace: bool) -> None:
     """Keep the scores that an index in `folder` has paid for; never drop them unasked."""
+    from crossknn.align.rebuilt import LeftBehind
     from crossknn.indexes.item_index import ItemIndex
 
     try:
         previous = ItemIndex.load(folder)
     except IndexFormatError:
         return
-    if previous.paid_names and not index.take_paid(previous) and not replace:
+    left = LeftBehind.of(index, previous)
+    if left.lost and not replace:
         raise InputError(
-            f"{folder} holds scores that were paid for with other items; save to another folder, "
-            "or drop them with --replace"
+            f"{folder} holds scores that were paid for with other items and cannot be kept: "
+            f"{'; '.join(left.lost)}; save to another folder, or drop these with --replace"
+        )
+    with progress("keeping the scores of anchors", "pairs") as report:
+        kept = left.keep(report)
+    said = [
+        f"dropped {', '.join(left.dropped)}" if left.dropped else "",
+        f"kept {kept:,} scores of anchors as pairs" if kept else "",
+        f"lost {'; '.join(left.lost)}" if left.lost else "",
+    ]
+    if any(said):
+        err.print(
+            f"{folder} was an index of other items: {', '.join(filter(None, said))}; align and "
+            "--anchors pay for new pairs only",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
         )

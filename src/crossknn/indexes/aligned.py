@@ -141,7 +141,7 @@ class AlignedVectors:
             item_map=None
             if meta["item_map"] is None
             else read_map(meta["item_map"], reader.state(f"aligned-{name}.item-map")),
-            encoder=None if encoder is None else RememberedEncoder.from_state(encoder),
+            encoder=None if encoder is None else RememberedEncoder.from_state(encoder, name),
             scale=None if meta["scale"] is None else Scale(*meta["scale"]),
             fingerprint=meta["fingerprint"],
             cost=IndexingCost(**meta["cost"]),

@@ -12,7 +12,7 @@ from crossknn.errors import InputError, nearest
 from crossknn.first.base import FirstStage
 from crossknn.indexes.aligned import AlignedVectors
 from crossknn.indexes.base import Anchors, ItemScores, Scale
-from crossknn.indexes.encoders import checked_vectors
+from crossknn.indexes.encoders import RememberedEncoder, checked_vectors
 from crossknn.indexes.paid import CENTRE, PaidScores, positions_of
 from crossknn.indexes.parts import DUAL_ENCODER, LSA_NAME, Parts
 from crossknn.types import FloatArray, IntArray, Queries
@@ -106,9 +106,12 @@ class IndexContents:
 
     def encoder_source(self, name: str) -> str | None:
         """The folder or name of the dual encoder that made the vectors `name`, if it has one."""
-        aligned = self._aligned.get(name)
-        encoder = self._parts.encoders.get(name) if aligned is None else aligned.encoder
+        encoder = self._encoder(name)
         return None if encoder is None else encoder.source
+
+    def _encoder(self, name: str) -> RememberedEncoder | None:
+        aligned = self._aligned.get(name)
+        return self._parts.encoders.get(name) if aligned is None else aligned.encoder
 
     def first(self, name: str) -> FirstStage:
         """The first stage of that name, one of `first_names`."""

@@ -1,43 +1,45 @@
 """Exact scores of some texts against every item: anchor queries, or items put in their place.
 
 This is the expensive part of an index (rows times n calls), so it can be stopped anywhere, even
-killed, and goes on where it was. The table of scores lies in a work folder, filled with NaN, which
-no scorer may return: a NaN is a pair not yet paid for, and nothing else has to be kept in step.
+killed, and goes on where it was: see `ScoreTable`. Items of equal texts are paid once.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import math
-import os
-import shutil
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from crossknn.errors import InputError
+from crossknn.indexes.table import ScoreTable
+from crossknn.scorers._store import text_hash
 from crossknn.scorers.base import Scorer
+from crossknn.scorers.paying import Budget, Scored, score_block
+from crossknn.scorers.robust import NothingScoredError
+from crossknn.scorers.threads import on_threads
 from crossknn.types import FloatArray, IntArray, Pairs, Progress
 
-logger = logging.getLogger(__name__)
-
-_AT_ONCE = 65_536
+_BLOCK = 512
 _SECONDS_BETWEEN_SYNCS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseReport:
-    """What a run of dense scoring did. `calls` pairs were asked of the scorer in this run."""
+    """What a run of dense scoring did: `calls` pairs were asked, and not found in a cache.
+
+    `failed` pairs got no score, `reused` pairs had one before. `stopped_by` is "max_calls",
+    "deadline" or None.
+    """
 
     rows: int
     rows_done: int
     calls: int
     reused: int
+    failed: int
+    seconds: float
+    stopped_by: str | None
 
     @property
     def complete(self) -> bool:
@@ -45,191 +47,122 @@ class DenseReport:
         return self.rows_done == self.rows
 
 
-class ScoreTable:
-    """Scores (r, n) of r texts against n items, NaN where unpaid; on disk if it has a folder."""
-
-    def __init__(self, texts: Sequence[str], scores: FloatArray, folder: Path | None) -> None:
-        self.texts = texts
-        self.scores = scores
-        self.folder = folder
-
-    @staticmethod
-    def open(
-        texts: Sequence[str],
-        n: int,
-        *,
-        folder: Path | None,
-        items: str,
-        fingerprint: str | None,
-        replace: bool,
-    ) -> ScoreTable:
-        """A new table, or the unfinished one in `folder` with the rows that are still wanted.
-
-        `items` and `fingerprint` name what the scores depend on. Scores of another corpus are
-        discarded; those of another cross-encoder, or of one that cannot be told, are refused with
-        `InputError` unless `replace`.
-        """
-        if folder is None:
-            return ScoreTable(texts, np.full((len(texts), n), np.nan, np.float32), None)
-        known: dict[str, FloatArray] = {}
-        if (old := unfinished(folder)) is not None:
-            what = f"the unfinished scores in {folder}"
-            if old["items"] != items:
-                logger.info("discarding %s: they are of other items", what)
-            elif same_scorer(old["fingerprint"], fingerprint, what, replace):
-                found = _map(folder / old["table"], (len(old["texts"]), n))
-                if old["texts"] == list(texts):
-                    return ScoreTable(texts, found, folder)
-                known = dict(zip(old["texts"], found, strict=True))
-        try:
-            scores = _create(folder, texts, n, known, items, fingerprint)
-        except OSError as error:
-            raise InputError(
-                f"{len(texts)} x {n} scores cannot be kept in {folder}: {error.strerror or error}"
-            ) from error
-        return ScoreTable(texts, scores, folder)
-
-    def put_known(self, known: Mapping[str, FloatArray]) -> None:
-        """Fill rows whose scores are known already."""
-        for row, text in enumerate(self.texts):
-            if text in known:
-                self.scores[row] = known[text]
-
-    def done(self) -> IntArray:
-        """Rows that have all their scores."""
-        return np.array(
-            [r for r, row in enumerate(self.scores) if not np.isnan(row).any()], dtype=np.int64
-        )
-
-    def paid(self) -> int:
-        """Pairs that have a score."""
-        return sum(int(np.count_nonzero(~np.isnan(row))) for row in self.scores)
-
-    def sync(self) -> None:
-        """Bring the scores to the disk: a kill loses none anyway, a power cut might."""
-        if isinstance(self.scores, np.memmap):
-            self.scores.flush()
-
-    def remove(self) -> None:
-        """Remove the table from the disk."""
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-
 def score_rows(
     table: ScoreTable,
     scorer: Scorer,
     items: Sequence[str],
     *,
+    stored: int = 0,
     max_calls: int | None = None,
+    deadline: float | None = None,
+    workers: int = 1,
+    spend: Callable[[int, float], object] | None = None,
     progress: Progress | None = None,
 ) -> DenseReport:
-    """Fill the table row by row, at most `max_calls` pairs; what is there is not paid again.
+    """Fill the wanted rows of the table, at most `max_calls` pairs; none is paid again.
 
-    Pairs the scorer leaves out stay unpaid, and their row incomplete, for the next run. The
-    table keeps everything that was scored whatever error the scorer raises.
+    After `deadline` seconds no block of pairs is begun. `workers` threads share the scorer, which
+    must bear it; the scores are the same bit for bit, however many they are. Pairs the scorer
+    leaves out stay unpaid, and their row incomplete, for the next run. The table keeps everything
+    that was scored whatever error the scorer raises. `stored` more rows are wanted and have all
+    their scores elsewhere. `spend` is told, also after an error, how many pairs the scorer has
+    computed, and in how many seconds.
+
+    Raises NothingScoredError if nothing can be scored, ScorerError for a score that is no number.
     """
-    rows, n = table.scores.shape
-    done = reused = table.paid()
-    left = math.inf if max_calls is None else max_calls
-    calls, synced = 0, time.monotonic()
-    if progress:
-        progress(done, rows * n)
+    began = time.monotonic()
+    filling = _Filling(table, scorer, items, stored, progress)
+    reused, total = filling.done, filling.total
+    until = None if deadline is None else began + deadline
+    budget = Budget(filling.unpaid(), total - reused, max_calls, until)
     try:
-        for row in range(rows):
-            unpaid = np.flatnonzero(np.isnan(table.scores[row]))
-            for start in range(0, len(unpaid), _AT_ONCE):
-                asked = unpaid[start : start + _AT_ONCE][: int(min(left - calls, _AT_ONCE))]
-                if not len(asked):
-                    break
-                calls += len(asked)
-                pairs = Pairs(np.full(len(asked), row), asked)
-                for where, scores in scorer.score(pairs, table.texts, items):
-                    table.scores[row, asked[where]] = scores
-                    done += len(where)
-                    if progress:
-                        progress(done, rows * n)
-                    if time.monotonic() - synced > _SECONDS_BETWEEN_SYNCS:
-                        table.sync()
-                        synced = time.monotonic()
-            if calls >= left:
-                break
+        for block, found in on_threads(filling.score, workers)(budget):
+            budget.book(block, found, whole=len(block) == filling.whole)
     finally:
-        table.sync()
-    return DenseReport(rows=rows, rows_done=len(table.done()), calls=calls, reused=reused)
-
-
-def unfinished(folder: Path) -> dict[str, Any] | None:
-    """What the unfinished table in `folder` is of: `items`, `fingerprint`, `texts`; None if none.
-
-    Raises `InputError` if that cannot be read.
-    """
-    path = folder / "work.json"
-    if not path.is_file():
-        return None
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return {key: found[key] for key in ("table", "items", "fingerprint", "texts")}
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"the unfinished scores in {folder} are damaged; remove it") from None
-
-
-def same_scorer(old: str | None, new: str | None, what: str, replace: bool) -> bool:
-    """Whether both fingerprints are of one cross-encoder; if not, `InputError` unless `replace`."""
-    if old is not None and old == new:
-        return True
-    if replace:
-        logger.info("discarding %s: they are of %s, not %s", what, old, new)
-        return False
-    if old is None or new is None:
-        raise InputError(
-            f"{what} cannot be told from those of another cross-encoder, because a scorer has no "
-            "fingerprint: name the scorer, or discard them with replace=True"
-        )
-    raise InputError(
-        f"{what} are of another cross-encoder ({old}, not {new}); discard them with "
-        "replace=True, or use an index of its own"
+        filling.end()
+        if spend and budget.paid:
+            spend(budget.paid, time.monotonic() - began)
+    if budget.failure and not reused + budget.scored:
+        raise NothingScoredError(budget.failure)
+    return DenseReport(
+        rows=table.wanted + stored,
+        rows_done=int(np.count_nonzero(table.done() < table.wanted)) + stored,
+        calls=budget.calls,
+        reused=reused,
+        failed=budget.failed,
+        seconds=time.monotonic() - began,
+        stopped_by=budget.stopped_by,
     )
 
 
-def _map(path: Path, shape: tuple[int, int]) -> FloatArray:
-    if not path.is_file() or path.stat().st_size != 4 * shape[0] * shape[1]:
-        raise InputError(f"the unfinished scores {path} are damaged; remove {path.parent}")
-    mapped: FloatArray = np.memmap(path, dtype="<f4", mode="r+", shape=shape)
-    return mapped
+class _Filling:
+    """Puts the scores of blocks into a table as they come, from any number of threads."""
+
+    def __init__(
+        self,
+        table: ScoreTable,
+        scorer: Scorer,
+        items: Sequence[str],
+        stored: int,
+        progress: Progress | None,
+    ) -> None:
+        self._table, self._scorer, self._items = table, scorer, items
+        self._first = _first_of_equal(items)
+        self._different = np.flatnonzero(self._first == np.arange(len(items)))
+        self._lock, self._synced = threading.Lock(), time.monotonic()
+        self.whole = min(_BLOCK, len(self._different))
+        self.total = len(self._different) * (table.wanted + stored)
+        self._copy()
+        self.done = self.total - sum(len(unpaid) for _, unpaid in self._rows())
+        self._progress = progress
+        self._tell(0)
+
+    def unpaid(self) -> Iterator[Pairs]:
+        """The unpaid pairs (b,) of a row after the other, in blocks."""
+        for row, unpaid in self._rows():
+            for start in range(0, len(unpaid), _BLOCK):
+                chosen = unpaid[start : start + _BLOCK]
+                yield Pairs(np.full(len(chosen), row), chosen)
+
+    def score(self, block: Pairs) -> Scored:
+        """Score a block."""
+        table = self._table
+
+        def keep(where: IntArray, scores: FloatArray) -> None:
+            table.scores[block.query[where], block.item[where]] = scores
+            self._tell(len(where))
+
+        return score_block(self._scorer, block, table.texts, self._items, keep)
+
+    def end(self) -> None:
+        """Bring everything to the disk."""
+        self._copy()
+        self._table.sync()
+
+    def _rows(self) -> Iterator[tuple[int, IntArray]]:
+        """Every wanted row, and which of its different items are unpaid."""
+        for row, scores in enumerate(self._table.scores[: self._table.wanted]):
+            yield row, self._different[np.isnan(scores[self._different])]
+
+    def _copy(self) -> None:
+        """Give items the scores of those with the same text."""
+        equal = np.flatnonzero(self._first != np.arange(len(self._first)))
+        for row in self._table.scores if len(equal) else ():
+            unpaid = equal[np.isnan(row[equal])]
+            row[unpaid] = row[self._first[unpaid]]
+
+    def _tell(self, scored: int) -> None:
+        with self._lock:
+            self.done += scored
+            if self._progress:
+                self._progress(self.done, self.total)
+            if time.monotonic() - self._synced > _SECONDS_BETWEEN_SYNCS:
+                self._table.sync()
+                self._synced = time.monotonic()
 
 
-def _create(
-    folder: Path,
-    texts: Sequence[str],
-    n: int,
-    known: Mapping[str, FloatArray],
-    items: str,
-    fingerprint: str | None,
-) -> FloatArray:
-    """A table on disk. All its room is taken now: a full disk must not show in the middle."""
-    folder.mkdir(parents=True, exist_ok=True)
-    table = f"scores-{os.getpid()}-{time.time_ns()}.f32"
-    unpaid = np.full(n, np.nan, dtype="<f4")
-    try:
-        with (folder / table).open("wb") as file:
-            for text in texts:
-                file.write(np.asarray(known.get(text, unpaid), dtype="<f4").tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary = folder / "work.json.new"
-        content = {
-            "table": table,
-            "items": items,
-            "fingerprint": fingerprint,
-            "texts": list(texts),
-        }
-        temporary.write_text(json.dumps(content), encoding="utf-8")
-        os.replace(temporary, folder / "work.json")
-    except OSError:
-        (folder / table).unlink(missing_ok=True)
-        raise
-    for other in folder.glob("scores-*.f32"):
-        if other.name != table:
-            other.unlink(missing_ok=True)
-    return _map(folder / table, (len(texts), n))
+def _first_of_equal(texts: Sequence[str]) -> IntArray:
+    """For each text (n,) the first position of one like it."""
+    first: dict[bytes, int] = {}
+    found = [first.setdefault(text_hash(text), position) for position, text in enumerate(texts)]
+    return np.array(found, dtype=np.int64)

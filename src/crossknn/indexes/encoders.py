@@ -15,9 +15,12 @@ from crossknn.types import FloatArray
 EncodeQueries: TypeAlias = Callable[[Sequence[str]], FloatArray]
 """Texts (m) -> vectors (m, d)."""
 
+GivenEncoder: TypeAlias = Encoder | str | Path
+"""A dual encoder, or its folder or name."""
+
 
 class RememberedEncoder:
-    """The dual encoder of one vector space.
+    """The dual encoder of one vector space, the vectors `name`.
 
     On disk only its name (a folder, a hub name, "bundled"; None for an object without one),
     its fingerprint and its dimensions are kept. It is opened on the first query, and refused
@@ -30,15 +33,16 @@ class RememberedEncoder:
         source: str | None,
         fingerprint: str | None,
         dimensions: int,
+        name: str = "de",
         opened: Encoder | None = None,
     ) -> None:
         self.source = source
         self.fingerprint = fingerprint
         self.dimensions = dimensions
-        self._opened = opened
+        self._name, self._opened = name, opened
 
     @staticmethod
-    def of(encoder: Encoder | str | Path) -> RememberedEncoder:
+    def of(encoder: GivenEncoder) -> RememberedEncoder:
         """The encoder itself, or the one of that name."""
         source = None
         if isinstance(encoder, (str, Path)):
@@ -52,9 +56,9 @@ class RememberedEncoder:
         )
 
     @staticmethod
-    def from_state(state: dict[str, Any]) -> RememberedEncoder:
-        """The encoder of a stored index, not opened yet."""
-        return RememberedEncoder(**state)
+    def from_state(state: dict[str, Any], name: str = "de") -> RememberedEncoder:
+        """The encoder of a stored index's vectors `name`, not opened yet."""
+        return RememberedEncoder(**state, name=name)
 
     def state(self) -> dict[str, Any]:
         """What the index keeps of it."""
@@ -64,7 +68,7 @@ class RememberedEncoder:
             "dimensions": self.dimensions,
         }
 
-    def attach(self, encoder: Encoder | str | Path) -> None:
+    def attach(self, encoder: GivenEncoder) -> None:
         """Use `encoder`; `IndexFormatError` if the item vectors are another's."""
         source = _lasting(encoder) if isinstance(encoder, (str, Path)) else self.source
         opened = _open(str(source)) if isinstance(encoder, (str, Path)) else encoder
@@ -83,8 +87,8 @@ class RememberedEncoder:
                 opened = _open(self.source)
             except InputError as error:
                 raise InputError(
-                    f"the index was built with the dual encoder {self.source}, which cannot be "
-                    f"opened: {error}"
+                    f"the vectors {self._name!r} were made by the dual encoder {self.source}, "
+                    f"which cannot be opened: {error}; if it has moved, {self._how}"
                 ) from error
             self._check(opened, self.source)
             return opened
@@ -95,17 +99,22 @@ class RememberedEncoder:
         if bundled is not None and bundled.fingerprint == self.fingerprint:
             return bundled
         raise InputError(
-            "the index was built with a dual encoder that has no name "
-            f"(fingerprint {self.fingerprint}); pass it to ItemIndex.load as encoder="
+            f"the vectors {self._name!r} were made by a dual encoder that has no name "
+            f"(fingerprint {self.fingerprint}); {self._how}"
         )
+
+    @property
+    def _how(self) -> str:
+        given = f"encoder={{{self._name!r}: ENCODER}}"
+        return f"give it to ItemIndex.load as {given}, and save the index to keep where it is"
 
     def _check(self, opened: Encoder, name: str) -> None:
         if (opened.fingerprint, opened.dimensions) != (self.fingerprint, self.dimensions):
             raise IndexFormatError(
-                f"the index was built with another dual encoder: its fingerprint is "
+                f"the vectors {self._name!r} were made by another dual encoder: its fingerprint is "
                 f"{self.fingerprint} ({self.dimensions} dimensions), that of {name} is "
-                f"{opened.fingerprint} ({opened.dimensions}); open the right one or build the "
-                "index again"
+                f"{opened.fingerprint} ({opened.dimensions}); give the right one or make the "
+                "vectors again"
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -15,14 +15,15 @@ from crossknn.first.base import FirstStage
 from crossknn.indexes.aligned import AlignedVectors
 from crossknn.indexes.contents import IndexContents
 from crossknn.indexes.dense import DenseReport
-from crossknn.indexes.encoders import EncodeQueries
+from crossknn.indexes.encoders import EncodeQueries, GivenEncoder
+from crossknn.indexes.locks import alone
 from crossknn.indexes.paid import PaidScores, fit_scales, pay
 from crossknn.indexes.parts import COMPOSED, DUAL_ENCODER, Parts, build_parts, by_name, check_name
 from crossknn.indexes.storage import IndexReader, read_index
+from crossknn.indexes.table import Known
 from crossknn.indexes.writing import writing
 from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.encoder import Encoder
 from crossknn.types import FloatArray, IntArray, Progress
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class ItemIndex(IndexContents):
         cls,
         items: Source,
         *,
-        encoder: Encoder | str | Path | None = None,
+        encoder: GivenEncoder | None = None,
         vectors: FloatArray | Mapping[str, FloatArray] | None = None,
         query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None = None,
         lsa: int | None = None,
@@ -80,8 +81,10 @@ class ItemIndex(IndexContents):
     def save(self, folder: str | Path) -> None:
         """Write the index to `folder`, which must be new, empty or an index, in one atomic step.
 
-        Functions for query vectors and added first stages are not saved. Raises `InputError` if
-        the folder is something else, cannot be written or has no room; nothing is changed then.
+        Functions for query vectors and added first stages are not saved. Pairs that `align` paid
+        for stay in the folder that the index was loaded from: copy its `work-pairs` along, or the
+        next `align` pays them again. Raises `InputError` if the folder is something else, cannot be
+        written or has no room; nothing is changed then.
         """
         folder = Path(folder)
         paid = {name: paid.meta() for name, paid in self._paid.items()}
@@ -98,22 +101,25 @@ class ItemIndex(IndexContents):
         cls,
         folder: str | Path,
         *,
-        encoder: Encoder | str | Path | None = None,
+        encoder: GivenEncoder | Mapping[str, GivenEncoder] | None = None,
         query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None = None,
     ) -> ItemIndex:
         """Open a saved index, mapped.
 
-        Its dual encoder is opened on the first query, by the name it was built with; `encoder`
-        takes its place, and must have the same fingerprint. `query_vectors` is as for `build`.
+        Dual encoders are opened on the first query, from where they were when the index was built
+        or aligned; `encoder` takes the place of the index's own, or several by the names of their
+        vectors (`{"distill": folder}`), and must have the same fingerprint. `save` keeps where it
+        is. `query_vectors` is as for `build`.
         Raises `IndexFormatError` for a folder that is no index, is damaged, unfinished, of a newer
-        version, or of another encoder.
+        version, or of another encoder; `InputError` for an encoder of vectors that it has not.
         """
         encode = by_name(query_vectors)
         index = read_index(Path(folder), lambda reader: cls._of(reader, encode))
-        if encoder is not None:
-            if DUAL_ENCODER not in index._parts.encoders:
-                raise InputError(f"the index {folder} was built without a dual encoder")
-            index._parts.encoders[DUAL_ENCODER].attach(encoder)
+        encoders: Mapping[str, GivenEncoder] = by_name(encoder, alone=DUAL_ENCODER)
+        for name, given in encoders.items():
+            if (remembered := index._encoder(name)) is None:
+                raise InputError(f"the index {folder} has no vectors {name!r} of a dual encoder")
+            remembered.attach(given)
         return index
 
     @classmethod
@@ -141,20 +147,35 @@ class ItemIndex(IndexContents):
         queries: Sequence[str],
         *,
         max_calls: int | None = None,
+        deadline: float | None = None,
+        workers: int = 1,
         replace: bool = False,
+        known: Iterable[Known] = (),
+        spend: Callable[[int, float], object] | None = None,
         progress: Progress | None = None,
     ) -> DenseReport:
         """Score `queries` (k_q) against every item: R_anc of ANNCUR and ADACUR, and the scales.
 
-        Costs k_q times n calls. Anchors that are there stay. An index in a folder keeps what is
-        paid there: stopped by `max_calls`, by an error or by a kill, the same call goes on where
-        it was. Only queries that have all their scores become anchors. Scores of another
-        cross-encoder are refused with `InputError`, or discarded with `replace`.
+        Costs k_q times n calls, less `known` scores that were paid elsewhere. Anchors that are
+        there stay. An index in a folder keeps what is paid there: stopped by `max_calls`, after
+        `deadline` seconds, by an error or by a kill, the same call goes on where it was. Only
+        queries that have all their scores become anchors. `workers` threads share the scorer;
+        `spend` is told how many pairs it has computed, and in how many seconds, whatever happens.
+        Raises `InputError` if another process is adding anchors, and for scores of another
+        cross-encoder, unless `replace` discards those.
         """
         if isinstance(queries, str) or not all(isinstance(q, str) and q.strip() for q in queries):
             raise InputError("anchor queries must be a list of texts that are not empty")
-        options = {"max_calls": max_calls, "replace": replace, "progress": progress}
-        return self._pay("anchors", scorer, queries, **options)
+        options = {"max_calls": max_calls, "deadline": deadline, "workers": workers}
+        more = {"replace": replace, "known": known, "spend": spend, "progress": progress}
+        return self._pay("anchors", scorer, queries, **options, **more)
+
+    def paid_rows(self, fingerprint: str | None) -> list[PaidScores]:
+        """Rows of anchors that were paid to this cross-encoder, unfinished ones (NaN) last."""
+        paid, work = self._before("anchors"), self._work("anchors")
+        begun = None if work is None else PaidScores.unfinished(work, self.items.texts)
+        found = [rows for rows in (paid, begun) if rows is not None]
+        return [rows for rows in found if rows.fingerprint == fingerprint is not None]
 
     def check_free(self, name: str) -> None:
         """`InputError` if aligned vectors cannot have this name."""
@@ -238,20 +259,31 @@ class ItemIndex(IndexContents):
         return self._pay("item_scores", scorer, texts, **options)
 
     def _pay(self, name: str, scorer: Scorer, texts: Sequence[str], **options: Any) -> DenseReport:
-        scorer, before, work = as_scorer(scorer), self._paid.get(name), None
-        if (stored := self._on_disk()) is not None:
-            work = stored.folder / f"work-{name}"
-            before = PaidScores.read(stored, name) if name in stored.meta["paid"] else None
-        report, paid, table = pay(
-            scorer, texts, self.items.texts, before=before, work=work, **options
-        )
-        if paid is not None:
-            if name == "anchors":
-                paid = fit_scales(paid, self._parts.vectors, self.query_vectors)
-            self._paid[name] = self._store("paid", name, paid)
-        if report.complete:
-            table.remove()
+        judge, work = as_scorer(scorer), self._work(name)
+        with alone(work):
+            before = self._before(name)
+            report, paid, table = pay(
+                judge, texts, self.items.texts, before=before, work=work, **options
+            )
+            if paid is not None:
+                if name == "anchors":
+                    paid = fit_scales(paid, self._parts.vectors, self.query_vectors)
+                self._paid[name] = self._store("paid", name, paid)
+            elif before is not None:
+                self._paid[name] = before  # another process may have added to them
+            if len(table.done()) == len(table.texts):
+                table.remove()
         return report
+
+    def _before(self, name: str) -> PaidScores | None:
+        """The rows there are."""
+        if (stored := self._on_disk()) is None:
+            return self._paid.get(name)
+        return PaidScores.read(stored, name) if name in stored.meta["paid"] else None
+
+    def _work(self, name: str) -> Path | None:
+        """The folder of rows that are being paid for."""
+        return None if self.folder is None else self.folder / f"work-{name}"
 
     def _on_disk(self) -> IndexReader | None:
         """The index in its folder as it is now: another process may have added to it."""

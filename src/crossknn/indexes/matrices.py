@@ -19,11 +19,12 @@ import numpy as np
 
 from crossknn.data.queries import Qrels, QuerySet
 from crossknn.errors import InputError, ScorerError
-from crossknn.indexes.dense import DenseReport, ScoreTable, score_rows, unfinished
+from crossknn.indexes.dense import DenseReport, score_rows
 from crossknn.indexes.item_index import ItemIndex
 from crossknn.indexes.stages import first_stage
 from crossknn.indexes.storage import digest
 from crossknn.indexes.stored import DUAL_ENCODER, narrowed, read_arrays, write_arrays
+from crossknn.indexes.table import ScoreTable, unfinished
 from crossknn.scorers.base import Scorer
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, Queries
@@ -275,7 +276,7 @@ class MatrixFile:
         }
         write_arrays(self.path, arrays, by=self.partial / "new.npz")
         self.arrays = arrays
-        ScoreTable((), np.zeros((0, 0)), self.partial / part).remove()
+        ScoreTable((), np.zeros((0, 0)), self.partial / part, 0).remove()
         if not any(self.partial.iterdir()):
             self.partial.rmdir()
 

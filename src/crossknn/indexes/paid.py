@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,12 @@ import numpy as np
 from crossknn.data.marks import item_as_query
 from crossknn.errors import InputError
 from crossknn.indexes.base import Scale
-from crossknn.indexes.dense import (
-    DenseReport,
-    ScoreTable,
-    same_scorer,
-    score_rows,
-)
+from crossknn.indexes.dense import DenseReport, score_rows
 from crossknn.indexes.storage import IndexReader, digest
-from crossknn.indexes.writing import IndexWriter
+from crossknn.indexes.table import Known, ScoreTable, same_scorer, unfinished
+from crossknn.indexes.writing import IndexWriter, Rows
 from crossknn.scorers.base import Scorer
-from crossknn.types import FloatArray, IntArray, Progress, Queries
+from crossknn.types import FloatArray, IntArray, Pairs, Progress, Queries
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +34,27 @@ _CHUNK = 8_192
 class PaidScores:
     """Exact scores (r, n) of r texts against every item, and the cross-encoder they are of.
 
+    `rows` (r, n) need not lie in one array before they are stored.
     `scales` are fitted on them, by name of item vectors.
     """
 
     texts: Sequence[str]
-    scores: FloatArray
+    rows: Rows
     fingerprint: str | None
     scales: Mapping[str, Scale] = field(default_factory=dict)
+
+    @cached_property
+    def scores(self) -> FloatArray:
+        """The rows as one array."""
+        return self.rows if isinstance(self.rows, np.ndarray) else np.stack(self.rows)
+
+    def of(self, queries: Sequence[str], pairs: Pairs) -> FloatArray:
+        """Scores (p,) of pairs of `queries` (q,) and the items, NaN for those that are not here."""
+        rows = {text: row for row, text in enumerate(self.texts)}
+        row = np.array([rows.get(text, -1) for text in queries], dtype=np.int64)[pairs.query]
+        here, found = row >= 0, np.full(len(pairs), np.nan, dtype=np.float32)
+        found[here] = self.scores[row[here], pairs.item[here]]
+        return found
 
     def meta(self) -> dict[str, Any]:
         """What the manifest says of them."""
@@ -55,7 +66,7 @@ class PaidScores:
     def write(self, writer: IndexWriter, name: str) -> None:
         """Put them on the disk as `name`."""
         writer.texts(f"{name}.texts", self.texts)
-        writer.array(f"{name}.scores", self.scores)
+        writer.rows(f"{name}.scores", self.rows)
 
     @staticmethod
     def read(reader: IndexReader, name: str) -> PaidScores:
@@ -68,6 +79,15 @@ class PaidScores:
             {key: Scale(alpha, beta) for key, (alpha, beta) in meta["scales"].items()},
         )
 
+    @staticmethod
+    def unfinished(work: Path, items: Sequence[str]) -> PaidScores | None:
+        """What the unfinished table in `work` has of these items, NaN where unpaid."""
+        found = unfinished(work)
+        if found is None or found["items"] != digest(items):
+            return None
+        table = ScoreTable.mapped(work, found, len(items))
+        return PaidScores(table.texts, table.scores, found["fingerprint"])
+
 
 def pay(
     scorer: Scorer,
@@ -76,40 +96,61 @@ def pay(
     *,
     before: PaidScores | None,
     work: Path | None,
-    max_calls: int | None,
-    replace: bool,
-    progress: Progress | None,
+    known: Iterable[Known] = (),
+    max_calls: int | None = None,
+    deadline: float | None = None,
+    workers: int = 1,
+    replace: bool = False,
+    spend: Callable[[int, float], object] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[DenseReport, PaidScores | None, ScoreTable]:
     """Rows for the texts `wanted`, beside those that were there `before`.
 
-    Nothing is paid twice: texts given twice are one row, rows of `before` are kept, and `work` is
-    the folder of an unfinished run. Returns the report, all complete rows (None if there are
-    none), and the table, to be removed once the rows are stored.
+    Nothing is paid twice: texts given twice are one row, rows of `before` are kept, `known` are
+    scores that were paid elsewhere, and `work` is the folder of unfinished rows. Returns the
+    report, all complete rows (None if there are no new ones), and the table they come from.
     """
     if not len(wanted):
         raise InputError("there are no texts to score the items against")
     if max_calls is not None and max_calls < 0:
         raise InputError(f"max_calls is {max_calls}; it cannot be negative")
-    known: dict[str, FloatArray] = {}
+    if workers < 1:
+        raise InputError(f"workers is {workers}; it must be 1 or more")
     what = "the scores in the index"
-    if before and same_scorer(before.fingerprint, scorer.fingerprint, what, replace):
-        known = dict(zip(before.texts, before.scores, strict=True))
+    if before and not same_scorer(before.fingerprint, scorer.fingerprint, what, replace):
+        before = None
+    texts = dict.fromkeys(wanted)
+    stored = set(before.texts) if before else set[str]()
+    missing = [text for text in texts if text not in stored]
     table = ScoreTable.open(
-        list(dict.fromkeys([*known, *wanted])),
+        missing,
         len(items),
-        folder=work,
+        folder=work if missing else None,
         items=digest(items),
         fingerprint=scorer.fingerprint,
         replace=replace,
+        stored=stored,
     )
-    table.put_known(known)
-    report = score_rows(table, scorer, items, max_calls=max_calls, progress=progress)
-    done = table.done()
-    if not len(done):
+    table.fill(known)
+    report = score_rows(
+        table,
+        scorer,
+        items,
+        stored=len(texts) - len(missing),
+        max_calls=max_calls,
+        deadline=deadline,
+        workers=workers,
+        spend=spend,
+        progress=progress,
+    )
+    done = table.done().tolist()
+    if not done:
         return report, None, table
-    scores = table.scores if report.complete else np.asarray(table.scores[done])
-    rows = PaidScores([table.texts[r] for r in done], scores, scorer.fingerprint)
-    return report, rows, table
+    names, rows = [table.texts[r] for r in done], [table.scores[r] for r in done]
+    if before:
+        names, rows = [*before.texts, *names], [*before.rows, *rows]
+    paid = PaidScores(names, rows if work else np.stack(rows), scorer.fingerprint)
+    return report, paid, table
 
 
 def fit_scales(
@@ -126,7 +167,7 @@ def fit_scales(
     """
     scales = {}
     exact = _Moments()
-    for row in paid.scores:
+    for row in paid.rows:
         exact.add(row)
     scales[CENTRE] = Scale(alpha=exact.mean)
     for name, items in vectors.items():

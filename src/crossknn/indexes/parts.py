@@ -161,11 +161,11 @@ def build_parts(
     )
 
 
-def by_name(given: _T | Mapping[str, _T] | None) -> dict[str, _T]:
-    """What was given by name, or alone under the name `vectors`."""
+def by_name(given: _T | Mapping[str, _T] | None, alone: str = GIVEN) -> dict[str, _T]:
+    """What was given by name; what was given `alone` has that name."""
     if given is None:
         return {}
-    return dict(given) if isinstance(given, Mapping) else {GIVEN: given}
+    return dict(given) if isinstance(given, Mapping) else {alone: given}
 
 
 def check_name(name: str, what: str) -> None:

@@ -3,7 +3,8 @@
     crossknn-index.json      the manifest: what there is, where, how long, and its checksum
     data-<token>/            the files of one writing; never changed once the manifest names them
     partial-<host>-<pid>-<token>/   a writing in progress, invisible to readers
-    work-<name>/             unfinished anchor scores (see `dense`)
+    work-<name>/             unfinished rows of paid scores (see `table`)
+    work-pairs/              scores of pairs of texts, for good (see `align.bank`)
 
 A writing fills a partial folder, syncs it, renames it and then replaces the manifest, which is
 the one atomic step: whatever is killed, and whenever, the manifest names complete files only.

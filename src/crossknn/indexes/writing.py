@@ -9,16 +9,17 @@ import secrets
 import shutil
 import socket
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crossknn.errors import IndexFormatError, InputError
+from crossknn.indexes.locks import locked, sync
 from crossknn.indexes.storage import (
     FORMAT,
     MANIFEST,
@@ -27,6 +28,10 @@ from crossknn.indexes.storage import (
     quick_checksum,
     read_manifest,
 )
+from crossknn.types import FloatArray
+
+Rows: TypeAlias = FloatArray | Sequence[FloatArray]
+"""Rows (r, n) in one array, or each where it lies."""
 
 _OURS = re.compile(r"(data|partial|work)-[\w-]+|" + re.escape(MANIFEST) + r"\.[0-9a-f]+")
 
@@ -51,6 +56,15 @@ class IndexWriter:
             np.lib.format.write_array(
                 cast(Any, _Sink(write)), np.asarray(values, order="C"), allow_pickle=False
             )
+
+    def rows(self, name: str, rows: Rows) -> None:
+        """`name`.npy of rows (r, n), r at least 1, one after the other: they are not copied."""
+        n, dtype = len(rows[0]), np.lib.format.dtype_to_descr(rows[0].dtype)
+        header = {"descr": dtype, "fortran_order": False, "shape": (len(rows), n)}
+        with self.open(name + ".npy") as write:
+            np.lib.format.write_array_header_1_0(cast(Any, _Sink(write)), header)
+            for row in rows:
+                write(row.tobytes())
 
     def texts(self, name: str, texts: Iterable[str]) -> None:
         """`name`.utf8 and `name`.offsets.npy."""
@@ -119,7 +133,7 @@ def writing(folder: Path, meta: dict[str, Any], *, keep: bool = False) -> Iterat
         partial.mkdir(parents=True)
         writer = IndexWriter(partial)
         yield writer
-        with _locked(folder):
+        with locked(folder, wait=True):
             _commit(folder, writer, token, meta, keep)
             _remove_unused(folder)
     except BaseException as error:
@@ -132,24 +146,6 @@ def writing(folder: Path, meta: dict[str, Any], *, keep: bool = False) -> Iterat
                 "nothing was changed"
             ) from error
         raise
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One process at a time replaces the manifest; readers need no lock."""
-    if os.name == "nt":
-        yield
-        return
-    import fcntl
-
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        # Some network file systems have no locks; the step is short, so go on without.
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _commit(
@@ -182,7 +178,7 @@ def _commit(
     }
     manifest = json.loads(json.dumps(manifest))  # the checksum is of what a reader will see
     manifest["checksum"] = manifest_checksum(manifest)
-    _sync_folder(writer.partial)
+    sync(writer.partial)
     os.rename(writer.partial, folder / data)
     temporary = folder / f"{MANIFEST}.{token}"
     try:
@@ -190,13 +186,13 @@ def _commit(
             json.dump(manifest, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        _sync_folder(folder)
+        sync(folder)
         os.replace(temporary, folder / MANIFEST)
     except BaseException:
         temporary.unlink(missing_ok=True)
         shutil.rmtree(folder / data, ignore_errors=True)
         raise
-    _sync_folder(folder)
+    sync(folder)
 
 
 def _merged(before: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
@@ -250,13 +246,3 @@ def _is_alive(pid: int) -> bool:
 
 def _host() -> str:
     return f"{zlib.crc32(socket.gethostname().encode()):08x}"
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from crossknn.errors import CrossknnError, InputError
+from crossknn.errors import InputError, TrainingError
 from crossknn.training import checkpoint
 from crossknn.training.checkpoint import digest_of
 from crossknn.training.settings import TrainingSettings
@@ -30,10 +30,6 @@ _SECONDS_BETWEEN_CHECKPOINTS = 60.0
 _STEPS_BETWEEN_LINES = 10
 
 Measures: TypeAlias = dict[str, float]
-
-
-class TrainingError(CrossknnError):
-    """The loss is no number any more; the best checkpoint so far is kept."""
 
 
 class Task(Protocol):

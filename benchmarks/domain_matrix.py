@@ -1,0 +1,106 @@
+"""A stored score matrix of a part of one data set: of a wordnet domain, or of a BEIR folder.
+
+    python benchmarks/domain_matrix.py --data wordnet --domain noun.artifact --items 4000 \
+        --queries 300 --anchors 200 --scorer ONNX --bfloat16 --encoder MiniLM --out artifact.npz
+    python benchmarks/domain_matrix.py --data medquad --items 2500 --queries 200 --anchors 100 \
+        --max-length 64 --out medquad.npz        # with the bundled models
+
+Resumable, and without texts: the format of `crossknn replay`. For bfloat16 see `bfloat16.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from crossknn.data.items import Items
+from crossknn.data.labelled import Labelled, read_labelled
+from crossknn.indexes.item_index import ItemIndex
+from crossknn.indexes.matrices import MatrixFile
+from crossknn.scorers import CrossEncoder, DualEncoder
+from crossknn.scorers.base import Scorer
+
+SEED = 0
+
+
+def sample_of_items(corpus: Labelled, count: int) -> Items:
+    """`count` items of the corpus, in its order, among them the gold ones of all its queries."""
+    n = len(corpus.items)
+    chosen = np.arange(n)
+    if count < n:
+        rest = np.setdiff1d(np.random.default_rng(SEED).permutation(n), corpus.gold)
+        rest = np.random.default_rng(SEED).permutation(rest)
+        gold = np.unique(corpus.gold)
+        chosen = np.sort(np.concatenate([gold, rest[: count - len(gold)]]))
+    return subset(corpus.items, chosen)
+
+
+def subset(items: Items, positions: Sequence[int] | np.ndarray) -> Items:
+    return Items(
+        ids=[items.ids[i] for i in positions],
+        texts=[items.texts[i] for i in positions],
+        titles=[items.titles[i] for i in positions],
+        extra=[{}] * len(positions),
+    )
+
+
+def write(file: MatrixFile, corpus: Labelled, anchors: int, what: str, every: float = 30.0) -> None:
+    """The scores of the corpus's queries, the first `anchors` as anchor queries."""
+    gold = zip(corpus.queries.ids, corpus.gold, strict=True)
+    qrels = {query: {corpus.items.ids[item]: 1} for query, item in gold}
+    began = said = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said > every:
+            said = time.monotonic()
+            print(f"{what}: {done} of {total}, {said - began:.0f} s", file=sys.stderr)
+
+    file.add_queries(corpus.queries, anchors=anchors, qrels=qrels, progress=progress)
+
+
+def corpus_of(options: argparse.Namespace) -> Labelled:
+    """The domain of a ZESHEL folder, or the test split of a BEIR folder."""
+    if options.domain is None:
+        (corpus,) = read_labelled(options.data, "test")
+    else:
+        (corpus,) = read_labelled(options.data, domains=[options.domain])
+    return corpus
+
+
+def scorer_of(options: argparse.Namespace) -> Scorer:
+    if options.bfloat16:
+        from bfloat16 import Bfloat16CrossEncoder
+
+        return Bfloat16CrossEncoder(options.scorer, threads=options.threads)
+    return CrossEncoder(options.scorer, threads=options.threads, max_length=options.max_length)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--domain", help="of a ZESHEL folder; without it --data is a BEIR folder")
+    parser.add_argument("--items", type=int, required=True)
+    parser.add_argument("--queries", type=int, required=True)
+    parser.add_argument("--anchors", type=int, required=True)
+    parser.add_argument("--scorer", default="bundled")
+    parser.add_argument("--encoder", default="bundled")
+    parser.add_argument("--max-length", type=int)
+    parser.add_argument("--bfloat16", action="store_true")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    corpus = corpus_of(options).sample(options.queries, SEED)
+    items = sample_of_items(corpus, options.items)
+    index = ItemIndex.build(items, encoder=DualEncoder(options.encoder), seed=SEED)
+    file = MatrixFile(options.out, index, scorer_of(options), dtype="float16")
+    write(file, corpus, options.anchors, options.out.name)
+
+
+if __name__ == "__main__":
+    main()

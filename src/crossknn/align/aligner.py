@@ -1,0 +1,72 @@
+"""What a way to align is, and what an index keeps of a fit."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from crossknn.align.factors import Fit
+from crossknn.align.job import Job
+from crossknn.errors import SpecError
+from crossknn.indexes.aligned import AlignedVectors
+from crossknn.indexes.maps import Same
+from crossknn.spec import text_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aligner(ABC):
+    """A configuration; `str(aligner)` is its spec in the grammar."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def align(self, job: Job) -> AlignedVectors:
+        """Item vectors of the job's index, paid for and fitted."""
+
+    def __str__(self) -> str:
+        return text_of(self.name, self)
+
+    def above_zero(self, *options: str) -> None:
+        """SpecError unless these options, where they are given, are above 0."""
+        for option in options:
+            value = getattr(self, option)
+            if value is not None and not value > 0:
+                raise SpecError(f"{self}: {option} must be above 0")
+
+    def kept(self, job: Job, fit: Fit, *, pairs: int, queries: int) -> AlignedVectors:
+        """What an index keeps of a fit to so many pairs of so many train queries."""
+        return AlignedVectors(
+            values=fit.items,
+            method=str(self),
+            base=None if fit.map is None else job.base,
+            map=fit.map or Same(),
+            item_map=fit.item_map,
+            scale=fit.scale,
+            fingerprint=job.scorer.fingerprint,
+            cost=job.cost(queries, pairs, fit.seconds),
+            details=_for_json(
+                {
+                    "held_out": fit.held_out,
+                    "initial": fit.initial,
+                    "untouched": fit.untouched,
+                    **fit.details,
+                }
+            ),
+        )
+
+
+def _for_json(details: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys as texts, and None for what was not measured (NaN)."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(key): plain(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(inner) for inner in value]
+        return None if isinstance(value, float) and math.isnan(value) else value
+
+    found: dict[str, Any] = plain(details)
+    return found

@@ -123,7 +123,25 @@ def matrices(found: dict[str, Any]) -> list[str]:
                 )
                 cells.append(percent([row["recall"], *row["ci"]]))
         lines += [f"| `{method}` | " + " | ".join(cells) + " |"]
-    return [*lines, ""]
+    return [*lines, "", *FIGURES]
+
+
+FIGURES = [
+    "Both matrices are in `benchmarks/data/`. These figures are of `crossknn analyze` with them (ANNCUR,",
+    "figures 1b, 6 and 8): recall and error of CUR over anchor queries and items, with a peak of the error",
+    "where both are as many, singular values, and scores.",
+    "",
+    *(
+        line
+        for name, what in (
+            ("recall", "Recall of ANNCUR"),
+            ("error", "Error of ANNCUR"),
+            ("singular-values", "Singular values of both heads"),
+            ("histogram", "Scores of both heads"),
+        )
+        for line in (f"![{what}](images/heads-{name}.png)", "")
+    ),
+]
 
 
 def rounding(found: dict[str, Any]) -> list[str]:

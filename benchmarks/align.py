@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from align_world import FITTED, GOALS, SEED, Pool, StoredPool, Texts, World, pools
+from align_world import FITTED, GOALS, SEED, Pool, ScoredPool, StoredPool, Texts, World, pools
 
 from crossknn.align.aligners import aligner
 from crossknn.align.cur import cur
@@ -171,6 +171,8 @@ class Rows:
             "initial": made.initial,
             "untouched": made.untouched,
         }
+        if isinstance(pool, ScoredPool):
+            cost["seconds_per_pair"] = round(pool.bank.seconds_per_pair, 6)
         mapped = None
         if fit != RANDOM_START and made.map is not None:
             mapped = made.map(world.queries)

@@ -63,7 +63,7 @@ def of_matrix(name: str, part: dict[str, Any]) -> list[str]:
         rate = 1 / float(np.median(timed))
         lines += [
             "",
-            f"The cross-encoder took one of two busy cores {1000 / rate:.1f} ms a pair in bfloat16 "
+            f"The cross-encoder took one of two busy cores {1000 / rate:.1f} ms a pair "
             f"({rate:,.0f} pairs a second):",
             f"26,000 calls are {26000 / rate / 60:.1f} minutes.",
         ]

@@ -4,6 +4,7 @@ pools of train queries with their scores."""
 from __future__ import annotations
 
 import argparse
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -125,7 +126,7 @@ def recalls(matrix: StoredMatrix, spec: str, budget: int, k: int) -> np.ndarray:
     return np.rint(recall(found, truth) * k).astype(int)
 
 
-class Pool:
+class Pool(ABC):
     """Train queries: their vectors (q, d), exact scores of pairs of them and items, their texts."""
 
     def __init__(self, name: str, vectors: FloatArray, texts: Sequence[str] | None) -> None:
@@ -134,8 +135,9 @@ class Pool:
     def __len__(self) -> int:
         return len(self.vectors)
 
+    @abstractmethod
     def scores(self, pairs: Pairs) -> FloatArray:
-        raise NotImplementedError
+        """Exact scores (p,) of pairs of these queries and the items."""
 
 
 class StoredPool(Pool):

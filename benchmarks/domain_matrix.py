@@ -1,8 +1,8 @@
 """A stored score matrix of a part of one data set: of a wordnet domain, or of a BEIR folder.
 
-    python benchmarks/domain_matrix.py --data wordnet --domain noun.artifact --items 4000 \
-        --queries 300 --anchors 200 --scorer ONNX --bfloat16 --encoder MiniLM --out artifact.npz
-    python benchmarks/domain_matrix.py --data medquad --items 2500 --queries 200 --anchors 100 \
+    python benchmarks/domain_matrix.py --data wordnet --domain noun.artifact --items 3000 \
+        --queries 200 --anchors 100 --scorer ONNX --bfloat16 --encoder MiniLM --out artifact.npz
+    python benchmarks/domain_matrix.py --data medquad --items 1000 --queries 120 --anchors 60 \
         --max-length 64 --out medquad.npz        # with the bundled models
 
 Resumable, and without texts: the format of `crossknn replay`. For bfloat16 see `bfloat16.py`.

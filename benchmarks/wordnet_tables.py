@@ -127,8 +127,9 @@ def matrices(found: dict[str, Any]) -> list[str]:
 
 
 FIGURES = [
-    "Both matrices are in `benchmarks/data/`. These figures are of `crossknn analyze` with them (ANNCUR,",
-    "figures 1b, 6 and 8): recall and error of CUR over anchor queries and items, with a peak of the error",
+    "Both matrices are in `benchmarks/data/`. These figures are of `crossknn analyze wordnet-act-emb.npz",
+    "wordnet-act-cls.npz --names '[EMB]-CE, [CLS]-CE' --k-q 25,50,100 --k-i 50,100,200,500 --out FOLDER`",
+    "(ANNCUR, figures 1b, 6 and 8): recall and error of CUR over anchor queries and items, with a peak of the error",
     "where both are as many, singular values, and scores.",
     "",
     *(

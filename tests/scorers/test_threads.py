@@ -15,6 +15,11 @@ def interrupt():
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
+def each(blocks, keep):
+    for block, _ in blocks:
+        keep(block)
+
+
 @pytest.mark.parametrize("after", [0.0, 0.001, 0.002, 0.005, 0.01, 0.02])
 def test_an_interrupt_at_any_moment_loses_no_block_that_was_begun(after):
     begun, ended = [], []
@@ -25,12 +30,15 @@ def test_an_interrupt_at_any_moment_loses_no_block_that_was_begun(after):
         return block
 
     timer = threading.Timer(after, interrupt)
+
+    def keep(block):
+        if not ended:
+            timer.start()
+        ended.append(block)
+        time.sleep(0.0005)
+
     with pytest.raises(KeyboardInterrupt):
-        for block, _ in on_threads(work, 3)(iter(range(10**6))):
-            if not ended:
-                timer.start()
-            ended.append(block)
-            time.sleep(0.0005)
+        each(on_threads(work, 3)(iter(range(10**6))), keep)
     timer.join()
     assert sorted(ended) == sorted(begun)
     assert len(begun) < 10**6
@@ -38,9 +46,10 @@ def test_an_interrupt_at_any_moment_loses_no_block_that_was_begun(after):
 
 def test_an_interrupt_after_the_last_block_still_interrupts():
     with pytest.raises(KeyboardInterrupt):
-        for block, _ in on_threads(lambda block: block, 2)(iter(range(4))):
-            if block == 3:
-                interrupt()
+        each(
+            on_threads(lambda block: block, 2)(iter(range(4))),
+            lambda block: block == 3 and interrupt(),
+        )
 
 
 def test_a_second_interrupt_does_not_wait():
@@ -67,8 +76,7 @@ def test_interrupts_are_held_only_from_pythons_own_handling():
     before = signal.signal(signal.SIGINT, own)
     try:
         with pytest.raises(ZeroDivisionError), interrupts_held():
-            interrupt()
-            time.sleep(5)
+            signal.raise_signal(signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is own
     finally:
         signal.signal(signal.SIGINT, before)

@@ -14,7 +14,6 @@ have cost. Resumable: rows that are in the file are not made again, and no pair 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from align_file import put, read
 from align_world import FITTED, GOALS, SEED, Pool, ScoredPool, StoredPool, Texts, World, pools
 
 from crossknn.align.aligners import aligner
@@ -65,28 +65,15 @@ def main() -> None:
     options = parser.parse_args()
     if options.data is not None and len(options.matrices) > 1:
         parser.error("--data is of one matrix: give one")
-    found: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
     for path in options.matrices:
         rows = Rows(World(StoredMatrix.load(path)), options)
-        part = found.setdefault(path.stem, {"rows": {}})
-        part["about"] = rows.world.about()
+        about = rows.world.about()
         for name, make in rows.wanted():
-            if name in part["rows"]:
+            if name in read(options.out).get(path.stem, {"rows": {}})["rows"]:
                 continue
             began = time.perf_counter()
-            part["rows"][name] = make()
-            options.out.write_text(as_text(found))
+            put(options.out, path.stem, about, name, make())
             print(f"{path.stem} {name}: {time.perf_counter() - began:.0f} s", flush=True)
-
-
-def as_text(found: dict[str, Any]) -> str:
-    """JSON with a line for each row."""
-    parts = []
-    for name, part in found.items():
-        lines = [f"{json.dumps(row)}: {json.dumps(values)}" for row, values in part["rows"].items()]
-        about = json.dumps(part["about"])
-        parts.append(f'{json.dumps(name)}: {{"about": {about}, "rows": {{\n' + ",\n".join(lines))
-    return "{" + "\n}},\n".join(parts) + "\n}}}\n"
 
 
 class Rows:
@@ -226,7 +213,12 @@ class Rows:
         chance[0] %= min(q, self.world.train)
         inner = inner_products(mapped, vectors, chance[0], chance[1])
         scale = Scale.match(known[chance[0], chance[1]], inner)
-        cost = {"calls": calls, "fit_seconds": round(made.seconds, 2), "loss": made.loss}
+        cost = {
+            "calls": calls,
+            "fit_seconds": round(made.seconds, 2),
+            "loss": made.loss,
+            "epochs": options.epochs,
+        }
         return self.searched(cost, StoredVectors(vectors, mapped, scale))
 
     def adacur(self, q: int) -> dict[str, Any]:

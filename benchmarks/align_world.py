@@ -16,6 +16,7 @@ from crossknn.align.bank import ScoreBank
 from crossknn.align.collect import collect
 from crossknn.align.pseudo import pseudo_queries
 from crossknn.data.marks import unmarked
+from crossknn.data.queries import read_queries
 from crossknn.evaluation.measures import bootstrap, exact_top, recall
 from crossknn.evaluation.replay import BATCH, answer
 from crossknn.evaluation.score_matrix import components
@@ -170,7 +171,7 @@ class ScoredPool(Pool):
 
     def scores(self, pairs: Pairs) -> FloatArray:
         assert self.texts is not None
-        collect(self.bank, self.scorer, self.texts, self.items, pairs)
+        collect(self.bank, self.scorer, self.texts, pairs)
         found = self.bank.scores(self.texts, pairs)
         place = np.lexsort((pairs.item, pairs.query))
         values = np.empty(len(pairs), np.float32)
@@ -184,7 +185,8 @@ class Texts:
     def __init__(self, world: World, options: argparse.Namespace) -> None:
         corpus = corpus_of(options)
         place = {item: i for i, item in enumerate(corpus.items.ids)}
-        text = dict(zip(corpus.queries.ids, corpus.queries.texts, strict=True))
+        known = corpus.queries if options.domain else read_queries(options.data)
+        text = dict(zip(known.ids, known.texts, strict=True))
         with np.load(options.matrices[0]) as file:
             self.items = subset(corpus.items, [place[str(item)] for item in file["item_ids"]])
         self.queries = [text[query] for query in world.matrix.query_ids]

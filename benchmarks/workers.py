@@ -19,7 +19,7 @@ import numpy as np
 from crossknn.align.bank import ScoreBank
 from crossknn.align.collect import collect
 from crossknn.align.plan import per_query
-from crossknn.align.workers import open_scorer
+from crossknn.align.workers import open_with_cores
 from crossknn.data.docstrings import collect_standard_library
 from crossknn.first.chance import RandomFirst
 from crossknn.types import Queries
@@ -47,9 +47,9 @@ def main() -> None:
     for _ in range(options.repeats):  # interleaved, so that a busy minute hits all alike
         for workers, threads in ((1, 1), (options.workers, 1), (1, options.workers)):
             bank = ScoreBank.open(items, fingerprint=None)
-            scorer = open_scorer(options.model, threads)
-            collect(bank, scorer, queries, items, pairs, max_calls=32)  # to warm up
-            report = collect(bank, scorer, queries, items, pairs, workers=workers)
+            scorer = open_with_cores(options.model, threads)
+            collect(bank, scorer, queries, pairs, max_calls=32)  # to warm up
+            report = collect(bank, scorer, queries, pairs, workers=workers)
             speeds.setdefault((workers, threads), []).append(report.calls / report.seconds)
     one = float(np.median(speeds[1, 1]))
     rows = [

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from crossknn.scorers import DualEncoder as DualEncoder
     from crossknn.scorers import HttpScorer as HttpScorer
     from crossknn.scorers import MatrixScorer as MatrixScorer
+    from crossknn.scorers import open_late as open_late
     from crossknn.search import Search as Search
     from crossknn.searcher import Searcher as Searcher
 
@@ -54,6 +55,7 @@ _HOMES = {
     "estimate": "indexes.estimate",
     "method": "methods",
     "methods": "methods",
+    "open_late": "scorers",
     "read_items": "data.items",
     "read_qrels": "data.queries",
     "read_queries": "data.queries",

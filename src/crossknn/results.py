@@ -12,7 +12,8 @@ from typing import overload
 class Hit:
     """A scored item.
 
-    `score` is the raw logit; `round` (from 1) and `source` say when and by whom the item was
+    `score` is the raw logit, or the first stage's own score where the method makes no calls (then
+    `round` is 0); `round` (from 1) and `source` say when and by whom the item was
     picked: by the first stage, by the method, or in item `order` because those ran short.
     `approx` is the score that was predicted when it was picked (the first stage's own score in
     round 1; None in item order). `extra` holds the item's further fields.

@@ -35,8 +35,8 @@ from crossknn.types import (
 class Plan:
     """What a method is: who picks first, who predicts, and how many items each round scores.
 
-    `batches` sum to the budget. `shortlist` restricts every query to that many items of the
-    first stage (AXN 3: very large corpora).
+    `batches` sum to the budget; with none, the first stage alone answers. `shortlist` restricts
+    every query to that many items of the first stage (AXN 3: very large corpora).
     """
 
     first: FirstStage
@@ -62,7 +62,8 @@ class Ranking:
 
     Short rows are padded: `items` with `NO_ITEM`, `scores` and `approx` with NaN, `rounds` with 0.
     `rounds` says in which round (from 1) an item was picked; `approx` what was predicted then
-    (in round 1, the first stage's own score).
+    (in round 1, the first stage's own score). Of a plan without batches both scores are the first
+    stage's own, and there are no rounds.
     """
 
     items: IntArray
@@ -136,7 +137,9 @@ class Search:
             self._scores[query, self._places(query, pairs.item[mine])] = scores[mine]
 
     def best(self, k: int) -> Ranking:
-        """The k best scored items of each query."""
+        """The k best scored items of each query; without batches, the first stage's k best."""
+        if not self.plan.batches:
+            return self._unscored(k)
         order = np.lexsort((self._items, -np.nan_to_num(self._scores, nan=-np.inf)))[:, :k]
         known = np.take_along_axis(~np.isnan(self._scores), order, axis=1)
 
@@ -149,6 +152,11 @@ class Search:
             pick(self._rounds, 0),
             pick(self._approx, np.nan),
         )
+
+    def _unscored(self, k: int) -> Ranking:
+        found = self.plan.first.top(self.queries, min(k, self.available), self.allowed)
+        scores = np.where(found.items == NO_ITEM, np.nan, found.scores).astype(np.float32)
+        return Ranking(found.items, scores, np.zeros_like(found.items), scores)
 
     def picks(self) -> Ranking:
         """Every scored item of each query in the order in which it was picked."""

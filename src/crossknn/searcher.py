@@ -41,7 +41,8 @@ class Searcher:
     ('sort a list', 2)
 
     Holds nothing that a search changes, so one `Searcher` serves many threads (as far as the
-    scorer does; all of ours do). `scorer` may be anything `as_scorer` takes.
+    scorer does; all of ours do). `scorer` may be anything `as_scorer` takes; None will do for
+    methods that make no calls, such as `cmc(first=bm25)`.
     """
 
     def __init__(
@@ -56,11 +57,10 @@ class Searcher:
 
         if not hasattr(index, "items"):
             raise InputError(f"{index!r} is no index: open it with ItemIndex.load(folder)")
-        if scorer is None:
-            raise InputError("there is no scorer: CrossEncoder() is the bundled one")
         self.index = index
-        self.scorer: Scorer = as_scorer(scorer)
         self.method = as_method(method)
+        self.scorer: Scorer | None = None if scorer is None else as_scorer(scorer)
+        self._check_scorer(self.method)
         self.seed = seed
 
     def __call__(
@@ -87,9 +87,10 @@ class Searcher:
         an empty query or an unknown id; ScorerError if nothing could be scored.
         """
         chosen = self.method if method is None else as_method(method)
+        self._check_scorer(chosen)
         texts = _texts(queries)
         allowed = _allowed(filter, self.index)
-        _check(k, budget, self.index.n, deadline_ms)
+        _check(k, budget if chosen.calls else max(k, 1), self.index.n, deadline_ms)
         self._check_models(chosen)
         call = _Call(
             self,
@@ -116,9 +117,13 @@ class Searcher:
             cancel.set()
             raise
 
+    def _check_scorer(self, chosen: Method) -> None:
+        if self.scorer is None and chosen.calls:
+            raise InputError("there is no scorer: CrossEncoder() is the bundled one")
+
     def _check_models(self, chosen: Method) -> None:
         """Scores kept in the index are of use only with the cross-encoder that made them."""
-        mine = self.scorer.fingerprint
+        mine = None if self.scorer is None else self.scorer.fingerprint
         for name in chosen.reads(self.index):
             known = self.index.scorer_of(name)
             if known is not None and known != mine:
@@ -169,9 +174,11 @@ class _Call:
         plan = self.method.plan(index, self.budget, self.seed)
         search = Search(plan, Queries(texts), index.n, allowed=self.allowed)
         calls, scoring, stopped_by, truncated = 0, 0.0, None, self._truncated()
+        scorer = self.searcher.scorer
         while stopped_by is None and len(pairs := search.ask()):
+            assert scorer is not None  # only a method that makes no calls does without
             started = self.clock.elapsed()
-            stream = self.searcher.scorer.score(pairs, texts, index.items.texts)
+            stream = scorer.score(pairs, texts, index.items.texts)
             told = 0
             try:
                 for positions, scores in stream:
@@ -239,7 +246,7 @@ class _Hits:
             score=score,
             position=position,
             round=round,
-            source="order" if not known else "first" if round == 1 else self.method,
+            source="order" if not known else "first" if round <= 1 else self.method,
             approx=approx if known else None,
             title=item.title,
             text=item.text,

@@ -2,6 +2,7 @@
 
 Axis letters, everywhere: m queries, n items, b scored items per query, d dimensions, p pairs.
 Queries and items are named by position (0-based) inside the core; ids live in the index.
+With late interaction: c candidates per query, t states of a text, s states in all.
 """
 
 from __future__ import annotations
@@ -80,15 +81,56 @@ class Observed:
                 yield r, self.items[r, :count], self.scores[r, :count]
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class States:
+    """States (vectors) of n texts, one or several of each, as a late-interaction model reads them.
+
+    `values` (s, d), float32 or float16 and possibly mapped; those of text i stand from `starts[i]`
+    to `starts[i + 1]`: (n + 1,).
+    """
+
+    values: FloatArray
+    starts: IntArray
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def counts(self) -> IntArray:
+        """(n,) how many states each text has."""
+        return np.diff(self.starts)
+
+    def take(self, start: int, stop: int) -> States:
+        """The states of the texts from `start` to `stop`."""
+        starts = self.starts[start : stop + 1]
+        return States(self.values[starts[0] : starts[-1]], starts - starts[0])
+
+    def padded(self, texts: IntArray) -> tuple[FloatArray, BoolArray]:
+        """States of the texts at positions (...,), `NO_ITEM` for none, each as often as asked.
+
+        Returns values (..., t, d) float32, zero where masked, and the mask (..., t); t is the most
+        states of any text asked for, at least 1.
+        """
+        first = self.starts[texts]
+        count = self.starts[texts + (texts != NO_ITEM)] - first
+        t = max(1, int(count.max(initial=1)))
+        mask = np.arange(t) < count[..., None]
+        values = np.zeros((*mask.shape, self.values.shape[1]), np.float32)
+        values[mask] = self.values[(first[..., None] + np.arange(t))[mask]]
+        return values, mask
+
+
 @dataclass(eq=False, slots=True)
 class Queries:
-    """A batch of m queries: their texts, and their vectors as far as they are known.
+    """A batch of m queries: their texts, and their vectors and states as far as they are known.
 
-    `vectors[name]` (m, d) is filled by whoever computes it first, so that a query is encoded once.
+    `vectors[name]` (m, d) and `states[name]` (of m texts) are filled by whoever computes them
+    first, so that a query is encoded once.
     """
 
     texts: Sequence[str]
     vectors: dict[str, FloatArray] = field(default_factory=dict)
+    states: dict[str, States] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.texts)

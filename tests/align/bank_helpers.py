@@ -78,7 +78,7 @@ def open_bank(folder=None, fingerprint="telling", items=ITEMS, **options):
 
 
 def pay(bank, scorer, pairs, **options):
-    return collect(bank, scorer, QUERIES, bank.items, pairs, **options)
+    return collect(bank, scorer, QUERIES, pairs, **options)
 
 
 def straight(pairs):

@@ -220,7 +220,7 @@ def test_a_function_is_asked_once_for_equal_pairs_and_equal_texts():
     queries, items = ["one", "two", "one"], ["a", "bb", "ccc"]
     bank = ScoreBank.open(items, fingerprint="callable:f")
     pairs = Pairs(np.array([0, 1, 2, 0, 2]), np.array([1, 1, 1, 1, 2]))
-    report = collect(bank, CallableScorer(fn, "f"), queries, items, pairs)
+    report = collect(bank, CallableScorer(fn, "f"), queries, pairs)
     assert sorted(asked) == [("one", "bb"), ("one", "ccc"), ("two", "bb")]
     assert report.complete
     found = bank.scores(queries)
@@ -233,7 +233,7 @@ def test_queries_are_known_by_their_text_not_their_position(tmp_path):
     scores = np.arange(12, dtype=np.float32).reshape(3, 4)
     items, pairs = ["a", "b", "c", "d"], Pairs(np.array([2, 0, 1]), np.array([3, 1, 2]))
     options = {"fingerprint": "m", "folder": tmp_path}
-    collect(ScoreBank.open(items, **options), MatrixScorer(scores), ["x", "y", "z"], items, pairs)
+    collect(ScoreBank.open(items, **options), MatrixScorer(scores), ["x", "y", "z"], pairs)
     bank = ScoreBank.open(items, **options)
     found = bank.scores(["z", "new", "x"])
     assert found.query.tolist() == [0, 2]
@@ -241,7 +241,7 @@ def test_queries_are_known_by_their_text_not_their_position(tmp_path):
     more = Pairs(np.array([0, 0, 1, 1]), np.array([3, 0, 0, 3]))
     lookup = MatrixScorer(scores, ["x", "y", "z"])
     assert bank.count(["z", "y"], more) == (4, 3)
-    assert collect(bank, lookup, ["z", "y"], items, more).calls == 3
+    assert collect(bank, lookup, ["z", "y"], more).calls == 3
     assert bank.scores(["z", "y"]).score.tolist() == [8.0, 11.0, 4.0, 6.0, 7.0]
 
 
@@ -374,7 +374,7 @@ def test_what_a_kill_leaves_half_done_is_no_harm(tmp_path, expected):
     assert (report.reused, report.calls) == (768, 5500 - 768)
     assert same(open_bank(tmp_path).scores(QUERIES), expected)
     more = Pairs(np.zeros(1, np.int64), np.zeros(1, np.int64))
-    assert collect(open_bank(tmp_path), TellingScorer(), ["a new\nquery"], ITEMS, more).complete
+    assert collect(open_bank(tmp_path), TellingScorer(), ["a new\nquery"], more).complete
     assert len(open_bank(tmp_path).scores(["a new\nquery"])) == 1
 
 
@@ -471,7 +471,7 @@ def test_scores_that_come_after_all_were_discarded_are_not_taken(tmp_path):
 def test_a_folder_that_is_gone_is_one_sentence(tmp_path):
     bank = open_bank(tmp_path / "work")
     rmtree(tmp_path / "work")
-    with pytest.raises(InputError, match=r"cannot be kept in .*work: No such file"):
+    with pytest.raises(InputError, match="were discarded meanwhile; open them again"):
         pay(bank, TellingScorer(), PAIRS)
 
 
@@ -499,7 +499,5 @@ def test_wrong_arguments_are_refused():
         pay(bank, scorer, PAIRS, max_calls=-1)
     with pytest.raises(InputError, match="workers is 0"):
         pay(bank, scorer, PAIRS, workers=0)
-    with pytest.raises(InputError, match="the items are not those that the scores were opened"):
-        collect(bank, scorer, QUERIES, ITEMS[::-1], PAIRS)
     with pytest.raises(InputError, match="names item 200, but there are 200"):
         pay(bank, scorer, Pairs(np.array([0]), np.array([200])))

@@ -57,7 +57,7 @@ def test_each_pair_of_texts_is_asked_once_however_items_change(tmp_path_factory,
         pairs = all_pairs(len(queries), len(items))
         wanted = {(query, item) for query in queries for item in items}
         assert bank.count(queries, pairs) == (len(wanted), len(wanted - set(known)))
-        report = collect(bank, scorer, queries, list(items), pairs, max_calls=budget)
+        report = collect(bank, scorer, queries, pairs, max_calls=budget)
         assert report.calls == len(scorer.asked) == min(budget, len(wanted - set(known)))
         assert not set(known) & set(scorer.asked)
         for found in (bank.scores(queries), bank.scores(queries, pairs)):

@@ -116,7 +116,7 @@ def test_a_killed_worker_changes_no_bit_of_100_000_pairs(ray, cross_encoder, tmp
 
     bank = ScoreBank.open(items, folder=tmp_path / "work", **options)
     report = collect_on_ray(
-        bank, opener(cross_encoder, notes), queries, items, pairs, workers=2, progress=kill_one
+        bank, opener(cross_encoder, notes), queries, pairs, workers=2, progress=kill_one
     )
     assert (report.calls, report.failed, report.complete) == (100_000, 0, True)
     asked = {int(path.name): path.read_text().split() for path in notes.iterdir()}
@@ -126,7 +126,7 @@ def test_a_killed_worker_changes_no_bit_of_100_000_pairs(ray, cross_encoder, tmp
     assert not list((tmp_path / "work").glob("block-*"))
 
     here = ScoreBank.open(items, **options)
-    assert collect(here, model, queries, items, pairs, workers=2).complete
+    assert collect(here, model, queries, pairs, workers=2).complete
     expected = here.scores(queries)
     assert len(expected) == 100_000
     assert np.std(expected.score) > 0.01
@@ -138,16 +138,13 @@ def test_a_killed_worker_changes_no_bit_of_100_000_pairs(ray, cross_encoder, tmp
 @pytest.mark.torch
 def test_budget_failures_and_resumption_are_those_of_a_local_collection(ray, tmp_path):
     pairs, bank = random_pairs(5500), open_bank(tmp_path)
-    first = collect_on_ray(
-        bank, TellingScorer, QUERIES, ITEMS, pairs, workers=2, max_calls=8 * BLOCK
-    )
+    first = collect_on_ray(bank, TellingScorer, QUERIES, pairs, workers=2, max_calls=8 * BLOCK)
     assert (first.calls, first.stopped_by) == (8 * BLOCK, "max_calls")
     steps = []
     rest = collect_on_ray(
         open_bank(tmp_path),
         TellingScorer,
         QUERIES,
-        ITEMS,
         pairs,
         workers=2,
         progress=lambda *step: steps.append(step),
@@ -160,7 +157,7 @@ def test_budget_failures_and_resumption_are_those_of_a_local_collection(ray, tmp
     more = Pairs(np.zeros(2, np.int64), np.array([4, 5]))
     bank = open_bank(tmp_path / "more")
     skipping = lambda: TellingScorer(skip=[ITEMS[4]])  # noqa: E731
-    report = collect_on_ray(bank, skipping, QUERIES, ITEMS, more, workers=1)
+    report = collect_on_ray(bank, skipping, QUERIES, more, workers=1)
     assert (report.calls, report.failed) == (2, 1)
 
 
@@ -169,7 +166,7 @@ def test_what_goes_wrong_on_a_worker_is_said_here(ray, tmp_path):
     pairs, bank = random_pairs(600), open_bank(tmp_path)
 
     def ask(opened, **options):
-        collect_on_ray(bank, opened, QUERIES, ITEMS, pairs, **{"workers": 1, **options})
+        collect_on_ray(bank, opened, QUERIES, pairs, **{"workers": 1, **options})
 
     with pytest.raises(
         InputError, match=r"a worker opened .* other, but the scores are of telling"
@@ -231,14 +228,14 @@ def die_once():
         die()
 bank = open_bank(folder / "work")
 opened = lambda: TellingScorer(at=2, do=die_once)
-report = collect_on_ray(bank, opened, QUERIES, ITEMS, pairs, workers=2)
+report = collect_on_ray(bank, opened, QUERIES, pairs, workers=2)
 import ray
 print(report.calls, lost.exists(), same(bank.scores(QUERIES), straight(pairs)), ray.is_initialized())
 """
 
 
 def test_without_ray_or_a_folder_it_says_so(tmp_path, monkeypatch):
-    arguments = TellingScorer, QUERIES, ITEMS, random_pairs(10)
+    arguments = TellingScorer, QUERIES, random_pairs(10)
     with pytest.raises(InputError, match="need a folder, which every node must see"):
         collect_on_ray(open_bank(), *arguments, workers=1)
     monkeypatch.setitem(sys.modules, "ray", None)

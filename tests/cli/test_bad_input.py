@@ -20,6 +20,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from late_helpers import WordStates
+
+from crossknn.indexes.item_index import ItemIndex
 
 DOC = Path(__file__).parents[2] / "docs" / "errors.md"
 START, END = "<!-- table made by tests/cli/test_bad_input.py -->", "<!-- end of table -->"
@@ -55,6 +58,9 @@ def folder(tmp_path_factory):
         (where / name).write_bytes(content)
     done = crossknn(where, "index", "docs.jsonl", "docs.index", "--encoder", "none")
     assert done.returncode == 0, done.stderr
+    index = ItemIndex.build(where / "docs.jsonl")
+    index.add_late(WordStates())
+    index.save(where / "late.index")
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(6, 20))
     np.savez(where / "good.npz", scores=scores, n_anchors=2)
@@ -120,6 +126,7 @@ def crossknn(where: Path, *arguments: str, limit: int | None = None, code: str |
 INDEX = ("index", "FILE", "new.index", "--encoder", "none")
 ALIGN = ("align", "docs.index", "--queries", "queries.txt")
 SEARCH = ("search", "docs.index", "topic")
+LATE = ("search", "late.index", "topic", "--method")
 CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("empty corpus", ("index", "empty.jsonl", "new.index"), 2),
     ("duplicate ids", ("index", "twice.jsonl", "new.index"), 2),
@@ -236,6 +243,16 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("a URL on Ray", (*ALIGN, "--scorer", "URL/nan", "--model", "m", "--ray", "local"), 2),
     ("train queries for an endpoint without a model's name", (*ALIGN, "--scorer", "URL/nan"), 2),
     ("every item scored on Ray", (*ALIGN, "--method", "cur", "--ray", "local"), 2),
+    (
+        "items without states of a late-interaction model",
+        (*SEARCH, "--method", "rnr(first=cmc(first=bm25))"),
+        2,
+    ),
+    ("an unknown option of a late-interaction model", (*LATE, "cmc(dept=3)"), 2),
+    ("a depth of 0", (*LATE, "rnr(first=cmc(depth=0))"), 2),
+    ("a late-interaction model that cannot be opened", (*LATE, "cmc(first=bm25)"), 2),
+    ("a late-interaction model that is none", ("encode", "docs.index", "no-index"), 2),
+    ("a dual encoder as late-interaction model", ("encode", "docs.index", "DUAL"), 2),
     ("an endpoint that is down", (*SEARCH, "--scorer", "http://127.0.0.1:9/rerank"), 4),
     ("an endpoint that answers nonsense", (*SEARCH, "--scorer", "URL/nonsense"), 4),
     ("an endpoint with too few scores", (*SEARCH, "--scorer", "URL/few"), 4),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+from subprocess import PIPE, Popen
 
 import numpy as np
 import pytest
 
 from crossknn.align import rebuilt
+from crossknn.align.job import BANK
 from crossknn.cli.app import run
 from crossknn.indexes.item_index import ItemIndex
 
@@ -90,3 +93,35 @@ def test_what_cannot_be_kept_is_refused_before_anything_changes(index, monkeypat
     code, said = index(range(12))
     assert code == 2
     assert "anchors (22 scores are too many to be kept as pairs)" in said
+
+
+def test_what_a_cache_has_is_not_paid_when_aligning(index, align, capsys):
+    index(range(10))
+    cached = ("--cache", "scores.sqlite")
+    assert run(["search", "docs.index", "about one", "--budget", "7", "-k", "3", *cached]) == 0
+    made = align("--max-calls", "20", *cached)
+    assert (made["calls"], made["reused"], made["cost"]["calls"]) == (13, 0, 20)
+    assert run([*ALIGNING, *cached, "--ray", "local"]) == 2
+    assert "leave --cache out" in " ".join(capsys.readouterr().err.split())
+
+
+HOLDING = """
+import sys
+from pathlib import Path
+from crossknn.indexes.disk import alone
+with alone(Path(sys.argv[1])):
+    print("holding", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_anchors_are_not_paid_for_beside_an_alignment(index, tmp_path):
+    index(range(10))
+    pairs = tmp_path / "docs.index" / BANK
+    with Popen([sys.executable, "-c", HOLDING, str(pairs)], stdin=PIPE, stdout=PIPE) as other:
+        assert other.stdout.readline() == b"holding\n"
+        code, said = index(range(10), *PAYING)
+    assert code == 2
+    assert "another process is adding scores to docs.index/work-pairs; wait for it" in said
+    assert not list((tmp_path / "docs.index").glob("work-*"))
+    assert index(range(10), *PAYING)[0]["calls"] == 20

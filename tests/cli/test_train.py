@@ -45,6 +45,28 @@ precision = "float32"
 threads = 1
 """
 
+LATE = """
+encoder = "bert"
+freeze = "both"
+[data]
+folder = "beir"
+dev = "dev"
+[model]
+query_length = 24
+item_length = 24
+[candidates]
+retriever = "bm25"
+count = 3
+depth = 4
+dev_candidates = 5
+[training]
+steps = 4
+batch = 4
+learning_rate = 1e-3
+precision = "float32"
+threads = 1
+"""
+
 
 def settings(name, folder="zeshel", head="emb", marked="true", kind="tfidf", rate="1e-3", more=""):
     text = SETTINGS.format(folder=folder, head=head, marked=marked, kind=kind, rate=rate)
@@ -65,6 +87,11 @@ def place(tmp_path_factory):
     save_bert(where / "bert")
     write_zeshel(where / "zeshel")
     write_beir(where / "beir")
+    (where / "late.toml").write_text(LATE)
+    (where / "kind.toml").write_text('kind = "poly"\n' + LATE)
+    (where / "weight.toml").write_text(LATE + "[loss]\nweight = 2.0\n")
+    (where / "depth.toml").write_text(LATE.replace("depth = 4", "depth = 2"))
+    (where / "retriever.toml").write_text(LATE.replace('"bm25"', '"./bm52"'))
     (where / "zeshel" / "mentions.jsonl").write_text(
         next((where / "zeshel" / "processed" / "valid_worlds").glob("*")).read_text()
     )
@@ -111,6 +138,14 @@ CALLS = [
     ("a mention that comes twice", [*TRAIN, "twice.toml", "--out", "x"], 2),
     ("a mention that is not in its sentence", [*TRAIN, "astray.toml", "--out", "x"], 2),
     ("other settings for a run that was begun", [*TRAIN, "other.toml", "--out", "model"], 2),
+    ("another kind than asked for", ["train", "cmc", "--config", "kind.toml", "--out", "x"], 2),
+    ("a weight above one", ["train", "cmc", "--config", "weight.toml", "--out", "x"], 2),
+    (
+        "fewer candidates than asked for",
+        ["train", "cmc", "--config", "depth.toml", "--out", "x"],
+        2,
+    ),
+    ("what is no retriever", ["train", "cmc", "--config", "retriever.toml", "--out", "x"], 2),
     ("to export what is no cross-encoder", ["export", "bert", "x"], 2),
     ("to compare without queries", ["export", "model", "x", "--items", "beir/corpus.jsonl"], 2),
     ("to convert what is no checkpoint", ["convert", "good.toml", "x"], 2),
@@ -216,11 +251,31 @@ def test_a_dry_run_trains_nothing(place, capsys):
     assert not (place / "x").exists()
 
 
+@pytest.mark.parametrize("kind", ["cmc", "poly", "som", "mixencoder", "deformer"])
+def test_late_interaction_models_are_trained(place, capsys, kind):
+    text = LATE.replace("[candidates]", "options = { layers = 1 }\n[candidates]")
+    (place / f"{kind}.toml").write_text(text if kind == "deformer" else LATE)
+    train = ["train", kind, "--config", f"{kind}.toml"]
+    assert app.run([*train, "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 4
+    assert not (place / kind).exists()
+    assert app.run([*train, "--out", kind, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["steps"] == 4
+    assert {"mrr", "accuracy", "normalized_accuracy", "recall_4"} <= set(found["dev"])
+    assert {"late_interaction.json", "README.md", "run"} <= set(os.listdir(kind))
+    weights = (place / kind / "model.safetensors").read_bytes()
+    assert app.run([*train, "--out", kind]) == 0
+    assert f"{kind}: 4 steps; best on dev after step" in capsys.readouterr().out
+    assert (place / kind / "model.safetensors").read_bytes() == weights
+
+
 def test_the_settings_of_the_package_are_listed_and_read(place, capsys):
     from crossknn.cli.train import _shipped
     from crossknn.training.settings import (
         CrossEncoderSettings,
         DualEncoderSettings,
+        LateInteractionSettings,
         read_settings,
     )
 
@@ -229,8 +284,11 @@ def test_the_settings_of_the_package_are_listed_and_read(place, capsys):
     for path in _shipped():
         assert path.stem in shown
         kind = DualEncoderSettings if "dual-encoder" in path.stem else CrossEncoderSettings
-        assert read_settings(path, kind).encoder
-        assert read_settings(path, kind, relative_to=place).data.train_folders[0].parent == place
+        late = "late-interaction" in path.stem
+        kind, given = (LateInteractionSettings, {"kind": "som"}) if late else (kind, None)
+        assert read_settings(path, kind, given=given).encoder
+        data = read_settings(path, kind, relative_to=place, given=given).data
+        assert data.train_folders[0].parent == place
         assert app.run(["train", "configs", path.stem]) == 0
         assert capsys.readouterr().out == path.read_text()
 

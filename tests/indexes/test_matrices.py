@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from index_helpers import FormulaScorer, LengthEncoder, corpus, score_of
-from test_storage import run
+from test_storage import run, start
 
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError, ScorerError
@@ -139,6 +139,48 @@ def test_a_kill_loses_nothing_and_no_pair_is_paid_twice(tmp_path):
     np.testing.assert_allclose(
         data.scores, exact(index, ["one fish", "two", "red fish and more"]), rtol=1e-3
     )
+    assert not (tmp_path / "m.npz.partial").exists()
+
+
+HOLDING = """
+import sys
+from index_helpers import FormulaScorer, LengthEncoder, corpus
+from crossknn.data.queries import QuerySet
+from crossknn.indexes.item_index import ItemIndex
+from crossknn.indexes.matrices import MatrixFile
+
+class Waiting(FormulaScorer):
+    def score(self, *call):
+        print("scoring", flush=True)
+        sys.stdin.readline()
+        yield from super().score(*call)
+
+index = ItemIndex.build(corpus(20), encoder=LengthEncoder())
+MatrixFile(sys.argv[1], index, Waiting()).add_queries(QuerySet(("a",), ("one fish",)))
+"""
+
+
+def test_a_file_that_another_process_is_filling_is_left_to_it(index, tmp_path):
+    path, scorer = tmp_path / "m.npz", FormulaScorer()
+    file, queries = MatrixFile(path, index, scorer), QuerySet(("a", "b"), ("one fish", "two"))
+    refused = pytest.raises(
+        InputError, match=r"another process is adding scores to .*m.npz.partial; wait for it"
+    )
+    with start(HOLDING, path) as other:
+        assert other.stdout.readline() == "scoring\n"
+        with refused:
+            file.add_queries(queries)
+        with refused:
+            file.add_items(2)
+        other.communicate("go on\n", timeout=60)
+    assert other.returncode == 0
+    assert not scorer.asked
+    # What the other one has written since the file was opened is neither paid for nor lost.
+    assert file.add_items(2).calls == 40
+    assert file.add_queries(queries).calls == 20
+    data = StoredMatrix.load(path)
+    np.testing.assert_allclose(data.scores, exact(index, queries.texts), rtol=1e-3)
+    assert len(data.item_scores.items) == 2
     assert not (tmp_path / "m.npz.partial").exists()
 
 

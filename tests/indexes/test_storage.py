@@ -35,6 +35,7 @@ def start(code, *arguments):
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         cwd=HERE,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

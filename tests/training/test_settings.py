@@ -11,6 +11,7 @@ from crossknn.training.settings import (
     CrossEncoderSettings,
     DataSettings,
     DualEncoderSettings,
+    LateInteractionSettings,
     NegativesSettings,
     TrainingSettings,
     read_settings,
@@ -149,5 +150,63 @@ def test_files_that_are_none(tmp_path):
     ids=lambda path: path.stem,
 )
 def test_shipped_files_can_be_read(path):
+    if "late-interaction" in path.stem:
+        assert read_settings(path, LateInteractionSettings, given={"kind": "cmc"}).encoder
+        return
     kind = DualEncoderSettings if "dual" in path.stem else CrossEncoderSettings
     assert read_settings(path, kind).encoder
+
+
+LATE = """
+encoder = "bert"
+freeze = "items"
+[data]
+folder = "data"
+[model]
+query_length = 32
+options = { variant = "reference" }
+[candidates]
+retriever = "models/de"
+depth = 100
+[loss]
+weight = 0.5
+kl = "retriever-model"
+"""
+
+
+def test_settings_of_a_late_interaction_model(tmp_path):
+    (tmp_path / "models" / "de").mkdir(parents=True)
+    found = read_settings(written(tmp_path, LATE), LateInteractionSettings, given={"kind": "som"})
+    assert (found.kind, found.freeze, found.loss.weight) == ("som", "items", 0.5)
+    assert found.model == {"query_length": 32, "options": {"variant": "reference"}}
+    assert found.candidates.retriever == str(tmp_path / "models" / "de")
+    assert (found.candidates.count, found.candidates.sampling) == (63, "score")
+    assert (found.training.epochs, found.training.warmup) == (5, 0.1)
+    same = read_settings(written(tmp_path, 'kind = "som"' + LATE), LateInteractionSettings)
+    assert same == found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('"bert"', '"bert"\nkind = "poly"', "kind is 'poly', where 'cmc' is asked for"),
+        ('freeze = "items"', 'freeze = "item"', "freeze is 'item' (did you mean items?)"),
+        ('"retriever-model"', '"reverse"', "kl is 'reverse' (did you mean retriever-model?)"),
+        ("weight = 0.5", "weight = -0.1", "loss: weight is -0.1; it must be from 0 to 1"),
+        ("depth = 100", "depth = 62", "count is 63 and depth 62"),
+        ("depth = 100", "fixed = 2", "candidates: fixed is 2.0; it must be from 0 to 1"),
+        (
+            "[candidates]",
+            "[candidate]",
+            "there is no setting 'candidate' (did you mean candidates?)",
+        ),
+        ('retriever = "models/de"', "", "the setting 'retriever' is missing"),
+    ],
+)
+def test_bad_settings_of_a_late_interaction_model(tmp_path, old, new, sentence):
+    assert LATE.count(old) == 1
+    path = written(tmp_path, LATE.replace(old, new))
+    with pytest.raises(InputError) as error:
+        read_settings(path, LateInteractionSettings, given={"kind": "cmc"})
+    assert sentence in str(error.value)
+    assert str(error.value).startswith(str(path))

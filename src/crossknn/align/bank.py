@@ -28,7 +28,6 @@ from crossknn.align.work import (
     ITEMS,
     QUERIES,
     add_seconds,
-    alone,
     damaged,
     open_folder,
     read_meta,
@@ -36,9 +35,9 @@ from crossknn.align.work import (
     shard_file,
     shards_in,
     still,
-    writing,
 )
 from crossknn.errors import InputError
+from crossknn.indexes.disk import alone, keeping
 from crossknn.types import FloatArray, IntArray, Pairs
 
 
@@ -54,6 +53,7 @@ class ScoreBank:
         self.fingerprint, self.folder = fingerprint, folder
         self._meta = None if folder is None else read_meta(folder)
         self._spent = 0, 0.0
+        self._adding = False
         self._load(digests(items))
 
     @staticmethod
@@ -117,7 +117,7 @@ class ScoreBank:
 
     def put(self, block: Block, scores: FloatArray) -> None:
         """Keep the scores (b,) of a block; NaN is a pair that could not be scored."""
-        with writing(self.folder):
+        with keeping(self.folder):
             self._shards[block.shard].put(block.places, scores)
             if self.folder is not None:
                 block.file(self.folder, self.token).unlink(missing_ok=True)
@@ -128,8 +128,7 @@ class ScoreBank:
         """Keep scores (p,) of pairs that were paid elsewhere; returns how many were not here yet.
 
         They must be of the same cross-encoder; `items` may be others than those of the bank.
-        Raises InputError for a score that is not a number, and as `exclusive`, which must not be
-        entered already.
+        Raises InputError for a score that is not a number, and as `exclusive`.
         """
         if len(scores) != len(pairs) or not np.isfinite(scores).all():
             raise InputError(f"the scores of {len(pairs)} pairs must be so many finite numbers")
@@ -154,22 +153,32 @@ class ScoreBank:
     def exclusive(self) -> Iterator[None]:
         """While scores are added: everything others wrote is read, and nobody else writes.
 
-        Raises InputError if another process is adding scores, or has discarded these, and for a
-        folder that is gone.
+        Whoever has entered it may enter it again. Raises InputError if another process is adding
+        scores, or has discarded these, also with their folder.
         """
+        if self._adding:
+            yield
+            return
+        with alone(self.folder), self.adding():
+            yield
+
+    @contextmanager
+    def adding(self) -> Iterator[None]:
+        """`exclusive` for whoever is `alone` in the folder already."""
         if self.folder is None or self._meta is None:
             yield
             return
-        with alone(self.folder):
-            still(self.folder, self._meta)
-            self._load(self._items.digests[self._item])
-            self._merge(self.folder)
-            try:
-                yield
-            finally:
-                with writing(self.folder):
-                    for shard in self._shards:
-                        shard.sync()
+        still(self.folder, self._meta)
+        self._load(self._items.digests[self._item])
+        self._merge(self.folder)
+        self._adding = True
+        try:
+            yield
+        finally:
+            self._adding = False
+            with keeping(self.folder):
+                for shard in self._shards:
+                    shard.sync()
 
     def _load(self, items: Digests) -> None:
         """Read what there is."""
@@ -196,7 +205,7 @@ class ScoreBank:
 
     def _merge(self, folder: Path) -> None:
         """Take over blocks whose collection ended before they came into their shard."""
-        with writing(folder):
+        with keeping(folder):
             for path in folder.glob(f"block-{self.token}-*.f32"):
                 number, start = Block.named(path)
                 if number < len(self._shards):
@@ -212,7 +221,7 @@ class ScoreBank:
     ) -> Iterator[Block]:
         """`blocks` of pairs of any items, which have these lines (n,)."""
         key = keys_of(self._queries.of(queries), lines, pairs)
-        with writing(self.folder):
+        with keeping(self.folder):
             self._queries.keep()
             self._items.keep()
         first = _first(key)
@@ -236,7 +245,7 @@ class ScoreBank:
     def _lay(self, key: IntArray) -> Shard:
         """A new shard of unpaid pairs (s,)."""
         path = self.folder and shard_file(self.folder, len(self._shards))
-        with writing(self.folder):
+        with keeping(self.folder):
             self._shards.append(Shard.create(key, path))
         self._places.add(key)
         return self._shards[-1]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from crossknn.align.work import put_file
-from crossknn.indexes.locks import sync
+from crossknn.indexes.disk import put_file, sync
 from crossknn.types import FloatArray, IntArray, Pairs
 
 SHARD, BLOCK = 4096, 256

@@ -38,7 +38,6 @@ def collect(
     bank: ScoreBank,
     scorer: Scorer,
     queries: Sequence[str],
-    items: Sequence[str],
     pairs: Pairs,
     *,
     workers: int = 1,
@@ -46,7 +45,7 @@ def collect(
     deadline: float | None = None,
     progress: Progress | None = None,
 ) -> CollectReport:
-    """Score the pairs (p,) of train queries and items that the bank does not have.
+    """Score the pairs (p,) of train queries and the bank's items that it does not have.
 
     They are paid in order, block by block; the bank keeps each block that ends, whatever comes
     after. A pair's block depends on the plan and on what was paid before it began, so the scores
@@ -68,9 +67,8 @@ def collect(
     return fill(
         bank,
         queries,
-        items,
         pairs,
-        on_threads(scorer, queries, items, workers),
+        on_threads(scorer, queries, bank.items, workers),
         max_calls=max_calls,
         deadline=deadline,
         progress=progress,
@@ -80,7 +78,6 @@ def collect(
 def fill(
     bank: ScoreBank,
     queries: Sequence[str],
-    items: Sequence[str],
     pairs: Pairs,
     workers: Workers,
     *,
@@ -91,8 +88,6 @@ def fill(
     """`collect` by any workers."""
     if max_calls is not None and max_calls < 0:
         raise InputError(f"max_calls is {max_calls}; it cannot be negative")
-    if items is not bank.items and list(items) != list(bank.items):
-        raise InputError("the items are not those that the scores were opened for")
     started = time.monotonic()
     with bank.exclusive():
         total, missing = bank.count(queries, pairs)

@@ -13,27 +13,20 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from crossknn.align.sparse import SparseScores
 from crossknn.errors import InputError
 from crossknn.linalg import top_k
-from crossknn.models.backbone import position_limit
-from crossknn.models.dual_encoder import SETTINGS, DualEncoderConfig, DualEncoderModel
-from crossknn.models.hub import existing, first_line, snapshot
-from crossknn.models.weights import is_bi_encoder
+from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
+from crossknn.models.trainable import dual_encoder_in, trainable_folder
 from crossknn.training import cards, loop, run
 from crossknn.training.distillation import DistillationTask, Loss
 from crossknn.training.settings import TrainingSettings
 from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Pairs, Progress
 
 logger = logging.getLogger(__name__)
-
-BUNDLED = "bundled"
-_ONNX = "crossknn.json"
-_FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,54 +138,13 @@ def student(source: str | Path, config: DualEncoderConfig | None = None) -> Dual
     Raises InputError for an ONNX folder or "bundled", which have no weights to train, and for other
     sentence-transformers models.
     """
-    if str(source) == BUNDLED:
-        folder = None
-    else:
-        folder = existing(source) or snapshot(str(source), None, _FILES)
-    if folder is None or (folder / _ONNX).is_file():
-        raise InputError(
-            f"{source} is an ONNX model, whose weights cannot be trained: distill from a folder of "
-            "torch weights (a dual encoder trained here, sentence-transformers or Hugging Face)"
-        )
-    own, library = (folder / SETTINGS).is_file(), is_bi_encoder(folder)
-    if not own and not library:
+    folder = trainable_folder(source)
+    found = dual_encoder_in(folder, str(source))
+    if found is None:
         return DualEncoderModel.new(folder, config or DualEncoderConfig())
     if config is not None:
         raise InputError(f"{source} is a dual encoder with settings of its own: give no config")
-    return DualEncoderModel.from_pretrained(folder) if own else _of_library(folder, str(source))
-
-
-def _of_library(folder: Path, source: str) -> DualEncoderModel:
-    """A sentence-transformers folder as a dual encoder of ours; see `student`."""
-    from sentence_transformers import SentenceTransformer
-
-    try:
-        loaded = SentenceTransformer(str(folder), device="cpu")
-    except Exception as error:
-        raise InputError(f"cannot load the encoder {source}: {first_line(error)}") from error
-    kinds = [type(module).__name__ for module in loaded]
-    pooling = _pooling(loaded[1]) if kinds[1:2] == ["Pooling"] else ""
-    if kinds[0] != "Transformer" or pooling not in ("mean", "cls") or {*kinds[2:]} - {"Normalize"}:
-        raise InputError(
-            f"{source} is made of {', '.join(kinds)} {f'({pooling})' * bool(pooling)}: only "
-            "Transformer, Pooling by mean or cls, and Normalize can be distilled into"
-        )
-    inner = loaded[0].auto_model.config
-    length = min(int(loaded.max_seq_length or 512), position_limit(inner))
-    made = DualEncoderConfig(
-        pooling="cls" if pooling == "cls" else "mean",
-        normalize="Normalize" in kinds,
-        query_length=length,
-        item_length=length,
-    )
-    older = folder / "0_Transformer"
-    return DualEncoderModel.new(older if older.is_dir() else folder, made)
-
-
-def _pooling(module: Any) -> str:
-    """How a Pooling module pools, in the library's versions."""
-    mode = getattr(module, "pooling_mode", None) or module.get_pooling_mode_str()
-    return mode if isinstance(mode, str) else "+".join(mode)
+    return found
 
 
 def _lists(scores: SparseScores, top: int | None) -> tuple[IntArray, Candidates]:

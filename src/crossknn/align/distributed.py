@@ -21,7 +21,7 @@ import numpy as np
 from crossknn.align.bank import ScoreBank
 from crossknn.align.blocks import Block
 from crossknn.align.collect import CollectReport, fill
-from crossknn.align.workers import open_scorer
+from crossknn.align.workers import open_with_cores
 from crossknn.errors import CrossknnError, InputError, MissingExtraError, ScorerError
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.paying import Scored, score_block
@@ -41,7 +41,6 @@ def collect_on_ray(
     bank: ScoreBank,
     scorer: str | Path | Callable[[], Scorer],
     queries: Sequence[str],
-    items: Sequence[str],
     pairs: Pairs,
     *,
     workers: int,
@@ -64,14 +63,14 @@ def collect_on_ray(
         raise InputError(f"workers is {workers}; it must be 1 or more")
     if bank.folder is None:
         raise InputError("scores collected on Ray need a folder, which every node must see")
-    opened = scorer if callable(scorer) else partial(open_scorer, scorer, 1)
+    opened = scorer if callable(scorer) else partial(open_with_cores, scorer, 1)
     folder = bank.folder.resolve()
     with _ray(workers, address) as ray:
         actor = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=_RETRIES)(_Worker)
         actors = [
             actor.remote(opened, bank.fingerprint, folder, bank.token) for _ in range(workers)
         ]
-        texts = [ray.put((queries, items))]
+        texts = [ray.put((queries, bank.items))]
 
         def run(blocks: Iterator[Block]) -> Iterator[tuple[Block, Scored]]:
             free, busy = actors * _AHEAD, dict[Any, Any]()
@@ -94,7 +93,6 @@ def collect_on_ray(
             return fill(
                 bank,
                 queries,
-                items,
                 pairs,
                 run,
                 max_calls=max_calls,

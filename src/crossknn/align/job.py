@@ -122,12 +122,12 @@ class Job:
         anchors have the scores of are not paid again.
         """
         bank, plan = self.bank, self._plan()
-        for rows in self.index.paid_rows(self.scorer.fingerprint):
-            known = rows.of(self.queries, plan.pairs)
-            paid = np.flatnonzero(~np.isnan(known))
-            if len(paid):
-                bank.know(self.queries, bank.items, plan.pairs.take(paid), known[paid])
-        with self.tell("scoring train queries", "pairs") as progress:
+        with bank.exclusive(), self.tell("scoring train queries", "pairs") as progress:
+            for rows in self.index.paid_rows(self.scorer.fingerprint):
+                known = rows.of(self.queries, plan.pairs)
+                paid = np.flatnonzero(~np.isnan(known))
+                if len(paid):
+                    bank.know(self.queries, bank.items, plan.pairs.take(paid), known[paid])
             report = self._collect(plan.pairs, progress)
         self.calls, self.reused, self.stopped_by = report.calls, report.reused, report.stopped_by
         scores = bank.scores(self.queries)
@@ -232,7 +232,7 @@ class Job:
             )
 
     def _collect(self, pairs: Pairs, progress: Progress | None) -> CollectReport:
-        bank, spending, texts = self.bank, self.spending, self.bank.items
+        bank, spending = self.bank, self.spending
         options: dict[str, Any] = {
             "workers": spending.workers,
             "max_calls": spending.max_calls,
@@ -240,7 +240,7 @@ class Job:
             "progress": progress,
         }
         if spending.ray is None:
-            return collect(bank, self.scorer, self.queries, texts, pairs, **options)
+            return collect(bank, self.scorer, self.queries, pairs, **options)
         from crossknn.align.distributed import collect_on_ray
 
         if self.scorer_name is None:
@@ -250,7 +250,7 @@ class Job:
             )
         address = None if spending.ray == "local" else spending.ray
         return collect_on_ray(
-            bank, self.scorer_name, self.queries, texts, pairs, address=address, **options
+            bank, self.scorer_name, self.queries, pairs, address=address, **options
         )
 
 

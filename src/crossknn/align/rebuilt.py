@@ -7,7 +7,8 @@ such pairs; vectors that were fitted can be fitted again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,9 @@ import numpy as np
 
 from crossknn.align.bank import ScoreBank
 from crossknn.align.job import BANK
-from crossknn.align.work import open_folder
+from crossknn.align.work import mismatch, there
 from crossknn.errors import InputError
+from crossknn.indexes.disk import alone
 from crossknn.indexes.item_index import ItemIndex
 from crossknn.indexes.paid import PaidScores
 from crossknn.indexes.table import Known
@@ -73,7 +75,7 @@ class LeftBehind:
             if name not in ("anchors", "item_scores"):
                 scorer = previous.scorer_of(name)
                 why = _why_not(folder, scorer, rows[0].fingerprint if rows else scorer)
-                if why is None and not rows and not folder.is_dir():
+                if why is None and not rows and not there(folder):
                     why = "the pairs they were fitted to are not in the folder"
                 if why is not None:
                     lost.append(f"the vectors {name} ({why})")
@@ -98,25 +100,30 @@ class LeftBehind:
         return kept
 
 
+@contextmanager
 def known_pairs(
     index: ItemIndex, fingerprint: str | None, queries: Sequence[str]
-) -> Iterable[Known]:
+) -> Iterator[Iterable[Known]]:
     """What `align` has paid of these queries in the index's folder, to this cross-encoder.
 
-    Pairs of another cross-encoder are left alone, with a warning. Raises InputError for damaged
-    ones, and if another process is adding some.
+    Until the end `align` pays for nothing there: it would not know of what is paid elsewhere
+    meanwhile. Pairs of another cross-encoder are left alone, with a warning. Raises InputError for
+    damaged ones, and if another process is adding some.
     """
-    if index.folder is None or fingerprint is None or not (index.folder / BANK).is_dir():
-        return ()
+    if index.folder is None or fingerprint is None:
+        yield ()
+        return
     folder = index.folder / BANK
-    try:
-        open_folder(folder, fingerprint, rescore=False)
-    except InputError as error:
-        logger.warning("what align has paid is not used: %s", error)
-        return ()
-    bank = ScoreBank(index.items.texts, fingerprint, folder)
-    with bank.exclusive():  # reads what a killed collection left
-        return bank.scores(queries).rows()
+    with alone(folder):
+        if not there(folder):
+            yield ()
+        elif why := mismatch(folder, fingerprint):
+            logger.warning("what align has paid is not used: %s", why)
+            yield ()
+        else:
+            bank = ScoreBank(index.items.texts, fingerprint, folder)
+            with bank.adding():  # reads what a killed collection left
+                yield bank.scores(queries).rows()
 
 
 def _why_not(folder: Path, fingerprint: str | None, other: str | None) -> str | None:
@@ -125,7 +132,7 @@ def _why_not(folder: Path, fingerprint: str | None, other: str | None) -> str | 
         return "their cross-encoder has no fingerprint"
     if fingerprint != other:
         return f"they are of {fingerprint}, and others of {other}"
-    if folder.is_dir():
+    if there(folder):
         try:
             ScoreBank.open([], fingerprint=fingerprint, folder=folder)
         except InputError as error:

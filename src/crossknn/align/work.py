@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import secrets
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from crossknn.errors import InputError
-from crossknn.indexes.locks import locked, sync
+from crossknn.indexes.disk import alone, keeping, put_file
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +42,9 @@ def open_folder(folder: Path, fingerprint: str | None, rescore: bool) -> None:
             "mistaken for another model's: name it (--model NAME for a URL; name='...' for a "
             "function)"
         )
-    with writing(folder):
+    with keeping(folder):
         if not _fits(folder, fingerprint, rescore):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
             with alone(folder):
                 if rescore or not _fits(folder, fingerprint, rescore):  # nobody was faster
                     _start(folder, fingerprint)
@@ -55,8 +52,27 @@ def open_folder(folder: Path, fingerprint: str | None, rescore: bool) -> None:
 
 def still(folder: Path, meta: Meta) -> None:
     """InputError if another process has discarded the scores since they were opened."""
-    if read_meta(folder) != meta:
+    if not there(folder) or read_meta(folder) != meta:
         raise InputError(f"the scores in {folder} were discarded meanwhile; open them again")
+
+
+def there(folder: Path) -> bool:
+    """Whether there are scores in `folder`, or damaged ones."""
+    return (folder / _META).is_file() or any(folder.glob(_SHARDS))
+
+
+def mismatch(folder: Path, fingerprint: str) -> str | None:
+    """Why the scores in `folder` are none of this cross-encoder; InputError if they are damaged."""
+    version, old, _ = read_meta(folder)
+    discard = "discard them with rescore=True (--rescore)"
+    if version != FORMAT:
+        return (
+            f"the scores in {folder} have the format {version}, not {FORMAT}: go on with the "
+            f"version of crossknn that wrote them, or {discard}"
+        )
+    if old != fingerprint:
+        return f"the scores in {folder} are of {old}, not of {fingerprint}; {discard}"
+    return None
 
 
 def shards_in(folder: Path) -> list[Path]:
@@ -81,23 +97,16 @@ def damaged(folder: Path | None, what: object) -> InputError:
     )
 
 
-def _fits(folder: Path, new: str, rescore: bool) -> bool:
+def _fits(folder: Path, fingerprint: str, rescore: bool) -> bool:
     """Whether `folder` has scores of this cross-encoder; InputError if they must not be mixed."""
-    if not (folder / _META).is_file() and not any(folder.glob(_SHARDS)):
+    if not there(folder):
         return False
-    version, old, _ = read_meta(folder)
-    if (version, old) == (FORMAT, new):
+    if (why := mismatch(folder, fingerprint)) is None:
         return True
-    if rescore:
-        logger.info("discarding the scores in %s", folder)
-        return False
-    discard = "discard them with rescore=True (--rescore)"
-    if version != FORMAT:
-        raise InputError(
-            f"the scores in {folder} have the format {version}, not {FORMAT}: go on with the "
-            f"version of crossknn that wrote them, or {discard}"
-        )
-    raise InputError(f"the scores in {folder} are of {old}, not of {new}; {discard}")
+    if not rescore:
+        raise InputError(why)
+    logger.info("discarding the scores in %s", folder)
+    return False
 
 
 def read_meta(folder: Path) -> Meta:
@@ -136,43 +145,8 @@ def read_seconds(folder: Path) -> tuple[int, float]:
 
 def add_seconds(folder: Path, pairs: int, seconds: float) -> tuple[int, float]:
     """Add to what `read_seconds` reads, and return it."""
-    with writing(folder):
+    with keeping(folder):
         before = read_seconds(folder)
         after = before[0] + pairs, round(before[1] + seconds, 6)
         put_file(folder / _SECONDS, json.dumps({"pairs": after[0], "seconds": after[1]}).encode())
     return after
-
-
-def put_file(path: Path, data: bytes) -> None:
-    """A file that is there whole, or not at all."""
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
-    sync(path.parent)
-
-
-@contextmanager
-def writing(folder: Path | None) -> Iterator[None]:
-    """Turns a full or missing disk into one sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"scores cannot be kept in {folder}: {error.strerror or error}; those paid so far are "
-            "kept"
-        ) from error
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """One process at a time adds scores: two would pay twice.
-
-    Raises InputError if one does, or if the folder is gone.
-    """
-    with ExitStack() as stack:
-        with writing(folder):
-            stack.enter_context(locked(folder, wait=False))
-        yield

@@ -24,7 +24,7 @@ def threads_each(workers: int) -> int:
     return max(1, available_threads() // workers)
 
 
-def open_scorer(name: str | Path | None, cores: int) -> Scorer:
+def open_with_cores(name: str | Path | None, cores: int) -> Scorer:
     """The cross-encoder of that name, with so many cores if it is one for ONNX Runtime."""
     if isinstance(name, str) and name.startswith(("http://", "https://")):
         return CrossEncoder(name)

@@ -12,6 +12,7 @@ import typer
 
 from crossknn.cli.common import (
     AsJson,
+    CacheFile,
     ScorerModel,
     ScorerName,
     Seed,
@@ -92,6 +93,7 @@ def command(
     ] = False,
     scorer: ScorerName = "bundled",
     model: ScorerModel = None,
+    cache: CacheFile = None,
     seed: Seed = 0,
     json: AsJson = False,
 ) -> None:
@@ -114,13 +116,18 @@ def command(
             "--ray is for a cross-encoder that every worker opens: leave it out for one behind a "
             "URL, and say with --workers how many ask at a time"
         )
+    if ray and cache is not None:
+        raise InputError(
+            "--ray scores in processes that share no cache: leave --cache out, or score here with "
+            "--workers"
+        )
     seconds = None if deadline is None else duration(deadline)
     index = ItemIndex.load(folder)
     texts = _train_queries(queries, index, count, marked, seed)
     at_once = workers or available_threads()
     found = align(
         index,
-        scorer if ray else open_scorer(scorer, None, model, workers=at_once),
+        scorer if ray else open_scorer(scorer, cache, model, workers=at_once),
         texts,
         method,
         name=name,

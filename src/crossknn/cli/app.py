@@ -22,6 +22,7 @@ from crossknn.cli import (
     compare,
     convert,
     demo,
+    encode,
     estimate,
     export,
     index,
@@ -45,6 +46,7 @@ app = typer.Typer(
 for module in (
     index,
     align,
+    encode,
     search,
     compare,
     replay,

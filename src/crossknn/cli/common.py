@@ -64,11 +64,11 @@ def open_scorer(
 
     `workers` threads are to share it, and the cores.
     """
-    from crossknn.align import workers as sharing
+    from crossknn.align.workers import open_with_cores, threads_each
     from crossknn.scorers import CachedScorer, CrossEncoder
 
     if model is None:
-        scorer = sharing.open_scorer(name, sharing.threads_each(workers))
+        scorer = open_with_cores(name, threads_each(workers))
     elif is_url(name):
         scorer = CrossEncoder(name, model=model)
     else:

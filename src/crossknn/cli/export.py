@@ -18,7 +18,8 @@ def command(
     model: Annotated[str, typer.Argument(help="A model's folder or hub name.")],
     folder: Annotated[Path, typer.Argument(help="Where to write the ONNX folder.")],
     kind: Annotated[
-        Literal["cross-encoder", "dual-encoder"], typer.Option(help="What the model is.")
+        Literal["cross-encoder", "dual-encoder", "late-interaction"],
+        typer.Option(help="What the model is; late-interaction: CMC and its rivals."),
     ] = "cross-encoder",
     precision: Annotated[
         Literal["float32", "int8"], typer.Option(help="int8 is smaller and faster, and less exact.")
@@ -48,17 +49,25 @@ def command(
 
     Mentions of a ZESHEL file are marked; its items need --template "{title} [ENT] {text}".
     """
-    from crossknn.models.export import export_cross_encoder, export_dual_encoder
+    from crossknn.models import export
 
     if (items is None) != (queries is None):
         raise InputError("--items and --queries come together: both are needed to compare")
-    if items is not None and kind == "dual-encoder":
-        raise InputError("--items and --queries compare cross-encoders, not a dual-encoder")
-    write: Any = export_cross_encoder if kind == "cross-encoder" else export_dual_encoder
-    settings: dict[str, Any] = {"max_length": max_length, "license": license}
-    if every_layer and kind == "cross-encoder":
-        settings["keep_float"] = ()
-    written = write(model, folder, precision, **settings)
+    if items is not None and kind != "cross-encoder":
+        raise InputError(f"--items and --queries compare cross-encoders, not a {kind}")
+    if kind == "late-interaction":
+        if precision != "float32" or max_length is not None:
+            raise InputError(
+                "a late-interaction model is exported as it is: leave out --precision and "
+                "--max-length"
+            )
+        written = export.export_late_interaction(model, folder, license=license)
+    else:
+        write: Any = getattr(export, f"export_{kind.replace('-', '_')}")
+        settings: dict[str, Any] = {"max_length": max_length, "license": license}
+        if every_layer and kind == "cross-encoder":
+            settings["keep_float"] = ()
+        written = write(model, folder, precision, **settings)
     size = sum(path.stat().st_size for path in written.glob("*.onnx"))
     summary: dict[str, Any] = {"model": str(written), "precision": precision, "bytes": size}
     if items is not None and queries is not None:

@@ -108,13 +108,12 @@ def command(
     index.save(folder)
     calls = 0
     if judge is not None and queries is not None:
-        with progress("scoring anchor queries", "pairs") as report:
+        with (
+            known_pairs(index, judge.fingerprint, queries.texts) as known,
+            progress("scoring anchor queries", "pairs") as report,
+        ):
             done = index.add_anchors(
-                judge,
-                queries.texts,
-                max_calls=max_calls,
-                known=known_pairs(index, judge.fingerprint, queries.texts),
-                progress=report,
+                judge, queries.texts, max_calls=max_calls, known=known, progress=report
             )
         calls += done.calls
     if judge is not None and item_scores is not None:

@@ -23,6 +23,7 @@ from crossknn.cli.common import (
 )
 from crossknn.errors import InputError
 from crossknn.methods import DEFAULT
+from crossknn.methods import method as as_method
 from crossknn.results import Hit, Results
 
 NAME = "search"
@@ -50,7 +51,10 @@ def command(
     seed: Seed = 0,
     json: AsJson = False,
 ) -> None:
-    """Search with the cross-encoder: the k best items by exact score, for a budget of calls."""
+    """Search with the cross-encoder: the k best items by exact score, for a budget of calls.
+
+    A first stage alone, such as 'cmc(first=bm25)', makes no calls: the scores are its own.
+    """
     from crossknn.data.queries import read_queries
     from crossknn.indexes.item_index import ItemIndex
     from crossknn.searcher import Searcher
@@ -61,7 +65,9 @@ def command(
         raise InputError("there is no query: give one as an argument, or a file with --queries")
     index = ItemIndex.load(folder)
     add_lists(index, lists, given)
-    searcher = Searcher(index, open_scorer(scorer, cache), method, seed=seed)
+    chosen = as_method(method)
+    judge = open_scorer(scorer, cache) if chosen.calls else None
+    searcher = Searcher(index, judge, chosen, seed=seed)
     allowed = None if filter is None else _ids(filter)
     with progress("scoring", "pairs") as report:
         results = searcher(

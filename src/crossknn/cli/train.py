@@ -1,7 +1,8 @@
-"""`crossknn train cross-encoder|dual-encoder`: train a model by a settings file."""
+"""`crossknn train cross-encoder|dual-encoder|cmc|...`: train a model by a settings file."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 NAME = "train"
 
 app = typer.Typer(
-    help="Train a cross-encoder or a dual encoder by a settings file.", no_args_is_help=True
+    help="Train a cross-encoder, a dual encoder, or a model that compares candidates.",
+    no_args_is_help=True,
 )
 
 Config = Annotated[
@@ -47,6 +49,31 @@ def dual_encoder(
     _train("DualEncoderSettings", "train_dual_encoder", config, out, dry_run, json)
 
 
+_LATE = {
+    "cmc": "CMC: query and candidates together, in two transformer layers",
+    "poly": "a Poly-encoder: learned codes read the query's tokens, each item is one vector",
+    "som": "Sum-of-max: every query token finds its best item token",
+    "deformer": "a Deformer: the upper layers read query and item together",
+    "mixencoder": "a MixEncoder: item vectors read the query's tokens, layer by layer",
+}
+
+
+def _late(kind: str) -> Callable[..., None]:
+    def command(
+        config: Config, out: Folder = None, dry_run: DryRun = False, json: AsJson = False
+    ) -> None:
+        how = "train_late_interaction"
+        _train("LateInteractionSettings", how, config, out, dry_run, json, {"kind": kind})
+
+    return command
+
+
+for _kind, _what in _LATE.items():
+    app.command(_kind, help=f"Train {_what}. Stop it any time: the same command goes on.")(
+        _late(_kind)
+    )
+
+
 @app.command("configs")
 def configs(
     name: Annotated[str | None, typer.Argument(help="Print this one, to change a copy.")] = None,
@@ -61,7 +88,13 @@ def configs(
 
 
 def _train(
-    kind: str, how: str, config: str, folder: Path | None, dry_run: bool, as_json: bool
+    settings_of: str,
+    how: str,
+    config: str,
+    folder: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    given: Mapping[str, str] | None = None,
 ) -> None:
     try:
         import torch  # noqa: F401
@@ -72,7 +105,9 @@ def _train(
 
     path = _config(config)
     base = Path.cwd() if path in _shipped() else None  # the user's data are not in the package
-    wanted: Any = settings.read_settings(path, getattr(settings, kind), relative_to=base)
+    wanted: Any = settings.read_settings(
+        path, getattr(settings, settings_of), relative_to=base, given=given
+    )
     if dry_run:
         _say_estimate(run.estimate(wanted), as_json)
         return

@@ -9,7 +9,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from crossknn.first.base import FirstStage
-from crossknn.types import FloatArray, IntArray, Queries
+from crossknn.first.late import LateInteraction
+from crossknn.types import FloatArray, IntArray, Queries, States
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,14 @@ class ItemScores:
     scores: FloatArray
 
 
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A late-interaction model, and the states of the n items that it compares queries with."""
+
+    model: LateInteraction
+    states: States
+
+
 @runtime_checkable
 class Index(Protocol):
     """Items by position: how many, their vectors, and how a query gets its first vector."""
@@ -90,6 +99,15 @@ class Index(Protocol):
 
     def first(self, name: str) -> FirstStage:
         """The first stage of that name (one of `first_names`)."""
+        ...
+
+    @property
+    def late_names(self) -> Collection[str]:
+        """Names of the late-interaction models that the items have states of, e.g. `cmc`."""
+        ...
+
+    def late(self, name: str) -> Late:
+        """The late-interaction model of that name (one of `late_names`), and the items' states."""
         ...
 
     def scale(self, name: str) -> Scale | None:

@@ -11,8 +11,9 @@ from typing import Any, cast
 from crossknn.errors import InputError, nearest
 from crossknn.first.base import FirstStage
 from crossknn.indexes.aligned import AlignedVectors
-from crossknn.indexes.base import Anchors, ItemScores, Scale
+from crossknn.indexes.base import Anchors, ItemScores, Late, Scale
 from crossknn.indexes.encoders import RememberedEncoder, checked_vectors
+from crossknn.indexes.late import LateStates, RememberedLate
 from crossknn.indexes.paid import CENTRE, PaidScores, positions_of
 from crossknn.indexes.parts import DUAL_ENCODER, LSA_NAME, Parts
 from crossknn.types import FloatArray, IntArray, Queries
@@ -30,6 +31,7 @@ class IndexContents:
         paid: Mapping[str, PaidScores] | None = None,
         aligned: Mapping[str, AlignedVectors] | None = None,
         folder: Path | None = None,
+        late: Mapping[str, LateStates] | None = None,
     ) -> None:
         """Use `build` or `load`, which make the parts."""
         self.items = parts.items
@@ -37,6 +39,7 @@ class IndexContents:
         self._parts = parts
         self._paid = dict(paid or {})
         self._aligned = dict(aligned or {})
+        self._late = dict(late or {})
         self._added: dict[str, FirstStage] = {}
         self._item_scores: ItemScores | None = None
 
@@ -105,11 +108,25 @@ class IndexContents:
         return queries.vectors[name]
 
     def encoder_source(self, name: str) -> str | None:
-        """The folder or name of the dual encoder that made the vectors `name`, if it has one."""
+        """The folder or name of the model that made the vectors or states `name`, if it has one."""
         encoder = self._encoder(name)
         return None if encoder is None else encoder.source
 
-    def _encoder(self, name: str) -> RememberedEncoder | None:
+    @property
+    def late_names(self) -> Collection[str]:
+        """Names of the late-interaction models that the items have states of, e.g. `cmc`."""
+        return tuple(self._late)
+
+    def late(self, name: str) -> Late:
+        """The late-interaction model of that name, opened, and the items' states."""
+        if name not in self._late:
+            raise _unknown("late-interaction model", name, self.late_names)
+        found = self._late[name]
+        return Late(found.model.get(), found.states)
+
+    def _encoder(self, name: str) -> RememberedEncoder | RememberedLate | None:
+        if name in self._late:
+            return self._late[name].model
         aligned = self._aligned.get(name)
         return self._parts.encoders.get(name) if aligned is None else aligned.encoder
 
@@ -193,6 +210,7 @@ class IndexContents:
             "item_scores": len(self._paid["item_scores"].texts) if self.item_scores else 0,
             "scorer": self.scorer_fingerprint,
             "aligned": {name: aligned.meta() for name, aligned in self._aligned.items()},
+            "late": {name: late.meta() for name, late in self._late.items()},
             "scales": {n: {"alpha": s.alpha, "beta": s.beta} for n, s in found.items() if s},
         }
 

@@ -1,10 +1,11 @@
-"""Where an index gets query vectors from: an encoder, remembered by name and opened when needed."""
+"""Models that an index remembers by name and opens when needed: where query vectors come from."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -19,13 +20,31 @@ GivenEncoder: TypeAlias = Encoder | str | Path
 """A dual encoder, or its folder or name."""
 
 
-class RememberedEncoder:
-    """The dual encoder of one vector space, the vectors `name`.
+class Model(Protocol):
+    """What is checked of a model that an index remembers."""
 
-    On disk only its name (a folder, a hub name, "bundled"; None for an object without one),
-    its fingerprint and its dimensions are kept. It is opened on the first query, and refused
-    there if its fingerprint is another: its query vectors would not fit the item vectors.
+    @property
+    def fingerprint(self) -> str | None: ...
+
+    @property
+    def dimensions(self) -> int: ...
+
+
+M = TypeVar("M", bound=Model)
+
+
+class Remembered(ABC, Generic[M]):
+    """The model that made what an index keeps as `name`.
+
+    On disk only its name (a folder, a hub name, "bundled"; None for an object without one), its
+    fingerprint and its dimensions are kept. It is opened when it is first needed, and refused there
+    if its fingerprint is another: what it makes of queries would not fit the items'.
     """
+
+    what: ClassVar[str]
+    """Such a model."""
+    made: ClassVar[str]
+    """What it makes."""
 
     def __init__(
         self,
@@ -33,32 +52,18 @@ class RememberedEncoder:
         source: str | None,
         fingerprint: str | None,
         dimensions: int,
-        name: str = "de",
-        opened: Encoder | None = None,
+        name: str,
+        opened: M | None = None,
     ) -> None:
         self.source = source
         self.fingerprint = fingerprint
         self.dimensions = dimensions
-        self._name, self._opened = name, opened
+        self.name, self._opened = name, opened
 
-    @staticmethod
-    def of(encoder: GivenEncoder) -> RememberedEncoder:
-        """The encoder itself, or the one of that name."""
-        source = None
-        if isinstance(encoder, (str, Path)):
-            source = _lasting(encoder)
-            encoder = _open(source)
-        return RememberedEncoder(
-            source=source,
-            fingerprint=encoder.fingerprint,
-            dimensions=encoder.dimensions,
-            opened=encoder,
-        )
-
-    @staticmethod
-    def from_state(state: dict[str, Any], name: str = "de") -> RememberedEncoder:
-        """The encoder of a stored index's vectors `name`, not opened yet."""
-        return RememberedEncoder(**state, name=name)
+    @classmethod
+    @abstractmethod
+    def open(cls, name: str) -> M:
+        """The model of that name."""
 
     def state(self) -> dict[str, Any]:
         """What the index keeps of it."""
@@ -68,66 +73,103 @@ class RememberedEncoder:
             "dimensions": self.dimensions,
         }
 
-    def attach(self, encoder: GivenEncoder) -> None:
-        """Use `encoder`; `IndexFormatError` if the item vectors are another's."""
-        source = _lasting(encoder) if isinstance(encoder, (str, Path)) else self.source
-        opened = _open(str(source)) if isinstance(encoder, (str, Path)) else encoder
-        self._check(opened, str(source) if isinstance(encoder, (str, Path)) else "given")
+    def attach(self, model: M | str | Path) -> None:
+        """Use `model`; `IndexFormatError` if what the index keeps is another's."""
+        if isinstance(model, (str, Path)):
+            source: str | None = lasting(model)
+            opened = self.open(str(source))
+            self._check(opened, str(source))
+        else:
+            source, opened = self.source, model
+            self._check(opened, "given")
         self.source, self._opened = source, opened
 
-    def get(self) -> Encoder:
-        """The encoder, opened."""
+    def get(self) -> M:
+        """The model, opened."""
         if self._opened is None:
             self._opened = self._find()
         return self._opened
 
-    def _find(self) -> Encoder:
-        if self.source is not None:
-            try:
-                opened = _open(self.source)
-            except InputError as error:
-                raise InputError(
-                    f"the vectors {self._name!r} were made by the dual encoder {self.source}, "
-                    f"which cannot be opened: {error}; if it has moved, {self._how}"
-                ) from error
-            self._check(opened, self.source)
-            return opened
+    def _find(self) -> M:
+        if self.source is None:
+            return self._without_name()
         try:
-            bundled = _open("bundled")
-        except CrossknnError:
-            bundled = None
-        if bundled is not None and bundled.fingerprint == self.fingerprint:
-            return bundled
+            opened = self.open(self.source)
+        except InputError as error:
+            raise InputError(
+                f"the {self.made} {self.name!r} were made by the {self.what} {self.source}, "
+                f"which cannot be opened: {error}; if it has moved, {self._how}"
+            ) from error
+        self._check(opened, self.source)
+        return opened
+
+    def _without_name(self) -> M:
         raise InputError(
-            f"the vectors {self._name!r} were made by a dual encoder that has no name "
+            f"the {self.made} {self.name!r} were made by a {self.what} that has no name "
             f"(fingerprint {self.fingerprint}); {self._how}"
         )
 
     @property
     def _how(self) -> str:
-        given = f"encoder={{{self._name!r}: ENCODER}}"
+        given = f"encoder={{{self.name!r}: ENCODER}}"
         return f"give it to ItemIndex.load as {given}, and save the index to keep where it is"
 
-    def _check(self, opened: Encoder, name: str) -> None:
+    def _check(self, opened: M, name: str) -> None:
         if (opened.fingerprint, opened.dimensions) != (self.fingerprint, self.dimensions):
             raise IndexFormatError(
-                f"the vectors {self._name!r} were made by another dual encoder: its fingerprint is "
-                f"{self.fingerprint} ({self.dimensions} dimensions), that of {name} is "
+                f"the {self.made} {self.name!r} were made by another {self.what}: its fingerprint "
+                f"is {self.fingerprint} ({self.dimensions} dimensions), that of {name} is "
                 f"{opened.fingerprint} ({opened.dimensions}); give the right one or make the "
-                "vectors again"
+                f"{self.made} again"
             )
 
 
-def _lasting(name: str | Path) -> str:
+class RememberedEncoder(Remembered[Encoder]):
+    """The dual encoder of one vector space, the vectors `name`."""
+
+    what = "dual encoder"
+    made = "vectors"
+
+    @staticmethod
+    def of(encoder: GivenEncoder) -> RememberedEncoder:
+        """The encoder itself, or the one of that name."""
+        source = None
+        if isinstance(encoder, (str, Path)):
+            source = lasting(encoder)
+            encoder = RememberedEncoder.open(source)
+        return RememberedEncoder(
+            source=source,
+            fingerprint=encoder.fingerprint,
+            dimensions=encoder.dimensions,
+            name="de",
+            opened=encoder,
+        )
+
+    @staticmethod
+    def from_state(state: dict[str, Any], name: str = "de") -> RememberedEncoder:
+        """The encoder of a stored index's vectors `name`, not opened yet."""
+        return RememberedEncoder(**state, name=name)
+
+    @classmethod
+    def open(cls, name: str) -> Encoder:
+        from crossknn.scorers.cross_encoder import DualEncoder
+
+        return DualEncoder(name)
+
+    def _without_name(self) -> Encoder:
+        try:
+            bundled = self.open("bundled")
+        except CrossknnError:
+            bundled = None
+        if bundled is not None and bundled.fingerprint == self.fingerprint:
+            return bundled
+        return super()._without_name()
+
+
+def lasting(name: str | Path) -> str:
     """A folder by its full path, so that the index finds it from anywhere; other names as is."""
     path = Path(name).expanduser()
     return str(path.resolve()) if path.is_dir() else str(name)
-
-
-def _open(name: str) -> Encoder:
-    from crossknn.scorers.cross_encoder import DualEncoder
-
-    return DualEncoder(name)
 
 
 def checked_vectors(values: FloatArray, rows: int, dimensions: int | None, what: str) -> FloatArray:

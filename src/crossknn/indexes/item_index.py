@@ -15,8 +15,9 @@ from crossknn.first.base import FirstStage
 from crossknn.indexes.aligned import AlignedVectors
 from crossknn.indexes.contents import IndexContents
 from crossknn.indexes.dense import DenseReport
+from crossknn.indexes.disk import alone
 from crossknn.indexes.encoders import EncodeQueries, GivenEncoder
-from crossknn.indexes.locks import alone
+from crossknn.indexes.late import GivenLate, LateStates, RememberedLate, encoded
 from crossknn.indexes.paid import PaidScores, fit_scales, pay
 from crossknn.indexes.parts import COMPOSED, DUAL_ENCODER, Parts, build_parts, by_name, check_name
 from crossknn.indexes.storage import IndexReader, read_index
@@ -29,7 +30,7 @@ from crossknn.types import FloatArray, IntArray, Progress
 logger = logging.getLogger(__name__)
 
 N_ITEM_SCORES = 500
-Added = TypeVar("Added", PaidScores, AlignedVectors)
+Added = TypeVar("Added", PaidScores, AlignedVectors, LateStates)
 Source: TypeAlias = Items | str | Path | Iterable[str | Mapping[str, object]]
 
 
@@ -89,8 +90,14 @@ class ItemIndex(IndexContents):
         folder = Path(folder)
         paid = {name: paid.meta() for name, paid in self._paid.items()}
         aligned = {name: vectors.meta() for name, vectors in self._aligned.items()}
-        kept: dict[str, PaidScores | AlignedVectors] = {**self._paid, **self._aligned}
-        with writing(folder, {**self._parts.meta(), "paid": paid, "aligned": aligned}) as writer:
+        late = {name: states.meta() for name, states in self._late.items()}
+        kept: dict[str, PaidScores | AlignedVectors | LateStates] = {
+            **self._paid,
+            **self._aligned,
+            **self._late,
+        }
+        meta = {**self._parts.meta(), "paid": paid, "aligned": aligned, "late": late}
+        with writing(folder, meta) as writer:
             self._parts.write(writer)
             for name, part in kept.items():
                 part.write(writer, name)
@@ -101,24 +108,26 @@ class ItemIndex(IndexContents):
         cls,
         folder: str | Path,
         *,
-        encoder: GivenEncoder | Mapping[str, GivenEncoder] | None = None,
+        encoder: GivenEncoder | Mapping[str, GivenEncoder | GivenLate] | None = None,
         query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None = None,
     ) -> ItemIndex:
         """Open a saved index, mapped.
 
-        Dual encoders are opened on the first query, from where they were when the index was built
-        or aligned; `encoder` takes the place of the index's own, or several by the names of their
-        vectors (`{"distill": folder}`), and must have the same fingerprint. `save` keeps where it
-        is. `query_vectors` is as for `build`.
+        Dual encoders and late-interaction models are opened on the first query, from where they
+        were when they encoded the items; `encoder` takes the place of the index's own, or several
+        by the names of their vectors or states (`{"cmc": folder}`), and must have the same
+        fingerprint. `save` keeps where it is. `query_vectors` is as for `build`.
         Raises `IndexFormatError` for a folder that is no index, is damaged, unfinished, of a newer
         version, or of another encoder; `InputError` for an encoder of vectors that it has not.
         """
         encode = by_name(query_vectors)
         index = read_index(Path(folder), lambda reader: cls._of(reader, encode))
-        encoders: Mapping[str, GivenEncoder] = by_name(encoder, alone=DUAL_ENCODER)
+        encoders: Mapping[str, Any] = by_name(encoder, alone=DUAL_ENCODER)
         for name, given in encoders.items():
             if (remembered := index._encoder(name)) is None:
-                raise InputError(f"the index {folder} has no vectors {name!r} of a dual encoder")
+                raise InputError(
+                    f"the index {folder} has no vectors {name!r} of a dual encoder, nor such states"
+                )
             remembered.attach(given)
         return index
 
@@ -128,11 +137,13 @@ class ItemIndex(IndexContents):
         aligned = {
             name: AlignedVectors.read(reader, name) for name in reader.meta.get("aligned", ())
         }
-        return cls(Parts.read(reader, encode), paid, aligned, reader.folder)
+        late = {name: LateStates.read(reader, name) for name in reader.meta.get("late", ())}
+        return cls(Parts.read(reader, encode), paid, aligned, reader.folder, late)
 
     def add_first(self, name: str, stage: FirstStage) -> None:
         """Offer `stage` as a first stage of this name. It is not saved."""
-        if not name.isidentifier() or name in {*self.vector_names, *COMPOSED}:
+        taken = {*self.vector_names, *self.late_names, *COMPOSED}
+        if not name.isidentifier() or name in taken:
             raise InputError(f"a first stage cannot be named {name!r} here; use another name")
         if not isinstance(stage, FirstStage):
             raise InputError(
@@ -180,7 +191,7 @@ class ItemIndex(IndexContents):
     def check_free(self, name: str) -> None:
         """`InputError` if aligned vectors cannot have this name."""
         check_name(name, "aligned vectors")
-        if name in {*self._parts.vectors, *self.first_names}:
+        if name in {*self._parts.vectors, *self.first_names, *self.late_names}:
             raise InputError(f"the index has something else named {name!r}; use another name")
 
     def add_aligned(self, name: str, aligned: AlignedVectors, *, replace: bool = False) -> None:
@@ -202,15 +213,53 @@ class ItemIndex(IndexContents):
         # An encoder without a name can only be had from here.
         self._aligned = {**others, name: dataclasses.replace(kept, encoder=aligned.encoder)}
 
+    def add_late(
+        self,
+        model: GivenLate,
+        name: str | None = None,
+        *,
+        replace: bool = False,
+        progress: Progress | None = None,
+    ) -> str:
+        """Encode all items with a late-interaction model, for the first stage `name` (its kind).
+
+        An index in a folder keeps the states there, and where the model is. If the items have been
+        encoded by the same model, only that is noted. Returns the name. Raises `InputError` if the
+        name is taken (by states of another model: unless `replace`), the model is none, or there
+        is no room; the index stays as it was then.
+        """
+        remembered = RememberedLate.of(model, name)
+        name = remembered.name
+        check_name(name, "states of items")
+        if name in {*self.vector_names, *self.first_names}:
+            raise InputError(f"the index has something else named {name!r}; use another name")
+        stored = self._on_disk()
+        here = stored is not None and name in stored.meta.get("late", {})
+        before = LateStates.read(stored, name) if stored and here else self._late.get(name)
+        late = encoded(remembered, self.items.texts, None if replace else before, progress)
+        kept = self._store("late", name, late)
+        self._late[name] = dataclasses.replace(kept, model=remembered)
+        return name
+
     def take_paid(self, other: ItemIndex) -> bool:
         """Take over what `other` has paid for; whether nothing paid for is left behind.
 
         So that an index can be built again, with another encoder say, and no pair is paid twice.
         Of other items, or the same in another order, only vectors that are a function of the
         encoder's are taken (MF_IND). What was aligned from those of another encoder is dropped,
-        with a warning.
+        with a warning; so are the states of other items.
         """
         same_items = self._parts.same_items(other._parts)
+        for name, late in other._late.items():
+            if same_items and name not in {*self.vector_names, *self.first_names}:
+                self._late[name] = late
+            else:
+                logger.warning(
+                    "dropped the states %s: the items have changed; make them again with  crossknn "
+                    "encode INDEX %s",
+                    name,
+                    late.model.source or "MODEL",
+                )
         for name, aligned in other._aligned.items():
             kept = self._carried(other, name, aligned, same_items)
             if kept is not None:

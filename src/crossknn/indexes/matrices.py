@@ -4,37 +4,37 @@ A file is made of parts that may be added in any order: queries against every it
 the query's place against every item. Both are paid row by row in `<file>.partial/`, so a run can
 be killed anywhere and goes on where it was; a file is replaced in one step. What it holds is told
 by fingerprints (keys `scorer`, `items_digest`, `query_digests`), so scores of something else are
-refused, and those that are there are never paid again. Format: `crossknn.indexes.stored`.
+refused, and those that are there are never paid again. One process at a time fills a file.
+Format: `crossknn.indexes.stored`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crossknn.data.queries import Qrels, QuerySet
 from crossknn.errors import InputError, ScorerError
+from crossknn.indexes.beside import first_stages, labels_of, vectors
 from crossknn.indexes.dense import DenseReport, score_rows
+from crossknn.indexes.disk import alone
 from crossknn.indexes.item_index import ItemIndex
-from crossknn.indexes.stages import first_stage
 from crossknn.indexes.storage import digest
-from crossknn.indexes.stored import DUAL_ENCODER, narrowed, read_arrays, write_arrays
+from crossknn.indexes.stored import read_arrays, write_arrays
 from crossknn.indexes.table import ScoreTable, unfinished
 from crossknn.scorers.base import Scorer
-from crossknn.spec import Spec
-from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, Queries
-
-logger = logging.getLogger(__name__)
+from crossknn.types import FloatArray, Progress
 
 DType: TypeAlias = Literal["float16", "float32"]
 
+_ROWS = {"scores": "query_digests", "item_scores": "item_score_items"}
 _WITH_QUERIES = ("scores", "n_anchors", "labels", "query_", "item_vectors", "first_")
-_AT_ONCE = 64
 _OTHER_STREAM = 1  # of the seed: the items in the query's place are not the index's anchor items
 
 
@@ -64,9 +64,9 @@ class MatrixFile:
         if dtype not in (None, "float16", "float32"):
             raise InputError(f"dtype is {dtype!r}; it must be float16 or float32")
         self.items_digest = digest(index.items.texts)
-        there = self.path.exists() and not replace
-        self.arrays = self._checked(read_arrays(self.path), dtype) if there else {}
-        self.dtype = np.dtype(str(self.arrays.get("dtype", dtype or "float16")))
+        self.arrays: dict[str, Any] = {}
+        self._wanted = dtype
+        self._read()
 
     def add_queries(
         self,
@@ -82,7 +82,8 @@ class MatrixFile:
         The first `anchors` are anchor queries, half by default. `labels` are each query's first
         relevant item in `qrels`. Vectors and first stages are those of the index. The report is
         incomplete, and the file untouched, if `max_calls` did not suffice. Raises `ScorerError`
-        if pairs cannot be scored, `InputError` if a score does not fit the dtype.
+        if pairs cannot be scored, `InputError` if a score does not fit the dtype, or another
+        process is filling the file.
         """
         q = len(queries)
         anchors = q // 2 if anchors is None else anchors
@@ -93,24 +94,20 @@ class MatrixFile:
             )
         arrays: dict[str, Any] = {"n_anchors": np.int64(anchors)}
         if qrels is not None:
-            arrays["labels"] = _labels(queries, qrels, self.index.items.ids)
-        vectors = self._vectors(queries)
-        digests = [_name(text) for text in queries.texts]
-        known = self._paid("anchors")
-        if "scores" in self.arrays:
-            stored = dict(zip(self.arrays["query_digests"], self.arrays["scores"], strict=True))
-            if not set(stored) <= set(digests):
-                raise InputError(self._other("scores of other queries"))
-            pairs = zip(queries.texts, digests, strict=True)
-            known |= {text: stored[name] for text, name in pairs if name in stored}
-        report, scores = self._score("queries", queries.texts, known, max_calls, progress)
-        if scores is not None:
-            arrays["scores"] = self._cast(scores, "query", queries.ids)
-            arrays["query_ids"] = np.array(queries.ids)
-            arrays["query_digests"] = np.array(digests)
-            arrays |= vectors | self._first_stages(queries)
-            kept = {key: a for key, a in self.arrays.items() if not key.startswith(_WITH_QUERIES)}
-            self._write(kept | arrays, "queries")
+            arrays["labels"] = labels_of(queries, qrels, self.index.items.ids)
+        arrays["query_ids"] = np.array(queries.ids)
+        arrays["query_digests"] = np.array([_name(text) for text in queries.texts])
+        arrays |= vectors(self.index, queries)
+        with self._exclusive():
+            known = self._paid("anchors") | self._in_file(
+                "scores", arrays["query_digests"], queries.texts, "queries"
+            )
+            report, scores = self._score("queries", queries.texts, known, max_calls, progress)
+            if scores is not None:
+                arrays["scores"] = self._cast(scores, "query", queries.ids)
+                arrays |= first_stages(self.index, queries)
+                kept = (key for key in self.arrays if not key.startswith(_WITH_QUERIES))
+                self._write({key: self.arrays[key] for key in kept} | arrays, "queries")
         return report
 
     def add_items(
@@ -133,20 +130,29 @@ class MatrixFile:
             raise InputError(f"the number of items to score is {count}; it must be 1 to {n}")
         chosen = np.random.default_rng([seed, _OTHER_STREAM]).permutation(n)[:count]
         texts = [item_as_query(self.index.items.texts[int(item)]) for item in chosen]
-        known = self._paid("item_scores")
-        if "item_scores" in self.arrays:
-            stored = self.arrays["item_score_items"].tolist()
-            if not set(stored) <= set(chosen.tolist()):
-                raise InputError(self._other("scores of other items in the query's place"))
-            rows = dict(zip(stored, self.arrays["item_scores"], strict=True))
-            pairs = zip(chosen.tolist(), texts, strict=True)
-            known |= {text: rows[item] for item, text in pairs if item in rows}
-        report, scores = self._score("items", texts, known, max_calls, progress)
-        if scores is not None:
-            ids = [self.index.items.ids[int(item)] for item in chosen]
-            arrays = {"item_score_items": chosen, "item_scores": self._cast(scores, "item", ids)}
-            self._write(self.arrays | arrays, "items")
+        ids = [self.index.items.ids[int(item)] for item in chosen]
+        with self._exclusive():
+            known = self._paid("item_scores") | self._in_file(
+                "item_scores", chosen, texts, "items in the query's place"
+            )
+            report, scores = self._score("items", texts, known, max_calls, progress)
+            if scores is not None:
+                cast = self._cast(scores, "item", ids)
+                added = {"item_score_items": chosen, "item_scores": cast}
+                self._write(self.arrays | added, "items")
         return report
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """While scores are added: what others have added is read, and nobody else adds any."""
+        with alone(self.partial):
+            self._read()
+            yield
+
+    def _read(self) -> None:
+        if self.path.exists() and not self.replace:
+            self.arrays = self._checked(read_arrays(self.path), self._wanted)
+        self.dtype = np.dtype(str(self.arrays.get("dtype", self._wanted or "float16")))
 
     def _checked(self, arrays: dict[str, Any], dtype: str | None) -> dict[str, Any]:
         if "scorer" not in arrays or "items_digest" not in arrays:
@@ -174,6 +180,21 @@ class MatrixFile:
             return dict(zip(texts, index.item_scores.scores, strict=True))
         return {}
 
+    def _in_file(
+        self, key: str, rows: NDArray[Any], texts: Sequence[str], what: str
+    ) -> dict[str, FloatArray]:
+        """Rows that the file has under `key`, by text; `rows` (r,) is what tells those of `texts`.
+
+        Raises `InputError` if it has others.
+        """
+        if key not in self.arrays:
+            return {}
+        stored = dict(zip(self.arrays[_ROWS[key]].tolist(), self.arrays[key], strict=True))
+        if not set(stored) <= set(rows.tolist()):
+            raise InputError(self._other(f"scores of other {what}"))
+        pairs = zip(texts, rows.tolist(), strict=True)
+        return {text: stored[row] for text, row in pairs if row in stored}
+
     def _score(
         self,
         part: str,
@@ -195,7 +216,8 @@ class MatrixFile:
             fingerprint=self.scorer.fingerprint,
             replace=self.replace,
         )
-        table.put_known(known)
+        everything = np.arange(self.index.n)
+        table.fill((text, everything, row) for text, row in known.items())
         report = score_rows(
             table, self.scorer, self.index.items.texts, max_calls=max_calls, progress=progress
         )
@@ -224,35 +246,6 @@ class MatrixFile:
                     "or discard them (--replace)"
                 )
 
-    def _vectors(self, queries: QuerySet) -> dict[str, Any]:
-        """`item_vectors` and `query_vectors` of the dual encoder; of aligned ones, by name."""
-        index, found = self.index, dict[str, FloatArray]()
-        for name in (DUAL_ENCODER, *index.aligned_names):
-            end = "" if name == DUAL_ENCODER else f"_{name}"
-            if name in index.vector_names:
-                found[f"item_vectors{end}"] = index.vectors(name)
-            if name in index.query_vector_names:
-                made = index.query_vectors(Queries(queries.texts), name)
-                found[f"query_vectors{end}"] = made
-        return {key: narrowed(values) for key, values in found.items()}
-
-    def _first_stages(self, queries: QuerySet) -> dict[str, Any]:
-        """`first_<name>` (q, n): scores of the first stages whose vectors are not in the file."""
-        index, found = self.index, {}
-        for name in dict.fromkeys([*index.first_names, *index.vector_names]):
-            if name in (DUAL_ENCODER, *index.aligned_names):
-                continue
-            stage, parts = first_stage(index, Spec(name), seed=0), []
-            try:
-                for start in range(0, len(queries), _AT_ONCE):
-                    texts = queries.texts[start : start + _AT_ONCE]
-                    parts.append(narrowed(stage.scores(Queries(texts))))
-            except InputError as error:
-                logger.warning("no first stage %s in %s: %s", name, self.path, error)
-                continue
-            found[f"first_{name}"] = np.concatenate(parts)
-        return found
-
     def _cast(self, scores: FloatArray, what: str, ids: Sequence[str]) -> FloatArray:
         with np.errstate(over="ignore"):
             cast = scores.astype(self.dtype)
@@ -277,21 +270,6 @@ class MatrixFile:
         write_arrays(self.path, arrays, by=self.partial / "new.npz")
         self.arrays = arrays
         ScoreTable((), np.zeros((0, 0)), self.partial / part, 0).remove()
-        if not any(self.partial.iterdir()):
-            self.partial.rmdir()
-
-
-def _labels(queries: QuerySet, qrels: Qrels, item_ids: Sequence[str]) -> IntArray:
-    """Position of each query's first relevant item (grade above 0) of the index, -1 without one."""
-    position = {item: i for i, item in enumerate(item_ids)}
-    judged = [qrels.get(query, {}) for query in queries.ids]
-    if not any(judged):
-        raise InputError("no query is judged in the qrels: do their ids agree?")
-    relevant = (
-        (position[item] for item, grade in found.items() if grade > 0 and item in position)
-        for found in judged
-    )
-    return np.array([next(items, NO_ITEM) for items in relevant], dtype=np.int64)
 
 
 def _name(text: str) -> str:

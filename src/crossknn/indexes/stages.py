@@ -1,6 +1,9 @@
-"""From the grammar to first stages: names of the index, `random`, `fixed`, `hybrid(...)`."""
+"""From the grammar to first stages: names of the index, `random`, `fixed`, `hybrid(...)`, and
+late-interaction models over another one, `cmc(first=bm25, depth=512)`."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,11 +11,21 @@ from crossknn.errors import InputError, SpecError, nearest
 from crossknn.first.base import FirstStage
 from crossknn.first.chance import FixedFirst, RandomFirst
 from crossknn.first.fusion import HybridFirst
+from crossknn.first.late import DEPTH, KINDS, LateFirst
 from crossknn.first.vectors import VectorFirst
 from crossknn.indexes.base import Index
-from crossknn.spec import Spec
+from crossknn.spec import Spec, build
 
 KNOWN = ("random", "fixed", "bm25", "tfidf", "de", "lsa", "hybrid", "lists")
+HYBRID = Spec("hybrid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Over:
+    """Options of a late-interaction model: the first `depth` candidates of `first` are compared."""
+
+    first: Spec = HYBRID
+    depth: int = DEPTH
 
 
 def first_stage(index: Index, spec: Spec, seed: int) -> FirstStage:
@@ -21,6 +34,13 @@ def first_stage(index: Index, spec: Spec, seed: int) -> FirstStage:
     `hybrid` alone fuses what the index has of `bm25` and of vectors that are not aligned, by
     default: how good its first candidates are does not depend on what was aligned since.
     """
+    if spec.name in index.late_names:
+        return _late(index, spec, seed)
+    if spec.name in KINDS and spec.name not in {*index.first_names, *index.vector_names}:
+        raise InputError(
+            f"the items of this index have no states of a model {spec.name!r} (it has those of: "
+            f"{', '.join(index.late_names) or 'none'}); make them with  crossknn encode INDEX MODEL"
+        )
     if spec.options or (spec.args and spec.name != "hybrid"):
         raise SpecError(f"first stage {str(spec)!r}: {spec.name!r} takes no options")
     if spec.name == "hybrid":
@@ -37,7 +57,7 @@ def first_stage(index: Index, spec: Spec, seed: int) -> FirstStage:
         return VectorFirst(
             index.vectors(spec.name), lambda queries: index.query_vectors(queries, spec.name)
         )
-    have = sorted({*index.first_names, *index.vector_names, "random", "fixed"})
+    have = sorted({*index.first_names, *index.vector_names, *index.late_names, "random", "fixed"})
     if spec.name in KNOWN:
         raise InputError(f"this index has no first stage {spec.name!r}; it has {', '.join(have)}")
     raise SpecError(f"unknown first stage {spec.name!r}: {nearest(spec.name, {*KNOWN, *have})}")
@@ -78,6 +98,15 @@ def need_query_vectors(index: Index, name: str, method: str) -> str:
             "give the index query_vectors= if they are your own"
         )
     return name
+
+
+def _late(index: Index, spec: Spec, seed: int) -> LateFirst:
+    over = build(spec, {spec.name: Over}, "first stage")
+    if over.depth < 1:
+        raise SpecError(f"{spec}: depth must be 1 or more")
+    late = index.late(spec.name)
+    below = first_stage(index, over.first, seed)
+    return LateFirst(below, late.model, late.states, over.depth, name=spec.name)
 
 
 def _parts(index: Index, spec: Spec) -> tuple[Spec, ...]:

@@ -24,7 +24,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.first.base import FirstStage
 from crossknn.first.stored import StoredFirst
-from crossknn.indexes.base import Anchors, ItemScores, Scale
+from crossknn.indexes.base import Anchors, ItemScores, Late, Scale
 from crossknn.linalg import inner
 from crossknn.types import FloatArray, IntArray, Queries
 
@@ -183,6 +183,7 @@ class StoredIndex:
             name for name, space in matrix.spaces.items() if space.queries is not None
         )
         self.first_names: Collection[str] = tuple(matrix.firsts)
+        self.late_names: Collection[str] = ()
         self.anchors = Anchors(known, matrix.scale.alpha) if matrix.scale else None
 
     def vectors(self, name: str) -> FloatArray:
@@ -198,6 +199,10 @@ class StoredIndex:
     def first(self, name: str) -> FirstStage:
         """The stored first stage `first_<name>`."""
         return StoredFirst(self.matrix.firsts[name][self.where])
+
+    def late(self, name: str) -> Late:
+        """A matrix has no states; `InputError`."""
+        raise InputError(f"the matrix has no states of items for {name!r}")
 
     def scale(self, name: str) -> Scale | None:
         """Exact scores brought to the mean and deviation of the anchors' inner products."""

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from crossknn.errors import InputError
+from crossknn.indexes.disk import keeping, put_file
 from crossknn.types import FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
@@ -76,12 +77,8 @@ class ScoreTable:
         rows = [*texts, *kept]
         if known and rows == list(known):
             return ScoreTable(rows, table.scores, folder, len(texts))
-        try:
+        with keeping(folder, f"{len(rows)} x {n} scores"):
             scores = _create(folder, rows, n, known, items, fingerprint)
-        except OSError as error:
-            raise InputError(
-                f"{len(rows)} x {n} scores cannot be kept in {folder}: {error.strerror or error}"
-            ) from error
         return ScoreTable(rows, scores, folder, len(texts))
 
     @staticmethod
@@ -89,12 +86,6 @@ class ScoreTable:
         """The unfinished table in `folder`, `old` being what it is of."""
         scores = _map(folder / old["table"], (len(old["texts"]), n))
         return ScoreTable(old["texts"], scores, folder, len(old["texts"]))
-
-    def put_known(self, known: Mapping[str, FloatArray]) -> None:
-        """Fill rows whose scores are known already."""
-        for row, text in enumerate(self.texts):
-            if text in known:
-                self.scores[row] = known[text]
 
     def fill(self, known: Iterable[Known]) -> None:
         """Fill unpaid pairs with scores that were paid elsewhere."""
@@ -190,15 +181,8 @@ def _create(
                 file.write(np.asarray(known.get(text, unpaid), dtype="<f4").tobytes())
             file.flush()
             os.fsync(file.fileno())
-        temporary = folder / f"{_META}.new"
-        content = {
-            "table": table,
-            "items": items,
-            "fingerprint": fingerprint,
-            "texts": list(texts),
-        }
-        temporary.write_text(json.dumps(content), encoding="utf-8")
-        os.replace(temporary, folder / _META)
+        meta = {"table": table, "items": items, "fingerprint": fingerprint, "texts": list(texts)}
+        put_file(folder / _META, json.dumps(meta).encode())
     except OSError:
         (folder / table).unlink(missing_ok=True)
         raise

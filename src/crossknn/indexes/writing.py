@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossknn.errors import IndexFormatError, InputError
-from crossknn.indexes.locks import locked, sync
+from crossknn.indexes.disk import locked, sync
 from crossknn.indexes.storage import (
     FORMAT,
     MANIFEST,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from crossknn.errors import SpecError
+from crossknn.first.late import KINDS
 from crossknn.methods.adacur import Adacur
 from crossknn.methods.anncur import Anncur
 from crossknn.methods.axn import Axn
@@ -10,6 +11,7 @@ from crossknn.methods.base import Method
 from crossknn.methods.exact import Exact
 from crossknn.methods.fixeditem import FixedItem
 from crossknn.methods.itemcur import ItemCur
+from crossknn.methods.only import Only
 from crossknn.methods.rnr import Rnr
 from crossknn.methods.tour import Tour
 from crossknn.spec import Spec, build, parse, parse_list
@@ -20,12 +22,12 @@ DEFAULT = "axn(first=hybrid, rounds=10, ridge=0.3)"
 """What a search does unless it is told otherwise."""
 
 METHODS: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Exact, Rnr, Anncur, Adacur, Axn, Tour, FixedItem, ItemCur)
+    kind.name: kind for kind in (Exact, Only, Rnr, Anncur, Adacur, Axn, Tour, FixedItem, ItemCur)
 }
 
 
 def method(spec: str | Spec | Method) -> Method:
-    """The method of a spec; `SpecError` if there is none.
+    """The method of a spec; `SpecError` if there is none. `cmc(...)` is `only(first=cmc(...))`.
 
     >>> method("axn(first=de, rounds=5)").rounds
     5
@@ -37,7 +39,10 @@ def method(spec: str | Spec | Method) -> Method:
         return spec
     if not isinstance(spec, str | Spec):
         raise SpecError(f"{spec!r} is no method: give a spec such as {DEFAULT!r}")
-    return build(parse(spec) if isinstance(spec, str) else spec, METHODS, "method")
+    parsed = parse(spec) if isinstance(spec, str) else spec
+    if parsed.name in KINDS:
+        parsed = Spec(Only.name, options={"first": parsed})
+    return build(parsed, METHODS, "method")
 
 
 def methods(specs: str) -> dict[str, Method]:

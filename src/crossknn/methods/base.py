@@ -20,6 +20,8 @@ class Method(ABC):
     """A configuration; `str(method)` is its spec in the grammar."""
 
     name: ClassVar[str]
+    calls: ClassVar[bool] = True
+    """Whether it calls the cross-encoder."""
 
     @abstractmethod
     def plan(self, index: Index, budget: int, seed: int) -> Plan:

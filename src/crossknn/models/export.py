@@ -1,9 +1,12 @@
-"""Cross-encoders and dual encoders as ONNX folders that the base install can run (needs the extra
-`torch`).
+"""Models as ONNX folders that the base install can run (needs the extra `torch`).
 
 A folder holds `model.onnx` (inputs `input_ids`, `attention_mask`, `token_type_ids`, int64 (b, t);
 one output, `scores` (b,) raw logits or `vectors` (b, d)), `item.onnx` if a dual encoder has an item
 tower of its own, `tokenizer.json`, `crossknn.json` and, if one was written, a model card.
+
+That of a late-interaction model holds `query.onnx` (the same inputs; outputs `states` (b, t', d)
+and `mask` (b, t')), `item.onnx` if it differs, and `compare.onnx`: `query` (b, t_q, d),
+`query_mask`, `items` (b, c, t_i, d), `item_mask` -> `scores` (b, c), for any c.
 """
 
 from __future__ import annotations
@@ -13,7 +16,12 @@ from typing import Any
 
 from crossknn.models.folder import Precision, import_torch, write_folder
 
-__all__ = ["FFN_OUTPUT", "export_cross_encoder", "export_dual_encoder"]
+__all__ = [
+    "FFN_OUTPUT",
+    "export_cross_encoder",
+    "export_dual_encoder",
+    "export_late_interaction",
+]
 
 FFN_OUTPUT = (*(f"layer.{depth}/output/dense" for depth in range(64)), "bert/output/dense_1")
 """The layers after GELU, whose activations have the longest tails; the last is the last layer's in
@@ -95,3 +103,32 @@ def export_dual_encoder(
         license=license,
         prefixes={"query_prefix": query_prefix, "item_prefix": item_prefix},
     )
+
+
+def export_late_interaction(
+    model: str | Path | Any,
+    folder: str | Path,
+    *,
+    name: str | None = None,
+    license: str = "see the model's own card",
+) -> Path:
+    """Write a late-interaction model (CMC and its rivals) as an ONNX folder and return its path.
+
+    It keeps the model's fingerprint: an index encoded by either serves both.
+
+    Args:
+        model: a `LateInteractionModel` or its folder. folder, name, license: as in
+            `export_cross_encoder`.
+
+    Raises:
+        InputError: if the folder holds no such model, or a graph disagrees with torch.
+            MissingExtraError: without the extra `torch`.
+    """
+    import_torch()
+    from crossknn.models.late_export import write_late_folder
+    from crossknn.models.late_interaction.base import LateInteractionModel
+
+    if isinstance(model, (str, Path)):
+        name = name or Path(model).name
+        model = LateInteractionModel.from_pretrained(model)
+    return write_late_folder(model, Path(folder), name or model.config.kind, license)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,12 +22,26 @@ Precision = Literal["float32", "int8"]
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 OPSET = 17
 TOLERANCE = 1e-3
-_PROBE = (
+PROBE = (
     ("how are [Ms] lists [Me] sorted", "sorted [ENT] returns a new list of the items in order."),
     ("[Ms] open [Me] a file", "The sea [ENT] was calm, and nothing at all happened until evening."),
     ("[Ms] mean [Me] of numbers", "statistics.mean [ENT]"),
 )
 """Marked, so that an [EMB] head finds its places; to other models the marks are words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """A torch module to be traced.
+
+    inputs, outputs: name -> letters of the axes that are free, by place. probes: two batches of
+    inputs by name; the module is traced on the first and checked on the second.
+    """
+
+    module: Any
+    inputs: Mapping[str, Mapping[int, str]]
+    outputs: Mapping[str, Mapping[int, str]]
+    probes: Sequence[Mapping[str, Any]]
 
 
 def write_folder(
@@ -54,14 +69,22 @@ def write_folder(
     name = name or source.name
     digest, dimensions = hashlib.sha256(), 0
     for file, module in source.modules.items():
-        graph, dimensions = _trace(source, module.eval(), fast, folder / file, name)
+        output = "scores" if source.kind == "cross-encoder" else "vectors"
+        traced = Graph(
+            module=module.eval(),
+            inputs={key: {0: "b", 1: "t"} for key in INPUTS},
+            outputs={output: {0: "b"}},
+            probes=[encode(fast, texts, source) for texts in (PROBE[:2], PROBE)],
+        )
+        graph, expected = trace(traced, folder / file, name)
+        dimensions = expected[0].shape[-1]
         if precision == "int8":
             from crossknn.models.quantize import quantize
 
             graph = quantize(graph, keep_float)
         content = graph.SerializeToString(deterministic=True)
         digest.update(content)
-        _write(folder / file, content)
+        write(folder / file, content)
     settings: dict[str, object] = {
         "format": 1,
         "kind": source.kind,
@@ -76,40 +99,45 @@ def write_folder(
         settings["dimensions"] = dimensions
     settings |= {**source.settings} | {key: value for key, value in prefixes.items() if value}
     fast.save(str(folder / "tokenizer.json"), pretty=False)
-    _write(folder / "crossknn.json", (json.dumps(settings, indent=2) + "\n").encode())
+    write(folder / "crossknn.json", (json.dumps(settings, indent=2) + "\n").encode())
     return folder
 
 
-def _trace(source: Traceable, module: Any, tokenizer: Any, path: Path, name: str) -> Any:
-    """The graph of a module, equal to torch's within `TOLERANCE`, and the width of its output."""
+def trace(graph: Graph, path: Path, name: str) -> tuple[Any, list[Any]]:
+    """The ONNX graph of a module, equal to torch's within `TOLERANCE`, and the second probe's
+    outputs. Raises InputError if it is not equal."""
     torch = import_torch()
     import onnx
 
     part = path.with_name(path.name + ".part")
-    output = "scores" if source.kind == "cross-encoder" else "vectors"
-    probes = [encode(tokenizer, texts, source) for texts in (_PROBE[:2], _PROBE)]
+    names, outputs = list(graph.inputs), list(graph.outputs)
+    first, second = (tuple(torch.from_numpy(probe[key]) for key in names) for probe in graph.probes)
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            module,
-            tuple(torch.from_numpy(probes[0][key]) for key in INPUTS),
+            graph.module,
+            first,
             str(part),
-            input_names=list(INPUTS),
-            output_names=[output],
-            dynamic_axes={key: {0: "b", 1: "t"} for key in INPUTS} | {output: {0: "b"}},
+            input_names=names,
+            output_names=outputs,
+            dynamic_axes={**graph.inputs, **graph.outputs},
             opset_version=OPSET,
             dynamo=False,
         )
-        expected = module(*(torch.from_numpy(probes[1][key]) for key in INPUTS)).float().numpy()
-    graph = onnx.load(str(part))
+        found = graph.module(*second)
+    expected = [t.float().numpy() for t in (found if isinstance(found, tuple) else (found,))]
+    traced = onnx.load(str(part))
     part.unlink()
-    difference = float(np.abs(run(graph, probes[1]) - expected).max())
-    if difference > TOLERANCE * max(1.0, float(np.abs(expected).max())):
-        raise InputError(
-            f"the ONNX graph of {name} differs from torch by {difference:.2g}: "
-            "this architecture is not supported"
-        )
-    return graph, expected.shape[-1]
+    for mine, theirs in zip(run_all(traced, graph.probes[1]), expected, strict=True):
+        same = mine == theirs  # infinities too
+        difference = float(np.abs(np.where(same, 0, mine) - np.where(same, 0, theirs)).max())
+        known = np.abs(theirs[np.isfinite(theirs)])
+        if not difference <= TOLERANCE * max(1.0, float(known.max(initial=0.0))):
+            raise InputError(
+                f"the ONNX graph of {name} differs from torch by {difference:.2g}: "
+                "this architecture is not supported"
+            )
+    return traced, expected
 
 
 def encode(tokenizer: Any, texts: Sequence[tuple[str, str]], source: Traceable) -> dict[str, Any]:
@@ -131,8 +159,13 @@ def encode(tokenizer: Any, texts: Sequence[tuple[str, str]], source: Traceable) 
     return arrays
 
 
-def run(model: Any, batch: dict[str, Any]) -> Any:
-    """The one output of an `onnx.ModelProto` on token arrays."""
+def run(model: Any, batch: Mapping[str, Any]) -> Any:
+    """The first output of an `onnx.ModelProto` on arrays by name."""
+    return run_all(model, batch)[0]
+
+
+def run_all(model: Any, batch: Mapping[str, Any]) -> list[Any]:
+    """The outputs of an `onnx.ModelProto` on arrays by name."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -141,7 +174,8 @@ def run(model: Any, batch: dict[str, Any]) -> Any:
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     names = {value.name for value in session.get_inputs()}
-    return session.run(None, {key: value for key, value in batch.items() if key in names})[0]
+    found: list[Any] = session.run(None, {k: v for k, v in batch.items() if k in names})
+    return found
 
 
 def import_torch() -> Any:
@@ -154,7 +188,18 @@ def import_torch() -> Any:
     return torch
 
 
-def _write(path: Path, content: bytes) -> None:
+def write(path: Path, content: bytes) -> None:
+    """A file that is there whole, or not at all."""
     part = path.with_name(path.name + ".part")
     part.write_bytes(content)
     part.replace(path)
+
+
+def content_hash(*paths: Path) -> str:
+    """A hash of files' contents: a model changed in place must not be taken for what it was."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()

@@ -11,7 +11,7 @@ from crossknn.errors import InputError, nearest
 
 FORMAT = 1
 HEAD = "head.safetensors"
-SETTINGS = ("cross_encoder.json", "dual_encoder.json")
+SETTINGS = ("cross_encoder.json", "dual_encoder.json", "late_interaction.json")
 
 
 def write_model(
@@ -86,4 +86,10 @@ def read_head(head: Any, folder: Path) -> None:
             f"{folder / HEAD} does not fit: it lacks {absent or 'nothing'} and has "
             f"{foreign or 'nothing else'}"
         )
+    for name, value in head.state_dict().items():
+        if value.shape != weights[name].shape:
+            raise InputError(
+                f"{folder / HEAD} does not fit the encoder beside it: {name} has the shape "
+                f"{tuple(weights[name].shape)}, expected {tuple(value.shape)}"
+            )
     head.load_state_dict(weights)

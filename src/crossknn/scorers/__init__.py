@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from crossknn.scorers.cross_encoder import CrossEncoder, DualEncoder, as_scorer
     from crossknn.scorers.encoder import Encoder, SentenceTransformerEncoder
     from crossknn.scorers.http import HttpScorer
+    from crossknn.scorers.late import open_late
+    from crossknn.scorers.late_onnx import OnnxLateInteraction
+    from crossknn.scorers.late_torch import TorchLateInteraction
     from crossknn.scorers.matrix import MatrixScorer
     from crossknn.scorers.onnx import OnnxCrossEncoder, OnnxDualEncoder
     from crossknn.scorers.predict import PredictScorer
@@ -32,12 +35,15 @@ __all__ = [
     "NothingScoredError",
     "OnnxCrossEncoder",
     "OnnxDualEncoder",
+    "OnnxLateInteraction",
     "PredictScorer",
     "Scorer",
     "SentenceTransformerEncoder",
     "TorchCrossEncoder",
     "TorchDualEncoder",
+    "TorchLateInteraction",
     "as_scorer",
+    "open_late",
 ]
 
 _MODULES = {
@@ -51,12 +57,15 @@ _MODULES = {
     "NothingScoredError": "robust",
     "OnnxCrossEncoder": "onnx",
     "OnnxDualEncoder": "onnx",
+    "OnnxLateInteraction": "late_onnx",
     "PredictScorer": "predict",
     "Scorer": "base",
     "SentenceTransformerEncoder": "encoder",
     "TorchCrossEncoder": "torch",
     "TorchDualEncoder": "torch",
+    "TorchLateInteraction": "late_torch",
     "as_scorer": "cross_encoder",
+    "open_late": "late",
 }
 
 

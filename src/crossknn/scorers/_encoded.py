@@ -49,6 +49,34 @@ class EncodedModel:
         with self._lock:
             self._truncated += count
 
+    def _text_batches(
+        self, texts: Sequence[str], what: str, progress: Progress | None
+    ) -> Iterator[tuple[IntArray, list[Row]]]:
+        """Positions (b,) and rows of single texts, each a "query" or an "item", by length.
+
+        Texts that were cut are counted, and said at the end. Raises InputError for what is no text.
+        """
+        cut = done = 0
+        for start in range(0, len(texts), _TEXTS_AT_ONCE):
+            window = texts[start : start + _TEXTS_AT_ONCE]
+            rows: list[Row] = []
+            for row in self._encoding.texts(window, queries=what == "query"):
+                if isinstance(row, InputError):
+                    raise InputError(f"{what} {start + len(rows)}: {row}")
+                rows.append(row)
+            cut += sum(row.cut for row in rows)
+            lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
+            for batch in token_batches(lengths, self._tokens_per_run):
+                yield start + batch, [rows[r] for r in batch]
+                done += len(batch)
+                if progress:
+                    progress(done, len(texts))
+        if cut:
+            self._count_truncated(cut)
+            logger.warning(
+                "%s cut %d of %d texts to %d tokens", self.name, cut, len(texts), self.max_length
+            )
+
 
 class EncodedCrossEncoder(EncodedModel):
     """Scores rows of pairs; `_logits` is all that differs between frameworks.
@@ -114,27 +142,9 @@ class EncodedDualEncoder(EncodedModel):
 
     def _encode(self, texts: Sequence[str], what: str, progress: Progress | None) -> FloatArray:
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
-        cut = done = 0
-        for start in range(0, len(texts), _TEXTS_AT_ONCE):
-            window = texts[start : start + _TEXTS_AT_ONCE]
-            rows: list[Row] = []
-            for row in self._encoding.texts(window, queries=what == "query"):
-                if isinstance(row, InputError):
-                    raise InputError(f"{what} {start + len(rows)}: {row}")
-                rows.append(row)
-            cut += sum(row.cut for row in rows)
-            lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
-            for batch in token_batches(lengths, self._tokens_per_run):
-                vectors[start + batch] = self._vectors([rows[r] for r in batch], what == "query")
-                done += len(batch)
-                if progress:
-                    progress(done, len(texts))
+        for positions, rows in self._text_batches(texts, what, progress):
+            vectors[positions] = self._vectors(rows, what == "query")
         check_finite(vectors, texts, what, f"the model {self.name}")
-        if cut:
-            self._count_truncated(cut)
-            logger.warning(
-                "%s cut %d of %d texts to %d tokens", self.name, cut, len(texts), self.max_length
-            )
         return vectors
 
 

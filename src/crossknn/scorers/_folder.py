@@ -1,28 +1,45 @@
-"""The folder format of ONNX models: `crossknn.json`, `model.onnx`, `tokenizer.json`."""
+"""The folder format of ONNX models: `crossknn.json`, `tokenizer.json` and graphs.
+
+The graphs: `model.onnx`, and `item.onnx` if a dual encoder has two towers; of a late-interaction
+model `query.onnx`, `item.onnx` if it is another, and `compare.onnx`.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from crossknn.errors import InputError
+from crossknn.models.folder import content_hash
 
 FORMAT = 1
 MANIFEST = "crossknn.json"
 MODEL = "model.onnx"
 ITEM_MODEL = "item.onnx"
+QUERY_MODEL = "query.onnx"
+COMPARE_MODEL = "compare.onnx"
 TOKENIZER = "tokenizer.json"
 
-KINDS = {"cross-encoder": "a cross-encoder", "dual-encoder": "a dual encoder"}
+LATE_INTERACTION = "late-interaction"
+KINDS = {
+    "cross-encoder": "a cross-encoder",
+    "dual-encoder": "a dual encoder",
+    LATE_INTERACTION: "a late-interaction model",
+}
+_GRAPHS = {LATE_INTERACTION: (QUERY_MODEL, COMPARE_MODEL)}
 _PRECISIONS = ("float32", "int8")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a model folder says of itself, plus the hash of what is really in it."""
+    """What a model folder says of itself, plus the hash of what is really in it.
+
+    `head`, `joint` and `weights` are a late-interaction model's: which one it is, whether it looks
+    at all candidates together, and the fingerprint of the model that was exported, or "" if the
+    files have changed since.
+    """
 
     folder: Path
     kind: str
@@ -37,6 +54,9 @@ class Manifest:
     halves: dict[str, int]
     marked: bool
     content: str
+    head: str
+    joint: bool
+    weights: str
 
     def fingerprint(self, max_length: int) -> str:
         """Names everything that the answers depend on."""
@@ -76,11 +96,15 @@ def read_manifest(folder: str | Path, kind: str) -> Manifest:
     if raw.get("kind") != kind:
         is_what = KINDS.get(str(raw.get("kind")), f"of the unknown kind {raw.get('kind')!r}")
         raise InputError(f"{folder} is {is_what}, where {KINDS[kind]} is needed")
-    for name in (MODEL, TOKENIZER):
+    graphs = _GRAPHS.get(kind, (MODEL,))
+    for name in (*graphs, TOKENIZER):
         if not (folder / name).is_file() or not (folder / name).stat().st_size:
             raise InputError(f"{folder} is incomplete: {name} is missing or empty")
     if raw.get("precision") not in _PRECISIONS:
         raise InputError(f"{folder} has the unknown precision {raw.get('precision')!r}")
+    there = (*graphs, ITEM_MODEL, TOKENIZER)
+    content = content_hash(*(folder / name for name in there if (folder / name).exists()))
+    late = kind == LATE_INTERACTION
     return Manifest(
         folder=folder,
         kind=kind,
@@ -89,7 +113,7 @@ def read_manifest(folder: str | Path, kind: str) -> Manifest:
         precision=raw["precision"],
         max_length=_field(raw, folder, "max_length", int),
         pad_token_id=_field(raw, folder, "pad_token_id", int),
-        dimensions=_field(raw, folder, "dimensions", int) if kind == "dual-encoder" else 0,
+        dimensions=0 if kind == "cross-encoder" else _field(raw, folder, "dimensions", int),
         query_prefix=str(raw.get("query_prefix") or ""),
         item_prefix=str(raw.get("item_prefix") or ""),
         halves={
@@ -98,9 +122,10 @@ def read_manifest(folder: str | Path, kind: str) -> Manifest:
             if name in raw
         },
         marked=raw.get("marked") is not False,
-        content=_hash_of(
-            *(folder / name for name in (MODEL, ITEM_MODEL, TOKENIZER) if (folder / name).exists())
-        ),
+        content=content,
+        head=_field(raw, folder, "head", str) if late else "",
+        joint=late and raw.get("joint") is not False,
+        weights=str(raw.get("weights") or "") if raw.get("content") == content else "",
     )
 
 
@@ -109,13 +134,3 @@ def _field(raw: dict[str, Any], folder: Path, name: str, kind: type) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
         raise InputError(f"{folder / MANIFEST} has no usable {name!r}: {value!r}")
     return value
-
-
-def _hash_of(*paths: Path) -> str:
-    """A hash of the files' contents: a model changed in place must not meet its old cache."""
-    digest = hashlib.blake2b(digest_size=8)
-    for path in paths:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()

@@ -1,14 +1,15 @@
-"""What both ONNX models share: a session whose graph keeps the contract, and its limits."""
+"""What ONNX models share: a session whose graph keeps the contract, and its limits."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Set
 from typing import Any
 
 from crossknn.errors import InputError
 from crossknn.scorers._folder import MODEL, Manifest
 
-_INPUTS = {"input_ids", "attention_mask", "token_type_ids"}
+_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 
 
 def available_threads() -> int:
@@ -18,8 +19,14 @@ def available_threads() -> int:
     return os.cpu_count() or 1
 
 
-def open_session(manifest: Manifest, threads: int | None, output: str, file: str = MODEL) -> Any:
-    """An ONNX Runtime session whose graph, `file`, has the contract's inputs and `output`.
+def open_session(
+    manifest: Manifest,
+    threads: int | None,
+    output: str,
+    file: str = MODEL,
+    wanted: Set[str] = _INPUTS,
+) -> Any:
+    """An ONNX Runtime session whose graph, `file`, has the `wanted` inputs and `output`.
 
     Raises InputError if the graph cannot be loaded or has other inputs or outputs.
     """
@@ -48,10 +55,10 @@ def open_session(manifest: Manifest, threads: int | None, output: str, file: str
         ) from error
     inputs = {i.name for i in session.get_inputs()}
     outputs = [o.name for o in session.get_outputs()]
-    if inputs != _INPUTS or output not in outputs:
+    if inputs != wanted or output not in outputs:
         raise InputError(
             f"{path} does not fit: it takes {sorted(inputs)} and gives {outputs}, where "
-            f"{sorted(_INPUTS)} and {output!r} are needed"
+            f"{sorted(wanted)} and {output!r} are needed"
         )
     return session
 

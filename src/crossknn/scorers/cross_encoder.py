@@ -50,7 +50,7 @@ def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # 
         from crossknn.scorers.http import HttpScorer
 
         return HttpScorer(path_or_name, **options)
-    folder = _folder_of(path_or_name, options)
+    folder = folder_of(path_or_name, options)
     if (folder / MANIFEST).exists():
         from crossknn.scorers.onnx import OnnxCrossEncoder
 
@@ -85,7 +85,7 @@ def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # 
     """
     if path_or_name is None or path_or_name == BUNDLED:
         path_or_name = bundled_folder("dual-encoder")
-    folder = _folder_of(path_or_name, options)
+    folder = folder_of(path_or_name, options)
     if (folder / MANIFEST).exists():
         from crossknn.scorers.onnx import OnnxDualEncoder
 
@@ -146,7 +146,7 @@ def needs_torch(what: str) -> Iterator[None]:
         raise MissingExtraError(what, "torch") from error
 
 
-def _folder_of(path_or_name: str | Path, options: dict[str, Any]) -> Path:
+def folder_of(path_or_name: str | Path, options: dict[str, Any]) -> Path:
     """An existing folder, or the local snapshot of a hub name."""
     found = existing(path_or_name)
     if found is None:

@@ -11,15 +11,16 @@ from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
 from crossknn.scorers._encoded import EncodedCrossEncoder, EncodedDualEncoder, EncodedModel
 from crossknn.scorers._folder import ITEM_MODEL, MODEL, TOKENIZER, read_manifest
 from crossknn.scorers._session import checked_max_length, open_session
-from crossknn.types import FloatArray
+from crossknn.types import FloatArray, IntArray
 
 
-class _OnnxModel(EncodedModel):
+class OnnxModel(EncodedModel):
     """A model folder, opened: manifest, tokenizer, session, and limits."""
 
     _kind: ClassVar[str]
     _output: ClassVar[str]
     _n_texts: ClassVar[int]
+    _first: ClassVar[str] = MODEL
 
     def __init__(
         self,
@@ -46,7 +47,8 @@ class _OnnxModel(EncodedModel):
             marked=self._manifest.marked,
         )
         super().__init__(self._manifest.name, encoding, tokens_per_run)
-        files = [MODEL, ITEM_MODEL] if (self._manifest.folder / ITEM_MODEL).exists() else [MODEL]
+        files = [self._first]
+        files += [ITEM_MODEL] if (self._manifest.folder / ITEM_MODEL).exists() else []
         self._sessions = [
             open_session(self._manifest, threads, self._output, file) for file in files
         ]
@@ -57,11 +59,13 @@ class _OnnxModel(EncodedModel):
         return self._manifest.fingerprint(self.max_length)
 
     def _run(self, session: Any, rows: Sequence[Row]) -> Any:
-        feeds = padded(rows, self._manifest.pad_token_id, self.max_length)
-        return session.run([self._output], feeds)[0]
+        return session.run([self._output], self._feeds(rows))[0]
+
+    def _feeds(self, rows: Sequence[Row]) -> dict[str, IntArray]:
+        return padded(rows, self._manifest.pad_token_id, self.max_length)
 
 
-class OnnxCrossEncoder(_OnnxModel, EncodedCrossEncoder):
+class OnnxCrossEncoder(OnnxModel, EncodedCrossEncoder):
     """Scores with the model folder `folder` (`model.onnx`, `tokenizer.json`, `crossknn.json`).
 
     `threads` is the number of cores of one run (all by default); `max_length` a smaller limit
@@ -81,7 +85,7 @@ class OnnxCrossEncoder(_OnnxModel, EncodedCrossEncoder):
         return scores
 
 
-class OnnxDualEncoder(_OnnxModel, EncodedDualEncoder):
+class OnnxDualEncoder(OnnxModel, EncodedDualEncoder):
     """Encodes with the dual encoder in the model folder `folder`; options as `OnnxCrossEncoder`.
 
     Longer texts lose their end and are counted in `truncated`. May be used from many threads.

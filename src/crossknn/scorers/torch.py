@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -13,11 +12,13 @@ import torch
 
 from crossknn.models.cross_encoder import CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderModel
+from crossknn.models.fingerprint import weights_hash as weights_hash
+from crossknn.models.late_interaction.base import LateInteractionModel
 from crossknn.models.tokens import Row
 from crossknn.scorers._encoded import EncodedCrossEncoder, EncodedDualEncoder
 from crossknn.types import FloatArray
 
-M = TypeVar("M", CrossEncoderModel, DualEncoderModel)
+M = TypeVar("M", CrossEncoderModel, DualEncoderModel, LateInteractionModel)
 
 TOKENS_PER_RUN = {"cpu": 2048, "cuda": 65_536}
 
@@ -38,9 +39,9 @@ class TorchCrossEncoder(EncodedCrossEncoder):
         tokens_per_run: int | None = None,
     ) -> None:
         """Raises InputError if the folder holds no such model."""
-        name, self.model = _open(CrossEncoderModel, model, device)
+        name, self.model = open_model(CrossEncoderModel, model, device)
         self._dtype, self._turn = dtype, threading.Lock()
-        super().__init__(name, self.model.encoding, tokens_per_run or _tokens(self.model))
+        super().__init__(name, self.model.encoding, tokens_per_run or tokens_per_run_of(self.model))
 
     @property
     def fingerprint(self) -> str:
@@ -48,7 +49,7 @@ class TorchCrossEncoder(EncodedCrossEncoder):
         return f"cross-encoder:{weights_hash(self.model)}|{self._dtype or 'float32'}"
 
     def _logits(self, rows: Sequence[Row]) -> FloatArray:
-        with self._turn, _quiet(self.model, self._dtype):
+        with self._turn, quiet(self.model, self._dtype):
             found: FloatArray = self.model.score_rows(rows).float().cpu().numpy()
         return found
 
@@ -65,9 +66,9 @@ class TorchDualEncoder(EncodedDualEncoder):
         tokens_per_run: int | None = None,
     ) -> None:
         """Options as `TorchCrossEncoder`. Raises InputError if the folder holds no such model."""
-        name, self.model = _open(DualEncoderModel, model, device)
+        name, self.model = open_model(DualEncoderModel, model, device)
         self._dtype, self._turn = dtype, threading.Lock()
-        super().__init__(name, self.model.encoding, tokens_per_run or _tokens(self.model))
+        super().__init__(name, self.model.encoding, tokens_per_run or tokens_per_run_of(self.model))
 
     @property
     def dimensions(self) -> int:
@@ -80,23 +81,12 @@ class TorchDualEncoder(EncodedDualEncoder):
         return f"dual-encoder:{weights_hash(self.model)}|{self._dtype or 'float32'}"
 
     def _vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray:
-        with self._turn, _quiet(self.model, self._dtype):
+        with self._turn, quiet(self.model, self._dtype):
             found: FloatArray = self.model(list(rows), queries=queries).float().cpu().numpy()
         return found
 
 
-def weights_hash(model: CrossEncoderModel | DualEncoderModel) -> str:
-    """Hash of every weight, the tokenizer and the settings."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    digest.update(model.fast_tokenizer.to_str().encode())
-    digest.update(repr(model.config).encode())
-    return digest.hexdigest()
-
-
-def _open(kind: type[M], model: M | str | Path, device: str | None) -> tuple[str, M]:
+def open_model(kind: type[M], model: M | str | Path, device: str | None) -> tuple[str, M]:
     """A name and a model: one from a folder goes to the GPU if there is one; others stay."""
     if not isinstance(model, (str, Path)):
         return type(model).__name__, model if device is None else model.to(device)
@@ -104,12 +94,13 @@ def _open(kind: type[M], model: M | str | Path, device: str | None) -> tuple[str
     return Path(model).name, kind.from_pretrained(model).to(place)
 
 
-def _tokens(model: CrossEncoderModel | DualEncoderModel) -> int:
+def tokens_per_run_of(model: Any) -> int:
+    """Tokens of a batch, padding included, for the device a model is on."""
     kind = next(model.parameters()).device.type
     return TOKENS_PER_RUN.get(kind, TOKENS_PER_RUN["cuda"])
 
 
-class _quiet:  # noqa: N801
+class quiet:  # noqa: N801
     """No gradients, no dropout, and the precision asked for; the model's mode comes back."""
 
     def __init__(self, model: Any, dtype: str | None) -> None:

@@ -9,12 +9,23 @@ from typing import Any
 
 from crossknn import __version__
 from crossknn.training.loop import Fitted
-from crossknn.training.settings import CrossEncoderSettings, DualEncoderSettings, TrainingSettings
+from crossknn.training.settings import (
+    CrossEncoderSettings,
+    DualEncoderSettings,
+    LateInteractionSettings,
+    TrainingSettings,
+)
 
 _HEADS = {
     "cls": "a linear layer on the first token's state ([CLS]-CE)",
     "emb": "the inner product of two contextual states of the pair ([EMB]-CE)",
     "interaction": "contextual states and word matches (crossknn.models.interaction)",
+}
+
+_OPENED = {
+    "cross-encoder": ("crossknn", "CrossEncoder"),
+    "dual encoder": ("crossknn", "DualEncoder"),
+    "late-interaction model": ("crossknn.scorers.late", "open_late"),
 }
 
 
@@ -32,6 +43,31 @@ Trained on {_names(settings.data.train_folders)} with {settings.negatives.count}
 query ({settings.negatives.kind} negatives){_taught(settings)}, {fitted.steps} steps; the checkpoint
 of step {fitted.best_step} was the best on the dev queries of
 {_names(settings.data.dev_folders)}:""",
+        settings.training,
+        fitted,
+        date,
+    )
+
+
+def late_interaction_card(
+    settings: LateInteractionSettings, fitted: Fitted, model: Any, date: str
+) -> str:
+    """A README for the folder of a late-interaction model."""
+    found, loss = settings.candidates, settings.loss
+    learned = "cross-entropy"
+    if loss.kl != "none":
+        learned = f"{loss.weight} cross-entropy + {round(1 - loss.weight, 6)} KL ({loss.kl})"
+    still = {"none": "", "items": ", the item tower frozen", "both": ", both towers frozen"}
+    return _card(
+        "late-interaction model",
+        f"""Compares queries with candidates: `{settings.kind}`, `{model.config.options}`,
+from the encoder `{_name(settings.encoder)}`{still[settings.freeze]}.
+
+Trained on {_names(settings.data.train_folders)} with {found.count} wrong items per query out of the
+{found.depth} best of the retriever `{_name(found.retriever)}` ({found.fixed} of them its very best,
+the others drawn by {found.sampling}), {learned}, {fitted.steps} steps; the checkpoint of step
+{fitted.best_step} was the best on the dev queries of {_names(settings.data.dev_folders)}, whose
+{found.dev_candidates} best items it ranks:""",
         settings.training,
         fitted,
         date,
@@ -57,7 +93,7 @@ held out:""",
 def _card(kind: str, story: str, training: TrainingSettings, fitted: Fitted, date: str) -> str:
     measures = "\n".join(f"| {name} | {value:.4f} |" for name, value in fitted.best.items())
     shown = json.dumps(asdict(training), default=str)
-    opened = "CrossEncoder" if kind == "cross-encoder" else "DualEncoder"
+    opened = _OPENED[kind]
     return f"""---
 library_name: crossknn
 tags: [{kind.replace(" ", "-")}]
@@ -73,8 +109,8 @@ tags: [{kind.replace(" ", "-")}]
 Training settings: `{shown}`. Made on {date} by crossknn {__version__}.
 
 ```python
-from crossknn import {opened}
-model = {opened}("this/folder")
+from {opened[0]} import {opened[1]}
+model = {opened[1]}("this/folder")
 ```
 """
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from crossknn.training.settings import Divergence
+
 RELATIONS = 10.0
 """How much similarities within a batch count beside single vectors."""
 
@@ -45,6 +47,27 @@ def match_cross_entropy(scores: Tensor, teacher: Tensor, present: Tensor) -> Ten
     wanted = teacher.masked_fill(~present, float("-inf")).softmax(-1)
     found = scores.masked_fill(~present, float("-inf")).log_softmax(-1)
     return -(wanted * found.masked_fill(~present, 0.0)).sum(-1).mean()
+
+
+def softmax_near_retriever(
+    scores: Tensor, retriever: Tensor, present: Tensor, *, weight: float, kl: Divergence
+) -> Tensor:
+    """Mean over queries of weight * -log softmax of the first candidate + (1 - weight) * the KL
+    divergence of softmax(scores) and softmax(retriever), CMC, eq. 5 and 8: (b, c) twice -> ().
+
+    kl: "model-retriever" is KL(model || retriever), "retriever-model" the other way round; "none"
+    leaves the cross-entropy alone, whole. `present` (b, c) is false where a list has ended.
+    """
+    present = present.to(scores.device)
+    found = scores.float().masked_fill(~present, float("-inf")).log_softmax(-1)
+    right = -found[:, 0].mean()
+    if kl == "none":
+        return right
+    wanted = retriever.to(scores.device).float()
+    wanted = wanted.masked_fill(~present, float("-inf")).log_softmax(-1)
+    left, other = (found, wanted) if kl == "model-retriever" else (wanted, found)
+    apart = (left - other).masked_fill(~present, 0.0)
+    return weight * right + (1 - weight) * (left.exp() * apart).sum(-1).mean()
 
 
 def pair_cross_entropy(right: Tensor, wrong: Tensor, present: Tensor) -> Tensor:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from crossknn.data.labelled import Labelled
 from crossknn.data.marks import unmarked
 from crossknn.errors import InputError
 from crossknn.first.base import FirstStage
+from crossknn.first.bm25 import BM25
 from crossknn.first.tfidf import TfIdf
 from crossknn.first.vectors import VectorFirst
 from crossknn.scorers.encoder import Encoder
@@ -83,15 +86,49 @@ def candidates(
 
 
 def stage_of(corpus: Labelled, kind: str, encoder: Encoder | None = None) -> FirstStage:
-    """TF-IDF or a dual encoder over the corpus, as a first stage that reads its queries."""
-    if kind == "tfidf":
-        return _Unmarked(TfIdf.fit([unmarked(text) for text in corpus.items.texts]))
+    """BM25, TF-IDF or a dual encoder over the corpus, as a first stage that reads its queries."""
+    if kind in ("bm25", "tfidf"):
+        texts = [unmarked(text) for text in corpus.items.texts]
+        return _Unmarked(BM25.fit(texts) if kind == "bm25" else TfIdf.fit(texts))
     if encoder is None:
         raise InputError(
             "negatives of kind 'dual-encoder' need one: set negatives.encoder to its folder"
         )
     items = encoder.encode_items(corpus.items.texts)
     return VectorFirst(items, lambda queries: encoder.encode_queries(queries.texts))
+
+
+def reader(encoder: Encoder) -> Encoder:
+    """The encoder if it reads marks, or else one that is given texts without them.
+
+    One that reads marks takes no query without them.
+    """
+    try:
+        encoder.encode_queries(["a"])
+    except InputError:
+        return encoder
+    return _UnmarkedEncoder(encoder)
+
+
+class _UnmarkedEncoder:
+    """An encoder of plain text, which reads marked texts without their marks."""
+
+    def __init__(self, inner: Encoder) -> None:
+        self._inner = inner
+
+    @property
+    def fingerprint(self) -> str | None:
+        return self._inner.fingerprint
+
+    @property
+    def dimensions(self) -> int:
+        return self._inner.dimensions
+
+    def encode_queries(self, texts: Sequence[str]) -> FloatArray:
+        return self._inner.encode_queries([unmarked(text) for text in texts])
+
+    def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> FloatArray:
+        return self._inner.encode_items([unmarked(text) for text in texts], progress)
 
 
 class _Unmarked:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -18,14 +18,17 @@ from crossknn.data.labelled import Labelled, read_labelled
 from crossknn.errors import InputError, nearest
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
+from crossknn.models.late_interaction.base import LateInteractionConfig, LateInteractionModel
 from crossknn.scorers.cross_encoder import DualEncoder
 from crossknn.training import cards, loop
 from crossknn.training.cross_encoder import CrossEncoderTask
 from crossknn.training.dual_encoder import DualEncoderTask
+from crossknn.training.late_interaction import LateInteractionTask
 from crossknn.training.settings import (
     CrossEncoderSettings,
     DataSettings,
     DualEncoderSettings,
+    LateInteractionSettings,
     TrainingSettings,
 )
 from crossknn.types import Progress
@@ -33,6 +36,9 @@ from crossknn.types import Progress
 logger = logging.getLogger(__name__)
 
 C = TypeVar("C")
+Settings: TypeAlias = CrossEncoderSettings | DualEncoderSettings | LateInteractionSettings
+AnyTask: TypeAlias = CrossEncoderTask | DualEncoderTask | LateInteractionTask
+Data: TypeAlias = tuple[list[Labelled], list[Labelled]]
 RUN = "run"
 """The subfolder of checkpoints, mined negatives and the log."""
 
@@ -60,7 +66,7 @@ def train_cross_encoder(
 
     Raises InputError for unusable data or settings, TrainingError if the loss is no number.
     """
-    task = _cross_encoder_task(settings)
+    task = _cross_encoder_task(settings, _data(settings))
     return _run(task, task.model, settings, folder, progress)
 
 
@@ -68,23 +74,31 @@ def train_dual_encoder(
     settings: DualEncoderSettings, folder: Path, *, progress: Progress | None = None
 ) -> loop.Fitted:
     """Train by `settings` and leave the best checkpoint in `folder`; see `train_cross_encoder`."""
-    task = _dual_encoder_task(settings)
+    task = _dual_encoder_task(settings, _data(settings))
     return _run(task, task.model, settings, folder, progress)
 
 
-def estimate(settings: CrossEncoderSettings | DualEncoderSettings, steps: int = 3) -> Estimate:
+def train_late_interaction(
+    settings: LateInteractionSettings, folder: Path, *, progress: Progress | None = None
+) -> loop.Fitted:
+    """Train by `settings` and leave the best checkpoint in `folder`; see `train_cross_encoder`."""
+    task = _late_interaction_task(settings, _data(settings))
+    task.check_retriever(folder / RUN)
+    return _run(task, task.model, settings, folder, progress)
+
+
+def estimate(settings: Settings, steps: int = 3) -> Estimate:
     """Time and memory of a run, from `steps` real steps on random negatives; nothing is kept.
 
-    Evaluations and the mining of negatives come on top.
+    Evaluations, the mining of negatives and what frozen towers make of their texts come on top.
     """
-    easy = replace(settings, negatives=replace(settings.negatives, kind="random", encoder=None))
-    task: CrossEncoderTask | DualEncoderTask
-    if isinstance(easy, CrossEncoderSettings):
-        task = _cross_encoder_task(easy)
-    else:
-        task = _dual_encoder_task(easy)
-    training = settings.training
-    seconds = loop.time_steps(task, training, steps)
+    data, training = _data(settings), settings.training
+    easy = _easy(settings)
+    task = timed = _task(easy, data)
+    if isinstance(easy, LateInteractionSettings):  # with few texts for frozen towers
+        few = _sampled(data[0], training.batch * (steps + 1), 0), _sampled(data[1], 1, 0)
+        timed = _late_interaction_task(easy, few, task.model)
+    seconds = loop.time_steps(timed, training, steps)
     total = loop.total_steps(task.n_queries, training)
     bfloat16 = loop.uses_bfloat16(task.model, training)
     return Estimate(
@@ -97,6 +111,14 @@ def estimate(settings: CrossEncoderSettings | DualEncoderSettings, steps: int = 
         precision="bfloat16" if bfloat16 else "float32",
         longer_than_the_window=task.count_cut(),
     )
+
+
+def _easy(settings: Settings) -> Settings:
+    """The settings with random negatives, which need no retriever."""
+    if isinstance(settings, LateInteractionSettings):
+        few = replace(settings.candidates, retriever="random", depth=settings.candidates.count)
+        return replace(settings, candidates=few)
+    return replace(settings, negatives=replace(settings.negatives, kind="random", encoder=None))
 
 
 def read_corpora(data: DataSettings, seed: int) -> tuple[list[Labelled], list[Labelled]]:
@@ -141,30 +163,37 @@ def _sampled(parts: list[Labelled], count: int | None, seed: int) -> list[Labell
     return [part.sample(size, seed) for part, size in zip(parts, sizes, strict=True)]
 
 
-def _cross_encoder_task(settings: CrossEncoderSettings) -> CrossEncoderTask:
-    train, dev = read_corpora(settings.data, settings.training.seed)
+def _data(settings: Settings) -> Data:
+    return read_corpora(settings.data, settings.training.seed)
+
+
+def _task(settings: Settings, data: Data) -> AnyTask:
+    if isinstance(settings, CrossEncoderSettings):
+        return _cross_encoder_task(settings, data)
+    if isinstance(settings, DualEncoderSettings):
+        return _dual_encoder_task(settings, data)
+    return _late_interaction_task(settings, data)
+
+
+def _cross_encoder_task(settings: CrossEncoderSettings, data: Data) -> CrossEncoderTask:
     device = start_on(settings.training)
     config = _config(CrossEncoderConfig, settings.model)
     source = settings.negatives.encoder
     return CrossEncoderTask(
         CrossEncoderModel.new(settings.encoder, config).to(device),
-        train,
-        dev,
+        *data,
         settings.negatives,
         encoder=None if source is None else lambda: DualEncoder(source),
         seed=settings.training.seed,
     )
 
 
-def _dual_encoder_task(settings: DualEncoderSettings) -> DualEncoderTask:
-    train, dev = read_corpora(settings.data, settings.training.seed)
+def _dual_encoder_task(settings: DualEncoderSettings, data: Data) -> DualEncoderTask:
     device = start_on(settings.training)
     config = _config(DualEncoderConfig, settings.model)
-    model = DualEncoderModel.new(settings.encoder, config).to(device)
     return DualEncoderTask(
-        model,
-        train,
-        dev,
+        DualEncoderModel.new(settings.encoder, config).to(device),
+        *data,
         settings.negatives,
         teacher=None if settings.teacher is None else DualEncoder(settings.teacher),
         teacher_weight=settings.teacher_weight,
@@ -172,10 +201,26 @@ def _dual_encoder_task(settings: DualEncoderSettings) -> DualEncoderTask:
     )
 
 
+def _late_interaction_task(
+    settings: LateInteractionSettings, data: Data, model: LateInteractionModel | None = None
+) -> LateInteractionTask:
+    device = start_on(settings.training)
+    config = _config(LateInteractionConfig, {"kind": settings.kind, **settings.model})
+    return LateInteractionTask(
+        model or LateInteractionModel.new(settings.encoder, config).to(device),
+        *data,
+        settings.candidates,
+        settings.loss,
+        freeze=settings.freeze,
+        encoder=lambda: DualEncoder(settings.candidates.retriever),
+        seed=settings.training.seed,
+    )
+
+
 def _run(
-    task: Any,
-    model: CrossEncoderModel | DualEncoderModel,
-    settings: CrossEncoderSettings | DualEncoderSettings,
+    task: AnyTask,
+    model: CrossEncoderModel | DualEncoderModel | LateInteractionModel,
+    settings: Settings,
     folder: Path,
     progress: Progress | None,
 ) -> loop.Fitted:
@@ -185,8 +230,14 @@ def _run(
     fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
     text = json.dumps(asdict(settings), indent=2, default=str) + "\n"
     (folder / RUN / SETTINGS).write_text(text, encoding="utf-8")
-    model.cpu().save_pretrained(folder, cards.model_card(settings, fitted, model, began))
+    model.cpu().save_pretrained(folder, _card(settings, fitted, model, began))
     return fitted
+
+
+def _card(settings: Settings, fitted: loop.Fitted, model: Any, date: str) -> str:
+    if isinstance(settings, LateInteractionSettings):
+        return cards.late_interaction_card(settings, fitted, model, date)
+    return cards.model_card(settings, fitted, model, date)
 
 
 def start_on(training: TrainingSettings) -> torch.device:

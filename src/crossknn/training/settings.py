@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args
 
 from crossknn.errors import InputError, nearest
+from crossknn.training.reading import read_settings as read_settings
 
-T = TypeVar("T")
-_MODELS = ("encoder", "teacher")  # hub names, or folders relative to the settings file
 NegativesKind = Literal["random", "tfidf", "dual-encoder"]
+LateKind = Literal["cmc", "poly", "som", "deformer", "mixencoder"]
+Sampling = Literal["score", "uniform"]
+Divergence = Literal["model-retriever", "retriever-model", "none"]
+Freeze = Literal["none", "items", "both"]
 
 
 def _at_least(section: str, settings: object, least: int, *names: str) -> None:
@@ -21,6 +22,14 @@ def _at_least(section: str, settings: object, least: int, *names: str) -> None:
         value = getattr(settings, name)
         if value is not None and value < least:
             raise InputError(f"{section}: {name} is {value}; it must be {least} or more")
+
+
+def _one_of(section: str, settings: object, **choices: Any) -> None:
+    for name, choice in choices.items():
+        value, known = getattr(settings, name), get_args(choice)
+        if value not in known:
+            place = f"{section}: " if section else ""
+            raise InputError(f"{place}{name} is {value!r} ({nearest(str(value), known)})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,85 +183,80 @@ class DualEncoderSettings:
             raise InputError(f"teacher_weight is {self.teacher_weight}; it must be 0 or more")
 
 
-def read_settings(path: str | Path, kind: type[T], *, relative_to: Path | None = None) -> T:
-    """Settings of `kind` from a TOML file, sections as fields, folders relative to the file.
+@dataclass(frozen=True, kw_only=True)
+class CandidateSettings:
+    """The candidates that late-interaction models learn to compare (CMC, 3.2 and C).
 
-    `relative_to` is another folder that they are relative to.
-
-    Raises InputError naming the file and the setting for what is unknown, missing or of another
-    type.
+    retriever: "bm25", "tfidf", a dual encoder (a folder, a hub name or "bundled"), or "random".
+    count: wrong items of a query in a step. fixed: the share of them that is the retriever's top.
+    The rest is drawn without replacement from its `depth` best wrong items; sampling: "score", in
+    proportion to exp(scale * the retriever's score) (eq. 6 and 7), or "uniform", as the paper's
+    code. scale: None is 20 for unit vectors and TF-IDF, and 1 for others. dev_candidates: how many
+    of the retriever's items a checkpoint ranks for each dev query.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"there is no settings file {path}")
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a TOML file: {error}") from None
-    return as_settings(content, kind, path if relative_to is None else relative_to / path.name)
+
+    retriever: str
+    count: int = 63
+    fixed: float = 0.5
+    depth: int = 1024
+    sampling: Sampling = "score"
+    scale: float | None = None
+    dev_candidates: int = 64
+
+    def __post_init__(self) -> None:
+        _at_least("candidates", self, 1, "dev_candidates")
+        _one_of("candidates", self, sampling=Sampling)
+        if self.count < 1 or self.depth < self.count:
+            raise InputError(
+                f"candidates: count is {self.count} and depth {self.depth}; count must be 1 or "
+                "more, and depth at least count"
+            )
+        if not 0 <= self.fixed <= 1:
+            raise InputError(f"candidates: fixed is {self.fixed}; it must be from 0 to 1")
+        if self.scale is not None and self.scale <= 0:
+            raise InputError(f"candidates: scale is {self.scale}; it must be above 0")
 
 
-def as_settings(content: Mapping[str, Any], kind: type[T], path: Path) -> T:
-    """A mapping as settings of `kind`; `path` is where it came from."""
-    known = {entry.name: entry for entry in fields(kind)}  # type: ignore[arg-type]
-    types = get_type_hints(kind)
-    values: dict[str, Any] = {}
-    for name, value in content.items():
-        if name not in known:
-            raise InputError(f"{path}: there is no setting {name!r} ({nearest(name, known)})")
-        values[name] = _value(value, types[name], name, path)
-    try:
-        return kind(**values)
-    except TypeError:
-        absent = [n for n in known if n not in values and _required(known[n])]
-        raise InputError(f"{path}: the setting {absent[0]!r} is missing") from None
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+@dataclass(frozen=True, kw_only=True)
+class LossSettings:
+    """weight * cross-entropy + (1 - weight) * KL divergence (CMC, eq. 5 and 8).
+
+    kl: "model-retriever", KL(model || retriever) as in the paper, "retriever-model" as in its code,
+    or "none", which leaves the cross-entropy alone, whole.
+    """
+
+    weight: float = 0.2
+    kl: Divergence = "model-retriever"
+
+    def __post_init__(self) -> None:
+        _one_of("loss", self, kl=Divergence)
+        if not 0 <= self.weight <= 1:
+            raise InputError(f"loss: weight is {self.weight}; it must be from 0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateInteractionSettings:
+    """Training a late-interaction model of some kind. `encoder` is what to start from (an encoder,
+    or a dual encoder whose towers are taken over), `model` what to build on it.
+
+    freeze: "none" trains everything, "items" all but the item tower, "both" the head alone. What
+    does not move is computed once and kept beside the checkpoints, in half precision.
+    """
+
+    kind: LateKind
+    encoder: str
+    data: DataSettings
+    candidates: CandidateSettings
+    model: Mapping[str, Any] = field(default_factory=dict)
+    loss: LossSettings = LossSettings()
+    freeze: Freeze = "none"
+    training: TrainingSettings = TrainingSettings(epochs=5, warmup=0.1)
+
+    def __post_init__(self) -> None:
+        _one_of("", self, kind=LateKind, freeze=Freeze)
+        if "kind" in self.model:
+            raise InputError("model: there is no setting 'kind': it stands above the sections")
 
 
 def _several(folder: Path | tuple[Path, ...]) -> tuple[Path, ...]:
     return folder if isinstance(folder, tuple) else (folder,)
-
-
-def _required(entry: Any) -> bool:
-    from dataclasses import MISSING
-
-    return entry.default is MISSING and entry.default_factory is MISSING
-
-
-def _value(value: Any, wanted: Any, name: str, path: Path) -> Any:
-    if is_dataclass(wanted):
-        if not isinstance(value, dict):
-            raise InputError(f"{path}: {name} must be a section, [{name}]")
-        return as_settings(value, wanted, path)  # type: ignore[arg-type]
-    options = get_args(wanted) if get_origin(wanted) in (UnionType,) else (wanted,)
-    for option in options:
-        if option is Path and isinstance(value, str):
-            return (path.parent / Path(value).expanduser()).resolve()
-        if get_origin(option) is Literal:
-            if value in get_args(option):
-                return value
-            raise InputError(
-                f"{path}: {name} is {value!r} ({nearest(str(value), get_args(option))})"
-            )
-        if get_origin(option) is tuple and isinstance(value, list):
-            return tuple(_value(entry, get_args(option)[0], name, path) for entry in value)
-        if get_origin(option) is not None:
-            if isinstance(value, dict) and get_origin(option) is not tuple:
-                return value
-        elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-        elif option is str and name in _MODELS and (path.parent / str(value)).is_dir():
-            return str((path.parent / str(value)).resolve())
-        elif option is not type(None) and type(value) is option:
-            return value
-    raise InputError(f"{path}: {name} is {value!r}, which is not {_spelled(wanted)}")
-
-
-def _spelled(wanted: Any) -> str:
-    if get_origin(wanted) is UnionType:
-        options = [option for option in get_args(wanted) if option is not type(None)]
-        return " or ".join(_spelled(option) for option in options)
-    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-    names |= {Path: "a folder", tuple: "a list"}
-    return names.get(get_origin(wanted) or wanted, str(wanted))

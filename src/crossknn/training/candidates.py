@@ -1,0 +1,177 @@
+"""The candidates that late-interaction models learn to compare: a retriever's best items, of which
+some are fixed and some drawn anew every epoch (CMC, 3.2 and C)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossknn.data.labelled import Labelled
+from crossknn.errors import InputError
+from crossknn.first.base import FirstStage
+from crossknn.first.chance import RandomFirst
+from crossknn.first.vectors import VectorFirst
+from crossknn.linalg import top_k
+from crossknn.scorers.encoder import Encoder
+from crossknn.training.corpora import Corpora
+from crossknn.training.negatives import candidates, reader, stage_of
+from crossknn.training.settings import CandidateSettings
+from crossknn.types import NO_ITEM, Candidates, IntArray, Queries
+
+WORDS = ("bm25", "tfidf")
+_SCORES_AT_ONCE = 1 << 26
+_UNIT_SCALE = 20.0
+_FOUND = np.dtype([("item", np.int32), ("score", np.float32)])
+_NOTHING = np.array((NO_ITEM, -np.inf), dtype=_FOUND)
+
+Found: TypeAlias = NDArray[Any]
+"""Items and their scaled scores, (m, p + depth): up to p right items, then wrong ones, best first;
+`NO_ITEM` and -inf where there are no more."""
+
+
+class Retriever:
+    """The retriever of the settings over any corpus; `encoder` opens the dual encoder, if it is
+    one, and is called only if there is need."""
+
+    def __init__(
+        self,
+        settings: CandidateSettings,
+        encoder: Callable[[], Encoder] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._settings, self._open, self._seed = settings, encoder, seed
+        self._encoder: Encoder | None = None
+        self._last: tuple[Sequence[str], FirstStage, float] = ((), RandomFirst(0, seed), 1.0)
+
+    def open(self) -> None:
+        """Open the dual encoder, if it is one; InputError if it cannot be opened."""
+        if self._settings.retriever not in (*WORDS, "random") and self._encoder is None:
+            self._encoder = self._opened()
+
+    def found(self, corpora: Corpora) -> Found:
+        """Every query's right items and its `depth` best wrong ones, from its own corpus.
+
+        Scores are multiplied by the scale of the settings. Words find only items that share one
+        with the query. Raises InputError if no query has a wrong item.
+        """
+        width = min(self._settings.depth, max(len(part.items) for part in corpora.parts))
+        n_right = max(len(positives) for positives in corpora.positives)
+        found = np.full((len(corpora), n_right + width), _NOTHING)
+        done = 0
+        for part, start in zip(corpora.parts, corpora.starts, strict=False):
+            self._fill(found[done : done + len(part)], part, n_right, int(start))
+            done += len(part)
+        if (found["item"][:, n_right:] == NO_ITEM).all():
+            raise InputError(
+                f"the retriever {self._settings.retriever!r} finds no wrong item for any "
+                "query, so there is nothing to tell a right one from"
+            )
+        return found
+
+    def top(self, corpora: Corpora, count: int) -> IntArray:
+        """Every query's `count` best items, right ones where they stand: (m, count)."""
+        return corpora.together(
+            [candidates(part, self._stage(part)[0], count) for part in corpora.parts]
+        )
+
+    def _fill(self, found: Found, part: Labelled, n_right: int, offset: int) -> None:
+        """The rows of one corpus (m_i, p + depth), in place."""
+        stage, scale = self._stage(part)
+        at_once = max(1, min(256, _SCORES_AT_ONCE // len(part.items)))
+        for start in range(0, len(part), at_once):
+            positives = part.positives[start : start + at_once]
+            scores = stage.scores(Queries(part.queries.texts[start : start + at_once]))
+            right = [(items, scores[row, items]) for row, items in enumerate(positives)]
+            if self._settings.retriever in WORDS:
+                scores[scores <= 0] = -np.inf
+            for row, items in enumerate(positives):
+                scores[row, items] = -np.inf
+            wrong = top_k(scores, found.shape[1] - n_right)
+            rows = found[start : start + at_once]
+            for columns, best in (
+                (slice(0, n_right), Candidates.from_rows(right)),
+                (slice(n_right, None), wrong),
+            ):
+                there = best.items != NO_ITEM
+                block = rows[:, columns][:, : there.shape[1]]
+                block["item"] = np.where(there, best.items + offset, NO_ITEM)
+                block["score"] = best.scores * scale
+
+    def _stage(self, part: Labelled) -> tuple[FirstStage, float]:
+        """The retriever over a corpus, and what its scores are multiplied by.
+
+        The last one is kept: train and dev queries often have one corpus.
+        """
+        texts, stage, scale = self._last
+        if list(texts) != list(part.items.texts):
+            stage, scale = self._new_stage(part)
+            self._last = (part.items.texts, stage, scale)
+        return stage, scale
+
+    def _new_stage(self, part: Labelled) -> tuple[FirstStage, float]:
+        name, scale = self._settings.retriever, self._settings.scale
+        if name == "random":
+            return RandomFirst(len(part.items), self._seed), scale or 1.0
+        if name in WORDS:
+            return stage_of(part, name), scale or (_UNIT_SCALE if name == "tfidf" else 1.0)
+        self.open()
+        stage = stage_of(part, "dual-encoder", self._encoder)
+        return stage, scale or _scale_of(stage)
+
+    def _opened(self) -> Encoder:
+        name = self._settings.retriever
+        try:
+            if self._open is None:
+                raise InputError("no dual encoder was given")
+            return reader(self._open())
+        except InputError as error:
+            raise InputError(
+                f"candidates: the retriever {name!r} is neither 'bm25', 'tfidf' or 'random' nor a "
+                f"dual encoder: {error}"
+            ) from error
+
+
+class Lists:
+    """The lists that a run learns from, drawn from what a retriever found.
+
+    A list holds a right item, drawn if there are several, then the best wrong items, `fixed` of
+    `count`, then others drawn without replacement by Gumbel top-k. It depends on the seed, the
+    epoch and the query alone.
+    """
+
+    def __init__(
+        self, found: Found, n_right: int, settings: CandidateSettings, seed: int = 0
+    ) -> None:
+        """`found` (m, n_right + depth) as `Retriever.found` gives it."""
+        self._found, self._n_right, self._settings, self._seed = found, n_right, settings, seed
+
+    def draw(self, rows: Sequence[int], epoch: int) -> Candidates:
+        """Items and scaled scores of the queries `rows`: (b, c), c at most 1 + count."""
+        drawn = [self._of(row, epoch) for row in rows]
+        return Candidates.from_rows([(found["item"], found["score"]) for found in drawn])
+
+    def _of(self, row: int, epoch: int) -> Found:
+        generator = np.random.default_rng([self._seed, epoch, row])
+        right, wrong = np.split(self._found[row], [self._n_right])
+        right, wrong = right[right["item"] != NO_ITEM], wrong[wrong["item"] != NO_ITEM]
+        gold = generator.integers(len(right))
+        n_fixed = round(self._settings.fixed * self._settings.count)
+        n_drawn = self._settings.count - n_fixed
+        rest = wrong[n_fixed:]
+        if len(rest) > n_drawn:
+            keys = generator.gumbel(size=len(rest))
+            if self._settings.sampling == "score":
+                keys += rest["score"]
+            rest = rest[np.sort(np.argsort(-keys)[:n_drawn])]
+        return np.concatenate([right[gold : gold + 1], wrong[:n_fixed], rest])
+
+
+def _scale_of(stage: FirstStage) -> float:
+    """20 if the item vectors have unit length, else 1."""
+    if not isinstance(stage, VectorFirst):
+        return 1.0
+    lengths = np.linalg.norm(stage.items[:256].astype(np.float32), axis=1)
+    return _UNIT_SCALE if np.allclose(lengths, 1.0, atol=1e-2) else 1.0

@@ -1,0 +1,33 @@
+"""One process at a time adds scores to a folder, whenever the other one ends."""
+
+import pytest
+
+from crossknn.errors import InputError
+from crossknn.indexes.disk import alone
+
+fcntl = pytest.importorskip("fcntl")
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_the_lock_of_a_folder_that_was_just_removed_is_none(tmp_path, monkeypatch, made_again):
+    folder, lock = tmp_path / "work", fcntl.flock
+
+    def too_late(handle, how):
+        folder.rmdir()
+        if made_again:
+            folder.mkdir()
+        lock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", too_late)
+    with pytest.raises(InputError, match="another process is adding scores"), alone(folder):
+        raise AssertionError("another one may have the folder's lock, too")
+
+
+def test_a_folder_stays_if_something_has_come_into_it(tmp_path):
+    for name in ("empty", "full"):
+        with alone(tmp_path / name):
+            if name == "full":
+                (tmp_path / name / "file").touch()
+            with pytest.raises(InputError, match="another process"), alone(tmp_path / name):
+                pass
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]

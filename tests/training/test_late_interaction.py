@@ -1,0 +1,377 @@
+"""Training late-interaction models: the loss, frozen towers, dev measures, learning, resuming."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from tiny_models import CONTENT, corpus
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from crossknn.data.items import Items  # noqa: E402
+from crossknn.data.labelled import Labelled  # noqa: E402
+from crossknn.data.queries import QuerySet  # noqa: E402
+from crossknn.errors import InputError  # noqa: E402
+from crossknn.models.late_interaction.base import (  # noqa: E402
+    LateInteractionConfig,
+    LateInteractionModel,
+)
+from crossknn.training import checkpoint, loop, states  # noqa: E402
+from crossknn.training.late_interaction import LateInteractionTask  # noqa: E402
+from crossknn.training.losses import softmax_near_retriever  # noqa: E402
+from crossknn.training.settings import (  # noqa: E402
+    CandidateSettings,
+    LossSettings,
+    TrainingSettings,
+)
+from crossknn.types import NO_ITEM  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+OPTIONS = {
+    "cmc": {"feed_forward": 64},
+    "poly": {"codes": 4},
+    "som": {"dimensions": 32},
+    "deformer": {"layers": 1},
+    "mixencoder": {},
+}
+KINDS = list(OPTIONS)
+
+
+def task_of(encoder, kind="cmc", *, train=None, dev=None, loss=None, freeze="none", **changes):
+    """A task of 12 train and 4 dev queries."""
+    torch.manual_seed(0)
+    lengths = {"query_length": 16, "item_length": 16}
+    config = LateInteractionConfig(kind=kind, pooling="mean", options=OPTIONS[kind], **lengths)
+    chosen = {"retriever": "tfidf", "count": 3, "depth": 6, "dev_candidates": 6} | changes
+    return LateInteractionTask(
+        LateInteractionModel.new(encoder, config),
+        train or [corpus(12, 12)],
+        dev or [corpus(4, 8, name="dev", start=30)],
+        CandidateSettings(**chosen),
+        loss,
+        freeze=freeze,
+    )
+
+
+def steps(**changes):
+    given = {"steps": 6, "batch": 4, "learning_rate": 1e-3, "evaluations": 2, "threads": 1}
+    return TrainingSettings(**(given | {"precision": "float32"} | changes))
+
+
+# The loss
+
+
+def by_hand(scores, retriever, weight, kl):
+    """CMC, eq. 5, of one query."""
+    scores, retriever = scores.astype(np.float64), retriever.astype(np.float64)
+    p, r = (np.exp(x - x.max()) / np.exp(x - x.max()).sum() for x in (scores, retriever))
+    right = -np.log(p[0])
+    if kl == "none":
+        return right
+    a, b = (p, r) if kl == "model-retriever" else (r, p)
+    return weight * right + (1 - weight) * (a * np.log(a / b)).sum()
+
+
+@pytest.mark.parametrize("kl", ["model-retriever", "retriever-model", "none"])
+@pytest.mark.parametrize("weight", [0.0, 0.2, 1.0])
+def test_the_loss_is_the_papers(kl, weight):
+    generator = np.random.default_rng(3)
+    scores, retriever = generator.normal(size=(2, 3, 5)) * 3
+    present = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], dtype=bool)
+    expected = np.mean(
+        [
+            by_hand(s[o], r[o], weight, kl)
+            for s, r, o in zip(scores, retriever, present, strict=True)
+        ]
+    )
+    scores[~present], retriever[~present] = -np.inf, -np.inf
+    given = torch.tensor(scores, dtype=torch.float32, requires_grad=True)
+    there = torch.from_numpy(present)
+    found = softmax_near_retriever(given, torch.from_numpy(retriever), there, weight=weight, kl=kl)
+    assert float(found.detach()) == pytest.approx(expected, rel=1e-5)
+    found.backward()
+    assert torch.isfinite(given.grad).all()
+    assert (given.grad[~there] == 0).all()
+
+
+def test_the_loss_sums_in_single_precision():
+    scores = torch.linspace(0, 4, 64)[None]
+    retriever = torch.linspace(3, 0, 64)[None]
+    there = torch.ones(1, 64, dtype=torch.bool)
+    exact, rough = (
+        softmax_near_retriever(s, retriever, there, weight=0.2, kl="model-retriever")
+        for s in (scores, scores.bfloat16())
+    )
+    rounded = scores.bfloat16().float()
+    again = softmax_near_retriever(rounded, retriever, there, weight=0.2, kl="model-retriever")
+    assert rough.dtype == torch.float32
+    assert float(rough) == float(again)
+    assert float(exact) == pytest.approx(float(rough), abs=0.02)
+
+
+def test_weights_of_the_loss():
+    with pytest.raises(InputError, match=r"loss: weight is 1\.5; it must be from 0 to 1"):
+        LossSettings(weight=1.5)
+    with pytest.raises(InputError, match=r"loss: kl is 'both' \(known: model-retriever, none"):
+        LossSettings(kl="both")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_compares_each_query_with_its_own_list(bert, tmp_path, kind):
+    """The scores of a batch are those of its queries alone, whatever else is in it."""
+    task = task_of(bert, kind)
+    task.begin_epoch(0, tmp_path)
+    task.model.eval()
+    lists = np.array([[0, 3, 4, 5], [1, 0, NO_ITEM, NO_ITEM], [2, 9, 8, NO_ITEM]])
+    with torch.no_grad():
+        together = task.scores(task.train, [0, 1, 2], lists).numpy()
+        for row, items in enumerate(lists):
+            alone = items[items != NO_ITEM]
+            found = task.scores(task.train, [row], alone[None]).numpy()[0]
+            np.testing.assert_allclose(together[row, : len(alone)], found, rtol=1e-4, atol=1e-4)
+            assert (together[row, len(alone) :] == -np.inf).all()
+
+
+@pytest.mark.parametrize("kl", ["model-retriever", "retriever-model"])
+def test_the_loss_of_a_step_is_that_of_its_scores(bert, tmp_path, kl):
+    task = task_of(bert, loss=LossSettings(weight=0.3, kl=kl))
+    task.begin_epoch(0, tmp_path)
+    task.model.eval()
+    rows = [5, 0, 7, 1]
+    (whole,) = (float(loss.detach()) for loss in task.losses(rows, 1, 2, 0))
+    halves = [float(loss.detach()) for loss in task.losses(rows, 2, 2, 0)]
+    assert sum(halves) == pytest.approx(whole, rel=1e-5)
+    drawn = task._lists.draw(rows, 2)
+    with torch.no_grad():
+        scores = task.scores(task.train, rows, drawn.items).numpy()
+    there = drawn.items != NO_ITEM
+    expected = [
+        by_hand(s[o], r[o], 0.3, kl) for s, r, o in zip(scores, drawn.scores, there, strict=True)
+    ]
+    assert whole == pytest.approx(np.mean(expected), rel=1e-4)
+    np.testing.assert_array_equal(drawn.items[:, 0], rows)
+
+
+# Frozen towers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("freeze", ["items", "both"])
+def test_kept_states_give_the_loss_that_computing_them_gives(bert, tmp_path, kind, freeze):
+    live, stored = task_of(bert, kind), task_of(bert, kind, freeze=freeze)
+    stored.model.load_state_dict(live.model.state_dict())
+    values = []
+    for task, folder in ((live, tmp_path / "live"), (stored, tmp_path / "stored")):
+        folder.mkdir()
+        task.begin_epoch(0, folder)
+        task.model.eval()
+        values.append([float(loss.detach()) for loss in task.losses([3, 1, 2], 1, 0, 0)])
+    np.testing.assert_allclose(values[0], values[1], rtol=5e-3)
+    assert list((tmp_path / "live").glob("*.f16")) == []
+    assert len(list((tmp_path / "stored").glob("*.f16"))) == (1 if freeze == "items" else 2)
+
+
+@pytest.mark.parametrize(
+    ("freeze", "still"), [("none", ()), ("items", ("item.",)), ("both", ("item.", "query."))]
+)
+def test_what_is_frozen_does_not_move_and_the_rest_does(dropping_bert, tmp_path, freeze, still):
+    task = task_of(dropping_bert, freeze=freeze)
+    before = {name: value.clone() for name, value in checkpoint.weights(task.model).items()}
+    loop.fit(task, steps(), tmp_path)
+    moved = {n for n, value in checkpoint.weights(task.model).items() if (value != before[n]).any()}
+    assert not [name for name in moved if name.startswith(still)] or not still
+    for part in {"item.", "query.", "head."} - set(still):
+        assert [name for name in moved if name.startswith(part)]
+
+
+def test_frozen_states_are_computed_once(bert, tmp_path, monkeypatch):
+    task = task_of(bert, freeze="both")
+    task.begin_epoch(0, tmp_path)
+
+    def never(*_, **__):
+        raise AssertionError("a tower was run")
+
+    monkeypatch.setattr(task.model, "tower_states", never)
+    assert len(list(task.losses([0, 1], 1, 0, 0))) == 1
+    assert 0 <= loop.evaluate(task, nullcontext)["mrr"] <= 1
+
+
+@pytest.mark.parametrize("kind", ["cmc", "som"])
+def test_states_that_were_half_written_are_finished(bert, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(states, "_TEXTS_AT_ONCE", 4)
+    model, texts = task_of(bert, kind).model, corpus(2, 11).items.texts
+    whole = states.kept_states(tmp_path / ".", "item-states", model, texts, queries=False)
+    expected = np.array(whole.values)
+    (path,) = tmp_path.glob("*.f16")
+    content = path.read_bytes()
+    assert len(content) == expected.nbytes
+    path.write_bytes(content[: len(content) // 2 + 1])
+    seen = []
+    computed = states.tower_states
+    monkeypatch.setattr(
+        states, "tower_states", lambda m, t, **o: seen.extend(t) or computed(m, t, **o)
+    )
+    again = states.kept_states(tmp_path, "item-states", model, texts, queries=False)
+    np.testing.assert_allclose(again.values, expected, atol=2e-3)
+    assert 3 <= len(seen) <= 8
+    mask = states.tower_states(model, texts, queries=False)[1]
+    np.testing.assert_array_equal(again.counts, mask.sum(1))
+
+
+def test_states_of_another_tower_are_made_again(bert, dropping_bert, tmp_path):
+    texts = corpus(2, 5).items.texts
+    first = states.kept_states(tmp_path, "s", task_of(bert).model, texts, queries=False)
+    held = np.array(first.values)
+    other = states.kept_states(tmp_path, "s", task_of(dropping_bert).model, texts, queries=False)
+    assert len(list(tmp_path.glob("*.f16"))) == 1
+    assert other.values.shape != held.shape or not np.allclose(other.values, held)
+    more = states.kept_states(tmp_path, "s", task_of(bert).model, texts[:3], queries=False)
+    np.testing.assert_allclose(more.values, held[:3], atol=2e-3)
+
+
+# Dev measures
+
+
+def test_a_missed_right_item_counts_as_wrong_but_for_normalized_accuracy(bert, tmp_path):
+    """Of four dev queries TF-IDF has the right item of two among its three; one has no word."""
+    base = corpus(4, 8, name="dev", start=30)
+    texts = (*base.queries.texts[:3], "nothing")
+    positives = (base.positives[0], base.positives[1], np.array([7]), np.array([3]))
+    dev = Labelled(
+        name="dev",
+        items=base.items,
+        queries=QuerySet(base.queries.ids, texts),
+        positives=positives,
+    )
+    task = task_of(bert, dev=[dev], dev_candidates=3)
+    task.begin_epoch(0, tmp_path)
+    lists = task._dev_lists
+    there = np.array(
+        [np.isin(found, right).any() for found, right in zip(lists, positives, strict=True)]
+    )
+    assert 0 < there.sum() < 4
+    assert (lists[3] == NO_ITEM).all()
+    ranks = []
+    with torch.no_grad():
+        task.model.eval()
+        for row in range(4):
+            items = lists[row][lists[row] != NO_ITEM]
+            right = np.isin(items, positives[row])
+            if not right.any():
+                ranks.append(np.inf)
+                continue
+            scores = task.scores(task.dev, [row], items[None]).numpy()[0]
+            ranks.append(1 + (scores > scores[right].max()).sum())
+    ranks = np.array(ranks)
+    found = loop.evaluate(task, nullcontext)
+    assert found["mrr"] == pytest.approx((1 / ranks).mean())
+    assert found["accuracy"] == (ranks == 1).mean()
+    assert found["normalized_accuracy"] == pytest.approx((ranks == 1).sum() / there.sum())
+    assert found["recall_4"] == found["recall_16"] == found["in_candidates"] == there.mean()
+
+
+# Runs
+
+
+def translated():
+    """Every pair of eight words, and as its query the same pair in eight other words."""
+    left, right = CONTENT[:8], CONTENT[20:28]
+    pairs = [(i, j) for i in range(8) for j in range(8) if i < j]
+    n = len(pairs)
+    items = Items(
+        ids=[f"i{i}" for i in range(n)],
+        texts=[f"{right[i]} {right[j]}" for i, j in pairs],
+        titles=[""] * n,
+        extra=[{}] * n,
+    )
+    texts = tuple(f"{left[i]} {left[j]}" for i, j in pairs)
+    queries = QuerySet(tuple(f"q{i}" for i in range(n)), texts)
+    return Labelled(
+        name="words", items=items, queries=queries, positives=tuple(np.arange(n)[:, None])
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_learns(bert, tmp_path, kind):
+    part = translated()
+    chosen = {"retriever": "random", "count": 7, "depth": 27, "dev_candidates": 28}
+    task = task_of(bert, kind, train=[part], dev=[part], loss=LossSettings(kl="none"), **chosen)
+    task.begin_epoch(0, tmp_path)
+    before = loop.evaluate(task, nullcontext)["mrr"]
+    n_steps = 150 if kind == "deformer" else 40  # whose upper layers begin as random ones
+    training = steps(steps=n_steps, learning_rate=2e-3, evaluations=1, dropout=0.0)
+    after = loop.fit(task, training, tmp_path).best["mrr"]
+    assert before < 0.16
+    assert after > 0.4
+
+
+@pytest.mark.parametrize("freeze", ["none", "items", "both"])
+def test_a_run_that_was_stopped_ends_with_the_same_weights(dropping_bert, tmp_path, freeze):
+    ends = []
+    for name, stops in (("whole", []), ("stopped", [2, 3])):
+        for stop in (*stops, None):
+            task = task_of(dropping_bert, freeze=freeze)
+            fitted = loop.fit(task, steps(), tmp_path / name, stop_after=stop)
+        ends.append((fitted.best, checkpoint.weights(task.model)))
+    (best, weights), (best_again, weights_again) = ends
+    assert best == best_again
+    for name, value in weights.items():
+        assert torch.equal(value, weights_again[name]), name
+
+
+def test_candidates_are_mined_once(bert, tmp_path, monkeypatch):
+    loop.fit(task_of(bert), steps(steps=2), tmp_path)
+    kept = {p.name: p.read_bytes() for p in tmp_path.glob("*.npy")}
+    assert set(kept) == {"candidates.npy", "dev.npy"}
+    monkeypatch.setattr("crossknn.training.candidates.stage_of", lambda *_: 1 / 0)
+    loop.fit(task_of(bert), steps(steps=2), tmp_path)
+    assert {p.name: p.read_bytes() for p in tmp_path.glob("*.npy")} == kept
+
+
+@pytest.mark.parametrize(
+    "changes", [{"count": 4}, {"loss": LossSettings(weight=0.3)}, {"freeze": "both"}]
+)
+def test_a_run_of_other_settings_is_not_resumed(bert, tmp_path, changes):
+    loop.fit(task_of(bert), steps(), tmp_path, stop_after=1)
+    with pytest.raises(InputError, match="holds a run with other settings, data or model"):
+        loop.fit(task_of(bert, **changes), steps(), tmp_path)
+
+
+def test_a_run_from_another_encoder_is_not_resumed(bert, tmp_path):
+    loop.fit(task_of(bert), steps(), tmp_path, stop_after=1)
+    other = task_of(bert)
+    with torch.no_grad():
+        next(other.model.query.parameters()).add_(0.1)
+    other = LateInteractionTask(other.model, other.train.parts, other.dev.parts, other._candidates)
+    with pytest.raises(InputError, match="holds a run with other settings, data or model"):
+        loop.fit(other, steps(), tmp_path)
+
+
+def test_bfloat16_stays_finite(bert, tmp_path):
+    fitted = loop.fit(task_of(bert, freeze="items"), steps(precision="bfloat16"), tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / loop.LOG).read_text().splitlines()]
+    assert all(np.isfinite(line["loss"]) for line in lines if "loss" in line)
+    assert 0 < fitted.best["mrr"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("positives", "n_items", "sentence"),
+    [
+        ([[0], [9]], 5, "the query 'q1' of woods has the right item 9, which is outside its 5 "),
+        ([[0], []], 5, "the query 'q1' of woods has no right item"),
+        ([[0], [0]], 1, "woods has 1 item: a right one needs a wrong one to compare with"),
+    ],
+)
+def test_right_items_that_are_not_there(bert, positives, n_items, sentence):
+    base = corpus(2, n_items)
+    found = tuple(np.array(items, dtype=np.int64) for items in positives)
+    part = Labelled(name="woods", items=base.items, queries=base.queries, positives=found)
+    with pytest.raises(InputError, match=sentence):
+        task_of(bert, train=[part])
+    with pytest.raises(InputError, match=sentence):
+        task_of(bert, dev=[part])

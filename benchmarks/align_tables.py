@@ -31,6 +31,11 @@ def section(found: dict[str, Any]) -> list[str]:
         "queries. ADACUR has neither and stands under blend. Train, dev and test queries are apart. Seconds",
         "are of fitting, on one of two busy cores. Made by `benchmarks/align.py`.",
         "",
+        "`distilled`: the dual encoder trained further on the scores (AXN, A.2.1; four epochs of lists of 25",
+        "items, one of 100), from the sparse scores (DE_DSTL), or from the top of dense rows by the better of",
+        "two losses (DE_BASE+CE); on scifact its texts are cut to 64 tokens, as the cross-encoder's are.",
+        "DE_BERT+CE is not there: it begins with an encoder that has learned no task, and there was none.",
+        "",
     ]
     for name, part in found.items():
         lines += [*of_matrix(name, part), *asked(part["rows"])]

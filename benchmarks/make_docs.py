@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import align_tables
+import late_tables
 import wordnet_tables
 
 from crossknn.evaluation.replay import RecallRow
@@ -258,12 +259,15 @@ def main() -> None:
         ("bundled_models", models_section),
         ("wordnet_models", wordnet_tables.section),
         ("align", align_tables.section),
+        ("late", late_tables.section),
+        ("late_equal", late_tables.equal_section),
     ]
     speed = [
         ("overhead", overhead_section),
         ("scorer_speed", speed_section),
         ("workers", align_tables.workers_section),
         ("als", align_tables.als_section),
+        ("late_speed", late_tables.speed_section),
     ]
     (ROOT / "docs" / "results.md").write_text(page("Results", intro, results))
     (ROOT / "docs" / "performance.md").write_text(page("Performance", intro, speed))
@@ -271,6 +275,8 @@ def main() -> None:
         picture(found)
     if (found := load("align")) is not None:
         align_tables.pictures(found, ROOT / "docs" / "images")
+    if (found := load("late_speed")) is not None:
+        late_tables.speed_picture(found, ROOT / "docs" / "images" / "late-speed.png")
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class Searcher:
         self._check_scorer(chosen)
         texts = _texts(queries)
         allowed = _allowed(filter, self.index)
-        _check(k, budget if chosen.calls else max(k, 1), self.index.n, deadline_ms)
+        _check(k, budget if chosen.calls else k, self.index.n, deadline_ms)
         self._check_models(chosen)
         call = _Call(
             self,

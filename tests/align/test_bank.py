@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from shutil import rmtree
 
@@ -325,6 +326,16 @@ def test_scores_are_not_discarded_under_a_running_collection(tmp_path):
     bank = open_bank(tmp_path)
     with bank.exclusive(), pytest.raises(InputError, match="another process is adding scores"):
         open_bank(tmp_path, "other", rescore=True)
+
+
+def test_another_thread_of_the_same_bank_does_not_pay_beside_the_first(tmp_path):
+    bank = open_bank(tmp_path)
+    with bank.exclusive(), ThreadPoolExecutor(1) as pool:
+        with bank.exclusive():  # again, by the thread that has it
+            pass
+        beside = pool.submit(pay, bank, TellingScorer(), PAIRS, max_calls=5)
+        with pytest.raises(InputError, match="another process is adding scores"):
+            beside.result()
 
 
 FULL = """

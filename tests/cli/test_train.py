@@ -147,6 +147,7 @@ CALLS = [
     ),
     ("what is no retriever", ["train", "cmc", "--config", "retriever.toml", "--out", "x"], 2),
     ("to export what is no cross-encoder", ["export", "bert", "x"], 2),
+    ("to export as another kind", ["export", "model", "x", "--kind", "dual-encoder"], 2),
     ("to compare without queries", ["export", "model", "x", "--items", "beir/corpus.jsonl"], 2),
     ("to convert what is no checkpoint", ["convert", "good.toml", "x"], 2),
     (

@@ -65,6 +65,15 @@ def test_rows_say_what_was_done():
     assert all(r.ci[0] <= r.recall <= r.ci[1] and r.seconds > 0 for r in rows)
 
 
+def test_what_makes_no_calls_is_replayed_once():
+    rows = list(replay(matrix(), methods("only(first=de), rnr(first=de)"), [10, 20], [5]))
+    assert [(r.method, r.budget, r.calls) for r in rows] == [
+        ("only(first=de)", 0, 0.0),
+        ("rnr(first=de)", 10, 10.0),
+        ("rnr(first=de)", 20, 20.0),
+    ]
+
+
 def test_a_k_above_the_budget_caps_recall():
     (row,) = replay(matrix(), methods("rnr(first=de)"), [5], [20])
     assert 0 < row.recall <= 5 / 20

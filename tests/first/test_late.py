@@ -216,7 +216,7 @@ def test_the_grammar(index, model):
         (
             "som",
             InputError,
-            r"model 'som' \(it has those of: cmc\); make them with  crossknn encode",
+            r"model 'som' \(there are those of: cmc\); make them with  crossknn encode",
         ),
         ("poly(first=bm25)", InputError, "no states of a model 'poly'"),
         ("cmk(first=bm25)", SpecError, "takes no options"),
@@ -294,5 +294,9 @@ def test_methods_that_call_still_need_a_scorer(index):
         ck.Searcher(index, None, "rnr(first=cmc)")
     with pytest.raises(InputError, match="there is no scorer"):
         ck.Searcher(index, None, "cmc")(QUERIES, method="rnr(first=cmc)")
-    with pytest.raises(InputError, match="k is 41, but the index has 40 items"):
-        ck.Searcher(index, None, "cmc")(QUERIES, k=41)
+    for k, message in (
+        (41, "k is 41, but the index has 40"),
+        ("5", "k is '5'; it must be a whole"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ck.Searcher(index, None, "cmc")(QUERIES, k=k)

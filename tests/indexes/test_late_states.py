@@ -74,7 +74,9 @@ def test_another_model_is_refused(saved):
     with pytest.raises(IndexFormatError, match=r"\(4 dimensions\), that of given is words \(5\)"):
         ItemIndex.load(saved.folder, encoder={"cmc": WordStates(dimensions=5)})
     nameless = ItemIndex.load(saved.folder)
-    with pytest.raises(InputError, match=r"that has no name \(fingerprint words\); give it to"):
+    with pytest.raises(
+        InputError, match=r"that has no name \(fingerprint words\); run  crossknn encode"
+    ):
         first_stage(nameless, parse("cmc"), 0)
     with pytest.raises(InputError, match=r"states 'cmc' of another model \(fingerprint words\)"):
         saved.add_late(WordStates(fingerprint="x"))

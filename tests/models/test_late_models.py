@@ -146,7 +146,7 @@ def test_a_trained_model_is_continued(bert, tmp_path, kind):
     assert more.training
     assert more.config.query_length == 48
     np.testing.assert_array_equal(scores(more), scores(model))
-    with pytest.raises(InputError, match="late-interaction model with other settings"):
+    with pytest.raises(InputError, match="other settings: its pooling is 'cls', not 'mean'"):
         new(folder, kind, pooling="mean")
 
 

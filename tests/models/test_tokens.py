@@ -183,6 +183,8 @@ def test_a_row_is_never_longer_than_its_window():
             pair(Encoding(PLAIN, Window(max_length=max_length)), "red oak", "blue elm")
     with pytest.raises(InputError, match="room"):
         text(Encoding(PLAIN, Window(max_length=1)), "red oak", queries=True)
+    with pytest.raises(InputError, match="room"):
+        text(Encoding(PLAIN, Window(max_length=9, query_length=0)), "red oak", queries=True)
 
 
 # Single texts

@@ -136,6 +136,17 @@ def test_neither_the_order_nor_padding_nor_other_queries_matter(served):
         np.testing.assert_allclose(alone, plain[:1], rtol=1e-4, atol=1e-4 * scale)
 
 
+def test_lists_may_have_holes(served):
+    holes = np.full((3, 15), NO_ITEM)
+    for row in range(3):  # no column has items of two rows
+        holes[row, row::3] = LISTS[row]
+    for model in served[1:]:
+        plain, found = compared(model), compared(model, holes)
+        scale = np.abs(plain[np.isfinite(plain)]).max()
+        for row in range(3):
+            np.testing.assert_allclose(found[row, row::3], plain[row], rtol=1e-4, atol=1e-4 * scale)
+
+
 def test_batches_of_bounded_memory_change_nothing(served, monkeypatch):
     kind = served[0]
     for model in served[1:]:
@@ -248,7 +259,7 @@ def test_memory_is_known_here():
 
 PEAK = """
 import sys, numpy as np
-from crossknn.scorers.late import open_late
+from crossknn.scorers import open_late
 from crossknn.types import States
 def peak():
     return int(next(l for l in open('/proc/self/status') if 'VmHWM' in l).split()[1]) / 1024
@@ -372,7 +383,8 @@ def test_from_training_to_searching_on_the_command_line(cmc, tmp_path, monkeypat
     assert made["bytes"] == 7 * (16 * 2) + 8 * 8
     found = call("search", "docs.index", "the oak", "-k", "3", "--method", "cmc(first=lsa)")
     assert (found["calls"], found["revealed"], found["budget"]) == (0, 0, 0)
-    assert len(found["results"][0]["hits"]) == 3
+    hits = found["results"][0]["hits"]
+    assert [(hit["round"], hit["probability"]) for hit in hits] == [(0, None)] * 3
     method = "rnr(first=cmc(first=lsa, depth=4))"
     found = call("search", "docs.index", "the oak", "-k", "2", "--budget", "2", "--method", method)
     assert found["calls"] == 2

@@ -334,7 +334,13 @@ def test_candidates_are_mined_once(bert, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"count": 4}, {"loss": LossSettings(weight=0.3)}, {"freeze": "both"}]
+    "changes",
+    [
+        {"count": 4},
+        {"retriever": "bm25"},
+        {"loss": LossSettings(weight=0.3)},
+        {"freeze": "both"},
+    ],
 )
 def test_a_run_of_other_settings_is_not_resumed(bert, tmp_path, changes):
     loop.fit(task_of(bert), steps(), tmp_path, stop_after=1)

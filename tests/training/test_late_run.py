@@ -88,7 +88,7 @@ def test_every_kind_end_to_end(bert, data, tmp_path, kind):
     assert f"`{kind}`" in card
     assert "0.2 cross-entropy + 0.8 KL (model-retriever)" in card
     assert ("both towers frozen" in card) == (freeze == "both")
-    assert "from crossknn.scorers.late import open_late" in card
+    assert "from crossknn import open_late" in card
     assert str(tmp_path) not in card
     for name, value in fitted.best.items():
         assert f"| {name} | {value:.4f} |" in card
@@ -175,3 +175,14 @@ def test_what_cannot_be_trained_is_said(bert, data, tmp_path, changes, sentence)
 def test_settings_that_cannot_be(bert, data, changes, sentence):
     with pytest.raises(InputError, match=sentence):
         replace(settings_of(bert, data), **changes)
+
+
+def test_every_module_knows_the_same_kinds():
+    from typing import get_args
+
+    from crossknn.cli.train import _LATE
+    from crossknn.first.late import KINDS as NAMED
+    from crossknn.models.late_interaction.kinds import KINDS
+    from crossknn.training.settings import LateKind
+
+    assert set(NAMED) == set(KINDS) == set(get_args(LateKind)) == set(_LATE)

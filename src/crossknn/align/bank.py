@@ -14,6 +14,7 @@ is not, and every other one stays.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,7 +54,7 @@ class ScoreBank:
         self.fingerprint, self.folder = fingerprint, folder
         self._meta = None if folder is None else read_meta(folder)
         self._spent = 0, 0.0
-        self._adding = False
+        self._adding: int | None = None  # the thread that does
         self._load(digests(items))
 
     @staticmethod
@@ -153,10 +154,10 @@ class ScoreBank:
     def exclusive(self) -> Iterator[None]:
         """While scores are added: everything others wrote is read, and nobody else writes.
 
-        Whoever has entered it may enter it again. Raises InputError if another process is adding
+        A thread that has entered it may enter it again. Raises InputError if another one is adding
         scores, or has discarded these, also with their folder.
         """
-        if self._adding:
+        if self._adding == threading.get_ident():
             yield
             return
         with alone(self.folder), self.adding():
@@ -171,11 +172,11 @@ class ScoreBank:
         still(self.folder, self._meta)
         self._load(self._items.digests[self._item])
         self._merge(self.folder)
-        self._adding = True
+        self._adding = threading.get_ident()
         try:
             yield
         finally:
-            self._adding = False
+            self._adding = None
             with keeping(self.folder):
                 for shard in self._shards:
                     shard.sync()

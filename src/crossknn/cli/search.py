@@ -121,7 +121,7 @@ def _hit(hit: Hit) -> dict[str, Any]:
     return {
         "id": hit.id,
         "score": hit.score,
-        "probability": hit.probability,
+        "probability": hit.probability if hit.round else None,
         "round": hit.round,
         "source": hit.source,
         "title": hit.title,
@@ -133,7 +133,7 @@ def _hit(hit: Hit) -> dict[str, Any]:
 def show(results: Results) -> None:
     """Print the answers as text."""
     for q, text in enumerate(results.queries):
-        if results.trace is not None:
+        if results.trace is not None and results.trace[q]:
             _explain(results.trace[q])
         out.print(Text(text, style="bold"))
         for place, hit in enumerate(results[q], start=1):
@@ -155,10 +155,11 @@ def show(results: Results) -> None:
 
 
 def _show_hit(place: int, hit: Hit) -> None:
-    """Two lines: place, score, id and round; the beginning of the text."""
+    """Two lines: place, score, id and round if it has one; the beginning of the text."""
     head = Text(f"{place:3}  {hit.score:7.2f}  ")
     head.append(hit.id, style="cyan")
-    head.append(f"  round {hit.round}", style="dim")
+    if hit.round:
+        head.append(f"  round {hit.round}", style="dim")
     out.print(head, no_wrap=True, overflow="ellipsis")
     out.print(
         Text(" " * 14 + " ".join(hit.text.split())),

@@ -54,7 +54,7 @@ _LATE = {
     "poly": "a Poly-encoder: learned codes read the query's tokens, each item is one vector",
     "som": "Sum-of-max: every query token finds its best item token",
     "deformer": "a Deformer: the upper layers read query and item together",
-    "mixencoder": "a MixEncoder: item vectors read the query's tokens, layer by layer",
+    "mixencoder": "a MixEncoder: item vectors read the query's tokens, in one layer",
 }
 
 

@@ -97,14 +97,16 @@ def compare(
 ) -> Iterator[tuple[str, MethodRows]]:
     """Rows of every method and budget, given the exact scores (m, n) of all pairs.
 
-    Exact search itself comes first, under the name `exact`.
+    Exact search itself comes first, under the name `exact`. A method that makes no calls has one
+    budget, 0.
     """
     truth = exact_top(scores, max(ks))
     task = _TaskMeasures(index, queries, qrels, measures) if qrels and measures else None
     depth = min(max(DEPTH, *ks), index.n) if task else max(ks)
     batch = Queries(queries.texts)
     runs = [("exact", method("exact"), index.n)]
-    runs += [(name, found, b) for name, found in methods.items() for b in budgets]
+    for name, found in methods.items():
+        runs += [(name, found, budget) for budget in (budgets if found.calls else (0,))]
     for name, found, budget in runs:
         metered = Metered(index)
         got = answer(found, metered, batch, scores, budget=budget, k=max(depth, *ks), seed=seed)

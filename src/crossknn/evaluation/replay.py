@@ -92,13 +92,14 @@ def replay(
 ) -> Iterator[RecallRow]:
     """Rows of every method, budget and k, over the test queries of a stored matrix.
 
-    `queries` limits the test queries to the first so many.
+    A method that makes no calls has one budget, 0. `queries` limits the test queries to the first
+    so many.
     """
     tests = matrix.n_tests if queries is None else min(queries, matrix.n_tests)
     parts = [matrix.rows(s, min(s + BATCH, tests)) for s in range(0, tests, BATCH)]
     truth = exact_top(np.concatenate([scores for _, _, scores in parts]), max(ks))
     for name, method in methods.items():
-        for budget in budgets:
+        for budget in budgets if method.calls else (0,):
             answers = [answer(method, *part, budget=budget, k=max(ks), seed=seed) for part in parts]
             yield from recall_rows(name, answers, truth, budget=budget, ks=ks, seed=seed)
 

@@ -251,14 +251,17 @@ class ItemIndex(IndexContents):
         """
         same_items = self._parts.same_items(other._parts)
         for name, late in other._late.items():
-            if same_items and name not in {*self.vector_names, *self.first_names}:
+            taken = name in {*self.vector_names, *self.first_names}
+            if same_items and not taken:
                 self._late[name] = late
             else:
                 logger.warning(
-                    "dropped the states %s: the items have changed; make them again with  crossknn "
-                    "encode INDEX %s",
+                    "dropped the states %s: %s; make them again with  crossknn encode INDEX %s "
+                    "--name %s",
                     name,
+                    "their name is taken" if taken else "the items have changed",
                     late.model.source or "MODEL",
+                    "ANOTHER" if taken else name,
                 )
         for name, aligned in other._aligned.items():
             kept = self._carried(other, name, aligned, same_items)

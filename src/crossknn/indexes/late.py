@@ -29,6 +29,10 @@ class RememberedLate(Remembered[LateInteraction]):
     what = "late-interaction model"
     made = "states"
 
+    @property
+    def _how(self) -> str:
+        return f"run  crossknn encode INDEX MODEL --name {self.name}  with it, or {super()._how}"
+
     @staticmethod
     def of(model: GivenLate, name: str | None = None) -> RememberedLate:
         """The model itself, or the one of that folder or name; `name` is its kind by default."""
@@ -51,7 +55,7 @@ class RememberedLate(Remembered[LateInteraction]):
 
     @classmethod
     def open(cls, name: str) -> LateInteraction:
-        from crossknn.scorers.late import open_late
+        from crossknn.scorers import open_late
 
         return cast(LateInteraction, open_late(name))
 
@@ -116,7 +120,7 @@ def encoded(
     if before is not None:
         raise InputError(
             f"the index has states {model.name!r} of another model (fingerprint "
-            f"{before.model.fingerprint}); use another name, or replace them"
+            f"{before.model.fingerprint}); use another name, or replace them (--replace)"
         )
     states = opened.encode_items(texts, progress)
     late = LateStates(states=states, model=model, kind=opened.kind)

@@ -38,8 +38,9 @@ def first_stage(index: Index, spec: Spec, seed: int) -> FirstStage:
         return _late(index, spec, seed)
     if spec.name in KINDS and spec.name not in {*index.first_names, *index.vector_names}:
         raise InputError(
-            f"the items of this index have no states of a model {spec.name!r} (it has those of: "
+            f"the items have no states of a model {spec.name!r} (there are those of: "
             f"{', '.join(index.late_names) or 'none'}); make them with  crossknn encode INDEX MODEL"
+            "  (a matrix file has none)"
         )
     if spec.options or (spec.args and spec.name != "hybrid"):
         raise SpecError(f"first stage {str(spec)!r}: {spec.name!r} takes no options")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from crossknn.models.folder import Precision, import_torch, write_folder
+from crossknn.models.saved import check_kind
 
 __all__ = [
     "FFN_OUTPUT",
@@ -52,9 +53,10 @@ def export_cross_encoder(
             licence to record.
 
     Raises:
-        InputError: if the model has not exactly one label, has no trained head, or its graph
-            disagrees with torch. MissingExtraError: without the extra `torch`.
+        InputError: if the model is of another kind, has not exactly one label, has no trained
+            head, or its graph disagrees with torch. MissingExtraError: without the extra `torch`.
     """
+    check_kind(model, "cross_encoder.json")
     import_torch()
     from crossknn.models import traceable
 
@@ -88,10 +90,11 @@ def export_dual_encoder(
         folder, precision, max_length, name, license: as in `export_cross_encoder`.
 
     Raises:
-        InputError: if a sentence-transformers model does not pool by the mean or has layers after
-            pooling, or if the graph disagrees with torch. MissingExtraError: without the extra
-            `torch`.
+        InputError: if the model is of another kind, if a sentence-transformers model does not pool
+            by the mean or has layers after pooling, or if the graph disagrees with torch.
+            MissingExtraError: without the extra `torch`.
     """
+    check_kind(model, "dual_encoder.json")
     import_torch()
     from crossknn.models import traceable
 
@@ -124,6 +127,7 @@ def export_late_interaction(
         InputError: if the folder holds no such model, or a graph disagrees with torch.
             MissingExtraError: without the extra `torch`.
     """
+    check_kind(model, "late_interaction.json")
     import_torch()
     from crossknn.models.late_export import write_late_folder
     from crossknn.models.late_interaction.base import LateInteractionModel

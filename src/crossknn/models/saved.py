@@ -11,7 +11,12 @@ from crossknn.errors import InputError, nearest
 
 FORMAT = 1
 HEAD = "head.safetensors"
-SETTINGS = ("cross_encoder.json", "dual_encoder.json", "late_interaction.json")
+KINDS = {
+    "cross_encoder.json": "cross-encoder",
+    "dual_encoder.json": "dual encoder",
+    "late_interaction.json": "late-interaction model",
+}
+"""The settings file of each kind of model."""
 
 
 def write_model(
@@ -32,7 +37,7 @@ def write_model(
     from crossknn.models.backbone import save_backbone
 
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (*SETTINGS, HEAD):  # of a model that was here before
+    for name in (*KINDS, HEAD):  # of a model that was here before
         (folder / name).unlink(missing_ok=True)
     for name, (encoder, tokenizer) in encoders.items():
         save_backbone(encoder, tokenizer, folder / name)
@@ -45,6 +50,16 @@ def write_model(
     part.write_text(text, encoding="utf-8")
     part.replace(folder / settings)
     return folder
+
+
+def check_kind(model: object, settings: str) -> None:
+    """Raises InputError if `model` is the folder of a model of ours, and its settings are in
+    another file than `settings`."""
+    if not isinstance(model, (str, Path)):
+        return
+    for other, kind in KINDS.items():
+        if other != settings and (Path(model) / other).is_file():
+            raise InputError(f"{model} is a {kind}, not a {KINDS[settings]} (--kind says which)")
 
 
 def read_settings(path: Path, kind: str, known: set[str]) -> dict[str, Any]:

@@ -209,7 +209,8 @@ class Encoding:
         """The input of each text alone (b,), as a query or as an item."""
         template, window = self.tokenizer.single, self.window
         half = window.query_length if queries else window.item_length
-        room = min(half or window.max_length, window.max_length) - template.n_special
+        limit = window.max_length if half is None else min(half, window.max_length)
+        room = limit - template.n_special
         rows: list[Row | InputError] = []
         prefix = self._prefixes[0 if queries else 1]
         for ids in self.tokenizer.ids([prefix + text for text in texts] if prefix else texts):

@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from crossknn.scorers.base import Scorer
     from crossknn.scorers.cache import CachedScorer
     from crossknn.scorers.callable import CallableScorer
-    from crossknn.scorers.cross_encoder import CrossEncoder, DualEncoder, as_scorer
+    from crossknn.scorers.cross_encoder import CrossEncoder, DualEncoder, as_scorer, open_late
     from crossknn.scorers.encoder import Encoder, SentenceTransformerEncoder
     from crossknn.scorers.http import HttpScorer
-    from crossknn.scorers.late import open_late
     from crossknn.scorers.late_onnx import OnnxLateInteraction
     from crossknn.scorers.late_torch import TorchLateInteraction
     from crossknn.scorers.matrix import MatrixScorer
@@ -65,7 +64,7 @@ _MODULES = {
     "TorchDualEncoder": "torch",
     "TorchLateInteraction": "late_torch",
     "as_scorer": "cross_encoder",
-    "open_late": "late",
+    "open_late": "cross_encoder",
 }
 
 

@@ -10,23 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from crossknn.errors import InputError
+from crossknn.models.saved import KINDS
 from crossknn.models.weights import has_head, is_bi_encoder, read_json, weight_names
 
 CONVERT = "crossknn convert CHECKPOINT FOLDER"
 _EMB = f"an [EMB] checkpoint is first made one by  {CONVERT} --layout msmarco-emb"
-_OWN = {
-    "cross_encoder.json": ("cross-encoder", "CrossEncoder"),
-    "dual_encoder.json": ("dual encoder", "DualEncoder"),
-    "late_interaction.json": ("late-interaction model", "open_late"),
+_OPENERS = {
+    "cross_encoder.json": "CrossEncoder",
+    "dual_encoder.json": "DualEncoder",
+    "late_interaction.json": "open_late",
 }
 
 
 def check_own_kind(folder: Path, name: str, settings: str) -> None:
     """Raises InputError if `folder` holds a model of ours, and not of the kind of `settings`."""
-    for other, (kind, opener) in _OWN.items():
+    for other, opener in _OPENERS.items():
         if other != settings and (folder / other).exists() and not (folder / settings).exists():
             raise InputError(
-                f"{name} is a {kind}, where a {_OWN[settings][0]} is needed: open it with {opener}"
+                f"{name} is a {KINDS[other]}, where a {KINDS[settings]} is needed: open it with "
+                f"{opener}"
             )
 
 

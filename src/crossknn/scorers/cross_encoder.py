@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from crossknn.errors import InputError, MissingExtraError
 from crossknn.models.hub import existing, first_line, snapshot
@@ -19,6 +19,9 @@ from crossknn.scorers._checks import (
 from crossknn.scorers._folder import MANIFEST
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.encoder import Encoder, SentenceTransformerEncoder
+
+if TYPE_CHECKING:
+    from crossknn.scorers.late import EncodedLateInteraction
 
 PathOrName: TypeAlias = str | Path | None
 
@@ -98,6 +101,29 @@ def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # 
             return TorchDualEncoder(folder, **options)
     check_dual_encoder_folder(folder, str(path_or_name))
     return SentenceTransformerEncoder(folder, **options)
+
+
+def open_late(path_or_name: str | Path, **options: Any) -> EncodedLateInteraction:
+    """Open a late-interaction model: a folder trained here, its ONNX export, or a hub name of one.
+
+    `options` go to `TorchLateInteraction` or `OnnxLateInteraction`. Raises InputError for what is
+    not one, and says why; MissingExtraError if the model needs torch.
+    """
+    folder = folder_of(path_or_name, options)
+    if (folder / MANIFEST).exists():
+        from crossknn.scorers.late_onnx import OnnxLateInteraction
+
+        return OnnxLateInteraction(folder, **options)
+    check_own_kind(folder, str(path_or_name), "late_interaction.json")
+    if not (folder / "late_interaction.json").exists():
+        raise InputError(
+            f"{path_or_name} is not a late-interaction model: it has neither {MANIFEST} nor "
+            f"late_interaction.json; train one with  crossknn train cmc"
+        )
+    with needs_torch(f"the late-interaction model {path_or_name}"):
+        from crossknn.scorers.late_torch import TorchLateInteraction
+
+        return TorchLateInteraction(folder, **options)
 
 
 def as_scorer(what: Any = None, **options: Any) -> Scorer:

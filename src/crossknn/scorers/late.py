@@ -7,47 +7,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.models.tokens import Encoding, Row
-from crossknn.scorers._checks import check_own_kind
 from crossknn.scorers._encoded import EncodedModel
-from crossknn.scorers._folder import MANIFEST
-from crossknn.scorers.cross_encoder import folder_of, needs_torch
 from crossknn.scorers.late_memory import available_memory, bytes_of_candidate
 from crossknn.scorers.robust import excerpt
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Progress, States
 
-SETTINGS = "late_interaction.json"
 _AT_ONCE = 256 << 20
 """Bytes that a batch of lists takes, about; a list that needs more is compared alone."""
-
-
-def open_late(path_or_name: str | Path, **options: Any) -> EncodedLateInteraction:
-    """Open a late-interaction model: a folder trained here, its ONNX export, or a hub name of one.
-
-    `options` go to `TorchLateInteraction` or `OnnxLateInteraction`. Raises InputError for what is
-    not one, and says why; MissingExtraError if the model needs torch.
-    """
-    folder = folder_of(path_or_name, options)
-    if (folder / MANIFEST).exists():
-        from crossknn.scorers.late_onnx import OnnxLateInteraction
-
-        return OnnxLateInteraction(folder, **options)
-    check_own_kind(folder, str(path_or_name), SETTINGS)
-    if not (folder / SETTINGS).exists():
-        raise InputError(
-            f"{path_or_name} is not a late-interaction model: it has neither {MANIFEST} nor "
-            f"{SETTINGS}; train one with  crossknn train cmc"
-        )
-    with needs_torch(f"the late-interaction model {path_or_name}"):
-        from crossknn.scorers.late_torch import TorchLateInteraction
-
-        return TorchLateInteraction(folder, **options)
 
 
 class EncodedLateInteraction(EncodedModel):
@@ -123,7 +94,7 @@ class EncodedLateInteraction(EncodedModel):
         """
         _check(queries, items, lists)
         scores = np.full(lists.shape, -np.inf, np.float32)
-        longest = int((lists != NO_ITEM).sum(axis=1).max(initial=0))
+        longest = len(_columns(lists))
         each = self._bytes_each(queries, items)
         width = longest if self.joint else min(longest, max(1, self.bytes_at_once // each))
         room = self._room()
@@ -185,9 +156,14 @@ class EncodedLateInteraction(EncodedModel):
         )
 
 
+def _columns(lists: IntArray) -> IntArray:
+    """The columns of (b, c) that hold items."""
+    return np.flatnonzero((lists != NO_ITEM).any(axis=0))
+
+
 def _parts(lists: IntArray, width: int) -> Iterator[IntArray]:
-    """The columns of (b, c) that hold items, `width` of them at a time."""
-    columns = np.flatnonzero((lists != NO_ITEM).any(axis=0))
+    """`_columns`, `width` of them at a time."""
+    columns = _columns(lists)
     for start in range(0, len(columns), max(1, width)):
         yield columns[start : start + width]
 

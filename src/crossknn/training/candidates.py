@@ -22,6 +22,8 @@ from crossknn.training.settings import CandidateSettings
 from crossknn.types import NO_ITEM, Candidates, IntArray, Queries
 
 WORDS = ("bm25", "tfidf")
+RETRIEVERS = (*WORDS, "random")
+"""Any other is a dual encoder."""
 _SCORES_AT_ONCE = 1 << 26
 _UNIT_SCALE = 20.0
 _FOUND = np.dtype([("item", np.int32), ("score", np.float32)])
@@ -48,7 +50,7 @@ class Retriever:
 
     def open(self) -> None:
         """Open the dual encoder, if it is one; InputError if it cannot be opened."""
-        if self._settings.retriever not in (*WORDS, "random") and self._encoder is None:
+        if self._settings.retriever not in RETRIEVERS and self._encoder is None:
             self._encoder = self._opened()
 
     def found(self, corpora: Corpora) -> Found:

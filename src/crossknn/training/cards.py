@@ -25,7 +25,7 @@ _HEADS = {
 _OPENED = {
     "cross-encoder": ("crossknn", "CrossEncoder"),
     "dual encoder": ("crossknn", "DualEncoder"),
-    "late-interaction model": ("crossknn.scorers.late", "open_late"),
+    "late-interaction model": ("crossknn", "open_late"),
 }
 
 

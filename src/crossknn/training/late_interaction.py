@@ -19,7 +19,7 @@ from crossknn.data.labelled import Labelled
 from crossknn.errors import InputError
 from crossknn.models.late_interaction.base import LateInteractionModel
 from crossknn.scorers.encoder import Encoder
-from crossknn.training.candidates import Found, Lists, Retriever
+from crossknn.training.candidates import RETRIEVERS, Found, Lists, Retriever
 from crossknn.training.corpora import Corpora, checked_rows
 from crossknn.training.loop import Measures
 from crossknn.training.losses import softmax_near_retriever
@@ -81,7 +81,9 @@ class LateInteractionTask:
 
     @property
     def signature(self) -> str:
-        candidates = replace(self._candidates, retriever="")
+        candidates = self._candidates
+        if candidates.retriever not in RETRIEVERS:  # the folder of a dual encoder may move
+            candidates = replace(candidates, retriever="")
         settings = f"{self.model.config}|{candidates}|{self._loss}|{self._freeze}|{self._seed}"
         return f"{settings}|{self._weights}|{self.train.digest}|{self.dev.digest}"
 

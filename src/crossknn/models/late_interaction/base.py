@@ -159,9 +159,12 @@ class LateInteractionModel(nn.Module):  # type: ignore[misc]
             model.config, query_length=config.query_length, item_length=config.item_length
         )
         if wanted != own:
+            there, asked = asdict(own), asdict(wanted)
+            name = next(name for name in there if there[name] != asked[name])
             raise InputError(
-                f"{folder} is a late-interaction model with other settings: {model.config}; "
-                "continue it with its own, or start from a dual encoder"
+                f"{folder} is a late-interaction model with other settings: its {name} is "
+                f"{there[name]!r}, not {asked[name]!r}; continue it with its own, or start from a "
+                "dual encoder"
             )
         again = cls(model.query.encoder, model.item.encoder, model.fast_tokenizer, wanted)
         again.head = model.head

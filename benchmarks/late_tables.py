@@ -1,0 +1,269 @@
+"""The sections of docs/results.md and docs/performance.md on CMC and its rivals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossknn.evaluation.measures import bootstrap
+
+KINDS = {
+    "cmc": "CMC",
+    "poly": "Poly-encoder",
+    "som": "Sum-of-max",
+    "mixencoder": "MixEncoder",
+    "deformer": "Deformer",
+}
+CHANGES = {
+    "cmc": "CMC",
+    "cmc-reference": "the reference's skip (half of each)",
+    "cmc-no-skip": "without the extra skip",
+    "cmc-no-kl": "without KL",
+    "cmc-kl-turned": "KL(retriever \\|\\| model), as the reference",
+    "cmc-fixed": "fixed negatives",
+    "cmc-uniform": "uniform sampling, as the reference",
+}
+AT = (1, 4, 8, 16, 32, 64)
+FULL = "512"
+
+
+def section(found: dict[str, Any]) -> list[str]:
+    domains = {name: part for name, part in found.items() if name != "training"}
+    lines = [
+        "## CMC and its rivals",
+        "",
+        "Late-interaction models over the candidates of an off-the-shelf dual encoder (all-MiniLM-L6-v2),",
+        "the first stage. All begin with the dual encoder that was trained on the same train domains (`own`",
+        "in the tables, by itself), learn 600 steps of 8 queries with 64 candidates, each with the learning",
+        "rate (1e-4 or 3e-4) that was best on dev, and are the best of two checkpoints on dev. No GPU: the item",
+        "tower stays as it was, the query tower and the head learn. Means and standard deviations over",
+        "seeds, in percent. Made by `benchmarks/train_late.py` and `benchmarks/late.py`.",
+        "",
+    ]
+    for name, part in domains.items():
+        lines += [
+            f"### {name}",
+            "",
+            *recalls(part),
+            *reranking(part),
+            *final(part),
+            *ablation(part),
+        ]
+    return lines
+
+
+def recalls(part: dict[str, Any]) -> list[str]:
+    """R@k of the first stage, of every model over its 512, and of CMC by depth (tables 1 and 8)."""
+    lines = [
+        f"{part['queries']} queries; R@k over the first stage's candidates (CMC, tables 1 and 8).",
+        "",
+        "| | seeds | " + " | ".join(f"R@{k}" for k in AT) + " |",
+        "|---|---|" + "---|" * len(AT),
+        row("first stage", "", part["stages"]["first"]),
+        row("own dual encoder over 512", "", part["stages"]["own over first"]),
+        row("own dual encoder over all items", "", part["stages"]["own"]),
+    ]
+    for name, label in KINDS.items():
+        depths = list(part["models"]["cmc"]["0"]["recall"]) if name == "cmc" else [FULL]
+        for depth in depths:
+            seeds = part["models"].get(name, {})
+            if seeds:
+                values = [seed["recall"][depth] for seed in seeds.values()]
+                lines.append(
+                    f"| {label} over {depth} | {len(seeds)} | "
+                    + " | ".join(spread(column) for column in zip(*values, strict=True))
+                    + " |"
+                )
+    return [*lines, ""]
+
+
+def reranking(part: dict[str, Any]) -> list[str]:
+    """Accuracy of the cross-encoder over candidates (tables 2 and 13)."""
+    plain = part["cross-encoder"]
+    base = np.array(plain["64"]["right"])
+    lines = [
+        "Accuracy of the cross-encoder over fewer, better candidates (CMC, tables 2 and 13); differences to",
+        "the first stage's 64 with 95% intervals, over queries and seeds.",
+        "",
+        "| candidates | cross-encoder calls | accuracy | difference | normalised |",
+        "|---|---|---|---|---|",
+    ]
+    for kept, values in plain.items():
+        lines.append(compared(f"first stage's {kept}", kept, [values], base))
+    for name, label in KINDS.items():
+        seeds = part["models"].get(name, {})
+        for kept in ("16", "64"):
+            if seeds:
+                values = [seed["cross-encoder"][kept] for seed in seeds.values()]
+                lines.append(compared(f"{label}'s {kept} of 512", kept, values, base))
+    return [*lines, ""]
+
+
+def compared(label: str, kept: str, values: list[dict[str, Any]], base: np.ndarray) -> str:
+    right = np.array([value["right"] for value in values])
+    apart = bootstrap((right - base).mean(0) * 100)
+    return (
+        f"| {label} | {kept} | {spread(right.mean(1))} | {apart.mean:+.1f} "
+        f"[{apart.low:+.1f}, {apart.high:+.1f}] | {spread(v['normalized'] for v in values)} |"
+    )
+
+
+def final(part: dict[str, Any]) -> list[str]:
+    """As the final reranker, from each start, and over BM25's candidates (tables 3, 4, 11)."""
+    lines = [
+        "As the final reranker: accuracy over 64 candidates, a missing right item counted as wrong",
+        "(CMC, table 3); the same begun with the off-the-shelf encoder (table 4); normalised accuracy over",
+        "BM25's 64 (table 11); bytes an index keeps of an item.",
+        "",
+        "| | accuracy | begun off the shelf | over BM25's, normalised | bytes per item |",
+        "|---|---|---|---|---|",
+        f"| cross-encoder | {percent(part['cross-encoder']['64']['right'])} | - | "
+        f"{100 * part['bm25']['cross-encoder']:.1f} | - |",
+        f"| first stage | {100 * part['stages']['first'][0]:.1f} | - | "
+        f"{100 * part['bm25']['first']:.1f} (BM25) | 768 |",
+        f"| own dual encoder | {100 * part['stages']['own over first'][0]:.1f} | - | "
+        f"{100 * part['bm25']['own']:.1f} | 768 |",
+    ]
+    for name, label in KINDS.items():
+        seeds, out = (part["models"].get(n, {}) for n in (name, f"{name}-out"))
+        if seeds:
+            kept = next(iter(seeds.values()))["bytes_per_item"]
+            lines.append(
+                f"| {label} | {over(seeds, lambda s: s['recall']['64'][0])} | "
+                f"{over(out, lambda s: s['recall']['64'][0])} | "
+                f"{over(seeds, lambda s: s['bm25'])} | {kept:,.0f} |"
+            )
+    return [*lines, ""]
+
+
+def ablation(part: dict[str, Any]) -> list[str]:
+    """Normalised accuracy over 64 candidates (table 12)."""
+    if "cmc-no-skip" not in part["models"]:
+        return []
+    lines = [
+        "What CMC's parts bring: normalised accuracy over the first stage's 64 and BM25's (CMC, table 12).",
+        "",
+        "| | seeds | first stage | BM25 |",
+        "|---|---|---|---|",
+    ]
+    for name, label in CHANGES.items():
+        if seeds := part["models"].get(name, {}):
+            lines.append(
+                f"| {label} | {len(seeds)} | {over(seeds, lambda s: s['normalized'])} | "
+                f"{over(seeds, lambda s: s['bm25'])} |"
+            )
+    return [*lines, ""]
+
+
+def row(label: str, seeds: str, values: list[float]) -> str:
+    return f"| {label} | {seeds} | " + " | ".join(f"{100 * v:.1f}" for v in values) + " |"
+
+
+def over(seeds: dict[str, Any], value: Callable[[dict[str, Any]], float]) -> str:
+    return spread(value(seed) for seed in seeds.values()) if seeds else "-"
+
+
+def percent(right: list[int]) -> str:
+    return f"{100 * np.mean(right):.1f}"
+
+
+def spread(values: Any) -> str:
+    """Mean and standard deviation in percent."""
+    found = 100 * np.array(list(values))
+    return f"{found.mean():.1f}" + (f" ± {found.std(ddof=1):.1f}" if len(found) > 1 else "")
+
+
+def equal_section(found: dict[str, Any]) -> list[str]:
+    """CMC beside the adaptive methods (from late_equal.json)."""
+    parts = found["parts"]
+    lines = [
+        "## CMC beside the adaptive methods",
+        "",
+        f"`noun.act`, {found['queries']} mentions, scores of the [EMB]-CE trained here: recall (%) of exact search",
+        "at the same number of cross-encoder calls, linking accuracy, and milliseconds of a query on",
+        f"{found['threads']} cores. `de` is the off-the-shelf dual encoder, `cmc` compares its first 512; AXN searches the",
+        f"vectors of `de`. A pair takes {parts['pair']:.2f} ms, CMC {parts['cmc']:.1f} ms a query, the first stage "
+        f"{parts['encode'] + parts['first stage']:.1f} ms. ADACUR",
+        "reads 100 anchor queries. Made by `benchmarks/late_equal.py`.",
+        "",
+        "| method | calls | ms | k = 1 | k = 10 | k = 100 | accuracy |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(found["rows"], key=lambda row: row["calls"]):
+        cells = [
+            f"{100 * row['recall'][k][0]:.1f}" if k in row["recall"] else "-"
+            for k in ("1", "10", "100")
+        ]
+        lines.append(
+            f"| {row['method']} | {row['calls']} | {row['milliseconds']:.0f} | "
+            + " | ".join(cells)
+            + f" | {100 * row['accuracy']:.1f} |"
+        )
+    return [*lines, ""]
+
+
+def speed_section(found: dict[str, Any]) -> list[str]:
+    """Milliseconds by candidates and of pipelines (from late_speed.json)."""
+    took, work = found["milliseconds"], found["gigaflops"]
+    base = took["64 of the first stage"]
+    lines = [
+        "## CMC and the cross-encoder by the number of candidates",
+        "",
+        f"medquad's long texts ({found['tokens_per_pair']:.0f} tokens a pair), one query at a time, {found['threads']} cores; medians "
+        f"of {found['queries']} queries in",
+        f"one run. CMC (two layers, 384 dimensions, float32) and the cross-encoder ({found['scorer']}) both",
+        "run as ONNX; billions of operations are counted, not measured (CMC, figure 4). Made by",
+        "`benchmarks/late_speed.py`.",
+        "",
+        "| candidates | CMC, ms | CMC, billions | cross-encoder, ms | cross-encoder, billions |",
+        "|---|---|---|---|---|",
+    ]
+    counts = sorted({int(name.split()[1]) for name in work})
+    for count in counts:
+        cells = [
+            f"{values[f'{who} {count}']:,.1f}" if f"{who} {count}" in values else "-"
+            for who in ("cmc", "cross-encoder")
+            for values in (took, work)
+        ]
+        lines.append(f"| {count:,} | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        f"The first stage takes {took['first stage']:.1f} ms, CMC's query {took['query of cmc']:.1f} ms. Whole searches (CMC, tables 2 and 3):",
+        "",
+        "| search | ms | of the first stage's 64 |",
+        "|---|---|---|",
+    ]
+    for name, milliseconds in took.items():
+        if " of " in name and name != "query of cmc":
+            calls, _, stage = name.partition(" of ")
+            lines.append(
+                f"| cross-encoder over {calls} of {stage} | {milliseconds:.0f} | "
+                f"{100 * milliseconds / base:.0f}% |"
+            )
+    return [*lines, "", "![Milliseconds against candidates](images/late-speed.png)", ""]
+
+
+def speed_picture(found: dict[str, Any], path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, panel = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    for who, label in (("cmc", "CMC, all candidates together"), ("cross-encoder", "cross-encoder")):
+        points = sorted(
+            (int(name.split()[1]), ms)
+            for name, ms in found["milliseconds"].items()
+            if name.startswith(f"{who} ")
+        )
+        panel.plot(*zip(*points, strict=True), "o-", ms=4, lw=1.6)
+        panel.annotate(label, points[-1], xytext=(-6, 8), textcoords="offset points", ha="right")
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    panel.set_xlabel("candidates")
+    panel.set_ylabel(f"milliseconds a query ({found['threads']} cores)")
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid(alpha=0.3)
+    panel.set_title("medquad, one query at a time", loc="left", fontsize=10)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

@@ -45,7 +45,7 @@ adacur(first=de, rounds=5)
 adacur(first=cmc, rounds=5)
 """
 BUDGETS, KS = (16, 32, 64, 128, 256), (1, 10, 100)
-DEPTH, TIMED, AT_ONCE = 512, 20, 64
+DEPTH, TIMED, AT_ONCE = 512, 8, 64
 
 
 def main() -> None:

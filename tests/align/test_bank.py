@@ -355,7 +355,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path):
     pay(open_bank(tmp_path), TellingScorer(), PAIRS.take(slice(300)))
     done = run(FULL, tmp_path)
     assert "scores cannot be kept in" in done.stdout, done.stderr
-    assert "File too large; those paid so far are kept" in done.stdout
+    assert "File too large; what is there so far stays" in done.stdout
     report = pay(open_bank(tmp_path), TellingScorer(), PAIRS)
     assert (report.reused, report.complete) == (300, True)
 

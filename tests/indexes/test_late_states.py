@@ -114,7 +114,7 @@ class Wrong(WordStates):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda s: s.take(0, N - 1), "those of 11 items; the index has 12"),
+        (lambda s: s.take(0, N - 1), "those of 11 items, out of 12"),
         (lambda s: States(s.values.astype(np.float32), s.starts), "it must be float16"),
         (lambda s: States(s.values[:, :3], s.starts), r"must be float16, \(states, 4\)"),
         (lambda s: States(s.values, np.r_[0, 0, s.starts[2:]]), "at least one state"),

@@ -56,6 +56,17 @@ def scores(model, *given):
         return model.head(*given).numpy()
 
 
+def test_scores_are_float32_where_the_model_is_not(model):
+    query, query_mask, items, item_mask = compared(model, c=200)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        found = model.head(query, query_mask, items, item_mask)
+    there = found[torch.isfinite(found)]
+    assert found.dtype == torch.float32
+    # In bfloat16 hundreds of scores would fall on a few dozen values.
+    assert len(there.unique()) > 0.99 * len(there)
+    assert (there != there.bfloat16().float()).float().mean() > 0.9
+
+
 def test_the_order_of_candidates_does_not_matter(model):
     query, query_mask, items, item_mask = compared(model)
     before = scores(model, query, query_mask, items, item_mask)

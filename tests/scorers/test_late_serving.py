@@ -167,12 +167,16 @@ def test_batches_of_bounded_memory_change_nothing(served, monkeypatch):
         np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-4 * scale)
 
 
-def test_long_texts_are_cut_and_what_is_no_text_is_refused(served):
+def test_long_texts_are_cut_and_what_is_no_text_is_refused(served, caplog):
     for model in served[1:]:
         before = model.truncated
         states = model.encode_items([" ".join(ITEMS), "elm"])
         assert model.truncated == before + 1
         assert (states.counts <= 14).all()
+        assert "cut 1 of 2 texts to 14 tokens" in caplog.text
+        caplog.clear()
+        model.encode_items([" ".join(ITEMS)])
+        assert (model.truncated, caplog.text) == (before + 2, "")  # an index encodes in many parts
         with pytest.raises(InputError, match="query 1: a text is not a valid string"):
             model.encode_queries(["elm", "\ud800"])
 
@@ -305,6 +309,23 @@ def test_the_export_keeps_the_fingerprint_until_a_file_changes(cmc, tmp_path):
     (tmp_path / "compare.onnx").write_bytes(graph)
     (tmp_path / "tokenizer.json").write_text((tmp_path / "tokenizer.json").read_text() + " ")
     assert ck.open_late(tmp_path).fingerprint != kept.fingerprint
+
+
+@pytest.mark.parametrize(
+    "changes", [{"query_length": 5}, {"item_length": 5}, {"marked": True}, {"max_length": 13}]
+)
+def test_an_export_with_other_settings_is_another_model(cmc, tmp_path, changes):
+    found = {ck.open_late(cmc / "onnx").fingerprint}
+    for path in (cmc / "onnx").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    told = json.loads((tmp_path / "crossknn.json").read_text())
+    (tmp_path / "crossknn.json").write_text(json.dumps(told | {"license": "MIT"}))
+    found.add(ck.open_late(tmp_path).fingerprint)
+    assert len(found) == 1
+    for more in (changes, changes | {"query_length": 6}):
+        (tmp_path / "crossknn.json").write_text(json.dumps(told | more))
+        found.add(ck.open_late(tmp_path).fingerprint)
+    assert len(found) == 3
 
 
 def test_half_precision_is_another_model(cmc):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -15,7 +16,11 @@ pytest.importorskip("transformers")
 from crossknn.errors import InputError, ScorerError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
-from crossknn.scorers import CrossEncoder, DualEncoder  # noqa: E402
+from crossknn.models.late_interaction.base import (  # noqa: E402
+    LateInteractionConfig,
+    LateInteractionModel,
+)
+from crossknn.scorers import CrossEncoder, DualEncoder, TorchLateInteraction  # noqa: E402
 from crossknn.scorers.base import Scorer  # noqa: E402
 from crossknn.scorers.encoder import Encoder  # noqa: E402
 from crossknn.scorers.torch import TorchCrossEncoder, TorchDualEncoder, weights_hash  # noqa: E402
@@ -131,6 +136,23 @@ def test_a_fingerprint_names_everything_a_score_depends_on(bert):
         model.encoder.get_input_embeddings().weight[7, 3] += 1e-3
     prints.append(TorchCrossEncoder(model).fingerprint)
     assert len(set(prints)) == len(prints)
+
+
+def test_weights_are_hashed_once(bert, monkeypatch):
+    for module in ("torch", "late_torch"):
+        count, kept = [], import_module(f"crossknn.scorers.{module}").weights_hash
+        monkeypatch.setattr(
+            f"crossknn.scorers.{module}.weights_hash",
+            lambda model, count=count, kept=kept: (count.append(model), kept(model))[1],
+        )
+        if module == "torch":
+            models = [TorchCrossEncoder(cross_encoder(bert)), TorchDualEncoder(dual_encoder(bert))]
+        else:
+            config = LateInteractionConfig(kind="cmc", query_length=32, item_length=32)
+            models = [TorchLateInteraction(LateInteractionModel.new(bert, config))]
+        for model in models:
+            assert model.fingerprint == model.fingerprint
+        assert len(count) == len(models)
 
 
 def test_bfloat16_is_near_float32(bert):

@@ -178,11 +178,10 @@ def test_settings_that_cannot_be(bert, data, changes, sentence):
 
 
 def test_every_module_knows_the_same_kinds():
-    from typing import get_args
-
     from crossknn.cli.train import _LATE
     from crossknn.first.late import KINDS as NAMED
     from crossknn.models.late_interaction.kinds import KINDS
-    from crossknn.training.settings import LateKind
+    from crossknn.scorers.late_memory import bytes_of_candidate
 
-    assert set(NAMED) == set(KINDS) == set(get_args(LateKind)) == set(_LATE)
+    assert set(NAMED) == set(KINDS) == set(_LATE)
+    assert all(bytes_of_candidate(kind, 8, 4, 4) > 0 for kind in NAMED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,20 @@ def test_a_whole_file(tmp_path):
 def test_the_shortest_file_has_the_defaults(tmp_path, kind):
     found = read_settings(written(tmp_path, 'encoder = "e"\n[data]\nfolder = "d"\n'), kind)
     assert found == kind(encoder="e", data=DataSettings(folder=tmp_path / "d"))
+
+
+@pytest.mark.parametrize("kind", [DualEncoderSettings, LateInteractionSettings])
+def test_what_a_section_leaves_out_is_the_same_as_without_it(tmp_path, kind):
+    text = 'encoder = "e"\n[data]\nfolder = "d"\n'
+    given = {}
+    if kind is LateInteractionSettings:
+        text, given = text + '[candidates]\nretriever = "bm25"\n', {"kind": "cmc"}
+    plain = read_settings(written(tmp_path, text), kind, given=given)
+    found = read_settings(written(tmp_path, text + "[training]\nseed = 3\n"), kind, given=given)
+    assert found.training == replace(plain.training, seed=3)
+    if kind is DualEncoderSettings:
+        found = read_settings(written(tmp_path, text + '[negatives]\nkind = "random"\n'), kind)
+        assert found.negatives == replace(plain.negatives, kind="random")
 
 
 @pytest.mark.parametrize("given", ["../data", "./a/../../data", "{parent}/data"])
@@ -171,6 +186,8 @@ depth = 100
 [loss]
 weight = 0.5
 kl = "retriever-model"
+[training]
+seed = 1
 """
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from crossknn.align.blocks import Block
+from crossknn.models.folder import MANIFEST
 from crossknn.models.hub import existing
 from crossknn.scorers import threads
-from crossknn.scorers._folder import MANIFEST
 from crossknn.scorers._session import available_threads
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.cross_encoder import BUNDLED, CrossEncoder, bundled_folder

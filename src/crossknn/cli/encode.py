@@ -30,6 +30,8 @@ def command(
 ) -> None:
     """Encode the items of an index with a late-interaction model (CMC and its rivals).
 
+    Stop it any time: the same command goes on.
+
     Afterwards it is a first stage over another one: --method "rnr(first=cmc(first=bm25))".
     """
     from crossknn.indexes.item_index import ItemIndex

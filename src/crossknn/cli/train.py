@@ -10,6 +10,7 @@ import typer
 
 from crossknn.cli.common import AsJson, err, out, print_json, progress
 from crossknn.errors import InputError, MissingExtraError, nearest
+from crossknn.types import LateKind
 
 if TYPE_CHECKING:
     from crossknn.training.loop import Fitted
@@ -49,7 +50,7 @@ def dual_encoder(
     _train("DualEncoderSettings", "train_dual_encoder", config, out, dry_run, json)
 
 
-_LATE = {
+_LATE: dict[LateKind, str] = {
     "cmc": "CMC: query and candidates together, in two transformer layers",
     "poly": "a Poly-encoder: learned codes read the query's tokens, each item is one vector",
     "som": "Sum-of-max: every query token finds its best item token",
@@ -58,7 +59,7 @@ _LATE = {
 }
 
 
-def _late(kind: str) -> Callable[..., None]:
+def _late(kind: LateKind) -> Callable[..., None]:
     def command(
         config: Config, out: Folder = None, dry_run: DryRun = False, json: AsJson = False
     ) -> None:

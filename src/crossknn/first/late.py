@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, runtime_checkable
+from typing import Protocol, get_args, runtime_checkable
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from crossknn.types import (
     Candidates,
     FloatArray,
     IntArray,
+    LateKind,
     Progress,
     Queries,
     States,
@@ -32,7 +33,7 @@ from crossknn.types import (
 
 logger = logging.getLogger(__name__)
 
-KINDS = ("cmc", "poly", "som", "deformer", "mixencoder")
+KINDS: tuple[LateKind, ...] = get_args(LateKind)
 DEPTH = 512
 
 

@@ -1,4 +1,5 @@
-"""Scores on the disk: who may add to a folder, and what a kill or a power cut must not lose."""
+"""Scores and states on the disk: who may add to a folder, and what a kill or a power cut must not
+lose."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from crossknn.errors import InputError
 
 
 @contextmanager
-def locked(folder: Path, *, wait: bool) -> Iterator[None]:
+def locked(folder: Path, *, wait: bool, what: str = "scores") -> Iterator[None]:
     """One process at a time writes into `folder`; readers need no lock.
 
     Raises InputError if another one does, or has just removed the folder, unless it should `wait`.
@@ -34,7 +35,7 @@ def locked(folder: Path, *, wait: bool) -> Iterator[None]:
                 busy = True
         if busy:
             raise InputError(
-                f"another process is adding scores to {folder}; wait for it, or end it"
+                f"another process is adding {what} to {folder}; wait for it, or end it"
             )
         yield
     finally:
@@ -42,15 +43,15 @@ def locked(folder: Path, *, wait: bool) -> Iterator[None]:
 
 
 @contextmanager
-def alone(folder: Path | None) -> Iterator[None]:
-    """One process at a time adds scores: two would pay twice. Raises InputError if one does.
+def alone(folder: Path | None, what: str = "scores") -> Iterator[None]:
+    """One process at a time adds `what`: two would pay twice. Raises InputError if one does.
 
     The folder is made, and removed again if nothing has come into it.
     """
     with ExitStack() as stack:
         if folder is not None and _made(folder):
-            with keeping(folder):
-                stack.enter_context(locked(folder, wait=False))
+            with keeping(folder, what):
+                stack.enter_context(locked(folder, wait=False, what=what))
             stack.callback(_remove_empty, folder)
         yield
 
@@ -76,8 +77,8 @@ def keeping(folder: Path | None, what: str = "scores") -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"{what} cannot be kept in {folder}: {error.strerror or error}; those paid so far are "
-            "kept"
+            f"{what} cannot be kept in {folder}: {error.strerror or error}; what is there so far "
+            "stays"
         ) from error
 
 

@@ -19,6 +19,7 @@ from crossknn.indexes.disk import alone
 from crossknn.indexes.encoders import EncodeQueries, GivenEncoder
 from crossknn.indexes.late import GivenLate, LateStates, RememberedLate, encoded
 from crossknn.indexes.paid import PaidScores, fit_scales, pay
+from crossknn.indexes.part_states import discard
 from crossknn.indexes.parts import COMPOSED, DUAL_ENCODER, Parts, build_parts, by_name, check_name
 from crossknn.indexes.storage import IndexReader, read_index
 from crossknn.indexes.table import Known
@@ -224,20 +225,25 @@ class ItemIndex(IndexContents):
         """Encode all items with a late-interaction model, for the first stage `name` (its kind).
 
         An index in a folder keeps the states there, and where the model is. If the items have been
-        encoded by the same model, only that is noted. Returns the name. Raises `InputError` if the
-        name is taken (by states of another model: unless `replace`), the model is none, or there
-        is no room; the index stays as it was then.
+        encoded by the same model, only that is noted. They are written as they come: stopped by an
+        error or a kill, the same call goes on where it was. Returns the name. Raises `InputError`
+        if the name is taken (by states of another model: unless `replace`), the model is none,
+        there is no room, or another process is encoding; the index stays as it was then.
         """
         remembered = RememberedLate.of(model, name)
         name = remembered.name
         check_name(name, "states of items")
         if name in {*self.vector_names, *self.first_names}:
             raise InputError(f"the index has something else named {name!r}; use another name")
-        stored = self._on_disk()
-        here = stored is not None and name in stored.meta.get("late", {})
-        before = LateStates.read(stored, name) if stored and here else self._late.get(name)
-        late = encoded(remembered, self.items.texts, None if replace else before, progress)
-        kept = self._store("late", name, late)
+        work = self._work(f"late-{name}")
+        with alone(work, "states"):
+            stored = self._on_disk()
+            here = stored is not None and name in stored.meta.get("late", {})
+            before = LateStates.read(stored, name) if stored and here else self._late.get(name)
+            before = None if replace else before
+            late = encoded(remembered, self.items.texts, before, work, progress)
+            kept = self._store("late", name, late)
+            discard(work)
         self._late[name] = dataclasses.replace(kept, model=remembered)
         return name
 
@@ -334,7 +340,7 @@ class ItemIndex(IndexContents):
         return PaidScores.read(stored, name) if name in stored.meta["paid"] else None
 
     def _work(self, name: str) -> Path | None:
-        """The folder of rows that are being paid for."""
+        """The folder of what is being paid for."""
         return None if self.folder is None else self.folder / f"work-{name}"
 
     def _on_disk(self) -> IndexReader | None:

@@ -15,6 +15,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.first.late import LateInteraction
 from crossknn.indexes.encoders import Remembered, lasting
+from crossknn.indexes.part_states import encode_in_parts
 from crossknn.indexes.storage import IndexReader
 from crossknn.indexes.writing import IndexWriter
 from crossknn.types import Progress, States
@@ -73,7 +74,7 @@ class LateStates:
         what = f"the states {name!r}"
         values, starts = self.states.values, self.states.starts
         if len(self.states) != n:
-            raise InputError(f"{what} are those of {len(self.states)} items; the index has {n}")
+            raise InputError(f"{what} are those of {len(self.states)} items, out of {n}")
         d = self.model.dimensions
         if values.dtype != np.float16 or values.ndim != 2 or values.shape[1] != d:
             raise InputError(
@@ -108,9 +109,11 @@ def encoded(
     model: RememberedLate,
     texts: Sequence[str],
     before: LateStates | None,
+    work: Path | None,
     progress: Progress | None = None,
 ) -> LateStates:
-    """The states of n texts: those of `before`, if they are the same model's, or new ones.
+    """The states of n texts: those of `before`, if they are the same model's, or new ones, which
+    are kept in `work` as they are made, if there is such a folder.
 
     Raises `InputError` if `before` is another's, or the model gives states that do not fit.
     """
@@ -122,7 +125,15 @@ def encoded(
             f"the index has states {model.name!r} of another model (fingerprint "
             f"{before.model.fingerprint}); use another name, or replace them (--replace)"
         )
-    states = opened.encode_items(texts, progress)
-    late = LateStates(states=states, model=model, kind=opened.kind)
-    late.check(len(texts), model.name)
-    return late
+
+    def checked(part: Sequence[str], report: Progress | None) -> States:
+        states = opened.encode_items(part, report)
+        LateStates(states=states, model=model, kind=opened.kind).check(len(part), model.name)
+        return states
+
+    states = (
+        checked(texts, progress)
+        if work is None
+        else encode_in_parts(checked, texts, model.dimensions, work, model.fingerprint, progress)
+    )
+    return LateStates(states=states, model=model, kind=opened.kind)

@@ -4,6 +4,7 @@
     data-<token>/            the files of one writing; never changed once the manifest names them
     partial-<host>-<pid>-<token>/   a writing in progress, invisible to readers
     work-<name>/             unfinished rows of paid scores (see `table`)
+    work-late-<name>/        states of the items encoded so far (see `part_states`)
     work-pairs/              scores of pairs of texts, for good (see `align.bank`)
 
 A writing fills a partial folder, syncs it, renames it and then replaces the manifest, which is

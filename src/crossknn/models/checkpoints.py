@@ -20,6 +20,7 @@ from crossknn.models.cross_encoder import SETTINGS as CROSS_ENCODER
 from crossknn.models.cross_encoder import ClsHead, CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.dual_encoder import SETTINGS as DUAL_ENCODER
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
+from crossknn.models.folder import MANIFEST
 from crossknn.models.hub import existing, snapshot
 from crossknn.models.pickles import Checkpoint, Inert, read_checkpoint
 from crossknn.models.weights import has_head, is_bi_encoder, weight_names
@@ -29,7 +30,7 @@ Model: TypeAlias = CrossEncoderModel | DualEncoderModel
 
 LAYOUTS: tuple[str, ...] = get_args(Layout)
 _FILES = ("*.ckpt", "*.torch", "*.pt", "*.pth", "*.bin")
-_OURS = ("crossknn.json", CROSS_ENCODER, DUAL_ENCODER)
+_OURS = (MANIFEST, CROSS_ENCODER, DUAL_ENCODER)
 _HALF = 128
 """Tokens of a query and of an item in the published models."""
 

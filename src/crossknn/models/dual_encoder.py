@@ -50,11 +50,7 @@ class DualEncoderConfig:
 
     @property
     def window(self) -> Window:
-        return Window(
-            max_length=max(self.query_length, self.item_length),
-            query_length=self.query_length,
-            item_length=self.item_length,
-        )
+        return Window.of_each(self.query_length, self.item_length)
 
 
 class Tower(nn.Module):  # type: ignore[misc]

@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from crossknn.models.traceable import Traceable
 
 Precision = Literal["float32", "int8"]
+MANIFEST = "crossknn.json"
+MODEL = "model.onnx"
+ITEM_MODEL = "item.onnx"
+QUERY_MODEL = "query.onnx"
+COMPARE_MODEL = "compare.onnx"
+TOKENIZER = "tokenizer.json"
+LATE_GRAPHS = (QUERY_MODEL, COMPARE_MODEL)
+"""Those every late-interaction model has."""
+_ABOUT = ("name", "revision", "license", "content")
+"""What a manifest says that no answer depends on."""
+
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 OPSET = 17
 TOLERANCE = 1e-3
@@ -62,7 +73,7 @@ def write_folder(
         raise InputError(f"precision {precision!r} is unknown: use 'float32' or 'int8'")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "crossknn.json").unlink(missing_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
     fast = Tokenizer.from_str(source.tokenizer)
     fast.no_padding()
     fast.no_truncation()
@@ -98,8 +109,8 @@ def write_folder(
     if source.kind == "dual-encoder":
         settings["dimensions"] = dimensions
     settings |= {**source.settings} | {key: value for key, value in prefixes.items() if value}
-    fast.save(str(folder / "tokenizer.json"), pretty=False)
-    write(folder / "crossknn.json", (json.dumps(settings, indent=2) + "\n").encode())
+    fast.save(str(folder / TOKENIZER), pretty=False)
+    write(folder / MANIFEST, (json.dumps(settings, indent=2) + "\n").encode())
     return folder
 
 
@@ -193,6 +204,15 @@ def write(path: Path, content: bytes) -> None:
     part = path.with_name(path.name + ".part")
     part.write_bytes(content)
     part.replace(path)
+
+
+def late_content(folder: Path, settings: Mapping[str, Any]) -> str:
+    """A hash of the graphs and the tokenizer of a late-interaction model, and of its settings."""
+    files = (*LATE_GRAPHS, ITEM_MODEL, TOKENIZER)
+    content = content_hash(*(folder / file for file in files if (folder / file).exists()))
+    told = {key: value for key, value in settings.items() if key not in _ABOUT}
+    text = content + json.dumps(told, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def content_hash(*paths: Path) -> str:

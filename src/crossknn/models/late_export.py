@@ -15,14 +15,25 @@ from torch import Tensor, nn
 
 from crossknn.errors import InputError
 from crossknn.models.fingerprint import weights_hash
-from crossknn.models.folder import INPUTS, PROBE, Graph, content_hash, trace, write
+from crossknn.models.folder import (
+    COMPARE_MODEL,
+    INPUTS,
+    ITEM_MODEL,
+    MANIFEST,
+    MODEL,
+    PROBE,
+    QUERY_MODEL,
+    TOKENIZER,
+    Graph,
+    late_content,
+    trace,
+    write,
+)
 from crossknn.models.late_interaction.base import LateInteractionModel
 from crossknn.models.tokens import Row, padded
 
 _LISTED = 300
 """Candidates of the lists that the graph is checked on: more rows than CMC reads at once."""
-
-_HASHED = ("query.onnx", "compare.onnx", "item.onnx")
 
 
 class _Encode(nn.Module):  # type: ignore[misc]
@@ -52,7 +63,7 @@ def write_late_folder(model: LateInteractionModel, folder: Path, name: str, lice
     for tower in (model.query, model.item):
         tower.encoder.set_attn_implementation("eager")
     folder.mkdir(parents=True, exist_ok=True)
-    for file in ("crossknn.json", "model.onnx", "item.onnx"):  # of a model that was here before
+    for file in (MANIFEST, MODEL, ITEM_MODEL):  # of a model that was here before
         (folder / file).unlink(missing_ok=True)
     with torch.inference_mode():
         graphs = _graphs(model)
@@ -62,9 +73,7 @@ def write_late_folder(model: LateInteractionModel, folder: Path, name: str, lice
         if traced not in written.values():
             written[file] = traced
             write(folder / file, traced)
-    model.fast_tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-    hashed = [file for file in _HASHED if file in written]
-    content = content_hash(*(folder / file for file in (*hashed, "tokenizer.json")))
+    model.fast_tokenizer.save(str(folder / TOKENIZER), pretty=False)
     config = model.config
     settings: dict[str, Any] = {
         "format": 1,
@@ -72,7 +81,6 @@ def write_late_folder(model: LateInteractionModel, folder: Path, name: str, lice
         "head": config.kind,
         "joint": model.head.joint,
         "name": name,
-        "revision": content[:12],
         "precision": "float32",
         "max_length": config.window.max_length,
         "query_length": config.query_length,
@@ -81,10 +89,11 @@ def write_late_folder(model: LateInteractionModel, folder: Path, name: str, lice
         "dimensions": model.dimensions,
         "pad_token_id": model.tokenizer.padding,
         "weights": f"{config.kind}:{weights_hash(model)}",
-        "content": content,
         "license": license,
     }
-    write(folder / "crossknn.json", (json.dumps(settings, indent=2) + "\n").encode())
+    content = late_content(folder, settings)
+    settings |= {"revision": content[:12], "content": content}
+    write(folder / MANIFEST, (json.dumps(settings, indent=2) + "\n").encode())
     model.to(device).train(training)
     return folder
 
@@ -93,7 +102,7 @@ def _graphs(model: LateInteractionModel) -> dict[str, Graph]:
     """The towers and the head, with what they are traced and checked on."""
     made: dict[str, Graph] = {}
     states: dict[bool, tuple[Tensor, Tensor]] = {}
-    for file, queries in (("query.onnx", True), ("item.onnx", False)):
+    for file, queries in ((QUERY_MODEL, True), (ITEM_MODEL, False)):
         module = _Encode(model, queries=queries).eval()
         probes = [_tokens(model, count, queries) for count in (2, len(PROBE))]
         states[queries] = module(*(torch.from_numpy(probes[1][key]) for key in INPUTS))
@@ -103,7 +112,7 @@ def _graphs(model: LateInteractionModel) -> dict[str, Graph]:
             outputs={"states": {0: "b", 1: "t_out"}, "mask": {0: "b", 1: "t_out"}},
             probes=probes,
         )
-    made["compare.onnx"] = Graph(
+    made[COMPARE_MODEL] = Graph(
         module=model.head.eval(),
         inputs={
             "query": {0: "b", 1: "t_q"},

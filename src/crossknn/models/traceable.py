@@ -15,6 +15,7 @@ from crossknn.models.cross_encoder import SETTINGS as CROSS_ENCODER
 from crossknn.models.cross_encoder import CrossEncoderModel
 from crossknn.models.dual_encoder import SETTINGS as DUAL_ENCODER
 from crossknn.models.dual_encoder import DualEncoderModel, Tower
+from crossknn.models.folder import ITEM_MODEL
 from crossknn.models.partial import partial
 
 
@@ -138,7 +139,7 @@ def _own_cross_encoder(model: CrossEncoderModel, name: str, max_length: int | No
 def _own_dual_encoder(model: DualEncoderModel, name: str) -> Traceable:
     towers: dict[str, nn.Module] = {"model.onnx": model.query}
     if not model.config.shared:
-        towers["item.onnx"] = model.item
+        towers[ITEM_MODEL] = model.item
     for tower in towers.values():
         tower.encoder.set_attn_implementation("eager")
     window = model.config.window

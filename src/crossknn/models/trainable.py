@@ -8,11 +8,11 @@ from typing import Any
 from crossknn.errors import InputError
 from crossknn.models.backbone import position_limit
 from crossknn.models.dual_encoder import SETTINGS, DualEncoderConfig, DualEncoderModel
+from crossknn.models.folder import MANIFEST
 from crossknn.models.hub import existing, first_line, snapshot
 from crossknn.models.weights import is_bi_encoder
 
 BUNDLED = "bundled"
-_ONNX = "crossknn.json"
 _FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin")
 
 
@@ -21,7 +21,7 @@ def trainable_folder(source: str | Path) -> Path:
     folder = None
     if str(source) != BUNDLED:
         folder = existing(source) or snapshot(str(source), None, _FILES)
-    if folder is None or (folder / _ONNX).is_file():
+    if folder is None or (folder / MANIFEST).is_file():
         raise InputError(
             f"{source} is an ONNX model, whose weights cannot be trained: begin with a folder of "
             "torch weights (a dual encoder trained here, sentence-transformers or Hugging Face)"

@@ -28,6 +28,7 @@ class EncodedModel:
         self._encoding = encoding
         self._tokens_per_run = tokens_per_run
         self._truncated = 0
+        self._said: set[str] = set()
         self._lock = threading.Lock()
 
     @property
@@ -54,7 +55,8 @@ class EncodedModel:
     ) -> Iterator[tuple[IntArray, list[Row]]]:
         """Positions (b,) and rows of single texts, each a "query" or an "item", by length.
 
-        Texts that were cut are counted, and said at the end. Raises InputError for what is no text.
+        Texts that were cut are counted; the first queries and the first items are warned of.
+        Raises InputError for what is no text.
         """
         cut = done = 0
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
@@ -73,9 +75,10 @@ class EncodedModel:
                     progress(done, len(texts))
         if cut:
             self._count_truncated(cut)
-            logger.warning(
-                "%s cut %d of %d texts to %d tokens", self.name, cut, len(texts), self.max_length
-            )
+            level = logging.INFO if what in self._said else logging.WARNING
+            self._said.add(what)
+            said = "%s cut %d of %d texts to %d tokens"
+            logger.log(level, said, self.name, cut, len(texts), self.max_length)
 
 
 class EncodedCrossEncoder(EncodedModel):

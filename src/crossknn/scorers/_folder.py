@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from crossknn.errors import InputError
-from crossknn.models.folder import content_hash
+from crossknn.models.folder import (
+    ITEM_MODEL,
+    LATE_GRAPHS,
+    MANIFEST,
+    MODEL,
+    TOKENIZER,
+    content_hash,
+    late_content,
+)
 
 FORMAT = 1
-MANIFEST = "crossknn.json"
-MODEL = "model.onnx"
-ITEM_MODEL = "item.onnx"
-QUERY_MODEL = "query.onnx"
-COMPARE_MODEL = "compare.onnx"
-TOKENIZER = "tokenizer.json"
 
 LATE_INTERACTION = "late-interaction"
 KINDS = {
@@ -28,7 +30,6 @@ KINDS = {
     "dual-encoder": "a dual encoder",
     LATE_INTERACTION: "a late-interaction model",
 }
-_GRAPHS = {LATE_INTERACTION: (QUERY_MODEL, COMPARE_MODEL)}
 _PRECISIONS = ("float32", "int8")
 
 
@@ -38,7 +39,7 @@ class Manifest:
 
     `head`, `joint` and `weights` are a late-interaction model's: which one it is, whether it looks
     at all candidates together, and the fingerprint of the model that was exported, or "" if the
-    files have changed since.
+    files or the settings have changed since. Its `content` covers the settings, too.
     """
 
     folder: Path
@@ -96,15 +97,19 @@ def read_manifest(folder: str | Path, kind: str) -> Manifest:
     if raw.get("kind") != kind:
         is_what = KINDS.get(str(raw.get("kind")), f"of the unknown kind {raw.get('kind')!r}")
         raise InputError(f"{folder} is {is_what}, where {KINDS[kind]} is needed")
-    graphs = _GRAPHS.get(kind, (MODEL,))
+    late = kind == LATE_INTERACTION
+    graphs = LATE_GRAPHS if late else (MODEL,)
     for name in (*graphs, TOKENIZER):
         if not (folder / name).is_file() or not (folder / name).stat().st_size:
             raise InputError(f"{folder} is incomplete: {name} is missing or empty")
     if raw.get("precision") not in _PRECISIONS:
         raise InputError(f"{folder} has the unknown precision {raw.get('precision')!r}")
-    there = (*graphs, ITEM_MODEL, TOKENIZER)
-    content = content_hash(*(folder / name for name in there if (folder / name).exists()))
-    late = kind == LATE_INTERACTION
+    there = (MODEL, ITEM_MODEL, TOKENIZER)
+    content = (
+        late_content(folder, raw)
+        if late
+        else content_hash(*(folder / name for name in there if (folder / name).exists()))
+    )
     return Manifest(
         folder=folder,
         kind=kind,

@@ -7,7 +7,8 @@ from collections.abc import Set
 from typing import Any
 
 from crossknn.errors import InputError
-from crossknn.scorers._folder import MODEL, Manifest
+from crossknn.models.folder import MODEL
+from crossknn.scorers._folder import Manifest
 
 _INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 

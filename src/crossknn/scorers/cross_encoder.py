@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from crossknn.errors import InputError, MissingExtraError
+from crossknn.models.folder import MANIFEST
 from crossknn.models.hub import existing, first_line, snapshot
 from crossknn.scorers._checks import (
     CONVERT,
@@ -16,7 +17,6 @@ from crossknn.scorers._checks import (
     check_dual_encoder_folder,
     check_own_kind,
 )
-from crossknn.scorers._folder import MANIFEST
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.encoder import Encoder, SentenceTransformerEncoder
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from crossknn.models.folder import COMPARE_MODEL, QUERY_MODEL
 from crossknn.models.tokens import Row
-from crossknn.scorers._folder import COMPARE_MODEL, LATE_INTERACTION, QUERY_MODEL
+from crossknn.scorers._folder import LATE_INTERACTION
 from crossknn.scorers._session import open_session
 from crossknn.scorers.late import EncodedLateInteraction
 from crossknn.scorers.onnx import OnnxModel

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -45,9 +46,12 @@ class TorchLateInteraction(EncodedLateInteraction):
         if self._device.type != "cpu":
             self.bytes_at_once = _BYTES_ON_GPU
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """Hash of weights, tokenizer and settings (an export of the model has the same)."""
+        """Hash of weights, tokenizer and settings, as they are when first asked for.
+
+        An export of the model has the same.
+        """
         precision = "" if self._dtype in (None, "float32") else f"|{self._dtype}"
         return f"{self.kind}:{weights_hash(self.model)}{precision}"
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from crossknn.errors import InputError
+from crossknn.models.folder import ITEM_MODEL, MODEL, TOKENIZER
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
 from crossknn.scorers._encoded import EncodedCrossEncoder, EncodedDualEncoder, EncodedModel
-from crossknn.scorers._folder import ITEM_MODEL, MODEL, TOKENIZER, read_manifest
+from crossknn.scorers._folder import read_manifest
 from crossknn.scorers._session import checked_max_length, open_session
 from crossknn.types import FloatArray, IntArray
 

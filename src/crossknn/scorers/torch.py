@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,9 +44,9 @@ class TorchCrossEncoder(EncodedCrossEncoder):
         self._dtype, self._turn = dtype, threading.Lock()
         super().__init__(name, self.model.encoding, tokens_per_run or tokens_per_run_of(self.model))
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """Hash of weights, tokenizer and settings, and the precision."""
+        """Hash of weights, tokenizer, settings and precision, as they are when first asked for."""
         return f"cross-encoder:{weights_hash(self.model)}|{self._dtype or 'float32'}"
 
     def _logits(self, rows: Sequence[Row]) -> FloatArray:
@@ -75,9 +76,9 @@ class TorchDualEncoder(EncodedDualEncoder):
         """d, the length of a vector."""
         return self.model.dimensions
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """Hash of weights, tokenizer and settings, and the precision."""
+        """Hash of weights, tokenizer, settings and precision, as they are when first asked for."""
         return f"dual-encoder:{weights_hash(self.model)}|{self._dtype or 'float32'}"
 
     def _vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -44,17 +44,22 @@ def read_settings(
     return as_settings(content, kind, path if relative_to is None else relative_to / path.name)
 
 
-def as_settings(content: Mapping[str, Any], kind: type[T], path: Path) -> T:
-    """A mapping as settings of `kind`; `path` is where it came from."""
+def as_settings(
+    content: Mapping[str, Any], kind: type[T], path: Path, default: T | None = None
+) -> T:
+    """A mapping as settings of `kind`; `path` is where it came from.
+
+    What it leaves out is as in `default`, by default that of `kind`.
+    """
     known = {entry.name: entry for entry in fields(kind)}  # type: ignore[arg-type]
     types = get_type_hints(kind)
     values: dict[str, Any] = {}
     for name, value in content.items():
         if name not in known:
             raise InputError(f"{path}: there is no setting {name!r} ({nearest(name, known)})")
-        values[name] = _value(value, types[name], name, path)
+        values[name] = _value(value, types[name], name, path, known[name].default)
     try:
-        return kind(**values)
+        return kind(**values) if default is None else replace(default, **values)  # type: ignore[type-var]
     except TypeError:
         absent = [n for n in known if n not in values and _required(known[n])]
         raise InputError(f"{path}: the setting {absent[0]!r} is missing") from None
@@ -63,16 +68,15 @@ def as_settings(content: Mapping[str, Any], kind: type[T], path: Path) -> T:
 
 
 def _required(entry: Any) -> bool:
-    from dataclasses import MISSING
-
     return entry.default is MISSING and entry.default_factory is MISSING
 
 
-def _value(value: Any, wanted: Any, name: str, path: Path) -> Any:
+def _value(value: Any, wanted: Any, name: str, path: Path, default: Any = MISSING) -> Any:
     if is_dataclass(wanted):
         if not isinstance(value, dict):
             raise InputError(f"{path}: {name} must be a section, [{name}]")
-        return as_settings(value, wanted, path)  # type: ignore[arg-type]
+        section: Any = wanted
+        return as_settings(value, section, path, None if default is MISSING else default)
     options = get_args(wanted) if get_origin(wanted) in (UnionType,) else (wanted,)
     for option in options:
         if option is Path and isinstance(value, str):

@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 
 from crossknn.errors import InputError, nearest
 from crossknn.training.reading import read_settings as read_settings
+from crossknn.types import LateKind
 
 NegativesKind = Literal["random", "tfidf", "dual-encoder"]
-LateKind = Literal["cmc", "poly", "som", "deformer", "mixencoder"]
 Sampling = Literal["score", "uniform"]
 Divergence = Literal["model-retriever", "retriever-model", "none"]
 Freeze = Literal["none", "items", "both"]

@@ -47,10 +47,6 @@ class CMCOptions(HeadOptions):
         super().__post_init__()
         if self.variant not in VARIANTS:
             raise InputError(f"variant is {self.variant!r} ({nearest(self.variant, VARIANTS)})")
-        if min(self.layers, self.heads, self.feed_forward) < 1 or self.dropout >= 1:
-            raise InputError(
-                "layers, heads and feed_forward must be 1 or more, and dropout below 1"
-            )
 
 
 class CMC(Head):

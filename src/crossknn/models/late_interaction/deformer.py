@@ -23,9 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossknn.errors import InputError
 from crossknn.models.cross_encoder import ClsHead
-from crossknn.models.late_interaction.head import Head, HeadOptions, listed
+from crossknn.models.late_interaction.head import Head, HeadOptions, in_full, listed
 from crossknn.models.late_interaction.layers import copies, cut, run
 
 
@@ -35,11 +34,6 @@ class DeformerOptions(HeadOptions):
 
     layers: int = 3
     dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.layers < 1 or self.dropout >= 1:
-            raise InputError("layers must be 1 or more, and dropout below 1")
 
 
 class Deformer(Head):
@@ -70,4 +64,6 @@ class Deformer(Head):
         for layer in self.layers[:-1]:
             found = run(layer, found, found, mask)
         first = run(self.layers[-1], found[:, :1], found, mask)
-        return listed(self.out.read(first).reshape(item_mask.shape[:2]), item_mask)
+        with in_full(first):
+            scores = self.out.read(first)
+        return listed(scores.reshape(item_mask.shape[:2]), item_mask)

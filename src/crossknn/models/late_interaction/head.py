@@ -22,18 +22,27 @@ O = TypeVar("O", bound="HeadOptions")  # noqa: E741
 
 @dataclass(frozen=True, kw_only=True)
 class HeadOptions:
-    """The settings of a head: each of a known type, with a default; those below 0 are refused."""
+    """The settings of a head: each of a known type, with a default.
+
+    A whole number counts something: it is 1 or more. Another number is a share: it is from 0 to
+    below 1.
+    """
 
     def __post_init__(self) -> None:
+        """Raises InputError for a value of another type, or outside of these."""
         for field in fields(self):
             value = getattr(self, field.name)
             wanted = type(field.default)
             fits = type(value) is wanted or (wanted is float and type(value) is int)
-            if not fits or (wanted in (int, float) and value < 0):
+            if not fits:
                 raise InputError(
                     f"{field.name} is {value!r}, which a head cannot have: it is {field.default!r} "
                     "by default"
                 )
+            if wanted is int and value < 1:
+                raise InputError(f"{field.name} is {value}; it must be 1 or more")
+            if wanted is float and not 0 <= value < 1:
+                raise InputError(f"{field.name} is {value}; it must be from 0 to below 1")
 
     @classmethod
     def of(cls: type[O], given: Mapping[str, Any]) -> O:
@@ -85,6 +94,14 @@ class Head(nn.Module):  # type: ignore[misc]
         candidates, (b, c, t_i, d) and (b, c, t_i).
         """
         raise NotImplementedError
+
+
+def in_full(states: Tensor) -> torch.autocast:
+    """A context in which products are float32 also where the model computes in bfloat16.
+
+    A list's scores lie close together, and rounded ones would tie.
+    """
+    return torch.autocast(states.device.type, enabled=False)
 
 
 def bias_of(mask: Tensor) -> Tensor:

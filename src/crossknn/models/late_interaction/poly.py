@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from crossknn.errors import InputError
 from crossknn.models.late_interaction.head import Head, HeadOptions, attended, listed
 
 
@@ -31,11 +30,6 @@ class PolyOptions(HeadOptions):
     """codes: m, 64 in the comparison of CMC (up to 360 in the paper)."""
 
     codes: int = 64
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.codes < 1:
-            raise InputError("codes must be 1 or more")
 
 
 class Poly(Head):

@@ -20,8 +20,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from crossknn.errors import InputError
-from crossknn.models.late_interaction.head import Head, HeadOptions, bias_of, listed
+from crossknn.models.late_interaction.head import Head, HeadOptions, bias_of, in_full, listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +29,6 @@ class SumOfMaxOptions(HeadOptions):
 
     dimensions: int = 128
     projected: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.dimensions < 1:
-            raise InputError("dimensions must be 1 or more")
 
 
 class SumOfMax(Head):
@@ -62,6 +56,8 @@ class SumOfMax(Head):
     def forward(
         self, query: Tensor, query_mask: Tensor, items: Tensor, item_mask: Tensor
     ) -> Tensor:
-        matches = items @ query.unsqueeze(1).transpose(2, 3) + bias_of(item_mask).unsqueeze(-1)
+        with in_full(items):
+            matches = items.float() @ query.float().unsqueeze(1).transpose(2, 3)
+        matches = matches + bias_of(item_mask).unsqueeze(-1)
         best = matches.amax(2) * query_mask.unsqueeze(1)
         return listed(best.sum(-1), item_mask)

@@ -206,6 +206,7 @@ def of_domain(folder: Path, domain: str) -> dict[str, Any]:
         "first": recall(ranks(by_rank["first"], right["first"])),
         "own": recall(ranks(by_rank["own"], right["own"])),
         "own over first": recall(ranks(lists["scores-own-first"], right["first"])),
+        "own over 64": recall(ranks(lists["scores-own-first"][:, :64], right["first"][:, :64])),
     }
     plain = {
         depth: pipeline(exact["first"], right["first"], by_rank["first"], depth) for depth in CE

@@ -40,7 +40,8 @@ def section(found: dict[str, Any]) -> list[str]:
         "in the tables, by itself), learn 600 steps of 8 queries with 64 candidates, each with the learning",
         "rate (1e-4 or 3e-4) that was best on dev, and are the best of two checkpoints on dev. No GPU: the item",
         "tower stays as it was, the query tower and the head learn. Means and standard deviations over",
-        "seeds, in percent. Made by `benchmarks/train_late.py` and `benchmarks/late.py`.",
+        "seeds, in percent; rows that are not there yet, and seeds, are still to be trained. Made by",
+        "`benchmarks/train_late.py` and `benchmarks/late.py`.",
         "",
     ]
     for name, part in domains.items():
@@ -124,7 +125,7 @@ def final(part: dict[str, Any]) -> list[str]:
         f"{100 * part['bm25']['cross-encoder']:.1f} | - |",
         f"| first stage | {100 * part['stages']['first'][0]:.1f} | - | "
         f"{100 * part['bm25']['first']:.1f} (BM25) | 768 |",
-        f"| own dual encoder | {100 * part['stages']['own over first'][0]:.1f} | - | "
+        f"| own dual encoder | {100 * part['stages']['own over 64'][0]:.1f} | - | "
         f"{100 * part['bm25']['own']:.1f} | 768 |",
     ]
     for name, label in KINDS.items():

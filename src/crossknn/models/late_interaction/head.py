@@ -6,6 +6,7 @@ vector is t = 1.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar
@@ -54,7 +55,7 @@ class HeadOptions:
         return cls(**given)
 
 
-class Head(nn.Module):  # type: ignore[misc]
+class Head(nn.Module, ABC):  # type: ignore[misc]
     """Scores of each query's candidates; one subclass per paper.
 
     query_reads, item_reads: what the towers hand over, one vector or the states of all tokens.
@@ -85,6 +86,7 @@ class Head(nn.Module):  # type: ignore[misc]
         """What of an item is stored: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
         return states, mask
 
+    @abstractmethod
     def forward(
         self, query: Tensor, query_mask: Tensor, items: Tensor, item_mask: Tensor
     ) -> Tensor:
@@ -93,7 +95,6 @@ class Head(nn.Module):  # type: ignore[misc]
         Takes states and masks (True: a token) of queries, (b, t_q, d) and (b, t_q), and of their
         candidates, (b, c, t_i, d) and (b, c, t_i).
         """
-        raise NotImplementedError
 
 
 def in_full(states: Tensor) -> torch.autocast:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from bfloat16 import Bfloat16CrossEncoder
 
 from crossknn.data.labelled import Labelled, read_labelled
@@ -31,7 +32,8 @@ from crossknn.scorers.base import Scorer
 from crossknn.scorers.late_torch import TorchLateInteraction
 from crossknn.training.negatives import reader
 from crossknn.training.run import RUN
-from crossknn.types import NO_ITEM, Pairs, Queries
+from crossknn.training.states import kept_states, weights_digest
+from crossknn.types import NO_ITEM, Pairs, Queries, States
 
 DOMAINS = {"wordnet": ("noun.act", "noun.artifact"), "medquad": ("medquad",)}
 QUERIES = {"wordnet": 300, "medquad": 150}
@@ -88,11 +90,9 @@ class Part:
             return
         queries = Queries(self.corpus.queries.texts)
         found = {"bm25": BM25.fit(self.corpus.items.texts).top(queries, BM25_DEPTH).items}
+        stages: dict[str, VectorFirst] = {}
         for name, source in (("first", self.options.first), ("own", self.options.encoder)):
-            encoder = reader(DualEncoder(source))
-            vectors = encoder.encode_items(self.corpus.items.texts)
-            asked = encoder.encode_queries(queries.texts)
-            stage = VectorFirst(vectors, lambda queries, asked=asked: asked)
+            stage = stages[source] = stages.get(source) or self.stage(source)
             found[name] = stage.top(queries, DEPTH).items
             if name == "own":  # the dual encoder itself over the candidates of the others
                 scores = stage.scores(queries)
@@ -104,6 +104,13 @@ class Part:
             right = [np.isin(row, p) for row, p in zip(found[name], positives, strict=True)]
             found[f"right-{name}"] = np.stack(right)
         np.savez(self.path("candidates"), **found)
+
+    def stage(self, source: str) -> VectorFirst:
+        """A dual encoder as a first stage for the test queries."""
+        encoder = reader(DualEncoder(source))
+        vectors = encoder.encode_items(self.corpus.items.texts)
+        asked = encoder.encode_queries(self.corpus.queries.texts)
+        return VectorFirst(vectors, lambda queries: asked)
 
     def scores(self) -> None:
         """The cross-encoder's scores of the candidates: (m, c) each."""
@@ -138,17 +145,32 @@ class Part:
             queries = model.encode_queries(self.corpus.queries.texts)
             used = np.unique(np.concatenate([lists[n].ravel() for n in ("first", "bm25")]))
             used = used[used != NO_ITEM]
-            items = model.encode_items([self.corpus.items.texts[i] for i in used])
-            found = {
-                f"{name}-{depth}": model.compare(
-                    queries, items, placed(lists[name][:, :depth], used)
-                )
-                for name, depths in (("first", DEPTHS), ("bm25", (BM25_DEPTH,)))
-                for depth in depths
-            }
+            items = self.item_states(model, [self.corpus.items.texts[i] for i in used])
+            found = {}
+            for name, depths in (("first", DEPTHS), ("bm25", (BM25_DEPTH,))):
+                whole: np.ndarray | None = None
+                for depth in reversed(depths):
+                    if model.joint or whole is None:
+                        listed = placed(lists[name][:, :depth], used)
+                        whole = model.compare(queries, items, listed)
+                    found[f"{name}-{depth}"] = whole[:, :depth]
             states = items.values.nbytes / len(items)
             np.savez(path, **found, bytes_per_item=states)
             print(f"{path.stem}: {time.perf_counter() - began:.0f} s", flush=True)
+
+    def item_states(self, model: TorchLateInteraction, texts: list[str]) -> States:
+        """Of models that share an item tower, which did not move, the tower runs once."""
+        late, folder = model.model, self.folder / "towers" / weights_digest(model.model.item)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{self.domain}-{late.head.item_reads}"
+        tower = kept_states(folder, name, late, texts, queries=False)
+        parts = []
+        for start in range(0, len(texts), 256):
+            values, mask = tower.padded(np.arange(start, min(start + 256, len(texts))))
+            with torch.inference_mode():
+                states, _ = late.head.of_items(torch.from_numpy(values), torch.from_numpy(mask))
+            parts.append(states.numpy()[mask].astype(np.float16))
+        return States(np.concatenate(parts), tower.starts)
 
 
 def scorer(options: argparse.Namespace) -> Scorer:

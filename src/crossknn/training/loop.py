@@ -288,6 +288,7 @@ def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Adam
         [{"params": decayed}, {"params": plain, "weight_decay": 0.0}],
         lr=settings.learning_rate,
         weight_decay=settings.weight_decay,
+        fused=True,
     )
 
 

@@ -36,7 +36,7 @@ KINDS = ("cmc", "poly", "som", "mixencoder", "deformer")
 OPTIONS: dict[str, dict[str, Any]] = {"deformer": {"layers": 2}}
 RATES = (1e-4, 3e-4)
 SEEDS = (0, 1, 2)
-STEPS, BATCH = 600, 8
+STEPS, BATCH = {"wordnet": 600, "medquad": 400}, 8
 FOUND, STATES = ("dev.npy", "candidates.npy"), ("item-states*",)
 WINDOWS = {
     "wordnet": {"marked": True, "query_length": 32, "item_length": 48},
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--only", nargs="*", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int, help="by default as many as the tables say")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     for name in options.only:
@@ -115,7 +115,8 @@ def run(wanted: LateInteractionSettings, folder: Path) -> float:
     done = folder / RUN / "dev.json"
     if not done.exists():
         reads = head_of(wanted.kind).item_reads
-        common = folder.parent / f"found-{wanted.training.seed}"
+        drawn = f"-{wanted.training.seed}" if wanted.data.train_queries else ""
+        common = folder.parent / f"found{drawn}"
         shared = {common: FOUND, common / f"{Path(wanted.encoder).name}-{reads}": STATES}
         for place, patterns in shared.items():
             link(place, folder / RUN, patterns)
@@ -166,7 +167,7 @@ def settings(
         loss=loss,
         freeze="items",
         training=TrainingSettings(
-            steps=options.steps,
+            steps=options.steps or STEPS[options.set],
             batch=BATCH,
             learning_rate=rate,
             warmup=0.1,
@@ -179,10 +180,8 @@ def settings(
 
 def data_of(options: argparse.Namespace) -> DataSettings:
     if options.set == "wordnet":
-        return replace(wordnet_data(options.data, STEPS * BATCH), dev_queries=300)
-    return DataSettings(
-        folder=options.data, dev="dev", train_queries=STEPS * BATCH, dev_queries=300
-    )
+        return replace(wordnet_data(options.data, STEPS["wordnet"] * BATCH), dev_queries=300)
+    return DataSettings(folder=options.data, dev="dev", dev_queries=None)
 
 
 if __name__ == "__main__":

@@ -99,9 +99,10 @@ class LateInteractionTask:
             return
         wanted, train, dev = self._candidates, self.train, self.dev
         retriever, self._retriever = self._retriever, Retriever(wanted)  # its memory is freed
-        key = f"{wanted.retriever}|{wanted.scale}|{wanted.depth}|{self._seed}|{train.digest}"
+        drawn = self._seed if wanted.retriever == "random" else ""
+        key = f"{wanted.retriever}|{wanted.scale}|{wanted.depth}|{drawn}|{train.digest}"
         found: Found = kept(folder / FOUND, key, lambda: retriever.found(train))
-        key = f"{wanted.retriever}|{wanted.dev_candidates}|{self._seed}|{dev.digest}"
+        key = f"{wanted.retriever}|{wanted.dev_candidates}|{drawn}|{dev.digest}"
         self._dev_lists = kept(
             folder / "dev.npy", key, lambda: retriever.top(dev, wanted.dev_candidates)
         )

@@ -17,6 +17,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from crossknn.training.states import kept_states, weights_digest
 from crossknn.types import NO_ITEM, Pairs, Queries, States
 
 DOMAINS = {"wordnet": ("noun.act", "noun.artifact"), "medquad": ("medquad",)}
-QUERIES = {"wordnet": 300, "medquad": 150}
+QUERIES = {"wordnet": 300, "medquad": 100}
 DEPTH, DEPTHS = 512, (64, 128, 256, 512)
 BM25_DEPTH = 64
 CE = (16, 64, 512)
@@ -289,7 +290,15 @@ def trained(folder: Path) -> dict[str, Any]:
     """Dev measures, seconds, and the rate that was chosen."""
     settings = json.loads((folder / RUN / "settings.json").read_text())["training"]
     dev = json.loads((folder / RUN / "dev.json").read_text())
-    return {**dev, "rate": settings["learning_rate"], "steps": settings["steps"]}
+    lines = (folder / RUN / "log.jsonl").read_text().splitlines()
+    steps = [line for line in map(json.loads, lines) if "loss" in line]
+    pace = [(b["seconds"] - a["seconds"]) / (b["step"] - a["step"]) for a, b in pairwise(steps)]
+    return {
+        **dev,
+        "rate": settings["learning_rate"],
+        "steps": settings["steps"],
+        "seconds_a_step": round(float(np.median(pace)), 3),
+    }
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ STEPS, BATCH = {"wordnet": 600, "medquad": 400}, 8
 FOUND, STATES = ("dev.npy", "candidates.npy"), ("item-states*",)
 WINDOWS = {
     "wordnet": {"marked": True, "query_length": 32, "item_length": 48},
-    "medquad": {"marked": False, "query_length": 48, "item_length": 256},
+    "medquad": {"marked": False, "query_length": 48, "item_length": 128},
 }
 
 
@@ -97,7 +97,8 @@ def train(options: argparse.Namespace, variant: Variant, seed: int) -> None:
         run(settings(options, variant, seed, rate), made)
         return
     tried = {}
-    for rate in RATES if not variant.change else [best_rate(options, variant.kind)]:
+    plain = variant.name == variant.kind
+    for rate in RATES if plain else [best_rate(options, variant.kind)]:
         folder = made.with_name(f"{made.name}-rate-{rate:g}")
         tried[rate] = run(settings(options, variant, seed, rate), folder)
     best = max(tried, key=lambda rate: tried[rate])

@@ -123,7 +123,7 @@ BAD = {
     "noid.jsonl": ('{"text": "x"}\n{"id": 3, "text": "x"}\n', "line 2 has an 'id', but the first"),
     "lost.jsonl": ('{"id": 3, "text": "x"}\n{"text": "x"}\n', "line 2 has no field 'id'"),
     "latin.jsonl": (b'{"id": 1, "text": "x"}\n{"t": "\xe9"}\n', "line 2 is not UTF-8 .byte 30 "),
-    "short.csv": ("id,text\n1,x\n2\n", "line 3 has 1 fields, the header has 2"),
+    "short.csv": ("id,text\n1,x\n2\n", "line 3 has 1 fields, line 1 has 2"),
     "quote.csv": ('id,text\n1,"x\n', "not valid CSV"),
     "same.tsv": ("id\tid\n", "names a column twice"),
     "corpus.parquet": ("x", "unknown file type '.parquet'"),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import jsonl
 
-from crossknn.data.labelled import read_labelled, read_marked_items
+from crossknn.data.labelled import read_labelled
 from crossknn.data.marks import item_as_query, marked_item, marked_query, unmarked
 from crossknn.errors import InputError
 
@@ -296,8 +296,8 @@ def test_documents_that_repeat_an_id_or_are_none(tmp_path, layout):
     jsonl(path, [TREES[0], TREES[0]])
     refused(tmp_path, path, "repeats the id 'd0' of line 1")
     path.write_text("")
-    with pytest.raises(InputError, match=r"trees\.json holds no items"):
-        read_marked_items(path)
+    with pytest.raises(InputError, match=r"holds no items|is not in trees"):
+        read_labelled(tmp_path)
 
 
 @pytest.mark.parametrize("layout", ["processed", "published"])
@@ -331,8 +331,8 @@ HEADER = "query-id\tcorpus-id\tscore\n"
     ("judged", "place", "sentence"),
     [
         ("q0\td1\t1\nq1\td9\t1\n", "line 3", "there is no item with the id 'd9'"),
-        ("q0\td1\t1\nq9\td1\t1\n", "line 3", "the query 'q9' is not in queries.jsonl"),
-        ("q9\td1\t1\n", "line 2", "the query 'q9' is not in queries.jsonl"),
+        ("q0\td1\t1\nq9\td1\t1\n", "line 3", "the query 'q9' is not among the queries"),
+        ("q9\td1\t1\n", "line 2", "the query 'q9' is not among the queries"),
         ("q0\td1\t1\nq0\td1\t2\n", "line 3", "a second time, with another grade"),
         ("q0\td1\n", "line 2", "is not a judgement"),
         ("q0\td1\t0\n", "", "no query has a relevant item"),

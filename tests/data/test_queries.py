@@ -51,7 +51,11 @@ def test_trec_judgements_and_runs(tmp_path):
 @pytest.mark.parametrize(
     ("reader", "content", "sentence"),
     [
-        (read_queries, "7\tone\textra\n", "line 1 has 3 fields, not 2"),
+        (
+            read_queries,
+            "7\tone\textra\n",
+            "line 1 has 3 fields and names none of id, .*; a table .* has the fields id, text",
+        ),
         (read_queries, "7\t \n", "line 1 has an empty query"),
         (read_queries, "7\tone\n7\ttwo\n", "line 2 repeats the id '7' of line 1"),
         (read_queries, "", "holds no queries"),
@@ -73,5 +77,5 @@ def test_bad_files_are_named(tmp_path, reader, content, sentence):
 def test_missing_splits_are_named(beir):
     with pytest.raises(InputError, match=r"no judgements qrels/tset\.tsv .did you mean test"):
         read_qrels(beir, split="tset")
-    with pytest.raises(InputError, match="needs a BEIR folder"):
+    with pytest.raises(InputError, match="needs a data folder such as a BEIR folder"):
         read_queries(["one"], split="test")

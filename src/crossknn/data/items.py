@@ -17,15 +17,15 @@ import numpy as np
 
 from crossknn.data.records import (
     Ids,
+    Located,
     Numbered,
     Record,
     as_text,
-    existing,
     given_records,
     id_text,
     missing_field,
     pick_field,
-    read_records,
+    records_of,
 )
 from crossknn.errors import InputError, nearest
 from crossknn.types import IntArray
@@ -36,6 +36,9 @@ DEFAULT_TEMPLATE = "{title}\n{text}"
 ID_FIELDS = ("id", "_id", "docno", "doc_id", "document_id")
 TITLE_FIELDS = ("title",)
 TEXT_FIELDS = ("text",)
+
+BARE_FIELDS = (("id", "text"), ("id", "url", "title", "text"))
+"""The fields of a TSV without a header, by their number: passages and documents of MS MARCO."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,10 +109,11 @@ def read_items(
     template: str = DEFAULT_TEMPLATE,
     limit: int | None = None,
 ) -> Items:
-    """Items from a file, a BEIR folder, or Python strings and mappings.
+    """Items from a file, a data folder (docs/data.md), an `irds:` name, or Python sequences.
 
-    Files are JSON lines (`.jsonl`, `.ndjson`, `.json`), `.csv` and `.tsv` with a header (TSV knows
-    no quotes), or `.txt` with an item per line; each may end in `.gz`. Blank lines are skipped.
+    Files are JSON lines (`.jsonl`, `.ndjson`, `.json`), `.csv` and `.tsv` (which knows no quotes)
+    with a header, or `.txt` with an item per line; each may end in `.gz`. Without a header, a TSV
+    has the columns of MS MARCO: id and text, or id, url, title and text. Blank lines are skipped.
 
     Fields that are not named are found under their usual names: `id`, `_id`, `docno`, `doc_id` or
     `document_id`; `title`, which may be absent; `text`. If the first record has no id, no record
@@ -120,21 +124,55 @@ def read_items(
     Raises `InputError`, one sentence with file and line, for an empty corpus, an id that comes
     twice, an empty text, a missing field, and a line that cannot be read.
     """
-    names = _template_fields(template)
-    where, unit = "entry", "entry"
-    if isinstance(source, (str, Path)):
-        path = existing(Path(source))
-        if path.is_dir():
-            path = _corpus_of(path)
-        records = read_records(path, text_field=text_field or "text")
-        where, unit = f"{path}, line", "line"
-    else:
+    if not isinstance(source, (str, Path)):
         records = given_records(source, text_field=text_field or "text")
+    else:
+        # The formats read their files with this module.
+        from crossknn.data.formats import folder_at
 
-    ids, collected = Ids(unit), _Columns([], [], [])
+        folder = folder_at(source)
+        if folder is None:
+            given = [field for field in (id_field, title_field, text_field) if field]
+            records = item_records(Path(source), text_field=text_field or "text", known=given)
+        else:
+            id_field = id_field or folder.id_field
+            title_field = title_field or folder.title_field
+            records = folder.item_records()
+    return items_from(
+        records,
+        id_field=id_field,
+        title_field=title_field,
+        text_field=text_field,
+        template=template,
+        limit=limit,
+    )
+
+
+def item_records(path: Path, *, text_field: str = "text", known: Iterable[str] = ()) -> Located:
+    """The records of a file of items; `known` are fields beside the usual ones."""
+    names = (*ID_FIELDS, *TITLE_FIELDS, *TEXT_FIELDS, *known)
+    return records_of(path, text_field=text_field, known=names, bare=BARE_FIELDS)
+
+
+def items_from(
+    records: Located,
+    *,
+    id_field: str | None = None,
+    title_field: str | None = None,
+    text_field: str | None = None,
+    template: str = DEFAULT_TEMPLATE,
+    limit: int | None = None,
+    allow_empty: bool = False,
+) -> Items:
+    """Items from records; the arguments are those of `read_items`.
+
+    Raises `InputError` as `read_items` does, for an empty text only without `allow_empty`.
+    """
+    names = _template_fields(template)
+    ids, collected = Ids(records.unit), _Columns([], [], [])
     id_name: str | None = None
     for number, record in _first(records, limit):
-        place = f"{where} {number}"
+        place = records.place(number)
         if not len(ids):
             id_name = pick_field(record, id_field, ID_FIELDS)
             if id_field and id_name is None:
@@ -143,14 +181,14 @@ def read_items(
         ids.add(item_id, number, place)
         values = _named_values(record, place, names, title_field, text_field)
         text = template.format_map(values).strip()
-        if not text:
+        if not (allow_empty or text):
             raise InputError(f"{place} has an empty text")
         collected.texts.append(text)
         collected.titles.append(values.get("title", ""))
         used = {id_name, title_field or "title", text_field or "text"}
         collected.extra.append({str(k): v for k, v in record.items() if k not in used})
     if not len(ids):
-        raise InputError(f"{source if unit == 'line' else 'the sequence'} holds no items")
+        raise InputError(f"{records.file or 'the sequence'} holds no items")
     return Items(
         ids=list(ids),
         texts=collected.texts,
@@ -167,14 +205,7 @@ class _Columns:
     extra: list[Mapping[str, object]]
 
 
-def _corpus_of(folder: Path) -> Path:
-    for name in ("corpus.jsonl", "corpus.jsonl.gz"):
-        if (folder / name).is_file():
-            return folder / name
-    raise InputError(f"{folder} is a folder without corpus.jsonl, so it is not a BEIR folder")
-
-
-def _first(records: Iterator[Numbered], limit: int | None) -> Iterator[Numbered]:
+def _first(records: Iterable[Numbered], limit: int | None) -> Iterator[Numbered]:
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}; it must be at least 1")
     for count, entry in enumerate(records):

@@ -12,6 +12,9 @@ from crossknn.errors import InputError
 MENTION_START, MENTION_END, ENTITY = "[Ms]", "[Me]", "[ENT]"
 MARKS = (MENTION_START, MENTION_END, ENTITY)
 
+ITEM_TEMPLATE = f"{{title}} {ENTITY} {{text}}"
+"""How an item's record becomes what `marked_item` makes of its title and text."""
+
 
 def marked_query(left: str, mention: str, right: str) -> str:
     """`left [Ms] mention [Me] right`, without the empty parts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -11,20 +11,19 @@ from typing import TypeAlias
 from crossknn.data.marks import marked_query
 from crossknn.data.records import (
     Ids,
-    Numbered,
+    Located,
     Record,
     as_text,
     existing,
-    file_type,
     given_records,
     id_text,
     missing_field,
     pick_field,
     read_lines,
-    read_records,
-    read_rows,
+    records_of,
 )
-from crossknn.errors import InputError, nearest
+from crossknn.data.topics import are_topics, read_topics
+from crossknn.errors import InputError
 from crossknn.types import Queries
 
 ID_FIELDS = ("id", "_id", "qid", "query_id", "query-id", "mention_id")
@@ -51,6 +50,10 @@ class QuerySet:
         """The queries as a search takes them."""
         return Queries(self.texts)
 
+    def first(self, count: int | None) -> QuerySet:
+        """The first `count` queries; all if None."""
+        return QuerySet(self.ids[:count], self.texts[:count])
+
     def select(self, ids: Iterable[str]) -> QuerySet:
         """The queries with these ids, in this set's order; unknown ids are left out."""
         wanted = set(ids)
@@ -64,33 +67,44 @@ def read_queries(
     split: str | None = None,
     limit: int | None = None,
 ) -> QuerySet:
-    """Queries from a file, a BEIR folder, or Python strings and mappings.
+    """Queries from a file, a data folder (docs/data.md), an `irds:` name, or Python sequences.
 
     JSON lines and CSV have the fields `id` (`_id`, `qid`, `query_id`) and `text` (`query`); a TSV
-    has such a header or two columns, id and text, without one; a `.txt` has a query per line.
-    Mentions in context (ZESHEL: `context_left`, `mention`, `context_right`, `mention_id`) become
-    marked queries. Ids that are absent are line numbers from 1 (positions from 0 for Python
-    sequences). `split` keeps the queries that `qrels/<split>.tsv` of the BEIR folder judges;
-    `limit` the first ones.
+    has such a header or two columns, id and text, without one; a `.txt` has a query per line. A
+    file that begins with a tag holds TREC topics (`crossknn.data.topics`). Mentions in context
+    (ZESHEL: `context_left`, `mention`, `context_right`, `mention_id`) become marked queries. Ids
+    that are absent are line numbers from 1 (positions from 0 for Python sequences). `split` names
+    the part of a folder, without it all queries of a BEIR folder are read; `limit` keeps the first.
 
     Raises `InputError`, one sentence with file and line.
     """
-    folder: Path | None = None
-    where, unit = "entry", "entry"
     if isinstance(source, (str, Path)):
-        path = existing(Path(source))
-        if path.is_dir():
-            folder, path = path, path / "queries.jsonl"
-            if not path.is_file():
-                raise InputError(f"{folder} is a folder without queries.jsonl")
-        records = _query_records(path)
-        where, unit = f"{path}, line", "line"
+        # The formats read their files with this module.
+        from crossknn.data.formats import folder_at
+
+        folder = folder_at(source)
+        if folder is not None:
+            return folder.queries(split).first(limit)
+        records = query_records(Path(source))
     else:
         records = given_records(source, text_field="text")
+    if split is not None:
+        raise InputError(f"split {split!r} needs a data folder such as a BEIR folder, not {source}")
+    return queries_from(records).first(limit)
 
-    ids, texts = Ids(unit), []
+
+def query_records(path: Path) -> Located:
+    """The records of a file of queries."""
+    if are_topics(existing(path)):
+        return read_topics(path)
+    return records_of(path, known=(*ID_FIELDS, *TEXT_FIELDS), bare=(("id", "text"),))
+
+
+def queries_from(records: Located) -> QuerySet:
+    """Queries from records; InputError for an empty one, an id that comes twice, and if none."""
+    ids, texts = Ids(records.unit), []
     for number, record in records:
-        place = f"{where} {number}"
+        place = records.place(number)
         id_name = pick_field(record, None, ID_FIELDS)
         query_id = id_text(record[id_name], place) if id_name else str(number)
         ids.add(query_id, number, place)
@@ -98,20 +112,17 @@ def read_queries(
         if not text:
             raise InputError(f"{place} has an empty query")
         texts.append(text)
-    queries = QuerySet(tuple(ids), tuple(texts))
-    if split is not None:
-        if folder is None:
-            raise InputError(f"split {split!r} needs a BEIR folder, not {source}")
-        queries = queries.select(read_qrels(folder, split=split))
-    if limit is not None:
-        queries = QuerySet(queries.ids[:limit], queries.texts[:limit])
-    if not len(queries):
-        raise InputError(f"{source if unit == 'line' else 'the sequence'} holds no queries")
-    return queries
+    if not len(ids):
+        raise InputError(f"{records.file or 'the sequence'} holds no queries")
+    return QuerySet(tuple(ids), tuple(texts))
 
 
 def _text(record: Record, place: str) -> str:
     """The query's text; a mention in its context is marked (`crossknn.data.marks`)."""
+    if "context_document_id" in record:
+        raise InputError(
+            f"{place} is a mention without its context: read the folder that has documents/ too"
+        )
     name = pick_field(record, None, TEXT_FIELDS)
     if name is not None:
         return as_text(record[name], place, name).strip()
@@ -124,41 +135,24 @@ def _text(record: Record, place: str) -> str:
     return marked_query(left, mention, right)
 
 
-def _query_records(path: Path) -> Iterator[Numbered]:
-    if file_type(path) != ".tsv":
-        yield from read_records(path, text_field="text")
-        return
-    header: list[str] | None = None
-    for number, row in read_rows(path, tabs=True):
-        if header is None:
-            named = any(name in ID_FIELDS + TEXT_FIELDS for name in row)
-            header = row if named else ["id", "text"]
-            if named:
-                continue
-        if len(row) != len(header):
-            raise InputError(f"{path}, line {number} has {len(row)} fields, not {len(header)}")
-        yield number, dict(zip(header, row, strict=True))
-
-
 def read_qrels(path: str | Path, *, split: str | None = None) -> Qrels:
     """Judgements from a BEIR file (query, item, grade; with a header or not) or a TREC file.
 
-    TREC lines have four columns, the second of which is ignored. Of a BEIR folder
-    `qrels/<split>.tsv` is read, `test` by default.
+    TREC lines have four columns, the second of which is ignored. Of a data folder (docs/data.md) or
+    an `irds:` name the judgements of `split` are read, `test` by default.
 
     Raises `InputError`, one sentence with file and line.
     """
+    # The formats read their files with this module.
+    from crossknn.data.formats import folder_at
+
+    folder = folder_at(path)
+    if folder is not None:
+        return folder.qrels(folder.split(split))
     path = existing(Path(path))
-    if path.is_dir():
-        splits = {file.stem: file for file in (path / "qrels").glob("*.tsv")}
-        name = split or "test"
-        if name not in splits:
-            hint = nearest(name, splits) if splits else "there are none"
-            raise InputError(f"{path} has no judgements qrels/{name}.tsv ({hint})")
-        path = splits[name]
     qrels: Qrels = {}
     for number, line in read_lines(path):
-        row = _columns(line)
+        row = columns(line)
         if not row or (number == 1 and not _is_grade(row[-1])):
             continue
         if len(row) not in (3, 4) or not _is_grade(row[-1]):
@@ -166,47 +160,70 @@ def read_qrels(path: str | Path, *, split: str | None = None) -> Qrels:
                 f"{path}, line {number} is not a judgement: expected query, item and a whole "
                 "number (BEIR), or query, 0, item and a whole number (TREC)"
             )
-        query, item, grade = row[0], row[-2], int(row[-1])
-        if qrels.setdefault(query, {}).setdefault(item, grade) != grade:
-            raise InputError(
-                f"{path}, line {number} judges query {query!r} and item {item!r} a second time, "
-                "with another grade"
-            )
+        judge(qrels, row[0], row[-2], int(row[-1]), f"{path}, line {number}")
     if not qrels:
         raise InputError(f"{path} holds no judgements")
     return qrels
 
 
+def judge(qrels: Qrels, query: str, item: str, grade: int, place: str) -> None:
+    """Note a judgement, or raise that the pair was judged before with another grade."""
+    if qrels.setdefault(query, {}).setdefault(item, grade) != grade:
+        raise InputError(
+            f"{place} judges query {query!r} and item {item!r} a second time, with another grade"
+        )
+
+
 def read_run(path: str | Path) -> Run:
-    """Ranked lists from a TREC run: query, Q0, item, rank, score, tag.
+    """Ranked lists from a TREC run (query, Q0, item, rank, score, tag) or those of MS MARCO.
+
+    MS MARCO has tab-separated lines query, item, rank, or (`top1000`) query id, item id, query,
+    text, in no order: the score is -rank, and without a rank the place in the list counts as one.
 
     Lists are sorted by score, ties by rank. Raises `InputError` with file and line.
     """
     path = existing(Path(path))
     found: dict[str, dict[str, tuple[float, int]]] = {}
     for number, line in read_lines(path):
-        row = line.split()
-        if not row:
+        if not line.strip():
             continue
         try:
-            query, _, item, rank, score, _ = row
-            entry = (-float(score), int(rank))
+            query, item, rank, score = _listed(line)
         except ValueError:
             raise InputError(
                 f"{path}, line {number} is not a line of a TREC run: expected query, Q0, item, "
-                "rank, score, tag"
+                "rank, score, tag (MS MARCO: query, item, rank, or query id, item id, query, text)"
             ) from None
-        if found.setdefault(query, {}).setdefault(item, entry) is not entry:
+        ranked = found.setdefault(query, {})
+        rank = len(ranked) + 1 if rank is None else rank
+        entry = (rank if score is None else -score, rank)
+        if ranked.setdefault(item, entry) is not entry:
             raise InputError(f"{path}, line {number} lists item {item!r} twice for {query!r}")
     if not found:
         raise InputError(f"{path} holds no ranked lists")
     return {
-        query: [(item, -cost) for item, (cost, _) in sorted(items.items(), key=lambda kv: kv[1])]
+        query: [(item, -float(cost)) for item, (cost, _) in sorted(items.items(), key=_cost)]
         for query, items in found.items()
     }
 
 
-def _columns(line: str) -> list[str]:
+def _listed(line: str) -> tuple[str, str, int | None, float | None]:
+    """(query, item, rank, score) of a line; ValueError if it is none."""
+    row = line.rstrip("\r\n").split("\t")
+    if len(row) == 4:
+        return row[0], row[1], None, None
+    if len(row) == 3:
+        return row[0], row[1], int(row[2]), None
+    query, _, item, rank, score, _ = line.split()
+    return query, item, int(rank), float(score)
+
+
+def _cost(entry: tuple[str, tuple[float, int]]) -> tuple[float, int]:
+    return entry[1]
+
+
+def columns(line: str) -> list[str]:
+    """The columns of a line: between tabs if it has some, else between blanks."""
     line = line.strip()
     return line.split("\t") if "\t" in line else line.split()
 

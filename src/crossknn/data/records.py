@@ -9,7 +9,9 @@ import csv
 import gzip
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, TypeAlias, cast
 
@@ -20,6 +22,23 @@ logger = logging.getLogger(__name__)
 Record: TypeAlias = Mapping[str, object]
 Numbered: TypeAlias = tuple[int, Record]
 """A record and its line number (from 1), or its position (from 0) in a Python sequence."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """Records, and how to say where one stands: `FILE, line 3`, or `entry 3` of a sequence."""
+
+    numbered: Iterable[Numbered]
+    unit: str
+    file: str = ""
+
+    def __iter__(self) -> Iterator[Numbered]:
+        return iter(self.numbered)
+
+    def place(self, number: int) -> str:
+        """Where the record with this number stands."""
+        return f"{self.file}, {self.unit} {number}" if self.file else f"{self.unit} {number}"
+
 
 FILE_TYPES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt")
 _LONGEST_FIELD = 2**31 - 1
@@ -68,14 +87,38 @@ def _open(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb"))
 
 
-def read_records(path: Path, *, text_field: str) -> Iterator[Numbered]:
-    """Records of a file, by its type; a line of a `.txt` file becomes `{text_field: line}`."""
+def read_records(
+    path: Path,
+    *,
+    text_field: str,
+    known: Collection[str] = (),
+    bare: Collection[tuple[str, ...]] = (),
+) -> Iterator[Numbered]:
+    """Records of a file, by its type; a line of a `.txt` file becomes `{text_field: line}`.
+
+    A `.tsv` whose first row names none of the `known` fields has no header: its fields are those of
+    `bare` that are as many.
+    """
     kind = file_type(path)
     if kind == ".txt":
         return _text_records(path, text_field)
-    if kind in (".csv", ".tsv"):
-        return _table_records(path, kind)
+    if kind == ".tsv":
+        return _table_records(path, read_rows(path, tabs=True), known, bare)
+    if kind == ".csv":
+        return _table_records(path, read_rows(path, tabs=False), (), ())
     return _json_records(path)
+
+
+def records_of(
+    path: Path,
+    *,
+    text_field: str = "text",
+    known: Collection[str] = (),
+    bare: Collection[tuple[str, ...]] = (),
+) -> Located:
+    """The records of a file (`read_records`) with their places."""
+    found = read_records(path, text_field=text_field, known=known, bare=bare)
+    return Located(found, "line", str(path))
 
 
 def _text_records(path: Path, text_field: str) -> Iterator[Numbered]:
@@ -128,22 +171,48 @@ def read_rows(path: Path, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(before)
 
 
-def _table_records(path: Path, kind: str) -> Iterator[Numbered]:
-    rows = read_rows(path, tabs=kind == ".tsv")
-    _, header = next(rows, (0, []))
-    names = [name.strip() for name in header]
-    if len(set(names)) < len(names):
+def _table_records(
+    path: Path,
+    rows: Iterator[tuple[int, list[str]]],
+    known: Collection[str],
+    bare: Collection[tuple[str, ...]],
+) -> Iterator[Numbered]:
+    first = next(rows, None)
+    if first is None:
+        return
+    names = [name.strip() for name in first[1]]
+    if bare and not set(names) & set(known):
+        names = _names_of_columns(path, len(names), known, bare)
+        rows = chain([first], rows)
+    elif len(set(names)) < len(names):
         raise InputError(f"{path}, line 1 names a column twice: {', '.join(names)}")
     for number, row in rows:
         if len(row) != len(names):
             raise InputError(
-                f"{path}, line {number} has {len(row)} fields, the header has {len(names)}"
+                f"{path}, line {number} has {len(row)} fields, line 1 has {len(names)}"
             )
         yield number, dict(zip(names, row, strict=True))
 
 
-def given_records(source: Iterable[object], *, text_field: str) -> Iterator[Numbered]:
+def _names_of_columns(
+    path: Path, count: int, known: Collection[str], bare: Collection[tuple[str, ...]]
+) -> list[str]:
+    for names in bare:
+        if len(names) == count:
+            return list(names)
+    usual = " or ".join(", ".join(names) for names in bare)
+    raise InputError(
+        f"{path}, line 1 has {count} fields and names none of {', '.join(known)}; a table without "
+        f"a header has the fields {usual}"
+    )
+
+
+def given_records(source: Iterable[object], *, text_field: str) -> Located:
     """Records from Python strings and mappings, numbered by position from 0."""
+    return Located(_given(source, text_field), "entry")
+
+
+def _given(source: Iterable[object], text_field: str) -> Iterator[Numbered]:
     for position, entry in enumerate(source):
         if isinstance(entry, str):
             yield position, {text_field: entry}

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -40,7 +39,7 @@ DOMAINS = {"wordnet": ("noun.act", "noun.artifact"), "medquad": ("medquad",)}
 QUERIES = {"wordnet": 300, "medquad": 100}
 DEPTH, DEPTHS = 512, (64, 128, 256, 512)
 BM25_DEPTH = 64
-CE = (16, 64, 512)
+CE = (16, 64)
 AT = (1, 4, 8, 16, 32, 64)
 SEED = 0
 MODEL = re.compile(r"(?P<name>.+)-(?P<seed>\d+)")
@@ -114,29 +113,32 @@ class Part:
         return VectorFirst(vectors, lambda queries: asked)
 
     def scores(self) -> None:
-        """The cross-encoder's scores of the candidates: (m, c) each."""
+        """The cross-encoder's scores of the candidates: (m, c) each, some columns at a time."""
         lists = np.load(self.path("candidates"))
         model = scorer(self.options)
-        for name in ("first", "bm25"):
-            path = self.path(f"scores-{name}")
-            if path.exists():
-                continue
-            items = lists[name]
-            rows, columns = np.nonzero(items != NO_ITEM)
-            pairs, began = Pairs(rows, items[rows, columns]), time.perf_counter()
-            values, done = np.full(items.shape, np.nan, np.float32), 0
-            for where, scores in model.score(
-                pairs, self.corpus.queries.texts, self.corpus.items.texts
-            ):
-                values[rows[where], columns[where]] = scores
-                done += len(where)
-                if done % 8192 < len(where):
-                    seconds = time.perf_counter() - began
-                    print(f"{path.stem}: {done} of {len(pairs)}, {seconds:.0f} s", file=sys.stderr)
-            np.savez(path, scores=values, seconds=time.perf_counter() - began)
+        for name in ("bm25", "first"):
+            path, items = self.path(f"scores-{name}"), lists[name]
+            done = dict(np.load(path)) if path.exists() else {}
+            values = done.get("scores", np.full(items.shape, np.nan, np.float32))
+            seconds = float(done.get("seconds", 0))
+            for end in (32, 64, *range(128, items.shape[1] + 1, 64)):
+                missing = (items != NO_ITEM) & np.isnan(values)
+                missing[:, end:] = False
+                rows, columns = np.nonzero(missing)
+                if not len(rows):
+                    continue
+                pairs, began = Pairs(rows, items[rows, columns]), time.perf_counter()
+                for where, scores in model.score(
+                    pairs, self.corpus.queries.texts, self.corpus.items.texts
+                ):
+                    values[rows[where], columns[where]] = scores
+                seconds += time.perf_counter() - began
+                np.savez(path, scores=values, seconds=seconds)
+                print(f"{path.stem}: {end} of {items.shape[1]}, {seconds:.0f} s", flush=True)
 
     def ranks(self) -> None:
-        """Scores of every trained model: over the first 64 to 512 candidates, and over BM25's."""
+        """Scores of every trained model: over the first 64 to 512 candidates, and over BM25's; of
+        other starts and changed models over 64 alone."""
         lists = np.load(self.path("candidates"))
         for folder in models(self.options.work, self.options.set):
             path = self.path(f"model-{folder.name}")
@@ -147,8 +149,8 @@ class Part:
             used = np.unique(np.concatenate([lists[n].ravel() for n in ("first", "bm25")]))
             used = used[used != NO_ITEM]
             items = self.item_states(model, [self.corpus.items.texts[i] for i in used])
-            found = {}
-            for name, depths in (("first", DEPTHS), ("bm25", (BM25_DEPTH,))):
+            found, plain = {}, folder.name.partition("-")[0] == folder.name[:-2]
+            for name, depths in (("first", DEPTHS if plain else CE[-1:]), ("bm25", (BM25_DEPTH,))):
                 whole: np.ndarray | None = None
                 for depth in reversed(depths):
                     if model.joint or whole is None:
@@ -221,6 +223,8 @@ def report(work: Path) -> dict[str, Any]:
 def of_domain(folder: Path, domain: str) -> dict[str, Any]:
     lists = np.load(folder / f"candidates-{domain}.npz")
     exact = {n: np.load(folder / f"scores-{n}-{domain}.npz")["scores"] for n in ("first", "bm25")}
+    scored = ~np.isnan(exact["first"]) | (lists["first"] == NO_ITEM)
+    depth = max(depth for depth in DEPTHS if scored[:, :depth].all())
     right = {name: lists[f"right-{name}"] for name in ("first", "bm25", "own")}
     by_rank = {
         name: -np.arange(mask.shape[1]) + np.zeros(mask.shape) for name, mask in right.items()
@@ -232,7 +236,8 @@ def of_domain(folder: Path, domain: str) -> dict[str, Any]:
         "own over 64": recall(ranks(lists["scores-own-first"][:, :64], right["first"][:, :64])),
     }
     plain = {
-        depth: pipeline(exact["first"], right["first"], by_rank["first"], depth) for depth in CE
+        kept: pipeline(exact["first"], right["first"], by_rank["first"], kept)
+        for kept in (*CE, depth)
     }
     bm25 = {
         "first": normalized(by_rank["bm25"], right["bm25"]),
@@ -244,21 +249,25 @@ def of_domain(folder: Path, domain: str) -> dict[str, Any]:
         made = MODEL.fullmatch(path.stem.removeprefix("model-").removesuffix(f"-{domain}"))
         assert made is not None
         scores = np.load(path)
-        most = scores[f"first-{DEPTH}"]
+        most = scores.get(f"first-{depth}")
         rows.setdefault(made["name"], {})[made["seed"]] = {
             "recall": {
                 str(depth): recall(ranks(scores[f"first-{depth}"], right["first"][:, :depth]))
                 for depth in DEPTHS
+                if f"first-{depth}" in scores
             },
             "normalized": normalized(scores["first-64"], right["first"][:, :64]),
             "bm25": normalized(scores[f"bm25-{BM25_DEPTH}"], right["bm25"]),
             "cross-encoder": {
-                str(kept): pipeline(exact["first"], right["first"], most, kept) for kept in CE[:2]
+                str(kept): pipeline(exact["first"], right["first"], most, kept)
+                for kept in CE
+                if most is not None
             },
             "bytes_per_item": float(scores["bytes_per_item"]),
         }
     return {
         "queries": len(right["first"]),
+        "depth": depth,
         "stages": stages,
         "cross-encoder": plain,
         "bm25": bm25,

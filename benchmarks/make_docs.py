@@ -1,4 +1,5 @@
-"""Make docs/results.md, docs/performance.md and the README's picture from benchmarks/results/*.json.
+"""Make docs/results.md, docs/performance.md and the README's picture from benchmarks/results/*.json,
+and docs/papers.md from the registry of exhibits.
 
     python benchmarks/make_docs.py
 
@@ -18,6 +19,7 @@ import wordnet_tables
 
 from crossknn.evaluation.replay import RecallRow
 from crossknn.plots import recall_against_cost
+from crossknn.report.exhibits import checklist
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -271,6 +273,7 @@ def main() -> None:
     ]
     (ROOT / "docs" / "results.md").write_text(page("Results", intro, results))
     (ROOT / "docs" / "performance.md").write_text(page("Performance", intro, speed))
+    (ROOT / "docs" / "papers.md").write_text(checklist())
     if (found := load("replay")) is not None:
         picture(found)
     if (found := load("align")) is not None:

@@ -28,6 +28,18 @@ METHODS = (
     "tour(first=de, loss=mse, rounds=3)",
     "fixeditem(anchors=0.5)",
     "itemcur(anchors=0.5)",
+    "gp(first=de, rounds=3)",
+    "gp(first=hybrid, rounds=4, mean=first, query=true, shortlist=40)",
+    "gp(first=bm25, rounds=3, kernel=matern, mean=average, beta=0.5)",
+    "gp(first=random, rounds=3, kernel=linear, mean=none, beta=0)",
+    "feedback(first=de)",
+    "feedback(first=hybrid, sample=0.3, rounds=2, b=0.5, normalize=first)",
+    "refit(first=hybrid, steps=5)",
+    "gar(first=de, neighbours=4, batch=5)",
+    "gar(first=hybrid, neighbours=6, batch=7, affinity=set)",
+    "ladr(first=bm25, neighbours=4, depth=5, batch=5)",
+    "ladr(first=de, neighbours=4, mode=proactive)",
+    "greedy(first=hybrid, neighbours=4, batch=5)",
 )
 """One spec at least of every method and of every option that changes the flow."""
 

@@ -44,6 +44,7 @@ def setting(request, tmp_path_factory):
     index.save(folder)
     index.add_anchors(scorer, ["copy a file", "merge lists", "find a path", "parse a string"])
     index.add_item_scores(scorer, np.arange(0, N, 6))
+    index.add_graph("de", 8)
     if request.param == "aligned":
         moved = index.vectors("de") + np.float32(0.01) * index.vectors("de")[::-1]
         index.add_aligned(

@@ -1,10 +1,16 @@
-"""Recall and its interval."""
+"""Recall, its interval, and what is chance."""
 
 from __future__ import annotations
 
-import numpy as np
+import itertools
 
-from crossknn.evaluation.measures import bootstrap, exact_top, recall
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossknn.errors import InputError
+from crossknn.evaluation.measures import bootstrap, exact_top, paired, recall, recall_at
 
 
 def test_recall_by_hand():
@@ -15,6 +21,53 @@ def test_recall_by_hand():
 
 def test_exact_top_breaks_ties_by_position():
     assert exact_top(np.array([[1.0, 2, 2, 1]]), 3).tolist() == [[1, 2, 0]]
+
+
+@st.composite
+def scored(draw):
+    """Scores (m, n) with many ties, an order of the items that some method found, and a k."""
+    m, n = draw(st.integers(1, 4)), draw(st.integers(1, 12))
+    scores = draw(
+        st.lists(st.lists(st.integers(-3, 3), min_size=n, max_size=n), min_size=m, max_size=m)
+    )
+    ranked = [draw(st.permutations(range(n))) for _ in range(m)]
+    return np.array(scores, float), np.array(ranked), draw(st.integers(1, n))
+
+
+@settings(deadline=None)
+@given(scored(), st.integers(1, 15))
+def test_recall_is_that_of_brute_force(made, depth):
+    scores, ranked, k = made
+    expected = []
+    for row, order in zip(scores, ranked, strict=True):
+        best = sorted(range(len(row)), key=lambda item, row=row: (-row[item], item))[:k]
+        expected.append(len({*best} & {*order[:depth].tolist()}) / k)
+    truth = exact_top(scores, k)
+    assert recall(ranked[:, :depth], truth).tolist() == expected
+    assert recall_at(ranked, truth, [depth]).tolist() == [expected]
+
+
+@settings(deadline=None)
+@given(scored())
+def test_recall_never_falls_with_depth_and_ends_at_one(made):
+    scores, ranked, k = made
+    depths = list(range(1, ranked.shape[1] + 1))
+    found = recall_at(ranked, exact_top(scores, k), depths)
+    assert (np.diff(found, axis=0) >= 0).all()
+    assert (found[-1] == 1).all()
+
+
+def test_rows_that_end_early_keep_what_they_have():
+    ranked = np.array([[4, -1, -1], [-1, -1, -1]])
+    assert recall_at(ranked, np.array([[4, 5], [0, 1]]), [1, 3]).tolist() == [[0.5, 0], [0.5, 0]]
+    assert recall_at(np.empty((2, 0), int), np.array([[1], [2]]), [3]).tolist() == [[0, 0]]
+
+
+def test_depths_and_rows_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match=r"depths are \[0\]"):
+        recall_at(np.array([[1]]), np.array([[1]]), [0])
+    with pytest.raises(InputError, match="2 rows are ranked, and the truth is of 1 queries"):
+        recall_at(np.array([[1], [2]]), np.array([[1]]), [1])
 
 
 def test_the_interval_covers_the_mean_and_narrows_with_queries():
@@ -30,3 +83,59 @@ def test_the_interval_has_its_coverage():
     draws = [bootstrap(rng.normal(size=40), seed=s, resamples=400) for s in range(200)]
     covered = np.mean([d.low <= 0 <= d.high for d in draws])
     assert 0.88 <= covered <= 0.99
+
+
+def test_no_mean_is_made_of_nothing_or_of_what_is_unknown():
+    with pytest.raises(InputError, match="no values"):
+        bootstrap(np.array([]))
+    with pytest.raises(InputError, match="the value of query 1 is nan"):
+        bootstrap(np.array([1.0, np.nan]))
+
+
+def test_the_p_value_is_that_of_all_sign_flips():
+    a, b = np.array([0.9, 0.7, 0.8, 0.6, 0.9]), np.array([0.5, 0.6, 0.9, 0.2, 0.4])
+    differences = a - b
+    sums = [abs(differences @ signs) for signs in itertools.product((-1, 1), repeat=5)]
+    expected = np.mean([s >= abs(differences.sum()) - 1e-9 for s in sums])
+    found = paired(a, b)
+    assert found.p_value == pytest.approx(expected, abs=0.02)
+    assert found.difference == pytest.approx(differences.mean())
+    assert found.low <= found.difference <= found.high
+
+
+def test_the_p_value_is_uniform_where_nothing_differs():
+    rng = np.random.default_rng(3)
+    values = [
+        paired(rng.normal(size=30), rng.normal(size=30), resamples=50, flips=400, seed=s).p_value
+        for s in range(300)
+    ]
+    assert 0.02 <= np.mean(np.array(values) <= 0.05) <= 0.09
+    assert 0.42 <= np.mean(np.array(values) <= 0.5) <= 0.58
+
+
+def test_a_clear_difference_is_found_and_equals_differ_by_nothing():
+    rng = np.random.default_rng(0)
+    base = rng.random(40)
+    better = base + 0.1 + 0.01 * rng.normal(size=40)
+    found = paired(better, base)
+    assert found.p_value < 0.001
+    assert found.low > 0.05
+    assert paired(base, better).difference == -found.difference
+    same = paired(base, base)
+    assert (same.difference, same.low, same.high, same.p_value) == (0, 0, 0, 1)
+
+
+def test_the_same_seed_gives_the_same_comparison():
+    rng = np.random.default_rng(0)
+    a, b = rng.random(25), rng.random(25)
+    assert paired(a, b, seed=4) == paired(a, b, seed=4) != paired(a, b, seed=5)
+
+
+def test_queries_without_a_value_on_one_side_are_left_out_and_counted():
+    a, b = np.array([1.0, np.nan, 0.5, 1.0]), np.array([0.5, 1.0, np.nan, 0.5])
+    found = paired(a, b)
+    assert (found.n, found.left_out, found.difference) == (2, 2, 0.5)
+    with pytest.raises(InputError, match="no query has a value on both sides"):
+        paired(np.array([np.nan]), np.array([1.0]))
+    with pytest.raises(InputError, match=r"shapes \(2,\) and \(3,\)"):
+        paired(np.zeros(2), np.zeros(3))

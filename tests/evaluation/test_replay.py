@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from synthetic import METHODS, matrix
+from synthetic import METHODS, matrix, run
 
 from crossknn.errors import InputError
-from crossknn.evaluation.replay import replay
+from crossknn.evaluation.measures import exact_top, recall
+from crossknn.evaluation.replay import answer, check, outcome, parts_of, replay, truth_of
+from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.indexes.stored import StoredMatrix
-from crossknn.methods import methods
+from crossknn.methods import method, methods
+from crossknn.types import NO_ITEM
 
 # Recall in percent at k = 1, 10, 100 from the table beside the stored matrices.
 FIGURES = {
@@ -72,6 +78,83 @@ def test_what_makes_no_calls_is_replayed_once():
         ("rnr(first=de)", 10, 10.0),
         ("rnr(first=de)", 20, 20.0),
     ]
+
+
+def test_labels_bring_the_tasks_own_measures():
+    """The same run's accuracy: gold items are the exact best of half of the test queries."""
+    data = matrix()
+    best = exact_top(data.scores, 1)[:, 0]
+    labels = np.where(np.arange(26) % 2 == 0, best, NO_ITEM)
+    data = replace(data, labels=labels)
+    task = TaskMeasures(Judgements.of_matrix(data), ["accuracy", "accuracy_normalised", "RR@10"])
+    exact, reranked, only = replay(
+        data, methods("exact, rnr(first=de), only(first=de)"), [5], [1], task=task
+    )
+    assert exact.measures == {"accuracy": 1.0, "accuracy_normalised": 1.0, "RR@10": 1.0}
+    assert exact.measures_n == {"accuracy": 3, "accuracy_normalised": 3, "RR@10": 3}
+    assert (exact.unjudged, exact.n_queries) == (3, 6)
+    index, queries, scores = data.rows(0, 6)
+    scored = answer(method("rnr(first=de)"), index, queries, scores, budget=5, k=1, seed=0).scored
+    inside = [labels[20 + q] in scored[q] for q in (0, 2, 4)]
+    assert reranked.measures["accuracy"] == round(sum(inside) / 3, 5)  # scored golds are on top
+    assert reranked.measures_n["accuracy_normalised"] == sum(inside) < 3
+    assert only.measures["RR@10"] < 1
+    low, high = reranked.measures_ci["accuracy"]
+    assert low <= reranked.measures["accuracy"] <= high
+    row = json.loads(json.dumps(reranked.as_dict()))
+    assert row["measures"]["accuracy"] == reranked.measures["accuracy"]
+    assert row["unjudged"] == 3
+
+
+def test_a_measure_without_any_value_is_null():
+    data = replace(matrix(), labels=np.full(26, NO_ITEM))
+    task = TaskMeasures(Judgements.of_matrix(data), ["accuracy"])
+    (row,) = replay(data, methods("rnr(first=de)"), [5], [1], task=task)
+    assert row.measures == {"accuracy": None}
+    assert '"measures_ci": {"accuracy": null}' in json.dumps(row.as_dict())
+
+
+def test_rows_without_judgements_are_as_they_were():
+    (row,) = replay(matrix(), methods("rnr(first=de)"), [5], [1])
+    assert list(row.as_dict()) == [
+        *("method", "k", "budget", "recall", "ci", "n_queries", "calls", "seconds", "seed"),
+        "index_calls",
+    ]
+
+
+def test_rows_say_what_the_scores_that_were_read_had_cost():
+    rows = list(replay(matrix(), methods("rnr(first=de), adacur(first=de), itemcur"), [20], [5]))
+    assert [row.index_calls for row in rows] == [0, 20 * 80, 15 * 80]
+
+
+def test_outcomes_keep_every_query():
+    data = matrix(tests=70)  # more than one batch
+    data = replace(data, labels=exact_top(data.scores, 2)[:, 1])
+    parts = parts_of(data)
+    assert [len(queries) for _, queries, _ in parts] == [64, 6]
+    task = TaskMeasures(Judgements.of_matrix(data), ["RR@10"])
+    axn = method("axn(first=de, rounds=3)")
+    truth = truth_of(parts, 10)
+    found = outcome("axn", axn, parts, truth, budget=20, ks=[1, 10], task=task)
+    arrays = (*found.recall.values(), *found.task.values(), found.calls, found.seconds)
+    assert [values.shape for values in arrays] == [(70,)] * 5
+    one, ten = found.rows()
+    assert one.recall == round(float(found.recall[1].mean()), 5)
+    assert ten.recall == round(float(found.recall[10].mean()), 5)
+    searched = run(axn, data, 20).best(10).items
+    assert np.array_equal(found.recall[10], recall(searched, exact_top(data.scores[20:], 10)))
+    places = searched == data.labels[20:, None]
+    ranks = np.where(places.any(axis=1), 1 + places.argmax(axis=1), np.inf)
+    assert found.task["RR@10"] == pytest.approx(1 / ranks)
+
+
+def test_what_a_method_lacks_is_said_before_anything_is_searched():
+    parts = parts_of(replace(matrix(), item_scores=None))
+    check(parts, methods("rnr(first=de), adacur(first=oracle_topk)"), 10, 0)
+    with pytest.raises(InputError, match="itemcur needs item x item scores"):
+        check(parts, methods("rnr(first=de), itemcur"), 10, 0)
+    with pytest.raises(InputError, match="queries is 0"):
+        parts_of(matrix(), 0)
 
 
 def test_a_k_above_the_budget_caps_recall():

@@ -27,8 +27,11 @@ from crossknn.cli import (
     export,
     index,
     replay,
+    report,
+    reproduce,
     scores,
     search,
+    sweep,
     train,
 )
 from crossknn.errors import CrossknnError
@@ -50,6 +53,9 @@ for module in (
     search,
     compare,
     replay,
+    sweep,
+    report,
+    reproduce,
     scores,
     analyze,
     export,

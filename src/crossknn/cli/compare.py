@@ -13,6 +13,7 @@ from crossknn.cli.common import (
     AsJson,
     CacheFile,
     Lists,
+    ScorerModel,
     ScorerName,
     Seed,
     add_lists,
@@ -43,7 +44,9 @@ def command(
     budgets: Annotated[str, typer.Option(help="Calls per query.")] = "50,100,200",
     methods: Annotated[str, typer.Option(help="Specs separated by commas.")] = METHODS,
     k: Annotated[str, typer.Option("-k", "--k", help="Neighbours.")] = "1,10,100",
-    measures: Annotated[str, typer.Option(help="Names of ir-measures.")] = "nDCG@10,R@100,RR@10",
+    measures: Annotated[
+        str, typer.Option(help="The task's own: names of ir-measures, 'accuracy'.")
+    ] = "nDCG@10,R@100,RR@10",
     lists: Lists = None,
     limit: Annotated[int | None, typer.Option(help="Use the first so many queries.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Save a PNG of recall against cost.")] = None,
@@ -52,17 +55,23 @@ def command(
         typer.Option(help="Save a PNG of recall against the calls paid for the index."),
     ] = None,
     scorer: ScorerName = "bundled",
+    model: ScorerModel = None,
     cache: CacheFile = None,
+    exact: Annotated[
+        Path | None,
+        typer.Option(help="Keep the exact scores in this folder: other runs share them."),
+    ] = None,
     seed: Seed = 0,
     json: AsJson = False,
 ) -> None:
     """Compare methods against exact search, which scores every item for every query once.
 
-    The exact scores cost (queries x items) calls: see `crossknn estimate`, and use --cache, so
-    that an interrupted run goes on where it stopped.
+    The exact scores cost (queries x items) calls: see `crossknn estimate`, and use --exact, so
+    that an interrupted run goes on where it stopped, and the next one pays nothing.
     """
     from crossknn.data.queries import read_qrels, read_queries
-    from crossknn.evaluation.compare import compare, dense_scores
+    from crossknn.evaluation.compare import compare, dense_scores, task_measures
+    from crossknn.evaluation.task import measure_names
     from crossknn.indexes.item_index import ItemIndex
     from crossknn.methods import methods as parse_methods
 
@@ -73,18 +82,22 @@ def command(
     costs, ks = numbers(budgets, "budgets"), numbers(k, "k")
     index = ItemIndex.load(folder)
     asked = read_queries(queries, limit=limit)
-    judged = read_qrels(qrels) if qrels is not None else None
     add_lists(index, lists, asked)
-    judge = open_scorer(scorer, cache)
+    judged = read_qrels(qrels) if qrels is not None else None
+    wanted = measure_names(measures)
+    if judged is not None:  # what is wrong with them is said before anything is paid
+        for note in task_measures(index, asked, judged, wanted).judgements.notes():
+            err.print(note, soft_wrap=True)
+    judge = open_scorer(scorer, cache, model)
     with progress("exact search", "pairs") as report:
-        scores = dense_scores(judge, asked.texts, index.items.texts, report)
-    rows = []
-    wanted = [m.strip() for m in measures.split(",") if m.strip()]
+        scores = dense_scores(judge, asked.texts, index.items.texts, report, folder=exact)
     with err.status("searching"):
-        for _, found in compare(
-            index, asked, scores, chosen, costs, ks, qrels=judged, measures=wanted, seed=seed
-        ):
-            rows.append(found)
+        rows = [
+            found
+            for _, found in compare(
+                index, asked, scores, chosen, costs, ks, qrels=judged, measures=wanted, seed=seed
+            )
+        ]
     if json:
         for found in rows:
             for row in found.as_dicts():
@@ -139,7 +152,8 @@ def show(rows: Sequence[MethodRows], ks: Sequence[int]) -> None:
         cells += [
             f"{100 * r.recall:.1f} [{100 * r.ci[0]:.0f}-{100 * r.ci[1]:.0f}]" for r in found.recall
         ]
-        _line([*cells, *(f"{found.task[m]:.3f}" for m in measures)], widths)
+        values = (found.task[measure] for measure in measures)
+        _line([*cells, *("-" if v is None else f"{v:.3f}" for v in values)], widths)
     note = "k=...: recall of the true neighbours under the cross-encoder, % [95%]"
     if paid:
         note += "; offline: calls paid once, for the index"

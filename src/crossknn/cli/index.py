@@ -43,6 +43,14 @@ def command(
         int | None, typer.Option(help="Dimensions of latent semantic analysis; 0 for none.")
     ] = None,
     tfidf: Annotated[bool, typer.Option("--tfidf", help="Also fit TF-IDF.")] = False,
+    graph: Annotated[
+        int | None,
+        typer.Option(help="Keep so many nearest items of every item (for gar, ladr and greedy)."),
+    ] = None,
+    graph_from: Annotated[
+        str | None,
+        typer.Option(help="What they are nearest by: de, lsa, bm25, ...; the vectors by default."),
+    ] = None,
     template: Annotated[str, typer.Option(help="How an item's text is made.")] = "{title}\\n{text}",
     id_field: Annotated[str | None, typer.Option(help="Name of the id field.")] = None,
     title_field: Annotated[str | None, typer.Option(help="Name of the title field.")] = None,
@@ -80,9 +88,17 @@ def command(
     from crossknn.data.queries import read_queries
     from crossknn.indexes.item_index import ItemIndex
 
-    for name, value in (("limit", limit), ("max-calls", max_calls), ("item-scores", item_scores)):
+    counts = {
+        "limit": limit,
+        "max-calls": max_calls,
+        "item-scores": item_scores,
+        "graph": graph,
+    }
+    for name, value in counts.items():
         if value is not None and value < 1:
             raise InputError(f"{name} is {value}; it must be 1 or more")
+    if graph_from is not None and graph is None:
+        raise InputError("--graph-from says what --graph N is made of: give that, too")
     began = time.perf_counter()
     items = read_items(
         source,
@@ -105,6 +121,9 @@ def command(
             progress=report,
         )
     _take_paid(index, folder, replace)
+    if graph is not None:
+        with progress("finding neighbours", "items") as report:
+            index.add_graph(graph_from, graph, progress=report)
     index.save(folder)
     calls = 0
     if judge is not None and queries is not None:
@@ -123,11 +142,13 @@ def command(
             done = index.add_item_scores(judge, positions, max_calls=left, progress=report)
         calls += done.calls
     stages = sorted({*index.first_names, *index.vector_names})
+    graphs = {name: kept.neighbours.shape[1] for name, kept in index.graphs.items()}
     summary = {
         "index": str(folder),
         "items": index.n,
         "vectors": sorted(index.vector_names),
         "first_stages": stages,
+        "graphs": graphs,
         "anchor_queries": 0 if index.anchors is None else len(index.anchors.scores),
         "calls": calls,
         "seconds": round(time.perf_counter() - began, 2),
@@ -135,8 +156,9 @@ def command(
     if json:
         print_json(summary)
         return
+    neighbours = [f"{k} neighbours by {name}; " for name, k in graphs.items()]
     out.print(
-        f"{index.n} items in {folder}: first stages {', '.join(stages)}; "
+        f"{index.n} items in {folder}: first stages {', '.join(stages)}; {''.join(neighbours)}"
         f"{summary['anchor_queries']} anchor queries, {calls} cross-encoder calls, "
         f"{summary['seconds']} s",
         soft_wrap=True,

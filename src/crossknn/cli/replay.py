@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from crossknn.cli.common import Seed, numbers, print_json
+from crossknn.cli.common import Seed, err, numbers, print_json
 from crossknn.errors import InputError
 
 NAME = "replay"
@@ -20,23 +20,37 @@ def command(
     ],
     budgets: Annotated[str, typer.Option(help="Calls per query, e.g. '50,100'.")] = "50,100",
     k: Annotated[str, typer.Option("-k", "--k", help="Neighbours, e.g. '1,10,100'.")] = "1,10,100",
+    qrels: Annotated[
+        Path | None,
+        typer.Option(help="Judgements by id, in place of the labels that the file may have."),
+    ] = None,
+    measures: Annotated[
+        str | None,
+        typer.Option(help="The task's own, of judged queries; 'accuracy,nDCG@10' and others."),
+    ] = None,
     seed: Seed = 0,
     queries: Annotated[
         int | None, typer.Option(help="Use the first so many test queries only.")
     ] = None,
 ) -> None:
     """Replay methods on stored scores: one JSON object per line for each method, budget and k."""
-    from crossknn.evaluation.replay import replay
+    from crossknn.data.queries import read_qrels
+    from crossknn.evaluation.replay import check, parts_of, replay
+    from crossknn.evaluation.task import LABELLED, Judgements, TaskMeasures, measure_names
     from crossknn.indexes.stored import StoredMatrix
     from crossknn.methods import methods as parse_methods
 
-    if queries is not None and queries < 1:
-        raise InputError(f"queries is {queries}; it must be 1 or more")
     chosen = parse_methods(methods)
     costs, ks = numbers(budgets, "budgets"), numbers(k, "k")
     matrix = StoredMatrix.load(file)
-    index, _, _ = matrix.rows(0, 1)
-    for method in chosen.values():  # what a method lacks is said before any row is printed
-        method.plan(index, costs[0], seed)
-    for row in replay(matrix, chosen, costs, ks, seed=seed, queries=queries):
+    check(parts_of(matrix, queries), chosen, costs[0], seed)
+    judged = Judgements.of_matrix(matrix, read_qrels(qrels) if qrels is not None else None)
+    if judged is None and measures is not None:
+        raise InputError(f"--measures needs judgements: give --qrels, or 'labels' in {file}")
+    task = None
+    if judged is not None:
+        task = TaskMeasures(judged, LABELLED if measures is None else measure_names(measures))
+        for note in judged.take(0, queries or len(judged)).notes():
+            err.print(note, soft_wrap=True)
+    for row in replay(matrix, chosen, costs, ks, seed=seed, queries=queries, task=task):
         print_json(row.as_dict())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from crossknn.indexes.base import Anchors, ItemScores, Scale
+from crossknn.indexes.base import Anchors, Index, ItemScores, Neighbours, Scale
 from crossknn.indexes.item_index import ItemIndex
 from crossknn.types import FloatArray
 
@@ -14,12 +14,15 @@ ANCHORS, ITEM_SCORES = "anchors", "item_scores"
 class Metered:
     """An index that notes which of its paid parts are read: anchors, item scores, aligned vectors.
 
-    It stands for the index in a search; afterwards `calls` is what these parts had cost.
+    It stands for the index in a search; afterwards `calls` is what these parts had cost. A stored
+    matrix does not say what its aligned vectors had cost: they count as nothing.
     """
 
-    def __init__(self, index: ItemIndex) -> None:
+    def __init__(self, index: Index) -> None:
         self._index = index
         self._read: set[str] = set()
+        aligned = index.aligned if isinstance(index, ItemIndex) else {}
+        self._paid = {name: vectors.cost.calls for name, vectors in aligned.items()}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._index, name)
@@ -29,9 +32,14 @@ class Metered:
         self._read.add(name)
         return self._index.vectors(name)
 
+    def graph(self, name: str, k: int) -> Neighbours:
+        """The nearest other items of every item, by vectors or words: (n, k)."""
+        self._read.add(name)
+        return self._index.graph(name, k)
+
     def scale(self, name: str) -> Scale | None:
         """The scale of vectors: fitted with them, or on the anchors."""
-        self._read.add(name if name in self._index.aligned else ANCHORS)
+        self._read.add(name if name in self._paid else ANCHORS)
         return self._index.scale(name)
 
     @property
@@ -49,8 +57,7 @@ class Metered:
     @property
     def calls(self) -> int:
         """Cross-encoder calls that went into what was read."""
-        aligned = self._index.aligned
-        paid = sum(aligned[name].cost.calls for name in self._read if name in aligned)
+        paid = sum(self._paid[name] for name in self._read if name in self._paid)
         if ANCHORS in self._read and self._index.anchors is not None:
             paid += self._index.anchors.scores.size
         if ITEM_SCORES in self._read and self._index.item_scores is not None:

@@ -1,13 +1,18 @@
-"""Recall against exact search, and intervals over queries."""
+"""Recall against exact search, intervals over queries, and whether a difference is chance."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from crossknn.errors import InputError
 from crossknn.linalg import top_k
 from crossknn.types import FloatArray, IntArray
+
+_AT_ONCE = 500
+"""Resamples that are drawn together: bounds the memory to so many times the queries."""
 
 
 def exact_top(scores: FloatArray, k: int) -> IntArray:
@@ -27,6 +32,28 @@ def recall(found: IntArray, truth: IntArray) -> FloatArray:
     return np.array(hits, dtype=np.float64) / truth.shape[1]
 
 
+def recall_at(ranked: IntArray, truth: IntArray, depths: Sequence[int]) -> FloatArray:
+    """Top-k-Recall@m for every m of `depths`: (q, c), (q, k) -> (len(depths), q) in 0-1.
+
+    `ranked` is what a method retrieves, best first, padded with -1: the first m of a row are
+    reranked by exact score and the top k of them kept, so that a true neighbour is found if it is
+    among the m (ANNCUR 3.2, first setting; AXN 3). A row shorter than m is taken whole.
+
+    >>> recall_at(np.array([[3, 1, 2]]), np.array([[1, 2]]), [1, 2, 9])
+    array([[0. ],
+           [0.5],
+           [1. ]])
+    """
+    if not depths or min(depths) < 1:
+        raise InputError(f"depths are {list(depths)}; give one or more numbers of 1 or more")
+    if len(ranked) != len(truth):
+        raise InputError(f"{len(ranked)} rows are ranked, and the truth is of {len(truth)} queries")
+    hits = np.array([np.isin(row, true) for row, true in zip(ranked, truth, strict=True)], bool)
+    found = np.cumsum(hits.reshape(ranked.shape), axis=1)
+    found = np.concatenate([np.zeros((len(ranked), 1)), found], axis=1)  # where rows are empty
+    return found[:, [min(depth, ranked.shape[1]) for depth in depths]].T / truth.shape[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A mean over queries and its 95% bootstrap interval."""
@@ -37,9 +64,81 @@ class Estimate:
 
 
 def bootstrap(values: FloatArray, *, seed: int = 0, resamples: int = 2000) -> Estimate:
-    """Mean of `values` (m,) with its 95% percentile bootstrap interval over queries."""
-    values = np.asarray(values, np.float64)
+    """Mean of `values` (m,) with its 95% percentile bootstrap interval over queries.
+
+    Raises InputError for no values, or for one that is not finite: leave out what is not known
+    before, and count it.
+    """
+    values = _finite(values)
     rng = np.random.default_rng(seed)
     draws = rng.integers(0, len(values), size=(resamples, len(values)))
     low, high = np.percentile(values[draws].mean(axis=1), [2.5, 97.5])
     return Estimate(float(values.mean()), float(low), float(high))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How much better one method is than another on the same queries.
+
+    `difference` is the mean over the `n` queries of a - b, `low` and `high` its 95% bootstrap
+    interval, `p_value` that of the sign-flip test. `left_out` queries have no value on a side.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    n: int
+    left_out: int = 0
+
+
+def paired(
+    a: FloatArray, b: FloatArray, *, seed: int = 0, resamples: int = 2000, flips: int = 10_000
+) -> Comparison:
+    """Compare values (m,), (m,) of the same queries, NaN where a query has none.
+
+    The interval is a percentile bootstrap over queries. The p-value is two-sided: under the null
+    hypothesis a query's difference is as likely to have either sign, so it is the share of random
+    signs that give a mean as far from zero (Smucker, Allan & Carterette 2007), the observed one
+    counted, so that it is never 0.
+
+    Raises InputError where the arrays differ in length or have no query in common.
+    """
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if a.shape != b.shape or a.ndim != 1:
+        raise InputError(f"values to be paired have the shapes {a.shape} and {b.shape}")
+    known = ~(np.isnan(a) | np.isnan(b))
+    if not known.any():
+        raise InputError("no query has a value on both sides, so there is nothing to compare")
+    differences = a[known] - b[known]
+    found = bootstrap(differences, seed=seed, resamples=resamples)
+    return Comparison(
+        difference=found.mean,
+        low=found.low,
+        high=found.high,
+        p_value=_sign_flip(differences, seed, flips),
+        n=len(differences),
+        left_out=int(np.count_nonzero(~known)),
+    )
+
+
+def _sign_flip(differences: FloatArray, seed: int, flips: int) -> float:
+    rng = np.random.default_rng([seed, 1])
+    # Differences of recall are multiples of 1/k, so that equal sums must not part by rounding.
+    observed = abs(float(differences.sum())) - 1e-9
+    extreme = 0
+    for start in range(0, flips, _AT_ONCE):
+        size = (min(_AT_ONCE, flips - start), len(differences))
+        signs = 2.0 * rng.integers(0, 2, size=size, dtype=np.int8) - 1.0
+        extreme += int(np.count_nonzero(np.abs(signs @ differences) >= observed))
+    return (1 + extreme) / (1 + flips)
+
+
+def _finite(values: FloatArray) -> FloatArray:
+    values = np.asarray(values, np.float64)
+    if not len(values):
+        raise InputError("there are no values to take the mean of")
+    if not np.isfinite(values).all():
+        query = int(np.flatnonzero(~np.isfinite(values))[0])
+        raise InputError(f"the value of query {query} is {values[query]}, so there is no mean")
+    return values

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
+from crossknn.errors import InputError
+from crossknn.evaluation.costs import Metered
 from crossknn.evaluation.measures import bootstrap, exact_top, recall
+from crossknn.evaluation.oracle import OracleIndex
+from crossknn.evaluation.task import TaskMeasures, summary
 from crossknn.indexes.base import Index
 from crossknn.indexes.stored import StoredMatrix
 from crossknn.methods import Method
@@ -18,25 +23,33 @@ from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
 BATCH = 64
 """Queries searched together: bounds the memory to BATCH x n approximate scores."""
 
+Part: TypeAlias = tuple[Index, Queries, FloatArray]
+"""Queries (r) that are searched together: the index as they see it, they, their scores (r, n)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a method found for m queries: `items` (m, k) best first, padded with -1, and its cost.
 
     `scores` (m, k) are exact; `calls` and `seconds` (outside scoring) are sums over the queries.
+    `scored` (m, b) are all items whose exact score was asked, padded with -1; of a method that
+    makes no calls its answers.
     """
 
     items: IntArray
     scores: FloatArray
     calls: int
     seconds: float
+    scored: IntArray
 
 
 @dataclass(frozen=True, slots=True)
 class RecallRow:
     """One line of a replay; `recall` and `ci` in 0-1, `calls` and `seconds` per query.
 
-    `index_calls` were paid once, before all queries, for what the method reads.
+    `index_calls` were paid once, before all queries, for what the method reads. `measures` are the
+    task's own (the same for every k), with their intervals and the number of queries that have a
+    value; `unjudged` queries have none.
     """
 
     method: str
@@ -49,10 +62,63 @@ class RecallRow:
     seconds: float
     seed: int
     index_calls: int = 0
+    measures: Mapping[str, float | None] = field(default_factory=dict)
+    measures_ci: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
+    measures_n: Mapping[str, int] = field(default_factory=dict)
+    unjudged: int = 0
 
     def as_dict(self) -> dict[str, object]:
-        """The row as JSON-ready values."""
-        return asdict(self)
+        """The row as JSON-ready values; without the task's measures if there are none."""
+        found = asdict(self)
+        if not self.measures:
+            for name in ("measures", "measures_ci", "measures_n", "unjudged"):
+                del found[name]
+        return found
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Outcome:
+    """What a method did at a budget, query by query: every array is (m,).
+
+    `recall[k]` is in 0-1, `calls` are distinct pairs whose score was used, `seconds` (outside
+    scoring) those of the query's batch divided by its queries. `task` has the task's measures, NaN
+    where a query has no value.
+    """
+
+    method: str
+    budget: int
+    seed: int
+    recall: Mapping[int, FloatArray]
+    calls: IntArray
+    seconds: FloatArray
+    task: Mapping[str, FloatArray]
+    unjudged: int = 0
+    index_calls: int = 0
+
+    def rows(self) -> Iterator[RecallRow]:
+        """A row for each k: means over the queries, and intervals."""
+        measures = summary(self.task, seed=self.seed)
+        for k, values in self.recall.items():
+            interval = bootstrap(values, seed=self.seed)
+            yield RecallRow(
+                method=self.method,
+                k=k,
+                budget=self.budget,
+                recall=round(interval.mean, 5),
+                ci=(round(interval.low, 5), round(interval.high, 5)),
+                n_queries=len(values),
+                calls=round(float(self.calls.mean()), 2),
+                seconds=round(float(self.seconds.mean()), 6),
+                seed=self.seed,
+                index_calls=self.index_calls,
+                measures={n: round(e.mean, 5) if e.n else None for n, e in measures.items()},
+                measures_ci={
+                    n: (round(e.low, 5), round(e.high, 5)) if e.n else None
+                    for n, e in measures.items()
+                },
+                measures_n={n: e.n for n, e in measures.items()},
+                unjudged=self.unjudged,
+            )
 
 
 def answer(
@@ -65,20 +131,90 @@ def answer(
     k: int,
     seed: int,
 ) -> Answer:
-    """Search with known exact `scores` (m, n)."""
+    """Search with known exact `scores` (m, n). The first stages of `oracle.py` are at hand."""
     began = time.perf_counter()
-    search = Search(method.plan(index, budget, seed), queries, index.n)
+    plan = method.plan(OracleIndex(index, scores), budget, seed)
+    search = Search(plan, queries, index.n)
     while len(pairs := search.ask()):
         search.tell(pairs, scores[pairs.query, pairs.item])
     best = search.best(k)
     seconds = time.perf_counter() - began
     short = ((0, 0), (0, k - best.items.shape[1]))
+    items = np.pad(best.items, short, constant_values=NO_ITEM)
     return Answer(
-        np.pad(best.items, short, constant_values=NO_ITEM),
+        items,
         np.pad(best.scores, short, constant_values=np.nan),
         int(search.revealed.sum()),
         seconds,
+        search.observed().items if method.calls else items,
     )
+
+
+def outcome(
+    name: str,
+    method: Method,
+    parts: Sequence[Part],
+    truth: IntArray,
+    *,
+    budget: int,
+    ks: Sequence[int],
+    seed: int = 0,
+    task: TaskMeasures | None = None,
+) -> Outcome:
+    """Search all queries of `parts` (m in all), whose exact top items are `truth` (m, max(ks)).
+
+    A method that makes no calls is asked with the budget 0.
+    """
+    depth = max(*ks, task.depth if task else 1)
+    hits: dict[int, list[FloatArray]] = {k: [] for k in ks}
+    values: dict[str, list[FloatArray]] = {measure: [] for measure in (task.names if task else ())}
+    calls, seconds, index_calls, start = [], [], 0, 0
+    for index, queries, scores in parts:
+        metered = Metered(index)
+        got = answer(method, metered, queries, scores, budget=budget, k=depth, seed=seed)
+        rows = slice(start, start + len(queries))
+        for k in ks:
+            hits[k].append(recall(got.items[:, :k], truth[rows, :k]))
+        for measure, found in (
+            task.values(got.items, got.scored, start=start).items() if task else ()
+        ):
+            values[measure].append(found)
+        made = np.count_nonzero(got.scored != NO_ITEM, axis=1) if method.calls else 0
+        calls.append(np.full(len(queries), made))
+        seconds.append(np.full(len(queries), got.seconds / len(queries)))
+        index_calls = max(index_calls, metered.calls)
+        start = rows.stop
+    return Outcome(
+        method=name,
+        budget=budget,
+        seed=seed,
+        recall={k: np.concatenate(found) for k, found in hits.items()},
+        calls=np.concatenate(calls),
+        seconds=np.concatenate(seconds),
+        task={measure: np.concatenate(found) for measure, found in values.items()},
+        unjudged=task.judgements.take(0, start).unjudged if task else 0,
+        index_calls=index_calls,
+    )
+
+
+def parts_of(matrix: StoredMatrix, queries: int | None = None) -> list[Part]:
+    """The first `queries` test queries of a matrix, or all of them, in batches."""
+    if queries is not None and queries < 1:
+        raise InputError(f"queries is {queries}; it must be 1 or more")
+    tests = matrix.n_tests if queries is None else min(queries, matrix.n_tests)
+    return [matrix.rows(s, min(s + BATCH, tests)) for s in range(0, tests, BATCH)]
+
+
+def truth_of(parts: Sequence[Part], k: int) -> IntArray:
+    """The exact top k of all queries of `parts`: (m, k)."""
+    return np.concatenate([exact_top(scores, k) for _, _, scores in parts])
+
+
+def check(parts: Sequence[Part], methods: Mapping[str, Method], budget: int, seed: int) -> None:
+    """Plan every method once: what one of them lacks is said before anything is searched."""
+    index, _, scores = parts[0]
+    for method in methods.values():
+        method.plan(OracleIndex(index, scores), budget, seed)
 
 
 def replay(
@@ -89,45 +225,16 @@ def replay(
     *,
     seed: int = 0,
     queries: int | None = None,
+    task: TaskMeasures | None = None,
 ) -> Iterator[RecallRow]:
     """Rows of every method, budget and k, over the test queries of a stored matrix.
 
     A method that makes no calls has one budget, 0. `queries` limits the test queries to the first
-    so many.
+    so many. `task` adds the task's measures; its judgements are of the test queries in order.
     """
-    tests = matrix.n_tests if queries is None else min(queries, matrix.n_tests)
-    parts = [matrix.rows(s, min(s + BATCH, tests)) for s in range(0, tests, BATCH)]
-    truth = exact_top(np.concatenate([scores for _, _, scores in parts]), max(ks))
+    parts = parts_of(matrix, queries)
+    truth = truth_of(parts, max(ks))
     for name, method in methods.items():
         for budget in budgets if method.calls else (0,):
-            answers = [answer(method, *part, budget=budget, k=max(ks), seed=seed) for part in parts]
-            yield from recall_rows(name, answers, truth, budget=budget, ks=ks, seed=seed)
-
-
-def recall_rows(
-    name: str,
-    answers: Sequence[Answer],
-    truth: IntArray,
-    *,
-    budget: int,
-    ks: Sequence[int],
-    seed: int,
-    index_calls: int = 0,
-) -> Iterator[RecallRow]:
-    """A row for each k, from the answers to all queries and the exact top (m, max(ks)) items."""
-    found = np.concatenate([a.items for a in answers])
-    m = len(found)
-    for k in ks:
-        interval = bootstrap(recall(found[:, :k], truth[:, :k]), seed=seed)
-        yield RecallRow(
-            method=name,
-            k=k,
-            budget=budget,
-            recall=round(interval.mean, 5),
-            ci=(round(interval.low, 5), round(interval.high, 5)),
-            n_queries=m,
-            calls=round(sum(a.calls for a in answers) / m, 2),
-            seconds=round(sum(a.seconds for a in answers) / m, 6),
-            seed=seed,
-            index_calls=index_calls,
-        )
+            found = outcome(name, method, parts, truth, budget=budget, ks=ks, seed=seed, task=task)
+            yield from found.rows()

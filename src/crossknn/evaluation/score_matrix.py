@@ -12,15 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossknn.errors import InputError
+from crossknn.evaluation.approximation import cur_error, error_by_rank
 from crossknn.evaluation.measures import exact_top, recall
 from crossknn.linalg import least_squares, top_k
 from crossknn.types import FloatArray, IntArray
 
 NO_CUT = 1e-15
 """The relative cut of the paper's pseudo-inverses: nothing is dropped, so k_q = k_i collapses."""
-
-BANDS = (10, 100, 1000)
-"""Where the bands of `error_by_rank` end."""
 
 
 def singular_values(scores: FloatArray, *, center: bool = False) -> FloatArray:
@@ -156,30 +154,6 @@ def oracle_cur(
     matrix = np.asarray(scores, np.float64)
     left, right = _basis(matrix[:, columns], rcond), _basis(matrix[rows].T, rcond)
     return left @ ((left.T @ matrix) @ right) @ right.T
-
-
-def cur_error(scores: FloatArray, approx: FloatArray) -> float:
-    """Relative error in the Frobenius norm: |M - M~| / |M| (B.1, figure 8)."""
-    exact = np.asarray(scores, np.float64)
-    norm = float(np.linalg.norm(exact))
-    return float(np.linalg.norm(exact - approx)) / norm if norm else 0.0
-
-
-def error_by_rank(
-    scores: FloatArray, approx: FloatArray, bands: Sequence[int] = BANDS
-) -> dict[str, float]:
-    """Root mean squared error by exact rank: `{"1-10": ..., "11-100": ..., ...}`.
-
-    The best items are few and far from the rest, so the error over all items hides theirs.
-    """
-    exact = np.asarray(scores, np.float64)
-    order = np.argsort(-exact, axis=1, kind="stable")
-    squares = np.take_along_axis((exact - approx) ** 2, order, axis=1)
-    ends = [end for end in bands if end < exact.shape[1]] + [exact.shape[1]]
-    return {
-        f"{start + 1}-{end}": float(np.sqrt(squares[:, start:end].mean()))
-        for start, end in zip([0, *ends], ends, strict=False)
-    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crossknn.first.base import FirstStage
 from crossknn.first.late import LateInteraction
 from crossknn.types import FloatArray, IntArray, Queries, States
+
+Neighbours: TypeAlias = NDArray[np.int32]
+"""The nearest other items of items, nearest first, as positions (n, k); `NO_ITEM` ends a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,18 @@ class Index(Protocol):
 
     def late(self, name: str) -> Late:
         """The late-interaction model of that name (one of `late_names`), and the items' states."""
+        ...
+
+    @property
+    def graph_names(self) -> Collection[str]:
+        """Names of the item graphs: of the vectors, or the first stage, that they are made of."""
+        ...
+
+    def graph(self, name: str, k: int) -> Neighbours:
+        """The k nearest other items of every item (n, k), possibly mapped.
+
+        Raises `InputError` if there is no such graph, or a less deep one.
+        """
         ...
 
     def scale(self, name: str) -> Scale | None:

@@ -34,6 +34,11 @@ def vectors(index: ItemIndex, queries: QuerySet) -> dict[str, Any]:
     return {key: narrowed(values) for key, values in found.items()}
 
 
+def graphs(index: ItemIndex) -> dict[str, Any]:
+    """`graph_<name>` (n, k): the item graphs of the index."""
+    return {f"graph_{name}": graph.neighbours for name, graph in index.graphs.items()}
+
+
 def first_stages(index: ItemIndex, queries: QuerySet) -> dict[str, Any]:
     """`first_<name>` (q, n): scores of the first stages whose vectors are not in the file."""
     found = {}

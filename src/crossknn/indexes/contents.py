@@ -11,8 +11,10 @@ from typing import Any, cast
 from crossknn.errors import InputError, nearest
 from crossknn.first.base import FirstStage
 from crossknn.indexes.aligned import AlignedVectors
-from crossknn.indexes.base import Anchors, ItemScores, Late, Scale
+from crossknn.indexes.base import Anchors, ItemScores, Late, Neighbours, Scale
 from crossknn.indexes.encoders import RememberedEncoder, checked_vectors
+from crossknn.indexes.graphs import first_neighbours, no_graph
+from crossknn.indexes.item_graph import ItemGraph, checksum
 from crossknn.indexes.late import LateStates, RememberedLate
 from crossknn.indexes.paid import CENTRE, PaidScores, positions_of
 from crossknn.indexes.parts import DUAL_ENCODER, LSA_NAME, Parts
@@ -32,6 +34,7 @@ class IndexContents:
         aligned: Mapping[str, AlignedVectors] | None = None,
         folder: Path | None = None,
         late: Mapping[str, LateStates] | None = None,
+        graphs: Mapping[str, ItemGraph] | None = None,
     ) -> None:
         """Use `build` or `load`, which make the parts."""
         self.items = parts.items
@@ -40,6 +43,7 @@ class IndexContents:
         self._paid = dict(paid or {})
         self._aligned = dict(aligned or {})
         self._late = dict(late or {})
+        self._graphs = dict(graphs or {})
         self._added: dict[str, FirstStage] = {}
         self._item_scores: ItemScores | None = None
 
@@ -123,6 +127,28 @@ class IndexContents:
             raise _unknown("late-interaction model", name, self.late_names)
         found = self._late[name]
         return Late(found.model.get(), found.states)
+
+    @property
+    def graphs(self) -> Mapping[str, ItemGraph]:
+        """Item graphs by name; one of vectors that were replaced since is passed over."""
+        return {name: graph for name, graph in self._graphs.items() if self._fits(name, graph)}
+
+    @property
+    def graph_names(self) -> Collection[str]:
+        """Names of `graphs`: of the vectors, or the first stage, that they are made of."""
+        return tuple(self.graphs)
+
+    def graph(self, name: str, k: int) -> Neighbours:
+        """The k nearest other items of every item (n, k), mapped if the index was loaded."""
+        if name not in self.graph_names:
+            raise no_graph(name, self)
+        return first_neighbours(self._graphs[name].neighbours, k, name)
+
+    def _fits(self, name: str, graph: ItemGraph) -> bool:
+        """Whether the graph is of what the index has under this name."""
+        if graph.vectors is None:
+            return name in self._parts.models
+        return name in self.vector_names and checksum(self.vectors(name)) == graph.vectors
 
     def _encoder(self, name: str) -> RememberedEncoder | RememberedLate | None:
         if name in self._late:
@@ -211,6 +237,7 @@ class IndexContents:
             "scorer": self.scorer_fingerprint,
             "aligned": {name: aligned.meta() for name, aligned in self._aligned.items()},
             "late": {name: late.meta() for name, late in self._late.items()},
+            "graphs": {name: graph.meta() for name, graph in self.graphs.items()},
             "scales": {n: {"alpha": s.alpha, "beta": s.beta} for n, s in found.items() if s},
         }
 

@@ -17,10 +17,21 @@ from crossknn.indexes.contents import IndexContents
 from crossknn.indexes.dense import DenseReport
 from crossknn.indexes.disk import alone
 from crossknn.indexes.encoders import EncodeQueries, GivenEncoder
+from crossknn.indexes.graphs import NEIGHBOURS
+from crossknn.indexes.item_graph import ItemGraph
 from crossknn.indexes.late import GivenLate, LateStates, RememberedLate, encoded
 from crossknn.indexes.paid import PaidScores, fit_scales, pay
 from crossknn.indexes.part_states import discard
-from crossknn.indexes.parts import COMPOSED, DUAL_ENCODER, Parts, build_parts, by_name, check_name
+from crossknn.indexes.parts import (
+    COMPOSED,
+    DUAL_ENCODER,
+    LSA_NAME,
+    Parts,
+    build_parts,
+    by_name,
+    check_name,
+)
+from crossknn.indexes.stages import unaligned
 from crossknn.indexes.storage import IndexReader, read_index
 from crossknn.indexes.table import Known
 from crossknn.indexes.writing import writing
@@ -31,7 +42,7 @@ from crossknn.types import FloatArray, IntArray, Progress
 logger = logging.getLogger(__name__)
 
 N_ITEM_SCORES = 500
-Added = TypeVar("Added", PaidScores, AlignedVectors, LateStates)
+Added = TypeVar("Added", PaidScores, AlignedVectors, LateStates, ItemGraph)
 Source: TypeAlias = Items | str | Path | Iterable[str | Mapping[str, object]]
 
 
@@ -97,10 +108,12 @@ class ItemIndex(IndexContents):
             **self._aligned,
             **self._late,
         }
+        graphs = self.graphs
         meta = {**self._parts.meta(), "paid": paid, "aligned": aligned, "late": late}
+        meta["graphs"] = {name: graph.meta() for name, graph in graphs.items()}
         with writing(folder, meta) as writer:
             self._parts.write(writer)
-            for name, part in kept.items():
+            for name, part in (*kept.items(), *graphs.items()):
                 part.write(writer, name)
         self.folder = folder
 
@@ -139,7 +152,8 @@ class ItemIndex(IndexContents):
             name: AlignedVectors.read(reader, name) for name in reader.meta.get("aligned", ())
         }
         late = {name: LateStates.read(reader, name) for name in reader.meta.get("late", ())}
-        return cls(Parts.read(reader, encode), paid, aligned, reader.folder, late)
+        graphs = {name: ItemGraph.read(reader, name) for name in reader.meta.get("graphs", ())}
+        return cls(Parts.read(reader, encode), paid, aligned, reader.folder, late, graphs)
 
     def add_first(self, name: str, stage: FirstStage) -> None:
         """Offer `stage` as a first stage of this name. It is not saved."""
@@ -247,13 +261,38 @@ class ItemIndex(IndexContents):
         self._late[name] = dataclasses.replace(kept, model=remembered)
         return name
 
+    def add_graph(
+        self,
+        name: str | None = None,
+        neighbours: int = NEIGHBOURS,
+        *,
+        progress: Progress | None = None,
+    ) -> str:
+        """Find every item's nearest other items: the graph that `gar`, `ladr` and `greedy` walk.
+
+        By cosine of the vectors `name`, or by `bm25` or `tfidf` with items as queries; by default
+        the vectors that are not aligned (or `bm25` without any). All pairs of items are compared.
+        An index in a folder keeps the graph there. One that is there and as deep stays. Returns the
+        name. Raises `InputError` for fewer than 1 neighbour, a name that is neither, or no room.
+        """
+        if neighbours < 1:
+            raise InputError(f"neighbours is {neighbours}; it must be 1 or more")
+        words = [model for model in self._parts.models.names if model != LSA_NAME]
+        name = name or unaligned(self) or "bm25"
+        known = self.graphs.get(name)
+        if known is not None and known.neighbours.shape[1] >= neighbours:
+            return name
+        graph = ItemGraph.of(self, self.items.texts, name, neighbours, words, progress)
+        self._graphs[name] = self._store("graphs", name, graph)
+        return name
+
     def take_paid(self, other: ItemIndex) -> bool:
         """Take over what `other` has paid for; whether nothing paid for is left behind.
 
         So that an index can be built again, with another encoder say, and no pair is paid twice.
         Of other items, or the same in another order, only vectors that are a function of the
         encoder's are taken (MF_IND). What was aligned from those of another encoder is dropped,
-        with a warning; so are the states of other items.
+        with a warning; so are the states and item graphs of other items.
         """
         same_items = self._parts.same_items(other._parts)
         for name, late in other._late.items():
@@ -275,6 +314,17 @@ class ItemIndex(IndexContents):
                 self._aligned[name] = kept
             elif same_items:
                 logger.warning("dropped the aligned vectors %s: their start has changed", name)
+        for name, graph in other._graphs.items():
+            if same_items and self._fits(name, graph):
+                self._graphs[name] = graph
+            else:
+                logger.warning(
+                    "dropped the item graph %s: the items or their vectors have changed; make it "
+                    "again with  crossknn index ... --graph %d --graph-from %s",
+                    name,
+                    graph.neighbours.shape[1],
+                    name,
+                )
         if not same_items:
             return not other._paid and set(other._aligned) <= set(self._aligned)
         self._paid = {

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from crossknn.data.queries import Qrels, QuerySet
 from crossknn.errors import InputError, ScorerError
-from crossknn.indexes.beside import first_stages, labels_of, vectors
+from crossknn.indexes.beside import first_stages, graphs, labels_of, vectors
 from crossknn.indexes.dense import DenseReport, score_rows
 from crossknn.indexes.disk import alone
 from crossknn.indexes.item_index import ItemIndex
@@ -34,7 +34,7 @@ from crossknn.types import FloatArray, Progress
 DType: TypeAlias = Literal["float16", "float32"]
 
 _ROWS = {"scores": "query_digests", "item_scores": "item_score_items"}
-_WITH_QUERIES = ("scores", "n_anchors", "labels", "query_", "item_vectors", "first_")
+_WITH_QUERIES = ("scores", "n_anchors", "labels", "query_", "item_vectors", "first_", "graph_")
 _OTHER_STREAM = 1  # of the seed: the items in the query's place are not the index's anchor items
 
 
@@ -80,10 +80,10 @@ class MatrixFile:
         """Score `queries` (q) against every item: `scores` and all that belongs to the queries.
 
         The first `anchors` are anchor queries, half by default. `labels` are each query's first
-        relevant item in `qrels`. Vectors and first stages are those of the index. The report is
-        incomplete, and the file untouched, if `max_calls` did not suffice. Raises `ScorerError`
-        if pairs cannot be scored, `InputError` if a score does not fit the dtype, or another
-        process is filling the file.
+        relevant item in `qrels`. Vectors, first stages and item graphs are those of the index. The
+        report is incomplete, and the file untouched, if `max_calls` did not suffice. Raises
+        `ScorerError` if pairs cannot be scored, `InputError` if a score does not fit the dtype, or
+        another process is filling the file.
         """
         q = len(queries)
         anchors = q // 2 if anchors is None else anchors
@@ -105,7 +105,7 @@ class MatrixFile:
             report, scores = self._score("queries", queries.texts, known, max_calls, progress)
             if scores is not None:
                 arrays["scores"] = self._cast(scores, "query", queries.ids)
-                arrays |= first_stages(self.index, queries)
+                arrays |= first_stages(self.index, queries) | graphs(self.index)
                 kept = (key for key in self.arrays if not key.startswith(_WITH_QUERIES))
                 self._write({key: self.arrays[key] for key in kept} | arrays, "queries")
         return report

@@ -4,6 +4,7 @@ late-interaction models over another one, `cmc(first=bm25, depth=512)`."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,12 +29,23 @@ class Over:
     depth: int = DEPTH
 
 
+@runtime_checkable
+class Offers(Protocol):
+    """An index with first stages of its own making, which may have options."""
+
+    def offered(self, spec: Spec, seed: int) -> FirstStage | None:
+        """The first stage that `spec` names; None if it is none of its own."""
+        ...
+
+
 def first_stage(index: Index, spec: Spec, seed: int) -> FirstStage:
     """The first stage that `spec` names, over `index`.
 
     `hybrid` alone fuses what the index has of `bm25` and of vectors that are not aligned, by
     default: how good its first candidates are does not depend on what was aligned since.
     """
+    if isinstance(index, Offers) and (offered := index.offered(spec, seed)) is not None:
+        return offered
     if spec.name in index.late_names:
         return _late(index, spec, seed)
     if spec.name in KINDS and spec.name not in {*index.first_names, *index.vector_names}:

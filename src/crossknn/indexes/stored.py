@@ -3,7 +3,8 @@
 Keys of the `.npz` file: `scores` (q, n) raw logits; `n_anchors`, the first rows that are anchor
 queries; and, optional, `item_vectors` (n, d) and `query_vectors` (q, d) (the first stage `de`),
 `item_vectors_<name>` and `query_vectors_<name>` (or without these) for aligned vectors,
-`first_<name>` (q, n) cheap scores of another first stage, `anchor_items` (a,), `labels` (q,),
+`first_<name>` (q, n) cheap scores of another first stage, `graph_<name>` (n, k) item graphs,
+`anchor_items` (a,), `labels` (q,),
 `item_ids` (n,), `query_ids` (q,), and for item x item methods `item_score_items` (a,) and
 `item_scores` (a, n). Files made by `crossknn.indexes.matrices` also say what they are of: `scorer`,
 `items_digest`, `query_digests` (q,), `dtype`.
@@ -24,7 +25,13 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.first.base import FirstStage
 from crossknn.first.stored import StoredFirst
-from crossknn.indexes.base import Anchors, ItemScores, Late, Scale
+from crossknn.indexes.base import Anchors, ItemScores, Late, Neighbours, Scale
+from crossknn.indexes.graphs import (
+    check_neighbours,
+    first_neighbours,
+    nearest_by_vectors,
+    no_graph,
+)
 from crossknn.linalg import inner
 from crossknn.types import FloatArray, IntArray, Queries
 
@@ -53,7 +60,10 @@ class StoredMatrix:
     anchor_items: IntArray | None = None
     labels: IntArray | None = None
     item_scores: ItemScores | None = None
+    item_ids: tuple[str, ...] | None = None
     aligned: Mapping[str, StoredVectors] = field(default_factory=dict)
+    graphs: Mapping[str, Neighbours] = field(default_factory=dict)
+    _computed: dict[str, Neighbours] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def n_tests(self) -> int:
@@ -72,6 +82,18 @@ class StoredMatrix:
             return self.aligned
         encoded = StoredVectors(self.item_vectors, self.query_vectors, self.scale)
         return {DUAL_ENCODER: encoded, **self.aligned}
+
+    def graph(self, name: str, k: int) -> Neighbours:
+        """The k nearest other items of every item (n, k): stored, or of the vectors `name`, once.
+
+        Raises `InputError` for a name that is neither, or where fewer are stored.
+        """
+        if name in self.graphs:
+            return first_neighbours(self.graphs[name], k, name)
+        known = self._computed.get(name)
+        if known is None or known.shape[1] < k:
+            known = self._computed[name] = nearest_by_vectors(self.spaces[name].items, k)
+        return known[:, :k]
 
     def _fitted(self, items: FloatArray | None, queries: FloatArray | None) -> Scale | None:
         if not self.n_anchors:
@@ -154,6 +176,12 @@ class StoredMatrix:
             anchor_items=_int64(arrays.get("anchor_items")),
             labels=_int64(arrays.get("labels")),
             item_scores=_item_scores(arrays),
+            item_ids=tuple(map(str, arrays["item_ids"])) if "item_ids" in arrays else None,
+        )
+        graphs = {key[6:]: a for key, a in arrays.items() if key.startswith("graph_")}
+        made = replace(
+            made,
+            graphs={k: check_neighbours(a, n, f"{path}: 'graph_{k}'") for k, a in graphs.items()},
         )
         for name in aligned:
             items = arrays[f"item_vectors_{name}"].astype(np.float32)
@@ -184,6 +212,7 @@ class StoredIndex:
         )
         self.first_names: Collection[str] = tuple(matrix.firsts)
         self.late_names: Collection[str] = ()
+        self.graph_names: Collection[str] = tuple({**matrix.graphs, **matrix.spaces})
         self.anchors = Anchors(known, matrix.scale.alpha) if matrix.scale else None
 
     def vectors(self, name: str) -> FloatArray:
@@ -203,6 +232,12 @@ class StoredIndex:
     def late(self, name: str) -> Late:
         """A matrix has no states; `InputError`."""
         raise InputError(f"the matrix has no states of items for {name!r}")
+
+    def graph(self, name: str, k: int) -> Neighbours:
+        """The item graph `graph_<name>`, or that of the vectors `name`."""
+        if name not in self.graph_names:
+            raise no_graph(name, self)
+        return self.matrix.graph(name, k)
 
     def scale(self, name: str) -> Scale | None:
         """Exact scores brought to the mean and deviation of the anchors' inner products."""

@@ -9,9 +9,15 @@ from crossknn.methods.anncur import Anncur
 from crossknn.methods.axn import Axn
 from crossknn.methods.base import Method
 from crossknn.methods.exact import Exact
+from crossknn.methods.feedback import Feedback
 from crossknn.methods.fixeditem import FixedItem
+from crossknn.methods.gar import Gar
+from crossknn.methods.gp import Gp
+from crossknn.methods.greedy import Greedy
 from crossknn.methods.itemcur import ItemCur
+from crossknn.methods.ladr import Ladr
 from crossknn.methods.only import Only
+from crossknn.methods.refit import Refit
 from crossknn.methods.rnr import Rnr
 from crossknn.methods.tour import Tour
 from crossknn.spec import Spec, build, parse, parse_list
@@ -22,7 +28,11 @@ DEFAULT = "axn(first=hybrid, rounds=10, ridge=0.3)"
 """What a search does unless it is told otherwise."""
 
 METHODS: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Exact, Only, Rnr, Anncur, Adacur, Axn, Tour, FixedItem, ItemCur)
+    kind.name: kind
+    for kind in (
+        *(Exact, Only, Rnr, Anncur, Adacur, Axn, Tour, FixedItem, ItemCur),
+        *(Gar, Ladr, Greedy, Gp, Feedback, Refit),
+    )
 }
 
 

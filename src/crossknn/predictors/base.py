@@ -39,6 +39,13 @@ class Predictor(ABC, Generic[State]):
     def predict(self, state: State, items: IntArray | None = None) -> Prediction:
         """Approximate scores of `items` (m, p), or of all n items: (m, n)."""
 
+    def acquisition(self, prediction: Prediction) -> FloatArray:
+        """What `top` ranks unscored items by, (m, p): their approximate scores.
+
+        Override to count on what is not known well, too.
+        """
+        return prediction.mean
+
     def top(
         self,
         state: State,
@@ -47,20 +54,30 @@ class Predictor(ABC, Generic[State]):
         allowed: BoolArray | None = None,
         pool: IntArray | None = None,
     ) -> Candidates:
-        """The `count` items of each query that are predicted best, ties by position.
+        """The `count` items of each query that promise most, ties by position, and their means.
 
         `exclude` (m, e) and `pool` (m, s) are rows of positions padded with `NO_ITEM`; a pool
         restricts its query to the items in it. Override where an index can do this faster.
         """
         if pool is None:
-            return top_k(mask(self.predict(state).mean, exclude, allowed), count)
+            prediction = self.predict(state)
+            best = top_k(mask(self.acquisition(prediction), exclude, allowed), count).items
+            return _with_means(best, best, prediction)
         pool = np.sort(pool, axis=1)
-        scores = np.array(self.predict(state, np.maximum(pool, 0)).mean)
-        scores[pool == NO_ITEM] = -np.inf
+        prediction = self.predict(state, np.maximum(pool, 0))
+        promise = np.array(self.acquisition(prediction))
+        promise[pool == NO_ITEM] = -np.inf
         for row, out in enumerate(exclude):
-            scores[row, np.isin(pool[row], out)] = -np.inf
+            promise[row, np.isin(pool[row], out)] = -np.inf
         if allowed is not None:
-            scores[~allowed[pool]] = -np.inf
-        best = top_k(scores, count)
-        items = np.take_along_axis(pool, np.maximum(best.items, 0), axis=1)
-        return Candidates(np.where(best.items == NO_ITEM, NO_ITEM, items), best.scores)
+            promise[~allowed[pool]] = -np.inf
+        best = top_k(promise, count).items
+        items = np.take_along_axis(pool, np.maximum(best, 0), axis=1)
+        return _with_means(items, best, prediction)
+
+
+def _with_means(items: IntArray, where: IntArray, prediction: Prediction) -> Candidates:
+    """`items` (m, c) with their predicted means; `where` (m, c) they stand, `NO_ITEM` for none."""
+    means = np.take_along_axis(prediction.mean, np.maximum(where, 0), axis=1)
+    none = where == NO_ITEM
+    return Candidates(np.where(none, NO_ITEM, items), np.where(none, -np.inf, means))

@@ -35,12 +35,13 @@ class GradientStep(ScaledPredictor):
             return state.current[row]
         approx = batch @ state.current[row]
         if self.loss == "kl":
-            slope = _softmax(approx) - _softmax(exact)
+            slope = softmax(approx) - softmax(exact)
         else:
             slope = 2 * (approx - exact) / len(batch)
         return state.current[row] - self.lr * (slope @ batch)
 
 
-def _softmax(values: FloatArray) -> FloatArray:
+def softmax(values: FloatArray) -> FloatArray:
+    """Of one row of values: (b,) -> (b,), summing to 1."""
     weights = np.exp(values - values.max())
     return weights / weights.sum()

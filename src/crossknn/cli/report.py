@@ -1,0 +1,42 @@
+"""`crossknn report`: a page about a sweep that has ended."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crossknn.cli.common import err, out
+from crossknn.errors import InputError, MissingExtraError
+
+NAME = "report"
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="The folder of a sweep (crossknn sweep --out).")],
+    to: Annotated[Path, typer.Option("--out", help="A folder for index.html, page.md, images/.")],
+    title: Annotated[str | None, typer.Option(help="The page's title.")] = None,
+) -> None:
+    """A page about a sweep: pictures, tables, paired differences, costs, the task's measures.
+
+    One HTML file that needs nothing beside it, and the same in Markdown. Nothing is searched.
+    """
+    from crossknn.evaluation.table import read_table
+
+    if to.exists() and not to.is_dir():
+        raise InputError(f"--out {to} is a file; give a folder")
+    if not to.absolute().parent.is_dir():
+        raise InputError(f"--out {to}: there is no folder {to.parent}")
+    table = read_table(folder)
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("report", "plots")
+    from crossknn.report import write_html, write_markdown
+    from crossknn.report.sweeps import sweep_page
+
+    with err.status("writing the report"):
+        page = sweep_page(table, title or f"Sweep: {folder.absolute().name}")
+        write_html(page, to / "index.html")
+        write_markdown(page, to)
+    out.print(f"{to / 'index.html'}, {to / 'page.md'}", soft_wrap=True, highlight=False)

@@ -1,0 +1,245 @@
+"""The task's own measures, query by query: better k-NN is not always better retrieval (AXN 3).
+
+    judged = Judgements.of_matrix(matrix)          # or .from_qrels(...), .from_labels(...)
+    task = TaskMeasures(judged, ["accuracy", "nDCG@10"])
+    values = task.values(items, scored)            # {"accuracy": (m,), "nDCG@10": (m,)}
+    summary(values)["nDCG@10"].mean
+
+A value is NaN where a query has none; `summary` counts these. Measures other than accuracy are
+computed by ir-measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from crossknn.data.queries import Qrels
+from crossknn.errors import InputError, nearest
+from crossknn.evaluation.measures import Estimate, bootstrap
+from crossknn.indexes.stored import StoredMatrix
+from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray
+
+ACCURACY, NORMALISED = "accuracy", "accuracy_normalised"
+
+DEFAULT = ("nDCG@10", "R@100", "RR@10")
+"""Measures of judged queries."""
+
+LABELLED = (ACCURACY, NORMALISED, *DEFAULT)
+"""Measures of queries with one gold item each."""
+
+WHOLE = 1000
+"""How many items of an answer a measure without a cutoff sees, as in a TREC run."""
+
+
+@dataclass(frozen=True, eq=False)
+class Judgements:
+    """What is relevant to each of m queries: `rows[q]` is item -> grade, empty if unjudged.
+
+    Items are named by their position as text, as ir-measures wants names. `absent` judged items
+    are none of the items that are searched: those that are relevant stay, as certain misses.
+    """
+
+    rows: tuple[Mapping[str, int], ...]
+    absent: int = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @classmethod
+    def from_labels(cls, labels: IntArray) -> Judgements:
+        """From one gold item per query: positions (m,), -1 for none."""
+        return cls(tuple({} if i == NO_ITEM else {str(i): 1} for i in np.asarray(labels).tolist()))
+
+    @classmethod
+    def from_qrels(
+        cls, qrels: Qrels, query_ids: Sequence[str], item_ids: Sequence[str]
+    ) -> Judgements:
+        """From judgements by id. A query is judged if the qrels name it, with grade 0 even.
+
+        Raises InputError if no query is judged: then the ids are of something else.
+        """
+        position = {item: str(i) for i, item in enumerate(item_ids)}
+        rows = tuple(
+            {position.get(item, f"absent {item}"): g for item, g in qrels.get(query, {}).items()}
+            for query in query_ids
+        )
+        if not any(rows):
+            raise InputError("no query is judged in the qrels: do their ids agree?")
+        judged = (item for query in query_ids for item in qrels.get(query, ()))
+        return cls(rows, sum(item not in position for item in judged))
+
+    @classmethod
+    def of_matrix(cls, matrix: StoredMatrix, qrels: Qrels | None = None) -> Judgements | None:
+        """Of a stored matrix's test queries: by `qrels`, or else its labels; None without either.
+
+        Raises InputError if the matrix lacks the ids that qrels need.
+        """
+        if qrels is None:
+            known = matrix.labels
+            return None if known is None else cls.from_labels(known[matrix.n_anchors :])
+        if matrix.item_ids is None:
+            raise InputError(
+                "qrels name items by id, and the matrix has no ids: it needs the key 'item_ids'"
+            )
+        return cls.from_qrels(qrels, matrix.query_ids[matrix.n_anchors :], matrix.item_ids)
+
+    def take(self, start: int, stop: int) -> Judgements:
+        """Those of the queries from `start` to `stop`."""
+        return Judgements(self.rows[start:stop], self.absent)
+
+    @cached_property
+    def judged(self) -> BoolArray:
+        """(m,) which queries have judgements."""
+        return np.array([bool(row) for row in self.rows], dtype=np.bool_)
+
+    @property
+    def unjudged(self) -> int:
+        """How many queries have none; they are left out of every measure."""
+        return len(self.rows) - int(self.judged.sum())
+
+    @cached_property
+    def relevant(self) -> tuple[IntArray, ...]:
+        """Positions of each query's relevant items (grade above 0) among those searched."""
+        return tuple(
+            np.array([int(i) for i, g in row.items() if g > 0 and i.isdigit()], dtype=np.int64)
+            for row in self.rows
+        )
+
+    def notes(self) -> list[str]:
+        """What a reader of the measures must know: how many queries and items are not there."""
+        found = []
+        if self.unjudged:
+            found.append(
+                f"{self.unjudged} of {len(self)} queries have no judgements and are left out of "
+                "the task's measures"
+            )
+        if self.absent:
+            found.append(
+                f"{self.absent} judged items are not among the items; relevant ones count as missed"
+            )
+        return found
+
+
+def measure_names(text: str) -> list[str]:
+    """Names of measures separated by commas.
+
+    >>> measure_names("accuracy, nDCG@10")
+    ['accuracy', 'nDCG@10']
+    """
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+class TaskMeasures:
+    """Measures by name (`accuracy`, `accuracy_normalised`, and those of ir-measures), per query.
+
+    Accuracy is 1 where the best item is relevant; normalised accuracy leaves out (NaN) the queries
+    none of whose relevant items was scored, which no reranking could put right (CMC, table 2).
+
+    Raises InputError for a measure that is not known or cannot be computed here.
+    """
+
+    def __init__(self, judgements: Judgements, names: Sequence[str] = DEFAULT) -> None:
+        if not names:
+            raise InputError(f"no measure is named; for instance {', '.join(LABELLED)}")
+        self.judgements = judgements
+        parsed = {name: None if name in (ACCURACY, NORMALISED) else _parse(name) for name in names}
+        self._measures = [measure for measure in parsed.values() if measure is not None]
+        self.names = tuple(str(m) if m is not None else name for name, m in parsed.items())
+        """The measures' names, as ir-measures spells them."""
+
+    @property
+    def depth(self) -> int:
+        """How many items of each answer the measures see."""
+        cutoffs = (m.params.get("cutoff", WHOLE) for m in self._measures)
+        return max((int(cutoff) for cutoff in cutoffs), default=1)
+
+    def values(
+        self, items: IntArray, scored: IntArray | None = None, *, start: int = 0
+    ) -> dict[str, FloatArray]:
+        """Each measure's values (r,), NaN where there is none, of the queries from `start` on.
+
+        `items` (r, c) are their answers, best first, padded with -1, and `scored` (r, b) all items
+        whose exact score is known, in any order (the answers alone if it is not given). Items tie
+        with none: an answer's order is what is measured.
+        """
+        part = self.judgements.take(start, start + len(items))
+        if len(part) != len(items):
+            raise InputError(
+                f"{len(items)} answers from query {start} on, and {len(self.judgements)} queries "
+                "in the judgements"
+            )
+        found = self._ranked(part, items) if self._measures else {}
+        best = items[:, :1] if items.shape[1] else np.full((len(items), 1), NO_ITEM)
+        right = _hits(best, part)
+        known = _hits(items if scored is None else scored, part)
+        found[ACCURACY] = np.where(part.judged, right, np.nan)
+        found[NORMALISED] = np.where(part.judged & known, right, np.nan)
+        return {name: found[name] for name in self.names}
+
+    def _ranked(self, part: Judgements, items: IntArray) -> dict[str, FloatArray]:
+        import ir_measures
+
+        qrels = {str(q): dict(row) for q, row in enumerate(part.rows) if row}
+        run = {
+            q: {str(i): -float(rank) for rank, i in enumerate(items[int(q)]) if i != NO_ITEM}
+            for q in qrels
+        }
+        found = {str(m): np.full(len(items), np.nan) for m in self._measures}
+        for value in ir_measures.iter_calc(self._measures, qrels, run) if qrels else ():
+            found[str(value.measure)][int(value.query_id)] = value.value
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEstimate(Estimate):
+    """A measure's mean over the `n` queries that have a value; NaN where none has."""
+
+    n: int
+
+
+def summary(values: Mapping[str, FloatArray], *, seed: int = 0) -> dict[str, TaskEstimate]:
+    """Mean and interval of each measure's values (m,), over those that are not NaN."""
+    return {name: _estimate(found[~np.isnan(found)], seed) for name, found in values.items()}
+
+
+def _estimate(known: FloatArray, seed: int) -> TaskEstimate:
+    if not len(known):
+        return TaskEstimate(np.nan, np.nan, np.nan, 0)
+    found = bootstrap(known, seed=seed)
+    return TaskEstimate(found.mean, found.low, found.high, len(known))
+
+
+def _hits(items: IntArray, part: Judgements) -> BoolArray:
+    """(r,) whether one of a query's relevant items is among `items` (r, c)."""
+    return np.array(
+        [np.isin(row, true).any() for row, true in zip(items, part.relevant, strict=True)],
+        dtype=np.bool_,
+    ).reshape(len(items))
+
+
+def _parse(name: str) -> Any:
+    """A measure of ir-measures that some provider here can compute."""
+    import ir_measures
+
+    try:
+        measure = ir_measures.parse_measure(name)
+    except (NameError, ValueError, SyntaxError):
+        known = {ACCURACY, NORMALISED, *ir_measures.measures.registry}
+        hint = nearest(name.partition("@")[0], known)
+        raise InputError(f"there is no measure {name!r}: {hint}") from None
+    cutoff = measure.params.get("cutoff", 1)
+    if type(cutoff) is not int or cutoff < 1:  # pytrec_eval aborts the process at 0
+        raise InputError(f"measure {name!r}: the cutoff must be a whole number of 1 or more")
+    try:
+        ir_measures.evaluator([measure], {"q": {"i": 1}})
+    except (AssertionError, ValueError, NameError, RuntimeError):
+        raise InputError(
+            f"measure {name!r} cannot be computed here: does it need a cutoff ({name}@10), or "
+            "another package?"
+        ) from None
+    return measure

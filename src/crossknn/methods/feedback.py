@@ -1,0 +1,53 @@
+"""Relevance feedback by Qdrant's formula: rerank a sample, search once more by what it taught."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from crossknn.errors import SpecError
+from crossknn.indexes.base import Index
+from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
+from crossknn.methods.base import HYBRID, Method, fraction, part, positive
+from crossknn.predictors.feedback import FeedbackFormula
+from crossknn.predictors.scaled import Normalize
+from crossknn.search import Plan, equal_rounds
+from crossknn.spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feedback(Method):
+    """Spend `sample` of the budget on `first`, the rest on the top of the formula.
+
+    `a`, `b` and `c` are the formula's (`FeedbackFormula`), 1 as Qdrant's training starts; they mean
+    little untrained. `rounds` is how often it is applied, each time to all scores so far.
+    """
+
+    name = "feedback"
+    first: Spec = HYBRID
+    sample: float = 0.5
+    rounds: int = 1
+    a: float = 1.0
+    b: float = 1.0
+    c: float = 1.0
+    vectors: str = "auto"
+    normalize: Normalize = "auto"
+
+    def reads(self, index: Index) -> Collection[str]:
+        scaled = self.normalize in ("auto", "anchors")
+        return (default_vectors(index, self.vectors),) if scaled else ()
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        positive(self.name, rounds=self.rounds)
+        fraction(self.name, sample=self.sample)
+        if self.b < 0:
+            raise SpecError(f"{self}: b must be 0 or more")
+        vectors = need_query_vectors(index, default_vectors(index, self.vectors), str(self))
+        sample = part(budget, self.sample)
+        return Plan(
+            first=first_stage(index, self.first, seed),
+            predictor=FeedbackFormula(
+                index, vectors, a=self.a, b=self.b, c=self.c, normalize=self.normalize
+            ),
+            batches=(sample, *equal_rounds(budget - sample, self.rounds)),
+        )

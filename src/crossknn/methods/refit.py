@@ -1,0 +1,57 @@
+"""ReFIT: relevance feedback from a reranker during inference (arXiv 2305.11744).
+
+paper                       here
+K reranked candidates       `sample` of the budget
+number of updates           `steps`
+second retrieval            the rest of the budget, in `rounds` rounds; reranked too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from crossknn.errors import SpecError
+from crossknn.indexes.base import Index
+from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
+from crossknn.methods.base import HYBRID, Method, fraction, part, positive
+from crossknn.predictors.refit import Distilled
+from crossknn.predictors.scaled import Normalize
+from crossknn.search import Plan, equal_rounds
+from crossknn.spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refit(Method):
+    """Rerank, distil the scores into the query's vector, retrieve again with it.
+
+    `normalize` puts the exact scores on another scale before their softmax (`ScaledPredictor`).
+    """
+
+    name = "refit"
+    first: Spec = HYBRID
+    sample: float = 0.5
+    rounds: int = 1
+    steps: int = 100
+    lr: float = 1.0
+    vectors: str = "auto"
+    normalize: Normalize = "auto"
+
+    def reads(self, index: Index) -> Collection[str]:
+        scaled = self.normalize in ("auto", "anchors")
+        return (default_vectors(index, self.vectors),) if scaled else ()
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        positive(self.name, rounds=self.rounds, steps=self.steps)
+        fraction(self.name, sample=self.sample)
+        if self.lr <= 0:
+            raise SpecError(f"{self}: lr must be above 0")
+        vectors = need_query_vectors(index, default_vectors(index, self.vectors), str(self))
+        sample = part(budget, self.sample)
+        return Plan(
+            first=first_stage(index, self.first, seed),
+            predictor=Distilled(
+                index, vectors, steps=self.steps, lr=self.lr, normalize=self.normalize
+            ),
+            batches=(sample, *equal_rounds(budget - sample, self.rounds)),
+        )

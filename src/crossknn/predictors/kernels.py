@@ -1,0 +1,81 @@
+"""Covariances between points from their vectors (Rasmussen and Williams 2006, chapter 4).
+
+`Rbf` and `Matern` look at directions: their distance is that of the vectors brought to unit length.
+Both say 1 for vectors that point alike; sqrt(1 / (2 scale)) is their characteristic length.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossknn.types import FloatArray
+
+
+class Kernel(ABC):
+    """A positive semidefinite function of two vectors."""
+
+    @abstractmethod
+    def __call__(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Covariances of each point with each other one: (p, d) and (r, d) -> (p, r)."""
+
+    @abstractmethod
+    def variance(self, points: FloatArray) -> FloatArray:
+        """Covariance of each point with itself: (p, d) -> (p,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linear(Kernel):
+    """`x . y`: scores linear in the vectors, as AXN has them."""
+
+    def __call__(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        return left @ right.T
+
+    def variance(self, points: FloatArray) -> FloatArray:
+        return np.einsum("pd,pd->p", points, points)
+
+
+class Stationary(Kernel):
+    """A function of the squared distance between directions, 1 where that is 0."""
+
+    @abstractmethod
+    def at(self, distances: FloatArray) -> FloatArray:
+        """Covariances of points whose squared distances are given, of the same shape."""
+
+    def __call__(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        cosines = left @ right.T
+        cosines /= _lengths(left)[:, None]
+        cosines /= _lengths(right)
+        return self.at(np.maximum(2 - 2 * cosines, 0))
+
+    def variance(self, points: FloatArray) -> FloatArray:
+        return np.ones(len(points), points.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Rbf(Stationary):
+    """`exp(-scale * distance^2)`: smooth scores."""
+
+    scale: float
+
+    def at(self, distances: FloatArray) -> FloatArray:
+        return np.exp(-self.scale * distances)
+
+
+@dataclass(frozen=True, slots=True)
+class Matern(Stationary):
+    """Matern with smoothness 5/2: scores that may bend more sharply than `Rbf` lets them."""
+
+    scale: float
+
+    def at(self, distances: FloatArray) -> FloatArray:
+        far = np.sqrt(10 * self.scale * distances)
+        return (1 + far + far**2 / 3) * np.exp(-far)
+
+
+def _lengths(vectors: FloatArray) -> FloatArray:
+    """(p, d) -> (p,); 1 where a vector is 0, which is then as far from everything."""
+    lengths = np.sqrt(np.einsum("pd,pd->p", vectors, vectors))
+    return np.where(lengths > 0, lengths, lengths.dtype.type(1))

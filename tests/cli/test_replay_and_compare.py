@@ -1,0 +1,132 @@
+"""The commands that compare methods: the task's measures, exact scores kept, oracles."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from synthetic import matrix
+
+from crossknn.cli.app import run
+from crossknn.scorers import OnnxCrossEncoder
+
+METHODS = "rnr(first=bm25), rnr(first=oracle_topk)"
+TOPICS = ("archives", "threads", "files", "strings", "queues")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def rows(capsys, *arguments: str) -> tuple[list[dict], str]:
+    code = run(list(arguments))
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    return [json.loads(line) for line in printed.out.splitlines()], " ".join(printed.err.split())
+
+
+def sentence(capsys, *arguments: str) -> str:
+    assert run(list(arguments)) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return " ".join(printed.err.split())
+
+
+@pytest.fixture
+def labelled(folder):
+    """A matrix file of 6 test queries, one of them without a label."""
+    data = matrix()
+    gold = data.scores.argmax(axis=1)
+    gold[25] = -1
+    np.savez(
+        folder / "m.npz",
+        scores=data.scores,
+        n_anchors=data.n_anchors,
+        item_vectors=data.item_vectors,
+        query_vectors=data.query_vectors,
+        labels=gold,
+        query_ids=np.array(data.query_ids),
+        item_ids=np.array([f"i{i}" for i in range(80)]),
+    )
+    return folder
+
+
+def test_replay_prints_measures_of_the_labels_and_says_what_it_leaves_out(labelled, capsys):
+    options = ("--methods", "exact, rnr(first=oracle_topk(masked=1))", "--budgets", "9", "-k", "1")
+    (exact, masked), said = rows(capsys, "replay", "m.npz", *options)
+    assert said == ("1 of 6 queries have no judgements and are left out of the task's measures")
+    assert exact["measures"] == {
+        "accuracy": 1.0, "accuracy_normalised": 1.0, "nDCG@10": 1.0, "R@100": 1.0, "RR@10": 1.0,
+    }  # fmt: skip
+    assert (exact["unjudged"], exact["measures_n"]["accuracy"]) == (1, 5)
+    assert masked["measures"]["accuracy"] == masked["recall"] == 0
+    assert masked["measures"]["accuracy_normalised"] is None  # the gold item was never scored
+
+
+def test_replay_takes_qrels_in_place_of_labels(labelled, capsys):
+    (labelled / "qrels.tsv").write_text("query 20\ti3\t1\nquery 20\tgone\t1\n")
+    options = ("--methods", "exact", "--budgets", "9", "-k", "1", "--qrels", "qrels.tsv")
+    (row,), said = rows(capsys, "replay", "m.npz", *options, "--measures", "R@100")
+    assert row["measures"] == {"R@100": 0.5}
+    assert "5 of 6 queries have no judgements" in said
+    assert "1 judged items are not among the items" in said
+
+
+def test_replay_refuses_measures_without_judgements_and_unknown_ones(labelled, capsys):
+    data = matrix()
+    np.savez(labelled / "bare.npz", scores=data.scores, n_anchors=20)
+    options = ("--methods", "exact", "--measures", "RR@10")
+    assert "--measures needs judgements" in sentence(capsys, "replay", "bare.npz", *options)
+    (labelled / "qrels.tsv").write_text("query 20\ti3\t1\n")
+    said = sentence(capsys, "replay", "bare.npz", *options, "--qrels", "qrels.tsv")
+    assert "needs the key 'item_ids'" in said
+    said = sentence(capsys, "replay", "m.npz", "--methods", "exact", "--measures", "acuracy")
+    assert "did you mean accuracy" in said
+    said = sentence(capsys, "replay", "m.npz", "--methods", "rnr(first=oracle_top)")
+    assert "unknown first stage 'oracle_top'" in said
+
+
+@pytest.fixture
+def index(folder):
+    items = [{"id": f"d{i}", "text": f"part {i} on {TOPICS[i % 5]}"} for i in range(30)]
+    (folder / "docs.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    queries = [{"id": f"q{i}", "text": f"about {topic}"} for i, topic in enumerate(TOPICS)]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in queries))
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td99\t1\n")
+    assert run(["index", "docs.jsonl", "docs.index", "--encoder", "none", "--json"]) == 0
+    return folder
+
+
+def test_compare_keeps_exact_scores_for_the_next_run(index, capsys, monkeypatch):
+
+    asked = []
+    score = OnnxCrossEncoder.score
+
+    def counted(self, pairs, queries, items):
+        asked.append(len(pairs))
+        return score(self, pairs, queries, items)
+
+    monkeypatch.setattr(OnnxCrossEncoder, "score", counted)
+    capsys.readouterr()
+    options = ("--queries", "queries.jsonl", "--methods", METHODS, "--budgets", "5")
+    arguments = ("compare", "docs.index", *options, "-k", "1,5", "--exact", "kept", "--json")
+    first, _ = rows(capsys, *arguments)
+    assert sum(asked) == 5 * 30
+    again, said = rows(capsys, *arguments, "--qrels", "qrels.tsv", "--measures", "accuracy,R@100")
+    assert sum(asked) == 5 * 30
+    assert [r["recall"] for r in first] == [r["recall"] for r in again]
+    assert [r["recall"] for r in first if "oracle" in r["method"]] == [1, 1]
+    assert again[0]["measures"]["R@100"] == 0.5
+    assert "4 of 5 queries have no judgements" in said
+    assert "1 judged items are not among the items" in said
+
+
+def test_compare_says_what_is_wrong_with_measures_before_it_pays(index, capsys):
+    capsys.readouterr()
+    options = ("--queries", "queries.jsonl", "--qrels", "qrels.tsv", "--exact", "kept")
+    said = sentence(capsys, "compare", "docs.index", *options, "--measures", "nDCG@x")
+    assert "there is no measure 'nDCG@x'" in said
+    assert not (index / "kept").exists()

@@ -1,0 +1,190 @@
+"""The task's own measures against cases worked out by hand."""
+
+from __future__ import annotations
+
+import tarfile
+from dataclasses import replace
+from math import log2
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import matrix
+
+from crossknn.data.queries import read_qrels
+from crossknn.errors import InputError
+from crossknn.evaluation.replay import replay
+from crossknn.evaluation.task import LABELLED, Judgements, TaskMeasures, summary
+from crossknn.indexes.stored import StoredMatrix
+from crossknn.methods import methods
+
+QRELS = {"q1": {"a": 2, "c": 1, "x": 0}, "q2": {"d": 1, "gone": 1}, "q4": {"b": 0}}
+QUERIES = ("q1", "q2", "q3", "q4")
+ITEMS = ("a", "b", "c", "d", "x")
+RANKED = np.array([[1, 2, 0, 4], [1, 0, 2, -1], [3, 2, 1, 0], [1, 0, 2, 3]])
+
+
+def judged() -> Judgements:
+    return Judgements.from_qrels(QRELS, QUERIES, ITEMS)
+
+
+def test_graded_judgements_by_hand():
+    names = ["nDCG@3", "R@2", "RR@10", "P@2", "AP"]
+    found = TaskMeasures(judged(), names).values(RANKED)
+    ideal = 2 / log2(2) + 1 / log2(3)
+    by_hand = {
+        "nDCG@3": [(1 / log2(3) + 2 / log2(4)) / ideal, 0, np.nan, 0],
+        "R@2": [0.5, 0, np.nan, 0],
+        "RR@10": [0.5, 0, np.nan, 0],
+        "P@2": [0.5, 0, np.nan, 0],
+        "AP": [(1 / 2 + 2 / 3) / 2, 0, np.nan, 0],
+    }
+    assert list(found) == names
+    for name, expected in by_hand.items():
+        assert found[name] == pytest.approx(expected, nan_ok=True), name
+
+
+def test_a_relevant_item_that_is_not_searched_counts_as_missed():
+    found = TaskMeasures(judged(), ["R@3", "nDCG@3"]).values(
+        np.array([[0, 2, 1], [3, 0, 1], [0] * 3, [0] * 3])
+    )
+    assert found["R@3"][1] == 0.5
+    assert found["nDCG@3"][1] == pytest.approx(1 / (1 + 1 / log2(3)))
+
+
+def test_what_is_left_out_is_counted():
+    made = judged()
+    assert (made.unjudged, made.absent) == (1, 1)
+    assert made.judged.tolist() == [True, True, False, True]
+    assert [r.tolist() for r in made.relevant] == [[0, 2], [3], [], []]
+    first, second = made.notes()
+    assert first.startswith("1 of 4 queries have no judgements and are left out")
+    assert second.startswith("1 judged items are not among the items")
+    assert made.take(0, 2).unjudged == 0
+    means = summary(TaskMeasures(made, ["R@2", "accuracy_normalised"]).values(RANKED))
+    assert (means["R@2"].n, means["R@2"].mean) == (3, pytest.approx(0.5 / 3))
+    assert means["accuracy_normalised"].n == 1  # only q1's relevant items are among the answers
+
+
+def test_accuracy_and_its_normalised_form_by_hand():
+    """Of five mentions three golds are retrieved and one is on top: 1/5 and 1/3 (CMC, table 2)."""
+    labels = np.array([0, 1, 2, 3, 4])
+    found = np.array([[0, 9], [9, 1], [9, 8], [9, 8], [9, 8]])
+    scored = np.array([[0, 9, 8], [9, 1, 8], [2, 9, 8], [9, 8, 7], [9, 8, 7]])
+    task = TaskMeasures(Judgements.from_labels(labels), ["accuracy", "accuracy_normalised"])
+    means = summary(task.values(found, scored))
+    assert (means["accuracy"].mean, means["accuracy"].n) == (pytest.approx(1 / 5), 5)
+    assert means["accuracy_normalised"].mean == pytest.approx(1 / 3)
+    assert means["accuracy_normalised"].n == 3
+
+
+def test_the_order_of_an_answer_counts_where_scores_tie():
+    """Names of items must not break ties: ir-measures would, by the name."""
+    task = TaskMeasures(Judgements.from_labels(np.array([10, 9])), ["RR@10"])
+    items = np.array([[10, 9], [10, 9]])
+    assert task.values(items)["RR@10"].tolist() == [1.0, 0.5]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_gold_items_give_the_reciprocal_of_their_rank(data):
+    m, n = data.draw(st.integers(1, 4)), data.draw(st.integers(2, 12))
+    ranked = np.array([data.draw(st.permutations(range(n))) for _ in range(m)])
+    labels = np.array([data.draw(st.integers(-1, n - 1)) for _ in range(m)])
+    task = TaskMeasures(Judgements.from_labels(labels), ["accuracy", "RR@5", "nDCG@5", "Success@1"])
+    found = task.values(ranked)
+    for q, gold in enumerate(labels):
+        rank = int(np.flatnonzero(ranked[q] == gold)[0]) + 1 if gold >= 0 else np.nan
+        inside = rank <= 5
+        expected = {
+            "accuracy": float(rank == 1),
+            "RR@5": 1 / rank if inside else 0,
+            "nDCG@5": 1 / log2(1 + rank) if inside else 0,
+            "Success@1": float(rank == 1),
+        }
+        for name, value in expected.items():
+            value = np.nan if gold < 0 else value
+            assert found[name][q] == pytest.approx(value, nan_ok=True), (name, q)
+
+
+def test_batches_give_what_all_queries_give():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(-1, 8, 20)
+    ranked = np.array([rng.permutation(8)[:4] for _ in range(20)])
+    task = TaskMeasures(Judgements.from_labels(labels), LABELLED)
+    whole = task.values(ranked)
+    parts = [task.values(ranked[s : s + 7], start=s) for s in range(0, 20, 7)]
+    for name in LABELLED:
+        assert np.array_equal(whole[name], np.concatenate([p[name] for p in parts]), equal_nan=True)
+
+
+def test_nothing_judged_and_nothing_found():
+    task = TaskMeasures(Judgements.from_labels(np.array([-1, -1])), LABELLED)
+    means = summary(task.values(np.array([[1], [2]])))
+    assert all(found.n == 0 and np.isnan(found.mean) for found in means.values())
+    task = TaskMeasures(Judgements.from_labels(np.array([3])), LABELLED)
+    assert [float(v[0]) for v in task.values(np.empty((1, 0), int)).values()] == pytest.approx(
+        [0, np.nan, 0, 0, 0], nan_ok=True
+    )
+
+
+def test_the_depth_is_the_deepest_cutoff():
+    made = judged()
+    assert TaskMeasures(made, ["accuracy"]).depth == 1
+    assert TaskMeasures(made, ["nDCG@10", "R@100"]).depth == 100
+    assert TaskMeasures(made, ["nDCG@10", "AP"]).depth == 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nDGC@10", "there is no measure 'nDGC@10': did you mean nDCG"),
+        ("acuracy", "there is no measure 'acuracy': did you mean accuracy"),
+        ("nDCG@0", "'nDCG@0': the cutoff must be a whole number of 1 or more"),
+        ("nDCG@2.5", "'nDCG@2.5': the cutoff must be a whole number"),
+        ("P", r"'P' cannot be computed here: does it need a cutoff \(P@10\)"),
+        ("1 + 1", "there is no measure"),
+    ],
+)
+def test_measures_that_are_none(name, words):
+    with pytest.raises(InputError, match=words):
+        TaskMeasures(judged(), [name])
+    with pytest.raises(InputError, match="no measure is named"):
+        TaskMeasures(judged(), [])
+
+
+def test_judgements_of_something_else_are_refused():
+    with pytest.raises(InputError, match="no query is judged in the qrels"):
+        Judgements.from_qrels(QRELS, ["other"], ITEMS)
+    with pytest.raises(InputError, match="5 answers from query 0 on, and 4 queries"):
+        TaskMeasures(judged()).values(np.zeros((5, 1), int))
+
+
+def test_a_matrix_is_judged_by_its_labels_or_by_qrels():
+    data = matrix()
+    assert Judgements.of_matrix(data) is None
+    labels = np.arange(26) % 5 - 1
+    of_labels = Judgements.of_matrix(replace(data, labels=labels))
+    assert [r.tolist() for r in of_labels.relevant] == [[i] if i >= 0 else [] for i in labels[20:]]
+    with pytest.raises(InputError, match="needs the key 'item_ids'"):
+        Judgements.of_matrix(data, {"query 20": {"i3": 1}})
+    named = replace(data, item_ids=tuple(f"i{i}" for i in range(80)))
+    of_qrels = Judgements.of_matrix(named, {"query 20": {"i3": 1}, "query 0": {"i1": 1}})
+    assert [r.tolist() for r in of_qrels.relevant] == [[3], [], [], [], [], []]
+
+
+@pytest.mark.shared
+def test_ndcg_beside_the_stored_matrix_of_scifact(shared, tmp_path):
+    """Figures that were measured without this library (the README of the matrices)."""
+    with tarfile.open(shared / "data" / "scifact.tar.xz") as archive:
+        lines = [
+            archive.extractfile(f"scifact/qrels/{split}.tsv").read() for split in ("train", "test")
+        ]
+    (tmp_path / "qrels.tsv").write_bytes(b"".join(part.partition(b"\n")[2] for part in lines))
+    data = StoredMatrix.load(shared / "matrices" / "scifact.npz")
+    task = TaskMeasures(Judgements.of_matrix(data, read_qrels(tmp_path / "qrels.tsv")), ["nDCG@10"])
+    assert task.judgements.notes() == []
+    specs = methods("exact, rnr(first=hybrid(bm25, de)), only(first=de), only(first=bm25)")
+    found = [row.measures["nDCG@10"] for row in replay(data, specs, [100], [10], task=task)]
+    assert found == pytest.approx([0.389, 0.464, 0.580, 0.620], abs=0.0006)

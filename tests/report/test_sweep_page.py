@@ -1,0 +1,188 @@
+"""The page of a sweep says what its table says: means, differences, choices, failures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from sweep_helpers import write_matrix, write_sweep
+
+from crossknn.cli.app import run
+from crossknn.evaluation.sweep import run_sweep
+from crossknn.evaluation.sweep_file import read_sweep
+from crossknn.evaluation.table import compared
+from crossknn.report import Page, TableOf
+from crossknn.report.html import html_of
+from crossknn.report.markdown import markdown_of
+from crossknn.report.sweeps import sweep_page
+
+AXN = "axn(first=random, rounds={rounds})"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    where = tmp_path_factory.mktemp("sweeps")
+    write_matrix(where / "small.npz", n=40, anchors=9, tests=5)
+    write_matrix(where / "large.npz", n=60, anchors=5, tests=7, labelled=False, seed=1)
+    keys = {
+        "matrices": ["small.npz", "large.npz"],
+        "methods": ["rnr(first=de)", AXN, "adacur(first=de)", "exact", "only(first=de)", "itemcur"],
+        "budgets": [10, 20],
+        "k": [1, 5],
+        "seeds": [0, 1],
+        "anchors": [4, 9],
+        "choose": True,
+        "baseline": "rnr(first=de)",
+        "grid": {"rounds": [2, 4]},
+    }
+    write_sweep(where / "s.toml", **keys)
+    run_sweep(read_sweep(where / "s.toml"), where / "out")
+    return where
+
+
+@pytest.fixture(scope="module")
+def table(folder):
+    from crossknn.evaluation.table import read_table
+
+    return read_table(folder / "out")
+
+
+@pytest.fixture(scope="module")
+def page(table):
+    return sweep_page(table, "A sweep")
+
+
+def tables(page: Page, *titles: str) -> list[TableOf]:
+    """The tables of a section, found by the titles that lead to it."""
+    sections, blocks = page.sections, []
+    for title in titles:
+        (here,) = [section for section in sections if section.title == title]
+        sections, blocks = here.sections, here.blocks
+    return [block for block in blocks if isinstance(block, TableOf)]
+
+
+def test_sections_in_their_order(page):
+    assert [section.title for section in page.sections] == [
+        "In short",
+        "What was compared",
+        "Recall against cost",
+        "Against the baseline",
+        "Cost",
+        "Is better k-NN better retrieval?",
+        "Settings chosen on dev queries",
+        "What could not be searched",
+    ]
+    assert [s.title for s in page.sections[2].sections] == [
+        "small, 4 anchor queries",
+        "small, 9 anchor queries",
+        "large",
+    ]
+
+
+def test_recall_is_that_of_the_table(page, table):
+    one, five = tables(page, "Recall against cost", "small, 9 anchor queries")
+    assert (one.folded, five.folded) == (True, False)
+    assert five.head == ["method", "10 calls", "20 calls"]
+    for row in five.rows:
+        name = row[0].strip("`")
+        for budget, cell in zip((10, 20), row[1:], strict=True):
+            at = 0 if name.startswith("only") else budget
+            found = table.group(name, data="small", budget=at, anchors=9).mean(5)
+            assert cell == f"{100 * found.mean:.1f} [{100 * found.low:.0f}, {100 * found.high:.0f}]"
+    assert "`itemcur`" not in [row[0] for row in five.rows]
+    assert all(five.rows[n][0] != "`exact`" for n, _ in five.best)
+
+
+def test_differences_are_paired_with_the_baseline_at_the_same_calls(page, table):
+    (found,) = tables(page, "Against the baseline", "large")
+    assert {row[0] for row in found.rows} == {f"`{AXN}`", "`adacur(first=de)`"}
+    by = {tuple(row[:3]): row for row in found.rows}
+    ours = table.group("adacur(first=de)", data="large", budget=20, anchors=4)
+    theirs = table.group("rnr(first=de)", data="large", budget=20, anchors=4)
+    expected = compared(ours, theirs, 5)
+    row = by["`adacur(first=de)`", 20, 5]
+    assert row[3].strip("*").startswith(f"{100 * expected.difference:+.1f} [")
+    assert row[3].startswith("**") == (expected.low > 0 or expected.high < 0)
+    assert row[5] == expected.n
+
+
+def test_choices_and_failures_are_there_with_their_numbers(page, table):
+    (chosen,) = tables(page, "Settings chosen on dev queries")
+    entries = [entry for entry in table.entries if entry.chosen]
+    assert [row[4] for row in chosen.rows] == [f"`{entry.spec}`" for entry in entries]
+    assert {row[5] for row in chosen.rows} == {2}
+    (failed,) = tables(page, "What could not be searched")
+    assert {(row[0], row[1]): row[3] for row in failed.rows} == {
+        ("small", "`itemcur`"): 8,
+        ("large", "`itemcur`"): 4,
+    }
+
+
+def test_the_task_is_there_for_labelled_matrices_only(page, table):
+    (task,) = [section for section in page.sections if section.title.startswith("Is better")]
+    assert [section.title for section in task.sections] == [
+        "small, 4 anchor queries",
+        "small, 9 anchor queries",
+    ]
+    (found,) = tables(page, task.title, "small, 9 anchor queries")
+    accuracy = table.group("exact", data="small", budget=10, anchors=9).mean("accuracy")
+    (row,) = [row for row in found.rows if row[:2] == ["`exact`", 10]]
+    assert row[3].startswith(f"{100 * accuracy.mean:.1f} [")
+    said = " ".join(block for block in task.sections[0].blocks if isinstance(block, str))
+    assert "rank correlation with recall at k = 5" in said
+    assert "exact search has" in said
+
+
+def test_what_cost_other_than_the_budget_is_said(page):
+    costs = next(section for section in page.sections if section.title == "Cost")
+    said = " ".join(b for section in costs.sections for b in section.blocks if isinstance(b, str))
+    assert "`exact` made 40.0 at 10" in said
+    (cost,) = tables(page, "Cost", "small, 4 anchor queries")
+    paid = {row[0]: row[1] for row in cost.rows}
+    assert paid["`adacur(first=de)`"] == 4 * 40
+    assert paid["`rnr(first=de)`"] == 0
+
+
+def test_a_sweep_without_baseline_choices_or_answers_says_only_what_it_has(table):
+    large = tuple(entry for entry in table.entries if entry.data == "large")
+    bare = replace(table, baseline=None, dev=(), entries=large)
+    titles = [section.title for section in sweep_page(bare, "t").sections]
+    assert "Against the baseline" not in titles
+    assert "Settings chosen on dev queries" not in titles
+    failed = tuple(entry for entry in large if entry.error)
+    nothing = sweep_page(replace(bare, entries=failed), "t")
+    assert [section.title for section in nothing.sections] == [
+        "What was compared",
+        "What could not be searched",
+    ]
+
+
+def test_the_page_can_be_written_both_ways(page):
+    html, (markdown, images) = html_of(page), markdown_of(page)
+    assert html.count("<svg") == len(images) == markdown.count("](images/")
+    assert "small, 9 anchor queries" in html
+
+
+def test_the_command_writes_both(folder, capsys):
+    assert (
+        run(["report", str(folder / "out"), "--out", str(folder / "page"), "--title", "Mine"]) == 0
+    )
+    assert "<h1>Mine</h1>" in (folder / "page" / "index.html").read_text(encoding="utf-8")
+    assert (folder / "page" / "page.md").read_text(encoding="utf-8").startswith("# Mine\n")
+    assert "index.html" in capsys.readouterr().out
+
+
+def test_the_command_says_what_is_wrong(folder, tmp_path, capsys):
+    assert run(["report", str(tmp_path), "--out", str(tmp_path / "page")]) == 2
+    assert "holds no finished sweep" in capsys.readouterr().err
+    assert not (tmp_path / "page").exists()
+    (tmp_path / "file").write_text("x")
+    assert run(["report", str(folder / "out"), "--out", str(tmp_path / "file")]) == 2
+    assert "is a file; give a folder" in capsys.readouterr().err
+    assert run(["report", str(folder / "out"), "--out", str(tmp_path / "no" / "page")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    made = json.loads((folder / "out" / "sweep.json").read_text(encoding="utf-8"))
+    (tmp_path / "sweep.json").write_text(json.dumps({**made, "entries": [{}]}), encoding="utf-8")
+    assert run(["report", str(tmp_path), "--out", str(tmp_path / "page")]) == 2
+    assert "damaged sweep" in capsys.readouterr().err

@@ -1,0 +1,41 @@
+"""Files that sweeps read: matrices with labels, and TOML."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from synthetic import matrix
+
+
+def write_matrix(path: Path, *, labelled: bool = True, **options) -> Path:
+    """A synthetic matrix; the label of every third query is missing."""
+    made = matrix(**options)
+    labels = {"labels": np.where(np.arange(len(made.scores)) % 3, made.scores.argmax(1), -1)}
+    np.savez(
+        path,
+        scores=made.scores,
+        n_anchors=made.n_anchors,
+        item_vectors=made.item_vectors,
+        query_vectors=made.query_vectors,
+        first_bm25=made.firsts["bm25"],
+        anchor_items=made.anchor_items,
+        query_ids=np.array(made.query_ids),
+        **(labels if labelled else {}),
+    )
+    return path
+
+
+def write_sweep(path: Path, *, grid: dict | None = None, **keys) -> Path:
+    """A sweep's file; JSON's lists, numbers and texts are TOML's, too."""
+    lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+    if grid is not None:
+        lines += ["[grid]", *(f"{key} = {json.dumps(value)}" for key, value in grid.items())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a finished sweep, cells left out."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}

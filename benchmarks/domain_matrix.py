@@ -1,9 +1,11 @@
-"""A stored score matrix of a part of one data set: of a wordnet domain, or of a BEIR folder.
+"""A stored score matrix of a wordnet domain, of a BEIR folder, or of the docs of this Python.
 
     python benchmarks/domain_matrix.py --data wordnet --domain noun.artifact --items 3000 \
         --queries 200 --anchors 100 --scorer ONNX --bfloat16 --encoder MiniLM --out artifact.npz
     python benchmarks/domain_matrix.py --data medquad --items 1000 --queries 120 --anchors 60 \
         --max-length 64 --out medquad.npz        # with the bundled models
+    python benchmarks/domain_matrix.py --queries 240 --anchors 140 --max-length 96 \
+        --out python-docs.npz                    # the standard library, as in `crossknn demo`
 
 Resumable, and without texts: the format of `crossknn replay`. For bfloat16 see `bfloat16.py`.
 """
@@ -20,6 +22,7 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.data.labelled import Labelled, read_labelled
+from crossknn.demo import collect
 from crossknn.indexes.item_index import ItemIndex
 from crossknn.indexes.matrices import MatrixFile
 from crossknn.scorers import CrossEncoder, DualEncoder
@@ -49,7 +52,7 @@ def subset(items: Items, positions: Sequence[int] | np.ndarray) -> Items:
     )
 
 
-def write(file: MatrixFile, corpus: Labelled, anchors: int, what: str, every: float = 30.0) -> None:
+def write(file: MatrixFile, corpus: Labelled, anchors: int, what: str) -> None:
     """The scores of the corpus's queries, the first `anchors` as anchor queries."""
     gold = zip(corpus.queries.ids, corpus.gold, strict=True)
     qrels = {query: {corpus.items.ids[item]: 1} for query, item in gold}
@@ -57,7 +60,7 @@ def write(file: MatrixFile, corpus: Labelled, anchors: int, what: str, every: fl
 
     def progress(done: int, total: int) -> None:
         nonlocal said
-        if time.monotonic() - said > every:
+        if time.monotonic() - said > 30:
             said = time.monotonic()
             print(f"{what}: {done} of {total}, {said - began:.0f} s", file=sys.stderr)
 
@@ -65,12 +68,22 @@ def write(file: MatrixFile, corpus: Labelled, anchors: int, what: str, every: fl
 
 
 def corpus_of(options: argparse.Namespace) -> Labelled:
-    """The domain of a ZESHEL folder, or the test split of a BEIR folder."""
-    if options.domain is None:
+    """The domain of a ZESHEL folder, the test split of a BEIR folder, or the demo's data."""
+    if options.data is None:
+        corpus = python_docs()
+    elif options.domain is None:
         (corpus,) = read_labelled(options.data, "test")
     else:
         (corpus,) = read_labelled(options.data, domains=[options.domain])
     return corpus
+
+
+def python_docs() -> Labelled:
+    """What `crossknn demo` searches, its queries in random order: the first become anchors."""
+    demo = collect()
+    found = tuple(demo.items.positions(demo.qrels[query]) for query in demo.queries.ids)
+    whole = Labelled(name="python-docs", items=demo.items, queries=demo.queries, positives=found)
+    return whole.take(np.random.default_rng(SEED).permutation(len(whole)))
 
 
 def scorer_of(options: argparse.Namespace) -> Scorer:
@@ -83,9 +96,9 @@ def scorer_of(options: argparse.Namespace) -> Scorer:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="a folder; the docs of this Python by default")
     parser.add_argument("--domain", help="of a ZESHEL folder; without it --data is a BEIR folder")
-    parser.add_argument("--items", type=int, required=True)
+    parser.add_argument("--items", type=int, help="all by default")
     parser.add_argument("--queries", type=int, required=True)
     parser.add_argument("--anchors", type=int, required=True)
     parser.add_argument("--scorer", default="bundled")
@@ -94,11 +107,13 @@ def main() -> None:
     parser.add_argument("--bfloat16", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     corpus = corpus_of(options).sample(options.queries, SEED)
-    items = sample_of_items(corpus, options.items)
+    items = sample_of_items(corpus, options.items or len(corpus.items))
     index = ItemIndex.build(items, encoder=DualEncoder(options.encoder), seed=SEED)
-    file = MatrixFile(options.out, index, scorer_of(options), dtype="float16")
+    scorer = scorer_of(options)
+    file = MatrixFile(options.out, index, scorer, dtype="float16", workers=options.workers)
     write(file, corpus, options.anchors, options.out.name)
 
 

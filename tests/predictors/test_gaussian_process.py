@@ -165,6 +165,53 @@ def test_some_items_are_predicted_as_among_all(mean):
         np.testing.assert_allclose(part, np.take_along_axis(all_of, items, 1), rtol=1e-4)
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_rounds_extend_what_is_kept_and_change_nothing(monkeypatch, own):
+    """Three rounds of one state, each predicted: of all items, of a pool, and of another pool."""
+    vectors = (lambda queries: queries.vectors["de"]) if own else None
+    predictor, queries, scores = process(matrix(), own=vectors)
+    rng = np.random.default_rng(1)
+    pools = [np.sort(rng.permuted(np.tile(np.arange(80), (6, 1)), axis=1)[:, :30]) for _ in "ab"]
+    state = predictor.start(queries)
+    for count in (5, 9, 14):
+        state = predictor.update(state, known(scores, count))
+        fresh = predictor.update(predictor.start(queries), known(scores, count))
+        for items in (None, pools[0], pools[0], pools[1]):
+            found = predictor.predict(state, items)
+            with monkeypatch.context() as nothing:
+                nothing.setattr("crossknn.predictors.gaussian_process.KEPT", 0)
+                expected = predictor.predict(fresh, items)
+            for mine, theirs in zip(found, expected, strict=True):
+                np.testing.assert_allclose(mine, theirs, rtol=2e-4, atol=2e-5)
+    assert len(state.kept[0][1].blocks) == 1  # another pool begins anew
+    assert not fresh.kept
+
+
+def test_a_round_computes_the_covariances_of_its_own_items_only(monkeypatch):
+    predictor, queries, scores = process(matrix())
+    asked = []
+    real = Rbf.__call__
+    monkeypatch.setattr(Rbf, "__call__", lambda k, x, y: asked.append(len(x)) or real(k, x, y))
+    state = predictor.start(queries)
+    for count in (5, 9, 14):
+        state = predictor.update(state, known(scores, count))
+        asked.clear()
+        predictor.predict(state)
+        assert asked == [{5: 5, 9: 4, 14: 5}[count]] * 6
+
+
+def test_scores_of_other_items_than_before_are_no_extension():
+    predictor, queries, scores = process(matrix())
+    state = predictor.update(predictor.start(queries), known(scores, 5))
+    predictor.predict(state)
+    items = np.tile(np.arange(20, 32), (6, 1))
+    observed = Observed(items, np.take_along_axis(scores, items, 1), np.full(6, 12))
+    found = predictor.predict(predictor.update(state, observed))
+    expected = predictor.predict(predictor.update(predictor.start(queries), observed))
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-5)
+    np.testing.assert_allclose(found.std, expected.std, rtol=1e-5)
+
+
 def test_vectors_in_half_precision_predict_the_same():
     single, half = (
         predictor.predict(predictor.update(predictor.start(queries), known(scores, 9)))
@@ -200,7 +247,8 @@ def test_the_query_counts_as_an_item_with_the_best_score():
             np.ones((10, 1)),
             noise=0.05,
         )
-        assert row.at(own[[q]], np.ones((1, 1)))[0] == expected.at(own[[q]], np.ones((1, 1)))[0]
+        at_query = row.at(own[[q]], np.ones((1, 1)))[0]
+        np.testing.assert_allclose(at_query, expected.at(own[[q]], np.ones((1, 1)))[0], rtol=1e-6)
     before = plain.update(plain.start(queries), observed).rows
     for vector, old, new in zip(own, before, state.rows, strict=True):
         at_query = [row.at(vector[None], np.ones((1, 1))) for row in (old, new)]

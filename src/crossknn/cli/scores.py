@@ -57,6 +57,9 @@ def command(
         typer.Option(help="The model behind the URL of --scorer: tells its scores from others."),
     ] = None,
     cache: CacheFile = None,
+    workers: Annotated[
+        int | None, typer.Option(help="How many score at a time; one for each core by default.")
+    ] = None,
     seed: Seed = 0,
     json: AsJson = False,
 ) -> None:
@@ -68,13 +71,18 @@ def command(
     from crossknn.data.queries import read_qrels, read_queries
     from crossknn.indexes.item_index import ItemIndex
     from crossknn.indexes.matrices import DType, MatrixFile
+    from crossknn.scorers._session import available_threads
 
     if queries is None and item_item is None:
         raise InputError("nothing to score: give --queries FILE, --item-item N, or both")
     for name, given in (("anchors", anchors), ("qrels", qrels)):
         if queries is None and given is not None:
             raise InputError(f"--{name} belongs to queries: give them with --queries FILE")
-    for name, value in (("max-calls", max_calls), ("item-item", item_item)):
+    for name, value in (
+        ("max-calls", max_calls),
+        ("item-item", item_item),
+        ("workers", workers),
+    ):
         if value is not None and value < 1:
             raise InputError(f"{name} is {value}; it must be 1 or more")
     if (model is None) == scorer.startswith(("http://", "https://")):
@@ -90,8 +98,15 @@ def command(
     index = ItemIndex.load(folder)
     if item_item is not None and item_item > index.n:
         raise InputError(f"item-item is {item_item}, but the index has {index.n} items")
-    judge = open_scorer(scorer, cache, model)
-    matrix = MatrixFile(file, index, judge, dtype=cast("DType | None", dtype), replace=replace)
+    at_once = workers or available_threads()
+    matrix = MatrixFile(
+        file,
+        index,
+        open_scorer(scorer, cache, model, workers=at_once),
+        dtype=cast("DType | None", dtype),
+        replace=replace,
+        workers=at_once,
+    )
     calls, complete = 0, True
     if asked is not None:
         with progress("scoring queries", "pairs") as report:

@@ -41,8 +41,9 @@ _OTHER_STREAM = 1  # of the seed: the items in the query's place are not the ind
 class MatrixFile:
     """A score matrix file `path`, new or to be added to, of an index and a cross-encoder.
 
-    `dtype` is that of the file, or float16 for a new one. `replace` drops what is there.
-    Raises `InputError` if the file, or its unfinished scores, are of something else.
+    `dtype` is that of the file, or float16 for a new one. `replace` drops what is there. `workers`
+    threads share the scorer. Raises `InputError` if the file, or its unfinished scores, are of
+    something else.
     """
 
     def __init__(
@@ -53,8 +54,9 @@ class MatrixFile:
         *,
         dtype: DType | None = None,
         replace: bool = False,
+        workers: int = 1,
     ) -> None:
-        self.path, self.index, self.scorer = Path(path), index, scorer
+        self.path, self.index, self.scorer, self.workers = Path(path), index, scorer, workers
         self.partial = self.path.with_name(self.path.name + ".partial")
         self.replace = replace
         if self.path.suffix != ".npz":
@@ -219,7 +221,12 @@ class MatrixFile:
         everything = np.arange(self.index.n)
         table.fill((text, everything, row) for text, row in known.items())
         report = score_rows(
-            table, self.scorer, self.index.items.texts, max_calls=max_calls, progress=progress
+            table,
+            self.scorer,
+            self.index.items.texts,
+            max_calls=max_calls,
+            workers=self.workers,
+            progress=progress,
         )
         if report.complete:
             where = {text: row for row, text in enumerate(rows)}

@@ -27,25 +27,30 @@ FLOOR = 1e-5
 """The least noise, as a share of the variance: less would drown in single precision."""
 
 BLOCK = 8_192
-"""Items predicted together: bounds the memory to b x BLOCK covariances."""
+"""Items predicted together where nothing is kept: bounds the memory to b x BLOCK covariances."""
+
+KEPT = 2**31
+"""Bytes of covariances, of all queries, that are kept from one round to the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
     """What b exact scores of a query say about the score at any point.
 
-    `points` (b, d); `whiten` (b, b) is the inverse of the Cholesky factor of their covariance and
-    noise, both in units of `amplitude`; `weights` (b,) are those of the covariances in the mean;
-    `trend` (f,) those of the drift.
+    `points` (b, d); `factor` (b, b) is the Cholesky factor of their covariance and noise, `whiten`
+    its inverse, both in units of `amplitude`; `residual` (b,) the whitened scores less the mean;
+    `trend` (f,) the weights of the drift; `spread` the mean variance of the first points.
     """
 
     kernel: Kernel
     points: FloatArray
+    factor: FloatArray
     whiten: FloatArray
-    weights: FloatArray
+    residual: FloatArray
     offset: float
     trend: FloatArray
     amplitude: float
+    spread: float
 
     @classmethod
     def given(
@@ -57,32 +62,36 @@ class Posterior:
         *,
         noise: float,
         centre: bool = True,
+        before: Posterior | None = None,
     ) -> Posterior:
         """Condition on `scores` (b,) at `points` (b, d) with `drift` (b, f).
 
-        `noise` is the variance of what no kernel explains, as a share of the points' mean variance.
-        With `centre` the mean of the scores is taken off first (and added to what is predicted), so
-        that fewer scores than columns still give the same trend whatever is added to all scores.
-        The trend is fitted by generalised least squares. The amplitude is that of the residuals:
-        their mean square over the points' mean variance. Raises `InputError` if the covariance is
-        not positive definite.
+        `noise` is the variance of what no kernel explains, as a share of the first points' mean
+        variance. With `centre` the mean of the scores is taken off first (and added to what is
+        predicted), so that fewer scores than columns still give the same trend whatever is added to
+        all scores. The trend is fitted by generalised least squares. The amplitude is that of the
+        residuals: their mean square over the first points' mean variance. What `before` knew of the
+        first of these points is extended. Raises `InputError` if the covariance is not positive
+        definite.
         """
         exact = points.astype(np.float64)
-        covariance = kernel(exact, exact)
-        spread = float(kernel.variance(exact).mean()) or 1.0
-        covariance[np.diag_indices_from(covariance)] += max(noise, FLOOR) * spread
-        whiten = _whitening(covariance)
+        if before is not None and not _begins(points, before.points):
+            before = None
+        spread = float(kernel.variance(exact).mean()) or 1.0 if before is None else before.spread
+        factor, whiten = _factor(kernel, exact, max(noise, FLOOR) * spread, before)
         offset = float(scores.mean()) if centre else 0.0
         trend, *_ = np.linalg.lstsq(whiten @ drift, whiten @ (scores - offset), rcond=1e-6)
         residual = scores - offset - drift @ trend
         return cls(
             kernel=kernel,
             points=points,
-            whiten=whiten.astype(points.dtype),
-            weights=(whiten.T @ (whiten @ residual)).astype(points.dtype),
+            factor=factor,
+            whiten=whiten,
+            residual=whiten @ residual,
             offset=offset,
             trend=trend,
             amplitude=float(np.square(residual).mean()) / spread,
+            spread=spread,
         )
 
     def at(
@@ -93,13 +102,59 @@ class Posterior:
         The deviation is that of the score without noise, the trend taken as known; it costs most of
         the time and is None without `spread`.
         """
-        covariances = self.kernel(self.points, points)
-        mean = self.offset + drift @ self.trend + self.weights @ covariances
-        if not spread:
-            return mean, None
-        known = np.square(self.whiten @ covariances).sum(axis=0)
-        left = np.maximum(self.kernel.variance(points) - known, 0)
+        if spread:
+            return self.over(Whitened.of(self, points), drift)
+        weights = (self.whiten.T @ self.residual).astype(self.points.dtype)
+        known = weights @ self.kernel(self.points, points)
+        return self.offset + drift @ self.trend + known, None
+
+    def over(self, points: Whitened, drift: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The same at points whose covariances with the scored ones are there already."""
+        mean = self.offset + drift @ self.trend
+        start = 0
+        for block in points.blocks:
+            mean = mean + self.residual[start : start + len(block)].astype(block.dtype) @ block
+            start += len(block)
+        left = np.maximum(points.variance - points.known, 0)
         return mean, np.sqrt(self.amplitude * left)
+
+
+@dataclass(frozen=True, slots=True)
+class Whitened:
+    """Covariances of the b scored points of a posterior with c others, whitened.
+
+    `blocks` are (b, c) in rows, one block a round; `known` (c,) is the sum of their squares,
+    `variance` (c,) what there was to know.
+    """
+
+    posterior: Posterior
+    blocks: tuple[FloatArray, ...]
+    known: FloatArray
+    variance: FloatArray
+
+    @classmethod
+    def of(
+        cls, posterior: Posterior, points: FloatArray, before: Whitened | None = None
+    ) -> Whitened:
+        """Those of `points` (c, d); `before`, of the same points, is extended if it can be."""
+        if before is None or not _begins(posterior.factor, before.posterior.factor):
+            variance = posterior.kernel.variance(points)
+            before = cls(posterior, (), np.zeros_like(variance), variance)
+            start = 0
+        else:
+            start = len(before.posterior.points)
+        if start == len(posterior.points):
+            return replace(before, posterior=posterior)
+        blocks = before.blocks
+        new = posterior.kernel(posterior.points[start:], points)
+        seen = 0
+        for block in blocks:
+            columns = slice(seen, seen + len(block))
+            new -= posterior.factor[start:, columns].astype(new.dtype) @ block
+            seen += len(block)
+        new = posterior.whiten[start:, start:].astype(new.dtype) @ new
+        known = before.known + np.einsum("bc,bc->c", new, new)
+        return cls(posterior, (*blocks, new), known, before.variance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +162,15 @@ class Posteriors:
     """State of a Gaussian process over m queries.
 
     `columns` (f, m, n) are what the means are linear in; `own` (m, d) the queries' vectors where
-    they count as observed. A posterior is None while a query's scores say too little.
+    they count as observed. A posterior is None while a query's scores say too little. `kept` is no
+    part of the value: what the last prediction of a query computed, for the next one to extend.
     """
 
     queries: Queries
     columns: FloatArray
     own: FloatArray | None
     rows: tuple[Posterior | None, ...]
+    kept: dict[int, tuple[IntArray | None, Whitened]]
 
 
 class GaussianProcess(Predictor[Posteriors]):
@@ -125,8 +182,9 @@ class GaussianProcess(Predictor[Posteriors]):
     vector counts as an item with the best score known and the best first-stage scores of all
     (BAGEL, ReBOL). Until a query has more scores than `columns`, and different ones, `first` ranks.
 
-    A round costs one (b, b) factor a query, and b * n * (d + b) multiplications to predict all
-    items, or b * n * d without `beta`. Between rounds only the posteriors are kept.
+    Of b items scored in all, a query costs b * n * (d + b / 2) multiplications to predict all
+    items in all rounds, and b * n * 4 bytes between rounds. Where these would be more than `KEPT`,
+    each round computes all of it again, without `b / 2` if `beta` is 0.
     """
 
     def __init__(
@@ -150,6 +208,7 @@ class GaussianProcess(Predictor[Posteriors]):
             columns=self.columns(queries),
             own=None if self.own is None else self.own(queries),
             rows=(None,) * len(queries),
+            kept={},
         )
 
     def columns(self, queries: Queries) -> FloatArray:
@@ -174,11 +233,17 @@ class GaussianProcess(Predictor[Posteriors]):
         if len(scores) <= drift.shape[1] or np.ptp(scores) == 0:
             return None
         if state.own is not None:
-            points = np.vstack([points, state.own[row].astype(points.dtype)])
-            drift = np.vstack([drift, state.columns[:, row].max(axis=1)])
-            scores = np.append(scores, scores.max())
+            points = np.vstack([state.own[row].astype(points.dtype), points])
+            drift = np.vstack([state.columns[:, row].max(axis=1), drift])
+            scores = np.append(scores.max(), scores)
         return Posterior.given(
-            self.kernel, points, scores, drift, noise=self.noise, centre=self.mean != "none"
+            self.kernel,
+            points,
+            scores,
+            drift,
+            noise=self.noise,
+            centre=self.mean != "none",
+            before=state.rows[row],
         )
 
     def vectors(self, items: IntArray | slice) -> FloatArray:
@@ -195,14 +260,35 @@ class GaussianProcess(Predictor[Posteriors]):
         for row, posterior in enumerate(state.rows):
             if posterior is None:
                 continue
+            own = None if items is None else items[row]
+            if m * count * len(posterior.points) * self.precision.itemsize <= KEPT:
+                known = self._covariances(state, row, posterior, own)
+                mean[row], deviation = posterior.over(*known)
+                if std is not None:
+                    std[row] = deviation
+                continue
+            state.kept.pop(row, None)
             for start in range(0, count, BLOCK):
                 part = slice(start, min(start + BLOCK, count))
-                chosen = part if items is None else items[row, part]
+                chosen = part if own is None else own[part]
                 points, drift = self.vectors(chosen), state.columns[:, row, chosen].T
                 mean[row, part], spread = posterior.at(points, drift, spread=std is not None)
                 if std is not None:
                     std[row, part] = spread
         return Prediction(mean, std)
+
+    def _covariances(
+        self, state: Posteriors, row: int, posterior: Posterior, items: IntArray | None
+    ) -> tuple[Whitened, FloatArray]:
+        """Of the scored items with `items` (c,), or all; and the drift (c, f) there."""
+        chosen = slice(None) if items is None else items
+        asked, before = state.kept.get(row, (None, None))
+        same = asked is items or (
+            asked is not None and items is not None and np.array_equal(asked, items)
+        )
+        found = Whitened.of(posterior, self.vectors(chosen), before if same else None)
+        state.kept[row] = items, found
+        return found, state.columns[:, row, chosen].T
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
         if prediction.std is None:
@@ -210,12 +296,36 @@ class GaussianProcess(Predictor[Posteriors]):
         return prediction.mean + self.beta * prediction.std
 
 
-def _whitening(covariance: FloatArray) -> FloatArray:
-    """Inverse of the Cholesky factor: (b, b) -> (b, b)."""
+def _begins(rows: FloatArray, first: FloatArray) -> bool:
+    """Whether the first of these rows are those."""
+    part = rows[: len(first), : first.shape[1]]
+    return np.array_equal(part, first)
+
+
+def _factor(
+    kernel: Kernel, points: FloatArray, noise: float, before: Posterior | None
+) -> tuple[FloatArray, FloatArray]:
+    """Cholesky factor (b, b) of the covariance of `points` (b, d) with `noise`, and its inverse."""
+    b, old = len(points), 0 if before is None else len(before.points)
+    factor, whiten = np.zeros((b, b)), np.zeros((b, b))
+    new = points[old:]
+    covariance = kernel(new, new)
+    covariance[np.diag_indices_from(covariance)] += noise
+    if before is not None:
+        factor[:old, :old], whiten[:old, :old] = before.factor, before.whiten
+        factor[old:, :old] = kernel(new, points[:old]) @ before.whiten.T
+        covariance -= factor[old:, :old] @ factor[old:, :old].T
+    factor[old:, old:] = _cholesky(covariance, b)
+    whiten[old:, old:] = np.linalg.inv(factor[old:, old:])
+    whiten[old:, :old] = -whiten[old:, old:] @ factor[old:, :old] @ whiten[:old, :old]
+    return factor, whiten
+
+
+def _cholesky(covariance: FloatArray, b: int) -> FloatArray:
     if np.isfinite(covariance).all():
         with suppress(np.linalg.LinAlgError):
-            return np.linalg.inv(np.linalg.cholesky(covariance))
+            return np.linalg.cholesky(covariance)
     raise InputError(
-        f"the covariance of {len(covariance)} scored items is not positive definite: their vectors "
-        "are not all numbers, or the kernel is none"
+        f"the covariance of {b} scored items is not positive definite: their vectors are not all "
+        "numbers, or the kernel is none"
     )

@@ -181,13 +181,15 @@ TRIED = (
     "axn(first={stage}, rounds=10, ridge={ridge}, vectors=de)",
     "tour(first={stage}, loss=kl, rounds=10, lr={lr}, vectors=de)",
     "refit(first={stage}, sample={sample}, lr={lr}, vectors=de)",
+    "refit(first={stage}, sample=0.1, rounds=9, lr={lr}, vectors=de)",
     "feedback(first={stage}, sample={sample}, b={power}, vectors=de)",
-    "gp(first={stage}, mean={mean}, beta={beta}, scale={scale}, vectors=de)",
+    "feedback(first={stage}, sample=0.1, rounds=9, b={power}, vectors=de)",
+    "gp(first={stage}, mean={mean}, scale={scale}, vectors=de)",
     "gar(first={stage}, affinity={affinity}, neighbours={neighbours}, graph=de)",
     "ladr(first={stage}, seeds={sample}, neighbours={neighbours}, graph=de)",
     "greedy(first={stage}, seeds={sample}, neighbours={neighbours}, graph=de)",
 )
-"""Methods whose settings are chosen."""
+"""Methods whose settings are chosen; ReFIT and the formula as published, and in ten rounds."""
 
 
 def _grid(preset: Preset, own: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
@@ -204,7 +206,6 @@ def _grid(preset: Preset, own: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
         "sample": (0.25, 0.5, 0.75) if wide else (0.5,),
         "power": (0.5, 1.0),
         "mean": ("constant", "first") if wide else ("constant",),
-        "beta": (0.5, 1.0) if wide else (1.0,),
         "scale": (1.0, 2.0, 4.0) if wide else (2.0,),
         "affinity": ("score", "set"),
         "neighbours": (8, 16, 32) if wide else (16,),

@@ -119,7 +119,10 @@ def difference(one: dict[str, Any], other: dict[str, Any], k: int) -> str:
 
 
 def pictures(found: dict[str, Any], folder: Path) -> None:
-    """Recall against offline calls: rows of the most train queries of the matrix, by method."""
+    """Recall against offline calls: rows of the most train queries of the matrix, by method.
+
+    Labels begin with the method, so that it has the colour it has everywhere.
+    """
     for name, part in found.items():
         rows = []
         most = max(int(row.split()[0]) for row in part["rows"] if row.endswith("rows, adacur"))
@@ -127,7 +130,7 @@ def pictures(found: dict[str, Any], folder: Path) -> None:
         for row, values in part["rows"].items():
             how, _, method = row.rpartition(", ")
             if row == "dual encoder":
-                shown = {"rnr": "reranking", "ridge": "AXN, not aligned"}
+                shown = {"rnr": WAYS["rnr"], "ridge": "AXN, not aligned"}
             elif method == "adacur":
                 shown = {"adacur": "ADACUR"}
             elif method in LABELS and (method == "cur" or how.startswith(f"{most} x ")):

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from bfloat16 import Bfloat16CrossEncoder
+from train_late import KINDS
 
 from crossknn.data.labelled import Labelled, read_labelled
 from crossknn.first.bm25 import BM25
@@ -149,7 +150,7 @@ class Part:
             used = np.unique(np.concatenate([lists[n].ravel() for n in ("first", "bm25")]))
             used = used[used != NO_ITEM]
             items = self.item_states(model, [self.corpus.items.texts[i] for i in used])
-            found, plain = {}, folder.name.partition("-")[0] == folder.name[:-2]
+            found, plain = {}, MODEL.sub(r"\g<name>", folder.name) in KINDS
             for name, depths in (("first", DEPTHS if plain else CE[-1:]), ("bm25", (BM25_DEPTH,))):
                 whole: np.ndarray | None = None
                 for depth in reversed(depths):

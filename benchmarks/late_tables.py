@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.evaluation.measures import bootstrap
+from crossknn.plots import Curve, curves, styles_of
 
 KINDS = {
     "cmc": "CMC",
@@ -330,23 +331,24 @@ def speed_section(found: dict[str, Any]) -> list[str]:
 
 
 def speed_picture(found: dict[str, Any], path: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    figure, panel = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
-    for who, label in (("cmc", "CMC, all candidates together"), ("cross-encoder", "cross-encoder")):
+    labels = {"cmc": "CMC, all candidates together", "cross-encoder": "cross-encoder"}
+    lines = []
+    for who in labels:
         points = sorted(
             (int(name.split()[1]), ms)
             for name, ms in found["milliseconds"].items()
             if name.startswith(f"{who} ")
         )
-        panel.plot(*zip(*points, strict=True), "o-", ms=4, lw=1.6)
-        panel.annotate(label, points[-1], xytext=(-6, 8), textcoords="offset points", ha="right")
-    panel.set_xscale("log", base=2)
-    panel.set_yscale("log")
-    panel.set_xlabel("candidates")
-    panel.set_ylabel(f"milliseconds a query ({found['threads']} cores)")
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.grid(alpha=0.3)
-    panel.set_title("medquad, one query at a time", loc="left", fontsize=10)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+        x, y = zip(*points, strict=True)
+        lines.append(Curve(name=who, x=x, y=y))
+    curves(
+        {"": lines},
+        path,
+        title="medquad, one query at a time",
+        x_label="candidates",
+        y_label=f"milliseconds a query ({found['threads']} cores)",
+        log_y=True,
+        percent=False,
+        labels=labels,
+        styles={"cross-encoder": styles_of(["rnr"])["rnr"]},
+    )

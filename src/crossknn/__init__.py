@@ -13,10 +13,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from crossknn.data.dataset import Dataset as Dataset
+    from crossknn.data.dataset import read_dataset as read_dataset
     from crossknn.data.items import Items as Items
     from crossknn.data.items import read_items as read_items
     from crossknn.data.queries import read_qrels as read_qrels
     from crossknn.data.queries import read_queries as read_queries
+    from crossknn.data.splits import split as split
     from crossknn.errors import CrossknnError as CrossknnError
     from crossknn.errors import InputError as InputError
     from crossknn.indexes.estimate import estimate as estimate
@@ -42,6 +45,7 @@ _HOMES = {
     "CallableScorer": "scorers",
     "CrossEncoder": "scorers",
     "CrossknnError": "errors",
+    "Dataset": "data.dataset",
     "DualEncoder": "scorers",
     "Hit": "results",
     "HttpScorer": "scorers",
@@ -56,9 +60,11 @@ _HOMES = {
     "method": "methods",
     "methods": "methods",
     "open_late": "scorers",
+    "read_dataset": "data.dataset",
     "read_items": "data.items",
     "read_qrels": "data.queries",
     "read_queries": "data.queries",
+    "split": "data.splits",
 }
 
 __all__ = [*_HOMES, "__version__"]

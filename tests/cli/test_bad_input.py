@@ -20,12 +20,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from errors_table import check_table
 from late_helpers import WordStates
 
 from crossknn.indexes.item_index import ItemIndex
 
-DOC = Path(__file__).parents[2] / "docs" / "errors.md"
-START, END = "<!-- table made by tests/cli/test_bad_input.py -->", "<!-- end of table -->"
+MARKS = "<!-- table made by tests/cli/test_bad_input.py -->", "<!-- end of table -->"
 GOOD = [{"id": f"d{i}", "text": f"text number {i} about topic {i % 5}"} for i in range(30)]
 
 
@@ -304,18 +304,8 @@ def table():
     """Collects what happened; written or compared with the docs at the end."""
     rows: dict[str, str] = {}
     yield rows
-    if len(rows) < len(CALLS):
-        return
-    made = "\n".join(
-        ["| input | exit code | sentence |", "|---|---|---|", *(rows[what] for what, _, _ in CALLS)]
-    )
-    text = DOC.read_text() if DOC.exists() else f"{START}\n{END}\n"
-    before, after = text.split(START)[0], text.split(END)[1]
-    new = f"{before}{START}\n{made}\n{END}{after}"
-    if os.environ.get("CROSSKNN_WRITE_DOCS"):
-        DOC.write_text(new)
-        return
-    assert text == new, "docs/errors.md is out of date: see the top of this file"
+    if len(rows) == len(CALLS):
+        check_table(*MARKS, [rows[what] for what, _, _ in CALLS])
 
 
 @pytest.mark.parametrize(("what", "arguments", "code"), CALLS, ids=[c[0] for c in CALLS])

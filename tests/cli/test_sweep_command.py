@@ -12,6 +12,8 @@ from sweep_helpers import write_matrix, write_sweep
 
 KEYS = {"matrices": ["m.npz"], "methods": ["rnr(first=de)"], "budgets": [5, 10], "k": [1, 5]}
 
+UNLABELLED = "m: 2 of 6 test queries have no label, and no part in the task's measures"
+
 
 def crossknn(where, *arguments: str):
     return subprocess.run(
@@ -33,7 +35,7 @@ def folder(tmp_path):
 
 def test_a_table_and_one_line_about_it(folder):
     done = crossknn(folder, "sweep", "s.toml", "--out", "out", "--workers", "1")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, UNLABELLED + "\n")
     assert done.stdout.startswith(
         "out/table.csv: 4 rows; 2 searched now, 0 kept from before, 0 failed, "
     )
@@ -49,6 +51,7 @@ def test_what_fails_and_what_is_left_out_is_said_and_the_exit_code_is_1(folder):
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         "m has 20 anchor queries: anchors = 99 left out (4 searches)",
+        UNLABELLED,
         "failed: m, itemcur: itemcur needs item x item scores, and there are none here: add them "
         "with  crossknn index ... --item-scores N  (in a matrix file: the keys item_scores, "
         "item_score_items) (2 searches)",

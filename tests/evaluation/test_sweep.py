@@ -312,13 +312,27 @@ def test_sizes_that_do_not_fit_are_said_before_anything_is_searched(folder):
 
 
 def test_fewer_queries_than_asked_and_exact_budgets_are_noted(folder):
-    done = run(a_sweep(folder, queries=6, budgets=[10, 50]))
+    done = run(a_sweep(folder, queries=6, budgets=[10, 50], measures=[]))
     assert done.table.notes == (
         "small has 5 test queries, not 6: all of them are searched",
         "small has 40 items: a budget of 50 is exact search",
     )
     sizes = {e.data: len(e.found.queries) for e in done.table.entries}
     assert sizes == {"small": 5, "large": 6}
+
+
+def test_queries_without_labels_are_counted_as_each_seed_has_drawn_them(folder):
+    keys = {"redraw": True, "seeds": [0, 1, 2, 3, 4, 5]}
+    done = run(a_sweep(folder, methods=["rnr(first=de)"], grid={}, **keys))
+    labels = np.load(folder / "small.npz")["labels"]
+    group = done.table.group("rnr(first=de)", data="small", budget=10)
+    missing = [int((labels[entry.found.queries] < 0).sum()) for entry in group.entries]
+    assert min(missing) < max(missing)
+    assert done.table.notes == (
+        f"small: {min(missing)} to {max(missing)} of 5 test queries have no label, and no part in "
+        "the task's measures",
+        "large: 7 of 7 test queries have no label, and no part in the task's measures",
+    )
 
 
 def test_two_sweeps_in_one_folder_at_a_time_are_refused(folder):

@@ -201,6 +201,17 @@ def test_a_method_without_calls_is_a_line_without_points():
     assert plots.curves_of(rows, 1)[-1].x == [None]
 
 
+def test_names_stand_where_their_lines_end_on_a_logarithmic_axis_too():
+    ends = (10, 100, 1_000)
+    lines = [plots.Curve(name=f"to {y:,}", x=[1, 2], y=[1, y]) for y in ends]
+    file, options = BytesIO(), {"x_label": "x", "log_y": True, "percent": False}
+    plots.curves({"": lines}, file, title="t", **options)
+    written = re.findall(r' y="(\S+)"[^>]*>([^<]*)<', file.getvalue().decode())
+    heights = {text: float(y) for y, text in written}
+    for y in ends:
+        assert heights[f"to {y:,}"] == pytest.approx(heights[f"{y:,}"], abs=3)
+
+
 def test_many_panels_stand_in_rows_and_are_wide_enough_to_read():
     panels = {f"top {k}": CURVES["top 1"] for k in (1, 10, 50, 100)}
     file = BytesIO()

@@ -70,7 +70,8 @@ def command(
     that an interrupted run goes on where it stopped, and the next one pays nothing.
     """
     from crossknn.data.queries import read_qrels, read_queries
-    from crossknn.evaluation.compare import compare, dense_scores, task_measures
+    from crossknn.evaluation.compare import compare, task_measures
+    from crossknn.evaluation.ground_truth import dense_scores
     from crossknn.evaluation.task import measure_names
     from crossknn.indexes.item_index import ItemIndex
     from crossknn.methods import methods as parse_methods

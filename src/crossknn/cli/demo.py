@@ -25,7 +25,8 @@ from crossknn.demo import (
     sample,
 )
 from crossknn.errors import InputError, MissingExtraError
-from crossknn.evaluation.compare import MethodRows, compare, dense_scores
+from crossknn.evaluation.compare import MethodRows, compare
+from crossknn.evaluation.ground_truth import dense_scores
 from crossknn.indexes.item_index import ItemIndex
 from crossknn.methods import methods
 

@@ -29,6 +29,8 @@ def command(
         raise InputError(f"--out {to} is a file; give a folder")
     if not to.absolute().parent.is_dir():
         raise InputError(f"--out {to}: there is no folder {to.parent}")
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}: give one that  crossknn sweep  has written")
     table = read_table(folder)
     if find_spec("matplotlib") is None:
         raise MissingExtraError("report", "plots")

@@ -14,9 +14,9 @@ import numpy as np
 from crossknn.evaluation.oracle import OracleIndex
 from crossknn.indexes.base import Index
 from crossknn.methods import Method
-from crossknn.predictors.base import Prediction, Predictor
+from crossknn.predictors.wrapped import Wrapped
 from crossknn.search import Search
-from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
+from crossknn.types import FloatArray, IntArray, Observed, Queries
 
 BANDS = (10, 100, 1000)
 """Where the bands of ranks end."""
@@ -82,29 +82,11 @@ def approximate(
     return watched.predict(state).mean, search.observed().items
 
 
-class _Watched(Predictor[Any]):
+class _Watched(Wrapped[Any]):
     """A predictor whose latest state can be seen from outside the search."""
 
-    def __init__(self, predictor: Predictor[Any]) -> None:
-        self.predictor = predictor
-        self.state: Any = None
-
-    def start(self, queries: Queries) -> Any:
-        return self.predictor.start(queries)
+    state: Any = None
 
     def update(self, state: Any, observed: Observed) -> Any:
-        self.state = self.predictor.update(state, observed)
+        self.state = super().update(state, observed)
         return self.state
-
-    def predict(self, state: Any, items: IntArray | None = None) -> Prediction:
-        return self.predictor.predict(state, items)
-
-    def top(
-        self,
-        state: Any,
-        count: int,
-        exclude: IntArray,
-        allowed: BoolArray | None = None,
-        pool: IntArray | None = None,
-    ) -> Candidates:
-        return self.predictor.top(state, count, exclude, allowed, pool)

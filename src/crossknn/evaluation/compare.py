@@ -6,15 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from crossknn.data.queries import Qrels, QuerySet
-from crossknn.evaluation.ground_truth import dense_scores
 from crossknn.evaluation.measures import exact_top
 from crossknn.evaluation.replay import BATCH, RecallRow, outcome
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.indexes.item_index import ItemIndex
 from crossknn.methods import Method, method
 from crossknn.types import FloatArray, Queries
-
-__all__ = ["MethodRows", "compare", "dense_scores"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,12 +79,13 @@ def run_sweep(
         chosen = best(first, cells.found)
         last = table_rows(sweep, files, chosen)
         cells.fill(last)
+        entries = tuple(_entry(row, cells.found, row.group in chosen) for row in last)
         table = Table(
-            entries=tuple(_entry(row, cells.found, row.group in chosen) for row in last),
+            entries=entries,
             dev=tuple(_entry(row, cells.found, False) for row in first),
             k=sweep.k,
             grid=tuple(sweep.grid),
-            notes=tuple(said),
+            notes=(*said, *(_unlabelled(entries) if sweep.measures else ())),
             baseline=sweep.baseline,
         )
         write_table(table, folder)
@@ -119,6 +120,24 @@ def _entry(row: Row, found: Mapping[str, Found | str], chosen: bool) -> Entry:
         error=result if isinstance(result, str) else "",
         found=None if isinstance(result, str) else result,
     )
+
+
+def _unlabelled(entries: Sequence[Entry]) -> Iterator[str]:
+    """Which test queries the task's measures say nothing of, by matrix; seeds may draw others."""
+    missing: dict[str, set[int]] = {}
+    tests: dict[str, int] = {}
+    for entry in entries:
+        if entry.found:
+            m, outcome = len(entry.found.queries), entry.found.outcome
+            missing.setdefault(entry.data, set()).add(outcome.unjudged if outcome.task else m)
+            tests[entry.data] = m
+    for data, counts in missing.items():
+        if max(counts):
+            span = " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
+            yield (
+                f"{data}: {span} of {tests[data]} test queries have no label, and no part in the "
+                "task's measures"
+            )
 
 
 class _Cells:

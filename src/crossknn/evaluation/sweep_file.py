@@ -145,6 +145,8 @@ def read_sweep(path: str | Path) -> Sweep:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder; give the .toml file of a sweep") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path} is not TOML: {error}") from None
     try:

@@ -67,9 +67,10 @@ def notes(sweep: Sweep, files: Sequence[MatrixFile]) -> list[str]:
     searches = sum(len(_budgets(sweep, setting)) for setting in settings) * len(sweep.seeds)
     for file in files:
         if beyond := [count for count in sweep.anchors if count > file.n_anchors]:
+            fewer = searches * len(beyond)
             found.append(
                 f"{file.name} has {file.n_anchors} anchor queries: anchors = "
-                f"{', '.join(map(str, beyond))} left out ({searches * len(beyond)} searches)"
+                f"{', '.join(map(str, beyond))} left out ({fewer} search{'es' * (fewer > 1)})"
             )
         if sweep.queries is not None and sweep.queries > file.n_tests:
             found.append(

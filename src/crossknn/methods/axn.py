@@ -16,6 +16,7 @@ from crossknn.errors import SpecError
 from crossknn.indexes.base import Index
 from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
 from crossknn.methods.base import HYBRID, Method, fraction, positive
+from crossknn.methods.needs import scale
 from crossknn.predictors.base import Predictor
 from crossknn.predictors.least_squares import BlendedLeastSquares
 from crossknn.predictors.ridge import RidgeToEncoder
@@ -47,8 +48,7 @@ class Axn(Method):
     shortlist: int | None = None
 
     def reads(self, index: Index) -> Collection[str]:
-        scaled = self.ridge is None and self.normalize in ("auto", "anchors")
-        return (default_vectors(index, self.vectors),) if scaled else ()
+        return scale(index, self.vectors, self.normalize) if self.ridge is None else ()
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds, shortlist=self.shortlist)

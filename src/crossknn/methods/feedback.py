@@ -9,6 +9,7 @@ from crossknn.errors import SpecError
 from crossknn.indexes.base import Index
 from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
+from crossknn.methods.needs import scale
 from crossknn.predictors.feedback import FeedbackFormula
 from crossknn.predictors.scaled import Normalize
 from crossknn.search import Plan, equal_rounds
@@ -34,8 +35,7 @@ class Feedback(Method):
     normalize: Normalize = "auto"
 
     def reads(self, index: Index) -> Collection[str]:
-        scaled = self.normalize in ("auto", "anchors")
-        return (default_vectors(index, self.vectors),) if scaled else ()
+        return scale(index, self.vectors, self.normalize)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from crossknn.errors import InputError
 from crossknn.indexes.base import Anchors, Index, ItemScores
+from crossknn.indexes.stages import default_vectors
+from crossknn.predictors.scaled import BY_INDEX, Normalize
 
 
 def anchors(index: Index, method: str) -> Anchors:
@@ -24,3 +28,8 @@ def item_scores(index: Index, method: str) -> ItemScores:
             "index ... --item-scores N  (in a matrix file: the keys item_scores, item_score_items)"
         )
     return index.item_scores
+
+
+def scale(index: Index, vectors: str, normalize: Normalize) -> Collection[str]:
+    """What normalizing exact scores reads: the name of the vectors whose scale is taken, if any."""
+    return (default_vectors(index, vectors),) if normalize in BY_INDEX else ()

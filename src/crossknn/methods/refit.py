@@ -15,6 +15,7 @@ from crossknn.errors import SpecError
 from crossknn.indexes.base import Index
 from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
+from crossknn.methods.needs import scale
 from crossknn.predictors.refit import Distilled
 from crossknn.predictors.scaled import Normalize
 from crossknn.search import Plan, equal_rounds
@@ -38,8 +39,7 @@ class Refit(Method):
     normalize: Normalize = "auto"
 
     def reads(self, index: Index) -> Collection[str]:
-        scaled = self.normalize in ("auto", "anchors")
-        return (default_vectors(index, self.vectors),) if scaled else ()
+        return scale(index, self.vectors, self.normalize)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds, steps=self.steps)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from crossknn.indexes.base import Index
 from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
 from crossknn.methods.base import HYBRID, Method, positive
+from crossknn.methods.needs import scale
 from crossknn.predictors.gradient import GradientStep, Loss
 from crossknn.predictors.scaled import Normalize
 from crossknn.search import Plan, equal_rounds
@@ -33,8 +34,7 @@ class Tour(Method):
     normalize: Normalize = "none"
 
     def reads(self, index: Index) -> Collection[str]:
-        scaled = self.normalize in ("auto", "anchors")
-        return (default_vectors(index, self.vectors),) if scaled else ()
+        return scale(index, self.vectors, self.normalize)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from crossknn.plots.panels import Target, bare, label_ends, percent_axis, picture, room
+from crossknn.plots.panels import RECALL, Target, bare, label_ends, percent_axis, picture, room
 from crossknn.plots.style import INK, OTHERS, PAPER, QUIET, Styles, labels_of, styles_of
 
 
@@ -34,7 +34,7 @@ def grouped_bars(
     path: Target,
     *,
     title: str,
-    y_label: str = "recall against exact search (%)",
+    y_label: str = RECALL,
     sizes: Mapping[str, int] | None = None,
     labels: Mapping[str, str] | None = None,
     styles: Styles | None = None,

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from crossknn.plots.panels import (
     PER_ROW,
+    RECALL,
     Target,
     bare,
     label_ends,
     logarithmic,
     percent_axis,
     picture,
+    powers,
     room,
 )
 from crossknn.plots.style import Styles, labels_of, styles_of
 
 if TYPE_CHECKING:
+    from crossknn.evaluation.measures import Estimate
     from crossknn.evaluation.replay import RecallRow
 
 
@@ -36,6 +39,17 @@ class Curve:
     low: Sequence[float] = ()
     high: Sequence[float] = ()
 
+    @classmethod
+    def through(cls, name: str, x: Sequence[float | None], estimates: Sequence[Estimate]) -> Curve:
+        """Means with their intervals, one for each x (p,)."""
+        return cls(
+            name=name,
+            x=x,
+            y=[estimate.mean for estimate in estimates],
+            low=[estimate.low for estimate in estimates],
+            high=[estimate.high for estimate in estimates],
+        )
+
 
 Panels = Mapping[str, Sequence[Curve]]
 """Curves of each panel, by the panel's title."""
@@ -47,8 +61,9 @@ def curves(
     *,
     title: str,
     x_label: str,
-    y_label: str,
+    y_label: str = RECALL,
     log: bool = True,
+    log_y: bool = False,
     percent: bool = True,
     labels: Mapping[str, str] | None = None,
     styles: Styles | None = None,
@@ -56,7 +71,8 @@ def curves(
 ) -> None:
     """Save a picture with a panel for each title, a line for each curve, and bands for intervals.
 
-    With `percent` values are shares, drawn from 0 to 100%. `labels` and `styles` are by the
+    `log` and `log_y` say which axes are logarithmic. With `percent` values are shares, drawn from 0
+    to 100%. `labels` and `styles` are by the
     curves' names; by default those of `labels_of` and `styles_of`. Raises MissingExtraError
     without matplotlib.
     """
@@ -74,6 +90,9 @@ def curves(
                 logarithmic(panel, places)
             for curve in found:
                 _draw(panel, curve, looks[curve.name].line(), scale, min(0.13, 0.7 / len(found)))
+            if log_y:
+                panel.set_yscale("log")
+                powers(panel.yaxis)
             if percent:
                 percent_axis(panel)
             bare(panel)
@@ -103,7 +122,6 @@ def recall_against_cost(
         path,
         title=title,
         x_label="cross-encoder calls per query",
-        y_label="recall against exact search (%)",
         labels=labels,
         styles=styles,
         note=note,
@@ -124,9 +142,7 @@ def recall_against_rounds(
     A curve for each budget or method; one round of a method that begins with a dual encoder is
     retrieve-and-rerank. Raises MissingExtraError without matplotlib.
     """
-    y_label = "recall against exact search (%)"
-    options: dict[str, Any] = {"labels": labels, "styles": styles, "note": note}
-    curves(panels, path, title=title, x_label="rounds", y_label=y_label, **options)
+    curves(panels, path, title=title, x_label="rounds", labels=labels, styles=styles, note=note)
 
 
 def recall_at_depth(
@@ -142,9 +158,8 @@ def recall_at_depth(
 
     Raises MissingExtraError without matplotlib.
     """
-    x_label, y_label = "items retrieved and reranked", "recall against exact search (%)"
-    options: dict[str, Any] = {"labels": labels, "styles": styles, "note": note}
-    curves(panels, path, title=title, x_label=x_label, y_label=y_label, **options)
+    x_label = "items retrieved and reranked"
+    curves(panels, path, title=title, x_label=x_label, labels=labels, styles=styles, note=note)
 
 
 def curves_of(rows: Sequence[RecallRow], k: int) -> list[Curve]:

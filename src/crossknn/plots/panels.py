@@ -14,6 +14,9 @@ from crossknn.plots.style import INK, QUIET, RULE
 Target: TypeAlias = str | Path | BinaryIO
 """Where a picture goes: a file, whose suffix says what it is, or an open one, which gets SVG."""
 
+RECALL = "recall against exact search (%)"
+"""What is drawn where nothing else is said."""
+
 PER_ROW = 3
 """Panels beside each other, so that a page's width is enough to read them."""
 
@@ -125,11 +128,12 @@ def label_ends(panel: Any, ends: Sequence[tuple[float, str, str]], *, size: floa
     if not ends:
         return
     ends = sorted(ends)
-    low, high = panel.get_ylim()
+    scale = panel.yaxis.get_transform().transform
+    low, high = scale(panel.get_ylim())
     box, whole = panel.get_position(), panel.get_figure().get_size_inches()
     gap = size * 1.35 / 72 / (box.height * whole[1])
     away = 0.3 / (box.width * whole[0])
-    heights = [(height - low) / (high - low) for height, _, _ in ends]
+    heights = [(scale(height) - low) / (high - low) for height, _, _ in ends]
     for (_, name, colour), height, place in zip(ends, heights, spread(heights, gap), strict=True):
         leader = {"arrowstyle": "-", "color": colour, "lw": 0.7, "shrinkA": 1, "shrinkB": 1}
         panel.annotate(

@@ -12,6 +12,8 @@ from crossknn.predictors.vectors import NormalizedPredictor, QueryVectors
 from crossknn.types import FloatArray, IntArray, Queries
 
 Normalize: TypeAlias = Literal["auto", "anchors", "first", "none"]
+BY_INDEX: tuple[Normalize, ...] = ("auto", "anchors")
+"""Those that take the scale that the index knows."""
 
 
 class ScaledPredictor(NormalizedPredictor):
@@ -27,7 +29,7 @@ class ScaledPredictor(NormalizedPredictor):
     def __init__(self, index: Index, vectors: str, normalize: Normalize = "auto") -> None:
         super().__init__(index.vectors(vectors))
         self.index, self.name, self.normalize = index, vectors, normalize
-        self.known = index.scale(vectors) if normalize in ("auto", "anchors") else None
+        self.known = index.scale(vectors) if normalize in BY_INDEX else None
         if normalize == "anchors" and self.known is None:
             raise InputError(
                 f"normalize=anchors needs a scale for the item vectors {vectors!r}, and the index "

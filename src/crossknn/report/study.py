@@ -212,7 +212,7 @@ class Study:
         if not fit:
             raise InputError(
                 f"the smallest matrix has {items} items, too few for any {what} of the preset "
-                f"{self.preset.name}"
+                f"{self.preset.name}: leave out those with fewer than {2 * min(values)}"
             )
         if len(fit) < len(values):
             self.note(

@@ -117,10 +117,8 @@ class MsMarco(PlainFiles):
 
     def candidates(self, split: str) -> Run | None:
         """The lists of a split; those of `dev` hold `dev.small` too."""
-        path = self._beside(split, self.list_stem)
-        if path is None:
-            path = self._beside(split.removesuffix(".small"), self.list_stem)
-        return None if path is None else read_run(path)
+        own = super().candidates(split)
+        return super().candidates(split.removesuffix(".small")) if own is None else own
 
 
 def _named(folder: Path, stem: str) -> Mapping[str, Path]:

@@ -47,7 +47,6 @@ def masked(study: Study) -> list[Block]:
                 title=title,
                 alt=f"{title}. {recall.ALT}",
                 x_label="cross-encoder calls per query, half of them anchor items",
-                y_label="recall against exact search (%)",
                 labels=labels,
             )
         )
@@ -60,14 +59,9 @@ def _line(found: list[Group], k: int, kind: str, hidden: int) -> Curve:
         (g for g in found if kind in g.first.method and g.first.values["masked"] == hidden),
         key=lambda g: g.first.budget,
     )
-    estimates = [group.mean(k) for group in mine]
-    return Curve(
-        name=f"{kind} {'best k masked' if hidden else 'none masked'}",
-        x=[group.first.budget for group in mine],
-        y=[estimate.mean for estimate in estimates],
-        low=[estimate.low for estimate in estimates],
-        high=[estimate.high for estimate in estimates],
-    )
+    name = f"{kind} {'best k masked' if hidden else 'none masked'}"
+    budgets = [group.first.budget for group in mine]
+    return Curve.through(name, budgets, [group.mean(k) for group in mine])
 
 
 def _words(lines: list[Curve]) -> dict[str, str]:

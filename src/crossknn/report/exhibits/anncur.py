@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from crossknn.errors import InputError
 from crossknn.plots import Curve, recall_against_cost
 from crossknn.plots.curves import curves, curves_of
@@ -35,15 +37,7 @@ def splits(study: Study) -> list[Block]:
             lines.append(recall.best_of(found, k, "anncur, best split"))
             if data.name in chosen:
                 dev = curves_of(rows(chosen[data.name], [k]), k)[0]
-                lines.append(
-                    Curve(
-                        name="anncur, split chosen on dev",
-                        x=dev.x,
-                        y=dev.y,
-                        low=dev.low,
-                        high=dev.high,
-                    )
-                )
+                lines.append(replace(dev, name="anncur, split chosen on dev"))
             lines.append(Curve(name="anncur, best split, paper's accounting", **paper[str(k)]))
             panels[f"top {k}"] = lines
         title = f"{data.name}: recall at a cost"
@@ -56,7 +50,6 @@ def splits(study: Study) -> list[Block]:
             "`paper's accounting` pays an anchor item again when it is retrieved, on the split of "
             "queries as stored.",
             x_label="cross-encoder calls per query",
-            y_label="recall against exact search (%)",
         )
         blocks += [figure, means(found, study.k, f"{data.name}, every division.")]
     if not blocks:

@@ -11,13 +11,14 @@ from crossknn.errors import InputError
 from crossknn.evaluation.replay import Part, parts_of
 from crossknn.methods import Method, method
 from crossknn.plots import Stack, stacked_bars
-from crossknn.predictors.base import Prediction, Predictor
+from crossknn.predictors.base import Predictor
+from crossknn.predictors.wrapped import Wrapped
 from crossknn.report.data import Data
 from crossknn.report.exhibits.found import nearest
 from crossknn.report.page import Block, draw
 from crossknn.report.study import Study
 from crossknn.search import Search
-from crossknn.types import BoolArray, Candidates, IntArray, Observed, Queries
+from crossknn.types import Candidates, Observed
 
 MS_PER_CALL = 2.0
 """A cross-encoder call of six layers on a GPU (AXN B.1): no call is made here."""
@@ -90,33 +91,21 @@ class Clock:
         self.update = self.top = 0.0
 
 
-class Timed(Predictor[Any]):
+class Timed(Wrapped[Any]):
     """A predictor that notes how long it takes to learn, and to find what promises most."""
 
     def __init__(self, predictor: Predictor[Any], spent: Clock) -> None:
-        self.predictor, self.spent = predictor, spent
-
-    def start(self, queries: Queries) -> Any:
-        return self.predictor.start(queries)
+        super().__init__(predictor)
+        self.spent = spent
 
     def update(self, state: Any, observed: Observed) -> Any:
         began = time.thread_time()
-        found = self.predictor.update(state, observed)
+        found = super().update(state, observed)
         self.spent.update += time.thread_time() - began
         return found
 
-    def predict(self, state: Any, items: IntArray | None = None) -> Prediction:
-        return self.predictor.predict(state, items)
-
-    def top(
-        self,
-        state: Any,
-        count: int,
-        exclude: IntArray,
-        allowed: BoolArray | None = None,
-        pool: IntArray | None = None,
-    ) -> Candidates:
+    def top(self, *asked: Any, **also: Any) -> Candidates:
         began = time.thread_time()
-        found = self.predictor.top(state, count, exclude, allowed, pool)
+        found = super().top(*asked, **also)
         self.spent.top += time.thread_time() - began
         return found

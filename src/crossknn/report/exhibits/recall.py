@@ -120,7 +120,6 @@ def against_setting(
                 title=title,
                 alt=f"{title}. A panel for each k, a line for each number of calls.",
                 x_label=x_label,
-                y_label="recall against exact search (%)",
                 log=False,
             )
             blocks.append(figure)
@@ -137,16 +136,8 @@ def _curves(found: Sequence[Group], k: int, budget: int, setting: str) -> list[C
     made = []
     for method, mine in lines.items():
         mine = sorted(mine, key=lambda group: float(group.first.values[setting]))
-        estimates = [group.mean(k) for group in mine]
-        made.append(
-            Curve(
-                name=method,
-                x=[float(group.first.values[setting]) for group in mine],
-                y=[estimate.mean for estimate in estimates],
-                low=[estimate.low for estimate in estimates],
-                high=[estimate.high for estimate in estimates],
-            )
-        )
+        places = [float(group.first.values[setting]) for group in mine]
+        made.append(Curve.through(method, places, [group.mean(k) for group in mine]))
     return made
 
 
@@ -159,12 +150,8 @@ def _bar(group: Group, k: int, where: str) -> Bar:
 
 def best_of(found: Sequence[Group], k: int, name: str) -> Curve:
     """Over the budgets, the group with the best mean: chosen on the very queries it is shown on."""
-    x, y, low, high = [], [], [], []
-    for budget in sorted({group.first.budget for group in found}):
+    budgets, best = sorted({group.first.budget for group in found}), []
+    for budget in budgets:
         mine = [group.per_query(k)[1] for group in found if group.first.budget == budget]
-        best = bootstrap(max(mine, key=lambda values: float(values.mean())))
-        x.append(budget)
-        y.append(best.mean)
-        low.append(best.low)
-        high.append(best.high)
-    return Curve(name=name, x=x, y=y, low=low, high=high)
+        best.append(bootstrap(max(mine, key=lambda values: float(values.mean()))))
+    return Curve.through(name, budgets, best)

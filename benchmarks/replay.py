@@ -2,7 +2,8 @@
 
     python benchmarks/replay.py PATH_OF_MATRICES [--budgets 50,100,200,500]
 
-Writes benchmarks/results/replay.json; `benchmarks/make_docs.py` makes the tables of it.
+Writes benchmarks/results/replay.json; `benchmarks/make_docs.py` makes the tables of it. What
+is there already is kept, unless `--again`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,25 @@ axn(first=de, rounds=10, ridge=1.0)
 axn(first=hybrid(bm25, de), rounds=10, ridge=0.3)
 tour(first=de, loss=kl, rounds=5)
 tour(first=de, loss=mse, rounds=5)
+gar(first=de, neighbours=16, batch=10)
+gar(first=hybrid(bm25, de), neighbours=16, batch=10)
+gar(first=de, affinity=set)
+ladr(first=de)
+ladr(first=de, mode=proactive)
+greedy(first=de)
+feedback(first=de)
+feedback(first=de, sample=0.1, rounds=9)
+refit(first=de)
+refit(first=de, sample=0.1, rounds=9)
+gp(first=de)
+gp(first=de, query=true)
+gp(first=de, scale=2.0, mean=average)
+gp(first=de, scale=2.0, mean=first)
+kriging(first=de, anchors=false)
+kriging(first=hybrid(bm25, de), anchors=false)
+kriging(first=de, rounds=5)
+kriging(first=de)
+kriging(first=hybrid(bm25, de))
 """
 
 
@@ -47,22 +67,28 @@ def main() -> None:
     parser.add_argument("--budgets", default="50,100,200,500")
     parser.add_argument("--k", default="1,10,100")
     parser.add_argument("--seeds", type=int, default=3, help="for the methods that draw at random")
+    parser.add_argument("--again", action="store_true")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/replay.json")
     options = parser.parse_args()
     budgets = [int(b) for b in options.budgets.split(",")]
     ks = [int(k) for k in options.k.split(",")]
     found: dict[str, list[dict[str, object]]] = {}
+    if options.out.exists() and not options.again:
+        found = json.loads(options.out.read_text())
     for path in sorted(options.matrices.glob("*.npz")):
         matrix = StoredMatrix.load(path)
-        found[path.stem] = []
+        known = found.setdefault(path.stem, [])
+        there = {row["method"] for row in known}
         for name, method in methods(SPECS).items():
+            if name in there:
+                continue
             random = "random" in name or "softmax" in name
             for seed in range(options.seeds if random else 1):
                 for row in replay(matrix, {name: method}, budgets, ks, seed=seed):
-                    found[path.stem].append(row.as_dict())
+                    known.append(row.as_dict())
+            options.out.parent.mkdir(exist_ok=True)
+            options.out.write_text(json.dumps(found) + "\n")
             print(path.stem, name, flush=True)
-    options.out.parent.mkdir(exist_ok=True)
-    options.out.write_text(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,9 @@ METHODS = (
     "gp(first=hybrid, rounds=4, mean=first, query=true, shortlist=40)",
     "gp(first=bm25, rounds=3, kernel=matern, mean=average, beta=0.5)",
     "gp(first=random, rounds=3, kernel=linear, mean=none, beta=0)",
+    "kriging(first=de, rounds=3)",
+    "kriging(first=hybrid(bm25, de), rounds=4, beta=0.5, shortlist=40)",
+    "kriging(first=bm25, rounds=5, anchors=false, noise=0)",
     "feedback(first=de)",
     "feedback(first=hybrid, sample=0.3, rounds=2, b=0.5, normalize=first)",
     "refit(first=hybrid, steps=5)",
@@ -80,6 +83,8 @@ ALIGNED_METHODS = (
     "axn(first=hybrid, rounds=3, ridge=0.3)",
     "axn(first=bm25, rounds=3, vectors=cur, blend=0)",
     "tour(first=hybrid, rounds=3, vectors=mf, normalize=auto)",
+    "kriging(first=hybrid, rounds=3)",
+    "kriging(first=bm25, rounds=3, vectors=cur)",
 )
 """Specs that search the vectors of `aligned_matrix`."""
 

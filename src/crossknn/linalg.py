@@ -39,6 +39,20 @@ def top_k(scores: FloatArray, count: int) -> Candidates:
     return Candidates.from_rows([_top_of_row(row, count) for row in scores])
 
 
+def solve_scaled(products: FloatArray, known: FloatArray, rcond: float = 1e-12) -> FloatArray:
+    """Least squares of normal equations (f, f), (f,), whatever the columns' sizes: (f,).
+
+    Directions below `rcond` of the largest, of columns brought to one size, are left out.
+
+    >>> solve_scaled(np.diag([1e-18, 1e18]), np.array([2e-18, 3e18]))
+    array([2., 3.])
+    """
+    size = np.sqrt(np.diag(products))
+    size = np.where(size > 0, size, 1)
+    found, *_ = np.linalg.lstsq(products / size / size[:, None], known / size, rcond=rcond)
+    return found / size
+
+
 def _top_of_row(row: FloatArray, count: int) -> tuple[IntArray, FloatArray]:
     if count < len(row):
         threshold = np.partition(row, len(row) - count)[len(row) - count]

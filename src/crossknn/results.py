@@ -16,7 +16,8 @@ class Hit:
     `round` is 0); `round` (from 1) and `source` say when and by whom the item was
     picked: by the first stage, by the method, or in item `order` because those ran short.
     `approx` is the score that was predicted when it was picked (the first stage's own score in
-    round 1; None in item order). `extra` holds the item's further fields.
+    round 1; None in item order), `std` its deviation, from methods that know it. `extra` holds the
+    item's further fields.
     """
 
     id: str
@@ -25,6 +26,7 @@ class Hit:
     round: int
     source: str
     approx: float | None = None
+    std: float | None = None
     title: str = ""
     text: str = ""
     extra: Mapping[str, object] = field(default_factory=dict)

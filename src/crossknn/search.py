@@ -19,6 +19,7 @@ import numpy as np
 from crossknn.errors import InputError, ScorerError
 from crossknn.first.base import FirstStage
 from crossknn.predictors.base import Predictor
+from crossknn.predictors.expected import expected_recall
 from crossknn.types import (
     NO_ITEM,
     BoolArray,
@@ -32,17 +33,28 @@ from crossknn.types import (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Stop:
+    """A query is done when it expects to have found `expected` (0-1) of its true top `k`."""
+
+    k: int
+    expected: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """What a method is: who picks first, who predicts, and how many items each round scores.
 
     `batches` sum to the budget; with none, the first stage alone answers. `shortlist` restricts
-    every query to that many items of the first stage (AXN 3: very large corpora).
+    every query to that many items of the first stage (AXN 3: very large corpora), or those that the
+    predictor puts in their place. `stop` ends a query before its budget does; it needs a predictor
+    that knows its deviations.
     """
 
     first: FirstStage
     predictor: Predictor[Any]
     batches: tuple[int, ...]
     shortlist: int | None = None
+    stop: Stop | None = None
 
 
 def equal_rounds(budget: int, rounds: int) -> tuple[int, ...]:
@@ -60,23 +72,24 @@ def equal_rounds(budget: int, rounds: int) -> tuple[int, ...]:
 class Ranking:
     """The best of the scored items, by exact score, ties by position; all arrays (m, k).
 
-    Short rows are padded: `items` with `NO_ITEM`, `scores` and `approx` with NaN, `rounds` with 0.
-    `rounds` says in which round (from 1) an item was picked; `approx` what was predicted then
-    (in round 1, the first stage's own score). Of a plan without batches both scores are the first
-    stage's own, and there are no rounds.
+    Short rows are padded: `items` with `NO_ITEM`, `rounds` with 0, the others with NaN. `rounds`
+    says in which round (from 1) an item was picked; `approx` what was predicted then (in round 1,
+    the first stage's own score), and `std` its deviation, NaN where none was known. Of a plan
+    without batches both scores are the first stage's own, and there are no rounds.
     """
 
     items: IntArray
     scores: FloatArray
     rounds: IntArray
     approx: FloatArray
+    std: FloatArray
 
 
 class Search:
     """Budgeted search over m queries and n items.
 
-    Every query reveals min(budget, allowed items) distinct pairs, unless the caller stops early or
-    pairs cannot be scored: what was asked and is not told by the next `ask` is given up, not
+    Every query reveals min(budget, allowed items) distinct pairs, unless it stops early or pairs
+    cannot be scored: what was asked and is not told by the next `ask` is given up, not
     charged, and another item takes its place.
     """
 
@@ -97,10 +110,16 @@ class Search:
         self._items = np.full((m, budget), NO_ITEM, np.int64)  # all that was asked, in order
         self._scores = np.full((m, budget), np.nan, np.float32)  # NaN until told
         self._approx = np.full((m, budget), np.nan, np.float32)
+        self._std = np.full((m, budget), np.nan, np.float32)
         self._rounds = np.zeros((m, budget), np.int64)
         self._asked = np.zeros(m, np.int64)
         self._sorted: dict[int, tuple[IntArray, IntArray]] = {}  # asked items in order, for `tell`
         self._given_up: list[set[int]] = [set() for _ in range(m)]
+        self.stopped = np.zeros(m, np.bool_)
+        """(m,) which queries the plan's `stop` has ended."""
+        self.expectations: list[tuple[IntArray, FloatArray]] = []
+        """With a `stop`, before each round but the first: scores known (m,), recall expected (m,),
+        NaN where nothing can be said."""
         self._state: Any = None
         self._pool: IntArray | None = None
 
@@ -151,18 +170,20 @@ class Search:
             pick(self._scores, np.nan),
             pick(self._rounds, 0),
             pick(self._approx, np.nan),
+            pick(self._std, np.nan),
         )
 
     def _unscored(self, k: int) -> Ranking:
         found = self.plan.first.top(self.queries, min(k, self.available), self.allowed)
         scores = np.where(found.items == NO_ITEM, np.nan, found.scores).astype(np.float32)
-        return Ranking(found.items, scores, np.zeros_like(found.items), scores)
+        unknown = np.full_like(scores, np.nan)
+        return Ranking(found.items, scores, np.zeros_like(found.items), scores, unknown)
 
     def picks(self) -> Ranking:
         """Every scored item of each query in the order in which it was picked."""
         known = ~np.isnan(self._scores)
         items = np.where(known, self._items, NO_ITEM)
-        return Ranking(items, self._scores, self._rounds, self._approx)
+        return Ranking(items, self._scores, self._rounds, self._approx, self._std)
 
     @property
     def given_up(self) -> int:
@@ -188,7 +209,8 @@ class Search:
     def _limit(self) -> IntArray:
         """How many pairs each query can reveal: (m,)."""
         lost = np.array([len(g) for g in self._given_up], np.int64)
-        return np.minimum(self._items.shape[1], self.available - lost)
+        limit = np.minimum(self._items.shape[1], self.available - lost)
+        return np.where(self.stopped, self._asked, limit)
 
     def _give_up_untold(self) -> None:
         untold = (self._items != NO_ITEM) & np.isnan(self._scores)
@@ -200,6 +222,7 @@ class Search:
                 (self._items, NO_ITEM),
                 (self._scores, np.nan),
                 (self._approx, np.nan),
+                (self._std, np.nan),
                 (self._rounds, 0),
             ):
                 kept = values[row, keep]
@@ -215,13 +238,15 @@ class Search:
             candidates = self.plan.first.top(self.queries, int(wanted.max()), self.allowed)
         else:
             candidates = self._predicted(int(wanted.max()), exclude)
-        queries, items = [], []
+            wanted = np.where(self.stopped, 0, wanted)
+        queries, items = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for row, count in enumerate(wanted):
             if count == 0:
                 continue
-            chosen, approx = self._row(candidates, row, int(count), exclude[row])
+            chosen, approx, std = self._row(candidates, row, int(count), exclude[row])
             place = slice(self._asked[row], self._asked[row] + len(chosen))
-            self._items[row, place], self._approx[row, place] = chosen, approx
+            self._items[row, place] = chosen
+            self._approx[row, place], self._std[row, place] = approx, std
             self._rounds[row, place] = self.round
             self._asked[row] += len(chosen)
             queries.append(np.full(len(chosen), row, np.int64))
@@ -232,11 +257,34 @@ class Search:
         predictor = self.plan.predictor
         if self._state is None:
             self._state = predictor.start(self.queries)
-            if self.plan.shortlist is not None:
-                width = max(self.plan.shortlist, self._items.shape[1])
-                self._pool = self.plan.first.top(self.queries, width, self.allowed).items
         self._state = predictor.update(self._state, self.observed())
+        if self.plan.shortlist is not None and self._pool is None:
+            width = max(self.plan.shortlist, self._items.shape[1])
+            pool = self.plan.first.top(self.queries, width, self.allowed).items
+            self._pool = np.sort(predictor.shortlist(self._state, pool, self.allowed), axis=1)
+        if self.plan.stop is not None:
+            self._expect(self.plan.stop, exclude)
         return predictor.top(self._state, count, exclude, self.allowed, self._pool)
+
+    def _expect(self, stop: Stop, exclude: IntArray) -> None:
+        """Note what each query expects to have found, and stop those that expect enough."""
+        pool = None if self._pool is None else np.maximum(self._pool, 0)
+        prediction = self.plan.predictor.predict(self._state, pool)
+        found = np.full(len(self.queries), np.nan)
+        for row in np.flatnonzero(~self.stopped):
+            known = self._scores[row, : self._asked[row]]
+            if prediction.std is None or len(known) < stop.k:
+                continue
+            items = np.arange(self.n) if self._pool is None else self._pool[row]
+            there = (items != NO_ITEM) & ~np.isin(items, exclude[row])
+            if self.allowed is not None:
+                there &= self.allowed[items]
+            best = np.sort(known)[-stop.k :]
+            mean, std = prediction.mean[row, there], prediction.std[row, there]
+            if not np.isnan(std).any():
+                found[row] = expected_recall(best, mean, std)
+        self.expectations.append((self._asked.copy(), found))
+        self.stopped |= found >= stop.expected
 
     def _excluded(self) -> IntArray:
         """(m, e) what was asked before, told or given up."""
@@ -250,17 +298,24 @@ class Search:
 
     def _row(
         self, candidates: Candidates, row: int, count: int, exclude: IntArray
-    ) -> tuple[IntArray, FloatArray]:
+    ) -> tuple[IntArray, FloatArray, FloatArray]:
         """The first `count` candidates of a query, topped up in item order where they run short."""
         found = candidates.items[row] != NO_ITEM
         items, approx = candidates.items[row][found][:count], candidates.scores[row][found][:count]
+        std = np.full(len(items), np.nan, np.float32)
+        if candidates.std is not None:
+            std = candidates.std[row][found][:count]
         missing = count - len(items)
         if missing <= 0:
-            return items, approx
+            return items, approx, std
         free = np.ones(self.n, np.bool_) if self.allowed is None else self.allowed.copy()
         free[exclude[exclude != NO_ITEM]] = False
         free[items] = False
         extra = np.flatnonzero(free)[:missing]
         self.topped_up[row] += len(extra)
         unknown = np.full(len(extra), np.nan, np.float32)
-        return np.concatenate([items, extra]), np.concatenate([approx, unknown])
+        return (
+            np.concatenate([items, extra]),
+            np.concatenate([approx, unknown]),
+            np.concatenate([std, unknown]),
+        )

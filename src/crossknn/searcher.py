@@ -229,25 +229,23 @@ class _Hits:
         self.items, self.method = index.items, method.name
 
     def rows(self, ranking: Ranking) -> Iterator[list[Hit]]:
-        for items, scores, rounds, approx in zip(
-            ranking.items, ranking.scores, ranking.rounds, ranking.approx, strict=True
-        ):
-            found = np.flatnonzero(items != NO_ITEM)
-            yield [
-                self._hit(int(items[j]), float(scores[j]), int(rounds[j]), float(approx[j]))
-                for j in found
-            ]
+        for row, items in enumerate(ranking.items):
+            yield [self._hit(ranking, row, int(j)) for j in np.flatnonzero(items != NO_ITEM)]
 
-    def _hit(self, position: int, score: float, round: int, approx: float) -> Hit:
+    def _hit(self, ranking: Ranking, row: int, column: int) -> Hit:
+        at = row, column
+        position, round = int(ranking.items[at]), int(ranking.rounds[at])
+        approx, std = float(ranking.approx[at]), float(ranking.std[at])
         item = self.items[position]
         known = approx == approx
         return Hit(
             id=item.id,
-            score=score,
+            score=float(ranking.scores[at]),
             position=position,
             round=round,
             source="order" if not known else "first" if round <= 1 else self.method,
             approx=approx if known else None,
+            std=std if std == std else None,
             title=item.title,
             text=item.text,
             extra=item.extra,

@@ -48,11 +48,13 @@ class Pairs:
 class Candidates:
     """Ranked items of each query, best first; rows may be short.
 
-    `items` (m, c) positions, `NO_ITEM` where a row has ended; `scores` (m, c) float32, -inf there.
+    `items` (m, c) positions, `NO_ITEM` where a row has ended; `scores` (m, c) float32, -inf there;
+    `std` (m, c) how far these may be off, from predictors that know it.
     """
 
     items: IntArray
     scores: FloatArray
+    std: FloatArray | None = None
 
     @staticmethod
     def from_rows(rows: Sequence[tuple[IntArray, FloatArray]]) -> Candidates:

@@ -24,6 +24,7 @@ from errors_table import check_table
 from late_helpers import WordStates
 
 from crossknn.indexes.item_index import ItemIndex
+from crossknn.scorers import CallableScorer
 
 MARKS = "<!-- table made by tests/cli/test_bad_input.py -->", "<!-- end of table -->"
 GOOD = [{"id": f"d{i}", "text": f"text number {i} about topic {i % 5}"} for i in range(30)]
@@ -64,11 +65,14 @@ def folder(tmp_path_factory):
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(6, 20))
     np.savez(where / "good.npz", scores=scores, n_anchors=2)
+    vectors = {"item_vectors": rng.normal(size=(20, 4)), "query_vectors": rng.normal(size=(6, 4))}
+    np.savez(where / "one.npz", scores=scores, n_anchors=1, **vectors)
     bad = scores.copy()
     bad[3, 7] = np.nan
     np.savez(where / "nan.npz", scores=bad, n_anchors=2)
     np.savez(where / "width.npz", scores=scores, item_vectors=np.ones((19, 4)))
     damaged(where)
+    anchored(where)
     (where / "no-index").mkdir()
     (where / "torch-model").mkdir()
     (where / "torch-model" / "config.json").write_text(
@@ -104,6 +108,13 @@ def damaged(where: Path) -> None:
     largest.write_bytes(largest.read_bytes()[:-5])
     manifest = where / "newer.index" / "crossknn-index.json"
     manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 99'))
+
+
+def anchored(where: Path) -> None:
+    """An index with anchors of a cross-encoder that is a function."""
+    index = ItemIndex.build(where / "docs.jsonl")
+    index.add_anchors(CallableScorer(lambda pairs: [len(t) for _, t in pairs], "length"), ["one"])
+    index.save(where / "anchored.index")
 
 
 def crossknn(where: Path, *arguments: str, limit: int | None = None, code: str | None = None):
@@ -155,6 +166,17 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("an unknown first stage", (*SEARCH, "--method", "rnr(first=bm52)"), 2),
     ("a first stage that the index lacks", (*SEARCH, "--method", "rnr(first=de)"), 2),
     ("a method that needs anchors", (*SEARCH, "--method", "adacur"), 2),
+    ("kriging with a scale of 0", (*SEARCH, "--method", "kriging(scale=0)"), 2),
+    ("kriging with a share below 0", (*SEARCH, "--method", "kriging(share=-1)"), 2),
+    ("kriging with a rank of 0", (*SEARCH, "--method", "kriging(rank=0)"), 2),
+    ("kriging over vectors that are not there", (*SEARCH, "--method", "kriging(vectors=nope)"), 2),
+    ("kriging without vectors", ("replay", "good.npz", "--methods", "kriging(first=random)"), 2),
+    ("kriging with a single anchor", ("replay", "one.npz", "--methods", "kriging(first=de)"), 2),
+    (
+        "anchors of another cross-encoder",
+        (*("search", "anchored.index", "topic", "--method", "kriging"), "--scorer", "URL/few"),
+        2,
+    ),
     ("an unknown command", ("serch", "docs.index"), 2),
     ("an unknown flag", (*SEARCH, "--budgets", "5"), 2),
     ("not a number", (*SEARCH, "--budget", "many"), 2),

@@ -137,6 +137,7 @@ def test_methods_say_what_they_need():
         "fixeditem": "fixeditem needs item x item scores",
         "itemcur": "itemcur needs item x item scores",
         "axn(first=bm25)": "this index has no item vectors",
+        "kriging(first=bm25)": "this index has no item vectors",
         "rnr(first=de)": "no first stage 'de'; it has bm25, fixed, random",
         "axn(first=random, normalize=anchors)": "no item vectors",
     }.items():

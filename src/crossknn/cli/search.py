@@ -98,7 +98,7 @@ def as_json(results: Results) -> dict[str, Any]:
         entry: dict[str, Any] = {"query": text, "hits": [_hit(h) for h in results[q]]}
         if results.trace is not None:
             entry["trace"] = [
-                {"round": h.round, "id": h.id, "approx": h.approx, "score": h.score}
+                {"round": h.round, "id": h.id, "approx": h.approx, "std": h.std, "score": h.score}
                 for h in results.trace[q]
             ]
         answers.append(entry)
@@ -169,6 +169,12 @@ def _show_hit(place: int, hit: Hit) -> None:
     )
 
 
+def _predicted(hit: Hit) -> str:
+    if hit.approx is None:
+        return "-"
+    return f"{hit.approx:.3f}" + ("" if hit.std is None else f" +- {hit.std:.3f}")
+
+
 def _explain(trace: list[Hit]) -> None:
     """Each round: what was picked, its predicted and its exact score."""
     table = Table(box=None, header_style="dim", padding=(0, 1))
@@ -184,7 +190,7 @@ def _explain(trace: list[Hit]) -> None:
         best = max(best, hit.score)
         table.add_row(
             str(hit.round) if new_round else "",
-            "-" if hit.approx is None else f"{hit.approx:.3f}",
+            _predicted(hit),
             f"{hit.score:.3f}",
             hit.source,
             Text(hit.id),

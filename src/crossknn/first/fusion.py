@@ -11,6 +11,11 @@ from crossknn.linalg import top_k
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
 
 
+def stages_of(first: FirstStage) -> Sequence[FirstStage]:
+    """The stages of a fusion, or the one stage."""
+    return first.stages if isinstance(first, HybridFirst) else (first,)
+
+
 class HybridFirst:
     """Items by the sum of 1 / (60 + rank) over the stages' rankings, ranks from 1.
 

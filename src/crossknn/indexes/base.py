@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from crossknn.first.base import FirstStage
 from crossknn.first.late import LateInteraction
+from crossknn.indexes.memo import Memo
 from crossknn.types import FloatArray, IntArray, Queries, States
 
 Neighbours: TypeAlias = NDArray[np.int32]
@@ -133,6 +134,16 @@ class Index(Protocol):
     @property
     def anchors(self) -> Anchors | None:
         """Scores of anchor queries, if the index has them."""
+        ...
+
+    def anchored(self, start: int = 0, stop: int | None = None) -> tuple[Index, Queries]:
+        """The anchor queries start..stop, in the order of `anchors`, and the index as a search of
+        theirs sees it."""
+        ...
+
+    @property
+    def memo(self) -> Memo:
+        """What methods computed from the index once, in memory."""
         ...
 
     @property

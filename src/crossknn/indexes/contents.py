@@ -11,11 +11,12 @@ from typing import Any, cast
 from crossknn.errors import InputError, nearest
 from crossknn.first.base import FirstStage
 from crossknn.indexes.aligned import AlignedVectors
-from crossknn.indexes.base import Anchors, ItemScores, Late, Neighbours, Scale
+from crossknn.indexes.base import Anchors, Index, ItemScores, Late, Neighbours, Scale
 from crossknn.indexes.encoders import RememberedEncoder, checked_vectors
 from crossknn.indexes.graphs import first_neighbours, no_graph
 from crossknn.indexes.item_graph import ItemGraph, checksum
 from crossknn.indexes.late import LateStates, RememberedLate
+from crossknn.indexes.memo import Memo
 from crossknn.indexes.paid import CENTRE, PaidScores, positions_of
 from crossknn.indexes.parts import DUAL_ENCODER, LSA_NAME, Parts
 from crossknn.types import FloatArray, IntArray, Queries
@@ -46,6 +47,7 @@ class IndexContents:
         self._graphs = dict(graphs or {})
         self._added: dict[str, FirstStage] = {}
         self._item_scores: ItemScores | None = None
+        self.memo = Memo()
 
     @property
     def n(self) -> int:
@@ -181,6 +183,10 @@ class IndexContents:
         paid = self._paid["anchors"]
         scale = paid.scales.get(DUAL_ENCODER, paid.scales[CENTRE])
         return Anchors(paid.scores, center=scale.alpha)
+
+    def anchored(self, start: int = 0, stop: int | None = None) -> tuple[Index, Queries]:
+        """The anchor queries start..stop, and the index: they see it as others do."""
+        return self, Queries(self.anchor_queries[start:stop])
 
     @property
     def anchor_items(self) -> IntArray:

@@ -156,6 +156,7 @@ class ItemIndex(PayingIndex):
                 "not; candidate lists are made with CandidateLists(lists, index.items.ids)"
             )
         self._added[name] = stage
+        self.memo.clear()
 
     def check_free(self, name: str) -> None:
         """`InputError` if aligned vectors cannot have this name."""

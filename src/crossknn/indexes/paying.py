@@ -186,6 +186,7 @@ class PayingIndex(IndexContents):
 
     def _store(self, kind: str, name: str, part: Added) -> Added:
         """`part` added to the index in its folder, and mapped from there, if it has one."""
+        self.memo.clear()
         if self.folder is None:
             return part
         meta = {"build": self._parts.build, kind: {name: part.meta()}}

@@ -25,13 +25,14 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.first.base import FirstStage
 from crossknn.first.stored import StoredFirst
-from crossknn.indexes.base import Anchors, ItemScores, Late, Neighbours, Scale
+from crossknn.indexes.base import Anchors, Index, ItemScores, Late, Neighbours, Scale
 from crossknn.indexes.graphs import (
     check_neighbours,
     first_neighbours,
     nearest_by_vectors,
     no_graph,
 )
+from crossknn.indexes.memo import Memo
 from crossknn.linalg import inner
 from crossknn.types import FloatArray, IntArray, Queries
 
@@ -63,6 +64,7 @@ class StoredMatrix:
     item_ids: tuple[str, ...] | None = None
     aligned: Mapping[str, StoredVectors] = field(default_factory=dict)
     graphs: Mapping[str, Neighbours] = field(default_factory=dict)
+    memo: Memo = field(default_factory=Memo, init=False, repr=False)
     _computed: dict[str, Neighbours] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -74,6 +76,11 @@ class StoredMatrix:
     def scale(self) -> Scale | None:
         """From the anchors' exact scores to their inner products; centred only without vectors."""
         return self._fitted(self.item_vectors, self.query_vectors)
+
+    @cached_property
+    def anchors(self) -> Anchors | None:
+        """The scores of the anchor queries, if there are any."""
+        return Anchors(self.scores[: self.n_anchors], self.scale.alpha) if self.scale else None
 
     @cached_property
     def spaces(self) -> Mapping[str, StoredVectors]:
@@ -191,20 +198,18 @@ class StoredMatrix:
     def rows(self, start: int, stop: int) -> tuple[StoredIndex, Queries, FloatArray]:
         """Test queries start..stop (0-based): the index as they see it, they, and their scores."""
         where = slice(self.n_anchors + start, self.n_anchors + min(stop, self.n_tests))
-        vectors = {n: v.queries[where] for n, v in self.spaces.items() if v.queries is not None}
-        queries = Queries(self.query_ids[where], vectors)
-        return StoredIndex(self, where), queries, self.scores[where]
+        index = StoredIndex(self, where)
+        return index, index.queries, self.scores[where]
 
 
 class StoredIndex:
-    """An `Index` over a stored matrix, for the test queries in the rows `where`."""
+    """An `Index` over a stored matrix, for the queries in the rows `where`."""
 
     def __init__(self, matrix: StoredMatrix, where: slice) -> None:
         self.matrix, self.where = matrix, where
         self.n = matrix.scores.shape[1]
         self.anchor_items = matrix.anchor_items
         self.item_scores = matrix.item_scores
-        known = matrix.scores[: matrix.n_anchors]
         self.vector_names: Collection[str] = tuple(matrix.spaces)
         self.aligned_names: Sequence[str] = tuple(matrix.aligned)
         self.query_vector_names: Collection[str] = tuple(
@@ -213,7 +218,21 @@ class StoredIndex:
         self.first_names: Collection[str] = tuple(matrix.firsts)
         self.late_names: Collection[str] = ()
         self.graph_names: Collection[str] = tuple({**matrix.graphs, **matrix.spaces})
-        self.anchors = Anchors(known, matrix.scale.alpha) if matrix.scale else None
+        self.anchors = matrix.anchors
+        self.memo = matrix.memo
+
+    @property
+    def queries(self) -> Queries:
+        """Those queries, with their vectors."""
+        spaces = self.matrix.spaces.items()
+        vectors = {n: v.queries[self.where] for n, v in spaces if v.queries is not None}
+        return Queries(self.matrix.query_ids[self.where], vectors)
+
+    def anchored(self, start: int = 0, stop: int | None = None) -> tuple[Index, Queries]:
+        """The anchor queries start..stop, and the index as they see it."""
+        rows = range(self.matrix.n_anchors)[start:stop]
+        seen = StoredIndex(self.matrix, slice(rows.start, rows.stop))
+        return seen, seen.queries
 
     def vectors(self, name: str) -> FloatArray:
         """Item vectors (n, d)."""

@@ -15,6 +15,7 @@ from crossknn.methods.gar import Gar
 from crossknn.methods.gp import Gp
 from crossknn.methods.greedy import Greedy
 from crossknn.methods.itemcur import ItemCur
+from crossknn.methods.kriging import Kriging
 from crossknn.methods.ladr import Ladr
 from crossknn.methods.only import Only
 from crossknn.methods.refit import Refit
@@ -31,7 +32,7 @@ METHODS: dict[str, type[Method]] = {
     kind.name: kind
     for kind in (
         *(Exact, Only, Rnr, Anncur, Adacur, Axn, Tour, FixedItem, ItemCur),
-        *(Gar, Ladr, Greedy, Gp, Feedback, Refit),
+        *(Gar, Ladr, Greedy, Gp, Kriging, Feedback, Refit),
     )
 }
 

@@ -46,6 +46,13 @@ class Predictor(ABC, Generic[State]):
         """
         return prediction.mean
 
+    def shortlist(self, state: State, pool: IntArray, allowed: BoolArray | None = None) -> IntArray:
+        """What a query is restricted to after its first scores, (m, s) padded with `NO_ITEM`.
+
+        `pool` (m, s) is the first stage's best. Override to put in what promises more.
+        """
+        return pool
+
     def top(
         self,
         state: State,
@@ -77,7 +84,8 @@ class Predictor(ABC, Generic[State]):
 
 
 def _with_means(items: IntArray, where: IntArray, prediction: Prediction) -> Candidates:
-    """`items` (m, c) with their predicted means; `where` (m, c) they stand, `NO_ITEM` for none."""
-    means = np.take_along_axis(prediction.mean, np.maximum(where, 0), axis=1)
-    none = where == NO_ITEM
-    return Candidates(np.where(none, NO_ITEM, items), np.where(none, -np.inf, means))
+    """`items` (m, c) as predicted; `where` (m, c) they stand, `NO_ITEM` for none."""
+    none, place = where == NO_ITEM, np.maximum(where, 0)
+    means = np.take_along_axis(prediction.mean, place, axis=1)
+    std = None if prediction.std is None else np.take_along_axis(prediction.std, place, axis=1)
+    return Candidates(np.where(none, NO_ITEM, items), np.where(none, -np.inf, means), std)

@@ -16,7 +16,8 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.first.base import FirstStage
-from crossknn.first.fusion import HybridFirst
+from crossknn.first.fusion import stages_of
+from crossknn.linalg import solve_scaled
 from crossknn.predictors.base import Prediction, Predictor
 from crossknn.predictors.kernels import Kernel
 from crossknn.types import FloatArray, IntArray, Observed, Queries
@@ -26,6 +27,9 @@ Mean: TypeAlias = Literal["none", "average", "constant", "first"]
 FLOOR = 1e-5
 """The least noise, as a share of the variance: less would drown in single precision."""
 
+BELIEF = 10
+"""Scores that the kernel's own units are worth where it has a prior: it was fitted, not assumed."""
+
 BLOCK = 8_192
 """Items predicted together where nothing is kept: bounds the memory to b x BLOCK covariances."""
 
@@ -34,12 +38,21 @@ KEPT = 2**31
 
 
 @dataclass(frozen=True, slots=True)
+class Trend:
+    """What is known of a query's trend before its scores: a Gaussian, `mean` (f,), `precision`
+    (f, f) in units of the kernel; nothing, where that is 0."""
+
+    mean: FloatArray
+    precision: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
 class Posterior:
     """What b exact scores of a query say about the score at any point.
 
     `points` (b, d); `factor` (b, b) is the Cholesky factor of their covariance and noise, `whiten`
     its inverse, both in units of `amplitude`; `residual` (b,) the whitened scores less the mean;
-    `trend` (f,) the weights of the drift; `spread` the mean variance of the first points.
+    `trend` (f,) the weights of the drift; `spread` the kernel's unit.
     """
 
     kernel: Kernel
@@ -62,37 +75,51 @@ class Posterior:
         *,
         noise: float,
         centre: bool = True,
+        likely: bool = False,
+        prior: Trend | None = None,
         before: Posterior | None = None,
     ) -> Posterior:
         """Condition on `scores` (b,) at `points` (b, d) with `drift` (b, f).
 
-        `noise` is the variance of what no kernel explains, as a share of the first points' mean
-        variance. With `centre` the mean of the scores is taken off first (and added to what is
+        `noise` is the variance of what no kernel explains, as a share of the kernel's unit at the
+        first points. With `centre` the mean of the scores is taken off first (and added to what is
         predicted), so that fewer scores than columns still give the same trend whatever is added to
-        all scores. The trend is fitted by generalised least squares. The amplitude is that of the
-        residuals: their mean square over the first points' mean variance. What `before` knew of the
-        first of these points is extended. Raises `InputError` if the covariance is not positive
-        definite.
+        all scores. The trend is fitted by generalised least squares, with its `prior` if there is
+        one. The amplitude is the residuals' mean square over the unit; or, if it is to be `likely`,
+        that of the whitened residuals over what freedom the trend leaves, or, with a prior, shrunk
+        to the kernel's own units. What `before` knew of the first of these points is extended.
+        Raises `InputError` if the covariance is not positive definite.
         """
         exact = points.astype(np.float64)
         if before is not None and not _begins(points, before.points):
             before = None
-        spread = float(kernel.variance(exact).mean()) or 1.0 if before is None else before.spread
+        spread = kernel.unit(exact) if before is None else before.spread
         factor, whiten = _factor(kernel, exact, max(noise, FLOOR) * spread, before)
         offset = float(scores.mean()) if centre else 0.0
-        trend, *_ = np.linalg.lstsq(whiten @ drift, whiten @ (scores - offset), rcond=1e-6)
+        trend = _trend(whiten @ drift, whiten @ (scores - offset), prior)
         residual = scores - offset - drift @ trend
+        white = whiten @ residual
+        amplitude = np.square(residual).mean() / spread
+        if likely and prior is None:
+            amplitude = white @ white / max(len(scores) - drift.shape[1], 1)
+        elif likely:
+            amplitude = (BELIEF + white @ white) / (BELIEF + len(scores))
         return cls(
             kernel=kernel,
             points=points,
             factor=factor,
             whiten=whiten,
-            residual=whiten @ residual,
+            residual=white,
             offset=offset,
             trend=trend,
-            amplitude=float(np.square(residual).mean()) / spread,
+            amplitude=float(amplitude),
             spread=spread,
         )
+
+    @property
+    def weights(self) -> FloatArray:
+        """Of the scored points' covariances in the mean: (b,)."""
+        return (self.whiten.T @ self.residual).astype(self.points.dtype)
 
     def at(
         self, points: FloatArray, drift: FloatArray, *, spread: bool = True
@@ -104,8 +131,7 @@ class Posterior:
         """
         if spread:
             return self.over(Whitened.of(self, points), drift)
-        weights = (self.whiten.T @ self.residual).astype(self.points.dtype)
-        known = weights @ self.kernel(self.points, points)
+        known = self.weights @ self.kernel(self.points, points)
         return self.offset + drift @ self.trend + known, None
 
     def over(self, points: Whitened, drift: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -180,12 +206,16 @@ class GaussianProcess(Predictor[Posteriors]):
     `constant`, by generalised least squares (ordinary kriging); `first`, linear in the scores of
     the first stage, or of each stage of a fusion (universal kriging). With `own`, a query's own
     vector counts as an item with the best score known and the best first-stage scores of all
-    (BAGEL, ReBOL). Until a query has more scores than `columns`, and different ones, `first` ranks.
+    (BAGEL, ReBOL). `prior` is what is known of all queries' trends. Until a query has scores that
+    differ and, without a prior, more of them than `columns`, `first` ranks.
 
     Of b items scored in all, a query costs b * n * (d + b / 2) multiplications to predict all
     items in all rounds, and b * n * 4 bytes between rounds. Where these would be more than `KEPT`,
     each round computes all of it again, without `b / 2` if `beta` is 0.
     """
+
+    likely = False
+    """Whether deviations are those of the most likely amplitude (see `Posterior.given`)."""
 
     def __init__(
         self,
@@ -197,8 +227,10 @@ class GaussianProcess(Predictor[Posteriors]):
         noise: float,
         beta: float,
         own: Callable[[Queries], FloatArray] | None = None,
+        prior: Trend | None = None,
     ) -> None:
         self.items, self.kernel, self.first, self.own = items, kernel, first, own
+        self.prior = prior
         self.mean, self.noise, self.beta = mean, noise, beta
         self.precision = np.promote_types(items.dtype, np.float32)
 
@@ -215,8 +247,7 @@ class GaussianProcess(Predictor[Posteriors]):
         """What each query's mean is linear in, at all items: (f, m, n)."""
         ones = np.broadcast_to(np.float32(1), (len(queries), len(self.items)))
         if self.mean == "first":
-            stages = self.first.stages if isinstance(self.first, HybridFirst) else (self.first,)
-            return np.stack([ones, *(stage.scores(queries) for stage in stages)])
+            return np.stack([ones, *(stage.scores(queries) for stage in stages_of(self.first))])
         return ones[None] if self.mean == "constant" else ones[None][:0]
 
     def update(self, state: Posteriors, observed: Observed) -> Posteriors:
@@ -230,7 +261,8 @@ class GaussianProcess(Predictor[Posteriors]):
     ) -> Posterior | None:
         """Query `row`'s posterior, from all its items (b,) and exact scores (b,)."""
         points, drift = self.vectors(items), state.columns[:, row, items].T
-        if len(scores) <= drift.shape[1] or np.ptp(scores) == 0:
+        few = self.prior is None and len(scores) <= drift.shape[1]
+        if few or np.ptp(scores) == 0:
             return None
         if state.own is not None:
             points = np.vstack([state.own[row].astype(points.dtype), points])
@@ -243,6 +275,8 @@ class GaussianProcess(Predictor[Posteriors]):
             drift,
             noise=self.noise,
             centre=self.mean != "none",
+            likely=self.likely,
+            prior=self.prior,
             before=state.rows[row],
         )
 
@@ -253,7 +287,8 @@ class GaussianProcess(Predictor[Posteriors]):
     def predict(self, state: Posteriors, items: IntArray | None = None) -> Prediction:
         m, count = (len(state.rows), len(self.items)) if items is None else items.shape
         mean = np.empty((m, count), np.float32)
-        std = np.zeros((m, count), np.float32) if self.beta else None
+        kept = self._kept(state, count)
+        std = np.full((m, count), np.nan, np.float32) if self.beta or kept else None
         if None in state.rows:
             cheap = self.first.scores(state.queries)
             mean[:] = cheap if items is None else np.take_along_axis(cheap, items, axis=1)
@@ -261,7 +296,7 @@ class GaussianProcess(Predictor[Posteriors]):
             if posterior is None:
                 continue
             own = None if items is None else items[row]
-            if m * count * len(posterior.points) * self.precision.itemsize <= KEPT:
+            if kept:
                 known = self._covariances(state, row, posterior, own)
                 mean[row], deviation = posterior.over(*known)
                 if std is not None:
@@ -276,6 +311,11 @@ class GaussianProcess(Predictor[Posteriors]):
                 if std is not None:
                     std[row, part] = spread
         return Prediction(mean, std)
+
+    def _kept(self, state: Posteriors, count: int) -> bool:
+        """Whether the covariances with `count` items are few enough to be kept."""
+        scored = sum(len(row.points) for row in state.rows if row is not None)
+        return scored * count * self.precision.itemsize <= KEPT
 
     def _covariances(
         self, state: Posteriors, row: int, posterior: Posterior, items: IntArray | None
@@ -293,7 +333,15 @@ class GaussianProcess(Predictor[Posteriors]):
     def acquisition(self, prediction: Prediction) -> FloatArray:
         if prediction.std is None:
             return prediction.mean
-        return prediction.mean + self.beta * prediction.std
+        return prediction.mean + self.beta * np.nan_to_num(prediction.std)
+
+
+def _trend(drift: FloatArray, scores: FloatArray, prior: Trend | None) -> FloatArray:
+    """Weights (f,) of a whitened drift (b, f) that give whitened scores (b,)."""
+    if prior is None:
+        return np.linalg.lstsq(drift, scores, rcond=1e-6)[0]
+    known = drift.T @ scores + prior.precision @ prior.mean
+    return solve_scaled(drift.T @ drift + prior.precision, known)
 
 
 def _begins(rows: FloatArray, first: FloatArray) -> bool:

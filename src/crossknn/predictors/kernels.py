@@ -25,6 +25,10 @@ class Kernel(ABC):
     def variance(self, points: FloatArray) -> FloatArray:
         """Covariance of each point with itself: (p, d) -> (p,)."""
 
+    def unit(self, points: FloatArray) -> float:
+        """What noise is a share of: the mean variance of points (p, d)."""
+        return float(self.variance(points).mean()) or 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Linear(Kernel):
@@ -73,6 +77,57 @@ class Matern(Stationary):
     def at(self, distances: FloatArray) -> FloatArray:
         far = np.sqrt(10 * self.scale * distances)
         return (1 + far + far**2 / 3) * np.exp(-far)
+
+
+@dataclass(frozen=True, slots=True)
+class Content(Stationary):
+    """`smooth` of `Rbf` and `linear` of the cosine: scores that mostly follow directions."""
+
+    scale: float
+    smooth: float
+    linear: float
+
+    def at(self, distances: FloatArray) -> FloatArray:
+        return self.smooth * np.exp(-self.scale * distances) + self.linear * (1 - distances / 2)
+
+    def variance(self, points: FloatArray) -> FloatArray:
+        return np.full(len(points), self.smooth + self.linear, points.dtype)
+
+    def plane(self, weights: FloatArray, points: FloatArray, others: FloatArray) -> FloatArray:
+        """`weights` (b,) @ self(`points` (b, d), `others` (c, d)) of the linear part alone: (c,).
+
+        c d multiplications in place of b c d.
+        """
+        direction = (weights / _lengths(points)) @ points
+        return self.linear * (others @ direction) / _lengths(others)
+
+
+@dataclass(frozen=True, slots=True)
+class Factored(Kernel):
+    """`share` of the products of each point's first `rank` numbers, and `amount` of `rest` on the
+    others: a low-rank covariance, and what it leaves. Noise is a share of what it leaves."""
+
+    rank: int
+    share: float
+    amount: float
+    rest: Content
+
+    def __call__(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        known = left[:, : self.rank] @ (self.share * right[:, : self.rank]).T
+        return known + self.amount * self.rest(left[:, self.rank :], right[:, self.rank :])
+
+    def variance(self, points: FloatArray) -> FloatArray:
+        known = np.square(points[:, : self.rank]).sum(axis=1)
+        return self.share * known + self.amount * self.rest.variance(points[:, self.rank :])
+
+    def unit(self, points: FloatArray) -> float:
+        return self.amount * self.rest.unit(points[:, self.rank :])
+
+    def plane(self, weights: FloatArray, points: FloatArray, others: FloatArray) -> FloatArray:
+        """As `Content.plane`."""
+        known = others[:, : self.rank] @ (self.share * (weights @ points[:, : self.rank]))
+        rest = self.rest.plane(weights, points[:, self.rank :], others[:, self.rank :])
+        return known + self.amount * rest
 
 
 def _lengths(vectors: FloatArray) -> FloatArray:

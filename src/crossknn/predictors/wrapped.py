@@ -24,6 +24,9 @@ class Wrapped(Predictor[State]):
     def acquisition(self, prediction: Prediction) -> FloatArray:
         return self.predictor.acquisition(prediction)
 
+    def shortlist(self, state: State, pool: IntArray, allowed: BoolArray | None = None) -> IntArray:
+        return self.predictor.shortlist(state, pool, allowed)
+
     def top(
         self,
         state: State,

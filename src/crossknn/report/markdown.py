@@ -24,7 +24,7 @@ def write_markdown(page: Page, folder: str | Path) -> None:
 
 def markdown_of(page: Page) -> tuple[str, dict[str, bytes]]:
     """The page as Markdown, and its pictures by their names in `images/`."""
-    anchors, images = anchors_of(page), dict[str, bytes]()
+    anchors = anchors_of(page)
     parts = [f"# {_text(page.title)}"]
     if page.lead:
         parts.append(_text(page.lead))
@@ -34,12 +34,19 @@ def markdown_of(page: Page) -> tuple[str, dict[str, bytes]]:
             for section, depth in _deep(page.sections, 0)
         )
     )
+    body, images = body_of(page)
+    return "\n\n".join([*parts, body]) + "\n", images
+
+
+def body_of(page: Page) -> tuple[str, dict[str, bytes]]:
+    """The page's sections alone, to stand in another page, and their pictures."""
+    anchors, images, parts = anchors_of(page), dict[str, bytes](), []
     for section, depth in _deep(page.sections, 0):
         # The name to jump to is written out: others make other ones of a title.
         parts.append(f'<a id="{anchors[id(section)]}"></a>')
         parts.append(f"{'#' * min(depth + 2, 6)} {_text(section.title)}")
         parts += [_block(block, anchors[id(section)], images) for block in section.blocks]
-    return "\n\n".join(part for part in parts if part) + "\n", images
+    return "\n\n".join(part for part in parts if part), images
 
 
 def _deep(sections: Sequence[Section], depth: int) -> Iterator[tuple[Section, int]]:

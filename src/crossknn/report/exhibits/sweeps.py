@@ -185,6 +185,8 @@ TRIED = (
     "feedback(first={stage}, sample={sample}, b={power}, vectors=de)",
     "feedback(first={stage}, sample=0.1, rounds=9, b={power}, vectors=de)",
     "gp(first={stage}, mean={mean}, scale={scale}, vectors=de)",
+    "kriging(first={stage}, anchors=false, vectors=de)",
+    "kriging(first={stage}, vectors=de)",
     "gar(first={stage}, affinity={affinity}, neighbours={neighbours}, graph=de)",
     "ladr(first={stage}, seeds={sample}, neighbours={neighbours}, graph=de)",
     "greedy(first={stage}, seeds={sample}, neighbours={neighbours}, graph=de)",

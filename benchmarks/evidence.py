@@ -1,0 +1,77 @@
+"""The evidence in docs/results.md: all methods and rivals under one accounting, and what was asked.
+
+    crossknn reproduce --data MATRICES --out REPORT --preset full
+    python benchmarks/evidence.py --data MATRICES --report REPORT
+    python benchmarks/make_docs.py
+
+The first command pays for everything; this one reads what it has found (and searches what is not
+found yet), and writes `results/evidence.json` and the pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from crossknn.report.environment import environment_text
+from crossknn.report.exhibits import EXHIBITS, SWEEPS, ours
+from crossknn.report.markdown import body_of
+from crossknn.report.page import Block, Page, Points, Section, TableOf
+from crossknn.report.presets import PRESETS
+from crossknn.report.reproduce import WORK, matrices_of
+from crossknn.report.study import Study
+
+ROOT = Path(__file__).parent.parent
+NAME = "evidence"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="matrices, as of the report")
+    parser.add_argument("--report", type=Path, required=True, help="what reproduce has written")
+    parser.add_argument("--preset", default="full")
+    options = parser.parse_args()
+    matrices, preset = matrices_of(options.data), PRESETS[options.preset]
+    study = Study(matrices, options.report / WORK, preset, SWEEPS, workers=2)
+    asked = [exhibit for exhibit in EXHIBITS if exhibit.paper == ours.PAPER]
+    study.run(list(dict.fromkeys(name for exhibit in asked for name in exhibit.sweeps)))
+    title = "Methods and rivals under one accounting"
+    sections = [exhibit.section(study) for exhibit in asked]
+    whole = Section(title=title, blocks=made_of(study), sections=sections)
+    page = Page(title="", lead="", sections=[whole])
+    text, images = body_of(page)
+    for old in (ROOT / "docs" / "images").glob(f"{NAME}-*"):
+        old.unlink()
+    for name, image in images.items():
+        (ROOT / "docs" / "images" / f"{NAME}-{name}").write_bytes(image)
+    found = {"text": text.replace("](images/", f"](images/{NAME}-")}
+    made = ROOT / "benchmarks" / "results" / f"{NAME}.json"
+    made.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def made_of(study: Study) -> list[Block]:
+    """Data, grids and hardware, and how this was made."""
+    preset = study.preset
+    rows = [[d.name, d.file.n_items, d.file.n_anchors, d.file.n_tests] for d in study.data]
+    drawn = "each draws anew which queries are anchors and which are tests"
+    return [
+        "Made by `crossknn reproduce --preset full` and `benchmarks/evidence.py`: every search is "
+        "counted in distinct cross-encoder calls and compared with exact search by the same "
+        "cross-encoder. The papers' own figures and tables are made by the same command: "
+        "[the checklist](papers.md).",
+        TableOf(head=["matrix", "items", "anchor queries", "test queries"], rows=rows, caption=""),
+        Points(
+            items=[
+                f"budgets {', '.join(map(str, study.budgets))}; k {', '.join(map(str, study.k))}",
+                f"seeds {', '.join(map(str, preset.seeds))}: {drawn}",
+                "settings of every method are chosen on anchor queries held out as dev queries, "
+                "for each budget; intervals are paired bootstraps over queries",
+                environment_text(),
+            ]
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    main()

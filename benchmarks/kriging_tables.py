@@ -1,0 +1,97 @@
+"""Kriging's tables in docs/results.md, from results/kriging.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from kriging import BUDGETS, PARTS, SETTINGS, TARGET, TARGETS
+
+from crossknn.evaluation.measures import paired
+
+WHOLE = next(iter(PARTS))
+
+
+def section(found: Mapping[str, list[dict[str, Any]]]) -> list[str]:
+    lines = [
+        "## Kriging in parts",
+        "",
+        "Made by `benchmarks/kriging.py` on all test queries of the stored matrices, anchors as they "
+        "are stored. What kriging is: [the page](kriging.md); beside the rivals: above.",
+        "",
+    ]
+    for name, rows in found.items():
+        by = {(row["name"], row["budget"]): row for row in rows}
+        lines += [
+            f"### Kriging on {name}",
+            "",
+            "Recall in percent, k = 1 / 10 / 100, by calls; and, at 100 calls and k = 10, the "
+            "difference to all of it in points with its 95% interval.",
+            "",
+        ]
+        lines += _table("part", list(PARTS), by)
+        lines += [
+            "",
+            "Settings, one moved at a time (milliseconds a query at 500 calls, one thread):",
+            "",
+        ]
+        lines += _table("settings", [spec for spec in SETTINGS if (spec, 100) in by], by, time=True)
+        lines += ["", *_promises(by), ""]
+    return lines
+
+
+def _table(
+    head: str, names: Sequence[str], by: Mapping[tuple[str, int], Any], *, time: bool = False
+) -> list[str]:
+    last = "ms" if time else "at 100, k = 10"
+    lines = [f"| {head} | " + " | ".join(map(str, BUDGETS)) + f" | {last} |"]
+    lines.append("|---|" + "---|" * (len(BUDGETS) + 1))
+    for name in names:
+        cells = [_recalls(by[name, budget]["recall"]) for budget in BUDGETS]
+        text = f"`{name}`" if "(" in name else name
+        if time:
+            end = f"{1000 * by[name, 500]['seconds']:.0f}"
+        else:
+            end = _difference(by[name, 100], by[WHOLE, 100])
+        lines.append(f"| {text} | " + " | ".join(cells) + f" | {end} |")
+    return lines
+
+
+def _recalls(recall: Mapping[str, Sequence[float]]) -> str:
+    return " / ".join(f"{100 * np.mean(recall[k]):.1f}" for k in ("1", "10", "100"))
+
+
+def _difference(row: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
+    if row is whole:
+        return ""
+    found = paired(np.array(row["recall"]["10"]), np.array(whole["recall"]["10"]))
+    return f"{100 * found.difference:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+
+
+def _promises(by: Mapping[tuple[str, int], Any]) -> list[str]:
+    """Promised and achieved recall, calls, and how many a fixed budget needs for as much."""
+    lines = [
+        "`target_recall`, at most 500 calls in 20 rounds; the last column is the fixed budget that "
+        "finds as much:",
+        "",
+        "| k | promised | achieved | calls | fixed budget |",
+        "|---|---|---|---|---|",
+    ]
+    for k in (10, 50):
+        fixed = sorted(
+            (budget, float(np.mean(row["recall"][str(k)])))
+            for (name, budget), row in by.items()
+            if name.startswith("fixed")
+        )
+        budgets, recalls = (np.array(values) for values in zip(*fixed, strict=True))
+        for target in TARGETS:
+            row = by[TARGET.format(target, k), 500]
+            achieved = float(np.mean(row["recall"][str(k)]))
+            climbing = np.maximum.accumulate(recalls)
+            needed = float(np.interp(achieved, climbing, budgets))
+            text = f"{needed:.0f}" if recalls[0] <= achieved <= climbing[-1] else "-"
+            lines.append(
+                f"| {k} | {target} | {achieved:.3f} | {np.mean(row['calls']):.0f} | {text} |"
+            )
+    return lines

@@ -1,0 +1,98 @@
+"""Kriging: a Gaussian process whose mean and covariance were learned from other queries' scores."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crossknn.first.base import FirstStage
+from crossknn.indexes.covariance import Covariance
+from crossknn.linalg import top_k
+from crossknn.predictors.gaussian_process import (
+    BLOCK,
+    GaussianProcess,
+    Posterior,
+    Posteriors,
+    Trend,
+)
+from crossknn.predictors.kernels import Content, Factored
+from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
+
+
+class Kriging(GaussianProcess):
+    """Universal kriging: the mean is linear in the first stage's scores and, with anchors, in the
+    items' mean scores; the covariance is `share` of the anchors' and `content` of the vectors'.
+
+    `items` (n, d). `content` is in units of the residuals' variance, `noise` in those of
+    `content`. A round costs what that of `GaussianProcess` does with d + r dimensions.
+    """
+
+    likely = True
+
+    def __init__(
+        self,
+        items: FloatArray,
+        first: FirstStage,
+        covariance: Covariance | None,
+        *,
+        content: Content,
+        share: float,
+        noise: float,
+        beta: float,
+    ) -> None:
+        self.covariance = covariance
+        if covariance is None:
+            self.plane = content.plane
+            super().__init__(items, content, first, mean="first", noise=noise, beta=beta)
+            return
+        kernel = Factored(
+            rank=covariance.factor.shape[1],
+            share=share,
+            amount=covariance.variance or 1.0,
+            rest=content,
+        )
+        self.plane = kernel.plane
+        prior = Trend(covariance.weights, covariance.precision)
+        super().__init__(items, kernel, first, mean="first", noise=noise, beta=beta, prior=prior)
+
+    def columns(self, queries: Queries) -> FloatArray:
+        columns = super().columns(queries)
+        if self.covariance is None:
+            return columns
+        mean = np.broadcast_to(self.covariance.mean, columns.shape[1:])
+        return np.concatenate([columns, mean[None]])
+
+    def vectors(self, items: IntArray | slice) -> FloatArray:
+        vectors = super().vectors(items)
+        if self.covariance is None:
+            return vectors
+        return np.hstack([self.covariance.factor[items], vectors])
+
+    def shortlist(
+        self, state: Posteriors, pool: IntArray, allowed: BoolArray | None = None
+    ) -> IntArray:
+        """Half of it the first stage's, half what the linear part of the prediction ranks first.
+
+        That part costs n (d + r) multiplications once, so that a million items stay searchable.
+        """
+        size, rows = pool.shape[1], []
+        for row, posterior in enumerate(state.rows):
+            kept = pool[row][pool[row] != NO_ITEM]
+            if posterior is not None:
+                kept = kept[: size - size // 2]
+                promise = self._plane(state, row, posterior)
+                promise[kept] = -np.inf
+                if allowed is not None:
+                    promise[~allowed] = -np.inf
+                kept = np.concatenate([kept, top_k(promise[None], size - len(kept)).items[0]])
+            rows.append((kept, np.zeros(len(kept), np.float32)))
+        return Candidates.from_rows(rows).items
+
+    def _plane(self, state: Posteriors, row: int, posterior: Posterior) -> FloatArray:
+        n = len(self.items)
+        promise = np.empty(n, np.float32)
+        for start in range(0, n, BLOCK):
+            part = slice(start, min(start + BLOCK, n))
+            drift = posterior.trend @ state.columns[:, row, part]
+            known = self.plane(posterior.weights, posterior.points, self.vectors(part))
+            promise[part] = drift + known
+        return promise

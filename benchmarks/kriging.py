@@ -23,6 +23,7 @@ from crossknn.indexes.covariance import Covariance
 from crossknn.indexes.stored import StoredMatrix
 from crossknn.methods import Method, method
 from crossknn.methods.kriging import Kriging
+from crossknn.spec import Spec
 
 KS = (1, 10, 100)
 BUDGETS = (50, 100, 200, 500)
@@ -47,16 +48,10 @@ class NoMean(Kriging):
         return found and replace(found, mean=np.zeros_like(found.mean))
 
 
-def flat(kind: type[Kriging]) -> Kriging:
-    whole = method(FULL)
-    assert isinstance(whole, Kriging)
-    return kind(**{name: getattr(whole, name) for name in whole.__dataclass_fields__})
-
-
 PARTS: dict[str, Method] = {
     "all of it": method(FULL),
-    "without the prior of the weights": flat(FlatPrior),
-    "without the items' means": flat(NoMean),
+    "without the prior of the weights": FlatPrior(first=Spec("de")),
+    "without the items' means": NoMean(first=Spec("de")),
     "without the anchors' covariance": method("kriging(first=de, share=0)"),
     "without content": method("kriging(first=de, smooth=0.001, linear=0.001, noise=100)"),
     "without anchors": method("kriging(first=de, anchors=false)"),

@@ -114,10 +114,10 @@ def stacked_bars(
             turned = {"rotation": 30, "ha": "right"} if max(len(s.name) for s in mine) > 6 else {}
             panel.set_xticks(range(len(mine)), [stack.name for stack in mine], **turned)
             panel.tick_params(axis="x", length=0)
-            panel.margins(y=0.1)
             bare(panel)
         axes[0].set_ylabel(y_label)
-        top, height = axes[-1].get_ylim()[1], 0.0
+        top, height = 1.16 * max(sum(stack.parts.values()) for stack in stacks), 0.0
+        axes[0].set_ylim(0, top)  # room for the numbers above the bars
         ends = []
         for n, part in enumerate(parts):
             share = [stack for stack in stacks if stack.group == groups[-1]][-1].parts.get(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from crossknn.plots.panels import Target, bare, picture, powers
+from crossknn.plots.panels import Target, bare, picture, powers, room
 from crossknn.plots.style import OTHERS, PAPER
 from crossknn.types import FloatArray
 
@@ -67,20 +67,19 @@ def score_histogram(
     On a logarithmic axis, where the few items that score high can be seen. Raises
     MissingExtraError without matplotlib.
     """
-    with picture(path, title=title, note=note) as (panel,):
-        ends = []
-        for n, (name, found) in enumerate(densities.items()):
+    names = [f"{name}: skewness {found.skewness:.1f}" for name, found in densities.items()]
+    with picture(path, title=title, note=note, side=room(names)) as (panel,):
+        for n, found in enumerate(densities.values()):
             colour = OTHERS[n % len(OTHERS)]
             middle, seen = (found.edges[1:] + found.edges[:-1]) / 2, found.density > 0
             look = {"color": colour, "lw": 1.6, "drawstyle": "steps-mid"}
             panel.plot(middle[seen], found.density[seen], **look)
-            ends.append((f"{name}: skewness {found.skewness:.1f}", colour))
         standard = any(found.unit != 1 for found in densities.values())
         panel.set_yscale("log")
         powers(panel.yaxis)
         panel.set_xlabel("score less the query's mean" + (", in standard deviations" * standard))
         panel.set_ylabel("density, all queries pooled")
-        name_lines(panel, ends)
+        name_lines(panel, [(n, OTHERS[i % len(OTHERS)]) for i, n in enumerate(names)], beside=True)
         bare(panel)
 
 
@@ -117,11 +116,12 @@ def singular_values(
         bare(panel)
 
 
-def name_lines(panel: Any, names: Sequence[tuple[str, str]]) -> None:
-    """Write (name, colour) below each other in the upper right corner."""
+def name_lines(panel: Any, names: Sequence[tuple[str, str]], *, beside: bool = False) -> None:
+    """Write (name, colour) below each other in the upper right corner, or right of it."""
+    left, side = (1.03, "left") if beside else (0.98, "right")
     for n, (name, colour) in enumerate(names):
-        place = {"xy": (0.98, 0.96 - 0.07 * n), "xycoords": "axes fraction"}
-        panel.annotate(name, **place, color=colour, fontsize=9, ha="right", va="top")
+        place = {"xy": (left, 0.96 - 0.07 * n), "xycoords": "axes fraction"}
+        panel.annotate(name, **place, color=colour, fontsize=9, ha=side, va="top")
 
 
 def _ramp(what: str) -> Any:

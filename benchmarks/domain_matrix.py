@@ -25,6 +25,7 @@ from crossknn.data.labelled import Labelled, read_labelled
 from crossknn.demo import collect
 from crossknn.indexes.item_index import ItemIndex
 from crossknn.indexes.matrices import MatrixFile
+from crossknn.indexes.stored import read_arrays, write_arrays
 from crossknn.scorers import CrossEncoder, DualEncoder
 from crossknn.scorers.base import Scorer
 
@@ -86,6 +87,14 @@ def python_docs() -> Labelled:
     return whole.take(np.random.default_rng(SEED).permutation(len(whole)))
 
 
+def add_vectors(path: Path, name: str, made: DualEncoder, items: Items, corpus: Labelled) -> None:
+    """A second dual encoder's vectors, of the items and the queries (AXN, figures 15 and 16)."""
+    arrays = read_arrays(path)
+    arrays[f"item_vectors_{name}"] = made.encode_items(items.texts).astype("float16")
+    arrays[f"query_vectors_{name}"] = made.encode_queries(corpus.queries.texts).astype("float16")
+    write_arrays(path, arrays, by=path.with_suffix(".tmp"))
+
+
 def scorer_of(options: argparse.Namespace) -> Scorer:
     if options.bfloat16:
         from bfloat16 import Bfloat16CrossEncoder
@@ -105,6 +114,8 @@ def main() -> None:
     parser.add_argument("--encoder", default="bundled")
     parser.add_argument("--max-length", type=int)
     parser.add_argument("--bfloat16", action="store_true")
+    parser.add_argument("--item-item", type=int, help="so many items, as queries, with every item")
+    parser.add_argument("--second", help="vectors of another dual encoder: NAME=FOLDER")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
@@ -115,6 +126,11 @@ def main() -> None:
     scorer = scorer_of(options)
     file = MatrixFile(options.out, index, scorer, dtype="float16", workers=options.workers)
     write(file, corpus, options.anchors, options.out.name)
+    if options.item_item:
+        file.add_items(options.item_item, seed=SEED)
+    if options.second:
+        name, _, encoder = options.second.partition("=")
+        add_vectors(options.out, name, DualEncoder(encoder), items, corpus)
 
 
 if __name__ == "__main__":

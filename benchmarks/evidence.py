@@ -5,13 +5,16 @@
     python benchmarks/make_docs.py
 
 The first command pays for everything; this one reads what it has found (and searches what is not
-found yet), and writes `results/evidence.json` and the pictures.
+found yet), and writes `results/evidence.json`, and of the report's page the pictures of one matrix:
+`docs/figures.md`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
+import shutil
 from pathlib import Path
 
 from crossknn.report.environment import environment_text
@@ -31,6 +34,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="matrices, as of the report")
     parser.add_argument("--report", type=Path, required=True, help="what reproduce has written")
     parser.add_argument("--preset", default="full")
+    parser.add_argument("--matrix", help="whose pictures of the papers' figures are shown")
     options = parser.parse_args()
     matrices, preset = matrices_of(options.data), PRESETS[options.preset]
     study = Study(matrices, options.report / WORK, preset, SWEEPS, workers=2)
@@ -46,8 +50,36 @@ def main() -> None:
     for name, image in images.items():
         (ROOT / "docs" / "images" / f"{NAME}-{name}").write_bytes(image)
     found = {"text": text.replace("](images/", f"](images/{NAME}-")}
+    if options.matrix:
+        others = [data.name for data in study.data if data.name != options.matrix]
+        figures(options.report, options.matrix, others)
     made = ROOT / "benchmarks" / "results" / f"{NAME}.json"
     made.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def figures(report: Path, matrix: str, others: list[str]) -> None:
+    """The papers' sections of the report's page, with the pictures of one matrix or of all."""
+    page = (report / "page.md").read_text()
+    papers = page[page.index("\n## ANNCUR\n") : page.index("\n## Left out, and why\n")]
+    kept, folder = [], ROOT / "docs" / "images" / "figures"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for block in papers.split("\n\n"):
+        picture = re.match(r"!\[(.*)\]\(images/(.*)\)", block)
+        if picture and any(re.match(rf"{re.escape(other)}[:, .]", picture[1]) for other in others):
+            continue
+        if picture:
+            shutil.copy(report / "images" / picture[2], folder / picture[2])
+            block = block.replace("](images/", "](images/figures/")
+        if picture or re.match(r"\s*#+ |[A-Z].*\.$", block):
+            kept.append(block.strip())
+    head = (
+        f"# The papers' figures on {matrix}\n\nMade by `crossknn reproduce --preset full` and "
+        "`benchmarks/evidence.py`; do not edit. The same on the other matrices, and the tables, "
+        "are in the report that the command writes; what each shows, and what is not made: "
+        "[the checklist](papers.md).\n"
+    )
+    (ROOT / "docs" / "figures.md").write_text(head + "\n" + "\n\n".join(kept) + "\n")
 
 
 def made_of(study: Study) -> list[Block]:

@@ -9,6 +9,7 @@ Nothing is measured here; each section says which script made its figures.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from crossknn.report.exhibits import checklist
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PICTURE = {
+    "kriging(first=de)": "kriging (300 anchor queries)",
     "adacur(first=de, rounds=5)": "ADACUR (300 anchor queries)",
     "axn(first=de, rounds=10, ridge=0.3)": "AXN with ridge (the default)",
     "axn(first=de, rounds=10, blend=0.5)": "AXN as in the paper",
@@ -127,6 +129,16 @@ def picture(found: dict) -> None:
     recall_against_cost(
         rows, path, title="Finding a cross-encoder's nearest neighbours", labels=PICTURE
     )
+
+
+def evidence_section(found: dict) -> list[str]:
+    """The answers; every difference and its interval are on a page of their own."""
+    answers = found["text"][: found["text"].index("### Comparison")].rpartition("<a id=")[0]
+    answers = re.sub(r"<details>.*?</details>\n\n", "", answers, flags=re.DOTALL)
+    answers = re.sub(r"<a id=[^\n]*</a>\n\n", "", answers)
+    more = "Every figure of these, with intervals, costs, settings and pictures: [evidence](evidence.md)."
+    head, rest = answers.split("\n\n", 1)
+    return [head, "", more, "", rest]
 
 
 def demo_section(found: dict) -> list[str]:
@@ -275,7 +287,7 @@ def main() -> None:
     intro = "Made by `benchmarks/make_docs.py` from `benchmarks/results/`; do not edit."
     results = [
         ("replay", replay_section),
-        ("evidence", lambda found: [found["text"], ""]),
+        ("evidence", evidence_section),
         ("kriging", kriging_tables.section),
         ("demo", demo_section),
         ("bundled_models", models_section),
@@ -293,6 +305,9 @@ def main() -> None:
     ]
     (ROOT / "docs" / "results.md").write_text(page("Results", intro, results))
     (ROOT / "docs" / "performance.md").write_text(page("Performance", intro, speed))
+    if (found := load("evidence")) is not None:
+        text = f"# Evidence\n\n{intro}\n\n{found['text']}\n"
+        (ROOT / "docs" / "evidence.md").write_text(text)
     (ROOT / "docs" / "papers.md").write_text(checklist())
     if (found := load("replay")) is not None:
         picture(found)

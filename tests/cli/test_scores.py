@@ -107,6 +107,16 @@ def test_a_matrix_is_made_replayed_and_analyzed(folder, capsys):
         assert (folder / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_several_at_a_time_make_the_same_matrix(folder):
+    make = [*SCORES[:2], *QUERIES, "--item-item", "3"]
+    assert run([*make, "--out", "one.npz", "--workers", "1"]) == 0
+    assert run([*make, "--out", "three.npz", "--workers", "3"]) == 0
+    one, three = read_arrays("one.npz"), read_arrays("three.npz")
+    assert one.keys() == three.keys()
+    for key in one:
+        np.testing.assert_array_equal(one[key], three[key])
+
+
 def test_text_output_can_be_read(folder, capsys):
     make = ["scores", "docs.index", "--queries", "queries.jsonl", "--out", "m.npz"]
     assert run([*make, "--max-calls", "50"]) == 0
@@ -196,6 +206,7 @@ QUERIES = ["--queries", "queries.jsonl"]
         ([*SCORES, "--item-item", "3", "--qrels", "qrels.tsv"], 2, "--qrels belongs to queries"),
         ([*SCORES, *QUERIES, "--anchors", "5"], 2, "anchors is 5, with 5 queries"),
         ([*SCORES, *QUERIES, "--max-calls", "0"], 2, "max-calls is 0"),
+        ([*SCORES, *QUERIES, "--workers", "0"], 2, "workers is 0; it must be 1 or more"),
         ([*SCORES, *QUERIES, "--dtype", "int8"], 2, "dtype is 'int8'; it must be float16 or"),
         ([*SCORES, *QUERIES, "--model", "m"], 2, "give it with --scorer URL"),
         ([*SCORES, *QUERIES, "--scorer", "http://h/x"], 2, "name its model with --model NAME"),

@@ -209,6 +209,10 @@ def test_files_survive_the_round_trip(tmp_path):
             {"scores": np.zeros((3, 4)), "item_vectors": np.zeros((4, 2))},
             "needs both 'item_vectors'",
         ),
+        (
+            {"scores": np.zeros((3, 4)), "labels": [0, 4, -1]},
+            "1 'labels' name no item, the first is 4",
+        ),
         ({"scores": np.zeros((3, 4), int)}, "'scores' must be floating point"),
         ({"scores": np.zeros((3, 4)), "first_bm25": np.zeros((2, 4))}, "'first_bm25' has 2 rows"),
     ],

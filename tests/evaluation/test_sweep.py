@@ -345,6 +345,11 @@ def test_a_folder_without_a_finished_sweep(folder):
     with pytest.raises(InputError, match=r"holds no finished sweep, it lacks sweep\.json"):
         read_table(folder)
     run(folder / "s.toml")
+    written = json.loads((folder / "out" / "sweep.json").read_text())
+    (folder / "out" / "sweep.json").write_text(json.dumps(written | {"format": 99}))
+    with pytest.raises(InputError, match="in the format 99, and this one reads 1: run the sweep"):
+        read_table(folder / "out")
+    (folder / "out" / "sweep.json").write_text(json.dumps(written))
     next((folder / "out" / "cells").iterdir()).unlink()
     with pytest.raises(InputError, match=r"it lacks cells/[0-9a-f]+\.json"):
         read_table(folder / "out")

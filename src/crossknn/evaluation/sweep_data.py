@@ -11,7 +11,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.indexes.stored import StoredMatrix
-from crossknn.types import NO_ITEM, IntArray
+from crossknn.types import IntArray
 
 DEV = 3
 """One of so many anchor queries is a dev query: held out of the anchors while settings are chosen,
@@ -34,18 +34,11 @@ class MatrixFile:
     def read(cls, path: Path) -> MatrixFile:
         """Load and check the file; `InputError` says what is wrong with it."""
         matrix = StoredMatrix.load(path)
-        n_items = matrix.scores.shape[1]
-        labels = np.zeros(0, np.int64) if matrix.labels is None else matrix.labels
-        if len(wrong := labels[(labels < NO_ITEM) | (labels >= n_items)]):
-            raise InputError(
-                f"{path}: {len(wrong)} 'labels' name no item, the first is {wrong[0]}: give "
-                f"positions of items, 0 to {n_items - 1}, or {NO_ITEM} for a query without a label"
-            )
         return cls(
             name=path.stem,
             path=path,
             digest=digest(path),
-            n_items=n_items,
+            n_items=matrix.scores.shape[1],
             n_anchors=matrix.n_anchors,
             n_tests=matrix.n_tests,
             aligned=tuple(matrix.aligned),

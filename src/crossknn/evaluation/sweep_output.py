@@ -17,11 +17,9 @@ import numpy as np
 
 from crossknn import __version__
 from crossknn.errors import InputError
-from crossknn.evaluation.table import SWEEP, Entry, Group, Table, compared, is_called
+from crossknn.evaluation.table import FORMAT, SWEEP, Entry, Group, Table, compared, is_called
 from crossknn.indexes.disk import put_file
 from crossknn.types import FloatArray
-
-FORMAT = 1
 
 
 def write_table(table: Table, folder: Path) -> None:

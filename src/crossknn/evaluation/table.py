@@ -27,6 +27,9 @@ from crossknn.types import FloatArray, IntArray
 
 SWEEP, CELLS = "sweep.json", "cells"
 
+FORMAT = 1
+"""Of the files of a sweep: those of another one are not read."""
+
 Of: TypeAlias = int | str
 """What is asked of a search: its recall, by k, or a measure of the task, by name."""
 
@@ -223,6 +226,11 @@ def read_table(folder: str | Path) -> Table:
     folder = Path(folder)
     try:
         made = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
+        if made["format"] != FORMAT:
+            raise InputError(
+                f"{folder} was written by crossknn {made['crossknn']} in the format "
+                f"{made['format']}, and this one reads {FORMAT}: run the sweep again"
+            )
         entries, dev = (
             [_entry(folder, labels) for labels in made[of]] for of in ("entries", "dev")
         )

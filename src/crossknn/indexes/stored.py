@@ -34,7 +34,7 @@ from crossknn.indexes.graphs import (
 )
 from crossknn.indexes.memo import Memo
 from crossknn.linalg import inner
-from crossknn.types import FloatArray, IntArray, Queries
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
 
 DUAL_ENCODER = "de"
 
@@ -169,6 +169,12 @@ class StoredMatrix:
         aligned = [key[13:] for key in arrays if key.startswith("item_vectors_")]
         if lone := {key[14:] for key in arrays if key.startswith("query_vectors_")} - {*aligned}:
             raise InputError(f"{path} has 'query_vectors_{min(lone)}' but no such item vectors")
+        labels = arrays.get("labels", np.zeros(0, np.int64))
+        if len(wrong := labels[(labels < NO_ITEM) | (labels >= n)]):
+            raise InputError(
+                f"{path}: {len(wrong)} 'labels' name no item, the first is {wrong[0]}: give "
+                f"positions of items, 0 to {n - 1}, or {NO_ITEM} for a query without a label"
+            )
         if arrays["scores"].dtype.kind != "f":
             raise InputError(f"{path}: 'scores' must be floating point numbers")
         scores = arrays["scores"].astype(np.float32)

@@ -1,7 +1,7 @@
 """The evidence in docs/results.md: all methods and rivals under one accounting, and what was asked.
 
     crossknn reproduce --data MATRICES --out REPORT --preset full
-    python benchmarks/evidence.py --data MATRICES --report REPORT
+    python benchmarks/evidence.py --data MATRICES --report REPORT --matrix wordnet-act
     python benchmarks/make_docs.py
 
 The first command pays for everything; this one reads what it has found (and searches what is not
@@ -35,6 +35,9 @@ def main() -> None:
     parser.add_argument("--report", type=Path, required=True, help="what reproduce has written")
     parser.add_argument("--preset", default="full")
     parser.add_argument("--matrix", help="whose pictures of the papers' figures are shown")
+    parser.add_argument(
+        "--also", type=Path, help="another report, for what is left out in the first"
+    )
     options = parser.parse_args()
     matrices, preset = matrices_of(options.data), PRESETS[options.preset]
     study = Study(matrices, options.report / WORK, preset, SWEEPS, workers=2)
@@ -52,15 +55,17 @@ def main() -> None:
     found = {"text": text.replace("](images/", f"](images/{NAME}-")}
     if options.matrix:
         others = [data.name for data in study.data if data.name != options.matrix]
-        figures(options.report, options.matrix, others)
+        figures(options.report, options.matrix, others, options.also)
     made = ROOT / "benchmarks" / "results" / f"{NAME}.json"
     made.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def figures(report: Path, matrix: str, others: list[str]) -> None:
+def figures(report: Path, matrix: str, others: list[str], also: Path | None = None) -> None:
     """The papers' sections of the report's page, with the pictures of one matrix or of all."""
     page = (report / "page.md").read_text()
     papers = page[page.index("\n## ANNCUR\n") : page.index("\n## Left out, and why\n")]
+    if also:
+        papers = _filled(papers, (also / "page.md").read_text())
     kept, folder = [], ROOT / "docs" / "images" / "figures"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -69,7 +74,8 @@ def figures(report: Path, matrix: str, others: list[str]) -> None:
         if picture and any(re.match(rf"{re.escape(other)}[:, .]", picture[1]) for other in others):
             continue
         if picture:
-            shutil.copy(report / "images" / picture[2], folder / picture[2])
+            made = report if (report / "images" / picture[2]).exists() else also
+            shutil.copy(made / "images" / picture[2], folder / picture[2])
             block = block.replace("](images/", "](images/figures/")
         if picture or re.match(r"\s*#+ |[A-Z].*\.$", block):
             kept.append(block.strip())
@@ -80,6 +86,16 @@ def figures(report: Path, matrix: str, others: list[str]) -> None:
         "[the checklist](papers.md).\n"
     )
     (ROOT / "docs" / "figures.md").write_text(head + "\n" + "\n\n".join(kept) + "\n")
+
+
+def _filled(papers: str, page: str) -> str:
+    """Sections that were left out, taken from another report's page."""
+    other = {part.partition("\n")[0]: part for part in re.split(r"\n(?=#+ )", page)}
+    parts = re.split(r"\n(?=#+ )", papers)
+    return "\n".join(
+        other.get(part.partition("\n")[0], part) if "\nLeft out here" in part else part
+        for part in parts
+    )
 
 
 def made_of(study: Study) -> list[Block]:

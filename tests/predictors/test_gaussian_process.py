@@ -14,8 +14,9 @@ from crossknn.errors import InputError, SpecError
 from crossknn.first.vectors import VectorFirst
 from crossknn.methods import method
 from crossknn.predictors.base import Prediction, Predictor
-from crossknn.predictors.gaussian_process import FLOOR, GaussianProcess, Posterior
+from crossknn.predictors.gaussian_process import GaussianProcess
 from crossknn.predictors.kernels import Linear, Matern, Rbf
+from crossknn.predictors.posterior import FLOOR, Posterior
 from crossknn.types import NO_ITEM, Observed
 
 KERNELS = (Linear(), Rbf(2.0), Matern(0.7))

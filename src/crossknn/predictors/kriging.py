@@ -7,14 +7,9 @@ import numpy as np
 from crossknn.first.base import FirstStage
 from crossknn.indexes.covariance import Covariance
 from crossknn.linalg import top_k
-from crossknn.predictors.gaussian_process import (
-    BLOCK,
-    GaussianProcess,
-    Posterior,
-    Posteriors,
-    Trend,
-)
+from crossknn.predictors.gaussian_process import BLOCK, GaussianProcess, Posteriors
 from crossknn.predictors.kernels import Content, Factored
+from crossknn.predictors.posterior import Posterior, Trend
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
 
 

@@ -29,10 +29,10 @@ from crossknn.align.aligners import aligner
 from crossknn.align.cur import cur
 from crossknn.align.factors import Targets, inner_products
 from crossknn.align.plan import Plan, per_item, per_query
-from crossknn.align.sparse import SparseScores
 from crossknn.data.marks import unmarked
 from crossknn.first.vectors import VectorFirst
 from crossknn.indexes.base import Scale
+from crossknn.indexes.sparse import SparseScores
 from crossknn.indexes.stored import StoredMatrix, StoredVectors
 from crossknn.scorers import DualEncoder
 from crossknn.types import Queries

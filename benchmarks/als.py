@@ -24,7 +24,7 @@ import numpy as np
 
 from crossknn.align.als import als
 from crossknn.align.factors import Targets
-from crossknn.align.sparse import SparseScores
+from crossknn.indexes.sparse import SparseScores
 
 
 def peak_mb() -> float:

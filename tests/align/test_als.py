@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from crossknn.align import als as method
 from crossknn.align.als import Rows, Start, ridge
 from crossknn.align.factors import Targets, error, inner_products
-from crossknn.align.sparse import SparseScores
 from crossknn.errors import InputError
 from crossknn.indexes.base import Scale
+from crossknn.indexes.sparse import SparseScores
 from crossknn.types import Pairs
 
 

@@ -13,10 +13,10 @@ from crossknn.align import inductive, transductive  # noqa: E402
 from crossknn.align.factors import Targets  # noqa: E402
 from crossknn.align.inductive import MovedPair  # noqa: E402
 from crossknn.align.mf import descend, entries, squared_error  # noqa: E402
-from crossknn.align.sparse import SparseScores  # noqa: E402
 from crossknn.align.transductive import FreeFactors  # noqa: E402
 from crossknn.errors import InputError, TrainingError  # noqa: E402
 from crossknn.indexes.base import Scale  # noqa: E402
+from crossknn.indexes.sparse import SparseScores  # noqa: E402
 from crossknn.types import Pairs  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from crossknn.align.distill import best_of_rows, distill, paper_settings, student  # noqa: E402
-from crossknn.align.sparse import SparseScores  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
+from crossknn.indexes.sparse import SparseScores  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.models.export import export_dual_encoder  # noqa: E402
 from crossknn.scorers import DualEncoder  # noqa: E402

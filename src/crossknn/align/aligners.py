@@ -16,11 +16,11 @@ from crossknn.align.aligner import Aligner
 from crossknn.align.factorizations import Als, MfInd, MfTrns
 from crossknn.align.factors import inner_products
 from crossknn.align.job import Job
-from crossknn.align.sparse import SparseScores
 from crossknn.errors import InputError
 from crossknn.indexes.aligned import AlignedVectors
 from crossknn.indexes.base import Scale
 from crossknn.indexes.encoders import RememberedEncoder
+from crossknn.indexes.sparse import SparseScores
 from crossknn.scorers.cross_encoder import DualEncoder, needs_torch
 from crossknn.spec import build, parse
 from crossknn.types import FloatArray, Queries

@@ -24,7 +24,6 @@ import numpy as np
 from crossknn.align.blocks import SHARD, Block, Shard, arranged
 from crossknn.align.lines import Digests, ItemLines, QueryLines, digests
 from crossknn.align.places import Places, keys_of, members, split
-from crossknn.align.sparse import SparseScores
 from crossknn.align.work import (
     ITEMS,
     QUERIES,
@@ -39,6 +38,7 @@ from crossknn.align.work import (
 )
 from crossknn.errors import InputError
 from crossknn.indexes.disk import alone, keeping
+from crossknn.indexes.sparse import SparseScores
 from crossknn.types import FloatArray, IntArray, Pairs
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from crossknn.align.sparse import SparseScores
 from crossknn.errors import InputError
+from crossknn.indexes.sparse import SparseScores
 from crossknn.linalg import top_k
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
 from crossknn.models.trainable import dual_encoder_in, trainable_folder

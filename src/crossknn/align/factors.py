@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.align.sparse import SparseScores
 from crossknn.errors import InputError
 from crossknn.indexes.base import Scale
 from crossknn.indexes.maps import QueryMap
+from crossknn.indexes.sparse import SparseScores
 from crossknn.types import FloatArray, IntArray
 
 _CHUNK = 2_048

@@ -16,12 +16,12 @@ from crossknn.align.bank import ScoreBank
 from crossknn.align.collect import CollectReport, collect
 from crossknn.align.factors import inner_products
 from crossknn.align.plan import Plan, per_item, per_query
-from crossknn.align.sparse import SparseScores
 from crossknn.errors import CrossknnError, InputError, ScorerError
 from crossknn.first.chance import RandomFirst
 from crossknn.indexes.aligned import IndexingCost
 from crossknn.indexes.base import Anchors, Scale
 from crossknn.indexes.item_index import ItemIndex
+from crossknn.indexes.sparse import SparseScores
 from crossknn.indexes.stages import first_stage
 from crossknn.scorers.base import Scorer
 from crossknn.spec import Spec

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from crossknn.align.factors import Targets
-from crossknn.align.sparse import SparseScores
 from crossknn.errors import InputError, TrainingError
+from crossknn.indexes.sparse import SparseScores
 from crossknn.types import FloatArray, Progress
 
 _PATIENCE = 2

@@ -21,9 +21,12 @@ from crossknn.methods.base import HYBRID, Method, fraction, positive
 from crossknn.methods.stopping import Course, course
 from crossknn.predictors.kernels import Content
 from crossknn.predictors.kriging import Kriging as Predictor
-from crossknn.search import Plan, Stop, equal_rounds
+from crossknn.search import Plan, Stop
 from crossknn.spec import Spec
 from crossknn.types import FloatArray
+
+LEAST = 8
+"""Items of the first round: of fewer the trend says too little, and the next rounds follow it."""
 
 FOLDS = 10
 """Parts of the anchor queries that are searched, each with what the others teach, to calibrate."""
@@ -100,7 +103,7 @@ class Kriging(Method):
                 noise=self.noise,
                 beta=self.beta,
             ),
-            batches=equal_rounds(budget, self.rounds),
+            batches=_batches(budget, self.rounds),
             shortlist=self.shortlist,
         )
 
@@ -137,3 +140,11 @@ class Kriging(Method):
 
         key = ("course", str(free), self.k, budget, seed)
         return index.memo.get(key, (exact,), made).threshold(target)
+
+
+def _batches(budget: int, rounds: int) -> tuple[int, ...]:
+    """The first round of `LEAST` items or its share, then equal ones, the larger ones first."""
+    first = min(max(budget // rounds, LEAST), budget)
+    left = budget - first
+    later = min(rounds - 1, left)
+    return (first, *(left // later + (r < left % later) for r in range(later)))

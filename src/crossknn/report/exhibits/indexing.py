@@ -15,13 +15,13 @@ import numpy as np
 from crossknn.align.als import als
 from crossknn.align.factors import Targets, inner_products
 from crossknn.align.plan import Plan, per_item, per_query
-from crossknn.align.sparse import SparseScores
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import RecallRow, outcome, parts_of, truth_of
 from crossknn.evaluation.sweep_data import divided
 from crossknn.evaluation.task import ACCURACY, Judgements, TaskMeasures
 from crossknn.first.vectors import VectorFirst
 from crossknn.indexes.base import Scale
+from crossknn.indexes.sparse import SparseScores
 from crossknn.indexes.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.plots import Bar, Stack, grouped_bars, recall_against_indexing, stacked_bars

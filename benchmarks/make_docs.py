@@ -188,6 +188,29 @@ def overhead_section(found: dict) -> list[str]:
             f"| `{row['method']}` | {row['ms_per_query']:.1f} (fastest {row['ms_per_query_fastest']:.1f}) "
             f"| {row['floor_ms_per_query']:.1f} | {100 * share:.0f}% | {row['memory_over_vectors']:.2f} |"
         ]
+    return [*lines, "", *(beside_axn(found) if "by_items" in found else [])]
+
+
+def beside_axn(found: dict) -> list[str]:
+    """Kriging next to AXN, by the number of items."""
+    lines = [
+        "### Kriging next to AXN",
+        "",
+        f"d = {found['d']}, {found['budget']} calls in 10 rounds; kriging has 100 anchor queries, rank 100,",
+        "and content by the same vectors. All numbers are of one run. Once: the covariance, from the",
+        "anchors' scores. Memory is the peak, item vectors and anchors' scores (n x 100) included.",
+        "",
+        "| items | together | method | ms per query | times AXN | once, s | memory, MB (vectors) |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    axn = {r["n"]: r["ms_per_query"] for r in found["by_items"] if r["method"].startswith("axn")}
+    for row in found["by_items"]:
+        once = f"{row['once_seconds']:.1f}" if row["anchors"] else "-"
+        lines += [
+            f"| {row['n']:,} | {row['queries']} | `{row['method']}` | {row['ms_per_query']:.0f} "
+            f"| {row['ms_per_query'] / axn[row['n']]:.1f} | {once} "
+            f"| {row['memory_mb']:,.0f} ({row['vectors_mb']:,.0f}) |"
+        ]
     return [*lines, ""]
 
 

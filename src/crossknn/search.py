@@ -10,6 +10,8 @@ Pure: no clock, no device, no text. Deadlines, asynchronous scorers and remote w
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -20,6 +22,7 @@ from crossknn.errors import InputError, ScorerError
 from crossknn.first.base import FirstStage
 from crossknn.predictors.base import Predictor
 from crossknn.predictors.expected import expected_recall
+from crossknn.predictors.sharing import Share, shared, standings
 from crossknn.types import (
     NO_ITEM,
     BoolArray,
@@ -46,8 +49,9 @@ class Plan:
 
     `batches` sum to the budget; with none, the first stage alone answers. `shortlist` restricts
     every query to that many items of the first stage (AXN 3: very large corpora), or those that the
-    predictor puts in their place. `stop` ends a query before its budget does; it needs a predictor
-    that knows its deviations.
+    predictor puts in their place. `stop` ends a query before its budget does; with `share`, queries
+    spend a budget together, and `batches` sum to an equal part of it. Both need a predictor that
+    knows its deviations.
     """
 
     first: FirstStage
@@ -55,6 +59,7 @@ class Plan:
     batches: tuple[int, ...]
     shortlist: int | None = None
     stop: Stop | None = None
+    share: Share | None = None
 
 
 def equal_rounds(budget: int, rounds: int) -> tuple[int, ...]:
@@ -90,7 +95,9 @@ class Search:
 
     Every query reveals min(budget, allowed items) distinct pairs, unless it stops early or pairs
     cannot be scored: what was asked and is not told by the next `ask` is given up, not
-    charged, and another item takes its place.
+    charged, and another item takes its place. Those that share a budget reveal its total, or all
+    that they may; `InputError` if they cannot share: the predictor knows no deviations, or the
+    total is below one for each.
     """
 
     def __init__(
@@ -101,7 +108,9 @@ class Search:
         self.plan, self.queries, self.n, self.allowed = plan, queries, n, allowed
         m = len(queries)
         self.available = n if allowed is None else int(allowed.sum())
-        self.budget = budget = min(sum(plan.batches), self.available)
+        most = sum(plan.batches) if plan.share is None else _most(plan, plan.share, m)
+        self.budget = budget = min(most, self.available)
+        """Pairs that a query reveals at most."""
         self.targets = [min(t, budget) for t in accumulate(plan.batches)]
         self.round = 0
         """Rounds begun so far."""
@@ -121,6 +130,7 @@ class Search:
         """With a `stop`, before each round but the first: scores known (m,), recall expected (m,),
         NaN where nothing can be said."""
         self._state: Any = None
+        self._found: IntArray
         self._pool: IntArray | None = None
 
     @property
@@ -131,15 +141,11 @@ class Search:
     def ask(self) -> Pairs:
         """The pairs to score next; none when the budget is spent or nothing is left to score."""
         self._give_up_untold()
-        while True:
-            open_rows = self._asked < self._limit()
-            if not open_rows.any():
-                return Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
-            target = self.targets[min(self.round, len(self.targets) - 1)]
-            wanted = np.where(open_rows, np.minimum(target, self._limit()) - self._asked, 0)
+        while (self._asked < self._limit()).any():
             self.round += 1
-            if wanted.max() > 0:
-                return self._pick(wanted)
+            if (calls := self._calls()) and len(pairs := self._pick(calls)):
+                return pairs
+        return Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
 
     def tell(self, pairs: Pairs, scores: FloatArray) -> None:
         """Exact scores (p,) of pairs that were asked; a part of them is fine."""
@@ -210,7 +216,25 @@ class Search:
         """How many pairs each query can reveal: (m,)."""
         lost = np.array([len(g) for g in self._given_up], np.int64)
         limit = np.minimum(self._items.shape[1], self.available - lost)
-        return np.where(self.stopped, self._asked, limit)
+        return np.where(self.stopped | (self._left() <= 0), self._asked, limit)
+
+    def _left(self) -> int:
+        """Calls left of a shared budget; without one, no end of them."""
+        share = self.plan.share
+        return sys.maxsize if share is None else share.total - int(self._asked.sum())
+
+    def _equal(self) -> IntArray:
+        """New items of each query in this round, if all are served alike: (m,)."""
+        target = self.targets[min(self.round, len(self.targets)) - 1]
+        return np.maximum(np.minimum(target, self._limit()) - self._asked, 0)
+
+    def _calls(self) -> int:
+        """New items of all queries in this round."""
+        if self.plan.share is None or self.round == 1:
+            return int(self._equal().sum())
+        if self.round >= len(self.targets):
+            return self._left()
+        return max(len(self.queries) * self.targets[self.round - 1] - int(self._asked.sum()), 0)
 
     def _give_up_untold(self) -> None:
         untold = (self._items != NO_ITEM) & np.isnan(self._scores)
@@ -230,15 +254,19 @@ class Search:
                 values[row, :count] = kept
             self._asked[row] = count
 
-    def _pick(self, wanted: IntArray) -> Pairs:
-        """Choose `wanted` (m,) new items per query and note them down as asked."""
+    def _pick(self, calls: int) -> Pairs:
+        """Choose `calls` new items, of all queries, and note them down as asked."""
         self._sorted.clear()
         exclude = self._excluded()
         if self.round == 1:
-            candidates = self.plan.first.top(self.queries, int(wanted.max()), self.allowed)
+            wanted = self._equal()
+            width = int(wanted.max())
+            if self.plan.shortlist is not None:
+                width = max(self.plan.shortlist, self._items.shape[1])
+            candidates = self.plan.first.top(self.queries, width, self.allowed)
+            self._found = candidates.items
         else:
-            candidates = self._predicted(int(wanted.max()), exclude)
-            wanted = np.where(self.stopped, 0, wanted)
+            wanted, candidates = self._predicted(calls, exclude)
         queries, items = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for row, count in enumerate(wanted):
             if count == 0:
@@ -253,38 +281,52 @@ class Search:
             items.append(chosen)
         return Pairs(np.concatenate(queries), np.concatenate(items))
 
-    def _predicted(self, count: int, exclude: IntArray) -> Candidates:
-        predictor = self.plan.predictor
+    def _predicted(self, calls: int, exclude: IntArray) -> tuple[IntArray, Candidates]:
+        """How many new items each query gets, (m,), and which."""
+        predictor, plan = self.plan.predictor, self.plan
         if self._state is None:
             self._state = predictor.start(self.queries)
         self._state = predictor.update(self._state, self.observed())
-        if self.plan.shortlist is not None and self._pool is None:
-            width = max(self.plan.shortlist, self._items.shape[1])
-            pool = self.plan.first.top(self.queries, width, self.allowed).items
-            self._pool = np.sort(predictor.shortlist(self._state, pool, self.allowed), axis=1)
-        if self.plan.stop is not None:
-            self._expect(self.plan.stop, exclude)
-        return predictor.top(self._state, count, exclude, self.allowed, self._pool)
+        if plan.shortlist is not None and self._pool is None:
+            pool = predictor.shortlist(self._state, self._found, self.allowed)
+            self._pool = np.sort(pool, axis=1)
+        wanted = self._foreseen(calls, exclude) if plan.stop or plan.share else self._equal()
+        count = int(wanted.max())
+        return wanted, predictor.top(self._state, count, exclude, self.allowed, self._pool)
 
-    def _expect(self, stop: Stop, exclude: IntArray) -> None:
-        """Note what each query expects to have found, and stop those that expect enough."""
-        pool = None if self._pool is None else np.maximum(self._pool, 0)
-        prediction = self.plan.predictor.predict(self._state, pool)
-        found = np.full(len(self.queries), np.nan)
-        for row in np.flatnonzero(~self.stopped):
+    def _foreseen(self, calls: int, exclude: IntArray) -> IntArray:
+        """Stop the queries that expect enough; how many new items each of the others gets: (m,)."""
+        stop, share, m = self.plan.stop, self.plan.share, len(self.queries)
+        found = np.full(m, np.nan)
+        standing: list[FloatArray | None] = [None] * m
+        for row, mean, std in self._unknown(exclude):
             known = self._scores[row, : self._asked[row]]
-            if prediction.std is None or len(known) < stop.k:
-                continue
+            if stop is not None and len(known) >= stop.k:
+                found[row] = expected_recall(np.sort(known)[-stop.k :], mean, std)
+            if share is not None:
+                standing[row] = standings(known, mean, std, share.k)
+        if stop is not None:
+            self.expectations.append((self._asked.copy(), found))
+            self.stopped |= found >= stop.expected
+        if share is None:
+            return self._equal()
+        return shared(standing, self._limit() - self._asked, calls, self._left())
+
+    def _unknown(self, exclude: IntArray) -> Iterator[tuple[int, FloatArray, FloatArray]]:
+        """What is predicted of the unscored items of each query that has not stopped, with its
+        deviation, both (c,); only of queries where something can be said."""
+        pool = None if self._pool is None else np.maximum(self._pool, 0)
+        prediction = self.plan.predictor.believe(self._state, pool)
+        if prediction.std is None:
+            return
+        for row in np.flatnonzero(~self.stopped):
             items = np.arange(self.n) if self._pool is None else self._pool[row]
             there = (items != NO_ITEM) & ~np.isin(items, exclude[row])
             if self.allowed is not None:
                 there &= self.allowed[items]
-            best = np.sort(known)[-stop.k :]
             mean, std = prediction.mean[row, there], prediction.std[row, there]
             if not np.isnan(std).any():
-                found[row] = expected_recall(best, mean, std)
-        self.expectations.append((self._asked.copy(), found))
-        self.stopped |= found >= stop.expected
+                yield int(row), mean, std
 
     def _excluded(self) -> IntArray:
         """(m, e) what was asked before, told or given up."""
@@ -319,3 +361,17 @@ class Search:
             np.concatenate([approx, unknown]),
             np.concatenate([std, unknown]),
         )
+
+
+def _most(plan: Plan, share: Share, m: int) -> int:
+    """What one of m queries may take of a shared budget; `InputError` if it cannot be shared."""
+    if not plan.predictor.deviates:
+        raise InputError(
+            "total_budget is spent where predictions are unsure, and this method does not say how "
+            "far its predictions may be off: use kriging or gp, or give a budget for each query"
+        )
+    if share.total < m:
+        raise InputError(
+            f"total_budget is {share.total}, less than one call for each of {m} queries: raise it"
+        )
+    return share.most * -(-share.total // m)

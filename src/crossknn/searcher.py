@@ -15,6 +15,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.methods import DEFAULT, Method
 from crossknn.methods import method as as_method
+from crossknn.predictors.sharing import Share
 from crossknn.results import Hit, Results
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.robust import NothingScoredError
@@ -69,6 +70,7 @@ class Searcher:
         k: int = 10,
         budget: int = 100,
         *,
+        total_budget: int | None = None,
         filter: Iterable[str] | BoolArray | None = None,
         deadline_ms: float | None = None,
         method: str | Method | None = None,
@@ -79,23 +81,30 @@ class Searcher:
     ) -> Results:
         """The k best items of each query by exact score, for `budget` scored pairs a query.
 
+        With `total_budget` in place of `budget` the queries share so many calls, spent where they
+        are most likely to find a true top item; for methods that know how far their predictions may
+        be off, `kriging` and `gp`. A query gets at least k, at most four times its equal share.
         `filter` restricts the items: ids, or a mask (n,). After `deadline_ms` milliseconds, or
         once `cancel` is set, the search stops at the next batch and returns the best so far.
         `progress(done, total)` counts scored pairs. `trace` keeps every pick, for explanations.
 
         Raises InputError for a k or budget below 1, a k above the budget or the number of items,
-        an empty query or an unknown id; ScorerError if nothing could be scored.
+        an empty query or an unknown id, a total budget that the method cannot share; ScorerError if
+        nothing could be scored.
         """
         chosen = self.method if method is None else as_method(method)
         self._check_scorer(chosen)
         texts = _texts(queries)
         allowed = _allowed(filter, self.index)
+        if total_budget is not None:
+            budget = _equal_share(total_budget, len(texts), k)
         _check(k, budget if chosen.calls else k, self.index.n, deadline_ms)
         self._check_models(chosen)
         call = _Call(
             self,
             chosen,
             budget,
+            total_budget,
             k,
             allowed,
             self.seed if seed is None else seed,
@@ -105,7 +114,7 @@ class Searcher:
             len(texts),
         )
         share = len(texts) if deadline_ms is not None else max(1, _CELLS // self.index.n)
-        parts = [call.run(texts[s : s + share]) for s in range(0, len(texts), share)]
+        parts = [call.run(s, texts[s : s + share]) for s in range(0, len(texts), share)]
         return _join(parts, call.clock.elapsed())
 
     async def asearch(self, queries: str | Sequence[str], *args: Any, **options: Any) -> Results:
@@ -159,6 +168,7 @@ class _Call:
     searcher: Searcher
     method: Method
     budget: int
+    total: int | None
     k: int
     allowed: BoolArray | None
     seed: int
@@ -168,10 +178,13 @@ class _Call:
     m: int
     done: int = 0
 
-    def run(self, texts: Sequence[str]) -> Results:
-        """Search a batch of queries that fits into memory."""
+    def run(self, start: int, texts: Sequence[str]) -> Results:
+        """Search a batch of queries that fits into memory: those from `start`."""
         index, began = self.searcher.index, self.clock.elapsed()
         plan = self.method.plan(index, self.budget, self.seed)
+        if self.total is not None:
+            before, until = (self.total * q // self.m for q in (start, start + len(texts)))
+            plan = replace(plan, share=Share(total=until - before, k=self.k))
         search = Search(plan, Queries(texts), index.n, allowed=self.allowed)
         calls, scoring, stopped_by, truncated = 0, 0.0, None, self._truncated()
         scorer = self.searcher.scorer
@@ -201,7 +214,7 @@ class _Call:
             queries=tuple(texts),
             hits=tuple(hits.rows(search.best(self.k))),
             method=str(self.method),
-            budget=search.budget,
+            budget=min(self.budget, search.budget),
             calls=calls,
             revealed=int(search.revealed.sum()),
             seconds=self.clock.elapsed() - began,
@@ -219,7 +232,8 @@ class _Call:
     def _report(self, count: int, search: Search) -> None:
         self.done += count
         if self.progress:
-            self.progress(self.done, self.m * search.budget)
+            whole = self.m * search.budget
+            self.progress(self.done, whole if self.total is None else min(self.total, whole))
 
 
 class _Hits:
@@ -303,6 +317,18 @@ def _allowed(filter: Iterable[str] | BoolArray | None, index: ItemIndex) -> Bool
     if not allowed.any():
         raise InputError("the filter allows no item")
     return allowed
+
+
+def _equal_share(total: int, m: int, k: int) -> int:
+    """Of a budget for m queries, which must do for k items of each."""
+    if not isinstance(total, int | np.integer) or isinstance(total, bool):
+        raise InputError(f"total_budget is {total!r}; it must be a whole number")
+    if isinstance(k, int | np.integer) and k > total // m:
+        raise InputError(
+            f"k is {k}, but a total_budget of {total} for {m} queries is {total // m} calls each: "
+            "raise it or lower k"
+        )
+    return int(total) // m
 
 
 def _check(k: int, budget: int, n: int, deadline_ms: float | None) -> None:

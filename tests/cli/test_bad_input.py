@@ -24,7 +24,8 @@ from errors_table import check_table
 from late_helpers import WordStates
 
 from crossknn.indexes.item_index import ItemIndex
-from crossknn.scorers import CallableScorer
+from crossknn.scorers import CachedScorer, CallableScorer, CrossEncoder
+from crossknn.searcher import Searcher
 
 MARKS = "<!-- table made by tests/cli/test_bad_input.py -->", "<!-- end of table -->"
 GOOD = [{"id": f"d{i}", "text": f"text number {i} about topic {i % 5}"} for i in range(30)]
@@ -115,6 +116,8 @@ def anchored(where: Path) -> None:
     index = ItemIndex.build(where / "docs.jsonl")
     index.add_anchors(CallableScorer(lambda pairs: [len(t) for _, t in pairs], "length"), ["one"])
     index.save(where / "anchored.index")
+    with CachedScorer(CrossEncoder(), where / "queries.db") as scorer:
+        Searcher(index, scorer, "rnr(first=bm25)")(["topic one", "topic two"], k=2, budget=4)
 
 
 def crossknn(where: Path, *arguments: str, limit: int | None = None, code: str | None = None):
@@ -175,6 +178,16 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     (
         "anchors of another cross-encoder",
         (*("search", "anchored.index", "topic", "--method", "kriging"), "--scorer", "URL/few"),
+        2,
+    ),
+    ("nothing to learn from", ("learn", "docs.index"), 2),
+    ("learning from a cache that is not there", ("learn", "docs.index", "--cache", "no.db"), 2),
+    ("learning from a file that is no cache", ("learn", "docs.index", "--cache", "docs.jsonl"), 2),
+    ("a rank of 0", ("learn", "docs.index", "--rank", "0"), 2),
+    ("learning for an unknown first stage", ("learn", "anchored.index", "--first", "bm52"), 2),
+    (
+        "learning from one cross-encoder what another has scored",
+        ("learn", "anchored.index", "--cache", "queries.db"),
         2,
     ),
     ("an unknown command", ("serch", "docs.index"), 2),

@@ -184,7 +184,7 @@ def test_rounds_extend_what_is_kept_and_change_nothing(monkeypatch, own):
                 expected = predictor.predict(fresh, items)
             for mine, theirs in zip(found, expected, strict=True):
                 np.testing.assert_allclose(mine, theirs, rtol=2e-4, atol=2e-5)
-    assert len(state.kept[0][1].blocks) == 1  # another pool begins anew
+    assert len(state.kept[0].known.blocks) == 1  # another pool begins anew
     assert not fresh.kept
 
 
@@ -198,7 +198,7 @@ def test_a_round_computes_the_covariances_of_its_own_items_only(monkeypatch):
         state = predictor.update(state, known(scores, count))
         asked.clear()
         predictor.predict(state)
-        assert asked == [{5: 5, 9: 4, 14: 5}[count]] * 6
+        assert asked == [6 * {5: 5, 9: 4, 14: 5}[count]]  # of all queries in one pass
 
 
 def test_scores_of_other_items_than_before_are_no_extension():

@@ -106,8 +106,9 @@ def test_the_linear_part_of_weighted_covariances_by_hand():
         (Content(2.0, 0.3, 0.5), linear),
         (Factored(3, 0.7, 1.5, Content(2.0, 0.3, 0.5)), Factored(3, 0.7, 1.5, linear)),
     ):
-        found = kernel.plane(weights, points, others)
-        np.testing.assert_allclose(found, weights @ whole(points, others), atol=1e-12)
+        several = np.stack([weights, -2 * weights])
+        found = kernel.plane(np.stack([kernel.direction(w, points) for w in several]), others)
+        np.testing.assert_allclose(found, several @ whole(points, others), atol=1e-12)
 
 
 # What it is in the limit

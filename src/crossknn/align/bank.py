@@ -79,6 +79,11 @@ class ScoreBank:
         return sum(int(np.count_nonzero(~np.isnan(shard.score))) for shard in self._shards)
 
     @property
+    def queries(self) -> list[str]:
+        """The texts of all queries that a pair was ever asked of."""
+        return self._queries.texts
+
+    @property
     def token(self) -> str:
         """Tells the bank in a folder from any other that was there, or will be."""
         return self._meta.token if self._meta else ""

@@ -43,6 +43,11 @@ class QueryLines:
     def __len__(self) -> int:
         return len(self._line)
 
+    @property
+    def texts(self) -> list[str]:
+        """All of them, by line."""
+        return list(self._line)
+
     def of(self, texts: Sequence[str]) -> IntArray:
         """The line of each text (q,); new ones follow those there, each once."""
         found = [self._line.setdefault(text, len(self._line)) for text in texts]

@@ -26,6 +26,7 @@ from crossknn.cli import (
     estimate,
     export,
     index,
+    learn,
     replay,
     report,
     reproduce,
@@ -49,6 +50,7 @@ app = typer.Typer(
 for module in (
     index,
     align,
+    learn,
     encode,
     search,
     compare,

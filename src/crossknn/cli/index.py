@@ -83,6 +83,7 @@ def command(
     With --anchors, run again after an interruption and no pair is paid twice. In the folder of an
     index of other items, what was paid stays: only pairs with new items are paid for again.
     """
+    from crossknn.align.logs import learn_all
     from crossknn.align.rebuilt import known_pairs
     from crossknn.data.items import read_items
     from crossknn.data.queries import read_queries
@@ -135,6 +136,9 @@ def command(
                 judge, queries.texts, max_calls=max_calls, known=known, progress=report
             )
         calls += done.calls
+        if len(index.anchor_queries) > 1 and index.first_names and index.vector_names:
+            with progress("learning", "sweeps") as report:
+                learn_all(index, judge.fingerprint, progress=report)
     if judge is not None and item_scores is not None:
         positions = index.anchor_items[:item_scores]
         left = None if max_calls is None else max_calls - calls

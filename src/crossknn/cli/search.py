@@ -35,6 +35,10 @@ def command(
     queries: Annotated[Path | None, typer.Option(help="A file of queries.")] = None,
     k: Annotated[int, typer.Option("-k", "--k", help="How many items to return.")] = 10,
     budget: Annotated[int, typer.Option(help="Pairs to score for each query.")] = 100,
+    total_budget: Annotated[
+        int | None,
+        typer.Option(help="Pairs to score for all queries together; more for those in doubt."),
+    ] = None,
     method: Annotated[str, typer.Option(help="A method's spec, e.g. 'rnr(first=bm25)'.")] = DEFAULT,
     filter: Annotated[
         Path | None, typer.Option(help="A file with the ids of the items allowed, one a line.")
@@ -74,6 +78,7 @@ def command(
             texts,
             k=k,
             budget=budget,
+            total_budget=total_budget,
             filter=allowed,
             deadline_ms=deadline_ms,
             trace=explain,

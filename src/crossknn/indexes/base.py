@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from crossknn.first.base import FirstStage
 from crossknn.first.late import LateInteraction
 from crossknn.indexes.memo import Memo
 from crossknn.types import FloatArray, IntArray, Queries, States
+
+if TYPE_CHECKING:
+    from crossknn.indexes.learned import Learned
 
 Neighbours: TypeAlias = NDArray[np.int32]
 """The nearest other items of items, nearest first, as positions (n, k); `NO_ITEM` ends a row."""
@@ -139,6 +142,11 @@ class Index(Protocol):
     def anchored(self, start: int = 0, stop: int | None = None) -> tuple[Index, Queries]:
         """The anchor queries start..stop, in the order of `anchors`, and the index as a search of
         theirs sees it."""
+        ...
+
+    @property
+    def learned(self) -> Learned | None:
+        """What the index has learned from all scores at hand, if it was asked to."""
         ...
 
     @property

@@ -16,6 +16,7 @@ from crossknn.indexes.encoders import RememberedEncoder, checked_vectors
 from crossknn.indexes.graphs import first_neighbours, no_graph
 from crossknn.indexes.item_graph import ItemGraph, checksum
 from crossknn.indexes.late import LateStates, RememberedLate
+from crossknn.indexes.learned import LEARNED, Learned
 from crossknn.indexes.memo import Memo
 from crossknn.indexes.paid import CENTRE, PaidScores, positions_of
 from crossknn.indexes.parts import DUAL_ENCODER, LSA_NAME, Parts
@@ -36,6 +37,7 @@ class IndexContents:
         folder: Path | None = None,
         late: Mapping[str, LateStates] | None = None,
         graphs: Mapping[str, ItemGraph] | None = None,
+        learned: Learned | None = None,
     ) -> None:
         """Use `build` or `load`, which make the parts."""
         self.items = parts.items
@@ -46,6 +48,8 @@ class IndexContents:
         self._late = dict(late or {})
         self._graphs = dict(graphs or {})
         self._added: dict[str, FirstStage] = {}
+        self.learned = learned
+        """What `learn` made of all scores at hand."""
         self._item_scores: ItemScores | None = None
         self.memo = Memo()
 
@@ -221,9 +225,12 @@ class IndexContents:
         return next(iter(known), None)
 
     def scorer_of(self, name: str) -> str | None:
-        """The cross-encoder of `anchors`, `item_scores` or the scale of item vectors, if known."""
+        """The cross-encoder of `anchors`, `item_scores`, of what was `learned`, or of the scale of
+        item vectors, if known."""
         if name in self._aligned:
             return self._aligned[name].fingerprint
+        if name == LEARNED:
+            return None if self.learned is None else self.learned.fingerprint
         paid = self._paid.get(name, self._paid.get("anchors"))
         return None if paid is None else paid.fingerprint
 
@@ -244,6 +251,7 @@ class IndexContents:
             "aligned": {name: aligned.meta() for name, aligned in self._aligned.items()},
             "late": {name: late.meta() for name, late in self._late.items()},
             "graphs": {name: graph.meta() for name, graph in self.graphs.items()},
+            "learned": None if self.learned is None else self.learned.meta(),
             "scales": {n: {"alpha": s.alpha, "beta": s.beta} for n, s in found.items() if s},
         }
 

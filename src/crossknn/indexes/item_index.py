@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from crossknn.data.items import Items, read_items
 from crossknn.errors import InputError
 from crossknn.first.base import FirstStage
 from crossknn.indexes.aligned import AlignedVectors
+from crossknn.indexes.covariance import RANK
 from crossknn.indexes.disk import alone
 from crossknn.indexes.encoders import EncodeQueries, GivenEncoder
 from crossknn.indexes.graphs import NEIGHBOURS
 from crossknn.indexes.item_graph import ItemGraph
 from crossknn.indexes.late import GivenLate, LateStates, RememberedLate, encoded
+from crossknn.indexes.learned import LEARNED, Learned, check_same_scorer, without_anchors
 from crossknn.indexes.paid import PaidScores
 from crossknn.indexes.part_states import discard
 from crossknn.indexes.parts import (
@@ -28,10 +32,16 @@ from crossknn.indexes.parts import (
     check_name,
 )
 from crossknn.indexes.paying import PayingIndex
-from crossknn.indexes.stages import unaligned
+from crossknn.indexes.settings import Settings
+from crossknn.indexes.sparse import SparseScores
+from crossknn.indexes.stages import HYBRID, unaligned
 from crossknn.indexes.storage import IndexReader, read_index
 from crossknn.indexes.writing import writing
-from crossknn.types import FloatArray, Progress
+from crossknn.spec import Spec, parse
+from crossknn.types import FloatArray, Pairs, Progress
+
+if TYPE_CHECKING:
+    from crossknn.scorers.cache import CachedScorer
 
 Source: TypeAlias = Items | str | Path | Iterable[str | Mapping[str, object]]
 
@@ -99,11 +109,13 @@ class ItemIndex(PayingIndex):
             **self._late,
         }
         graphs = self.graphs
+        learned = {} if self.learned is None else {LEARNED: self.learned}
         meta = {**self._parts.meta(), "paid": paid, "aligned": aligned, "late": late}
         meta["graphs"] = {name: graph.meta() for name, graph in graphs.items()}
+        meta["learned"] = {name: found.meta() for name, found in learned.items()}
         with writing(folder, meta) as writer:
             self._parts.write(writer)
-            for name, part in (*kept.items(), *graphs.items()):
+            for name, part in (*kept.items(), *graphs.items(), *learned.items()):
                 part.write(writer, name)
         self.folder = folder
 
@@ -143,7 +155,8 @@ class ItemIndex(PayingIndex):
         }
         late = {name: LateStates.read(reader, name) for name in reader.meta.get("late", ())}
         graphs = {name: ItemGraph.read(reader, name) for name in reader.meta.get("graphs", ())}
-        return cls(Parts.read(reader, encode), paid, aligned, reader.folder, late, graphs)
+        learned = Learned.read(reader, LEARNED) if reader.meta.get("learned") else None
+        return cls(Parts.read(reader, encode), paid, aligned, reader.folder, late, graphs, learned)
 
     def add_first(self, name: str, stage: FirstStage) -> None:
         """Offer `stage` as a first stage of this name. It is not saved."""
@@ -240,3 +253,47 @@ class ItemIndex(PayingIndex):
         graph = ItemGraph.of(self, self.items.texts, name, neighbours, words, progress)
         self._graphs[name] = self._store("graphs", name, graph)
         return name
+
+    def learn(
+        self,
+        scores: CachedScorer | SparseScores | None = None,
+        *,
+        first: str | Spec = HYBRID,
+        rank: int = RANK,
+        settings: Settings | None = None,
+        progress: Progress | None = None,
+    ) -> Learned:
+        """Learn from exact scores how items vary together, for `kriging` searches from now on.
+
+        `scores` are what searches left in a cache (those of its cross-encoder alone), or any other
+        sparse ones; the anchors are added to them, and are enough. What was learned before is
+        forgotten: give all scores. Searches that begin with `first` use it. An index in a folder
+        keeps it there. Raises `InputError` if there are scores of fewer than two queries, or of
+        another cross-encoder than the anchors'.
+        """
+        given = _sparse(scores, self.items.texts)
+        known = self.scorer_of("anchors") if self.anchors is not None else given.fingerprint
+        if len(given):
+            check_same_scorer(known, given.fingerprint, len(self.anchor_queries))
+        learned = Learned.of(
+            self,
+            without_anchors(self.anchor_queries, given),
+            known,
+            parse(first) if isinstance(first, str) else first,
+            rank=rank,
+            settings=settings,
+            progress=progress,
+        )
+        self.learned = self._store("learned", LEARNED, learned)
+        return self.learned
+
+
+def _sparse(scores: CachedScorer | SparseScores | None, items: Sequence[str]) -> SparseScores:
+    """What there is of these items (n,)."""
+    if isinstance(scores, SparseScores):
+        return scores
+    if scores is None:
+        none = np.empty(0, np.int64)
+        return SparseScores.of([], len(items), Pairs(none, none), np.empty(0, np.float32))
+    queries, pairs, values = scores.paid(items)
+    return SparseScores.of(queries, len(items), pairs, values, scores.fingerprint)

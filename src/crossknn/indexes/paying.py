@@ -15,6 +15,7 @@ from crossknn.indexes.dense import DenseReport
 from crossknn.indexes.disk import alone
 from crossknn.indexes.item_graph import ItemGraph
 from crossknn.indexes.late import LateStates
+from crossknn.indexes.learned import Learned
 from crossknn.indexes.paid import PaidScores, fit_scales, pay
 from crossknn.indexes.storage import IndexReader, read_index
 from crossknn.indexes.table import Known
@@ -26,7 +27,7 @@ from crossknn.types import IntArray, Progress
 logger = logging.getLogger(__name__)
 
 N_ITEM_SCORES = 500
-Added = TypeVar("Added", PaidScores, AlignedVectors, LateStates, ItemGraph)
+Added = TypeVar("Added", PaidScores, AlignedVectors, LateStates, ItemGraph, Learned)
 
 
 class PayingIndex(IndexContents):

@@ -32,6 +32,7 @@ from crossknn.indexes.graphs import (
     nearest_by_vectors,
     no_graph,
 )
+from crossknn.indexes.learned import Learned
 from crossknn.indexes.memo import Memo
 from crossknn.linalg import inner
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
@@ -64,6 +65,7 @@ class StoredMatrix:
     item_ids: tuple[str, ...] | None = None
     aligned: Mapping[str, StoredVectors] = field(default_factory=dict)
     graphs: Mapping[str, Neighbours] = field(default_factory=dict)
+    learned: Learned | None = None
     memo: Memo = field(default_factory=Memo, init=False, repr=False)
     _computed: dict[str, Neighbours] = field(default_factory=dict, init=False, repr=False)
 
@@ -225,6 +227,7 @@ class StoredIndex:
         self.late_names: Collection[str] = ()
         self.graph_names: Collection[str] = tuple({**matrix.graphs, **matrix.spaces})
         self.anchors = matrix.anchors
+        self.learned = matrix.learned
         self.memo = matrix.memo
 
     @property

@@ -2,13 +2,14 @@
 
 kriging(first=de)                  mean [1, de, mean score], covariance of anchors and content
 kriging(first=hybrid(bm25, de))    the mean has a column for each stage
+kriging(first=de, mean=hybrid)     de picks the first batch, the mean has all columns
 kriging(anchors=false)             mean [1, first stage], covariance of content alone
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from crossknn.errors import InputError, SpecError
 from crossknn.first.fusion import stages_of
 from crossknn.indexes.base import Anchors, Index
 from crossknn.indexes.covariance import RANK, Covariance
+from crossknn.indexes.learned import LEARNED, Learned
+from crossknn.indexes.settings import Settings
 from crossknn.indexes.stages import default_vectors, first_stage
 from crossknn.methods.base import HYBRID, Method, fraction, positive
 from crossknn.methods.stopping import Course, course
@@ -28,6 +31,8 @@ from crossknn.types import FloatArray
 LEAST = 8
 """Items of the first round: of fewer the trend says too little, and the next rounds follow it."""
 
+SETTINGS = tuple(setting.name for setting in fields(Settings))
+
 FOLDS = 10
 """Parts of the anchor queries that are searched, each with what the others teach, to calibrate."""
 
@@ -36,26 +41,30 @@ FOLDS = 10
 class Kriging(Method):
     """Score what is predicted best, predict again from all scores so far.
 
-    The covariance of two items' scores is `share` of that over the anchor queries (at most `rank`
-    factors), and one of their vectors' directions: `smooth` of exp(-`scale` * distance^2) and
-    `linear` of the cosine, times the variance of the anchors' residuals. `noise` is the variance
-    that none of it explains, as a share of the vectors' part. With `beta`, so many deviations are
-    added to what is predicted. `shortlist` restricts a query to that many items: half the first
-    stage's best, half those that the linear part of the prediction ranks first after a round.
-    With `target_recall` a query ends when it expects to have found so much of its true top `k`,
-    calibrated on the anchor queries; its budget is then what it may spend at most.
+    What is predicted is linear in the scores of the stages of `mean` (those of `first`, if it is
+    not given) and, where other queries are known, in the items' mean scores. The covariance of two
+    items' scores is `share` of that over the anchor queries (at most `rank` factors), and one of
+    their vectors' directions: `smooth` of exp(-`scale` * distance^2) and `linear` of the cosine,
+    times the variance of the anchors' residuals. `noise` is the variance that none of it explains,
+    as a share of the vectors' part. What of these is not given is as the index has learned it, or
+    else as `Settings` has it. With `beta`, so many deviations are added to what is predicted.
+    `shortlist` restricts a query to that many items: half the first stage's best, half those that
+    the linear part of the prediction ranks first after a round. With `target_recall` a query ends
+    when it expects to have found so much of its true top `k`, calibrated on the anchor queries; its
+    budget is then what it may spend at most.
     """
 
     name = "kriging"
     first: Spec = HYBRID
+    mean: Spec | None = None
     rounds: int = 10
     anchors: bool = True
     rank: int = RANK
-    share: float = 0.7
-    scale: float = 2.0
-    smooth: float = 0.3
-    linear: float = 0.5
-    noise: float = 0.25
+    share: float | None = None
+    scale: float | None = None
+    smooth: float | None = None
+    linear: float | None = None
+    noise: float | None = None
     beta: float = 0.0
     vectors: str = "auto"
     shortlist: int | None = None
@@ -63,6 +72,8 @@ class Kriging(Method):
     k: int = 10
 
     def reads(self, index: Index) -> Collection[str]:
+        if self._learned(index) is not None:
+            return (LEARNED,)
         return ("anchors",) if self.anchors and index.anchors is not None else ()
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
@@ -76,38 +87,65 @@ class Kriging(Method):
     def _check(self, index: Index) -> None:
         positive(self.name, rounds=self.rounds, rank=self.rank, shortlist=self.shortlist, k=self.k)
         fraction(self.name, target_recall=self.target_recall)
-        sizes = (self.share, self.smooth, self.linear, self.noise, self.beta)
-        if self.scale <= 0 or min(sizes) < 0 or self.smooth + self.linear == 0:
+        known = self._settings(index)
+        sizes = (known.share, known.smooth, known.linear, known.noise, self.beta)
+        if known.scale <= 0 or min(sizes) < 0 or known.smooth + known.linear == 0:
             raise SpecError(
                 f"{self}: scale must be above 0; share, smooth, linear, noise and beta 0 or more, "
                 "and smooth and linear not both 0"
             )
-        known = len(index.anchors.scores) if self.anchors and index.anchors is not None else 0
-        if self.target_recall is not None and known < 3:
+        learned = index.learned if self.anchors and index.anchors is None else None
+        if learned is not None and self._learned(index) is None:
+            raise InputError(
+                f"{self}: the index has learned to predict from {learned.first}, not from "
+                f"{self._stages}: search with mean={learned.first} or anchors=false, or learn "
+                f"again with  crossknn learn INDEX --first '{self._stages}'"
+            )
+        anchors = len(index.anchors.scores) if self.anchors and index.anchors is not None else 0
+        if self.target_recall is not None and anchors < 3:
             raise InputError(
                 f"{self}: target_recall is calibrated on three anchor queries or more, and there "
-                f"are {known or 'none'} here: add some with  crossknn index ... --anchors QUERIES, "
-                "or leave it out"
+                f"are {anchors or 'none'} here: add some with  crossknn index ... --anchors "
+                "QUERIES, or leave it out"
             )
 
     def _planned(self, index: Index, budget: int, seed: int, covariance: Covariance | None) -> Plan:
-        first = first_stage(index, self.first, seed)
+        first, settings = first_stage(index, self.first, seed), self._settings(index)
         return Plan(
             first=first,
             predictor=Predictor(
                 index.vectors(default_vectors(index, self.vectors)),
-                first,
+                first_stage(index, self._stages, seed),
                 covariance,
-                content=Content(self.scale, self.smooth, self.linear),
-                share=self.share,
-                noise=self.noise,
+                content=Content(settings.scale, settings.smooth, settings.linear),
+                share=settings.share,
+                noise=settings.noise,
                 beta=self.beta,
             ),
             batches=_batches(budget, self.rounds),
             shortlist=self.shortlist,
         )
 
+    @property
+    def _stages(self) -> Spec:
+        return self.first if self.mean is None else self.mean
+
+    def _learned(self, index: Index) -> Learned | None:
+        """What the index has learned, if it is of use here."""
+        learned = index.learned
+        return learned if self.anchors and learned and learned.first == str(self._stages) else None
+
+    def _settings(self, index: Index) -> Settings:
+        """Those given, or else learned, or else the defaults."""
+        learned = self._learned(index)
+        given = {name: getattr(self, name) for name in SETTINGS}
+        known = {name: value for name, value in given.items() if value is not None}
+        return replace(learned.settings if learned else Settings(), **known)
+
     def _covariance(self, index: Index, seed: int) -> Covariance | None:
+        if (learned := self._learned(index)) is not None:
+            known = learned.covariance
+            return replace(known, factor=known.factor[:, : self.rank])
         if not self.anchors or index.anchors is None:
             return None
         exact = index.anchors.scores
@@ -115,12 +153,12 @@ class Kriging(Method):
         def made() -> Covariance:
             return Covariance.of(exact, self._cheap(index, seed), self.rank)
 
-        return index.memo.get(("covariance", str(self.first), self.rank, seed), (exact,), made)
+        return index.memo.get(("covariance", str(self._stages), self.rank, seed), (exact,), made)
 
     def _cheap(self, index: Index, seed: int) -> list[FloatArray]:
-        """Scores (q, n) of the anchor queries by each stage of the first."""
+        """Scores (q, n) of the anchor queries by each stage of the mean."""
         seen, queries = index.anchored()
-        return [s.scores(queries) for s in stages_of(first_stage(seen, self.first, seed))]
+        return [s.scores(queries) for s in stages_of(first_stage(seen, self._stages, seed))]
 
     def _threshold(
         self, index: Index, budget: int, seed: int, anchors: Anchors, target: float

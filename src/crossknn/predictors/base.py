@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,9 @@ class Predictor(ABC, Generic[State]):
     that `update` replaces, never changes.
     """
 
+    deviates: ClassVar[bool] = False
+    """Whether it knows how far its predictions may be off."""
+
     @abstractmethod
     def start(self, queries: Queries) -> State:
         """The state before any exact score is known."""
@@ -38,6 +41,10 @@ class Predictor(ABC, Generic[State]):
     @abstractmethod
     def predict(self, state: State, items: IntArray | None = None) -> Prediction:
         """Approximate scores of `items` (m, p), or of all n items: (m, n)."""
+
+    def believe(self, state: State, items: IntArray | None = None) -> Prediction:
+        """As `predict`, with deviations wherever the predictor knows them, whatever they cost."""
+        return self.predict(state, items)
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
         """What `top` ranks unscored items by, (m, p): their approximate scores.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -37,7 +37,23 @@ class Posteriors:
     columns: FloatArray
     own: FloatArray | None
     rows: tuple[Posterior | None, ...]
-    kept: dict[int, tuple[IntArray | None, Whitened]]
+    kept: dict[int, Kept]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is known of all items, or of those of a `pool` (c,), whose vectors are `points` (c, d)
+    where there is room for them."""
+
+    pool: IntArray | None
+    points: FloatArray | None
+    known: Whitened
+
+    def of(self, pool: IntArray | None) -> bool:
+        """Whether it is of these items."""
+        if self.pool is None or pool is None:
+            return self.pool is pool
+        return np.array_equal(self.pool, pool)
 
 
 class GaussianProcess(Predictor[Posteriors]):
@@ -52,9 +68,10 @@ class GaussianProcess(Predictor[Posteriors]):
 
     Of b items scored in all, a query costs b * n * (d + b / 2) multiplications to predict all
     items in all rounds, and b * n * 4 bytes between rounds. Where these would be more than `KEPT`,
-    each round computes all of it again, without `b / 2` if `beta` is 0.
+    each round computes all of it again, without `b / 2` where no deviations are needed.
     """
 
+    deviates = True
     likely = False
     """Whether deviations are those of the most likely amplitude (see `Posterior.given`)."""
 
@@ -126,20 +143,28 @@ class GaussianProcess(Predictor[Posteriors]):
         return self.items[items].astype(self.precision, copy=False)
 
     def predict(self, state: Posteriors, items: IntArray | None = None) -> Prediction:
+        return self._predicted(state, items, spread=self.beta != 0)
+
+    def believe(self, state: Posteriors, items: IntArray | None = None) -> Prediction:
+        return self._predicted(state, items, spread=True)
+
+    def _predicted(self, state: Posteriors, items: IntArray | None, *, spread: bool) -> Prediction:
         m, count = (len(state.rows), len(self.items)) if items is None else items.shape
         mean = np.empty((m, count), np.float32)
         kept = self._kept(state, count)
-        std = np.full((m, count), np.nan, np.float32) if self.beta or kept else None
+        std = np.full((m, count), np.nan, np.float32) if spread or kept else None
         if None in state.rows:
             cheap = self.first.scores(state.queries)
             mean[:] = cheap if items is None else np.take_along_axis(cheap, items, axis=1)
+        if kept:
+            self._extend(state, items)
         for row, posterior in enumerate(state.rows):
             if posterior is None:
                 continue
             own = None if items is None else items[row]
             if kept:
-                known = self._covariances(state, row, posterior, own)
-                mean[row], deviation = posterior.over(*known)
+                drift = state.columns[:, row, slice(None) if own is None else own].T
+                mean[row], deviation = posterior.over(state.kept[row].known, drift)
                 if std is not None:
                     std[row] = deviation
                 continue
@@ -148,9 +173,9 @@ class GaussianProcess(Predictor[Posteriors]):
                 part = slice(start, min(start + BLOCK, count))
                 chosen = part if own is None else own[part]
                 points, drift = self.vectors(chosen), state.columns[:, row, chosen].T
-                mean[row, part], spread = posterior.at(points, drift, spread=std is not None)
+                mean[row, part], off = posterior.at(points, drift, spread=std is not None)
                 if std is not None:
-                    std[row, part] = spread
+                    std[row, part] = off
         return Prediction(mean, std)
 
     def _kept(self, state: Posteriors, count: int) -> bool:
@@ -158,18 +183,53 @@ class GaussianProcess(Predictor[Posteriors]):
         scored = sum(len(row.points) for row in state.rows if row is not None)
         return scored * count * self.precision.itemsize <= KEPT
 
-    def _covariances(
-        self, state: Posteriors, row: int, posterior: Posterior, items: IntArray | None
-    ) -> tuple[Whitened, FloatArray]:
-        """Of the scored items with `items` (c,), or all; and the drift (c, f) there."""
-        chosen = slice(None) if items is None else items
-        asked, before = state.kept.get(row, (None, None))
-        same = asked is items or (
-            asked is not None and items is not None and np.array_equal(asked, items)
-        )
-        found = Whitened.of(posterior, self.vectors(chosen), before if same else None)
-        state.kept[row] = items, found
-        return found, state.columns[:, row, chosen].T
+    def _extend(self, state: Posteriors, items: IntArray | None) -> None:
+        """Take what was scored since into what is kept of each query."""
+        rows = {row: posterior for row, posterior in enumerate(state.rows) if posterior is not None}
+        for row, posterior in rows.items():
+            pool, before = None if items is None else items[row], state.kept.get(row)
+            if before is None or not before.of(pool) or not before.known.begins(posterior):
+                state.kept[row] = self._nothing(posterior, pool, len(state.rows))
+        if not rows:
+            return
+        kept = [state.kept[row] for row in rows]
+        fresh = [p.points[k.known.taken :] for p, k in zip(rows.values(), kept, strict=True)]
+        new = self._with_all(fresh) if items is None else map(self._with_pool, fresh, kept)
+        for (row, posterior), before, covariances in zip(rows.items(), kept, new, strict=True):
+            known = before.known.extended(posterior, covariances)
+            state.kept[row] = replace(before, known=known)
+
+    def _nothing(self, posterior: Posterior, pool: IntArray | None, m: int) -> Kept:
+        """Before any covariance is known, of one of m queries."""
+        if pool is not None:
+            points = self.vectors(pool)
+            known = Whitened.nothing(posterior, posterior.kernel.variance(points))
+            return Kept(pool, points if m * points.nbytes <= KEPT else None, known)
+        variance = [posterior.kernel.variance(self.vectors(part)) for part in self._blocks()]
+        return Kept(None, None, Whitened.nothing(posterior, np.concatenate(variance)))
+
+    def _with_pool(self, points: FloatArray, kept: Kept) -> FloatArray:
+        """Covariances of scored points (b, d) with a pool: (b, c)."""
+        if kept.points is not None:
+            return self.kernel(points, kept.points)
+        assert kept.pool is not None
+        return self.kernel(points, self.vectors(kept.pool))
+
+    def _with_all(self, points: list[FloatArray]) -> list[FloatArray]:
+        """Covariances of scored points (b, d) with all items, (b, n), of each query.
+
+        All queries share one pass over the items: that many rows more a product are nearly free.
+        """
+        joined = np.vstack(points)
+        found = np.empty((len(joined), len(self.items)), self.precision)
+        for part in self._blocks() if len(joined) else ():
+            found[:, part] = self.kernel(joined, self.vectors(part))
+        return np.split(found, np.cumsum([len(own) for own in points])[:-1])
+
+    def _blocks(self) -> Iterator[slice]:
+        """All items, in blocks."""
+        n = len(self.items)
+        return (slice(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
         if prediction.std is None:

@@ -93,13 +93,17 @@ class Content(Stationary):
     def variance(self, points: FloatArray) -> FloatArray:
         return np.full(len(points), self.smooth + self.linear, points.dtype)
 
-    def plane(self, weights: FloatArray, points: FloatArray, others: FloatArray) -> FloatArray:
-        """`weights` (b,) @ self(`points` (b, d), `others` (c, d)) of the linear part alone: (c,).
+    def direction(self, weights: FloatArray, points: FloatArray) -> FloatArray:
+        """Where `weights` (b,) of covariances with `points` (b, d) point in their linear part: a
+        vector (d,) for `plane`."""
+        return self.linear * ((weights / _lengths(points)) @ points)
 
-        c d multiplications in place of b c d.
+    def plane(self, directions: FloatArray, others: FloatArray) -> FloatArray:
+        """Those weighted covariances with `others` (c, d), without what is not linear: (m, c).
+
+        From `directions` (m, d): c d multiplications for each in place of b c d.
         """
-        direction = (weights / _lengths(points)) @ points
-        return self.linear * (others @ direction) / _lengths(others)
+        return directions @ others.T / _lengths(others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ class Factored(Kernel):
     rest: Content
 
     def __call__(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        known = left[:, : self.rank] @ (self.share * right[:, : self.rank]).T
+        known = (self.share * left[:, : self.rank]) @ right[:, : self.rank].T
         return known + self.amount * self.rest(left[:, self.rank :], right[:, self.rank :])
 
     def variance(self, points: FloatArray) -> FloatArray:
@@ -123,11 +127,16 @@ class Factored(Kernel):
     def unit(self, points: FloatArray) -> float:
         return self.amount * self.rest.unit(points[:, self.rank :])
 
-    def plane(self, weights: FloatArray, points: FloatArray, others: FloatArray) -> FloatArray:
+    def direction(self, weights: FloatArray, points: FloatArray) -> FloatArray:
+        """As `Content.direction`: (r + d,)."""
+        known = self.share * (weights @ points[:, : self.rank])
+        rest = self.rest.direction(weights, points[:, self.rank :])
+        return np.concatenate([known, self.amount * rest])
+
+    def plane(self, directions: FloatArray, others: FloatArray) -> FloatArray:
         """As `Content.plane`."""
-        known = others[:, : self.rank] @ (self.share * (weights @ points[:, : self.rank]))
-        rest = self.rest.plane(weights, points[:, self.rank :], others[:, self.rank :])
-        return known + self.amount * rest
+        known = directions[:, : self.rank] @ others[:, : self.rank].T
+        return known + self.rest.plane(directions[:, self.rank :], others[:, self.rank :])
 
 
 def _lengths(vectors: FloatArray) -> FloatArray:

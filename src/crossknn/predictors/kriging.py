@@ -7,7 +7,7 @@ import numpy as np
 from crossknn.first.base import FirstStage
 from crossknn.indexes.covariance import Covariance
 from crossknn.linalg import top_k
-from crossknn.predictors.gaussian_process import BLOCK, GaussianProcess, Posteriors
+from crossknn.predictors.gaussian_process import GaussianProcess, Posteriors
 from crossknn.predictors.kernels import Content, Factored
 from crossknn.predictors.posterior import Posterior, Trend
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
@@ -35,8 +35,8 @@ class Kriging(GaussianProcess):
         beta: float,
     ) -> None:
         self.covariance = covariance
+        self.planar: Content | Factored = content
         if covariance is None:
-            self.plane = content.plane
             super().__init__(items, content, first, mean="first", noise=noise, beta=beta)
             return
         kernel = Factored(
@@ -45,7 +45,7 @@ class Kriging(GaussianProcess):
             amount=covariance.variance or 1.0,
             rest=content,
         )
-        self.plane = kernel.plane
+        self.planar = kernel
         prior = Trend(covariance.weights, covariance.precision)
         super().__init__(items, kernel, first, mean="first", noise=noise, beta=beta, prior=prior)
 
@@ -70,11 +70,13 @@ class Kriging(GaussianProcess):
         That part costs n (d + r) multiplications once, so that a million items stay searchable.
         """
         size, rows = pool.shape[1], []
-        for row, posterior in enumerate(state.rows):
+        known = {row: posterior for row, posterior in enumerate(state.rows) if posterior}
+        promises = dict(zip(known, self._planes(state, known), strict=True))
+        for row in range(len(state.rows)):
             kept = pool[row][pool[row] != NO_ITEM]
-            if posterior is not None:
+            if row in promises:
+                promise = promises[row]
                 kept = kept[: size - size // 2]
-                promise = self._plane(state, row, posterior)
                 promise[kept] = -np.inf
                 if allowed is not None:
                     promise[~allowed] = -np.inf
@@ -82,12 +84,14 @@ class Kriging(GaussianProcess):
             rows.append((kept, np.zeros(len(kept), np.float32)))
         return Candidates.from_rows(rows).items
 
-    def _plane(self, state: Posteriors, row: int, posterior: Posterior) -> FloatArray:
-        n = len(self.items)
-        promise = np.empty(n, np.float32)
-        for start in range(0, n, BLOCK):
-            part = slice(start, min(start + BLOCK, n))
-            drift = posterior.trend @ state.columns[:, row, part]
-            known = self.plane(posterior.weights, posterior.points, self.vectors(part))
-            promise[part] = drift + known
+    def _planes(self, state: Posteriors, rows: dict[int, Posterior]) -> FloatArray:
+        """The linear part of the predictions of these queries at all items: (rows, n)."""
+        promise = np.empty((len(rows), len(self.items)), np.float32)
+        for place, (row, posterior) in enumerate(rows.items()):
+            promise[place] = posterior.trend @ state.columns[:, row]
+        if rows:
+            found = rows.values()
+            directions = np.stack([self.planar.direction(p.weights, p.points) for p in found])
+            for part in self._blocks():
+                promise[:, part] += self.planar.plane(directions, self.vectors(part))
         return promise

@@ -146,28 +146,39 @@ class Whitened:
     variance: FloatArray
 
     @classmethod
-    def of(
-        cls, posterior: Posterior, points: FloatArray, before: Whitened | None = None
-    ) -> Whitened:
-        """Those of `points` (c, d); `before`, of the same points, is extended if it can be."""
-        if before is None or not _begins(posterior.factor, before.posterior.factor):
-            variance = posterior.kernel.variance(points)
-            before = cls(posterior, (), np.zeros_like(variance), variance)
-            start = 0
-        else:
-            start = len(before.posterior.points)
+    def nothing(cls, posterior: Posterior, variance: FloatArray) -> Whitened:
+        """Before any scored point is taken in."""
+        return cls(posterior, (), np.zeros_like(variance), variance)
+
+    @classmethod
+    def of(cls, posterior: Posterior, points: FloatArray) -> Whitened:
+        """Those of `points` (c, d)."""
+        nothing = cls.nothing(posterior, posterior.kernel.variance(points))
+        return nothing.extended(posterior, posterior.kernel(posterior.points, points))
+
+    @property
+    def taken(self) -> int:
+        """Scored points that are in it."""
+        return sum(map(len, self.blocks))
+
+    def begins(self, posterior: Posterior) -> bool:
+        """Whether `posterior` only adds points to those taken in."""
+        return _begins(posterior.factor, self.posterior.factor)
+
+    def extended(self, posterior: Posterior, new: FloatArray) -> Whitened:
+        """With the covariances `new` (b', c) of the scored points that are not yet in it; `new` is
+        overwritten."""
+        start = self.taken
         if start == len(posterior.points):
-            return replace(before, posterior=posterior)
-        blocks = before.blocks
-        new = posterior.kernel(posterior.points[start:], points)
+            return replace(self, posterior=posterior)
         seen = 0
-        for block in blocks:
+        for block in self.blocks:
             columns = slice(seen, seen + len(block))
             new -= posterior.factor[start:, columns].astype(new.dtype) @ block
             seen += len(block)
         new = posterior.whiten[start:, start:].astype(new.dtype) @ new
-        known = before.known + np.einsum("bc,bc->c", new, new)
-        return cls(posterior, (*blocks, new), known, before.variance)
+        known = self.known + np.einsum("bc,bc->c", new, new)
+        return replace(self, posterior=posterior, blocks=(*self.blocks, new), known=known)
 
 
 def _trend(drift: FloatArray, scores: FloatArray, prior: Trend | None) -> FloatArray:

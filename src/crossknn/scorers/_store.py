@@ -8,7 +8,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from crossknn.errors import InputError
@@ -106,6 +106,19 @@ class ScoreStore:
                 if not self._warned:
                     logger.warning("scores are not being kept in %s: %s", self.path, error)
                 self._warned = True
+            except sqlite3.DatabaseError as error:
+                raise self._damaged(error) from error
+
+    def pairs(self) -> Iterator[tuple[str, bytes, float]]:
+        """(query text, item hash, score) of every pair whose query's text was kept, in an order
+        that what was put when does not change."""
+        with self._lock:
+            try:
+                yield from self._connection().execute(
+                    "SELECT text, item, score FROM scores JOIN queries ON hash = query "
+                    "WHERE model = ? ORDER BY query, item",
+                    (self._model,),
+                )
             except sqlite3.DatabaseError as error:
                 raise self._damaged(error) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from array import array
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -87,6 +88,30 @@ class CachedScorer:
     def query_texts(self) -> list[str]:
         """Every query text kept so far, of any model: material to train an index on."""
         return self._store.query_texts()
+
+    def paid(self, items: Sequence[str]) -> tuple[list[str], Pairs, FloatArray]:
+        """What searches left behind: query texts (q,), scores (e,) of pairs of them and `items`.
+
+        Those of this fingerprint, of queries whose texts were kept. Items of equal texts have equal
+        scores.
+        """
+        places: dict[bytes, list[int]] = {}
+        for position, text in enumerate(items):
+            places.setdefault(text_hash(text), []).append(position)
+        queries: list[str] = []
+        query, item, score = array("q"), array("q"), array("d")
+        for text, key, value in self._store.pairs():
+            found = places.get(key)
+            if found is None:
+                continue
+            if not queries or queries[-1] != text:
+                queries.append(text)
+            for position in found:
+                query.append(len(queries) - 1)
+                item.append(position)
+                score.append(value)
+        pairs = Pairs(np.array(query, np.int64), np.array(item, np.int64))
+        return queries, pairs, np.array(score, np.float32)
 
     def close(self) -> None:
         """Close the file."""

@@ -1,0 +1,72 @@
+"""`crossknn learn`: what searches left behind makes the next ones better."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crossknn.cli.common import (
+    AsJson,
+    CacheFile,
+    ScorerModel,
+    ScorerName,
+    open_scorer,
+    out,
+    print_json,
+    progress,
+)
+from crossknn.errors import InputError
+
+NAME = "learn"
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="An index made by `crossknn index`.")],
+    first: Annotated[
+        str, typer.Option(help="The first stage of the searches that are to use it.")
+    ] = "hybrid",
+    rank: Annotated[int, typer.Option(help="Factors of the covariance, at most.")] = 100,
+    scorer: ScorerName = "bundled",
+    model: ScorerModel = None,
+    cache: CacheFile = None,
+    json: AsJson = False,
+) -> None:
+    """Learn from all exact scores at hand how items vary together, for `kriging`.
+
+    Takes the scores that searches have left in --cache, those that `crossknn align` paid for and
+    those of anchor queries, of this cross-encoder alone; calls none. The index keeps them: a cache
+    that has been read is not needed again.
+    """
+    from crossknn.align.logs import learn_all
+    from crossknn.indexes.item_index import ItemIndex
+    from crossknn.scorers.cache import CachedScorer
+    from crossknn.spec import parse
+
+    if rank < 1:
+        raise InputError(f"rank is {rank}; it must be 1 or more")
+    if cache is not None and not cache.is_file():
+        raise InputError(f"there is no file {cache}: searches make one with  --cache {cache}")
+    began = time.perf_counter()
+    index, spec = ItemIndex.load(folder), parse(first)
+    judge = open_scorer(scorer, cache, model)
+    cached = judge if isinstance(judge, CachedScorer) else None
+    with progress("learning", "sweeps") as report:
+        found = learn_all(index, judge.fingerprint, cached, first=spec, rank=rank, progress=report)
+    seconds = round(time.perf_counter() - began, 2)
+    if json:
+        print_json({"index": str(folder), **found.meta(), "seconds": seconds})
+        return
+    anchors = f", {found.anchors} of them anchors" if found.anchors else ""
+    out.print(
+        f"learned from {found.pairs:,} scores of {found.queries:,} queries{anchors}, in {seconds} "
+        f"s, for searches with  --method 'kriging(first={found.first})'",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+    )
+    shown = ", ".join(f"{name} {value:g}" for name, value in asdict(found.settings).items())
+    out.print(f"settings: {shown}", soft_wrap=True, highlight=False, markup=False)

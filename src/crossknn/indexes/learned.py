@@ -1,0 +1,169 @@
+"""What an index has learned from all scores at hand: kriging's covariance, kept with the items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from crossknn.errors import InputError
+from crossknn.first.fusion import stages_of
+from crossknn.indexes.base import Index
+from crossknn.indexes.covariance import RANK, Covariance
+from crossknn.indexes.factor_model import learned as factor_model
+from crossknn.indexes.settings import Settings
+from crossknn.indexes.sparse import SparseScores
+from crossknn.indexes.stages import default_vectors, first_stage
+from crossknn.indexes.storage import IndexReader
+from crossknn.indexes.writing import IndexWriter
+from crossknn.spec import Spec
+from crossknn.types import FloatArray, Progress, Queries
+
+LEARNED = "learned"
+"""Its name in an index."""
+
+_AT_ONCE = 64
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Learned:
+    """A covariance for searches that begin with `first`, and what it was made of.
+
+    `pairs` exact scores of `queries` train queries, the `anchors` among them with every item;
+    `fingerprint` names the cross-encoder. `settings` are kriging's, where a search gives none.
+    """
+
+    covariance: Covariance
+    first: str
+    fingerprint: str | None
+    queries: int
+    pairs: int
+    anchors: int
+    settings: Settings = field(default_factory=Settings)
+
+    @classmethod
+    def of(
+        cls,
+        index: Index,
+        scores: SparseScores,
+        fingerprint: str | None,
+        first: Spec,
+        *,
+        vectors: str = "auto",
+        rank: int = RANK,
+        settings: Settings | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> Learned:
+        """From sparse scores and those of the index's anchor queries, if there are any.
+
+        Costs what `factor_model.learned` does, or without sparse scores `Covariance.of`. Raises
+        `InputError` for fewer than two queries.
+        """
+        anchors, dense = index.anchors, None
+        if anchors is None and not len(scores):
+            raise InputError(
+                "the index has nothing to learn from: search with  --cache FILE  and give that "
+                "here, or score anchor queries with  crossknn index ... --anchors QUERIES"
+            )
+        if anchors is not None:
+            seen, queries = index.anchored()
+            dense = anchors.scores, _stages(seen, first, queries, seed)
+        if dense is not None and not len(scores):
+            covariance = Covariance.of(*dense, rank)
+        else:
+            covariance = factor_model(
+                scores,
+                _at_entries(index, first, scores, seed),
+                index.vectors(default_vectors(index, vectors)),
+                rank=rank,
+                anchors=dense,
+                seed=seed,
+                progress=progress,
+            )
+        known = 0 if anchors is None else len(anchors.scores)
+        return cls(
+            covariance=covariance,
+            first=str(first),
+            fingerprint=fingerprint,
+            queries=len(scores.scored_queries) + known,
+            pairs=len(scores) + known * index.n,
+            anchors=known,
+            settings=settings or Settings(),
+        )
+
+    def meta(self) -> dict[str, Any]:
+        """What the manifest says of it."""
+        return {
+            "first": self.first,
+            "fingerprint": self.fingerprint,
+            "queries": self.queries,
+            "pairs": self.pairs,
+            "anchors": self.anchors,
+            "settings": asdict(self.settings),
+            "variance": self.covariance.variance,
+        }
+
+    def write(self, writer: IndexWriter, name: str) -> None:
+        """Put it on the disk as `name`."""
+        writer.replace(f"learned-{name}.")
+        for key in ("factor", "mean", "weights", "precision"):
+            writer.array(f"learned-{name}.{key}", np.asarray(getattr(self.covariance, key)))
+
+    @staticmethod
+    def read(reader: IndexReader, name: str) -> Learned:
+        """What was stored as `name`, mapped."""
+        meta = dict(reader.meta["learned"][name])
+        variance = meta.pop("variance")
+        settings = Settings(**meta.pop("settings"))
+        arrays = {
+            key: reader.array(f"learned-{name}.{key}")
+            for key in ("factor", "mean", "weights", "precision")
+        }
+        return Learned(
+            covariance=Covariance(**arrays, variance=variance), settings=settings, **meta
+        )
+
+
+def without_anchors(anchors: Sequence[str], scores: SparseScores) -> SparseScores:
+    """Less the scores of queries that are anchors, which have them all."""
+    known = set(anchors)
+    mine = np.array([text not in known for text in scores.queries], np.bool_)
+    return scores.take(mine[scores.query]) if len(scores) else scores
+
+
+def check_same_scorer(known: str | None, given: str | None, anchors: int) -> None:
+    """`InputError` if scores of one cross-encoder would be mixed with the anchors' of another."""
+    if anchors and known != given:
+        raise InputError(
+            f"the index has anchor queries scored by the cross-encoder {known}, and these scores "
+            f"are of {given or 'one without a fingerprint'}: scores of two are never mixed, so "
+            "learn from those of the index's own, or build an index without these anchors"
+        )
+
+
+def _stages(index: Index, first: Spec, queries: Queries, seed: int) -> list[FloatArray]:
+    """Scores (q, n) by each stage of the first."""
+    return [stage.scores(queries) for stage in stages_of(first_stage(index, first, seed))]
+
+
+def _at_entries(index: Index, first: Spec, scores: SparseScores, seed: int) -> list[FloatArray]:
+    """Each stage's scores at the entries: (e,)."""
+    parts = list(_parts(index, first, scores, seed))
+    count = len(stages_of(first_stage(index, first, seed)))
+    empty = [np.empty(0, np.float32)]
+    return [np.concatenate([*(part[c] for part in parts), *empty]) for c in range(count)]
+
+
+def _parts(
+    index: Index, first: Spec, scores: SparseScores, seed: int
+) -> Iterator[list[FloatArray]]:
+    chosen = scores.scored_queries
+    for start in range(0, len(chosen), _AT_ONCE):
+        rows = chosen[start : start + _AT_ONCE]
+        where = slice(scores.by_query[rows[0]], scores.by_query[rows[-1] + 1])
+        query, item = np.searchsorted(rows, scores.query[where]), scores.item[where]
+        texts = Queries([scores.queries[row] for row in rows])
+        yield [cheap[query, item] for cheap in _stages(index, first, texts, seed)]

@@ -1,0 +1,228 @@
+"""Learning from use: what searches leave behind makes the next ones better, and nothing else does."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import numpy as np
+import pytest
+
+from crossknn.align.bank import ScoreBank
+from crossknn.align.logs import folded
+from crossknn.errors import InputError
+from crossknn.indexes.item_index import ItemIndex
+from crossknn.indexes.settings import Settings
+from crossknn.indexes.sparse import SparseScores
+from crossknn.methods import method
+from crossknn.scorers import CachedScorer, CallableScorer
+from crossknn.searcher import Searcher
+from crossknn.types import Pairs
+
+N, D = 150, 6
+METHOD = "kriging(first=vectors, rounds=4)"
+
+
+class World:
+    """Items liked for their place in the dual encoder's space, and for what it does not see."""
+
+    def __init__(self, seed=0):
+        rng = np.random.default_rng(seed)
+        self.items = rng.normal(size=(N, D)).astype(np.float32)
+        self.queries = rng.normal(size=(200, D)).astype(np.float32)
+        hidden = rng.normal(size=(D, D))
+        self.liked = 2 * rng.normal(size=N)
+        self.scores = self.queries @ (self.items + self.items @ hidden).T + self.liked
+        self.records = [{"id": str(i), "text": f"item {i}"} for i in range(N)]
+        self.calls = 0
+
+    def index(self):
+        return ItemIndex.build(
+            self.records, vectors=self.items, query_vectors=self.vectors_of, bm25=False
+        )
+
+    def vectors_of(self, texts):
+        return self.queries[[int(text.split()[1]) for text in texts]]
+
+    def score(self, pairs):
+        self.calls += len(pairs)
+        return [self.scores[int(q.split()[1]), int(i.split()[1])] for q, i in pairs]
+
+    def texts(self, start, stop):
+        return [f"query {q}" for q in range(start, stop)]
+
+    def recall(self, index, spec=METHOD, k=10):
+        found = Searcher(index, CallableScorer(self.score, "true"), spec)(
+            self.texts(150, 200), k=k, budget=25
+        )
+        truth = np.argsort(-self.scores[150:], axis=1)[:, :k]
+        got = [[int(hit.id) for hit in row] for row in found]
+        return np.mean([np.isin(t, g).mean() for t, g in zip(truth, got, strict=True)])
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def cached(world, tmp_path):
+    with CachedScorer(CallableScorer(world.score, "true"), tmp_path / "scores.db") as scorer:
+        yield scorer
+
+
+def searched(world, cached, count, index=None):
+    index = index or world.index()
+    Searcher(index, cached, METHOD)(world.texts(0, count), k=5, budget=25)
+    return index
+
+
+def test_searches_get_better_by_what_others_left_behind(world, cached):
+    index = searched(world, cached, 15)
+    before, calls = world.recall(index), world.calls
+    index.learn(cached, first="vectors")
+    assert world.calls == calls
+    early = world.recall(index)
+    searched(world, cached, 150, index)
+    learned = index.learn(cached, first="vectors")
+    late = world.recall(index)
+    assert before + 0.02 < early
+    assert early + 0.02 < late
+    assert (learned.queries, learned.anchors) == (150, 0)
+    assert learned.pairs >= 150 * 25  # the first queries were searched again, and better
+
+
+def test_what_was_learned_is_kept_with_the_index(world, cached, tmp_path):
+    index = searched(world, cached, 40)
+    index.save(tmp_path / "index")
+    own = Settings(share=0.5, noise=0.1)
+    learned = index.learn(cached, first="vectors", settings=own)
+    expected = world.recall(index)
+    loaded = ItemIndex.load(tmp_path / "index", query_vectors=world.vectors_of)
+    assert loaded.learned.meta() == learned.meta()
+    assert loaded.learned.settings == own
+    assert world.recall(loaded) == expected
+    loaded.save(tmp_path / "copy")
+    copy = ItemIndex.load(tmp_path / "copy", query_vectors=world.vectors_of)
+    assert world.recall(copy) == expected
+
+
+def test_settings_are_those_given_then_those_learned_then_the_defaults(world, cached):
+    index = searched(world, cached, 20)
+
+    def noise(spec):
+        return method(spec).plan(index, 25, 0).predictor.noise
+
+    assert noise(METHOD) == Settings().noise
+    index.learn(cached, first="vectors", settings=Settings(noise=0.11))
+    assert noise(METHOD) == 0.11
+    assert noise(METHOD[:-1] + ", noise=0.3)") == 0.3
+    assert noise(METHOD[:-1] + ", anchors=false)") == Settings().noise
+
+
+def test_scores_of_another_cross_encoder_are_never_mixed_in(world, cached, tmp_path):
+    index = searched(world, cached, 20)
+    clean = index.learn(cached, first="vectors")
+    with CachedScorer(CallableScorer(lambda p: [9.0] * len(p), "other"), cached._store.path) as b:
+        Searcher(index, b, "rnr(first=vectors)")(world.texts(0, 60), k=5, budget=25)
+        again = index.learn(cached, first="vectors")
+        np.testing.assert_array_equal(clean.covariance.factor, again.covariance.factor)
+        assert again.pairs == clean.pairs
+        with pytest.raises(InputError, match="holds scores of the cross-encoder callable:true"):
+            Searcher(index, b, METHOD)("query 3", k=2, budget=10)
+        anchored = world.index()
+        anchored.add_anchors(CallableScorer(world.score, "true"), world.texts(0, 4))
+        with pytest.raises(InputError, match="scores of two are never mixed"):
+            anchored.learn(b, first="vectors")
+
+
+def test_anchors_are_added_to_what_is_sparse_and_are_enough(world, cached):
+    index = searched(world, cached, 20)
+    index.add_anchors(cached, world.texts(10, 30))
+    both = index.learn(cached, first="vectors")
+    assert (both.queries, both.anchors, both.pairs) == (30, 20, 10 * 25 + 20 * N)
+    alone = index.learn(first="vectors")
+    assert (alone.queries, alone.pairs) == (20, 20 * N)
+    plan = method(METHOD).plan(index, 25, 0)
+    index.learned = None
+    fresh = method(METHOD).plan(index, 25, 0)
+    np.testing.assert_allclose(
+        plan.predictor.covariance.factor, fresh.predictor.covariance.factor, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_queries_whose_texts_were_not_kept_and_items_that_are_gone_are_left_out(world, tmp_path):
+    with CachedScorer(
+        CallableScorer(world.score, "true"), tmp_path / "a.db", store_queries=False
+    ) as silent:
+        index = searched(world, silent, 10)
+        assert silent.paid(index.items.texts)[0] == []
+        with pytest.raises(InputError):
+            index.learn(silent, first="vectors")
+    with CachedScorer(CallableScorer(world.score, "true"), tmp_path / "b.db") as cached:
+        searched(world, cached, 10)
+        queries, pairs, scores = cached.paid(index.items.texts[:70])
+        assert pairs.item.max() < 70
+        np.testing.assert_allclose(
+            scores,
+            world.score(
+                [(queries[q], f"item {i}") for q, i in zip(pairs.query, pairs.item, strict=True)]
+            ),
+            rtol=1e-6,
+        )
+
+
+def test_items_of_equal_texts_have_equal_scores(tmp_path):
+    scorer = CallableScorer(lambda pairs: [float(len(q)) for q, _ in pairs], "length")
+    with CachedScorer(scorer, tmp_path / "s.db") as cached:
+        list(cached.score(Pairs(np.array([0]), np.array([1])), ["abc"], ["x", "y"]))
+        queries, pairs, scores = cached.paid(["y", "z", "y"])
+    assert queries == ["abc"]
+    assert pairs.item.tolist() == [0, 2]
+    assert scores.tolist() == [3.0, 3.0]
+
+
+def test_a_first_stage_that_was_not_learned_for_is_refused(world, cached):
+    index = searched(world, cached, 20)
+    index.learn(cached, first="vectors")
+    with pytest.raises(InputError, match="learned to predict from vectors"):
+        method("kriging(first=random)").plan(index, 25, 0)
+    method("kriging(first=random, anchors=false)").plan(index, 25, 0)
+    method("kriging(first=random, mean=vectors)").plan(index, 25, 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(0, "nothing to learn from"), (1, "say nothing about how items vary")]
+)
+def test_one_query_teaches_nothing(world, cached, count, said):
+    index = world.index()
+    if count:
+        searched(world, cached, count, index)
+    with pytest.raises(InputError, match=said):
+        index.learn(cached, first="vectors")
+    assert index.learned is None
+
+
+def test_an_index_remembers_what_was_folded_in(world, cached, tmp_path):
+    index = searched(world, cached, 12)
+    index.save(tmp_path / "index")
+    first = folded(index, cached.fingerprint, cached)
+    again = folded(
+        ItemIndex.load(tmp_path / "index", query_vectors=world.vectors_of), cached.fingerprint, None
+    )
+    assert isinstance(again, SparseScores)
+    assert len(first) == len(again) == 12 * 25
+    np.testing.assert_array_equal(first.score, again.score)
+    bank = ScoreBank.open(
+        index.items.texts, fingerprint=cached.fingerprint, folder=tmp_path / "index" / "work-pairs"
+    )
+    assert len(bank) == 12 * 25
+    with pytest.raises(InputError):
+        folded(index, "other", None)
+
+
+def test_a_damaged_cache_is_said(world, cached):
+    searched(world, cached, 3)
+    with sqlite3.connect(cached._store.path) as db:
+        db.execute("DROP TABLE scores")
+    with pytest.raises(InputError, match="not a readable score cache"):
+        cached.paid(["item 1"])

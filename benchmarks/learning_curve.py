@@ -6,8 +6,8 @@
 Train queries that the matrix has no rows of are searched with the real cross-encoder, `--budget`
 calls each, and what they leave in the cache is learned after so many (`--after`): the searches that
 follow use it. Recall is that of the matrix's test queries. No query is scored against every item;
-the matrix's anchors are used only for the row that says so. Resumable: the cache in `--work` keeps
-every score.
+the matrix's anchors are used only for the row that says so. Resumable: a cache in `--work` keeps
+every score; the log itself begins anew.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from pathlib import Path
 import numpy as np
 from domain_matrix import corpus_of, scorer_of, subset
 
+from crossknn.align.logs import VECTORS, learn_all
 from crossknn.evaluation.replay import replay
 from crossknn.indexes.item_index import ItemIndex
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.indexes.stored import StoredMatrix, StoredVectors
 from crossknn.methods import methods
 from crossknn.scorers import CachedScorer, DualEncoder
 from crossknn.searcher import Searcher
@@ -31,8 +32,16 @@ from crossknn.searcher import Searcher
 SEED = 0
 AT_ONCE = 25
 METHOD = "kriging(first=hybrid)"
-BESIDE = ("axn(first=hybrid, rounds=10, ridge=0.3)", "kriging(first=hybrid, anchors=false)", METHOD)
+AXN = "axn(first=hybrid, rounds=10, ridge=0.3)"
+BESIDE = (AXN, "kriging(first=hybrid, anchors=false)", METHOD)
 KS = [1, 10, 100]
+
+
+def stored(index: ItemIndex, data: StoredMatrix) -> StoredVectors:
+    """The vectors that the index fitted to its log, for the queries of the matrix."""
+    aligned = index.aligned[VECTORS]
+    queries = aligned.map(np.asarray(data.query_vectors, np.float32))
+    return StoredVectors(aligned.values, queries, aligned.scale)
 
 
 def recalls(data: StoredMatrix, spec: str, budgets: list[int]) -> dict[str, list[float]]:
@@ -76,7 +85,10 @@ def main() -> None:
     log = [text for name, text in mentions if name not in known]
     log = [log[i] for i in rng.permutation(len(log))[: after[-1]]]
     options.work.mkdir(parents=True, exist_ok=True)
-    cached = CachedScorer(scorer_of(options), options.work / f"{options.matrix.stem}.db")
+    log_file = options.work / f"{options.matrix.stem}-log.db"
+    log_file.unlink(missing_ok=True)
+    paid = CachedScorer(scorer_of(options), options.work / f"{options.matrix.stem}.db")
+    cached = CachedScorer(paid, log_file)
 
     rows = [
         {"searches": 0, "method": spec, "recall": recalls(data, spec, budgets)} for spec in BESIDE
@@ -87,19 +99,20 @@ def main() -> None:
         search = Searcher(index, cached, METHOD)
         for start in range(searched, count, AT_ONCE):
             search(log[start : min(start + AT_ONCE, count)], k=10, budget=options.budget)
-            print(f"{start} of {count} searches, {cached.misses} calls", flush=True)
+            print(f"{start} of {count} searches, {paid.misses} calls", flush=True)
         searched = count
         began = time.perf_counter()
-        learned = index.learn(cached)
+        learned = learn_all(index, cached.fingerprint, cached)
         seconds = time.perf_counter() - began
         row = {
             "searches": count,
             "pairs": learned.pairs,
             "seconds": round(seconds, 1),
-            "recall": recalls(replace(data, learned=learned), METHOD, budgets),
         }
-        print(row, flush=True)
-        rows.append(row)
+        taught = replace(data, learned=learned, aligned={VECTORS: stored(index, data)})
+        for spec in (METHOD, AXN):
+            rows.append({**row, "method": spec, "recall": recalls(taught, spec, budgets)})
+            print(rows[-1], flush=True)
     found = json.loads(options.out.read_text()) if options.out.exists() else {}
     found[options.matrix.stem] = {
         "n": data.scores.shape[1],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from crossknn.align.bank import ScoreBank
-from crossknn.align.logs import folded
+from crossknn.align.logs import VECTORS, folded, learn_all
 from crossknn.errors import InputError
 from crossknn.indexes.item_index import ItemIndex
 from crossknn.indexes.settings import Settings
@@ -16,6 +16,7 @@ from crossknn.indexes.sparse import SparseScores
 from crossknn.methods import method
 from crossknn.scorers import CachedScorer, CallableScorer
 from crossknn.searcher import Searcher
+from crossknn.spec import parse
 from crossknn.types import Pairs
 
 N, D = 150, 6
@@ -226,3 +227,19 @@ def test_a_damaged_cache_is_said(world, cached):
         db.execute("DROP TABLE scores")
     with pytest.raises(InputError, match="not a readable score cache"):
         cached.paid(["item 1"])
+
+
+def test_learning_from_all_scores_gives_axn_vectors_too(world, cached, tmp_path):
+    index = searched(world, cached, 120)
+    index.save(tmp_path / "index")
+    spec = "axn(first=vectors, rounds=4, ridge=0.3)"
+    before, calls = world.recall(index, spec), world.calls
+    learned = learn_all(index, cached.fingerprint, cached, first=parse("vectors"))
+    assert world.calls == calls
+    assert learned.settings == Settings()
+    assert index.aligned[VECTORS].cost.calls == 120 * 25
+    assert before + 0.05 < world.recall(index, spec)
+    loaded = ItemIndex.load(tmp_path / "index", query_vectors=world.vectors_of)
+    assert loaded.learned.pairs == 120 * 25
+    again = learn_all(loaded, cached.fingerprint, first=parse("vectors"))
+    np.testing.assert_array_equal(again.covariance.factor, learned.covariance.factor)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from crossknn.align.factors import Fit
 from crossknn.align.job import Job
 from crossknn.errors import SpecError
-from crossknn.indexes.aligned import AlignedVectors
+from crossknn.indexes.aligned import AlignedVectors, IndexingCost
 from crossknn.indexes.maps import Same
 from crossknn.spec import text_of
 
@@ -38,24 +38,32 @@ class Aligner(ABC):
 
     def kept(self, job: Job, fit: Fit, *, pairs: int, queries: int) -> AlignedVectors:
         """What an index keeps of a fit to so many pairs of so many train queries."""
-        return AlignedVectors(
-            values=fit.items,
-            method=str(self),
-            base=None if fit.map is None else job.base,
-            map=fit.map or Same(),
-            item_map=fit.item_map,
-            scale=fit.scale,
-            fingerprint=job.scorer.fingerprint,
-            cost=job.cost(queries, pairs, fit.seconds),
-            details=_for_json(
-                {
-                    "held_out": fit.held_out,
-                    "initial": fit.initial,
-                    "untouched": fit.untouched,
-                    **fit.details,
-                }
-            ),
-        )
+        cost = job.cost(queries, pairs, fit.seconds)
+        return kept(str(self), job.base, fit, job.scorer.fingerprint, cost)
+
+
+def kept(
+    method: str, base: str, fit: Fit, fingerprint: str | None, cost: IndexingCost
+) -> AlignedVectors:
+    """What an index keeps of a fit that began with the vectors `base`."""
+    return AlignedVectors(
+        values=fit.items,
+        method=method,
+        base=None if fit.map is None else base,
+        map=fit.map or Same(),
+        item_map=fit.item_map,
+        scale=fit.scale,
+        fingerprint=fingerprint,
+        cost=cost,
+        details=_for_json(
+            {
+                "held_out": fit.held_out,
+                "initial": fit.initial,
+                "untouched": fit.untouched,
+                **fit.details,
+            }
+        ),
+    )
 
 
 def _for_json(details: Mapping[str, Any]) -> dict[str, Any]:

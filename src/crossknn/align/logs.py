@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from crossknn.align.aligner import kept
 from crossknn.align.bank import ScoreBank
+from crossknn.align.factorizations import Als
+from crossknn.align.factors import Targets
 from crossknn.align.job import BANK
+from crossknn.indexes.aligned import AlignedVectors, IndexingCost
 from crossknn.indexes.covariance import RANK
 from crossknn.indexes.item_index import ItemIndex
 from crossknn.indexes.learned import Learned
 from crossknn.indexes.sparse import SparseScores
-from crossknn.indexes.stages import HYBRID
+from crossknn.indexes.stages import HYBRID, unaligned
 from crossknn.methods.fitting import choose
 from crossknn.scorers.cache import CachedScorer
 from crossknn.spec import Spec
-from crossknn.types import Progress
+from crossknn.types import Progress, Queries
+
+VECTORS = "log"
+"""What the item vectors are called that are fitted to a log."""
 
 
 def learn_all(
@@ -24,13 +31,33 @@ def learn_all(
     rank: int = RANK,
     progress: Progress | None = None,
 ) -> Learned:
-    """`ItemIndex.learn` from all scores that there are, with the settings that its anchors choose.
+    """Learn from all scores that there are: what `kriging` knows, and vectors for `axn`.
 
-    Costs what `folded`, `choose` and `ItemIndex.learn` do, and no cross-encoder calls.
+    `ItemIndex.learn` with the settings that the anchors choose; and from sparse scores aligned
+    vectors `log`, by alternating least squares from the index's own. Calls no cross-encoder.
     """
     scores = folded(index, fingerprint, cached)
     settings = choose(index, first, rank=rank)
-    return index.learn(scores, first=first, rank=rank, settings=settings, progress=progress)
+    found = index.learn(scores, first=first, rank=rank, settings=settings, progress=progress)
+    base = unaligned(index)
+    if len(scores) and base is not None and base in index.query_vector_names:
+        index.add_aligned(VECTORS, log_vectors(index, scores, base), replace=True)
+    return found
+
+
+def log_vectors(index: ItemIndex, scores: SparseScores, base: str) -> AlignedVectors:
+    """Item vectors by `als` from those named `base`, fitted to what searches revealed.
+
+    Their scale is that of these scores: no random pairs are among them to tell a better one.
+    """
+    chosen = Als()
+    queries = Queries(scores.queries)
+    targets = Targets.of(scores, index.vectors(base), index.query_vectors(queries, base))
+    fit = chosen.fit(targets)
+    cost = IndexingCost(
+        queries=len(scores.scored_queries), calls=len(scores), fitting_seconds=round(fit.seconds, 3)
+    )
+    return kept(str(chosen), base, fit, scores.fingerprint, cost)
 
 
 def folded(index: ItemIndex, fingerprint: str | None, cached: CachedScorer | None) -> SparseScores:

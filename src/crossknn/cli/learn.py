@@ -35,13 +35,14 @@ def command(
     cache: CacheFile = None,
     json: AsJson = False,
 ) -> None:
-    """Learn from all exact scores at hand how items vary together, for `kriging`.
+    """Learn from all exact scores at hand: how items vary together, for `kriging`, and item
+    vectors, for `axn`.
 
     Takes the scores that searches have left in --cache, those that `crossknn align` paid for and
     those of anchor queries, of this cross-encoder alone; calls none. The index keeps them: a cache
     that has been read is not needed again.
     """
-    from crossknn.align.logs import learn_all
+    from crossknn.align.logs import VECTORS, learn_all
     from crossknn.indexes.item_index import ItemIndex
     from crossknn.scorers.cache import CachedScorer
     from crossknn.spec import parse
@@ -58,7 +59,8 @@ def command(
         found = learn_all(index, judge.fingerprint, cached, first=spec, rank=rank, progress=report)
     seconds = round(time.perf_counter() - began, 2)
     if json:
-        print_json({"index": str(folder), **found.meta(), "seconds": seconds})
+        aligned = [VECTORS] if VECTORS in index.aligned_names else []
+        print_json({"index": str(folder), **found.meta(), "vectors": aligned, "seconds": seconds})
         return
     anchors = f", {found.anchors} of them anchors" if found.anchors else ""
     out.print(
@@ -68,5 +70,7 @@ def command(
         highlight=False,
         markup=False,
     )
+    if VECTORS in index.aligned_names:
+        out.print(f"item vectors {VECTORS} for axn, which takes them by itself", highlight=False)
     shown = ", ".join(f"{name} {value:g}" for name, value in asdict(found.settings).items())
     out.print(f"settings: {shown}", soft_wrap=True, highlight=False, markup=False)

@@ -15,7 +15,7 @@ from crossknn.indexes.covariance import RANK, Covariance
 from crossknn.indexes.factor_model import learned as factor_model
 from crossknn.indexes.settings import Settings
 from crossknn.indexes.sparse import SparseScores
-from crossknn.indexes.stages import default_vectors, first_stage
+from crossknn.indexes.stages import default_vectors, first_stage, unaligned
 from crossknn.indexes.storage import IndexReader
 from crossknn.indexes.writing import IndexWriter
 from crossknn.spec import Spec
@@ -51,7 +51,6 @@ class Learned:
         fingerprint: str | None,
         first: Spec,
         *,
-        vectors: str = "auto",
         rank: int = RANK,
         settings: Settings | None = None,
         seed: int = 0,
@@ -77,7 +76,7 @@ class Learned:
             covariance = factor_model(
                 scores,
                 _at_entries(index, first, scores, seed),
-                index.vectors(default_vectors(index, vectors)),
+                index.vectors(unaligned(index) or default_vectors(index)),
                 rank=rank,
                 anchors=dense,
                 seed=seed,

@@ -185,8 +185,8 @@ TRIED = (
     "feedback(first={stage}, sample={sample}, b={power}, vectors=de)",
     "feedback(first={stage}, sample=0.1, rounds=9, b={power}, vectors=de)",
     "gp(first={stage}, mean={mean}, scale={scale}, vectors=de)",
-    "kriging(first={stage}, anchors=false, vectors=de)",
-    "kriging(first={stage}, vectors=de)",
+    "kriging(first={stage}, mean={features}, anchors=false, vectors=de)",
+    "kriging(first={stage}, mean={features}, vectors=de)",
     "gar(first={stage}, affinity={affinity}, neighbours={neighbours}, graph=de)",
     "ladr(first={stage}, seeds={sample}, neighbours={neighbours}, graph=de)",
     "greedy(first={stage}, seeds={sample}, neighbours={neighbours}, graph=de)",
@@ -196,9 +196,10 @@ TRIED = (
 
 def _grid(preset: Preset, own: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
     """Every setting has 1 value that is the default or the papers', and others where it matters."""
-    wide = preset.settings
+    wide, whole = preset.settings, tuple(stage for stage in own if stage != "bm25")
     return {
-        "stage": tuple(stage for stage in own if stage != "bm25"),
+        "stage": whole,
+        "features": whole if wide else whole[-1:],
         "share": (0.2, 0.5) if wide else (0.5,),
         "rcond": (1e-6, 0.01) if wide else (0.01,),
         "rounds": (5, 10) if wide else (5,),

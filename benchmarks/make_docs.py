@@ -15,8 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import align_tables
+import kriging_offline_tables
 import kriging_tables
 import late_tables
+import learning_tables
 import wordnet_tables
 
 from crossknn.evaluation.replay import RecallRow
@@ -312,6 +314,8 @@ def main() -> None:
         ("replay", replay_section),
         ("evidence", evidence_section),
         ("kriging", kriging_tables.section),
+        ("kriging_offline", kriging_offline_tables.section),
+        ("learning_curve", learning_tables.section),
         ("demo", demo_section),
         ("bundled_models", models_section),
         ("wordnet_models", wordnet_tables.section),
@@ -334,6 +338,8 @@ def main() -> None:
     (ROOT / "docs" / "papers.md").write_text(checklist())
     if (found := load("replay")) is not None:
         picture(found)
+    if (found := load("learning_curve")) is not None:
+        learning_tables.pictures(found, ROOT / "docs" / "images")
     if (found := load("align")) is not None:
         align_tables.pictures(found, ROOT / "docs" / "images")
     if (found := load("late_speed")) is not None:

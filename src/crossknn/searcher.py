@@ -139,7 +139,7 @@ class Searcher:
                 raise InputError(
                     f"the index holds scores of the cross-encoder {known}, and this search uses "
                     f"{mine or 'one without a fingerprint'}: pay for them again with this one, or "
-                    "use a method that does not read them, e.g. axn(normalize=first)"
+                    f"use a method that does not read them, e.g. {chosen.unread}"
                 )
 
 

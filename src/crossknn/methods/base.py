@@ -22,6 +22,8 @@ class Method(ABC):
     name: ClassVar[str]
     calls: ClassVar[bool] = True
     """Whether it calls the cross-encoder."""
+    unread: ClassVar[str] = "axn(normalize=first)"
+    """What to search with where the exact scores kept in the index are of another cross-encoder."""
 
     @abstractmethod
     def plan(self, index: Index, budget: int, seed: int) -> Plan:

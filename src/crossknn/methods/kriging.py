@@ -55,6 +55,7 @@ class Kriging(Method):
     """
 
     name = "kriging"
+    unread = "kriging(anchors=false)"
     first: Spec = HYBRID
     mean: Spec | None = None
     rounds: int = 10

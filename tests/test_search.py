@@ -12,8 +12,9 @@ from crossknn.errors import InputError, ScorerError
 from crossknn.first.stored import StoredFirst
 from crossknn.linalg import least_squares, top_k
 from crossknn.methods import method
+from crossknn.plan import Plan, equal_rounds
 from crossknn.predictors.keep import Keep
-from crossknn.search import Plan, Search, equal_rounds
+from crossknn.search import Search
 from crossknn.types import NO_ITEM, Pairs, Queries
 
 

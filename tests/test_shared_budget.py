@@ -15,9 +15,10 @@ import crossknn as ck
 from crossknn.cli.app import run as crossknn
 from crossknn.errors import InputError
 from crossknn.methods import method
+from crossknn.plan import Stop
 from crossknn.predictors.expected import normal_cdf
 from crossknn.predictors.sharing import Share, apportioned, level, shared, standings
-from crossknn.search import Search, Stop
+from crossknn.search import Search
 
 SPECS = (
     "kriging(first=de, rounds=4)",

@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.first.base import FirstStage
-from crossknn.predictors.base import Predictor
+from crossknn.plan import Plan, most_of
 from crossknn.predictors.expected import expected_recall
-from crossknn.predictors.sharing import Share, shared, standings
+from crossknn.predictors.sharing import shared, standings
 from crossknn.types import (
     NO_ITEM,
     BoolArray,
@@ -32,62 +30,8 @@ from crossknn.types import (
     Observed,
     Pairs,
     Queries,
+    Ranking,
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stop:
-    """A query is done when it expects to have found `expected` (0-1) of its true top `k`."""
-
-    k: int
-    expected: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """What a method is: who picks first, who predicts, and how many items each round scores.
-
-    `batches` sum to the budget; with none, the first stage alone answers. `shortlist` restricts
-    every query to that many items of the first stage (AXN 3: very large corpora), or those that the
-    predictor puts in their place. `stop` ends a query before its budget does; with `share`, queries
-    spend a budget together, and `batches` sum to an equal part of it. Both need a predictor that
-    knows its deviations.
-    """
-
-    first: FirstStage
-    predictor: Predictor[Any]
-    batches: tuple[int, ...]
-    shortlist: int | None = None
-    stop: Stop | None = None
-    share: Share | None = None
-
-
-def equal_rounds(budget: int, rounds: int) -> tuple[int, ...]:
-    """`rounds` batches of budget // rounds; the last one takes the remainder too.
-
-    >>> equal_rounds(23, 5)
-    (4, 4, 4, 4, 7)
-    """
-    rounds = max(1, min(rounds, budget))
-    batch = budget // rounds
-    return (batch,) * (rounds - 1) + (budget - batch * (rounds - 1),)
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """The best of the scored items, by exact score, ties by position; all arrays (m, k).
-
-    Short rows are padded: `items` with `NO_ITEM`, `rounds` with 0, the others with NaN. `rounds`
-    says in which round (from 1) an item was picked; `approx` what was predicted then (in round 1,
-    the first stage's own score), and `std` its deviation, NaN where none was known. Of a plan
-    without batches both scores are the first stage's own, and there are no rounds.
-    """
-
-    items: IntArray
-    scores: FloatArray
-    rounds: IntArray
-    approx: FloatArray
-    std: FloatArray
 
 
 class Search:
@@ -108,7 +52,7 @@ class Search:
         self.plan, self.queries, self.n, self.allowed = plan, queries, n, allowed
         m = len(queries)
         self.available = n if allowed is None else int(allowed.sum())
-        most = sum(plan.batches) if plan.share is None else _most(plan, plan.share, m)
+        most = sum(plan.batches) if plan.share is None else most_of(plan, plan.share, m)
         self.budget = budget = min(most, self.available)
         """Pairs that a query reveals at most."""
         self.targets = [min(t, budget) for t in accumulate(plan.batches)]
@@ -361,17 +305,3 @@ class Search:
             np.concatenate([approx, unknown]),
             np.concatenate([std, unknown]),
         )
-
-
-def _most(plan: Plan, share: Share, m: int) -> int:
-    """What one of m queries may take of a shared budget; `InputError` if it cannot be shared."""
-    if not plan.predictor.deviates:
-        raise InputError(
-            "total_budget is spent where predictions are unsure, and this method does not say how "
-            "far its predictions may be off: use kriging or gp, or give a budget for each query"
-        )
-    if share.total < m:
-        raise InputError(
-            f"total_budget is {share.total}, less than one call for each of {m} queries: raise it"
-        )
-    return share.most * -(-share.total // m)

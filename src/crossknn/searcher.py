@@ -15,12 +15,13 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.methods import DEFAULT, Method
 from crossknn.methods import method as as_method
+from crossknn.plan import Plan
 from crossknn.predictors.sharing import Share
 from crossknn.results import Hit, Results
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.robust import NothingScoredError
-from crossknn.search import Plan, Ranking, Search
-from crossknn.types import NO_ITEM, BoolArray, Progress, Queries
+from crossknn.search import Search
+from crossknn.types import NO_ITEM, BoolArray, Progress, Queries, Ranking
 
 if TYPE_CHECKING:
     from crossknn.indexes.item_index import ItemIndex

@@ -143,3 +143,20 @@ class Queries:
     def generator(self, query: int, seed: int) -> np.random.Generator:
         """Randomness of one query: depends on its text and the seed, never on its batch."""
         return np.random.default_rng([seed, zlib.crc32(self.texts[query].encode())])
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The best of the scored items, by exact score, ties by position; all arrays (m, k).
+
+    Short rows are padded: `items` with `NO_ITEM`, `rounds` with 0, the others with NaN. `rounds`
+    says in which round (from 1) an item was picked; `approx` what was predicted then (in round 1,
+    the first stage's own score), and `std` its deviation, NaN where none was known. Of a plan
+    without batches both scores are the first stage's own, and there are no rounds.
+    """
+
+    items: IntArray
+    scores: FloatArray
+    rounds: IntArray
+    approx: FloatArray
+    std: FloatArray

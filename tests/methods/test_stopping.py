@@ -12,7 +12,8 @@ from synthetic import matrix, run
 from crossknn.errors import InputError, SpecError
 from crossknn.methods import method
 from crossknn.methods.stopping import NEVER, Course, course
-from crossknn.search import Search, Stop
+from crossknn.plan import Stop
+from crossknn.search import Search
 
 SPEC = "kriging(first=de, rounds=6, k=3{})"
 

@@ -14,11 +14,12 @@ from crossknn.errors import InputError, SpecError
 from crossknn.indexes.stages import first_stage
 from crossknn.indexes.stored import StoredMatrix
 from crossknn.methods import method
+from crossknn.plan import Plan, equal_rounds
 from crossknn.predictors.gaussian_process import GaussianProcess
 from crossknn.predictors.kernels import Content, Factored, Linear, Rbf
 from crossknn.predictors.kriging import Kriging
 from crossknn.predictors.posterior import FLOOR, Posterior, Trend
-from crossknn.search import Plan, Search, equal_rounds
+from crossknn.search import Search
 from crossknn.spec import parse
 from crossknn.types import Observed
 

@@ -74,7 +74,7 @@ class Rows:
         begin = np.searchsorted(self.query, np.arange(self.sparse + 1))
         held = np.zeros(len(self.query), np.bool_)
         for row, text in enumerate(texts):
-            rng = np.random.default_rng([seed, zlib.crc32(text.encode())])
+            rng = np.random.default_rng([seed, zlib.crc32(text.encode("utf-8", "surrogatepass"))])
             part = slice(begin[row], begin[row + 1])
             held[part] = rng.random(begin[row + 1] - begin[row]) < share
             held[begin[row]] = False  # no query without an entry

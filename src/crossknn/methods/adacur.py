@@ -17,10 +17,10 @@ from crossknn.indexes.base import Index
 from crossknn.indexes.stages import first_stage
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
 from crossknn.methods.needs import anchors
+from crossknn.plan import Plan, equal_rounds
 from crossknn.predictors.base import Predictor
 from crossknn.predictors.least_squares import AnchorLeastSquares
 from crossknn.predictors.sampled import Sampled
-from crossknn.search import Plan, equal_rounds
 from crossknn.spec import Spec
 
 

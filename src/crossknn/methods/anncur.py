@@ -16,8 +16,8 @@ from crossknn.indexes.base import Index
 from crossknn.indexes.stages import first_stage
 from crossknn.methods.base import Method, fraction, part
 from crossknn.methods.needs import anchors
+from crossknn.plan import Plan
 from crossknn.predictors.least_squares import AnchorLeastSquares
-from crossknn.search import Plan
 from crossknn.spec import Spec
 
 RANDOM = Spec("random")

@@ -17,12 +17,12 @@ from crossknn.indexes.base import Index
 from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
 from crossknn.methods.base import HYBRID, Method, fraction, positive
 from crossknn.methods.needs import scale
+from crossknn.plan import Plan, equal_rounds
 from crossknn.predictors.base import Predictor
 from crossknn.predictors.least_squares import BlendedLeastSquares
 from crossknn.predictors.ridge import RidgeToEncoder
 from crossknn.predictors.scaled import Normalize
 from crossknn.predictors.vectors import QueryVectors
-from crossknn.search import Plan, equal_rounds
 from crossknn.spec import Spec
 
 

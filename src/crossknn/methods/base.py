@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from crossknn.errors import SpecError
 from crossknn.indexes.base import Index
-from crossknn.search import Plan
+from crossknn.plan import Plan
 from crossknn.spec import Spec, text_of
 
 HYBRID = Spec("hybrid")

@@ -9,8 +9,8 @@ import numpy as np
 from crossknn.first.chance import FixedFirst
 from crossknn.indexes.base import Index
 from crossknn.methods.base import Method
+from crossknn.plan import Plan
 from crossknn.predictors.keep import Keep
-from crossknn.search import Plan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,11 @@ from crossknn.indexes.base import Index
 from crossknn.indexes.covariance import RANK, Covariance
 from crossknn.indexes.settings import Settings
 from crossknn.indexes.stages import default_vectors, first_stage
+from crossknn.plan import Plan, equal_rounds
 from crossknn.predictors.kernels import Content
 from crossknn.predictors.kriging import Kriging
 from crossknn.predictors.posterior import FLOOR
-from crossknn.search import Plan, Search, equal_rounds
+from crossknn.search import Search
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Queries
 

@@ -9,8 +9,8 @@ from crossknn.first.chance import FixedFirst
 from crossknn.indexes.base import Index
 from crossknn.methods.base import Method, fraction, part
 from crossknn.methods.needs import item_scores
+from crossknn.plan import Plan
 from crossknn.predictors.fixed_items import FixedItemScores
-from crossknn.search import Plan
 
 
 @dataclass(frozen=True, kw_only=True)

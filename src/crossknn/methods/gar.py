@@ -20,8 +20,8 @@ from crossknn.indexes.graphs import NEIGHBOURS, default_graph
 from crossknn.indexes.stages import first_stage, unaligned
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
 from crossknn.methods.graph import in_batches
+from crossknn.plan import Plan
 from crossknn.predictors.graph_pools import Frontier, SetFrontier
-from crossknn.search import Plan
 from crossknn.spec import Spec
 
 

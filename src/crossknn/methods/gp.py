@@ -16,9 +16,9 @@ from crossknn.errors import SpecError
 from crossknn.indexes.base import Index
 from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
 from crossknn.methods.base import HYBRID, Method, positive
+from crossknn.plan import Plan, equal_rounds
 from crossknn.predictors.gaussian_process import GaussianProcess, Mean
 from crossknn.predictors.kernels import Kernel, Linear, Matern, Rbf
-from crossknn.search import Plan, equal_rounds
 from crossknn.spec import Spec
 
 KernelName: TypeAlias = Literal["rbf", "matern", "linear"]

@@ -15,8 +15,8 @@ from crossknn.indexes.graphs import NEIGHBOURS
 from crossknn.indexes.stages import first_stage
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
 from crossknn.methods.graph import in_batches, neighbours_of
+from crossknn.plan import Plan
 from crossknn.predictors.graph_hops import BestNeighbours
-from crossknn.search import Plan
 from crossknn.spec import Spec
 
 

@@ -22,9 +22,9 @@ from crossknn.indexes.settings import Settings
 from crossknn.indexes.stages import default_vectors, first_stage
 from crossknn.methods.base import HYBRID, Method, fraction, positive
 from crossknn.methods.stopping import Course, course
+from crossknn.plan import Plan, Stop
 from crossknn.predictors.kernels import Content
 from crossknn.predictors.kriging import Kriging as Predictor
-from crossknn.search import Plan, Stop
 from crossknn.spec import Spec
 from crossknn.types import FloatArray
 

@@ -16,9 +16,9 @@ from crossknn.indexes.base import Index
 from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
 from crossknn.methods.needs import scale
+from crossknn.plan import Plan, equal_rounds
 from crossknn.predictors.refit import Distilled
 from crossknn.predictors.scaled import Normalize
-from crossknn.search import Plan, equal_rounds
 from crossknn.spec import Spec
 
 

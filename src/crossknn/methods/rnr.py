@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from crossknn.indexes.base import Index
 from crossknn.indexes.stages import first_stage
 from crossknn.methods.base import HYBRID, Method
+from crossknn.plan import Plan
 from crossknn.predictors.keep import Keep
-from crossknn.search import Plan
 from crossknn.spec import Spec
 
 

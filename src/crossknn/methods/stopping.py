@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from crossknn.linalg import top_k
-from crossknn.search import Plan, Search, Stop
+from crossknn.plan import Plan, Stop
+from crossknn.search import Search
 from crossknn.types import BoolArray, FloatArray, Queries
 
 NEVER = float("inf")

@@ -12,9 +12,9 @@ from crossknn.indexes.base import Index
 from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
 from crossknn.methods.base import HYBRID, Method, positive
 from crossknn.methods.needs import scale
+from crossknn.plan import Plan, equal_rounds
 from crossknn.predictors.gradient import GradientStep, Loss
 from crossknn.predictors.scaled import Normalize
-from crossknn.search import Plan, equal_rounds
 from crossknn.spec import Spec
 
 LEARNING_RATES: dict[Loss, float] = {"kl": 0.1, "mse": 1e-3}

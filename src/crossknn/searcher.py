@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossknn.errors import InputError
+from crossknn.indexes.learned import LEARNED
 from crossknn.methods import DEFAULT, Method
 from crossknn.methods import method as as_method
 from crossknn.plan import Plan
@@ -136,6 +137,12 @@ class Searcher:
         mine = None if self.scorer is None else self.scorer.fingerprint
         for name in chosen.reads(self.index):
             known = self.index.scorer_of(name)
+            if known is not None and known != mine and name == LEARNED:
+                raise InputError(
+                    f"the index has learned from scores of the cross-encoder {known}, and this "
+                    f"search uses {mine or 'one without a fingerprint'}: learn from those of this "
+                    f"one (crossknn learn INDEX), or search with {chosen.unread}"
+                )
             if known is not None and known != mine:
                 raise InputError(
                     f"the index holds scores of the cross-encoder {known}, and this search uses "
@@ -183,6 +190,11 @@ class _Call:
         """Search a batch of queries that fits into memory: those from `start`."""
         index, began = self.searcher.index, self.clock.elapsed()
         plan = self.method.plan(index, self.budget, self.seed)
+        if plan.stop is not None and self.k > plan.stop.k:
+            raise InputError(
+                f"k is {self.k}, and the search ends when it has enough of the top {plan.stop.k}: "
+                f"give the method k={self.k}, too"
+            )
         if self.total is not None:
             before, until = (self.total * q // self.m for q in (start, start + len(texts)))
             plan = replace(plan, share=Share(total=until - before, k=self.k))
@@ -324,6 +336,8 @@ def _equal_share(total: int, m: int, k: int) -> int:
     """Of a budget for m queries, which must do for k items of each."""
     if not isinstance(total, int | np.integer) or isinstance(total, bool):
         raise InputError(f"total_budget is {total!r}; it must be a whole number")
+    if total < 1:
+        raise InputError(f"total_budget is {total}; it must be 1 or more")
     if isinstance(k, int | np.integer) and k > total // m:
         raise InputError(
             f"k is {k}, but a total_budget of {total} for {m} queries is {total // m} calls each: "

@@ -10,6 +10,8 @@ import pytest
 from crossknn.align.bank import ScoreBank
 from crossknn.align.logs import VECTORS, folded, learn_all
 from crossknn.errors import InputError
+from crossknn.first.priors import ItemPriors
+from crossknn.indexes.aligned import AlignedVectors
 from crossknn.indexes.item_index import ItemIndex
 from crossknn.indexes.settings import Settings
 from crossknn.indexes.sparse import SparseScores
@@ -128,7 +130,9 @@ def test_scores_of_another_cross_encoder_are_never_mixed_in(world, cached, tmp_p
         again = index.learn(cached, first="vectors")
         np.testing.assert_array_equal(clean.covariance.factor, again.covariance.factor)
         assert again.pairs == clean.pairs
-        with pytest.raises(InputError, match="holds scores of the cross-encoder callable:true"):
+        with pytest.raises(
+            InputError, match="learned from scores of the cross-encoder callable:true"
+        ):
             Searcher(index, b, METHOD)("query 3", k=2, budget=10)
         anchored = world.index()
         anchored.add_anchors(CallableScorer(world.score, "true"), world.texts(0, 4))
@@ -217,8 +221,7 @@ def test_an_index_remembers_what_was_folded_in(world, cached, tmp_path):
         index.items.texts, fingerprint=cached.fingerprint, folder=tmp_path / "index" / "work-pairs"
     )
     assert len(bank) == 12 * 25
-    with pytest.raises(InputError):
-        folded(index, "other", None)
+    assert len(folded(index, "other", None)) == 0
 
 
 def test_a_damaged_cache_is_said(world, cached):
@@ -243,3 +246,128 @@ def test_learning_from_all_scores_gives_axn_vectors_too(world, cached, tmp_path)
     assert loaded.learned.pairs == 120 * 25
     again = learn_all(loaded, cached.fingerprint, first=parse("vectors"))
     np.testing.assert_array_equal(again.covariance.factor, learned.covariance.factor)
+
+
+@pytest.fixture
+def other(world, tmp_path):
+    """The cache of another cross-encoder, with scores of the same items."""
+    scorer = CallableScorer(lambda pairs: [-x for x in world.score(pairs)], "other")
+    with CachedScorer(scorer, tmp_path / "other.db") as cached:
+        Searcher(world.index(), cached, "rnr(first=vectors)")(world.texts(0, 9), k=5, budget=25)
+        yield cached
+
+
+def test_a_refused_log_leaves_nothing_behind(world, cached, other, tmp_path):
+    index = world.index()
+    index.add_anchors(cached, world.texts(0, 5))
+    index.save(tmp_path / "index")
+    with pytest.raises(InputError, match="never mixed"):
+        learn_all(index, other.fingerprint, other, first=parse("vectors"))
+    assert not (tmp_path / "index" / "work-pairs").exists()
+    searched(world, cached, 12)
+    assert learn_all(index, cached.fingerprint, cached, first=parse("vectors")).queries == 12
+    with pytest.raises(InputError, match="never mixed"):
+        folded(index, other.fingerprint, other)
+
+
+def test_anchors_of_another_cross_encoder_than_the_log_are_learned_alone(
+    world, cached, other, tmp_path, caplog
+):
+    index = searched(world, cached, 12)
+    index.save(tmp_path / "index")
+    learn_all(index, cached.fingerprint, cached, first=parse("vectors"))
+    index.add_anchors(other, world.texts(20, 25))
+    with pytest.raises(InputError, match="has learned from scores of the cross-encoder"):
+        Searcher(index, other, METHOD)("query 3", k=2, budget=10)
+    targeted = METHOD[:-1] + ", target_recall=0.9)"
+    with pytest.raises(InputError, match="holds scores of the cross-encoder"):
+        Searcher(index, cached, targeted)("query 3", k=2, budget=10)
+    found = learn_all(index, other.fingerprint, first=parse("vectors"))
+    assert (found.queries, found.anchors) == (5, 5)
+    assert "not learning from the pairs in the index" in caplog.text
+    Searcher(index, other, METHOD)("query 3", k=2, budget=10)
+
+
+def test_a_cache_that_is_of_no_use_is_said(world, cached, other):
+    with pytest.raises(InputError, match="the cache has no score of these items"):
+        learn_all(world.index(), cached.fingerprint, cached)
+    index = world.index()
+    index.add_anchors(CallableScorer(world.score, "true"), world.texts(0, 4))
+    with pytest.raises(InputError, match="never mixed"):
+        index.learn(other)
+
+
+def test_an_index_built_again_of_the_same_items_has_learned_the_same(world, cached, caplog):
+    index = searched(world, cached, 12)
+    index.learn(cached, first="vectors")
+    again = world.index()
+    assert again.take_paid(index)
+    assert again.learned is index.learned
+    moved = ItemIndex.build(
+        world.records, vectors=world.items + 1, query_vectors=world.vectors_of, bm25=False
+    )
+    moved.take_paid(index)
+    assert moved.learned is None
+    assert "crossknn learn INDEX" in caplog.text
+
+
+def test_the_same_stages_in_other_words_are_the_same(world, cached):
+    index = searched(world, cached, 20)
+    learned = index.learn(cached, first="hybrid(vectors)")
+    plan = method("kriging(first=hybrid)").plan(index, 25, 0)
+    assert plan.predictor.covariance.mean is learned.covariance.mean
+
+
+def test_anchors_that_came_later_are_not_passed_over(world, cached):
+    index = world.index()
+    index.add_anchors(cached, world.texts(0, 20))
+    index.learn(first="vectors")
+    index.add_anchors(cached, world.texts(20, 40))
+    used = method(METHOD).plan(index, 25, 0).predictor.covariance
+    index.learn(first="vectors")
+    np.testing.assert_allclose(used.mean, index.learned.covariance.mean, rtol=1e-5, atol=1e-5)
+
+
+def test_vectors_of_the_log_take_no_place_of_others(world, cached):
+    index = searched(world, cached, 30)
+    mine = AlignedVectors(values=world.items, method="mine", base="vectors")
+    index.add_aligned(VECTORS, mine)
+    learn_all(index, cached.fingerprint, cached, first=parse("vectors"))
+    assert index.aligned[VECTORS].method == "mine"
+    index = searched(world, cached, 30)
+    index.add_aligned("paid", mine)
+    learn_all(index, cached.fingerprint, cached, first=parse("vectors"))
+    assert index.aligned_names == ("paid",)
+
+
+def test_what_cannot_be_learned_from_is_said(world, cached):
+    index = searched(world, cached, 5)
+    none = np.empty(0, np.int64)
+    for scores, said in (
+        (SparseScores.of([], N + 1, Pairs(none, none), np.empty(0)), "are of 151 items"),
+        ("scores.db", "give a CachedScorer"),
+    ):
+        with pytest.raises(InputError, match=said):
+            index.learn(scores, first="vectors")
+    with pytest.raises(InputError, match="rank is 0"):
+        index.learn(cached, first="vectors", rank=0)
+    with pytest.raises(InputError, match="priors for 150 items"):
+        index.add_first("views", ItemPriors(np.ones(3)))
+    for values in (["a"], [[1.0]], [np.nan]):
+        with pytest.raises(InputError, match="one for each item"):
+            ItemPriors(values)
+
+
+def test_priors_are_one_more_column_of_the_mean(world, cached):
+    index = searched(world, cached, 5)
+    index.add_first("liked", ItemPriors(world.liked))
+    spec = "kriging(first=vectors, mean=hybrid(vectors, liked), anchors=false, rounds=4)"
+    assert world.recall(index, spec) > world.recall(index, spec.replace(", liked", "")) + 0.05
+
+
+def test_a_target_for_fewer_items_than_asked_for_is_refused(world, cached):
+    index = world.index()
+    index.add_anchors(cached, world.texts(0, 20))
+    spec = METHOD[:-1] + ", target_recall=0.5, k=3)"
+    with pytest.raises(InputError, match="give the method k=5, too"):
+        Searcher(index, cached, spec)("query 3", k=5, budget=25)

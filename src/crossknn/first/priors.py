@@ -18,13 +18,12 @@ class ItemPriors:
 
     def __init__(self, values: FloatArray) -> None:
         """`values` (n,), in the order of the items; `InputError` for one that is no number."""
-        self.values = np.asarray(values, np.float32)
+        try:
+            self.values = np.asarray(values, np.float32)
+        except (TypeError, ValueError):
+            self.values = np.full(1, np.nan, np.float32)
         if self.values.ndim != 1 or not np.isfinite(self.values).all():
-            raise InputError(
-                f"priors of items are one finite number for each; these have the shape "
-                f"{self.values.shape}"
-                + ("" if np.isfinite(self.values).all() else " and a NaN or an infinity")
-            )
+            raise InputError("priors of items are an array of finite numbers, one for each item")
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """The items of the highest priors, the same for each query."""

@@ -12,6 +12,7 @@ import numpy as np
 from crossknn.data.items import Items, read_items
 from crossknn.errors import InputError
 from crossknn.first.base import FirstStage
+from crossknn.first.priors import ItemPriors
 from crossknn.indexes.aligned import AlignedVectors
 from crossknn.indexes.covariance import RANK
 from crossknn.indexes.disk import alone
@@ -168,6 +169,8 @@ class ItemIndex(PayingIndex):
                 f"a first stage has the methods top and scores, and {type(stage).__name__} has "
                 "not; candidate lists are made with CandidateLists(lists, index.items.ids)"
             )
+        if isinstance(stage, ItemPriors) and len(stage.values) != self.n:
+            raise InputError(f"there are {len(stage.values)} priors for {self.n} items")
         self._added[name] = stage
         self.memo.clear()
 
@@ -273,7 +276,7 @@ class ItemIndex(PayingIndex):
         """
         given = _sparse(scores, self.items.texts)
         known = self.scorer_of("anchors") if self.anchors is not None else given.fingerprint
-        if len(given):
+        if scores is not None and (len(given) or given.fingerprint is not None):
             check_same_scorer(known, given.fingerprint, len(self.anchor_queries))
         learned = Learned.of(
             self,
@@ -291,7 +294,11 @@ class ItemIndex(PayingIndex):
 def _sparse(scores: CachedScorer | SparseScores | None, items: Sequence[str]) -> SparseScores:
     """What there is of these items (n,)."""
     if isinstance(scores, SparseScores):
+        if scores.n != len(items):
+            raise InputError(f"the scores are of {scores.n} items, and the index has {len(items)}")
         return scores
+    if scores is not None and not hasattr(scores, "paid"):
+        raise InputError(f"{scores!r} has no scores to learn from: give a CachedScorer")
     if scores is None:
         none = np.empty(0, np.int64)
         return SparseScores.of([], len(items), Pairs(none, none), np.empty(0, np.float32))

@@ -15,10 +15,10 @@ from crossknn.indexes.covariance import RANK, Covariance
 from crossknn.indexes.factor_model import learned as factor_model
 from crossknn.indexes.settings import Settings
 from crossknn.indexes.sparse import SparseScores
-from crossknn.indexes.stages import default_vectors, first_stage, unaligned
+from crossknn.indexes.stages import default_vectors, first_stage, stage_names, unaligned
 from crossknn.indexes.storage import IndexReader
 from crossknn.indexes.writing import IndexWriter
-from crossknn.spec import Spec
+from crossknn.spec import Spec, parse
 from crossknn.types import FloatArray, Progress, Queries
 
 LEARNED = "learned"
@@ -62,6 +62,10 @@ class Learned:
         `InputError` for fewer than two queries.
         """
         anchors, dense = index.anchors, None
+        if rank < 1:
+            raise InputError(f"rank is {rank}; it must be 1 or more")
+        if not index.vector_names:
+            raise InputError("kriging needs item vectors: build the index with some")
         if anchors is None and not len(scores):
             raise InputError(
                 "the index has nothing to learn from: search with  --cache FILE  and give that "
@@ -92,6 +96,11 @@ class Learned:
             anchors=known,
             settings=settings or Settings(),
         )
+
+    @property
+    def logged(self) -> bool:
+        """Whether there were scores of more queries than the anchors."""
+        return self.queries > self.anchors
 
     def meta(self) -> dict[str, Any]:
         """What the manifest says of it."""
@@ -131,6 +140,14 @@ def without_anchors(anchors: Sequence[str], scores: SparseScores) -> SparseScore
     known = set(anchors)
     mine = np.array([text not in known for text in scores.queries], np.bool_)
     return scores.take(mine[scores.query]) if len(scores) else scores
+
+
+def fits(learned: Learned, index: Index, first: Spec) -> bool:
+    """Whether it is of use for predictions from the stages of `first`, from all that is known."""
+    if stage_names(index, parse(learned.first)) != stage_names(index, first):
+        return False
+    known = 0 if index.anchors is None else len(index.anchors.scores)
+    return learned.logged or learned.anchors == known
 
 
 def check_same_scorer(known: str | None, given: str | None, anchors: int) -> None:

@@ -17,6 +17,7 @@ from crossknn.indexes.item_graph import ItemGraph
 from crossknn.indexes.late import LateStates
 from crossknn.indexes.learned import Learned
 from crossknn.indexes.paid import PaidScores, fit_scales, pay
+from crossknn.indexes.stages import unaligned
 from crossknn.indexes.storage import IndexReader, read_index
 from crossknn.indexes.table import Known
 from crossknn.indexes.writing import writing
@@ -126,6 +127,7 @@ class PayingIndex(IndexContents):
                     graph.neighbours.shape[1],
                     name,
                 )
+        self._carry_learned(other, same_items)
         if not same_items:
             return not other._paid and set(other._aligned) <= set(self._aligned)
         self._paid = {
@@ -135,6 +137,25 @@ class PayingIndex(IndexContents):
             for name, paid in other._paid.items()
         }
         return True
+
+    def _carry_learned(self, other: IndexContents, same_items: bool) -> None:
+        """Keep what another index has learned, if it predicts from the same here."""
+        base = unaligned(other)
+        same = base is not None and base == unaligned(self)
+        if other.learned is None:
+            return
+        if (
+            same_items
+            and same
+            and self._parts.same_space(other._parts, str(base))
+            and ("bm25" in self.first_names) == ("bm25" in other.first_names)
+        ):
+            self.learned = other.learned
+            return
+        logger.warning(
+            "dropped what the index has learned: its items or vectors have changed; the scores it "
+            "was made of are kept, so make it again with  crossknn learn INDEX"
+        )
 
     def _carried(
         self, other: IndexContents, name: str, aligned: AlignedVectors, same_items: bool

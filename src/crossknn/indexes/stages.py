@@ -76,6 +76,12 @@ def first_stage(index: Index, spec: Spec, seed: int) -> FirstStage:
     raise SpecError(f"unknown first stage {spec.name!r}: {nearest(spec.name, {*KNOWN, *have})}")
 
 
+def stage_names(index: Index, spec: Spec) -> tuple[str, ...]:
+    """The stages that `spec` comes to on this index, each once written: `hybrid` is `bm25, de`."""
+    parts = _parts(index, spec) if spec.name == "hybrid" else (spec,)
+    return tuple(map(str, parts))
+
+
 def default_vectors(index: Index, name: str = "auto") -> str:
     """`name`, checked; for `auto` the vectors aligned last, or else as `unaligned` says.
 

@@ -17,7 +17,7 @@ from crossknn.errors import InputError, SpecError
 from crossknn.first.fusion import stages_of
 from crossknn.indexes.base import Anchors, Index
 from crossknn.indexes.covariance import RANK, Covariance
-from crossknn.indexes.learned import LEARNED, Learned
+from crossknn.indexes.learned import LEARNED, Learned, fits
 from crossknn.indexes.settings import Settings
 from crossknn.indexes.stages import default_vectors, first_stage
 from crossknn.methods.base import HYBRID, Method, fraction, positive
@@ -73,9 +73,11 @@ class Kriging(Method):
     k: int = 10
 
     def reads(self, index: Index) -> Collection[str]:
-        if self._learned(index) is not None:
-            return (LEARNED,)
-        return ("anchors",) if self.anchors and index.anchors is not None else ()
+        known = [LEARNED] if self._learned(index) is not None else []
+        calibrated = self.target_recall is not None or not known
+        if self.anchors and index.anchors is not None and calibrated:
+            known.append("anchors")
+        return known
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         self._check(index)
@@ -95,14 +97,17 @@ class Kriging(Method):
                 f"{self}: scale must be above 0; share, smooth, linear, noise and beta 0 or more, "
                 "and smooth and linear not both 0"
             )
-        learned = index.learned if self.anchors and index.anchors is None else None
-        if learned is not None and self._learned(index) is None:
+        learned = index.learned if self.anchors else None
+        useful = learned is None or self._learned(index) is not None
+        if learned is not None and not useful and (learned.logged or index.anchors is None):
             raise InputError(
                 f"{self}: the index has learned to predict from {learned.first}, not from "
                 f"{self._stages}: search with mean={learned.first} or anchors=false, or learn "
                 f"again with  crossknn learn INDEX --first '{self._stages}'"
             )
-        anchors = len(index.anchors.scores) if self.anchors and index.anchors is not None else 0
+        anchors = 0 if index.anchors is None else len(index.anchors.scores)
+        if self.target_recall is not None and not self.anchors:
+            raise SpecError(f"{self}: target_recall needs the anchors: leave anchors=false out")
         if self.target_recall is not None and anchors < 3:
             raise InputError(
                 f"{self}: target_recall is calibrated on three anchor queries or more, and there "
@@ -133,8 +138,8 @@ class Kriging(Method):
 
     def _learned(self, index: Index) -> Learned | None:
         """What the index has learned, if it is of use here."""
-        learned = index.learned
-        return learned if self.anchors and learned and learned.first == str(self._stages) else None
+        learned = index.learned if self.anchors else None
+        return learned if learned is not None and fits(learned, index, self._stages) else None
 
     def _settings(self, index: Index) -> Settings:
         """Those given, or else learned, or else the defaults."""

@@ -74,7 +74,8 @@ def test_above_the_level_of_the_kth_best_k_items_are_expected(seed, c, k):
     found = level(known, mean, std, k)
     if k < c + 5:
         assert expected(found + 1e-3) - 1e-2 <= k <= expected(found - 1e-3) + 1e-2
-    standing = standings(known, mean, std, k)
+    standing = standings(known, mean, std, k, len(mean))
+    np.testing.assert_array_equal(standings(known, mean, std, k, 3), standing[:3])
     missing = min(max(k - 5, 0), c)
     assert np.isposinf(standing[:missing]).all()
     np.testing.assert_allclose(standing[missing:], np.sort((mean - found) / std)[::-1][missing:])

@@ -45,8 +45,9 @@ class Results(Sequence[list[Hit]]):
 
     `calls` are pairs really computed and `revealed` pairs whose score was used, cache hits
     included; both summed over the queries. `seconds` is the whole search, `scoring_seconds` the
-    part spent waiting for the scorer. `stopped_by` is `budget`, `deadline`, `cancelled` or
-    `scorer` (it failed after some rounds; what was found before is here). `failed` counts pairs
+    part spent waiting for the scorer. `stopped_by` is `budget`, `target` (every query
+    expects to have found enough), `deadline`, `cancelled` or `scorer` (it failed after some rounds;
+    what was found before is here). `failed` counts pairs
     that could not be scored, `topped_up` items taken in item order, `truncated` pairs that
     the model read only the beginning of (other threads' pairs included, if the scorer is shared).
     `trace[q]`, if asked for, has

@@ -241,14 +241,14 @@ class Search:
     def _foreseen(self, calls: int, exclude: IntArray) -> IntArray:
         """Stop the queries that expect enough; how many new items each of the others gets: (m,)."""
         stop, share, m = self.plan.stop, self.plan.share, len(self.queries)
-        found = np.full(m, np.nan)
+        found, room = np.full(m, np.nan), self._limit() - self._asked
         standing: list[FloatArray | None] = [None] * m
         for row, mean, std in self._unknown(exclude):
             known = self._scores[row, : self._asked[row]]
             if stop is not None and len(known) >= stop.k:
                 found[row] = expected_recall(np.sort(known)[-stop.k :], mean, std)
             if share is not None:
-                standing[row] = standings(known, mean, std, share.k)
+                standing[row] = standings(known, mean, std, share.k, int(room[row]))
         if stop is not None:
             self.expectations.append((self._asked.copy(), found))
             self.stopped |= found >= stop.expected

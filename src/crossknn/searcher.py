@@ -232,7 +232,7 @@ class _Call:
             revealed=int(search.revealed.sum()),
             seconds=self.clock.elapsed() - began,
             scoring_seconds=scoring,
-            stopped_by=stopped_by or "budget",
+            stopped_by=stopped_by or ("target" if search.stopped.all() else "budget"),
             failed=search.given_up,
             topped_up=int(search.topped_up.sum()),
             truncated=self._truncated() - truncated,
@@ -281,7 +281,8 @@ class _Hits:
 
 def _join(parts: Sequence[Results], seconds: float) -> Results:
     """The answers to all batches of queries as one."""
-    stops = [part.stopped_by for part in parts if part.stopped_by != "budget"]
+    stops = {part.stopped_by for part in parts}
+    whole = "target" if stops == {"target"} else "budget"
     traces = [part.trace for part in parts if part.trace is not None]
     return replace(
         parts[0],
@@ -291,7 +292,7 @@ def _join(parts: Sequence[Results], seconds: float) -> Results:
         revealed=sum(part.revealed for part in parts),
         seconds=seconds,
         scoring_seconds=sum(part.scoring_seconds for part in parts),
-        stopped_by=stops[0] if stops else "budget",
+        stopped_by=next(iter(sorted(stops - {"budget", "target"})), whole),
         failed=sum(part.failed for part in parts),
         topped_up=sum(part.topped_up for part in parts),
         truncated=sum(part.truncated for part in parts),

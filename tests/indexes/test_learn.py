@@ -371,3 +371,13 @@ def test_a_target_for_fewer_items_than_asked_for_is_refused(world, cached):
     spec = METHOD[:-1] + ", target_recall=0.5, k=3)"
     with pytest.raises(InputError, match="give the method k=5, too"):
         Searcher(index, cached, spec)("query 3", k=5, budget=25)
+
+
+def test_results_say_when_every_query_expected_enough(world, cached):
+    index = world.index()
+    index.add_anchors(cached, world.texts(0, 40))
+    for option, said in ((", target_recall=0.1, k=5)", "target"), (")", "budget")):
+        spec = METHOD[:-1] + option
+        found = Searcher(index, cached, spec)(world.texts(150, 160), k=5, budget=40)
+        assert found.stopped_by == said
+        assert (found.revealed < 400) == (said == "target")

@@ -122,8 +122,11 @@ def test_the_course_is_searched_once_for_all_targets(monkeypatch):
 def test_a_target_needs_anchors_and_lies_between_0_and_1():
     data = world()
     index, *_ = data.rows(0, 3)
-    with pytest.raises(InputError, match="calibrated on three anchor queries or more"):
+    with pytest.raises(InputError, match="needs the anchors"):
         method(SPEC.format(", anchors=false, target_recall=0.9")).plan(index, 24, 0)
+    few, *_ = matrix(n=120, anchors=2, tests=3).rows(0, 3)
+    with pytest.raises(InputError, match="calibrated on three anchor queries or more"):
+        method(SPEC.format(", target_recall=0.9")).plan(few, 24, 0)
     with pytest.raises(SpecError, match="target_recall must lie between 0 and 1"):
         method(SPEC.format(", target_recall=90")).plan(index, 24, 0)
 

@@ -73,11 +73,10 @@ class Kriging(Method):
     k: int = 10
 
     def reads(self, index: Index) -> Collection[str]:
-        known = [LEARNED] if self._learned(index) is not None else []
-        calibrated = self.target_recall is not None or not known
-        if self.anchors and index.anchors is not None and calibrated:
-            known.append("anchors")
-        return known
+        learned = self._learned(index) is not None
+        anchored = self.anchors and index.anchors is not None
+        calibrated = self.target_recall is not None or not learned
+        return (*((LEARNED,) * learned), *(("anchors",) * (anchored and calibrated)))
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         self._check(index)

@@ -28,20 +28,25 @@ class Share:
     most: int = 4
 
 
-def standings(known: FloatArray, mean: FloatArray, std: FloatArray, k: int) -> FloatArray:
-    """Deviations by which a query's unscored items lie above its k-th best, best first: (c,).
+def standings(
+    known: FloatArray, mean: FloatArray, std: FloatArray, k: int, count: int
+) -> FloatArray:
+    """Deviations by which a query's unscored items lie above its k-th best, the `count` best first.
 
     `known` (b,) are its exact scores, `mean` and `std` (c,) the predictions. Above the k-th best
     score lie k items, known or expected: that says where it is. The better an item stands, the
     likelier it is one of the true top k; infinity for those that it takes to have k scores at all.
 
-    >>> standings(np.array([5.0, 3.0]), np.array([0.0, 9.0]), np.array([1e-3, 1e-3]), 2) > 0
+    >>> standings(np.array([5.0, 3.0]), np.array([0.0, 9.0]), np.array([1e-3, 1e-3]), 2, 9) > 0
     array([ True, False])
     """
     if not len(mean):
         return mean
     deviations = np.maximum(std, np.finfo(np.float32).tiny, dtype=np.float64)
-    found = -np.sort((level(known, mean, deviations, k) - mean) / deviations)
+    below = (level(known, mean, deviations, k) - mean) / deviations
+    if count < len(below):
+        below = np.partition(below, count)[:count]
+    found = -np.sort(below)
     found[: max(k - len(known), 0)] = np.inf
     return found
 

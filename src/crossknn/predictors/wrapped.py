@@ -12,6 +12,10 @@ class Wrapped(Predictor[State]):
     def __init__(self, predictor: Predictor[State]) -> None:
         self.predictor = predictor
 
+    @property
+    def deviates(self) -> bool:  # type: ignore[override]
+        return self.predictor.deviates
+
     def start(self, queries: Queries) -> State:
         return self.predictor.start(queries)
 
@@ -20,6 +24,9 @@ class Wrapped(Predictor[State]):
 
     def predict(self, state: State, items: IntArray | None = None) -> Prediction:
         return self.predictor.predict(state, items)
+
+    def believe(self, state: State, items: IntArray | None = None) -> Prediction:
+        return self.predictor.believe(state, items)
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
         return self.predictor.acquisition(prediction)

@@ -31,12 +31,14 @@ def section(found: Mapping[str, list[dict[str, Any]]]) -> list[str]:
             "",
         ]
         lines += _table("part", list(PARTS), by)
-        lines += [
-            "",
-            "Settings, one moved at a time (milliseconds a query at 500 calls, one thread):",
-            "",
-        ]
-        lines += _table("settings", [spec for spec in SETTINGS if (spec, 100) in by], by, time=True)
+        settings = [spec for spec in SETTINGS if (spec, 100) in by]
+        if settings:
+            lines += [
+                "",
+                "Settings, one moved at a time (milliseconds a query at 500 calls, one thread):",
+                "",
+                *_table("settings", settings, by, time=True),
+            ]
         lines += ["", *_promises(by), ""]
     return lines
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -205,8 +206,13 @@ class GaussianProcess(Predictor[Posteriors]):
             points = self.vectors(pool)
             known = Whitened.nothing(posterior, posterior.kernel.variance(points))
             return Kept(pool, points if m * points.nbytes <= KEPT else None, known)
-        variance = [posterior.kernel.variance(self.vectors(part)) for part in self._blocks()]
-        return Kept(None, None, Whitened.nothing(posterior, np.concatenate(variance)))
+        return Kept(None, None, Whitened.nothing(posterior, self._variance))
+
+    @cached_property
+    def _variance(self) -> FloatArray:
+        """Of every item before any score is known, the same for all queries: (n,)."""
+        parts = (self.kernel.variance(self.vectors(part)) for part in self._blocks())
+        return np.concatenate(list(parts))
 
     def _with_pool(self, points: FloatArray, kept: Kept) -> FloatArray:
         """Covariances of scored points (b, d) with a pool: (b, c)."""

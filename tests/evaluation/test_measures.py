@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossknn.errors import InputError
-from crossknn.evaluation.measures import bootstrap, exact_top, paired, recall, recall_at
+from crossknn.evaluation.measures import (
+    bootstrap,
+    bootstrap_sets,
+    compare_sets,
+    exact_top,
+    paired,
+    recall,
+    recall_at,
+)
 
 
 def test_recall_by_hand():
@@ -83,6 +91,46 @@ def test_the_interval_has_its_coverage():
     draws = [bootstrap(rng.normal(size=40), seed=s, resamples=400) for s in range(200)]
     covered = np.mean([d.low <= 0 <= d.high for d in draws])
     assert 0.88 <= covered <= 0.99
+
+
+def test_a_data_set_counts_once_however_many_queries_it_has():
+    small, large = np.array([1.0, 0.0]), np.zeros(98)
+    assert bootstrap_sets([small, large]).mean == 0.25
+    found = compare_sets([small, large])
+    assert (found.difference, found.n) == (0.25, 100)
+    assert compare_sets([large, small]).difference == 0.25
+
+
+def test_queries_are_drawn_within_their_data_set():
+    """Sets far apart: an interval over queries of either set alone does not hold the gap."""
+    rng = np.random.default_rng(0)
+    low, high = rng.normal(0, 0.1, 50), rng.normal(10, 0.1, 50)
+    found = bootstrap_sets([low, high])
+    assert found.low < 5 < found.high
+    expected = 3.92 * np.sqrt(low.var() / 50 + high.var() / 50) / 2
+    assert found.high - found.low == pytest.approx(expected, rel=0.1)
+
+
+def test_the_p_value_over_sets_is_that_of_all_sign_flips_of_the_weighted_mean():
+    sets = [np.array([0.4, -0.1, 0.3]), np.array([0.2, 0.5])]
+    weighted = np.concatenate([s / len(s) for s in sets])
+    sums = [abs(weighted @ signs) for signs in itertools.product((-1, 1), repeat=5)]
+    expected = np.mean([s >= abs(weighted.sum()) - 1e-9 for s in sums])
+    assert compare_sets(sets).p_value == pytest.approx(expected, abs=0.02)
+
+
+def test_one_data_set_is_compared_as_before():
+    rng = np.random.default_rng(2)
+    a, b = rng.random(30), rng.random(30)
+    assert compare_sets([a - b]) == paired(a, b)
+    assert bootstrap_sets([a]) == bootstrap(a)
+
+
+def test_no_mean_is_made_of_no_data_sets():
+    with pytest.raises(InputError, match="no data sets"):
+        bootstrap_sets([])
+    with pytest.raises(InputError, match="no values"):
+        compare_sets([np.array([1.0]), np.array([])])
 
 
 def test_no_mean_is_made_of_nothing_or_of_what_is_unknown():

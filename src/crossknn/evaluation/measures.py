@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -69,11 +69,25 @@ def bootstrap(values: FloatArray, *, seed: int = 0, resamples: int = 2000) -> Es
     Raises InputError for no values, or for one that is not finite: leave out what is not known
     before, and count it.
     """
-    values = _finite(values)
-    rng = np.random.default_rng(seed)
-    draws = rng.integers(0, len(values), size=(resamples, len(values)))
-    low, high = np.percentile(values[draws].mean(axis=1), [2.5, 97.5])
-    return Estimate(float(values.mean()), float(low), float(high))
+    return bootstrap_sets([values], seed=seed, resamples=resamples)
+
+
+def bootstrap_sets(sets: Sequence[FloatArray], *, seed: int = 0, resamples: int = 2000) -> Estimate:
+    """Mean over data sets of the means of their queries' values, each (m,), and its 95% interval.
+
+    A data set counts once, however many queries it has; the interval is a percentile bootstrap
+    that draws queries within their own set, so that it speaks of other queries of these data
+    sets, not of other data sets. Raises InputError as `bootstrap`.
+    """
+    if not sets:
+        raise InputError("there are no data sets to take the mean of")
+    rng, means, drawn = np.random.default_rng(seed), [], []
+    for values in map(_finite, sets):
+        draws = rng.integers(0, len(values), size=(resamples, len(values)))
+        means.append(float(values.mean()))
+        drawn.append(values[draws].mean(axis=1))
+    low, high = np.percentile(np.mean(drawn, axis=0), [2.5, 97.5])
+    return Estimate(float(np.mean(means)), float(low), float(high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,14 +125,26 @@ def paired(
     if not known.any():
         raise InputError("no query has a value on both sides, so there is nothing to compare")
     differences = a[known] - b[known]
-    found = bootstrap(differences, seed=seed, resamples=resamples)
+    found = compare_sets([differences], seed=seed, resamples=resamples, flips=flips)
+    return replace(found, left_out=int(np.count_nonzero(~known)))
+
+
+def compare_sets(
+    sets: Sequence[FloatArray], *, seed: int = 0, resamples: int = 2000, flips: int = 10_000
+) -> Comparison:
+    """The mean over data sets of differences (m,) of the queries of each; see `paired`.
+
+    A data set counts once, however many queries it has. Raises InputError as `bootstrap_sets`.
+    """
+    found = bootstrap_sets(sets, seed=seed, resamples=resamples)
+    n = sum(map(len, sets))
+    weighted = [np.asarray(values, np.float64) * (n / (len(sets) * len(values))) for values in sets]
     return Comparison(
         difference=found.mean,
         low=found.low,
         high=found.high,
-        p_value=_sign_flip(differences, seed, flips),
-        n=len(differences),
-        left_out=int(np.count_nonzero(~known)),
+        p_value=_sign_flip(np.concatenate(weighted), seed, flips),
+        n=n,
     )
 
 

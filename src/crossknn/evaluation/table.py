@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from crossknn.errors import InputError, nearest
-from crossknn.evaluation.measures import Comparison, Estimate, bootstrap, paired
+from crossknn.evaluation.measures import Comparison, Estimate, bootstrap, compare_sets
 from crossknn.evaluation.sweep_cells import Found
 from crossknn.evaluation.sweep_file import Value
 from crossknn.types import FloatArray, IntArray
@@ -174,6 +174,11 @@ def compared(group: Group, other: Group, of: Of) -> Comparison:
     Each query's value is the mean over the seeds that have one on both sides. Raises InputError
     if there is no such query.
     """
+    return compare_sets([differences(group, other, of)])
+
+
+def differences(group: Group, other: Group, of: Of) -> FloatArray:
+    """What `compared` is the mean of, for each query that has a value on both sides: (u,)."""
     if group.first.data != other.first.data:
         raise InputError(
             f"{group.first.data!r} and {other.first.data!r} are different queries: only methods on "
@@ -188,9 +193,11 @@ def compared(group: Group, other: Group, of: Of) -> Comparison:
     queries, a = _values([entry for entry, _ in pairs], of)
     _, b = _values([entry for _, entry in pairs], of)
     both = ~(np.isnan(a) | np.isnan(b))
+    if not both.any():
+        raise InputError("no query has a value on both sides, so there is nothing to compare")
     _, a = _averaged(queries[both], a[both])
     _, b = _averaged(queries[both], b[both])
-    return paired(a, b)
+    return a - b
 
 
 def _values(entries: Sequence[Entry], of: Of) -> tuple[IntArray, FloatArray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from crossknn.report.exhibits import adacur, anncur, axn, cmc, ours
+from crossknn.report.exhibits import adacur, anncur, axn, cmc, ours, summary
 from crossknn.report.exhibits.base import Exhibit
 from crossknn.report.exhibits.sweeps import SWEEPS
 
@@ -23,6 +23,7 @@ PAPERS: Mapping[str, str] = {
 }
 
 EXHIBITS: Sequence[Exhibit] = (
+    *summary.EXHIBITS,
     *ours.EXHIBITS,
     *anncur.EXHIBITS,
     *adacur.EXHIBITS,

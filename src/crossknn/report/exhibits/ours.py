@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Comparison
@@ -20,6 +20,12 @@ PAPER = "Ours"
 KS = (1, 10, 100)
 MEASURES = (ACCURACY, "nDCG@10")
 """Of the task: of gold items, and of graded or several ones."""
+
+RNR = "rnr(first={})"
+ANNCUR = "anncur(anchors=0.5, first={})"
+ADACUR = "adacur(first={}, rounds={})"
+BLEND = "axn(first=de, rounds={}, blend={}, vectors=de)"
+RIDGE = "axn(first={}, rounds={}, ridge=0.3, vectors=de)"
 
 NO_DEV = "no matrix has a dual encoder and anchor queries to choose settings on"
 
@@ -45,9 +51,9 @@ def papers_order(study: Study) -> list[Block]:
     """ADACUR_X over ANNCUR_X over reranking X."""
     pairs = []
     for stage in ("de", "bm25"):
-        adacur, anncur = f"adacur(first={stage}, rounds=5)", f"anncur(anchors=0.5, first={stage})"
+        adacur, anncur = ADACUR.format(stage, 5), ANNCUR.format(stage)
         pairs.append((f"ADACUR_{stage} over ANNCUR_{stage}", adacur, anncur))
-        pairs.append((f"ANNCUR_{stage} over RNR_{stage}", anncur, f"rnr(first={stage})"))
+        pairs.append((f"ANNCUR_{stage} over RNR_{stage}", anncur, RNR.format(stage)))
     return _asked(study, "methods", pairs)
 
 
@@ -57,9 +63,9 @@ def axn_over_reranking(study: Study) -> list[Block]:
         study,
         "query-vectors",
         [
-            ("blend 0", "axn(first=de, rounds=10, blend=0.0, vectors=de)", "rnr(first=de)"),
-            ("blend 0.8", "axn(first=de, rounds=10, blend=0.8, vectors=de)", "rnr(first=de)"),
-            ("ridge 0.3", "axn(first=de, rounds=10, ridge=0.3, vectors=de)", "rnr(first=de)"),
+            ("blend 0", BLEND.format(10, 0.0), RNR.format("de")),
+            ("blend 0.8", BLEND.format(10, 0.8), RNR.format("de")),
+            ("ridge 0.3", RIDGE.format("de", 10), RNR.format("de")),
         ],
     )
 
@@ -67,13 +73,13 @@ def axn_over_reranking(study: Study) -> list[Block]:
 def rounds(study: Study) -> list[Block]:
     """More rounds against one."""
     several = [r for r in study.preset.rounds if r > 1]
-    forms = {
-        "ADACUR": "adacur(first=de, rounds={})",
-        "AXN, blend 0.5": "axn(first=de, rounds={}, blend=0.5, vectors=de)",
-        "AXN, ridge 0.3": "axn(first=de, rounds={}, ridge=0.3, vectors=de)",
+    forms: dict[str, Callable[[int], str]] = {
+        "ADACUR": lambda count: ADACUR.format("de", count),
+        "AXN, blend 0.5": lambda count: BLEND.format(count, 0.5),
+        "AXN, ridge 0.3": lambda count: RIDGE.format("de", count),
     }
     pairs = [
-        (f"{name}: {more} rounds over {less}", form.format(more), form.format(less))
+        (f"{name}: {more} rounds over {less}", form(more), form(less))
         for name, form in forms.items()
         for less, more in zip((1, *several), several, strict=False)
     ]
@@ -82,9 +88,8 @@ def rounds(study: Study) -> list[Block]:
 
 def blends(study: Study) -> list[Block]:
     """Weights of the parametric vector against none."""
-    form = "axn(first=de, rounds=10, blend={}, vectors=de)"
     pairs = [
-        (f"blend {value} over 0", form.format(value), form.format(0.0))
+        (f"blend {value} over 0", BLEND.format(10, value), BLEND.format(10, 0.0))
         for value in study.preset.blends
         if value
     ]
@@ -93,13 +98,13 @@ def blends(study: Study) -> list[Block]:
 
 def first_stages(study: Study) -> list[Block]:
     """Other first stages against the dual encoder."""
-    forms = {
-        "RNR": "rnr(first={})",
-        "AXN, ridge 0.3": "axn(first={}, rounds=10, ridge=0.3, vectors=de)",
-        "ADACUR": "adacur(first={}, rounds=5)",
+    forms: dict[str, Callable[[str], str]] = {
+        "RNR": RNR.format,
+        "AXN, ridge 0.3": lambda stage: RIDGE.format(stage, 10),
+        "ADACUR": lambda stage: ADACUR.format(stage, 5),
     }
     pairs = [
-        (f"{name}: {stage} over de", form.format(stage), form.format("de"))
+        (f"{name}: {stage} over de", form(stage), form("de"))
         for name, form in forms.items()
         for stage in ("bm25", "hybrid")
     ]

@@ -1,0 +1,232 @@
+"""The answers in short: means over all matrices, of which each counts once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from crossknn import plots
+from crossknn.errors import InputError
+from crossknn.evaluation.measures import Estimate, bootstrap_sets, compare_sets
+from crossknn.evaluation.table import Group, differences
+from crossknn.plots.style import family
+from crossknn.report.exhibits.base import Exhibit
+from crossknn.report.exhibits.found import by_data, one
+from crossknn.report.exhibits.ours import (
+    ADACUR,
+    ANNCUR,
+    BLEND,
+    NO_DEV,
+    PAPER,
+    RIDGE,
+    RNR,
+    shown_ks,
+)
+from crossknn.report.numbers import percent, points
+from crossknn.report.page import Block, Cell, Figure, TableOf, draw
+from crossknn.report.study import Study
+from crossknn.report.sweep_view import View
+
+ASKED = (
+    (
+        "ADACUR over ANNCUR, first stage `de`",
+        "methods",
+        ADACUR.format("de", 5),
+        ANNCUR.format("de"),
+    ),
+    ("ANNCUR over reranking `de`", "methods", ANNCUR.format("de"), RNR.format("de")),
+    (
+        "AXN as published (blend 0.8) over reranking `de`",
+        "query-vectors",
+        BLEND.format(10, 0.8),
+        RNR.format("de"),
+    ),
+    (
+        "AXN with ridge 0.3 over reranking `de`",
+        "query-vectors",
+        RIDGE.format("de", 10),
+        RNR.format("de"),
+    ),
+    (
+        "AXN with ridge: ten rounds over two",
+        "rounds",
+        RIDGE.format("de", 10),
+        RIDGE.format("de", 2),
+    ),
+    ("AXN: blend 0.8 over 0", "blend", BLEND.format(10, 0.8), BLEND.format(10, 0.0)),
+    (
+        "AXN with ridge: first stage `hybrid` over `de`",
+        "firsts",
+        RIDGE.format("hybrid", 10),
+        RIDGE.format("de", 10),
+    ),
+)
+"""What is asked of pairs of methods: a title, the sweep, and the two; see `ours`."""
+
+Pairs = Sequence[tuple[Group, Group]]
+"""A method and another at the same budget, on each matrix that has both."""
+
+
+def answers(study: Study) -> list[Block]:
+    """All methods at equal calls, and the questions, each as a mean over the matrices."""
+    if (table := study.table("rivals")) is None:
+        raise InputError(NO_DEV)
+    field = Field(study, View.of(table))
+    return [field.picture(), *field.tables(), _questions(study, field)]
+
+
+class Field:
+    """The methods that were swept on all matrices, the best by mean recall first."""
+
+    def __init__(self, study: Study, view: View) -> None:
+        self.view, self.ks, self.budgets = view, shown_ks(study), study.budgets
+        self.k = view.k if view.k in self.ks else self.ks[0]
+        places = view.places
+        self.groups: dict[str, dict[int, list[Group]]] = {}
+        for name in places[0].names:
+            at = {b: [g for p in places if (g := p.find(name, b))] for b in self.budgets}
+            exact = any(view.is_exact(group) for found in at.values() for group in found)
+            if not exact and all(len(found) == len(places) for found in at.values()):
+                self.groups[name] = at
+        self.names = sorted(self.groups, key=self._mean, reverse=True)
+
+    def pays(self, name: str) -> bool:
+        """Whether a method reads scores that were paid for before the first query."""
+        return any(g.cost("index_calls") > 0 for at in self.groups[name].values() for g in at)
+
+    def found(self, name: str, budget: int, k: int) -> Estimate:
+        """Recall at k, the mean over the matrices."""
+        return bootstrap_sets([group.per_query(k)[1] for group in self.groups[name][budget]])
+
+    def picture(self) -> Figure:
+        """Of each family of methods the best form with offline calls, and the best without."""
+        forms = {(family(name), self.pays(name)): name for name in reversed(self.names)}
+        names = [name for name in self.names if name in forms.values()]
+        panels = {
+            f"top {k}": [
+                plots.Curve.through(
+                    name, self.budgets, [self.found(name, budget, k) for budget in self.budgets]
+                )
+                for name in names
+            ]
+            for k in self.ks
+        }
+        said = ", ".join(self.view.labels[name] for name in names)
+        return draw(
+            plots.curves,
+            panels,
+            title=f"Mean over {self._matrices}",
+            x_label="cross-encoder calls per query",
+            labels=self.view.labels,
+            styles=self.view.styles,
+            alt=f"Recall against calls per query, from the best to the worst: {said}.",
+            caption="Of each family of methods the best form that pays for scores before the first "
+            "query, and the best that does not. Bands: 95% intervals.",
+        )
+
+    def tables(self) -> Iterator[TableOf]:
+        """Recall of every method by calls, a table for each k."""
+        for k in sorted(self.ks, key=lambda k: k != self.k):
+            rows: list[list[Cell]] = [
+                [
+                    f"`{self.view.labels[name]}`",
+                    "yes" if self.pays(name) else "no",
+                    *(percent(self.found(name, budget, k)) for budget in self.budgets),
+                ]
+                for name in self.names
+            ]
+            yield TableOf(
+                head=["method", "offline calls", *(f"{b} calls" for b in self.budgets)],
+                rows=rows,
+                caption=f"Recall (%) at k = {k}, mean over {self._matrices} [95%]; settings chosen "
+                "on dev queries for every method alike. Offline calls: it reads scores of anchor "
+                "queries, be it for the scale of scores alone.",
+                folded=k < self.k,
+            )
+
+    def leaders(self) -> Iterator[tuple[str, str, bool]]:
+        """The best method of all, and the best of those without offline calls, if another."""
+        best = self.names[0]
+        yield f"`{self.view.labels[best]}` over the best of the others", best, True
+        free = next((name for name in self.names if not self.pays(name)), best)
+        if free != best:
+            label = self.view.labels[free]
+            yield f"`{label}` over the best of the others, without offline calls", free, False
+
+    def against_others(self, name: str, budget: int, k: int, *, paying: bool) -> Pairs:
+        """A method and, on each matrix, the best of another family by its recall there."""
+        others = [
+            other
+            for other in self.names
+            if family(other) != family(name) and (paying or not self.pays(other))
+        ]
+        pairs = []
+        for place, group in enumerate(self.groups[name][budget]):
+            tried = [self.groups[other][budget][place] for other in others]
+            if tried:
+                pairs.append((group, max(tried, key=lambda g: self.view.mean(g, k).mean)))
+        return pairs
+
+    @property
+    def _matrices(self) -> str:
+        count = len(self.view.places)
+        return "one matrix" if count == 1 else f"{count} matrices"
+
+    def _mean(self, name: str) -> float:
+        means = [
+            self.view.mean(group, self.k).mean for at in self.groups[name].values() for group in at
+        ]
+        return sum(means) / len(means)
+
+
+def _questions(study: Study, field: Field) -> TableOf:
+    """Differences of pairs of methods, a row for each k and a column for each budget."""
+    rows: list[list[Cell]] = []
+    for title, sweep, upper, lower in ASKED:
+        for k in field.ks:
+            made = [_difference(_pairs(study, sweep, upper, lower, b), k) for b in field.budgets]
+            if any(made):
+                rows.append([title, k, *made])
+    for title, name, paying in field.leaders():
+        for k in field.ks:
+            pairs = [field.against_others(name, b, k, paying=paying) for b in field.budgets]
+            if any(pairs):
+                rows.append([title, k, *(_difference(found, k) for found in pairs)])
+    return TableOf(
+        head=["", "k", *(f"{budget} calls" for budget in field.budgets)],
+        rows=rows,
+        caption="Differences in points, mean over the matrices [95%]; an interval on one side of "
+        "zero is bold. The best of the others is that of each matrix, budget and k on the test "
+        "queries themselves, which favours it.",
+    )
+
+
+def _pairs(study: Study, sweep: str, upper: str, lower: str, budget: int) -> Pairs:
+    """Both methods on each matrix that has them, with the most anchor queries."""
+    pairs = []
+    for data, found in by_data(study, sweep).items():
+        anchors = max(group.first.anchors for group in found)
+        a, b = (
+            one(study, sweep, name, data=data, budget=budget, anchors=anchors)
+            for name in (upper, lower)
+        )
+        if a is not None and b is not None:
+            pairs.append((a, b))
+    return pairs
+
+
+def _difference(pairs: Pairs, k: int) -> Cell:
+    """The mean over the matrices, with its interval; nothing if no matrix has both."""
+    return points(compare_sets([differences(a, b, k) for a, b in pairs])) if pairs else None
+
+
+EXHIBITS = (
+    Exhibit(
+        paper=PAPER,
+        label="answers",
+        title="all matrices together",
+        here="Every matrix counts once, however many queries it has; intervals draw queries within "
+        "their matrix. Below, the same for each matrix.",
+        sweeps=("rivals", "methods", "query-vectors", "rounds", "blend", "firsts"),
+        build=answers,
+    ),
+)

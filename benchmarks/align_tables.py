@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markdown_table import table
 
 from crossknn.evaluation.measures import bootstrap
 from crossknn.evaluation.replay import RecallRow
@@ -56,23 +57,23 @@ def of_matrix(name: str, part: dict[str, Any]) -> list[str]:
         f"{100 * about['of_items']:.0f}%, whatever the query; beside both means,",
         f"{about['components_90']} dimensions hold 90% of the train queries' rows.",
         "",
-        "| vectors | calls | seconds | " + " | ".join(heads) + " |",
-        "|---|---|---|" + "---|" * len(heads),
     ]
-    for row, values in part["rows"].items():
-        cells = [row, f"{values['calls']:,}", seconds(values)]
-        cells += [cell(values[goal], way) for goal in GOALS for way in WAYS]
-        lines.append("| " + " | ".join(cells) + " |")
+    rows = [
+        [row, f"{values['calls']:,}", seconds(values)]
+        + [cell(values[goal], way) for goal in GOALS for way in WAYS]
+        for row, values in part["rows"].items()
+    ]
+    lines += table(["vectors", "calls", "seconds", *heads], rows)
     timed = [v["seconds_per_pair"] for v in part["rows"].values() if v.get("seconds_per_pair")]
     if timed:
         rate = 1 / float(np.median(timed))
         lines += [
-            "",
             f"The cross-encoder took one of two busy cores {1000 / rate:.1f} ms a pair "
             f"({rate:,.0f} pairs a second):",
             f"26,000 calls are {26000 / rate / 60:.1f} minutes.",
+            "",
         ]
-    return [*lines, ""]
+    return lines
 
 
 def asked(rows: dict[str, Any]) -> Iterator[str]:
@@ -192,15 +193,19 @@ def workers_section(found: dict[str, Any]) -> list[str]:
         "of interleaved repeats. Asked: two workers on two cores keep 90% of a single one's pairs per second",
         "each. Made by `benchmarks/workers.py`.",
         "",
-        "| workers | threads each | pairs a second | times one worker | kept by each |",
-        "|---|---|---|---|---|",
     ]
-    lines += [
-        f"| {row['workers']} | {row['threads']} | {row['pairs_per_second']:.0f} | "
-        f"{row['times_one']:.2f} | {100 * row['times_one'] / (row['workers'] * row['threads']):.0f}% |"
+    head = ["workers", "threads each", "pairs a second", "times one worker", "kept by each"]
+    rows = [
+        [
+            row["workers"],
+            row["threads"],
+            f"{row['pairs_per_second']:.0f}",
+            f"{row['times_one']:.2f}",
+            f"{100 * row['times_one'] / (row['workers'] * row['threads']):.0f}%",
+        ]
         for row in found["rows"]
     ]
-    return [*lines, ""]
+    return lines + table(head, rows)
 
 
 def als_section(found: dict[str, Any]) -> list[str]:

@@ -17,8 +17,8 @@ from crossknn.align.collect import collect
 from crossknn.align.pseudo import pseudo_queries
 from crossknn.data.marks import unmarked
 from crossknn.data.queries import read_queries
-from crossknn.evaluation.measures import bootstrap, exact_top, recall
-from crossknn.evaluation.replay import BATCH, answer
+from crossknn.evaluation.measures import bootstrap, recall
+from crossknn.evaluation.replay import answer, parts_of, truth_of
 from crossknn.evaluation.score_matrix import components
 from crossknn.indexes.stored import StoredMatrix, StoredVectors
 from crossknn.methods import methods
@@ -120,11 +120,9 @@ class World:
 def recalls(matrix: StoredMatrix, spec: str, budget: int, k: int) -> np.ndarray:
     """How many of its true k each test query (m,) gets."""
     (method,) = methods(spec).values()
-    parts = [matrix.rows(start, start + BATCH) for start in range(0, matrix.n_tests, BATCH)]
-    options = {"budget": budget, "k": k, "seed": SEED}
+    parts, options = parts_of(matrix), {"budget": budget, "k": k, "seed": SEED}
     found = np.concatenate([answer(method, *part, **options).items for part in parts])
-    truth = exact_top(matrix.scores[matrix.n_anchors :], k)
-    return np.rint(recall(found, truth) * k).astype(int)
+    return np.rint(recall(found, truth_of(parts, k)) * k).astype(int)
 
 
 class Pool(ABC):

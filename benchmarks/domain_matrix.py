@@ -13,12 +13,11 @@ Resumable, and without texts: the format of `crossknn replay`. For bfloat16 see 
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from progress import line
 
 from crossknn.data.items import Items
 from crossknn.data.labelled import Labelled, read_labelled
@@ -57,15 +56,7 @@ def write(file: MatrixFile, corpus: Labelled, anchors: int, what: str) -> None:
     """The scores of the corpus's queries, the first `anchors` as anchor queries."""
     gold = zip(corpus.queries.ids, corpus.gold, strict=True)
     qrels = {query: {corpus.items.ids[item]: 1} for query, item in gold}
-    began = said = time.monotonic()
-
-    def progress(done: int, total: int) -> None:
-        nonlocal said
-        if time.monotonic() - said > 30:
-            said = time.monotonic()
-            print(f"{what}: {done} of {total}, {said - began:.0f} s", file=sys.stderr)
-
-    file.add_queries(corpus.queries, anchors=anchors, qrels=qrels, progress=progress)
+    file.add_queries(corpus.queries, anchors=anchors, qrels=qrels, progress=line(what))
 
 
 def corpus_of(options: argparse.Namespace) -> Labelled:

@@ -8,13 +8,12 @@ Writes benchmarks/results/kriging.json; what is there already is kept, unless `-
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from kept_rows import KeptRows, add_options
 from threadpoolctl import threadpool_limits
 
 from crossknn.evaluation.replay import check, outcome, parts_of, truth_of
@@ -70,7 +69,7 @@ TARGETS = (0.8, 0.9, 0.95)
 TARGET = "kriging(first=de, rounds=20, target_recall={}, k={})"
 
 
-def searches(matrix: StoredMatrix, path: Path) -> Iterator[tuple[str, Method, int]]:
+def searches(matrix: StoredMatrix) -> Iterator[tuple[str, Method, int]]:
     for name, one in PARTS.items():
         for budget in BUDGETS:
             yield name, one, budget
@@ -90,34 +89,28 @@ def searches(matrix: StoredMatrix, path: Path) -> Iterator[tuple[str, Method, in
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("matrices", type=Path, nargs="+")
-    parser.add_argument("--again", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/kriging.json")
+    add_options(parser, "kriging")
     options = parser.parse_args()
-    found: dict[str, list[dict[str, Any]]] = {}
-    if options.out.exists() and not options.again:
-        found = json.loads(options.out.read_text())
+    kept = KeptRows(options.out, again=options.again)
     for path in options.matrices:
         matrix = StoredMatrix.load(path)
-        rows = found.setdefault(path.stem, [])
-        known = {(row["name"], row["budget"]) for row in rows}
+        known = {(row["name"], row["budget"]) for row in kept.of(path.stem)}
         parts = parts_of(matrix, matrix.n_tests)
         truth = truth_of(parts, max(KS))
-        for name, one, budget in searches(matrix, path):
+        for name, one, budget in searches(matrix):
             if (name, budget) in known:
                 continue
             with threadpool_limits(1):
                 check(parts, {name: one}, budget, 0)
                 made = outcome(name, one, parts, truth, budget=budget, ks=(*KS, 50))
-            rows.append(
-                {
-                    "name": name,
-                    "budget": budget,
-                    "calls": made.calls.tolist(),
-                    "seconds": float(made.seconds.mean()),
-                    "recall": {k: values.tolist() for k, values in made.recall.items()},
-                }
-            )
-            options.out.write_text(json.dumps(found) + "\n")
+            row = {
+                "name": name,
+                "budget": budget,
+                "calls": made.calls.tolist(),
+                "seconds": float(made.seconds.mean()),
+                "recall": {k: values.tolist() for k, values in made.recall.items()},
+            }
+            kept.add(path.stem, [row])
             print(path.stem, name, budget, flush=True)
 
 

@@ -10,7 +10,6 @@ benchmarks/results/kriging_offline.json; what is there already is kept, unless `
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,17 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kept_rows import KeptRows, add_options
 from threadpoolctl import threadpool_limits
 
 from crossknn.evaluation.replay import outcome, parts_of, truth_of
 from crossknn.indexes.base import Index
 from crossknn.indexes.covariance import Covariance
-from crossknn.indexes.factor_model import learned
+from crossknn.indexes.factor_model import covariance_of
 from crossknn.indexes.sparse import SparseScores
 from crossknn.indexes.stages import first_stage
 from crossknn.indexes.stored import StoredMatrix
+from crossknn.methods.known import search_known
 from crossknn.methods.kriging import Kriging
-from crossknn.search import Search
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Pairs
 
@@ -65,10 +65,8 @@ def chosen(matrix: StoredMatrix, kind: str, b: int) -> IntArray:
         return np.stack([rng.permutation(seen.n)[:b] for _ in exact])
     if kind == "top":
         return first_stage(seen, FIRST, 0).top(queries, b).items
-    search = Search(Given(first=FIRST, anchors=False).plan(seen, b, 0), queries, seen.n)
-    while len(pairs := search.ask()):
-        search.tell(pairs, exact[pairs.query, pairs.item])
-    return search.observed().items
+    plan = Given(first=FIRST, anchors=False).plan(seen, b, 0)
+    return search_known(plan, queries, exact).observed().items
 
 
 def entries(matrix: StoredMatrix, items: IntArray) -> tuple[SparseScores, list[FloatArray]]:
@@ -90,7 +88,7 @@ def covariances(matrix: StoredMatrix) -> Iterator[tuple[str, int, Any]]:
     def sparse(kind: str, b: int) -> Covariance:
         known, cheap = entries(matrix, chosen(matrix, kind, b))
         assert matrix.item_vectors is not None
-        return learned(known, cheap, matrix.item_vectors)
+        return covariance_of(known, cheap, matrix.item_vectors)
 
     yield "nothing", 0, lambda: None
     for count in (*(a for a in ANCHORS if a < q), q):
@@ -103,19 +101,13 @@ def covariances(matrix: StoredMatrix) -> Iterator[tuple[str, int, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("matrices", type=Path, nargs="+")
-    parser.add_argument("--again", action="store_true")
     parser.add_argument("--only", nargs="+", default=[], help="rows that begin so, as 'log' does")
-    parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "results/kriging_offline.json"
-    )
+    add_options(parser, "kriging_offline")
     options = parser.parse_args()
-    found: dict[str, list[dict[str, Any]]] = {}
-    if options.out.exists() and not options.again:
-        found = json.loads(options.out.read_text())
+    kept = KeptRows(options.out, again=options.again)
     for path in options.matrices:
         matrix = StoredMatrix.load(path)
-        rows = found.setdefault(path.stem, [])
-        known = {row["name"] for row in rows}
+        known = {row["name"] for row in kept.of(path.stem)}
         parts = parts_of(matrix, matrix.n_tests)
         truth = truth_of(parts, max(KS))
         for name, calls, make in covariances(matrix):
@@ -131,8 +123,8 @@ def main() -> None:
                 str(budget): {k: values.tolist() for k, values in each.recall.items()}
                 for budget, each in zip(BUDGETS, made, strict=True)
             }
-            rows.append({"name": name, "offline": calls, "seconds": seconds, "recall": recall})
-            options.out.write_text(json.dumps(found) + "\n")
+            row = {"name": name, "offline": calls, "seconds": seconds, "recall": recall}
+            kept.add(path.stem, [row])
             print(path.stem, name, f"{seconds:.1f} s", flush=True)
 
 

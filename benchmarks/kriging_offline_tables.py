@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from kriging_offline import BUDGETS, KS
+from markdown_table import mean_percents, table
 
 WHAT = {
     "nothing": "nothing",
@@ -27,27 +27,18 @@ def section(found: Mapping[str, list[dict[str, Any]]]) -> list[str]:
         "",
     ]
     for name, rows in found.items():
-        lines += [
-            f"### Offline calls on {name}",
-            "",
-            "| learned from | offline calls | " + " | ".join(map(str, BUDGETS)) + " | seconds |",
-            "|---|---|" + "---|" * (len(BUDGETS) + 1),
-        ]
-        for row in sorted(rows, key=_place):
-            kind, _, count = row["name"].partition(" ")
-            cells = [_recalls(row["recall"][str(budget)]) for budget in BUDGETS]
-            lines.append(
-                f"| {WHAT[kind].format(count)} | {row['offline']:,} | "
-                + " | ".join(cells)
-                + f" | {row['seconds']:.1f} |"
-            )
-        lines.append("")
+        lines += [f"### Offline calls on {name}", ""]
+        head = ["learned from", "offline calls", *BUDGETS, "seconds"]
+        lines += table(head, map(_row, sorted(rows, key=_place)))
     return lines
+
+
+def _row(row: Mapping[str, Any]) -> list[str]:
+    kind, _, count = row["name"].partition(" ")
+    of = [row["recall"][str(budget)] for budget in BUDGETS]
+    cells = [mean_percents(recall[str(k)] for k in KS) for recall in of]
+    return [WHAT[kind].format(count), f"{row['offline']:,}", *cells, f"{row['seconds']:.1f}"]
 
 
 def _place(row: Mapping[str, Any]) -> tuple[int, int]:
     return list(WHAT).index(row["name"].split()[0]), row["offline"]
-
-
-def _recalls(recall: Mapping[str, Sequence[float]]) -> str:
-    return " / ".join(f"{100 * np.mean(recall[str(k)]):.1f}" for k in KS)

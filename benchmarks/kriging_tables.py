@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from kriging import BUDGETS, PARTS, SETTINGS, TARGET, TARGETS
+from kriging import BUDGETS, KS, PARTS, SETTINGS, TARGET, TARGETS
+from markdown_table import mean_percents, table
 
 from crossknn.evaluation.measures import paired
 
@@ -34,34 +35,28 @@ def section(found: Mapping[str, list[dict[str, Any]]]) -> list[str]:
         settings = [spec for spec in SETTINGS if (spec, 100) in by]
         if settings:
             lines += [
-                "",
                 "Settings, one moved at a time (milliseconds a query at 500 calls, one thread):",
                 "",
                 *_table("settings", settings, by, time=True),
             ]
-        lines += ["", *_promises(by), ""]
+        lines += _promises(by)
     return lines
 
 
 def _table(
     head: str, names: Sequence[str], by: Mapping[tuple[str, int], Any], *, time: bool = False
 ) -> list[str]:
-    last = "ms" if time else "at 100, k = 10"
-    lines = [f"| {head} | " + " | ".join(map(str, BUDGETS)) + f" | {last} |"]
-    lines.append("|---|" + "---|" * (len(BUDGETS) + 1))
+    rows = []
     for name in names:
-        cells = [_recalls(by[name, budget]["recall"]) for budget in BUDGETS]
+        of = [by[name, budget]["recall"] for budget in BUDGETS]
+        cells = [mean_percents(recall[str(k)] for k in KS) for recall in of]
         text = f"`{name}`" if "(" in name else name
         if time:
             end = f"{1000 * by[name, 500]['seconds']:.0f}"
         else:
             end = _difference(by[name, 100], by[WHOLE, 100])
-        lines.append(f"| {text} | " + " | ".join(cells) + f" | {end} |")
-    return lines
-
-
-def _recalls(recall: Mapping[str, Sequence[float]]) -> str:
-    return " / ".join(f"{100 * np.mean(recall[k]):.1f}" for k in ("1", "10", "100"))
+        rows.append([text, *cells, end])
+    return table([head, *BUDGETS, "ms" if time else "at 100, k = 10"], rows)
 
 
 def _difference(row: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
@@ -73,13 +68,7 @@ def _difference(row: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
 
 def _promises(by: Mapping[tuple[str, int], Any]) -> list[str]:
     """Promised and achieved recall, calls, and how many a fixed budget needs for as much."""
-    lines = [
-        "`target_recall`, at most 500 calls in 20 rounds; the last column is the fixed budget that "
-        "finds as much:",
-        "",
-        "| k | promised | achieved | calls | fixed budget |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for k in (10, 50):
         fixed = sorted(
             (budget, float(np.mean(row["recall"][str(k)])))
@@ -93,7 +82,10 @@ def _promises(by: Mapping[tuple[str, int], Any]) -> list[str]:
             climbing = np.maximum.accumulate(recalls)
             needed = float(np.interp(achieved, climbing, budgets))
             text = f"{needed:.0f}" if recalls[0] <= achieved <= climbing[-1] else "-"
-            lines.append(
-                f"| {k} | {target} | {achieved:.3f} | {np.mean(row['calls']):.0f} | {text} |"
-            )
-    return lines
+            rows.append([k, target, f"{achieved:.3f}", f"{np.mean(row['calls']):.0f}", text])
+    return [
+        "`target_recall`, at most 500 calls in 20 rounds; the last column is the fixed budget that "
+        "finds as much:",
+        "",
+        *table(["k", "promised", "achieved", "calls", "fixed budget"], rows),
+    ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markdown_table import table
 
 from crossknn.evaluation.measures import bootstrap
 from crossknn.plots import Curve, curves, styles_of
@@ -106,81 +107,76 @@ def missing(domains: dict[str, Any]) -> list[str]:
 
 def training(found: dict[str, Any]) -> list[str]:
     """What each model was trained with, and its dev measure."""
-    lines = [
-        "| trained on | model | seeds | steps | learning rate | MRR on dev | seconds a step |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for name, models in found.items():
         kinds = dict.fromkeys(folder.rsplit("-", 1)[0] for folder in models)
         for kind in kinds:
             seeds = [models[folder] for folder in models if folder.rsplit("-", 1)[0] == kind]
             first = seeds[0]
-            lines.append(
-                f"| {name} | {kind} | {len(seeds)} | {first['steps']} | {first['rate']:g} | "
-                f"{spread(seed['mrr'] for seed in seeds)} | "
-                f"{min(seed['seconds_a_step'] for seed in seeds):.2f} |"
-            )
-    return [*lines, ""]
+            mrr = spread(seed["mrr"] for seed in seeds)
+            pace = min(seed["seconds_a_step"] for seed in seeds)
+            rate = f"{first['rate']:g}"
+            rows.append([name, kind, len(seeds), first["steps"], rate, mrr, f"{pace:.2f}"])
+    head = ["trained on", "model", "seeds", "steps", "learning rate", "MRR on dev"]
+    return table([*head, "seconds a step"], rows)
 
 
 def recalls(part: dict[str, Any]) -> list[str]:
     """R@k of the first stage, of every model over its 512, and of CMC by depth (tables 1 and 8)."""
-    lines = [
-        f"{part['queries']} queries; R@k over the first stage's candidates (CMC, tables 1 and 8).",
-        "",
-        "| | seeds | " + " | ".join(f"R@{k}" for k in AT) + " |",
-        "|---|---|" + "---|" * len(AT),
-        row("first stage", "", part["stages"]["first"]),
-    ]
+    shown = {"first stage": "first"}
     if has_own(part):
-        lines += [
-            row("own dual encoder over 512", "", part["stages"]["own over first"]),
-            row("own dual encoder over all items", "", part["stages"]["own"]),
-        ]
+        shown["own dual encoder over 512"] = "own over first"
+        shown["own dual encoder over all items"] = "own"
+    rows = [
+        [label, "", *(f"{100 * value:.1f}" for value in part["stages"][stage])]
+        for label, stage in shown.items()
+    ]
     for name, label in KINDS.items():
         depths = list(part["models"]["cmc"]["0"]["recall"]) if name == "cmc" else [FULL]
         for depth in depths:
             seeds = part["models"].get(name, {})
             if seeds:
                 values = [seed["recall"][depth] for seed in seeds.values()]
-                lines.append(
-                    f"| {label} over {depth} | {len(seeds)} | "
-                    + " | ".join(spread(column) for column in zip(*values, strict=True))
-                    + " |"
-                )
-    return [*lines, ""]
+                cells = [spread(column) for column in zip(*values, strict=True)]
+                rows.append([f"{label} over {depth}", len(seeds), *cells])
+    return [
+        f"{part['queries']} queries; R@k over the first stage's candidates (CMC, tables 1 and 8).",
+        "",
+        *table(["", "seeds", *(f"R@{k}" for k in AT)], rows),
+    ]
 
 
 def reranking(part: dict[str, Any]) -> list[str]:
     """Accuracy of the cross-encoder over candidates (tables 2 and 13)."""
     plain = part["cross-encoder"]
     base = np.array(plain["64"]["right"])
-    lines = [
-        "Accuracy of the cross-encoder over fewer, better candidates (CMC, tables 2 and 13); differences to",
-        "the first stage's 64 with 95% intervals, over queries and seeds.",
-        "",
-        "| candidates | cross-encoder calls | accuracy | difference | normalised |",
-        "|---|---|---|---|---|",
+    rows = [
+        compared(f"first stage's {kept}", kept, [values], base) for kept, values in plain.items()
     ]
-    for kept, values in plain.items():
-        lines.append(compared(f"first stage's {kept}", kept, [values], base))
     for name, label in KINDS.items():
         seeds = part["models"].get(name, {})
         for kept in ("16", "64"):
             if seeds:
                 values = [seed["cross-encoder"][kept] for seed in seeds.values()]
                 of = f"{label}'s {kept} of {part['depth']}"
-                lines.append(compared(of, kept, values, base))
-    return [*lines, ""]
+                rows.append(compared(of, kept, values, base))
+    return [
+        "Accuracy of the cross-encoder over fewer, better candidates (CMC, tables 2 and 13); differences to",
+        "the first stage's 64 with 95% intervals, over queries and seeds.",
+        "",
+        *table(["candidates", "cross-encoder calls", "accuracy", "difference", "normalised"], rows),
+    ]
 
 
-def compared(label: str, kept: str, values: list[dict[str, Any]], base: np.ndarray) -> str:
+def compared(label: str, kept: str, values: list[dict[str, Any]], base: np.ndarray) -> list[str]:
+    """Cells of a row: the accuracy, and its difference to queries `base` (m,) that are right."""
     right = np.array([value["right"] for value in values])
     apart = bootstrap((right - base).mean(0) * 100)
-    return (
-        f"| {label} | {kept} | {spread(right.mean(1))} | {apart.mean:+.1f} "
-        f"[{apart.low:+.1f}, {apart.high:+.1f}] | {spread(v['normalized'] for v in values)} |"
-    )
+    difference = f"{apart.mean:+.1f} [{apart.low:+.1f}, {apart.high:+.1f}]"
+    return [
+        *(label, kept, spread(right.mean(1)), difference),
+        spread(value["normalized"] for value in values),
+    ]
 
 
 def final(part: dict[str, Any]) -> list[str]:
@@ -190,56 +186,45 @@ def final(part: dict[str, Any]) -> list[str]:
         "(CMC, table 3); the same begun with the off-the-shelf encoder (table 4); normalised accuracy over",
         "BM25's 64 (table 11); bytes an index keeps of an item.",
         "",
-        "| | accuracy | begun off the shelf | over BM25's, normalised | bytes per item |",
-        "|---|---|---|---|---|",
-        f"| cross-encoder | {percent(part['cross-encoder']['64']['right'])} | - | "
-        f"{100 * part['bm25']['cross-encoder']:.1f} | - |",
-        f"| first stage | {100 * part['stages']['first'][0]:.1f} | - | "
-        f"{100 * part['bm25']['first']:.1f} (BM25) | 768 |",
+    ]
+    stages, bm25 = part["stages"], part["bm25"]
+    exact, first = part["cross-encoder"]["64"]["right"], percent(stages["first"][0])
+    rows: list[list[str]] = [
+        ["cross-encoder", percent(exact), "-", percent(bm25["cross-encoder"]), "-"],
+        ["first stage", first, "-", f"{percent(bm25['first'])} (BM25)", "768"],
     ]
     if has_own(part):
-        lines.append(
-            f"| own dual encoder | {100 * part['stages']['own over 64'][0]:.1f} | - | "
-            f"{100 * part['bm25']['own']:.1f} | 768 |"
-        )
+        own = percent(stages["own over 64"][0])
+        rows.append(["own dual encoder", own, "-", percent(bm25["own"]), "768"])
     for name, label in KINDS.items():
         seeds, out = (part["models"].get(n, {}) for n in (name, f"{name}-out"))
         if seeds:
             kept = next(iter(seeds.values()))["bytes_per_item"]
-            lines.append(
-                f"| {label} | {over(seeds, lambda s: s['recall']['64'][0])} | "
-                f"{over(out, lambda s: s['recall']['64'][0])} | "
-                f"{over(seeds, lambda s: s['bm25'])} | {kept:,.0f} |"
-            )
-    return [*lines, ""]
+            cells = [over(begun, lambda s: s["recall"]["64"][0]) for begun in (seeds, out)]
+            rows.append([label, *cells, over(seeds, lambda s: s["bm25"]), f"{kept:,.0f}"])
+    head = ["", "accuracy", "begun off the shelf", "over BM25's, normalised", "bytes per item"]
+    return lines + table(head, rows)
 
 
 def ablation(part: dict[str, Any]) -> list[str]:
     """Normalised accuracy over 64 candidates (table 12)."""
     if "cmc-no-skip" not in part["models"]:
         return []
-    lines = [
+    rows = [
+        [label, len(seeds), *(over(seeds, lambda s, by=by: s[by]) for by in ("normalized", "bm25"))]
+        for name, label in CHANGES.items()
+        if (seeds := part["models"].get(name, {}))
+    ]
+    return [
         "What CMC's parts bring: normalised accuracy over the first stage's 64 and BM25's (CMC, table 12).",
         "",
-        "| | seeds | first stage | BM25 |",
-        "|---|---|---|---|",
+        *table(["", "seeds", "first stage", "BM25"], rows),
     ]
-    for name, label in CHANGES.items():
-        if seeds := part["models"].get(name, {}):
-            lines.append(
-                f"| {label} | {len(seeds)} | {over(seeds, lambda s: s['normalized'])} | "
-                f"{over(seeds, lambda s: s['bm25'])} |"
-            )
-    return [*lines, ""]
 
 
 def has_own(part: dict[str, Any]) -> bool:
     """Whether the models begin with another encoder than the first stage's."""
     return bool(part["stages"]["own"] != part["stages"]["first"])
-
-
-def row(label: str, seeds: str, values: list[float]) -> str:
-    return f"| {label} | {seeds} | " + " | ".join(f"{100 * v:.1f}" for v in values) + " |"
 
 
 def over(seeds: dict[str, Any], value: Callable[[dict[str, Any]], float]) -> str:
@@ -269,20 +254,16 @@ def equal_section(found: dict[str, Any]) -> list[str]:
         f"{parts['encode'] + parts['first stage']:.1f} ms. ADACUR",
         "reads 100 anchor queries. Made by `benchmarks/late_equal.py`.",
         "",
-        "| method | calls | ms | k = 1 | k = 10 | k = 100 | accuracy |",
-        "|---|---|---|---|---|---|---|",
     ]
+    rows = []
     for row in sorted(found["rows"], key=lambda row: row["calls"]):
         cells = [
             f"{100 * row['recall'][k][0]:.1f}" if k in row["recall"] else "-"
             for k in ("1", "10", "100")
         ]
-        lines.append(
-            f"| {row['method']} | {row['calls']} | {row['milliseconds']:.0f} | "
-            + " | ".join(cells)
-            + f" | {100 * row['accuracy']:.1f} |"
-        )
-    return [*lines, ""]
+        took, right = f"{row['milliseconds']:.0f}", f"{100 * row['accuracy']:.1f}"
+        rows.append([row["method"], row["calls"], took, *cells, right])
+    return lines + table(["method", "calls", "ms", "k = 1", "k = 10", "k = 100", "accuracy"], rows)
 
 
 def speed_section(found: dict[str, Any]) -> list[str]:
@@ -298,36 +279,32 @@ def speed_section(found: dict[str, Any]) -> list[str]:
         "run as ONNX; billions of operations are counted, not measured (CMC, figure 4). Items beyond the first",
         "2,048 are copies, which take as long. Made by `benchmarks/late_speed.py`.",
         "",
-        "| candidates | CMC, ms | CMC, billions | cross-encoder, ms | cross-encoder, billions |",
-        "|---|---|---|---|---|",
     ]
-    counts = sorted({int(name.split()[1]) for name in work})
-    for count in counts:
+    rows = []
+    for count in sorted({int(name.split()[1]) for name in work}):
         cells = [
             f"{values[f'{who} {count}']:,.1f}" if f"{who} {count}" in values else "-"
             for who in ("cmc", "cross-encoder")
             for values in (took, work)
         ]
-        lines.append(f"| {count:,} | " + " | ".join(cells) + " |")
+        rows.append([f"{count:,}", *cells])
+    head = ["CMC, ms", "CMC, billions", "cross-encoder, ms", "cross-encoder, billions"]
     times = took["cross-encoder 64"] / (took["query of cmc"] + took["cmc 64"])
     lines += [
-        "",
+        *table(["candidates", *head], rows),
         f"As the final reranker over 64 candidates CMC, its query included, is {times:.0f} times as fast as the",
         "cross-encoder, and keeps one vector of 768 bytes per item.",
         "",
         f"The first stage takes {took['first stage']:.1f} ms, CMC's query {took['query of cmc']:.1f} ms. Whole searches (CMC, tables 2 and 3):",
         "",
-        "| search | ms | of the first stage's 64 |",
-        "|---|---|---|",
     ]
-    for name, milliseconds in took.items():
-        if " of " in name and name != "query of cmc":
-            calls, _, stage = name.partition(" of ")
-            lines.append(
-                f"| cross-encoder over {calls} of {stage} | {milliseconds:.0f} | "
-                f"{100 * milliseconds / base:.0f}% |"
-            )
-    return [*lines, "", "![Milliseconds against candidates](images/late-speed.png)", ""]
+    whole = [
+        [f"cross-encoder over {name}", f"{ms:.0f}", f"{100 * ms / base:.0f}%"]
+        for name, ms in took.items()
+        if " of " in name and name != "query of cmc"
+    ]
+    lines += table(["search", "ms", "of the first stage's 64"], whole)
+    return [*lines, "![Milliseconds against candidates](images/late-speed.png)", ""]
 
 
 def speed_picture(found: dict[str, Any], path: Path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from markdown_table import table
+
 from crossknn.plots.curves import Curve, curves
 
 KRIGING, AXN = "kriging", "axn"
@@ -37,9 +39,8 @@ def section(found: Mapping[str, Any]) -> list[str]:
             "",
             f"{one['n']:,} items, {one['tests']} test queries, {one['budget']} calls a logged search.",
             "",
-            "| searches before | method | " + " | ".join(budgets) + " | seconds to learn |",
-            "|---|---|" + "---|" * (len(budgets) + 1),
         ]
+        rows = []
         for row in one["rows"]:
             cells = [_recalls(row["recall"][budget]) for budget in budgets]
             before = f"{row['searches']:,}" if row["searches"] else "none"
@@ -49,8 +50,9 @@ def section(found: Mapping[str, Any]) -> list[str]:
                 before = (
                     f"none; {one['anchors']} dense anchors, {one['anchors'] * one['n']:,} calls"
                 )
-            lines.append(f"| {before} | `{method}` | " + " | ".join(cells) + f" | {seconds} |")
-        lines += ["", f"![recall after so many searches](images/learning-{name}.png)", ""]
+            rows.append([before, f"`{method}`", *cells, seconds])
+        lines += table(["searches before", "method", *budgets, "seconds to learn"], rows)
+        lines += [f"![recall after so many searches](images/learning-{name}.png)", ""]
     return lines
 
 

@@ -9,8 +9,9 @@ is there already is kept, unless `--again`.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
+
+from kept_rows import KeptRows, add_options
 
 from crossknn.evaluation.replay import replay
 from crossknn.indexes.stored import StoredMatrix
@@ -67,27 +68,24 @@ def main() -> None:
     parser.add_argument("--budgets", default="50,100,200,500")
     parser.add_argument("--k", default="1,10,100")
     parser.add_argument("--seeds", type=int, default=3, help="for the methods that draw at random")
-    parser.add_argument("--again", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/replay.json")
+    add_options(parser, "replay")
     options = parser.parse_args()
     budgets = [int(b) for b in options.budgets.split(",")]
     ks = [int(k) for k in options.k.split(",")]
-    found: dict[str, list[dict[str, object]]] = {}
-    if options.out.exists() and not options.again:
-        found = json.loads(options.out.read_text())
+    kept = KeptRows(options.out, again=options.again)
     for path in sorted(options.matrices.glob("*.npz")):
         matrix = StoredMatrix.load(path)
-        known = found.setdefault(path.stem, [])
-        there = {row["method"] for row in known}
+        known = {row["method"] for row in kept.of(path.stem)}
         for name, method in methods(SPECS).items():
-            if name in there:
+            if name in known:
                 continue
             random = "random" in name or "softmax" in name
-            for seed in range(options.seeds if random else 1):
-                for row in replay(matrix, {name: method}, budgets, ks, seed=seed):
-                    known.append(row.as_dict())
-            options.out.parent.mkdir(exist_ok=True)
-            options.out.write_text(json.dumps(found) + "\n")
+            rows = [
+                row.as_dict()
+                for seed in range(options.seeds if random else 1)
+                for row in replay(matrix, {name: method}, budgets, ks, seed=seed)
+            ]
+            kept.add(path.stem, rows)
             print(path.stem, name, flush=True)
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from progress import line
 from train_wordnet import data as wordnet_data
-from train_wordnet import line
 
 from crossknn.models.late_interaction.kinds import head_of
 from crossknn.training.run import RUN, train_late_interaction

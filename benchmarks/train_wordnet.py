@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
-import time
 from pathlib import Path
+
+from progress import line
 
 from crossknn.models.backbone import save_backbone
 from crossknn.models.dual_encoder import DualEncoderModel
@@ -140,19 +140,6 @@ def share_mined(work: Path, name: str, kind: str) -> None:
             if same and source.exists() and not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(source, target)
-
-
-def line(name: str, every: float = 30.0):
-    """A line on stderr now and then."""
-    began = said = time.monotonic()
-
-    def report(done: int, total: int) -> None:
-        nonlocal said
-        if time.monotonic() - said > every or done == total:
-            said = time.monotonic()
-            print(f"{name}: {done} of {total}, {said - began:.0f} s", file=sys.stderr, flush=True)
-
-    return report
 
 
 if __name__ == "__main__":

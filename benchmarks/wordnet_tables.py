@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from markdown_table import table
+
 NAMES = {
     "emb-de": "[EMB]-CE, dual-encoder negatives",
     "cls-de": "[CLS]-CE, dual-encoder negatives",
@@ -34,15 +36,15 @@ def section(found: dict[str, Any]) -> list[str]:
 
 
 def training(found: dict[str, Any]) -> list[str]:
-    lines = ["| model | steps | minutes | accuracy on dev while training |", "|---|---|---|---|"]
+    rows = []
     for name in NAMES:
         if name not in found:
             continue
         dev = found[name]["dev"]
         steps = ", ".join(f"{100 * x['dev']['accuracy']:.1f} ({x['step']})" for x in dev)
         minutes = found[name]["seconds"] / 60
-        lines += [f"| {NAMES[name]} | {dev[-1]['step']} | {minutes:.0f} | {steps} |"]
-    return [*lines, ""]
+        rows.append([NAMES[name], dev[-1]["step"], f"{minutes:.0f}", steps])
+    return table(["model", "steps", "minutes", "accuracy on dev while training"], rows)
 
 
 def accuracy(found: dict[str, Any]) -> list[str]:
@@ -53,24 +55,23 @@ def accuracy(found: dict[str, Any]) -> list[str]:
         "among them counts as wrong. First two domains dev, the others test.",
         "",
     ]
-    table = found["accuracy"].get("trained", {})
+    right = found["accuracy"].get("trained", {})
     order = ("noun.state", "noun.communication", "noun.act", "noun.artifact", "adj.all")
-    domains = [domain for domain in order if domain in table]
-    lines += ["| model | " + " | ".join(domains) + " |", "|---|" + "---|" * len(domains)]
+    domains, rows = [domain for domain in order if domain in right], []
     for name, label in NAMES.items():
-        if not any(name in table[domain] for domain in domains):
+        if not any(name in right[domain] for domain in domains):
             continue
         cells = [
-            f"{percent(table[domain][name]['accuracy'])}, n = {table[domain][name]['n']}"
-            if name in table[domain]
+            f"{percent(right[domain][name]['accuracy'])}, n = {right[domain][name]['n']}"
+            if name in right[domain]
             else "-"
             for domain in domains
         ]
-        lines += [f"| {label} | " + " | ".join(cells) + " |"]
+        rows.append([label, *cells])
     shares = ", ".join(
-        f"{domain} {100 * table[domain]['dual encoder']['at_64']:.1f}%" for domain in domains
+        f"{domain} {100 * right[domain]['dual encoder']['at_64']:.1f}%" for domain in domains
     )
-    lines += ["", f"The right sense is among the 64: {shares}.", ""]
+    lines += [*table(["model", *domains], rows), f"The right sense is among the 64: {shares}.", ""]
     for kind, gains in found["against_shared"].items():
         parts = ", ".join(f"{domain} {points(gain)}" for domain, gain in gains.items())
         lines += [
@@ -91,17 +92,19 @@ def matrices(found: dict[str, Any]) -> list[str]:
         "values) and the number of singular values that hold 90% and 99% of the variance, after each",
         "query's mean is subtracted.",
         "",
-        "| model | mentions x items | rank | effective rank | 90% | 99% |",
-        "|---|---|---|---|---|---|",
     ]
     heads = [name for name in NAMES if name in found]
-    for name in heads:
-        row = found[name]
-        lines += [
-            f"| {NAMES[name]} | {row['shape'][0]} x {row['shape'][1]:,} | {row['rank']} | "
-            f"{row['effective_rank']} | {row['components_90']} | {row['components_99']} |"
+    kept = ("rank", "effective_rank", "components_90", "components_99")
+    ranks = [
+        [
+            NAMES[name],
+            "{} x {:,}".format(*found[name]["shape"]),
+            *(found[name][key] for key in kept),
         ]
-    lines += ["", *rounding(found), "### Search with both heads", ""]
+        for name in heads
+    ]
+    lines += table(["model", "mentions x items", "rank", "effective rank", "90%", "99%"], ranks)
+    lines += [*rounding(found), "### Search with both heads", ""]
     anchors = found[heads[0]]["shape"][0] // 2
     lines += [
         f"Recall (%) of exact search among these {found[heads[0]]['shape'][1]:,} items, k = 10, by calls per query:",
@@ -111,7 +114,7 @@ def matrices(found: dict[str, Any]) -> list[str]:
     rows = {name: found[name]["recall"] for name in heads}
     budgets = sorted({row["budget"] for row in rows[heads[0]]})
     columns = [f"[{head[:3].upper()}] {budget}" for head in heads for budget in budgets]
-    lines += ["| method | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
+    searches = []
     for method in dict.fromkeys(row["method"] for row in rows[heads[0]]):
         cells = []
         for head in heads:
@@ -122,8 +125,8 @@ def matrices(found: dict[str, Any]) -> list[str]:
                     if (r["method"], r["budget"], r["k"]) == (method, budget, 10)
                 )
                 cells.append(percent([row["recall"], *row["ci"]]))
-        lines += [f"| `{method}` | " + " | ".join(cells) + " |"]
-    return [*lines, "", *FIGURES]
+        searches.append([f"`{method}`", *cells])
+    return [*lines, *table(["method", *columns], searches), *FIGURES]
 
 
 FIGURES = [

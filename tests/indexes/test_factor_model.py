@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from crossknn.errors import InputError
 from crossknn.indexes.covariance import Covariance
-from crossknn.indexes.factor_model import learned
+from crossknn.indexes.factor_model import covariance_of
 from crossknn.indexes.sparse import SparseScores
 from crossknn.types import BoolArray, FloatArray, Pairs
 
@@ -52,7 +52,7 @@ def fit(of: World, seen: BoolArray, order: np.ndarray | None = None, **options) 
     row = order[query]
     texts = [f"query {r}" for r in order]
     scores = SparseScores.of(texts, seen.shape[1], Pairs(query, item), of.exact[row, item])
-    return learned(scores, [of.cheap[row, item]], of.vectors, **{"rank": 12, **options})
+    return covariance_of(scores, [of.cheap[row, item]], of.vectors, **{"rank": 12, **options})
 
 
 def products(of: Covariance) -> FloatArray:
@@ -93,7 +93,7 @@ def test_dense_rows_are_queries_with_all_items_scored():
     texts = [f"query {row}" for row in range(50)]
     scores = SparseScores.of(texts, 60, Pairs(query, item), of.exact[query, item])
     dense = (of.exact[50:], [of.cheap[50:]])
-    found = learned(scores, [of.cheap[query, item]], of.vectors, rank=12, anchors=dense)
+    found = covariance_of(scores, [of.cheap[query, item]], of.vectors, rank=12, anchors=dense)
     flat = fit(of, seen)
     without = fit(of, seen[:50])
     assert correlation(found.mean, flat.mean) > 0.99
@@ -106,7 +106,7 @@ def test_dense_rows_alone_will_do():
     of, none = world(), np.zeros(0, np.int64)
     scores = SparseScores.of([], 60, Pairs(none, none), np.zeros(0, np.float32))
     nothing = [np.zeros(0, np.float32)]
-    found = learned(scores, nothing, of.vectors, rank=12, anchors=(of.exact, [of.cheap]))
+    found = covariance_of(scores, nothing, of.vectors, rank=12, anchors=(of.exact, [of.cheap]))
     assert correlation(found.mean, Covariance.of(of.exact, [of.cheap]).mean) > 0.9
 
 
@@ -239,7 +239,7 @@ def test_any_number_of_first_stages_and_vectors_of_any_length():
     scores = SparseScores.of(texts, 25, Pairs(query, item), of.exact[query, item])
     cheap = of.cheap[query, item]
     none, once, twice, beside, longer, nowhere = (
-        learned(scores, columns, vectors, rank=12)
+        covariance_of(scores, columns, vectors, rank=12)
         for columns, vectors in (
             ([], of.vectors),
             ([cheap], of.vectors),

@@ -15,7 +15,7 @@ from crossknn.first.vectors import VectorFirst
 from crossknn.methods import method
 from crossknn.predictors.base import Prediction, Predictor
 from crossknn.predictors.gaussian_process import GaussianProcess
-from crossknn.predictors.kernels import Linear, Matern, Rbf
+from crossknn.predictors.kernels import Linear, Matern, Rbf, distances
 from crossknn.predictors.posterior import FLOOR, Posterior
 from crossknn.types import NO_ITEM, Observed
 
@@ -35,6 +35,14 @@ def test_kernels_by_hand():
     far = np.sqrt(5 * 2 * 1.5 * 2)
     np.testing.assert_allclose(Matern(1.5)(x, y), [[(1 + far + far**2 / 3) * np.exp(-far), 1.0]])
     assert Rbf(1.0)(np.zeros((1, 2)), y).tolist() == [[np.exp(-2.0)] * 2]
+
+
+def test_distances_are_those_of_directions():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(6, 3)), rng.normal(size=(4, 3))
+    apart = unit(np.random.default_rng(0), 6, 3)[:, None] - y / np.linalg.norm(y, axis=1)[:, None]
+    np.testing.assert_allclose(distances(x, y), np.square(apart).sum(axis=2), atol=1e-12)
+    np.testing.assert_allclose(distances(x, -7 * x).diagonal(), 4)
 
 
 @every_kernel

@@ -23,15 +23,13 @@ Axes: q queries, e entries, n items, d dimensions, f weights, r factors.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.indexes.covariance import RANK, Covariance
-from crossknn.indexes.factor_posterior import Known
 from crossknn.indexes.factor_rows import Rows, rows_of
 from crossknn.indexes.factor_steps import LEAST, ContentStep, ItemStep, Model, Step
 from crossknn.indexes.sparse import SparseScores
@@ -52,7 +50,7 @@ GAIN = 0.999
 _BLOCK = 8_192
 
 
-def learned(
+def covariance_of(
     scores: SparseScores,
     cheap: Sequence[FloatArray],
     vectors: FloatArray,
@@ -157,19 +155,8 @@ def _cut(model: Model, rank: int, seed: int) -> Model:
     )
 
 
-def _queries(step: Step) -> Iterator[Known]:
-    """What is known of each query, once it is added to the step."""
-    model, rows = step.before, step.rows
-    products = model.products() if len(rows.dense) else None
-    for number, row in enumerate(rows):
-        query = model.known(row, products if number >= rows.sparse else None)
-        step.add(row, query)
-        yield query
-
-
 def _after(step: Step) -> Model:
-    for _ in _queries(step):
-        pass
+    step.sweep()
     return step.after()
 
 
@@ -186,9 +173,7 @@ def _sweeps(
         best, kept, count = np.inf, model, 0
         for sweep in range(SWEEPS + 1):
             step = kind(model, fitted, unit)
-            queries = _queries(step)
-            error = sum(map(model.error, held, queries))
-            deque(queries, maxlen=0)  # the dense ones, which have nothing held out
+            error = step.sweep(held)
             told()
             if not error < GAIN * best:
                 break
@@ -201,6 +186,7 @@ def _sweeps(
 
 
 def _directions(vectors: FloatArray) -> FloatArray:
+    """Vectors (n, d) brought to unit length; 0 stays 0."""
     exact = vectors.astype(np.float64)
     lengths = np.linalg.norm(exact, axis=1, keepdims=True)
     return exact / np.where(lengths > 0, lengths, 1)

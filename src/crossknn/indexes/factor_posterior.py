@@ -15,19 +15,19 @@ from crossknn.types import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A query's f weights and r factors: `mean` (f + r,) and covariance `spread` of the same."""
+class Posterior:
+    """Of a query's f weights and r factors: `mean` (f + r,) and `covariance` (f + r, f + r)."""
 
     mean: FloatArray
-    spread: FloatArray
+    covariance: FloatArray
 
     @property
     def square(self) -> FloatArray:
         """Expected products, (f + r, f + r)."""
-        return np.outer(self.mean, self.mean) + self.spread
+        return np.outer(self.mean, self.mean) + self.covariance
 
 
-def known(
+def posterior(
     drift: FloatArray,
     loadings: FloatArray,
     scores: FloatArray,
@@ -35,7 +35,7 @@ def known(
     weights: FloatArray,
     precision: FloatArray,
     products: FloatArray | None = None,
-) -> Known:
+) -> Posterior:
     """From b `scores` (b,), with `drift` (b, f), `loadings` (b, r) and variances `noise` (b,).
 
     A priori weights are Gaussian, with mean `weights` (f,) and `precision` (f, f), and factors
@@ -65,4 +65,4 @@ def known(
     joint[:f, f:] = joint[f:, :f].T
     joint[f:, f:] = spread - joint[f:, :f] @ mixed[:, :f].T
     moved = joint[:f, :f] @ own[:f, f]
-    return Known(np.concatenate([weights + moved, mixed[:, f] - mixed[:, :f] @ moved]), joint)
+    return Posterior(np.concatenate([weights + moved, mixed[:, f] - mixed[:, :f] @ moved]), joint)

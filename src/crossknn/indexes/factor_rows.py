@@ -53,13 +53,17 @@ class Rows:
         return self.sparse + len(self.dense)
 
     def __iter__(self) -> Iterator[Row]:
-        begin = np.searchsorted(self.query, np.arange(self.sparse + 1))
-        for start, stop in pairwise(begin.tolist()):
+        for start, stop in pairwise(self._begin.tolist()):
             part = slice(start, stop)
             yield self._row(self.item[part], self.cheap[part], self.score[part])
         for row, scores in enumerate(self.dense):
             cheap = np.column_stack([scores, *(c[row] for c in self.dense_cheap)])[:, 1:]
             yield self._row(slice(None), cheap, scores)
+
+    @property
+    def _begin(self) -> IntArray:
+        """Query r has the entries `_begin[r]:_begin[r + 1]`: (sparse + 1,)."""
+        return np.searchsorted(self.query, np.arange(self.sparse + 1))
 
     def _row(self, items: IntArray | slice, cheap: FloatArray, scores: FloatArray) -> Row:
         return Row(
@@ -71,8 +75,7 @@ class Rows:
     def split(self, texts: Sequence[str], share: float, seed: int) -> tuple[Rows, Rows]:
         """Two parts of the entries, the second a random `share`, drawn for each query by its text,
         so that the order of queries does not matter."""
-        begin = np.searchsorted(self.query, np.arange(self.sparse + 1))
-        held = np.zeros(len(self.query), np.bool_)
+        begin, held = self._begin, np.zeros(len(self.query), np.bool_)
         for row, text in enumerate(texts):
             rng = np.random.default_rng([seed, zlib.crc32(text.encode("utf-8", "surrogatepass"))])
             part = slice(begin[row], begin[row + 1])

@@ -11,11 +11,13 @@ Axes: q queries, n items, d dimensions, f weights, r factors, t = 1 + r.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 
-from crossknn.indexes.factor_posterior import Known, known
+from crossknn.indexes.factor_posterior import Posterior, posterior
 from crossknn.indexes.factor_rows import Row, Rows
 from crossknn.types import FloatArray
 
@@ -48,12 +50,13 @@ class Model:
         """What a query's weights are of, at its items: (b, f)."""
         return np.column_stack([row.fixed, self.theta[row.items, 0]])
 
-    def known(self, row: Row, products: FloatArray | None) -> Known:
+    def posterior(self, row: Row, products: FloatArray | None) -> Posterior:
+        """What a query's scores say of it; `products` as `products()` gives them, if it has all."""
         loadings, noise = self.theta[row.items, 1:], self.noise + self.own[row.items]
-        drift = self.drift(row)
-        return known(drift, loadings, row.scores, noise, self.weights, self.precision, products)
+        prior = self.weights, self.precision
+        return posterior(self.drift(row), loadings, row.scores, noise, *prior, products)
 
-    def error(self, row: Row, query: Known) -> float:
+    def error(self, row: Row, query: Posterior) -> float:
         """Sum of squares of what a query's posterior leaves of other scores of it."""
         whole = np.hstack([self.drift(row), self.theta[row.items, 1:]])
         return float(np.square(row.scores - whole @ query.mean).sum())
@@ -74,13 +77,26 @@ class Step(ABC):
         self.first, self.second = np.zeros(size), np.zeros((size, size))
         self.square, self.count = 0.0, 0
 
-    def add(self, row: Row, query: Known) -> None:
+    def sweep(self, held: Iterable[Row] = ()) -> float:
+        """Add every query; the squared error of what they foretell of those scores of the first
+        ones that are `held` out."""
+        model, rows, error = self.before, self.rows, 0.0
+        products = model.products() if len(rows.dense) else None
+        for number, (row, rest) in enumerate(zip_longest(rows, held)):
+            query = model.posterior(row, products if number >= rows.sparse else None)
+            self.add(row, query)
+            if rest is not None:
+                error += model.error(rest, query)
+        return error
+
+    def add(self, row: Row, query: Posterior) -> None:
         self.first += query.mean
         self.second += query.square
         self.count += len(row.scores)
 
     @abstractmethod
-    def after(self) -> Model: ...
+    def after(self) -> Model:
+        """The model that makes what was added most likely."""
 
     def _turned(self, model: Model) -> Model:
         """The model with the priors that the queries' posteriors suggest, factors standard again
@@ -119,20 +135,20 @@ class ContentStep(Step):
         self.precise, self.wanted = np.zeros(len(unit)), np.zeros(len(unit))
         self.all = model.theta.T @ model.theta if len(rows.dense) else np.zeros(0)
 
-    def add(self, row: Row, query: Known) -> None:
+    def add(self, row: Row, query: Posterior) -> None:
         super().add(row, query)
         model, f = self.before, self.f
         fixed, theta = row.fixed, model.theta[row.items]
-        both = np.column_stack([query.mean, query.spread[f - 1]])
+        both = np.column_stack([query.mean, query.covariance[f - 1]])
         found = fixed @ both[: f - 1] + theta @ both[f - 1 :]
         left = row.scores - found[:, 0]
         c, square = query.mean[f - 1], query.square[f - 1, f - 1]
         self.precise[row.items] += square
         self.wanted[row.items] += c * left - found[:, 1] + square * self.offset[row.items]
-        unsure = np.sum(query.spread[: f - 1, : f - 1] * (fixed.T @ fixed))
-        unsure += 2 * np.sum(query.spread[: f - 1, f - 1 :] * (fixed.T @ theta))
+        unsure = np.sum(query.covariance[: f - 1, : f - 1] * (fixed.T @ fixed))
+        unsure += 2 * np.sum(query.covariance[: f - 1, f - 1 :] * (fixed.T @ theta))
         products = self.all if isinstance(row.items, slice) else theta.T @ theta
-        unsure += np.sum(query.spread[f - 1 :, f - 1 :] * products)
+        unsure += np.sum(query.covariance[f - 1 :, f - 1 :] * products)
         self.square += float(left @ left + unsure + square * model.own[row.items].sum())
 
     def after(self) -> Model:
@@ -158,12 +174,12 @@ class ItemStep(Step):
         self.queries: list[FloatArray] = []
         self.shared, self.wanted = np.zeros((t, t)), np.zeros((n, t))
 
-    def add(self, row: Row, query: Known) -> None:
+    def add(self, row: Row, query: Posterior) -> None:
         super().add(row, query)
         f, fixed = self.f - 1, row.fixed
         left = row.scores - fixed @ query.mean[:f]
-        self.wanted[row.items] += np.outer(left, query.mean[f:]) - fixed @ query.spread[:f, f:]
-        unsure = np.sum(query.spread[:f, :f] * (fixed.T @ fixed))
+        self.wanted[row.items] += np.outer(left, query.mean[f:]) - fixed @ query.covariance[:f, f:]
+        unsure = np.sum(query.covariance[:f, :f] * (fixed.T @ fixed))
         self.square += float(left @ left + unsure)
         square = query.square[f:, f:]
         if len(self.queries) < self.rows.sparse:

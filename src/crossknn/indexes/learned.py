@@ -12,7 +12,7 @@ from crossknn.errors import InputError
 from crossknn.first.fusion import stages_of
 from crossknn.indexes.base import Index
 from crossknn.indexes.covariance import RANK, Covariance
-from crossknn.indexes.factor_model import learned as factor_model
+from crossknn.indexes.factor_model import covariance_of
 from crossknn.indexes.settings import Settings
 from crossknn.indexes.sparse import SparseScores
 from crossknn.indexes.stages import default_vectors, first_stage, stage_names, unaligned
@@ -58,7 +58,7 @@ class Learned:
     ) -> Learned:
         """From sparse scores and those of the index's anchor queries, if there are any.
 
-        Costs what `factor_model.learned` does, or without sparse scores `Covariance.of`. Raises
+        Costs what `covariance_of` does, or without sparse scores `Covariance.of`. Raises
         `InputError` for fewer than two queries.
         """
         anchors, dense = index.anchors, None
@@ -77,7 +77,7 @@ class Learned:
         if dense is not None and not len(scores):
             covariance = Covariance.of(*dense, rank)
         else:
-            covariance = factor_model(
+            covariance = covariance_of(
                 scores,
                 _at_entries(index, first, scores, seed),
                 index.vectors(unaligned(index) or default_vectors(index)),

@@ -11,8 +11,8 @@ Axes: q anchor queries, n items, b scored items, f columns of the trend.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
 
@@ -21,11 +21,11 @@ from crossknn.indexes.base import Index
 from crossknn.indexes.covariance import RANK, Covariance
 from crossknn.indexes.settings import Settings
 from crossknn.indexes.stages import default_vectors, first_stage
+from crossknn.methods.known import search_known
 from crossknn.plan import Plan, equal_rounds
-from crossknn.predictors.kernels import Content
+from crossknn.predictors.kernels import Content, distances
 from crossknn.predictors.kriging import Kriging
 from crossknn.predictors.posterior import FLOOR
-from crossknn.search import Search
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Queries
 
@@ -89,9 +89,10 @@ class Revealed:
         return settings.share * self.known + amount * rest
 
     @classmethod
-    def of(cls, cells: list[tuple[FloatArray, ...]]) -> Revealed:
-        """From each anchor's arrays, in the order of the attributes."""
-        return cls(*(np.stack(arrays) for arrays in zip(*cells, strict=True)))
+    def of_all(cls, parts: Sequence[Revealed]) -> Revealed:
+        """What several anchors' searches revealed, as one."""
+        names = [field.name for field in fields(cls)]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def choose(
@@ -113,9 +114,9 @@ def choose(
     start = start or Settings()
     if index.anchors is None or len(index.anchors.scores) < LEAST:
         return start
-    cells = list(_cells(index, first, default_vectors(index, vectors), rank, seed, start))
-    told = [cell for cell in cells if np.ptp(cell[-1]) > 0]
-    return climb(Revealed.of(told), start) if len(told) >= LEAST else start
+    parts = _searched(index, first, default_vectors(index, vectors), rank, seed, start)
+    told = [part for part in parts if np.ptp(part.scores) > 0]
+    return climb(Revealed.of_all(told), start) if len(told) >= LEAST else start
 
 
 def climb(revealed: Revealed, start: Settings) -> Settings:
@@ -140,10 +141,10 @@ def climb(revealed: Revealed, start: Settings) -> Settings:
     return best
 
 
-def _cells(
+def _searched(
     index: Index, first: Spec, vectors: str, rank: int, seed: int, start: Settings
-) -> Iterator[tuple[FloatArray, ...]]:
-    """Of each anchor, with what the other folds teach, the arrays of `Revealed`."""
+) -> Iterator[Revealed]:
+    """What a search of each anchor reveals (q = 1), with what the other folds teach."""
     assert index.anchors is not None
     exact = index.anchors.scores
     seen, queries = index.anchored()
@@ -166,32 +167,23 @@ def _cells(
                 beta=0.0,
             )
             plan = Plan(first=stage, predictor=predictor, batches=batches, shortlist=SHORTLIST)
-            picks = _picks(plan, query, exact[row])
-            yield _cell(predictor, known, query, picks, exact[row])
+            picks = search_known(plan, query, exact[row : row + 1]).observed().items[0]
+            yield _revealed(predictor, known, query, picks, exact[row, picks])
 
 
-def _picks(plan: Plan, query: Queries, exact: FloatArray) -> IntArray:
-    """What a search of one query scores: (b,), from all its exact scores (n,)."""
-    search = Search(plan, query, len(exact))
-    while len(pairs := search.ask()):
-        search.tell(pairs, exact[pairs.item])
-    return search.observed().items[0]
-
-
-def _cell(
-    predictor: Kriging, known: Covariance, query: Queries, picks: IntArray, exact: FloatArray
-) -> tuple[FloatArray, ...]:
+def _revealed(
+    predictor: Kriging, known: Covariance, query: Queries, items: IntArray, scores: FloatArray
+) -> Revealed:
+    """The scores (b,) of one query with its `items` (b,), and what `known` says of these."""
     factor, vectors = np.split(
-        predictor.vectors(picks).astype(np.float64), [known.factor.shape[1]], axis=1
+        predictor.vectors(items).astype(np.float64), [known.factor.shape[1]], axis=1
     )
-    length = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = vectors / np.where(length > 0, length, 1)
-    return (
-        factor @ factor.T,
-        np.maximum(2 - 2 * unit @ unit.T, 0),
-        np.asarray(known.variance),
-        predictor.columns(query)[:, 0, picks].T.astype(np.float64),
-        known.weights,
-        known.precision,
-        exact[picks].astype(np.float64),
+    return Revealed(
+        known=(factor @ factor.T)[None],
+        distances=distances(vectors, vectors)[None],
+        variance=np.array([known.variance]),
+        drift=predictor.columns(query)[:, 0, items].T[None].astype(np.float64),
+        weights=known.weights[None],
+        precision=known.precision[None],
+        scores=scores[None].astype(np.float64),
     )

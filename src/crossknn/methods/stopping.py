@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from crossknn.linalg import top_k
+from crossknn.methods.known import search_known
 from crossknn.plan import Plan, Stop
-from crossknn.search import Search
 from crossknn.types import BoolArray, FloatArray, Queries
 
 NEVER = float("inf")
@@ -57,10 +57,8 @@ class Course:
 
 def course(plan: Plan, queries: Queries, scores: FloatArray, k: int) -> Course:
     """Search queries whose exact scores (m, n) are known, to the end."""
-    m, n = scores.shape
-    search = Search(replace(plan, stop=Stop(k=k, expected=NEVER)), queries, n)
-    while len(pairs := search.ask()):
-        search.tell(pairs, scores[pairs.query, pairs.item])
+    m = len(scores)
+    search = search_known(replace(plan, stop=Stop(k=k, expected=NEVER)), queries, scores)
     picks, truth = search.picks().items, top_k(scores, k).items
     found = np.array([np.isin(picks[q], truth[q]) for q in range(m)])
     so_far = np.cumsum(found, axis=1) / truth.shape[1]

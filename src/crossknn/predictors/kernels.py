@@ -49,10 +49,7 @@ class Stationary(Kernel):
         """Covariances of points whose squared distances are given, of the same shape."""
 
     def __call__(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        cosines = left @ right.T
-        cosines /= _lengths(left)[:, None]
-        cosines /= _lengths(right)
-        return self.at(np.maximum(2 - 2 * cosines, 0))
+        return self.at(distances(left, right))
 
     def variance(self, points: FloatArray) -> FloatArray:
         return np.ones(len(points), points.dtype)
@@ -137,6 +134,14 @@ class Factored(Kernel):
         """As `Content.plane`."""
         known = directions[:, : self.rank] @ others[:, : self.rank].T
         return known + self.rest.plane(directions[:, self.rank :], others[:, self.rank :])
+
+
+def distances(left: FloatArray, right: FloatArray) -> FloatArray:
+    """Squared, between the directions of vectors: (p, d) and (r, d) -> (p, r), from 0 to 4."""
+    cosines = left @ right.T
+    cosines /= _lengths(left)[:, None]
+    cosines /= _lengths(right)
+    return np.maximum(2 - 2 * cosines, 0)
 
 
 def _lengths(vectors: FloatArray) -> FloatArray:

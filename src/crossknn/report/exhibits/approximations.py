@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -101,9 +102,10 @@ def papers_accounting(study: Study, data: Data) -> Mapping[str, Any]:
                 best[str(k)].append(bootstrap(values))
         return {k: _line(study.budgets, estimates) for k, estimates in best.items()}
 
-    options = {"queries": study.preset.queries, "k": study.k, "budgets": study.budgets}
-    found_once = study.once("paper-splits", data, found, shares=study.preset.shares, **options)
-    return dict(found_once)
+    preset = study.preset
+    options: dict[str, Any] = {"queries": preset.queries, "shares": preset.shares}
+    options |= {"k": study.k, "budgets": study.budgets}
+    return dict(study.once("paper-splits", data, found, **options))
 
 
 def scatter(study: Study, panels: Sequence[tuple[str, str, int]], title: str) -> list[Block]:
@@ -150,7 +152,7 @@ def error_by_rank(
                     )
                     for band, values in approximation_error(scores, approx).items():
                         bands.setdefault(band, []).append(values)
-                found[name] = {b: _numbers(bootstrap(np.concatenate(v))) for b, v in bands.items()}
+                found[name] = {b: astuple(bootstrap(np.concatenate(v))) for b, v in bands.items()}
             return found
 
         options = {"methods": dict(methods), "calls": spent, "queries": study.preset.queries}
@@ -174,7 +176,3 @@ def _line(x: Sequence[int], estimates: Sequence[Estimate]) -> dict[str, Any]:
         "low": [estimate.low for estimate in estimates],
         "high": [estimate.high for estimate in estimates],
     }
-
-
-def _numbers(found: Estimate) -> tuple[float, float, float]:
-    return found.mean, found.low, found.high

@@ -10,6 +10,7 @@ from typing import Any
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import Part, parts_of
 from crossknn.methods import Method, method
+from crossknn.methods.known import search_known
 from crossknn.plots import Stack, stacked_bars
 from crossknn.predictors.base import Predictor
 from crossknn.predictors.wrapped import Wrapped
@@ -17,7 +18,6 @@ from crossknn.report.data import Data
 from crossknn.report.exhibits.found import nearest
 from crossknn.report.page import Block, draw
 from crossknn.report.study import Study
-from crossknn.search import Search
 from crossknn.types import Candidates, Observed
 
 MS_PER_CALL = 2.0
@@ -70,10 +70,7 @@ def _timed(found: Method, part: Part, budget: int) -> dict[str, float]:
     spent = Clock()
     began = time.thread_time()
     plan = found.plan(index, budget, 0)
-    plan = replace(plan, predictor=Timed(plan.predictor, spent))
-    search = Search(plan, queries, index.n)
-    while len(pairs := search.ask()):
-        search.tell(pairs, scores[pairs.query, pairs.item])
+    search_known(replace(plan, predictor=Timed(plan.predictor, spent)), queries, scores)
     whole = time.thread_time() - began
     each = 1000 / len(queries)
     return {

@@ -15,10 +15,12 @@ import argparse
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from crossknn.report.environment import environment_text
 from crossknn.report.exhibits import EXHIBITS, SWEEPS, ours
+from crossknn.report.exhibits.found import by_data
 from crossknn.report.markdown import body_of
 from crossknn.report.page import Block, Page, Points, Section, TableOf
 from crossknn.report.presets import PRESETS
@@ -27,6 +29,7 @@ from crossknn.report.study import Study
 
 ROOT = Path(__file__).parent.parent
 NAME = "evidence"
+COMPARISON = "comparison"
 
 
 def main() -> None:
@@ -43,21 +46,30 @@ def main() -> None:
     study = Study(matrices, options.report / WORK, preset, SWEEPS, workers=2)
     asked = [exhibit for exhibit in EXHIBITS if exhibit.paper == ours.PAPER]
     study.run(list(dict.fromkeys(name for exhibit in asked for name in exhibit.sweeps)))
-    title = "Methods and rivals under one accounting"
-    sections = [exhibit.section(study) for exhibit in asked]
-    whole = Section(title=title, blocks=made_of(study), sections=sections)
-    page = Page(title="", lead="", sections=[whole])
-    text, images = body_of(page)
     for old in (ROOT / "docs" / "images").glob(f"{NAME}-*"):
         old.unlink()
-    for name, image in images.items():
-        (ROOT / "docs" / "images" / f"{NAME}-{name}").write_bytes(image)
-    found = {"text": text.replace("](images/", f"](images/{NAME}-")}
+    questions, comparison = (
+        [e for e in asked if (e.label == COMPARISON) == last] for last in (False, True)
+    )
+    title = "Methods and rivals under one accounting"
+    sections = [exhibit.section(study) for exhibit in questions]
+    found = {
+        "questions": written([Section(title=title, blocks=made_of(study), sections=sections)]),
+        "comparison": written([exhibit.section(study) for exhibit in comparison]),
+    }
     if options.matrix:
         others = [data.name for data in study.data if data.name != options.matrix]
         figures(options.report, options.matrix, others, options.also)
     made = ROOT / "benchmarks" / "results" / f"{NAME}.json"
     made.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def written(sections: Sequence[Section]) -> str:
+    """Markdown of the sections; their pictures are put beside those of the docs."""
+    text, images = body_of(Page(title="", lead="", sections=sections))
+    for name, image in images.items():
+        (ROOT / "docs" / "images" / f"{NAME}-{name}").write_bytes(image)
+    return text.replace("](images/", f"](images/{NAME}-")
 
 
 def figures(report: Path, matrix: str, others: list[str], also: Path | None = None) -> None:
@@ -101,14 +113,24 @@ def _filled(papers: str, page: str) -> str:
 def made_of(study: Study) -> list[Block]:
     """Data, grids and hardware, and how this was made."""
     preset = study.preset
-    rows = [[d.name, d.file.n_items, d.file.n_anchors, d.file.n_tests] for d in study.data]
+    drawn_as_tests = {
+        d: len(found[0].per_query(study.k[0])[0]) for d, found in by_data(study, "rivals").items()
+    }
+    rows = [
+        [d.name, d.file.n_items, d.file.n_anchors, d.file.n_tests, drawn_as_tests[d.name]]
+        for d in study.data
+    ]
     drawn = "each draws anew which queries are anchors and which are tests"
     return [
         "Made by `crossknn reproduce --preset full` and `benchmarks/evidence.py`: every search is "
         "counted in distinct cross-encoder calls and compared with exact search by the same "
         "cross-encoder. The papers' own figures and tables are made by the same command: "
         "[the checklist](papers.md).",
-        TableOf(head=["matrix", "items", "anchor queries", "test queries"], rows=rows, caption=""),
+        TableOf(
+            head=["matrix", "items", "anchor queries", "test queries by a seed", "in all"],
+            rows=rows,
+            caption="",
+        ),
         Points(
             items=[
                 f"budgets {', '.join(map(str, study.budgets))}; k {', '.join(map(str, study.k))}",

@@ -91,10 +91,12 @@ def picture(found: dict) -> None:
 
 def evidence_section(found: dict) -> list[str]:
     """The answers; every difference and its interval are on a page of their own."""
-    answers = found["text"][: found["text"].index("### Comparison")].rpartition("<a id=")[0]
-    answers = re.sub(r"<details>.*?</details>\n\n", "", answers, flags=re.DOTALL)
+    answers = re.sub(r"<details>.*?</details>\n\n", "", found["questions"], flags=re.DOTALL)
     answers = re.sub(r"<a id=[^\n]*</a>\n\n", "", answers)
-    more = "Every figure of these, with intervals, costs, settings and pictures: [evidence](evidence.md)."
+    more = (
+        "Every difference with its interval, for each budget and k: [evidence](evidence.md). Every "
+        "method's recall, costs, settings and measures of the task: [comparison](comparison.md)."
+    )
     head, rest = answers.split("\n\n", 1)
     return [head, "", more, "", rest]
 
@@ -252,28 +254,40 @@ def speed_section(found: dict) -> list[str]:
 
 
 def page(title: str, intro: str, sections: list[tuple[str, Callable[[dict], list[str]]]]) -> str:
-    lines = [f"# {title}", "", intro, ""]
+    lines: list[str] = []
     for name, make in sections:
         found = load(name)
         if found is not None:
             lines += make(found)
-    return "\n".join(lines).rstrip() + "\n"
+    text = "\n".join(lines).rstrip()
+    heads = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
+    contents = [f"- [{head}](#{anchor(head)})" for head in heads]
+    return "\n".join([f"# {title}", "", intro, "", *contents, "", text, ""])
+
+
+def anchor(head: str) -> str:
+    """Where a heading of Markdown is linked to.
+
+    >>> anchor("R@1, of CMC's 16")
+    'r1-of-cmcs-16'
+    """
+    return re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-")
 
 
 def main() -> None:
     intro = "Made by `benchmarks/make_docs.py` from `benchmarks/results/`; do not edit."
     results = [
-        ("replay", replay_section),
         ("evidence", evidence_section),
         ("kriging", kriging_tables.section),
         ("kriging_offline", kriging_offline_tables.section),
         ("learning_curve", learning_tables.section),
-        ("demo", demo_section),
-        ("bundled_models", models_section),
-        ("wordnet_models", wordnet_tables.section),
         ("align", align_tables.section),
         ("late", late_tables.section),
         ("late_equal", late_tables.equal_section),
+        ("wordnet_models", wordnet_tables.section),
+        ("bundled_models", models_section),
+        ("demo", demo_section),
+        ("replay", replay_section),
     ]
     speed = [
         ("overhead", overhead_section),
@@ -285,8 +299,9 @@ def main() -> None:
     (ROOT / "docs" / "results.md").write_text(page("Results", intro, results))
     (ROOT / "docs" / "performance.md").write_text(page("Performance", intro, speed))
     if (found := load("evidence")) is not None:
-        text = f"# Evidence\n\n{intro}\n\n{found['text']}\n"
-        (ROOT / "docs" / "evidence.md").write_text(text)
+        for name, part in (("evidence", "questions"), ("comparison", "comparison")):
+            text = f"# {name.capitalize()}\n\n{intro}\n\n{found[part]}\n"
+            (ROOT / "docs" / f"{name}.md").write_text(text)
     (ROOT / "docs" / "papers.md").write_text(checklist())
     if (found := load("replay")) is not None:
         picture(found)

@@ -130,3 +130,11 @@ def test_compare_says_what_is_wrong_with_measures_before_it_pays(index, capsys):
     said = sentence(capsys, "compare", "docs.index", *options, "--measures", "nDCG@x")
     assert "there is no measure 'nDCG@x'" in said
     assert not (index / "kept").exists()
+
+
+def test_compare_refuses_measures_without_judgements(index, capsys):
+    capsys.readouterr()
+    options = ("--queries", "queries.jsonl", "--exact", "kept", "--measures", "nDCG@10")
+    said = sentence(capsys, "compare", "docs.index", *options)
+    assert said == "crossknn: --measures needs judgements: give --qrels FILE"
+    assert not (index / "kept").exists()

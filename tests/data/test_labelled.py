@@ -219,7 +219,7 @@ BAD_PUBLISHED = [
         "the mention 'oak' is not in its sentence: words 5 to 6 of d0 are 'the lake'",
     ),
     ({"start_index": 6}, "the mention 'the lake' is not in its sentence: words 6 to 6 of d0"),
-    ({"end_index": 7}, "is not in its sentence: words 5 to 7"),
+    ({"end_index": 7}, "is not in its sentence: words 5 to 7 of d0, which has 7 words"),
     ({"start_index": -2, "end_index": -1}, "is not in its sentence: words -2 to -1"),
     ({"start_index": 6, "end_index": 5}, "is not in its sentence: words 6 to 5"),
     ({"start_index": "5"}, "start_index is '5', not a whole number"),
@@ -395,3 +395,10 @@ def test_what_is_no_json_is_named(tmp_path):
     path = tmp_path / "processed" / "train_worlds" / "trees_mentions.jsonl"
     path.write_text(json.dumps(PROCESSED["train_worlds/trees"][0]) + "\n{\n")
     refused(tmp_path, path, "is not valid JSON")
+
+
+@pytest.mark.parametrize("layout", ["processed", "published"])
+def test_a_misspelled_domain_alone_is_told_which_there_are(tmp_path, layout):
+    write(tmp_path, layout)
+    with pytest.raises(InputError, match=r"no mentions of 'tree' .did you mean trees"):
+        read_labelled(tmp_path, "train", ["tree"])

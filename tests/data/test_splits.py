@@ -59,3 +59,10 @@ def test_splits_the_paper_does_not_draw():
         anncur_split(100, 500)
     with pytest.raises(InputError, match="there are splits 0 to 4"):
         anncur_split(100, 50, index=5)
+
+
+@pytest.mark.parametrize("size", [0.8, 2.5, -1])
+def test_a_size_that_is_no_number_of_queries_is_refused(size):
+    with pytest.raises(InputError, match=f"the part 'train' has the size {size}; it must be a who"):
+        split(10, {"train": size, "test": 2})
+    assert len(split(10, {"train": np.int64(4)})["train"]) == 4

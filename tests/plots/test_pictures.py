@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
@@ -72,7 +73,7 @@ KINDS = {
             for g in ("scifact", "act")
             for m in METHODS
         ],
-        {"sizes": {"scifact": 5183, "act": 6567}},
+        {"sizes": {"scifact": 5183, "act": 6567.0}},
         ["scifact", "5,183 items", "6,567 items", "adacur"],
     ),
     "stacked_bars": (
@@ -218,6 +219,29 @@ def test_many_panels_stand_in_rows_and_are_wide_enough_to_read():
     plots.recall_at_depth(panels, file, title="t")
     width = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', file.getvalue().decode())[1])
     assert width <= 11 * 72
+
+
+def test_every_panel_of_differences_says_what_its_axis_is():
+    groups = [f"{budget} calls" for budget in (50, 100, 200, 500)]
+    rows = [plots.Difference(group=g, name="axn", value=0.1, low=0, high=0.2) for g in groups]
+    file = BytesIO()
+    plots.differences(rows, file, title="t")
+    assert texts(file.getvalue().decode()).count("points of recall above the baseline") == 4
+
+
+def test_a_skewness_of_zero_has_no_sign():
+    scores = np.linspace(-1, 1, 50)[None]
+    density = replace(score_density(scores), skewness=-0.01)
+    file = BytesIO()
+    plots.score_histogram({"m": density}, file, title="t")
+    assert "skewness 0.0" in texts(file.getvalue().decode())
+
+
+def test_a_small_error_is_told_from_none():
+    cell = replace(GRID[0], error=0.0034)
+    file = BytesIO()
+    plots.heat_map({"a": [cell]}, file, what="error", title="t")
+    assert "0.003" in texts(file.getvalue().decode())
 
 
 def test_a_training_log(tmp_path):

@@ -126,6 +126,15 @@ def test_tables_align_numbers_and_mark_the_best():
     assert "<td><code>axn(a|b)</code></td>" in html
 
 
+def test_an_interval_within_words_stays_on_one_line():
+    table = TableOf(head=["k"], rows=[["axn: 62.5 [50, 75]"]])
+    section = Section(title="s", blocks=["It is -1.5 [-2.0, +0.5] here, [not, this].", table])
+    html = html_of(Page(title="t", lead="", sections=[section]))
+    assert 'It is <span class="i">-1.5 [-2.0, +0.5]</span> here, [not, this].' in html
+    assert '<td>axn: <span class="i">62.5 [50, 75]</span></td>' in html
+    assert ".i { white-space: nowrap; }" in html
+
+
 def test_a_folded_table_is_opened_by_its_caption():
     page = Page(
         title="t",

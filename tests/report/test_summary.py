@@ -37,8 +37,10 @@ def test_a_method_has_the_mean_over_the_matrices(made):
     found, blocks = made
     table = tables(blocks)[0]
     assert "k = 10, mean over 2 matrices" in table.caption
-    row = next(row for row in table.rows if row[0] == "`rnr de`")
-    groups = [one(found, "rivals", "rnr(first=de)", data=d, budget=20) for d in ("alpha", "beta")]
+    row = next(row for row in table.rows if row[0] == "`rnr chosen`")
+    groups = [
+        one(found, "rivals", "rnr(first={stage})", data=d, budget=20) for d in ("alpha", "beta")
+    ]
     values = [group.per_query(10)[1] for group in groups]
     assert row[1] == "no"
     assert row[3] == percent(bootstrap_sets(values))
@@ -59,8 +61,8 @@ def test_a_question_is_answered_by_the_mean_of_paired_differences(made):
     table = tables(blocks)[-1]
     row = next(r for r in table.rows if r[0].startswith("ANNCUR over") and r[1] == 10)
     pairs = [
-        [one(found, "methods", name, data=data, budget=12, anchors=18) for name in pair]
-        for pair in [("anncur(anchors=0.5, first=de)", "rnr(first=de)")]
+        [one(found, "questions", name, data=data, budget=12) for name in pair]
+        for pair in [("anncur(anchors=0.5, first=de, rcond=0.03)", "rnr(first=de)")]
         for data in ("alpha", "beta")
     ]
     assert row[2] == points(compare_sets([differences(a, b, 10) for a, b in pairs]))

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sweep_helpers import write_matrix, write_sweep
 
 from crossknn.cli.app import run
+from crossknn.evaluation.measures import Estimate
 from crossknn.evaluation.sweep import run_sweep
 from crossknn.evaluation.sweep_file import read_sweep
 from crossknn.evaluation.table import compared
 from crossknn.report import Page, TableOf
 from crossknn.report.html import html_of
 from crossknn.report.markdown import markdown_of
+from crossknn.report.numbers import percent
 from crossknn.report.sweeps import sweep_page
 
 AXN = "axn(first=random, rounds={rounds})"
@@ -103,7 +110,7 @@ def test_differences_are_paired_with_the_baseline_at_the_same_calls(page, table)
     expected = compared(ours, theirs, 5)
     row = by["`adacur(first=de)`", 20, 5]
     assert row[3].strip("*").startswith(f"{100 * expected.difference:+.1f} [")
-    assert row[3].startswith("**") == (expected.low > 0 or expected.high < 0)
+    assert row[3].startswith("**") == bool(expected.sign)
     assert row[5] == expected.n
 
 
@@ -137,7 +144,7 @@ def test_the_task_is_there_for_labelled_matrices_only(page, table):
 def test_what_cost_other_than_the_budget_is_said(page):
     costs = next(section for section in page.sections if section.title == "Cost")
     said = " ".join(b for section in costs.sections for b in section.blocks if isinstance(b, str))
-    assert "`exact` made 40.0 at 10" in said
+    assert "`exact` made 40 where 10, 20 were asked for" in said
     (cost,) = tables(page, "Cost", "small, 4 anchor queries")
     paid = {row[0]: row[1] for row in cost.rows}
     assert paid["`adacur(first=de)`"] == 4 * 40
@@ -186,3 +193,69 @@ def test_the_command_says_what_is_wrong(folder, tmp_path, capsys):
     (tmp_path / "sweep.json").write_text(json.dumps({**made, "entries": [{}]}), encoding="utf-8")
     assert run(["report", str(tmp_path), "--out", str(tmp_path / "page")]) == 2
     assert "damaged sweep" in capsys.readouterr().err
+
+
+def best_in_short(page: Page) -> list[str]:
+    return [cell for found in tables(page, "In short") for row in found.rows for cell in row[1:]]
+
+
+def test_equals_of_the_best_are_counted(tmp_path):
+    """With 39 of 40 calls all three find the nearest item; the fourth method is exact search."""
+    write_matrix(tmp_path / "m.npz", n=40, anchors=9, tests=5)
+    specs = ["rnr(first=de)", "adacur(first=de)", "rnr(first=bm25)", "exact"]
+    write_sweep(tmp_path / "s.toml", matrices=["m.npz"], methods=specs, budgets=[39, 50], k=[1, 3])
+    found = run_sweep(read_sweep(tmp_path / "s.toml"), tmp_path / "out").table
+    page = sweep_page(found, "t")
+    assert best_in_short(page)[0] == "rnr de and 2 others: 100.0 [100, 100]"
+    assert best_in_short(page)[1] is None  # 50 calls are exact search
+    (task,) = [section for section in page.sections if section.title.startswith("Is better")]
+    assert "for `rnr de` at 39 calls and 2 others; exact search has" in task.sections[0].blocks[0]
+    (cost,) = [section for section in page.sections if section.title == "Cost"]
+    (said,) = [block for block in cost.sections[0].blocks if isinstance(block, str)]
+    assert said == "Calls per query were the budget, but `exact` made 40 where 39 were asked for."
+
+
+def test_queries_with_a_value_are_counted_over_all_methods(page, table):
+    """Normalised accuracy has a value where the gold item was scored, which methods differ in."""
+    place = "small, 9 anchor queries"
+    (found,) = tables(page, "Is better k-NN better retrieval?", place)
+    groups = [g for g in table.groups() if (g.first.data, g.first.anchors) == ("small", 9)]
+    counts = [len(g.per_query("accuracy_normalised")[0]) for g in groups if g.known]
+    assert min(counts) < max(counts)
+    assert f"accuracy_normalised {min(counts)} to {max(counts)}," in found.caption
+
+
+def test_a_page_of_tests_without_a_label_has_no_task(tmp_path):
+    """The matrix has labels, but of its anchor queries alone."""
+    write_matrix(tmp_path / "m.npz", n=40, anchors=9, tests=5)
+    with np.load(tmp_path / "m.npz") as arrays:
+        kept = dict(arrays)
+    kept["labels"][9:] = -1
+    np.savez(tmp_path / "m.npz", **kept)
+    specs = ["rnr(first=de)", "adacur(first=de)"]
+    keys = {"methods": specs, "budgets": [10], "k": [1], "baseline": specs[0]}
+    write_sweep(tmp_path / "s.toml", matrices=["m.npz"], **keys)
+    page = sweep_page(run_sweep(read_sweep(tmp_path / "s.toml"), tmp_path / "out").table, "t")
+    assert [section.title for section in page.sections] == [
+        "In short",
+        "What was compared",
+        "Recall against cost",
+        "Against the baseline",
+        "Cost",
+    ]
+    (row,) = tables(page, "What was compared")[0].rows
+    assert row == ["m", 40, "9", "5", "0"]
+
+
+def test_searches_that_failed_are_counted_at_the_top(page, table):
+    failed = sum(bool(entry.error) for entry in table.entries)
+    assert failed
+    assert f"{len(table.entries)} searches ({failed} of them could not be made)" in page.lead
+
+
+@given(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1)))
+def test_a_mean_lies_in_its_interval_as_it_is_written(values):
+    low, mean, high = sorted(values)
+    said = [float(v) for v in re.findall(r"[\d.]+", percent(Estimate(mean, low, high)))]
+    assert said[1] <= said[0] <= said[2]
+    assert percent(Estimate(math.nan, math.nan, math.nan)) == "-"

@@ -45,8 +45,11 @@ def command(
     methods: Annotated[str, typer.Option(help="Specs separated by commas.")] = METHODS,
     k: Annotated[str, typer.Option("-k", "--k", help="Neighbours.")] = "1,10,100",
     measures: Annotated[
-        str, typer.Option(help="The task's own: names of ir-measures, 'accuracy'.")
-    ] = "nDCG@10,R@100,RR@10",
+        str | None,
+        typer.Option(
+            help="The task's own: names of ir-measures, 'accuracy'; nDCG@10,R@100,RR@10 by default."
+        ),
+    ] = None,
     lists: Lists = None,
     limit: Annotated[int | None, typer.Option(help="Use the first so many queries.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Save a PNG of recall against cost.")] = None,
@@ -72,20 +75,22 @@ def command(
     from crossknn.data.queries import read_qrels, read_queries
     from crossknn.evaluation.compare import compare, task_measures
     from crossknn.evaluation.ground_truth import dense_scores
-    from crossknn.evaluation.task import measure_names
+    from crossknn.evaluation.task import DEFAULT, measure_names
     from crossknn.indexes.item_index import ItemIndex
     from crossknn.methods import methods as parse_methods
 
     for option, path in (("--plot", plot), ("--plot-offline", plot_offline)):
         if path is not None:
             _check_plot(option, path)
+    if measures is not None and qrels is None:
+        raise InputError("--measures needs judgements: give --qrels FILE")
     chosen = parse_methods(methods)
     costs, ks = numbers(budgets, "budgets"), numbers(k, "k")
     index = ItemIndex.load(folder)
     asked = read_queries(queries, limit=limit)
     add_lists(index, lists, asked)
     judged = read_qrels(qrels) if qrels is not None else None
-    wanted = measure_names(measures)
+    wanted = DEFAULT if measures is None else measure_names(measures)
     if judged is not None:  # what is wrong with them is said before anything is paid
         for note in task_measures(index, asked, judged, wanted).judgements.notes():
             err.print(note, soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Sized
+from numbers import Integral
 
 import numpy as np
 
@@ -19,12 +20,15 @@ def split(of: int | Sized, sizes: Mapping[str, int], seed: int = 0) -> dict[str,
     `of` is how many there are, or the ids themselves. A part depends on the seed, on the sizes
     before it and on its own; a smaller first part lies within a larger one.
 
-    Raises `InputError` for a negative size, and if the sizes exceed what there is.
+    Raises `InputError` for a size that is negative or no whole number, and if the sizes exceed what
+    there is.
     """
     n = of if isinstance(of, int) else len(of)
     for name, size in sizes.items():
-        if size < 0:
-            raise InputError(f"the part {name!r} has the size {size}; it must be 0 or more")
+        if not isinstance(size, Integral) or size < 0:
+            raise InputError(
+                f"the part {name!r} has the size {size}; it must be a whole number, 0 or more"
+            )
     if sum(sizes.values()) > n:
         asked = " + ".join(f"{name} {size}" for name, size in sizes.items())
         raise InputError(f"the parts ({asked}) are more than the {n} there are: make them smaller")

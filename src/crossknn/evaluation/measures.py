@@ -105,6 +105,15 @@ class Comparison:
     n: int
     left_out: int = 0
 
+    @property
+    def sign(self) -> int:
+        """1 if clearly better, -1 if clearly worse, 0 if these queries do not say.
+
+        Clearly: the interval is on one side of zero, and the p-value is at most 0.05. Either alone
+        is too easily had where few queries differ.
+        """
+        return int(self.p_value <= 0.05) * (int(self.low > 0) - int(self.high < 0))
+
 
 def paired(
     a: FloatArray, b: FloatArray, *, seed: int = 0, resamples: int = 2000, flips: int = 10_000

@@ -110,7 +110,7 @@ class Found:
     def from_json(cls, text: str) -> Found:
         """Raises ValueError, KeyError, TypeError or AttributeError for what is no such object."""
         found = json.loads(text)
-        return cls(
+        made = cls(
             queries=np.array(found["queries"], np.int64),
             outcome=Outcome(
                 method=found["method"],
@@ -126,6 +126,11 @@ class Found:
             rows=tuple(RecallRow(**row) for row in found["rows"]),
             code=found["code"],
         )
+        of = made.outcome
+        by_query = (of.calls, of.seconds, *of.recall.values(), *of.task.values())
+        if any(values.shape != made.queries.shape for values in by_query):
+            raise ValueError("not every query has a value of everything")
+        return made
 
 
 def search(cell: Cell) -> Found | str:

@@ -142,7 +142,7 @@ def read_sweep(path: str | Path) -> Sweep:
     """
     path = Path(path)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}") from None
     except IsADirectoryError:

@@ -230,7 +230,9 @@ def _parse(name: str) -> Any:
         measure = ir_measures.parse_measure(name)
     except (NameError, ValueError, SyntaxError):
         known = {ACCURACY, NORMALISED, *ir_measures.measures.registry}
-        hint = nearest(name.partition("@")[0], known)
+        stem = name.partition("@")[0]
+        alike = sorted(other for other in known if other.casefold() == stem.casefold())
+        hint = f"did you mean {' or '.join(alike)}?" if alike else nearest(stem, known)
         raise InputError(f"there is no measure {name!r}: {hint}") from None
     cutoff = measure.params.get("cutoff", 1)
     if type(cutoff) is not int or cutoff < 1:  # pytrec_eval aborts the process at 0

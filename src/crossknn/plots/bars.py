@@ -69,7 +69,7 @@ def grouped_bars(
             below = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
             quiet = {"color": QUIET, "fontsize": 8, "ha": "center", "va": "top"}
             panel.annotate(
-                f"{(sizes or {})[group]:,} items", (place, 0), (0, -17), **below, **quiet
+                f"{(sizes or {})[group]:,.0f} items", (place, 0), (0, -17), **below, **quiet
             )
         panel.set_ylabel(y_label)
         percent_axis(panel)

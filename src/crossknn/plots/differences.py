@@ -53,7 +53,7 @@ def differences(
                 face = style.line()["mfc"]
                 panel.plot(100 * row.value, place, style.marker, ms=6, mfc=face, mec=style.colour)
             panel.set_title(group)
-            panel.set_xlabel(x_label if panel is axes[0] else "")
+            panel.set_xlabel(x_label)
             bare(panel, axis="x")
             panel.spines["left"].set_visible(False)
             panel.tick_params(axis="y", length=0)

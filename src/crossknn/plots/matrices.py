@@ -67,7 +67,7 @@ def score_histogram(
     On a logarithmic axis, where the few items that score high can be seen. Raises
     MissingExtraError without matplotlib.
     """
-    names = [f"{name}: skewness {found.skewness:.1f}" for name, found in densities.items()]
+    names = [f"{name}: skewness {found.skewness:z.1f}" for name, found in densities.items()]
     with picture(path, title=title, note=note, side=room(names)) as (panel,):
         for n, found in enumerate(densities.values()):
             colour = OTHERS[n % len(OTHERS)]
@@ -143,6 +143,8 @@ def _table(
 def _number(value: float, what: str) -> str:
     if what == "recall":
         return f"{value:.0f}"
+    if value < 0.01:
+        return f"{value:.1g}"
     return f"{value:.2f}" if value < 10 else f"{value:.0f}" if value < 1000 else f"{value:.0e}"
 
 

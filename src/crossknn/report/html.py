@@ -14,6 +14,9 @@ from crossknn.plots.style import DARK, INK, PAPER, QUIET, RULE
 from crossknn.report.page import Block, Cell, Figure, Page, Points, Section, TableOf
 from crossknn.report.text import anchors_of, columns_of_numbers, said
 
+_INTERVAL = re.compile(r"[-+]?\d[\d.]* \[[-+]?[\d.]+, [-+]?[\d.]+\]")
+"""A mean and its interval, which stand on one line."""
+
 _STYLE = """
 :root { color-scheme: light dark; LIGHT }
 @media (prefers-color-scheme: dark) { :root { DARK } }
@@ -46,6 +49,7 @@ th { font-weight: 600; vertical-align: bottom; border-bottom: 1.5px solid QUIET;
 td { border-bottom: 1px solid RULE; }
 td:first-child { min-width: 9rem; }
 .n { text-align: right; white-space: nowrap; }
+.i { white-space: nowrap; }
 details > summary { cursor: pointer; color: QUIET; font-size: .92rem; margin: 1rem 0 .4rem; }
 @media (max-width: 700px) { .box > svg { max-width: none; width: 42rem; } }
 @media print {
@@ -185,6 +189,8 @@ def _text(text: str) -> str:
         if place % 2:
             parts[place] = f"<code>{made}</code>"
             continue
+        if not _INTERVAL.fullmatch(text):
+            made = _INTERVAL.sub(r'<span class="i">\g<0></span>', made)
         made = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", made)
         parts[place] = re.sub(
             r"\[([^\]]+)\]\(((?:https?:|#|\.{0,2}/|[\w.-]+(?:[/#?]|\.\w+\b))[^)\s]*)\)",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from crossknn.errors import InputError
 from crossknn.evaluation.measures import Comparison, Estimate
 from crossknn.evaluation.replay import RecallRow
 from crossknn.evaluation.table import Group, Of, compared
@@ -33,30 +35,42 @@ def row(group: Group, k: int) -> RecallRow:
 
 
 def percent(found: Estimate) -> str:
-    """A mean and its interval.
+    """A mean and its interval, which has a digit more where without it the mean would lie outside.
 
-    >>> percent(Estimate(0.625, 0.5, 0.75))
-    '62.5 [50, 75]'
+    `-` for what no query has.
+
+    >>> percent(Estimate(0.625, 0.5, 0.75)), percent(Estimate(0.9992, 0.9984, 1.0))
+    ('62.5 [50, 75]', '99.9 [99.8, 100.0]')
     """
-    return f"{100 * found.mean:.1f} [{100 * found.low:.0f}, {100 * found.high:.0f}]"
+    if math.isnan(found.mean):
+        return "-"
+    mean, low, high = 100 * found.mean, 100 * found.low, 100 * found.high
+    digits = 0 if round(low, 0) <= round(mean, 1) <= round(high, 0) else 1
+    return f"{mean:.1f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def versus(group: Group | None, other: Group | None, of: Of) -> Comparison | None:
-    """How much better a group is than another; None where a side has no value."""
-    if group is None or other is None or of not in _known(group) or of not in _known(other):
+    """How much better a group is than another; None where no query has a value on both sides."""
+    if group is None or other is None:
         return None
-    if not {entry.seed for entry in group.known} & {entry.seed for entry in other.known}:
+    try:
+        return compared(group, other, of)
+    except InputError:
         return None
-    return compared(group, other, of)
 
 
 def points(found: Comparison | None) -> Cell:
-    """A difference in points with its interval; an interval on one side of zero is bold."""
+    """A difference in points with its interval, bold where it is clear (`Comparison.sign`)."""
     if found is None:
         return None
     low, high = 100 * found.low, 100 * found.high
-    said = f"{100 * found.difference:+.1f} [{low:+.1f}, {high:+.1f}]"
-    return f"**{said}**" if low > 0 or high < 0 else said
+    said = f"{100 * found.difference:+z.1f} [{low:+z.1f}, {high:+z.1f}]"
+    return f"**{said}**" if found.sign else said
+
+
+def clear(found: Comparison | None) -> int:
+    """1 if better, -1 if worse, 0 if these queries do not say (`Comparison.sign`)."""
+    return 0 if found is None else found.sign
 
 
 def chance(found: Comparison | None) -> Cell:
@@ -73,11 +87,3 @@ def middle(ks: Sequence[int]) -> int:
     (10, 5)
     """
     return 10 if 10 in ks else sorted(ks)[len(ks) // 2]
-
-
-def _known(group: Group) -> set[Of]:
-    found: set[Of] = set()
-    for entry in group.known:
-        if entry.found:
-            found |= {*entry.found.outcome.recall, *entry.found.outcome.task}
-    return found

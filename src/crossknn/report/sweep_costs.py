@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 from scipy.stats import spearmanr
 
 from crossknn import plots
-from crossknn.evaluation.measures import Comparison, Estimate
+from crossknn.evaluation.measures import Estimate
 from crossknn.evaluation.table import Group
 from crossknn.plots.style import family
-from crossknn.report.numbers import name_of, percent, row
+from crossknn.report.numbers import clear, name_of, percent, row
 from crossknn.report.page import Block, Cell, Section, TableOf, draw
 from crossknn.report.sweep_view import Place, View
+from crossknn.report.text import others
 
 RANKED = "nDCG@10"
 
@@ -31,7 +33,7 @@ def costs(view: View) -> Section | None:
 
 def _cost(view: View, place: Place) -> Iterator[Block]:
     rows: list[list[Cell]] = []
-    other = []
+    other: dict[tuple[str, str], list[int]] = {}
     for name in place.names:
         found = {budget: place.find(name, budget) for budget in place.budgets}
         known = [group for group in found.values() if group]
@@ -40,18 +42,21 @@ def _cost(view: View, place: Place) -> Iterator[Block]:
             f"{1000 * group.cost('seconds'):.3g}" if group else None for group in found.values()
         ]
         rows.append([f"`{name}`", round(paid), *milliseconds])
-        other += [
-            f"`{name}` made {group.cost('calls'):,.1f} at {group.first.budget}"
-            for group in known
-            if abs(group.cost("calls") - group.first.budget) > 0.05
-        ]
+        for group in dict.fromkeys(known):
+            made, asked = group.cost("calls"), group.first.budget
+            if abs(made - min(asked, place.items)) > 0.05:
+                other.setdefault((name, f"{made:,.1f}".removesuffix(".0")), []).append(asked)
     yield TableOf(
         head=["method", "calls for the index", *(f"ms at {b} calls" for b in place.budgets)],
         rows=rows,
         caption=f"{place.title}: cost per query",
     )
     if other:
-        yield f"Calls per query were the budget, but {'; '.join(dict.fromkeys(other))}."
+        said = (
+            f"`{name}` made {made} where {', '.join(map(str, asked))} were asked for"
+            for (name, made), asked in other.items()
+        )
+        yield f"Calls per query were the budget, but {'; '.join(said)}."
 
 
 def _by_index(view: View) -> Iterator[Block]:
@@ -77,7 +82,7 @@ def tasks(view: View) -> Section | None:
     below = [
         Section(title=place.title, blocks=list(_task(view, place, measures)))
         for place in view.places
-        if (measures := list(dict.fromkeys(m for g in place.groups for m in g.measures)))
+        if (measures := _measures(view, place))
     ]
     if not below:
         return None
@@ -87,6 +92,12 @@ def tasks(view: View) -> Section | None:
         "queries that have labels."
     )
     return Section(title="Is better k-NN better retrieval?", blocks=[text], sections=below)
+
+
+def _measures(view: View, place: Place) -> list[str]:
+    """The task's measures that some query has a value of."""
+    known = ((m, view.mean(group, m).mean) for group in place.groups for m in group.measures)
+    return list(dict.fromkeys(measure for measure, mean in known if not math.isnan(mean)))
 
 
 def _task(view: View, place: Place, measures: list[str]) -> Iterator[Block]:
@@ -117,13 +128,19 @@ def _task(view: View, place: Place, measures: list[str]) -> Iterator[Block]:
         ]
         for group in searched
     ]
-    counts = ", ".join(f"{of} {len(searched[0].per_query(of)[0])}" for of in searched[0].measures)
+    counts = ", ".join(f"{of} {_values(searched, of)}" for of in measures)
     yield TableOf(
         head=["method", "calls", f"recall at {view.k}", *measures],
         rows=rows,
         caption=f"{place.title}: the task's measures (%) [95%]; queries with a value: {counts}",
         folded=True,
     )
+
+
+def _values(groups: Sequence[Group], of: str) -> str:
+    """How many queries have a value: a number, or from fewest to most of the groups."""
+    counts = [len(group.per_query(of)[0]) for group in groups if of in group.measures]
+    return " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
 
 
 def _agreement(view: View, groups: list[Group], measure: str, exact: Group | None) -> str:
@@ -138,11 +155,11 @@ def _agreement(view: View, groups: list[Group], measure: str, exact: Group | Non
                 f"over the {len(tried)} methods and budgets its rank correlation with recall at "
                 f"k = {view.k} is {spearmanr(recall, values).statistic:+.2f}. "
             )
-    best = max(tried, key=lambda group: view.mean(group, measure).mean, default=None)
-    if best is not None:
+    best = view.highest(tried, measure)
+    if best:
         said += (
-            f"It is highest for `{view.label(best)}` at {best.first.budget} calls, "
-            f"{percent(view.mean(best, measure))}"
+            f"It is highest, {percent(view.mean(best[0], measure))}, for `{view.label(best[0])}` "
+            f"at {best[0].first.budget} calls{others(best)}"
         )
         said += f"; exact search has {percent(view.mean(exact, measure))}." if exact else "."
     return said
@@ -151,24 +168,19 @@ def _agreement(view: View, groups: list[Group], measure: str, exact: Group | Non
 def _against_baseline(view: View, place: Place, measure: str) -> str:
     """Of what finds clearly more neighbours than the baseline: what the measure says."""
     tried = [group for group in place.groups if not view.is_exact(group)]
-    better = [group for group in tried if _clear(view.gain(place, group, view.k)) > 0]
+    better = [group for group in tried if clear(view.gain(place, group, view.k)) > 0]
     if not better:
         return (
             f"Against `{view.table.baseline}` with as many calls, nothing finds clearly more "
             "neighbours here."
         )
-    signs = [_clear(view.gain(place, group, measure)) for group in better]
+    signs = [clear(view.gain(place, group, measure)) for group in better]
     return (
         f"Against `{view.table.baseline}` with as many calls, {len(better)} of the methods and "
-        f"budgets find clearly more neighbours (the interval is above zero). Of these, {measure} "
-        f"is clearly better in {signs.count(1)}, clearly worse in {signs.count(-1)}, and not told "
-        f"apart by these queries in {signs.count(0)}."
+        f"budgets find clearly more neighbours (interval above zero, p at most 0.05). Of these, "
+        f"{measure} is clearly better in {signs.count(1)}, clearly worse in {signs.count(-1)}, "
+        f"and not told apart by these queries in {signs.count(0)}."
     )
-
-
-def _clear(found: Comparison | None) -> int:
-    """1 for better, -1 for worse, 0 where the interval holds zero."""
-    return 0 if found is None else int(found.low > 0) - int(found.high < 0)
 
 
 def _point(view: View, group: Group, measure: str) -> plots.MeasurePoint:

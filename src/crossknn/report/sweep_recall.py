@@ -20,18 +20,20 @@ def recalls(view: View) -> Section:
     for place in view.places:
         names = [name for name in place.names if family(name) != "exact"]
         rows = [row(g, k) for g in place.groups if name_of(g) in names for k in view.table.k]
+        portions = list(_portions(names))
         blocks: list[Block] = [
             draw(
                 plots.recall_against_cost,
                 [found for found in rows if found.method in portion],
-                title=f"{place.title}: recall against calls",
+                title=f"{place.title}: recall against calls"
+                + (f", {number} of {len(portions)}" if len(portions) > 1 else ""),
                 labels=view.labels,
                 styles=view.styles,
                 alt=f"Recall on {place.title} against calls per query, a line for each of "
                 f"{', '.join(view.labels[name] for name in portion)}.",
                 caption="Bands: 95% intervals. A line without points: makes no calls.",
             )
-            for portion in _portions(names)
+            for number, portion in enumerate(portions, start=1)
         ]
         blocks += _recall_tables(view, place)
         below.append(Section(title=place.title, blocks=blocks))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from crossknn import plots
@@ -96,6 +97,13 @@ class View:
         if key not in self._means:
             self._means[key] = group.mean(of)
         return self._means[key]
+
+    def highest(self, groups: Iterable[Group], of: Of) -> list[Group]:
+        """Those with the highest mean, several if they are equal, the fewest calls first."""
+        known = [group for group in groups if not math.isnan(self.mean(group, of).mean)]
+        most = max((self.mean(group, of).mean for group in known), default=math.nan)
+        best = [group for group in known if self.mean(group, of).mean == most]
+        return sorted(best, key=lambda group: group.first.budget)
 
     def baseline(self, place: Place, budget: int) -> Group | None:
         """The sweep's baseline there, if it has one."""

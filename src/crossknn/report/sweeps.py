@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from crossknn.evaluation.choose import mean_recall
-from crossknn.evaluation.table import Entry, Table
+from crossknn.evaluation.table import Entry, Group, Table
 from crossknn.report.environment import environment_text
 from crossknn.report.numbers import percent
 from crossknn.report.page import Block, Cell, Page, Points, Section, TableOf
 from crossknn.report.sweep_costs import costs, tasks
 from crossknn.report.sweep_recall import differences, recalls
 from crossknn.report.sweep_view import View
+from crossknn.report.text import others
 
 
 def sweep_page(table: Table, title: str) -> Page:
@@ -30,11 +33,14 @@ def _lead(view: View) -> str:
     methods = len({entry.method for entry in table.entries})
     matrices = len({entry.data for entry in table.entries})
     seeds = len({entry.seed for entry in table.entries})
+    failed = sum(bool(entry.error) for entry in table.entries)
+    lost = f" ({failed:,} of them could not be made)" if failed else ""
     return (
         f"{_several(methods, 'method')} on {_several(matrices, 'stored score matrix', 'matrices')} "
-        f"by {_several(seeds, 'seed')}, {len(table.entries):,} searches. Every method is asked for "
-        "the same number of cross-encoder calls per query; recall is the share of exact search's "
-        "k nearest neighbours that were found. Intervals are 95%, by bootstrap over queries."
+        f"by {_several(seeds, 'seed')}, {len(table.entries):,} searches{lost}. Every method is "
+        "asked for the same number of cross-encoder calls per query; recall is the share of exact "
+        "search's k nearest neighbours that were found. Intervals are 95%, by bootstrap over "
+        "queries."
     )
 
 
@@ -83,8 +89,9 @@ def _compared(view: View) -> Section:
 
 def _best(view: View) -> Section:
     blocks: list[Block] = [
-        "The method with the highest mean recall (%), by k and calls per query. Where intervals "
-        "overlap, another one may be as good: see the paired differences."
+        "The method with the highest mean recall (%), by k and calls per query, and how many "
+        "others have the same. Where intervals overlap, another one may be as good: see the paired "
+        "differences. No method is named where so many calls are exact search."
     ]
     for place in view.places:
         rows: list[list[Cell]] = []
@@ -92,12 +99,16 @@ def _best(view: View) -> Section:
             cells: list[Cell] = []
             for budget in place.budgets:
                 known = [g for g in place.at(budget) if not view.is_exact(g)]
-                best = max(known, key=lambda g: view.mean(g, k).mean, default=None)
-                cells.append(f"{view.label(best)}: {percent(view.mean(best, k))}" if best else None)
+                best = view.highest(known, k)
+                cells.append(_named(view, best, k) if best else None)
             rows.append([f"k = {k}", *cells])
         head = [place.title, *(f"{budget} calls" for budget in place.budgets)]
         blocks.append(TableOf(head=head, rows=rows))
     return Section(title="In short", blocks=blocks)
+
+
+def _named(view: View, best: Sequence[Group], k: int) -> str:
+    return f"{view.label(best[0])}{others(best)}: {percent(view.mean(best[0], k))}"
 
 
 def _chosen(view: View) -> Section | None:

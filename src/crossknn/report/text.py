@@ -13,14 +13,24 @@ _NUMBER = re.compile(r"[-+−<±]?\d[\d.,]*( ?%| ?[\[(±].*)?")
 def said(cell: Cell) -> str:
     """A cell as text.
 
-    >>> said(12345), said(0.25), said(None)
-    ('12,345', '0.25', '-')
+    >>> said(12345), said(0.25), said(-0.0), said(None)
+    ('12,345', '0.25', '0', '-')
     """
     if cell is None:
         return "-"
     if isinstance(cell, str):
         return cell
-    return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.6g}"
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:z,.6g}"
+
+
+def others(found: Sequence[object]) -> str:
+    """What follows the first of several that are equal.
+
+    >>> others([1]), others([1, 2]), others([1, 2, 3])
+    ('', ' and 1 other', ' and 2 others')
+    """
+    more = len(found) - 1
+    return f" and {more} other{'s' * (more > 1)}" if more > 0 else ""
 
 
 def columns_of_numbers(table: TableOf) -> frozenset[int]:

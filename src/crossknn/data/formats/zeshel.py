@@ -151,7 +151,9 @@ def _read_mentions(folder: Path, split: str, wanted: list[str] | None) -> dict[s
             found.setdefault(domain, []).append(mention)
     for domain in wanted or ():
         if domain not in found:
-            raise InputError(f"{folder} has no mentions of {domain!r} ({nearest(domain, found)})")
+            known = [path.stem for path in (folder / "documents").glob("*.json")]
+            hint = f" ({nearest(domain, known)})" if domain not in known else ""
+            raise InputError(f"{folder} has no mentions of {domain!r}{hint}")
     if not found:
         raise InputError(f"{folder} has no mentions in the split {split}")
     return found
@@ -204,10 +206,12 @@ def _published(folder: Path, split: str, wanted: list[str] | None) -> Iterator[t
             raise InputError(f"{place}: the context document {context!r} is not in {domain}")
         start, end = _whole(record, "start_index", place), _whole(record, "end_index", place)
         mention = " ".join(words[start : end + 1])
-        if not 0 <= start <= end < len(words) or mention != str(record["text"]):
+        inside = 0 <= start <= end < len(words)
+        if not inside or mention != str(record["text"]):
+            there = f" are {mention!r}" if inside else f", which has {len(words)} words"
             raise InputError(
                 f"{place}: the mention {record['text']!r} is not in its sentence: words {start} to "
-                f"{end} of {record['context_document_id']} are {mention!r}"
+                f"{end} of {record['context_document_id']}{there}"
             )
         if not mention.strip():
             raise InputError(f"{place} has an empty mention")

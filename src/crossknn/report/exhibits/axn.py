@@ -5,6 +5,7 @@ from __future__ import annotations
 from crossknn.errors import InputError
 from crossknn.report.exhibits import indexing, latency, recall, scores
 from crossknn.report.exhibits.base import Exhibit
+from crossknn.report.exhibits.index_ways import AXN, BY_ITEM
 from crossknn.report.page import Block
 from crossknn.report.study import Study
 
@@ -30,7 +31,7 @@ EXHIBITS = (
         "finds as much; AXN beats reranking whatever the vectors. Here: calls in the place of "
         "hours; vectors by alternating least squares. Gradient descent, MF_IND and distilled "
         "encoders are in docs/results.md, What aligning buys.",
-        build=lambda study: indexing.recall(study),
+        build=indexing.recall,
     ),
     Exhibit(
         paper=PAPER,
@@ -121,7 +122,7 @@ EXHIBITS = (
         here="The paper: as many items for each train query are better than as many queries for "
         "each item, but for free vectors on large corpora. Here: both, for alternating least "
         "squares; other factorizations are in docs/results.md.",
-        build=lambda study: indexing.recall(study, ways=(indexing.AXN, indexing.BY_ITEM)),
+        build=lambda study: indexing.recall(study, ways=(AXN, BY_ITEM)),
     ),
     Exhibit(
         paper=PAPER,

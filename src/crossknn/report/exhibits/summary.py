@@ -9,58 +9,14 @@ from crossknn.errors import InputError
 from crossknn.evaluation.measures import Estimate, bootstrap_sets, compare_sets
 from crossknn.evaluation.table import Group, differences
 from crossknn.plots.style import family
+from crossknn.report.exhibits import asked
 from crossknn.report.exhibits.base import Exhibit
 from crossknn.report.exhibits.found import by_data, one
-from crossknn.report.exhibits.ours import (
-    ADACUR,
-    ANNCUR,
-    BLEND,
-    NO_DEV,
-    PAPER,
-    RIDGE,
-    RNR,
-    shown_ks,
-)
+from crossknn.report.exhibits.ours import ASKED, NO_DEV, PAPER, shown_ks
 from crossknn.report.numbers import percent, points
 from crossknn.report.page import Block, Cell, Figure, TableOf, draw
 from crossknn.report.study import Study
 from crossknn.report.sweep_view import View
-
-ASKED = (
-    (
-        "ADACUR over ANNCUR, first stage `de`",
-        "methods",
-        ADACUR.format("de", 5),
-        ANNCUR.format("de"),
-    ),
-    ("ANNCUR over reranking `de`", "methods", ANNCUR.format("de"), RNR.format("de")),
-    (
-        "AXN as published (blend 0.8) over reranking `de`",
-        "query-vectors",
-        BLEND.format(10, 0.8),
-        RNR.format("de"),
-    ),
-    (
-        "AXN with ridge 0.3 over reranking `de`",
-        "query-vectors",
-        RIDGE.format("de", 10),
-        RNR.format("de"),
-    ),
-    (
-        "AXN with ridge: ten rounds over two",
-        "rounds",
-        RIDGE.format("de", 10),
-        RIDGE.format("de", 2),
-    ),
-    ("AXN: blend 0.8 over 0", "blend", BLEND.format(10, 0.8), BLEND.format(10, 0.0)),
-    (
-        "AXN with ridge: first stage `hybrid` over `de`",
-        "firsts",
-        RIDGE.format("hybrid", 10),
-        RIDGE.format("de", 10),
-    ),
-)
-"""What is asked of pairs of methods: a title, the sweep, and the two; see `ours`."""
 
 Pairs = Sequence[tuple[Group, Group]]
 """A method and another at the same budget, on each matrix that has both."""
@@ -181,9 +137,9 @@ class Field:
 def _questions(study: Study, field: Field) -> TableOf:
     """Differences of pairs of methods, a row for each k and a column for each budget."""
     rows: list[list[Cell]] = []
-    for title, sweep, upper, lower in ASKED:
+    for title, upper, lower in asked.in_short(study.preset):
         for k in field.ks:
-            made = [_difference(_pairs(study, sweep, upper, lower, b), k) for b in field.budgets]
+            made = [_difference(_pairs(study, upper, lower, b), k) for b in field.budgets]
             if any(made):
                 rows.append([title, k, *made])
     for title, name, paying in field.leaders():
@@ -194,21 +150,17 @@ def _questions(study: Study, field: Field) -> TableOf:
     return TableOf(
         head=["", "k", *(f"{budget} calls" for budget in field.budgets)],
         rows=rows,
-        caption="Differences in points, mean over the matrices [95%]; an interval on one side of "
-        "zero is bold. The best of the others is that of each matrix, budget and k on the test "
-        "queries themselves, which favours it.",
+        caption="Differences in points, mean over the matrices [95%]; bold: the interval is on "
+        "one side of zero, and p is at most 0.05. The best of the others is that of each matrix, "
+        "budget and k on the test queries themselves, which favours it.",
     )
 
 
-def _pairs(study: Study, sweep: str, upper: str, lower: str, budget: int) -> Pairs:
-    """Both methods on each matrix that has them, with the most anchor queries."""
+def _pairs(study: Study, upper: str, lower: str, budget: int) -> Pairs:
+    """Both methods on each matrix that has them."""
     pairs = []
-    for data, found in by_data(study, sweep).items():
-        anchors = max(group.first.anchors for group in found)
-        a, b = (
-            one(study, sweep, name, data=data, budget=budget, anchors=anchors)
-            for name in (upper, lower)
-        )
+    for data in by_data(study, ASKED):
+        a, b = (one(study, ASKED, name, data=data, budget=budget) for name in (upper, lower))
         if a is not None and b is not None:
             pairs.append((a, b))
     return pairs
@@ -226,7 +178,7 @@ EXHIBITS = (
         title="all matrices together",
         here="Every matrix counts once, however many queries it has; intervals draw queries within "
         "their matrix. Below, the same for each matrix.",
-        sweeps=("rivals", "methods", "query-vectors", "rounds", "blend", "firsts"),
+        sweeps=("rivals", ASKED),
         build=answers,
     ),
 )

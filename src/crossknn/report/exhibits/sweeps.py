@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from crossknn.report.data import Data
+from crossknn.report.exhibits import asked
 from crossknn.report.presets import Preset
 from crossknn.report.study import Plans
 
 PAPERS = (100, 500, 2000)
 """Numbers of anchor queries in the papers (|Q_train|)."""
 
-BASELINE = "rnr(first=hybrid)"
+BASELINE = "rnr(first={stage})"
+"""Reranking, its first stage chosen like every other setting."""
+
 EPSILONS = (0.0, 0.25, 0.5, 0.75)
 """Random shares of anchor items of the oracle samplers (ADACUR 3.2)."""
 
@@ -146,15 +149,15 @@ def second_encoder(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     return {"methods": tuple(tried)}
 
 
-def firsts(preset: Preset, data: Data) -> Mapping[str, Any] | None:
-    """Each method after each first stage."""
-    own = stages(data)
-    if not own or "de" not in data.vectors:
+def questions(preset: Preset, data: Data) -> Mapping[str, Any] | None:
+    """Every method that a question names."""
+    if "de" not in data.vectors:
         return None
-    tried = [f"rnr(first={stage})" for stage in own]
-    tried += [f"axn(first={stage}, rounds=10, ridge=0.3, vectors=de)" for stage in own]
-    if data.file.n_anchors:
-        tried += [f"adacur(first={stage}, rounds=5)" for stage in own]
+    tried = [
+        spec
+        for spec in asked.methods(preset, stages(data))
+        if data.file.n_anchors or not spec.startswith(("anncur", "adacur"))
+    ]
     return {"methods": tuple(tried), **_tests(preset, data)}
 
 
@@ -164,12 +167,11 @@ def rivals(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     if not own or not _can_choose(data) or "de" not in data.vectors:
         return None
     grid = _grid(preset, own)
-    tried = [*(f"rnr(first={stage})" for stage in own), *TRIED, "exact"]
     return {
-        "methods": tuple(tried),
+        "methods": (BASELINE, *(["rnr(first=bm25)"] if "bm25" in own else []), *TRIED, "exact"),
         "grid": grid,
         "choose": True,
-        "baseline": BASELINE if "hybrid" in own else tried[0],
+        "baseline": BASELINE,
         **_tests(preset, data),
     }
 
@@ -177,18 +179,18 @@ def rivals(preset: Preset, data: Data) -> Mapping[str, Any] | None:
 TRIED = (
     "anncur(anchors={share}, first={stage}, rcond={rcond})",
     "adacur(first={stage}, rounds={rounds}, rcond={rcond})",
-    "axn(first={stage}, rounds=10, blend={blend}, vectors=de)",
+    "axn(first={stage}, rounds=10, blend={blend}, rcond={cut}, vectors=de)",
     "axn(first={stage}, rounds=10, ridge={ridge}, vectors=de)",
     "tour(first={stage}, loss=kl, rounds=10, lr={lr}, vectors=de)",
     "refit(first={stage}, sample={sample}, lr={lr}, vectors=de)",
     "refit(first={stage}, sample=0.1, rounds=9, lr={lr}, vectors=de)",
-    "feedback(first={stage}, sample={sample}, b={power}, vectors=de)",
-    "feedback(first={stage}, sample=0.1, rounds=9, b={power}, vectors=de)",
-    "gp(first={stage}, mean={mean}, scale={scale}, vectors=de)",
+    "feedback(first={stage}, sample={sample}, c={gain}, vectors=de)",
+    "feedback(first={stage}, sample=0.1, rounds=9, c={gain}, vectors=de)",
+    "gp(first={stage}, mean={mean}, query={query}, beta={beta}, vectors=de)",
     "kriging(first={stage}, mean={features}, anchors=false, vectors=de)",
     "kriging(first={stage}, mean={features}, vectors=de)",
     "gar(first={stage}, affinity={affinity}, neighbours={neighbours}, graph=de)",
-    "ladr(first={stage}, seeds={sample}, neighbours={neighbours}, graph=de)",
+    "ladr(first={stage}, seeds={sample}, depth={depth}, neighbours={neighbours}, graph=de)",
     "greedy(first={stage}, seeds={sample}, neighbours={neighbours}, graph=de)",
 )
 """Methods whose settings are chosen; ReFIT and the formula as published, and in ten rounds."""
@@ -201,15 +203,18 @@ def _grid(preset: Preset, own: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
         "stage": whole,
         "features": whole if wide else whole[-1:],
         "share": (0.2, 0.5) if wide else (0.5,),
-        "rcond": (1e-6, 0.01) if wide else (0.01,),
-        "rounds": (5, 10) if wide else (5,),
+        "rcond": (1e-6, 0.01, 0.03, 0.1) if wide else (0.03,),
+        "cut": (1e-6, 0.1) if wide else (1e-6,),
+        "rounds": (5, 10, 20) if wide else (5,),
         "blend": (0.0, 0.5, 0.8) if wide else (0.5,),
         "ridge": (0.1, 0.3, 1.0) if wide else (0.3,),
         "lr": (0.1, 0.5, 1.0, 3.0) if wide else (0.1, 1.0),
         "sample": (0.25, 0.5, 0.75) if wide else (0.5,),
-        "power": (0.5, 1.0),
+        "gain": (0.01, 0.03, 0.1, 1.0) if wide else (0.1,),
         "mean": ("constant", "first") if wide else ("constant",),
-        "scale": (1.0, 2.0, 4.0) if wide else (2.0,),
+        "query": (False, True) if wide else (True,),
+        "beta": (0.0, 1.0) if wide else (1.0,),
+        "depth": (10, 50) if wide else (50,),
         "affinity": ("score", "set"),
         "neighbours": (8, 16, 32) if wide else (16,),
     }
@@ -223,7 +228,7 @@ SWEEPS: Mapping[str, Plans] = {
     plan.__name__.replace("_", "-"): plan
     for plan in (
         *(methods, splits, chosen_splits, rounds, oracle_masked, oracle_random, items),
-        *(query_vectors, blend, second_encoder, firsts, rivals),
+        *(query_vectors, blend, second_encoder, questions, rivals),
     )
 }
 """All sweeps by name."""

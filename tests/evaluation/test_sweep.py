@@ -202,8 +202,12 @@ def test_a_damaged_cell_is_searched_again(folder, caplog):
     paths = sorted((folder / "out" / "cells").iterdir())
     paths[0].write_bytes(paths[0].read_bytes()[:-40])
     paths[1].write_text("[]")
-    assert run(folder / "s.toml").searched == 2
-    assert caplog.text.count("is damaged") == 2
+    whole = json.loads(paths[2].read_text())
+    paths[2].write_text(json.dumps(whole | {"queries": whole["queries"][1:]}))
+    with pytest.raises(InputError, match="holds a damaged sweep"):
+        read_table(folder / "out")
+    assert run(folder / "s.toml").searched == 3
+    assert caplog.text.count("is damaged") == 3
     assert contents(folder / "out")["table.csv"] == before["table.csv"]
 
 

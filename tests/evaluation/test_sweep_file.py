@@ -132,3 +132,9 @@ def test_what_is_no_toml_and_what_is_not_there(tmp_path):
         read_sweep(tmp_path / "s.toml")
     with pytest.raises(InputError, match="there is no file"):
         read_sweep(tmp_path / "absent.toml")
+
+
+def test_a_byte_order_mark_and_other_line_ends_change_nothing(tmp_path):
+    text = b'methods = ["exact"]\r\nmatrices = ["m.npz"]\r\n'
+    (tmp_path / "s.toml").write_bytes(b"\xef\xbb\xbf" + text)
+    assert read_sweep(tmp_path / "s.toml").methods == ("exact",)

@@ -140,6 +140,7 @@ def test_the_depth_is_the_deepest_cutoff():
     ("name", "words"),
     [
         ("nDGC@10", "there is no measure 'nDGC@10': did you mean nDCG"),
+        ("ndcg@10", "there is no measure 'ndcg@10': did you mean NDCG or nDCG\\?$"),
         ("acuracy", "there is no measure 'acuracy': did you mean accuracy"),
         ("nDCG@0", "'nDCG@0': the cutoff must be a whole number of 1 or more"),
         ("nDCG@2.5", "'nDCG@2.5': the cutoff must be a whole number"),

@@ -33,8 +33,8 @@ FULL = "kriging(first=de)"
 class FlatPrior(Kriging):
     """Nothing is known of a query's weights before its scores."""
 
-    def _covariance(self, index: Index, seed: int) -> Covariance | None:
-        found = super()._covariance(index, seed)
+    def covariance(self, index: Index, seed: int) -> Covariance | None:
+        found = super().covariance(index, seed)
         return found and replace(found, precision=np.zeros_like(found.precision))
 
 
@@ -42,8 +42,8 @@ class FlatPrior(Kriging):
 class NoMean(Kriging):
     """The items' mean scores say nothing: their column is 0."""
 
-    def _covariance(self, index: Index, seed: int) -> Covariance | None:
-        found = super()._covariance(index, seed)
+    def covariance(self, index: Index, seed: int) -> Covariance | None:
+        found = super().covariance(index, seed)
         return found and replace(found, mean=np.zeros_like(found.mean))
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.errors import InputError, ScorerError
+from crossknn.errors import InputError
+from crossknn.ledger import Ledger
 from crossknn.plan import Plan, most_of
 from crossknn.predictors.expected import expected_recall
 from crossknn.predictors.sharing import shared, standings
@@ -60,14 +61,7 @@ class Search:
         """Rounds begun so far."""
         self.topped_up = np.zeros(m, np.int64)
         """(m,) items picked in item order because a first stage or a shortlist ran short."""
-        self._items = np.full((m, budget), NO_ITEM, np.int64)  # all that was asked, in order
-        self._scores = np.full((m, budget), np.nan, np.float32)  # NaN until told
-        self._approx = np.full((m, budget), np.nan, np.float32)
-        self._std = np.full((m, budget), np.nan, np.float32)
-        self._rounds = np.zeros((m, budget), np.int64)
-        self._asked = np.zeros(m, np.int64)
-        self._sorted: dict[int, tuple[IntArray, IntArray]] = {}  # asked items in order, for `tell`
-        self._given_up: list[set[int]] = [set() for _ in range(m)]
+        self._ledger = Ledger(m, budget)
         self.stopped = np.zeros(m, np.bool_)
         """(m,) which queries the plan's `stop` has ended."""
         self.expectations: list[tuple[IntArray, FloatArray]] = []
@@ -80,12 +74,17 @@ class Search:
     @property
     def revealed(self) -> IntArray:
         """(m,) distinct pairs whose exact score is known."""
-        return np.count_nonzero(~np.isnan(self._scores), axis=1)
+        return self._ledger.revealed
+
+    @property
+    def given_up(self) -> int:
+        """Pairs that were asked and never told."""
+        return int(self._ledger.given_up.sum())
 
     def ask(self) -> Pairs:
         """The pairs to score next; none when the budget is spent or nothing is left to score."""
-        self._give_up_untold()
-        while (self._asked < self._limit()).any():
+        self._ledger.give_up_untold()
+        while (self._ledger.asked < self._limit()).any():
             self.round += 1
             if (calls := self._calls()) and len(pairs := self._pick(calls)):
                 return pairs
@@ -93,35 +92,19 @@ class Search:
 
     def tell(self, pairs: Pairs, scores: FloatArray) -> None:
         """Exact scores (p,) of pairs that were asked; a part of them is fine."""
-        scores = np.asarray(scores, np.float32)
-        if scores.shape != (len(pairs),):
-            raise ScorerError(f"{len(pairs)} pairs were told {scores.size} scores")
-        if not np.isfinite(scores).all():
-            p = int(np.flatnonzero(~np.isfinite(scores))[0])
-            raise ScorerError(
-                f"the score of query {pairs.query[p]} and item {pairs.item[p]} is {scores[p]}"
-            )
-        for query in np.unique(pairs.query):
-            mine = pairs.query == query
-            self._scores[query, self._places(query, pairs.item[mine])] = scores[mine]
+        self._ledger.tell(pairs, scores)
 
     def best(self, k: int) -> Ranking:
         """The k best scored items of each query; without batches, the first stage's k best."""
-        if not self.plan.batches:
-            return self._unscored(k)
-        order = np.lexsort((self._items, -np.nan_to_num(self._scores, nan=-np.inf)))[:, :k]
-        known = np.take_along_axis(~np.isnan(self._scores), order, axis=1)
+        return self._ledger.best(k) if self.plan.batches else self._unscored(k)
 
-        def pick(values: Any, fill: float) -> Any:
-            return np.where(known, np.take_along_axis(values, order, axis=1), fill)
+    def picks(self) -> Ranking:
+        """Every scored item of each query in the order in which it was picked."""
+        return self._ledger.picks()
 
-        return Ranking(
-            pick(self._items, NO_ITEM),
-            pick(self._scores, np.nan),
-            pick(self._rounds, 0),
-            pick(self._approx, np.nan),
-            pick(self._std, np.nan),
-        )
+    def observed(self) -> Observed:
+        """All exact scores so far, left-aligned."""
+        return self._ledger.observed()
 
     def _unscored(self, k: int) -> Ranking:
         found = self.plan.first.top(self.queries, min(k, self.available), self.allowed)
@@ -129,48 +112,20 @@ class Search:
         unknown = np.full_like(scores, np.nan)
         return Ranking(found.items, scores, np.zeros_like(found.items), scores, unknown)
 
-    def picks(self) -> Ranking:
-        """Every scored item of each query in the order in which it was picked."""
-        known = ~np.isnan(self._scores)
-        items = np.where(known, self._items, NO_ITEM)
-        return Ranking(items, self._scores, self._rounds, self._approx, self._std)
-
-    @property
-    def given_up(self) -> int:
-        """Pairs that were asked and never told."""
-        return sum(map(len, self._given_up))
-
-    def observed(self) -> Observed:
-        """All exact scores so far, left-aligned."""
-        return Observed(self._items, self._scores, self._asked)
-
-    def _places(self, query: int, items: IntArray) -> IntArray:
-        """Where in its row each of a query's asked items stands: (p,) -> (p,)."""
-        if query not in self._sorted:
-            order = np.argsort(self._items[query, : self._asked[query]])
-            self._sorted[query] = (self._items[query, order], order)
-        known, order = self._sorted[query]
-        found = np.minimum(np.searchsorted(known, items), len(known) - 1)
-        strange = np.flatnonzero(known[found] != items) if len(known) else np.arange(len(items))
-        if len(strange):
-            raise InputError(f"query {query} was not asked about item {items[strange[0]]}")
-        return order[found]
-
     def _limit(self) -> IntArray:
         """How many pairs each query can reveal: (m,)."""
-        lost = np.array([len(g) for g in self._given_up], np.int64)
-        limit = np.minimum(self._items.shape[1], self.available - lost)
-        return np.where(self.stopped | (self._left() <= 0), self._asked, limit)
+        limit = np.minimum(self.budget, self.available - self._ledger.given_up)
+        return np.where(self.stopped | (self._left() <= 0), self._ledger.asked, limit)
 
     def _left(self) -> int:
         """Calls left of a shared budget; without one, no end of them."""
         share = self.plan.share
-        return sys.maxsize if share is None else share.total - int(self._asked.sum())
+        return sys.maxsize if share is None else share.total - int(self._ledger.asked.sum())
 
     def _equal(self) -> IntArray:
         """New items of each query in this round, if all are served alike: (m,)."""
         target = self.targets[min(self.round, len(self.targets)) - 1]
-        return np.maximum(np.minimum(target, self._limit()) - self._asked, 0)
+        return np.maximum(np.minimum(target, self._limit()) - self._ledger.asked, 0)
 
     def _calls(self) -> int:
         """New items of all queries in this round."""
@@ -178,35 +133,18 @@ class Search:
             return int(self._equal().sum())
         if self.round >= len(self.targets):
             return self._left()
-        return max(len(self.queries) * self.targets[self.round - 1] - int(self._asked.sum()), 0)
-
-    def _give_up_untold(self) -> None:
-        untold = (self._items != NO_ITEM) & np.isnan(self._scores)
-        for row in np.flatnonzero(untold.any(axis=1)):
-            keep = ~untold[row] & (self._items[row] != NO_ITEM)
-            self._given_up[row].update(self._items[row, untold[row]].tolist())
-            count = int(keep.sum())
-            for values, fill in (
-                (self._items, NO_ITEM),
-                (self._scores, np.nan),
-                (self._approx, np.nan),
-                (self._std, np.nan),
-                (self._rounds, 0),
-            ):
-                kept = values[row, keep]
-                values[row] = fill
-                values[row, :count] = kept
-            self._asked[row] = count
+        return max(
+            len(self.queries) * self.targets[self.round - 1] - int(self._ledger.asked.sum()), 0
+        )
 
     def _pick(self, calls: int) -> Pairs:
         """Choose `calls` new items, of all queries, and note them down as asked."""
-        self._sorted.clear()
-        exclude = self._excluded()
+        exclude = self._ledger.seen()
         if self.round == 1:
             wanted = self._equal()
             width = int(wanted.max())
             if self.plan.shortlist is not None:
-                width = max(self.plan.shortlist, self._items.shape[1])
+                width = max(self.plan.shortlist, self.budget)
             candidates = self.plan.first.top(self.queries, width, self.allowed)
             self._found = candidates.items
         else:
@@ -216,11 +154,7 @@ class Search:
             if count == 0:
                 continue
             chosen, approx, std = self._row(candidates, row, int(count), exclude[row])
-            place = slice(self._asked[row], self._asked[row] + len(chosen))
-            self._items[row, place] = chosen
-            self._approx[row, place], self._std[row, place] = approx, std
-            self._rounds[row, place] = self.round
-            self._asked[row] += len(chosen)
+            self._ledger.note(row, chosen, approx, std, self.round)
             queries.append(np.full(len(chosen), row, np.int64))
             items.append(chosen)
         return Pairs(np.concatenate(queries), np.concatenate(items))
@@ -241,20 +175,20 @@ class Search:
     def _foreseen(self, calls: int, exclude: IntArray) -> IntArray:
         """Stop the queries that expect enough; how many new items each of the others gets: (m,)."""
         stop, share, m = self.plan.stop, self.plan.share, len(self.queries)
-        found, room = np.full(m, np.nan), self._limit() - self._asked
+        found, room = np.full(m, np.nan), self._limit() - self._ledger.asked
         standing: list[FloatArray | None] = [None] * m
         for row, mean, std in self._unknown(exclude):
-            known = self._scores[row, : self._asked[row]]
+            known = self._ledger.known(row)
             if stop is not None and len(known) >= stop.k:
                 found[row] = expected_recall(np.sort(known)[-stop.k :], mean, std)
             if share is not None:
                 standing[row] = standings(known, mean, std, share.k, int(room[row]))
         if stop is not None:
-            self.expectations.append((self._asked.copy(), found))
+            self.expectations.append((self._ledger.asked.copy(), found))
             self.stopped |= found >= stop.expected
         if share is None:
             return self._equal()
-        return shared(standing, self._limit() - self._asked, calls, self._left())
+        return shared(standing, self._limit() - self._ledger.asked, calls, self._left())
 
     def _unknown(self, exclude: IntArray) -> Iterator[tuple[int, FloatArray, FloatArray]]:
         """What is predicted of the unscored items of each query that has not stopped, with its
@@ -271,16 +205,6 @@ class Search:
             mean, std = prediction.mean[row, there], prediction.std[row, there]
             if not np.isnan(std).any():
                 yield int(row), mean, std
-
-    def _excluded(self) -> IntArray:
-        """(m, e) what was asked before, told or given up."""
-        if not any(self._given_up):
-            return self._items[:, : int(self._asked.max(initial=0))]
-        rows = [
-            np.array([*self._items[q, : self._asked[q]], *sorted(gone)], np.int64)
-            for q, gone in enumerate(self._given_up)
-        ]
-        return Candidates.from_rows([(row, row.astype(np.float32)) for row in rows]).items
 
     def _row(
         self, candidates: Candidates, row: int, count: int, exclude: IntArray

@@ -6,23 +6,22 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from crossknn.answers import hits_of, joined
 from crossknn.errors import InputError
 from crossknn.indexes.learned import LEARNED
 from crossknn.methods import DEFAULT, Method
 from crossknn.methods import method as as_method
-from crossknn.plan import Plan
 from crossknn.predictors.sharing import Share
-from crossknn.results import Hit, Results
+from crossknn.request import allowed_items, check_counts, equal_share, query_texts
+from crossknn.results import Results
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.robust import NothingScoredError
 from crossknn.search import Search
-from crossknn.types import NO_ITEM, BoolArray, Progress, Queries, Ranking
+from crossknn.types import BoolArray, Progress, Queries
 
 if TYPE_CHECKING:
     from crossknn.indexes.item_index import ItemIndex
@@ -96,28 +95,28 @@ class Searcher:
         """
         chosen = self.method if method is None else as_method(method)
         self._check_scorer(chosen)
-        texts = _texts(queries)
-        allowed = _allowed(filter, self.index)
+        texts = query_texts(queries)
+        allowed = allowed_items(filter, self.index)
         if total_budget is not None:
-            budget = _equal_share(total_budget, len(texts), k)
-        _check(k, budget if chosen.calls else k, self.index.n, deadline_ms)
+            budget = equal_share(total_budget, len(texts), k)
+        check_counts(k, budget if chosen.calls else k, self.index.n, deadline_ms)
         self._check_models(chosen)
         call = _Call(
-            self,
-            chosen,
-            budget,
-            total_budget,
-            k,
-            allowed,
-            self.seed if seed is None else seed,
-            trace,
-            _Clock(deadline_ms, cancel),
-            progress,
-            len(texts),
+            searcher=self,
+            method=chosen,
+            budget=budget,
+            total=total_budget,
+            k=k,
+            allowed=allowed,
+            seed=self.seed if seed is None else seed,
+            trace=trace,
+            clock=_Clock(deadline_ms, cancel),
+            progress=progress,
+            m=len(texts),
         )
         share = len(texts) if deadline_ms is not None else max(1, _CELLS // self.index.n)
         parts = [call.run(s, texts[s : s + share]) for s in range(0, len(texts), share)]
-        return _join(parts, call.clock.elapsed())
+        return joined(parts, call.clock.elapsed())
 
     async def asearch(self, queries: str | Sequence[str], *args: Any, **options: Any) -> Results:
         """The same search in a worker thread; cancelling the task stops it at the next batch."""
@@ -169,7 +168,7 @@ class _Clock:
         return "deadline" if self.limit is not None and self.elapsed() >= self.limit else None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Call:
     """One search: its settings, and the running count of scored pairs."""
 
@@ -222,10 +221,9 @@ class _Call:
             calls += getattr(stream, "computed", told)
             getattr(stream, "close", lambda: None)()
             scoring += self.clock.elapsed() - started
-        hits = _Hits(index, plan, self.method)
         return Results(
             queries=tuple(texts),
-            hits=tuple(hits.rows(search.best(self.k))),
+            hits=hits_of(index.items, search.best(self.k), self.method.name),
             method=str(self.method),
             budget=min(self.budget, search.budget),
             calls=calls,
@@ -236,7 +234,7 @@ class _Call:
             failed=search.given_up,
             topped_up=int(search.topped_up.sum()),
             truncated=self._truncated() - truncated,
-            trace=tuple(hits.rows(search.picks())) if self.trace else None,
+            trace=hits_of(index.items, search.picks(), self.method.name) if self.trace else None,
         )
 
     def _truncated(self) -> int:
@@ -247,118 +245,3 @@ class _Call:
         if self.progress:
             whole = self.m * search.budget
             self.progress(self.done, whole if self.total is None else min(self.total, whole))
-
-
-class _Hits:
-    """From positions to hits."""
-
-    def __init__(self, index: ItemIndex, plan: Plan, method: Method) -> None:
-        self.items, self.method = index.items, method.name
-
-    def rows(self, ranking: Ranking) -> Iterator[list[Hit]]:
-        for row, items in enumerate(ranking.items):
-            yield [self._hit(ranking, row, int(j)) for j in np.flatnonzero(items != NO_ITEM)]
-
-    def _hit(self, ranking: Ranking, row: int, column: int) -> Hit:
-        at = row, column
-        position, round = int(ranking.items[at]), int(ranking.rounds[at])
-        approx, std = float(ranking.approx[at]), float(ranking.std[at])
-        item = self.items[position]
-        known = approx == approx
-        return Hit(
-            id=item.id,
-            score=float(ranking.scores[at]),
-            position=position,
-            round=round,
-            source="order" if not known else "first" if round <= 1 else self.method,
-            approx=approx if known else None,
-            std=std if std == std else None,
-            title=item.title,
-            text=item.text,
-            extra=item.extra,
-        )
-
-
-def _join(parts: Sequence[Results], seconds: float) -> Results:
-    """The answers to all batches of queries as one."""
-    stops = {part.stopped_by for part in parts}
-    whole = "target" if stops == {"target"} else "budget"
-    traces = [part.trace for part in parts if part.trace is not None]
-    return replace(
-        parts[0],
-        queries=tuple(q for part in parts for q in part.queries),
-        hits=tuple(h for part in parts for h in part.hits),
-        calls=sum(part.calls for part in parts),
-        revealed=sum(part.revealed for part in parts),
-        seconds=seconds,
-        scoring_seconds=sum(part.scoring_seconds for part in parts),
-        stopped_by=next(iter(sorted(stops - {"budget", "target"})), whole),
-        failed=sum(part.failed for part in parts),
-        topped_up=sum(part.topped_up for part in parts),
-        truncated=sum(part.truncated for part in parts),
-        trace=tuple(t for trace in traces for t in trace) if traces else None,
-    )
-
-
-def _texts(queries: str | Sequence[str]) -> list[str]:
-    if not isinstance(queries, str | Sequence):
-        raise InputError(f"queries are {queries!r}; give a text or a list of texts")
-    texts = [queries] if isinstance(queries, str) else list(queries)
-    if not texts:
-        raise InputError("there are no queries")
-    for position, text in enumerate(texts):
-        if not isinstance(text, str) or not text.strip():
-            raise InputError(
-                f"query {position} is {text!r}; a query must be a text that is not empty"
-            )
-    return texts
-
-
-def _allowed(filter: Iterable[str] | BoolArray | None, index: ItemIndex) -> BoolArray | None:
-    if filter is None:
-        return None
-    if isinstance(filter, str):
-        raise InputError(f"the filter is the text {filter!r}; give a list of ids or a mask")
-    if isinstance(filter, list) and filter and all(isinstance(f, bool) for f in filter):
-        filter = np.array(filter)
-    if isinstance(filter, np.ndarray) and filter.dtype == np.bool_:
-        allowed = filter
-        if allowed.shape != (index.n,):
-            raise InputError(f"the filter has shape {allowed.shape}; the index has {index.n} items")
-    else:
-        allowed = np.zeros(index.n, np.bool_)
-        allowed[index.items.positions(filter)] = True
-    if not allowed.any():
-        raise InputError("the filter allows no item")
-    return allowed
-
-
-def _equal_share(total: int, m: int, k: int) -> int:
-    """Of a budget for m queries, which must do for k items of each."""
-    if not isinstance(total, int | np.integer) or isinstance(total, bool):
-        raise InputError(f"total_budget is {total!r}; it must be a whole number")
-    if total < 1:
-        raise InputError(f"total_budget is {total}; it must be 1 or more")
-    if isinstance(k, int | np.integer) and k > total // m:
-        raise InputError(
-            f"k is {k}, but a total_budget of {total} for {m} queries is {total // m} calls each: "
-            "raise it or lower k"
-        )
-    return int(total) // m
-
-
-def _check(k: int, budget: int, n: int, deadline_ms: float | None) -> None:
-    for name, value in (("k", k), ("budget", budget)):
-        if not isinstance(value, int | np.integer) or isinstance(value, bool):
-            raise InputError(f"{name} is {value!r}; it must be a whole number")
-        if value < 1:
-            raise InputError(f"{name} is {value}; it must be 1 or more")
-    if k > n:
-        raise InputError(f"k is {k}, but the index has {n} items")
-    if k > budget:
-        raise InputError(
-            f"k is {k}, but a budget of {budget} calls reveals {budget} items at most: "
-            "raise the budget or lower k"
-        )
-    if deadline_ms is not None and not deadline_ms > 0:
-        raise InputError(f"deadline_ms is {deadline_ms}; it must be above 0")

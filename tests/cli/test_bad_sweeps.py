@@ -33,6 +33,10 @@ SWEEPS = {
     "baseline": {"baseline": "rnr(first=bm25)"},
     "absent": {"matrices": ["absent.npz"]},
     "damaged": {"matrices": ["damaged.npz"]},
+    "bytes": {"matrices": ["bytes.npz"]},
+    "columns": {"matrices": ["columns.npz"]},
+    "dimensions": {"matrices": ["dimensions.npz"]},
+    "floats": {"matrices": ["floats.npz"]},
     "twice": {"matrices": ["large.npz", "folder/large.npz"]},
     "sizes": BOTH | {"k": [1, 60]},
     "anchors": {"anchors": [30]},
@@ -54,7 +58,7 @@ def place(tmp_path_factory):
     where = tmp_path_factory.mktemp("sweeps")
     before = os.getcwd()
     os.chdir(where)
-    for folder in ("folder", "no-matrices", "broken", "damaged"):
+    for folder in ("folder", "no-matrices", "broken", "damaged", "foreign"):
         (where / folder).mkdir()
     write_matrix(where / "large.npz")
     write_matrix(where / "folder" / "large.npz")
@@ -62,9 +66,19 @@ def place(tmp_path_factory):
     write_matrix(where / "none.npz", anchors=0)
     arrays = dict(np.load(where / "large.npz"))
     np.savez(where / "labels.npz", **arrays | {"labels": arrays["labels"] + 60})
+    for name, key, values in (
+        ("columns", "first_bm25", np.ones((len(arrays["scores"]), 60))),
+        ("dimensions", "query_vectors", arrays["query_vectors"][:, 1:]),
+        ("floats", "labels", arrays["labels"] + 0.5),
+    ):
+        np.savez(where / f"{name}.npz", **arrays | {key: values})
+    np.savez_compressed(where / "bytes.npz", **arrays)
+    whole = (where / "bytes.npz").read_bytes()
+    (where / "bytes.npz").write_bytes(whole[:2000] + b"\xff" * 99 + whole[2099:])
     (where / "damaged.npz").write_bytes(b"not a zip")
     (where / "broken" / "large.npz").write_bytes(b"not a zip")
     (where / "damaged" / "sweep.json").write_text("{")
+    (where / "foreign" / "sweep.json").write_text("[1, 2]")
     (where / "broken.toml").write_text("matrices = [")
     for name, keys in SWEEPS.items():
         write_sweep(where / f"{name}.toml", **GOOD | keys)
@@ -97,6 +111,10 @@ REFUSED = [
     ("a baseline that is not searched", sweep("baseline")),
     ("a matrix that is not there", sweep("absent")),
     ("a matrix that is none", sweep("damaged")),
+    ("a matrix with damaged bytes", sweep("bytes")),
+    ("a first stage that has not scored every item", sweep("columns")),
+    ("query vectors of another dimension", sweep("dimensions")),
+    ("labels that are no whole numbers", sweep("floats")),
     ("two matrices of one name", sweep("twice")),
     ("a k above the items of the smallest of several matrices", sweep("sizes")),
     ("more anchor queries than there are", sweep("anchors")),
@@ -109,6 +127,7 @@ REFUSED = [
     ("a report of what is not there", ["report", "absent", "--out", "out"]),
     ("a report of a folder without a sweep", ["report", "folder", "--out", "out"]),
     ("a report of a damaged sweep", ["report", "damaged", "--out", "out"]),
+    ("a report of JSON that is no sweep", ["report", "foreign", "--out", "out"]),
     ("a report into a file", ["report", "swept", "--out", "large.npz"]),
     ("matrices that are not there", reproduce("absent")),
     ("a folder without matrices", reproduce("no-matrices")),

@@ -254,3 +254,10 @@ def test_every_item_scored_within_a_deadline_and_less_what_is_paid(folder, capsy
     assert (made["calls"], made["reused"], made["stopped_by"]) == (64, 16, None)
     assert made["cost"]["calls"] == 80
     assert made["cost"]["scoring_seconds"] > 0
+
+
+def test_a_line_is_printed_as_it_is(capsys):
+    line = f"kept[bold] in {'a long folder/' * 20}: 12 [95%]"
+    common.say(line)
+    common.note(line)
+    assert capsys.readouterr() == (line + "\n", line + "\n")

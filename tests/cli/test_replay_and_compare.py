@@ -57,7 +57,7 @@ def labelled(folder):
 def test_replay_prints_measures_of_the_labels_and_says_what_it_leaves_out(labelled, capsys):
     options = ("--methods", "exact, rnr(first=oracle_topk(masked=1))", "--budgets", "9", "-k", "1")
     (exact, masked), said = rows(capsys, "replay", "m.npz", *options)
-    assert said == ("1 of 6 queries have no judgements and are left out of the task's measures")
+    assert said == ("1 of 6 queries has no judgements and is left out of the task's measures")
     assert exact["measures"] == {
         "accuracy": 1.0, "accuracy_normalised": 1.0, "nDCG@10": 1.0, "R@100": 1.0, "RR@10": 1.0,
     }  # fmt: skip
@@ -72,18 +72,19 @@ def test_replay_takes_qrels_in_place_of_labels(labelled, capsys):
     (row,), said = rows(capsys, "replay", "m.npz", *options, "--measures", "R@100")
     assert row["measures"] == {"R@100": 0.5}
     assert "5 of 6 queries have no judgements" in said
-    assert "1 judged items are not among the items" in said
+    assert "1 judged item is not among the items" in said
 
 
 def test_replay_refuses_measures_without_judgements_and_unknown_ones(labelled, capsys):
     data = matrix()
     np.savez(labelled / "bare.npz", scores=data.scores, n_anchors=20)
-    options = ("--methods", "exact", "--measures", "RR@10")
+    options = ("--methods", "exact", "-k", "1", "--measures", "RR@10")
     assert "--measures needs judgements" in sentence(capsys, "replay", "bare.npz", *options)
     (labelled / "qrels.tsv").write_text("query 20\ti3\t1\n")
     said = sentence(capsys, "replay", "bare.npz", *options, "--qrels", "qrels.tsv")
     assert "needs the key 'item_ids'" in said
-    said = sentence(capsys, "replay", "m.npz", "--methods", "exact", "--measures", "acuracy")
+    options = ("--methods", "exact", "-k", "1", "--measures", "acuracy")
+    said = sentence(capsys, "replay", "m.npz", *options)
     assert "did you mean accuracy" in said
     said = sentence(capsys, "replay", "m.npz", "--methods", "rnr(first=oracle_top)")
     assert "unknown first stage 'oracle_top'" in said
@@ -121,12 +122,12 @@ def test_compare_keeps_exact_scores_for_the_next_run(index, capsys, monkeypatch)
     assert [r["recall"] for r in first if "oracle" in r["method"]] == [1, 1]
     assert again[0]["measures"]["R@100"] == 0.5
     assert "4 of 5 queries have no judgements" in said
-    assert "1 judged items are not among the items" in said
+    assert "1 judged item is not among the items" in said
 
 
 def test_compare_says_what_is_wrong_with_measures_before_it_pays(index, capsys):
     capsys.readouterr()
-    options = ("--queries", "queries.jsonl", "--qrels", "qrels.tsv", "--exact", "kept")
+    options = ("--queries", "queries.jsonl", "--qrels", "qrels.tsv", "-k", "1", "--exact", "kept")
     said = sentence(capsys, "compare", "docs.index", *options, "--measures", "nDCG@x")
     assert "there is no measure 'nDCG@x'" in said
     assert not (index / "kept").exists()
@@ -138,3 +139,15 @@ def test_compare_refuses_measures_without_judgements(index, capsys):
     said = sentence(capsys, "compare", "docs.index", *options)
     assert said == "crossknn: --measures needs judgements: give --qrels FILE"
     assert not (index / "kept").exists()
+
+
+def test_a_k_above_the_number_of_items_is_refused_before_anything_is_paid(index, capsys):
+    np.savez(index / "m.npz", scores=np.zeros((2, 30)))
+    capsys.readouterr()
+    said = sentence(capsys, "replay", "m.npz", "--methods", "exact", "-k", "1,31")
+    assert said == "crossknn: k is 31, but m.npz has 30 items: take a smaller k (-k)"
+    options = ("--queries", "queries.jsonl", "--exact", "kept", "-k", "31")
+    said = sentence(capsys, "compare", "docs.index", *options)
+    assert said == "crossknn: k is 31, but docs.index has 30 items: take a smaller k (-k)"
+    assert not (index / "kept").exists()
+    assert rows(capsys, "replay", "m.npz", "--methods", "exact", "-k", "30")[0][0]["recall"] == 1

@@ -16,12 +16,13 @@ from crossknn.cli.common import (
     ScorerModel,
     ScorerName,
     Seed,
-    err,
+    check_positive,
     is_url,
+    note,
     open_scorer,
-    out,
     print_json,
     progress,
+    say,
 )
 from crossknn.errors import InputError
 
@@ -107,10 +108,7 @@ def command(
     from crossknn.indexes.item_index import ItemIndex
     from crossknn.scorers._session import available_threads
 
-    given = {"per": per, "count": count, "workers": workers, "max-calls": max_calls}
-    for option, value in given.items():
-        if value is not None and value < 1:
-            raise InputError(f"{option} is {value}; it must be 1 or more")
+    check_positive({"per": per, "count": count, "workers": workers, "max-calls": max_calls})
     if ray and (model or is_url(scorer)):
         raise InputError(
             "--ray is for a cross-encoder that every worker opens: leave it out for one behind a "
@@ -165,33 +163,23 @@ def show(found: Alignment) -> None:
     """Print what was fitted, what it cost and how to use it."""
     made, cost, details = found.vectors, found.vectors.cost, found.vectors.details
     paid = f"{found.calls:,} of them now" if found.calls else "all before"
-    out.print(
-        f"{made.method}: {cost.calls:,} scores of {cost.queries:,} train queries ({paid})",
-        soft_wrap=True,
-        highlight=False,
-    )
+    say(f"{made.method}: {cost.calls:,} scores of {cost.queries:,} train queries ({paid})")
     if details.get("initial") is not None:
-        out.print(
+        say(
             f"error on scores held out: {details['initial']:.4f} before, {details['held_out']:.4f} "
-            "after",
-            highlight=False,
+            "after"
         )
-    out.print(
+    say(
         f"seconds: {cost.vector_seconds:.1f} for vectors, {cost.scoring_seconds:.1f} for scoring, "
-        f"{cost.fitting_seconds:.1f} for fitting",
-        highlight=False,
+        f"{cost.fitting_seconds:.1f} for fitting"
     )
-    for note in found.notes:
-        err.print(note, soft_wrap=True, highlight=False)
+    for sentence in found.notes:
+        note(sentence)
     if found.stopped_by:
-        err.print(
-            f"stopped by {found.stopped_by}: the same command goes on from here", highlight=False
-        )
-    out.print(
+        note(f"stopped by {found.stopped_by}: the same command goes on from here")
+    say(
         f"in the index as {found.name!r}; searches use it from now on, and "
-        f"vectors={found.name} or first={found.name} name it",
-        soft_wrap=True,
-        highlight=False,
+        f"vectors={found.name} or first={found.name} name it"
     )
 
 

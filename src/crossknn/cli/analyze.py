@@ -5,7 +5,6 @@ from __future__ import annotations
 import json as json_format
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +12,18 @@ import numpy as np
 import typer
 from rich.text import Text
 
-from crossknn.cli.common import AsJson, Seed, err, numbers, out, print_json
-from crossknn.errors import InputError, MissingExtraError
+from crossknn.cli.common import (
+    AsJson,
+    Seed,
+    check_out,
+    check_plots,
+    err,
+    numbers,
+    out,
+    print_json,
+    say,
+)
+from crossknn.errors import InputError
 from crossknn.types import FloatArray
 
 if TYPE_CHECKING:
@@ -69,9 +78,8 @@ def command(
     k_qs = numbers(k_q, "k-q") if k_q else [s for s in SIZES if s <= 0.75 * smallest[0]] or [1]
     k_is = numbers(k_i, "k-i") if k_i else [s for s in SIZES if s <= 0.5 * smallest[1]] or [1]
     depth = min(RETRIEVED, max(k, smallest[1] // 10)) if retrieved is None else retrieved
-    if find_spec("matplotlib") is None:
-        raise MissingExtraError("analyze", "plots")
-    _check(folder)
+    check_plots("analyze")
+    check_out(folder)
     summaries, grids = {}, {}
     with err.status("analyzing"):
         for name, scores in matrices.items():
@@ -109,7 +117,7 @@ def command(
             print_json({"matrix": name, **{key: v for key, v in found.items() if key not in few}})
         return
     _show(summaries)
-    out.print(f"figures: {folder}", soft_wrap=True)
+    say(f"figures: {folder}")
 
 
 def _read(files: Sequence[Path], names: str | None) -> dict[str, FloatArray]:
@@ -125,13 +133,6 @@ def _read(files: Sequence[Path], names: str | None) -> dict[str, FloatArray]:
     if len(set(called)) < len(called):
         raise InputError(f"{files[0]} is given twice")
     return {name: StoredMatrix.load(file).scores for name, file in zip(called, files, strict=True)}
-
-
-def _check(folder: Path) -> None:
-    if not folder.absolute().parent.is_dir():
-        raise InputError(f"--out {folder}: there is no folder {folder.parent}")
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--out {folder} is a file; give a folder")
 
 
 def _draw(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from crossknn.errors import InputError
+from crossknn.errors import InputError, MissingExtraError
 from crossknn.scorers.base import Scorer
 from crossknn.types import Progress as Report
 
@@ -90,6 +91,37 @@ def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> 
     if queries is None:
         raise InputError("--lists names queries by id: give them with --queries FILE")
     index.add_first("lists", CandidateLists.from_run(path, queries, index.items.ids))
+
+
+def check_positive(options: Mapping[str, int | None]) -> None:
+    """`InputError` for an option below 1; one that is not given is None."""
+    for name, value in options.items():
+        if value is not None and value < 1:
+            raise InputError(f"{name} is {value}; it must be 1 or more")
+
+
+def check_out(folder: Path) -> None:
+    """`InputError` if --out is no folder and cannot be made one."""
+    if not folder.absolute().parent.is_dir():
+        raise InputError(f"--out {folder}: there is no folder {folder.parent}")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out {folder} is a file; give a folder")
+
+
+def check_plots(needed_for: str) -> None:
+    """`MissingExtraError` if there is nothing to draw with."""
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError(needed_for, "plots")
+
+
+def say(text: str, console: Console = out) -> None:
+    """A line as it is: not wrapped, and brackets and numbers mean nothing."""
+    console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def note(text: str) -> None:
+    """A line on stderr, where results do not go."""
+    say(text, err)
 
 
 def print_json(value: Any) -> None:

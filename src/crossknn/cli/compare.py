@@ -17,15 +17,18 @@ from crossknn.cli.common import (
     ScorerName,
     Seed,
     add_lists,
+    check_plots,
     err,
+    note,
     numbers,
     open_scorer,
     out,
     print_json,
     progress,
 )
-from crossknn.errors import InputError, MissingExtraError
-from crossknn.evaluation.compare import MethodRows
+from crossknn.cli.replay import check_k
+from crossknn.errors import InputError
+from crossknn.evaluation.replay import RecallRow
 
 NAME = "compare"
 
@@ -87,59 +90,57 @@ def command(
     chosen = parse_methods(methods)
     costs, ks = numbers(budgets, "budgets"), numbers(k, "k")
     index = ItemIndex.load(folder)
+    check_k(ks, index.n, folder)
     asked = read_queries(queries, limit=limit)
     add_lists(index, lists, asked)
     judged = read_qrels(qrels) if qrels is not None else None
     wanted = DEFAULT if measures is None else measure_names(measures)
     if judged is not None:  # what is wrong with them is said before anything is paid
-        for note in task_measures(index, asked, judged, wanted).judgements.notes():
-            err.print(note, soft_wrap=True)
+        for sentence in task_measures(index, asked, judged, wanted).judgements.notes():
+            note(sentence)
     judge = open_scorer(scorer, cache, model)
     with progress("exact search", "pairs") as report:
         scores = dense_scores(judge, asked.texts, index.items.texts, report, folder=exact)
     with err.status("searching"):
-        rows = [
-            found
-            for _, found in compare(
-                index, asked, scores, chosen, costs, ks, qrels=judged, measures=wanted, seed=seed
-            )
-        ]
+        best, found = compare(
+            index, asked, scores, chosen, costs, ks, qrels=judged, measures=wanted, seed=seed
+        )
+        ceiling, table = list(best.rows()), [list(each.rows()) for each in found]
+    rows = [row for cells in table for row in cells]
     if json:
-        for found in rows:
-            for row in found.as_dicts():
-                print_json(row)
+        for row in (*ceiling, *rows):
+            print_json(row.as_dict())
     else:
-        show(rows, ks)
-    found_rows = [r for found in rows[1:] for r in found.recall]
+        show([ceiling, *table], ks)
     title = f"{index.n} items, {len(asked)} queries"
     if plot is not None:
         from crossknn.plots import recall_against_cost
 
-        recall_against_cost(found_rows, plot, title=title)
-        err.print(f"recall against cost: {plot}")
+        recall_against_cost(rows, plot, title=title)
+        note(f"recall against cost: {plot}")
     if plot_offline is not None:
         from crossknn.plots import recall_against_indexing
 
-        recall_against_indexing(found_rows, plot_offline, title=title)
-        err.print(f"recall against what the index cost: {plot_offline}")
+        recall_against_indexing(rows, plot_offline, title=title)
+        note(f"recall against what the index cost: {plot_offline}")
 
 
 def _check_plot(option: str, path: Path) -> None:
     """Before anything is paid: the extra, the suffix and the folder."""
-    from importlib.util import find_spec
-
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise InputError(f"{option} {path}: the name must end in .png, .pdf or .svg")
     if not path.absolute().parent.is_dir():
         raise InputError(f"{option} {path}: there is no folder {path.parent}")
-    if find_spec("matplotlib") is None:
-        raise MissingExtraError(option, "plots")
+    check_plots(option)
 
 
-def show(rows: Sequence[MethodRows], ks: Sequence[int]) -> None:
-    """Print a block for each method: recall against exact search in % [95% interval]."""
-    measures = list(rows[0].task)
-    paid = any(found.recall[0].index_calls for found in rows)
+def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
+    """Print a block for each method: recall against exact search in % [95% interval].
+
+    `table` has the rows of each method and budget, one for each k.
+    """
+    measures = list(table[0][0].measures)
+    paid = any(rows[0].index_calls for rows in table)
     heads = ["calls", *["offline"] * paid, *(f"k={k}" for k in ks), *measures]
     widths = [
         7,
@@ -149,21 +150,19 @@ def show(rows: Sequence[MethodRows], ks: Sequence[int]) -> None:
     ]
     _line(heads, widths, "dim")
     previous = None
-    for found in rows:
-        first = found.recall[0]
+    for rows in table:
+        first = rows[0]
         if first.method != previous:
             out.print(Text(first.method, style="bold"), soft_wrap=True)
         previous = first.method
         cells = [f"{first.calls:.0f}", *[f"{first.index_calls:,}"] * paid]
-        cells += [
-            f"{100 * r.recall:.1f} [{100 * r.ci[0]:.0f}-{100 * r.ci[1]:.0f}]" for r in found.recall
-        ]
-        values = (found.task[measure] for measure in measures)
+        cells += [f"{100 * r.recall:.1f} [{100 * r.ci[0]:.0f}-{100 * r.ci[1]:.0f}]" for r in rows]
+        values = (first.measures[measure] for measure in measures)
         _line([*cells, *("-" if v is None else f"{v:.3f}" for v in values)], widths)
-    note = "k=...: recall of the true neighbours under the cross-encoder, % [95%]"
+    legend = "k=...: recall of the true neighbours under the cross-encoder, % [95%]"
     if paid:
-        note += "; offline: calls paid once, for the index"
-    out.print(Text(note, "dim"), soft_wrap=True)
+        legend += "; offline: calls paid once, for the index"
+    out.print(Text(legend, "dim"), soft_wrap=True)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], style: str = "") -> None:

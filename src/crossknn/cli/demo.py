@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from crossknn.cli.common import AsJson, Seed, err, out, print_json, progress
+from crossknn.cli.common import AsJson, Seed, check_positive, err, note, out, print_json, progress
 from crossknn.cli.compare import show as show_table
 from crossknn.cli.search import as_json, show
 from crossknn.demo import (
@@ -24,9 +24,10 @@ from crossknn.demo import (
     open_scorer,
     sample,
 )
-from crossknn.errors import InputError, MissingExtraError
-from crossknn.evaluation.compare import MethodRows, compare
+from crossknn.errors import MissingExtraError
+from crossknn.evaluation.compare import compare
 from crossknn.evaluation.ground_truth import dense_scores
+from crossknn.evaluation.replay import RecallRow
 from crossknn.indexes.item_index import ItemIndex
 from crossknn.methods import methods
 
@@ -53,8 +54,7 @@ def command(
     from crossknn.scorers import CachedScorer
     from crossknn.searcher import Searcher
 
-    if queries < 1:
-        raise InputError(f"queries is {queries}; it must be 1 or more")
+    check_positive({"queries": queries})
     files = DemoFiles(folder)
     if search is not None and files.index.exists():
         results = Searcher(ItemIndex.load(files.index), open_scorer())(search, k=k, budget=budget)
@@ -65,7 +65,7 @@ def command(
         data = collect(report)
     folder.mkdir(parents=True, exist_ok=True)
     index = _index(data, files)
-    _say(
+    note(
         f"{index.n} documented things of your Python, {len(data.queries)} held-out queries; "
         f"index in {files.index} ({time.perf_counter() - began:.0f} s)"
     )
@@ -76,33 +76,31 @@ def command(
         if search is not None:
             return
         asked = sample(data, queries, seed)
-        _say(f"exact search for {len(asked)} held-out queries: {len(asked) * index.n} pairs")
+        note(f"exact search for {len(asked)} held-out queries: {len(asked) * index.n} pairs")
         with progress("exact search", "pairs") as report:
             scores = dense_scores(scorer, asked.texts, index.items.texts, report, workers=WORKERS)
     with err.status("comparing"):
-        found = [
-            rows
-            for _, rows in compare(
-                index,
-                asked,
-                scores,
-                methods(", ".join(METHODS)),
-                BUDGETS,
-                KS,
-                qrels=data.qrels,
-                measures=("P@1", "RR@10", "nDCG@10"),
-                seed=seed,
-            )
-        ]
+        best, found = compare(
+            index,
+            asked,
+            scores,
+            methods(", ".join(METHODS)),
+            BUDGETS,
+            KS,
+            qrels=data.qrels,
+            measures=("P@1", "RR@10", "nDCG@10"),
+            seed=seed,
+        )
+        ceiling, table = list(best.rows()), [list(each.rows()) for each in found]
+    rows = [row for cells in table for row in cells]
     if json:
-        for rows in found:
-            for row in rows.as_dicts():
-                print_json(row)
+        for row in (*ceiling, *rows):
+            print_json(row.as_dict())
     else:
-        show_table(found, KS)
+        show_table([ceiling, *table], KS)
         out.print(Text("P@1: how often the right item comes first", "dim"))
-    _plot(found, files, f"Python docs: {index.n} items, {len(asked)} queries")
-    _say(f"{time.perf_counter() - began:.0f} s; next: crossknn demo --search 'your question'")
+    _plot(rows, files, f"Python docs: {index.n} items, {len(asked)} queries")
+    note(f"{time.perf_counter() - began:.0f} s; next: crossknn demo --search 'your question'")
 
 
 def _index(data: DemoData, files: DemoFiles) -> ItemIndex:
@@ -112,17 +110,12 @@ def _index(data: DemoData, files: DemoFiles) -> ItemIndex:
     return index
 
 
-def _plot(found: list[MethodRows], files: DemoFiles, title: str) -> None:
+def _plot(rows: list[RecallRow], files: DemoFiles, title: str) -> None:
     from crossknn.plots import recall_against_cost
 
-    rows = [row for rows in found[1:] for row in rows.recall]
     try:
         recall_against_cost(rows, files.plot, title=title, labels=METHODS)
     except MissingExtraError as error:
-        _say(f"no picture: {error}")
+        note(f"no picture: {error}")
     else:
-        _say(f"recall against cost: {files.plot}")
-
-
-def _say(message: str) -> None:
-    err.print(Text(message), highlight=False)
+        note(f"recall against cost: {files.plot}")

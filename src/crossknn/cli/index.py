@@ -13,11 +13,12 @@ from crossknn.cli.common import (
     CacheFile,
     ScorerName,
     Seed,
-    err,
+    check_positive,
+    note,
     open_scorer,
-    out,
     print_json,
     progress,
+    say,
 )
 from crossknn.errors import IndexFormatError, InputError
 
@@ -89,15 +90,9 @@ def command(
     from crossknn.data.queries import read_queries
     from crossknn.indexes.item_index import ItemIndex
 
-    counts = {
-        "limit": limit,
-        "max-calls": max_calls,
-        "item-scores": item_scores,
-        "graph": graph,
-    }
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise InputError(f"{name} is {value}; it must be 1 or more")
+    check_positive(
+        {"limit": limit, "max-calls": max_calls, "item-scores": item_scores, "graph": graph}
+    )
     if graph_from is not None and graph is None:
         raise InputError("--graph-from says what --graph N is made of: give that, too")
     began = time.perf_counter()
@@ -161,11 +156,10 @@ def command(
         print_json(summary)
         return
     neighbours = [f"{k} neighbours by {name}; " for name, k in graphs.items()]
-    out.print(
+    say(
         f"{index.n} items in {folder}: first stages {', '.join(stages)}; {''.join(neighbours)}"
         f"{summary['anchor_queries']} anchor queries, {calls} cross-encoder calls, "
-        f"{summary['seconds']} s",
-        soft_wrap=True,
+        f"{summary['seconds']} s"
     )
 
 
@@ -192,10 +186,7 @@ def _take_paid(index: ItemIndex, folder: Path, replace: bool) -> None:
         f"lost {'; '.join(left.lost)}" if left.lost else "",
     ]
     if any(said):
-        err.print(
+        note(
             f"{folder} was an index of other items: {', '.join(filter(None, said))}; align and "
-            "--anchors pay for new pairs only",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
+            "--anchors pay for new pairs only"
         )

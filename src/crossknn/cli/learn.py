@@ -14,10 +14,11 @@ from crossknn.cli.common import (
     CacheFile,
     ScorerModel,
     ScorerName,
+    check_positive,
     open_scorer,
-    out,
     print_json,
     progress,
+    say,
 )
 from crossknn.errors import InputError
 
@@ -47,8 +48,7 @@ def command(
     from crossknn.scorers.cache import CachedScorer
     from crossknn.spec import parse
 
-    if rank < 1:
-        raise InputError(f"rank is {rank}; it must be 1 or more")
+    check_positive({"rank": rank})
     if cache is not None and not cache.is_file():
         raise InputError(f"there is no file {cache}: searches make one with  --cache {cache}")
     began = time.perf_counter()
@@ -63,14 +63,11 @@ def command(
         print_json({"index": str(folder), **found.meta(), "vectors": aligned, "seconds": seconds})
         return
     anchors = f", {found.anchors} of them anchors" if found.anchors else ""
-    out.print(
+    say(
         f"learned from {found.pairs:,} scores of {found.queries:,} queries{anchors}, in {seconds} "
-        f"s, for searches with  --method 'kriging(first={found.first})'",
-        soft_wrap=True,
-        highlight=False,
-        markup=False,
+        f"s, for searches with  --method 'kriging(first={found.first})'"
     )
     if VECTORS in index.aligned_names:
-        out.print(f"item vectors {VECTORS} for axn, which takes them by itself", highlight=False)
+        say(f"item vectors {VECTORS} for axn, which takes them by itself")
     shown = ", ".join(f"{name} {value:g}" for name, value in asdict(found.settings).items())
-    out.print(f"settings: {shown}", soft_wrap=True, highlight=False, markup=False)
+    say(f"settings: {shown}")

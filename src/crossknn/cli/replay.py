@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,7 @@ def command(
     costs, ks = numbers(budgets, "budgets"), numbers(k, "k")
     matrix = StoredMatrix.load(file)
     check(parts_of(matrix, queries), chosen, costs[0], seed)
+    check_k(ks, matrix.scores.shape[1], file)
     judged = Judgements.of_matrix(matrix, read_qrels(qrels) if qrels is not None else None)
     if judged is None and measures is not None:
         raise InputError(f"--measures needs judgements: give --qrels, or 'labels' in {file}")
@@ -54,3 +56,9 @@ def command(
             err.print(note, soft_wrap=True)
     for row in replay(matrix, chosen, costs, ks, seed=seed, queries=queries, task=task):
         print_json(row.as_dict())
+
+
+def check_k(ks: Sequence[int], n: int, of: Path) -> None:
+    """`InputError` for a k above the n items of a file or an index."""
+    if max(ks) > n:
+        raise InputError(f"k is {max(ks)}, but {of} has {n} items: take a smaller k (-k)")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from crossknn.cli.common import err, out
-from crossknn.errors import InputError, MissingExtraError
+from crossknn.cli.common import check_out, check_plots, err, say
+from crossknn.errors import InputError
 
 NAME = "report"
 
@@ -25,15 +24,11 @@ def command(
     """
     from crossknn.evaluation.table import read_table
 
-    if to.exists() and not to.is_dir():
-        raise InputError(f"--out {to} is a file; give a folder")
-    if not to.absolute().parent.is_dir():
-        raise InputError(f"--out {to}: there is no folder {to.parent}")
+    check_out(to)
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}: give one that  crossknn sweep  has written")
     table = read_table(folder)
-    if find_spec("matplotlib") is None:
-        raise MissingExtraError("report", "plots")
+    check_plots("report")
     from crossknn.report import write_html, write_markdown
     from crossknn.report.sweeps import sweep_page
 
@@ -41,4 +36,4 @@ def command(
         page = sweep_page(table, title or f"Sweep: {folder.absolute().name}")
         write_html(page, to / "index.html")
         write_markdown(page, to)
-    out.print(f"{to / 'index.html'}, {to / 'page.md'}", soft_wrap=True, highlight=False)
+    say(f"{to / 'index.html'}, {to / 'page.md'}")

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from crossknn.cli.common import err, out, progress
-from crossknn.errors import InputError
+from crossknn.cli.common import check_out, note, progress, say
 
 NAME = "reproduce"
 
@@ -32,14 +31,7 @@ def command(
     from crossknn.report.reproduce import matrices_of, reproduce
     from crossknn.scorers._session import available_threads
 
-    if not folder.absolute().parent.is_dir():
-        raise InputError(f"--out {folder}: there is no folder {folder.parent}")
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--out {folder} is a file; give a folder")
-
-    def say(sentence: str) -> None:
-        err.print(sentence, soft_wrap=True, markup=False, highlight=False)
-
+    check_out(folder)
     with progress("searches", "cells") as report:
         made = reproduce(
             matrices_of(data),
@@ -47,17 +39,15 @@ def command(
             preset=named(preset),
             workers=available_threads() if workers is None else workers,
             progress=report,
-            said=say,
+            said=note,
         )
     spent = made.study.spent
     for sentence in made.study.notes:
-        say(sentence)
+        note(sentence)
     for sentence, count in spent.failed.items():
-        say(f"failed: {sentence}" + (f" ({count} searches)" if count > 1 else ""))
-    out.print(
+        note(f"failed: {sentence}" + (f" ({count} searches)" if count > 1 else ""))
+    say(
         f"{made.html}, {made.markdown}: {spent.searched} searches now, {spent.kept} kept from "
-        f"before, {made.seconds:.0f} s",
-        soft_wrap=True,
-        highlight=False,
+        f"before, {made.seconds:.0f} s"
     )
     return int(bool(spent.failed))

@@ -11,12 +11,15 @@ import typer
 from crossknn.cli.common import (
     AsJson,
     CacheFile,
+    ScorerModel,
     ScorerName,
     Seed,
+    check_positive,
+    is_url,
     open_scorer,
-    out,
     print_json,
     progress,
+    say,
 )
 from crossknn.errors import InputError
 
@@ -52,10 +55,7 @@ def command(
         bool, typer.Option("--replace", help="Drop what the file holds, unfinished scores too.")
     ] = False,
     scorer: ScorerName = "bundled",
-    model: Annotated[
-        str | None,
-        typer.Option(help="The model behind the URL of --scorer: tells its scores from others."),
-    ] = None,
+    model: ScorerModel = None,
     cache: CacheFile = None,
     workers: Annotated[
         int | None, typer.Option(help="How many score at a time; one for each core by default.")
@@ -78,18 +78,10 @@ def command(
     for name, given in (("anchors", anchors), ("qrels", qrels)):
         if queries is None and given is not None:
             raise InputError(f"--{name} belongs to queries: give them with --queries FILE")
-    for name, value in (
-        ("max-calls", max_calls),
-        ("item-item", item_item),
-        ("workers", workers),
-    ):
-        if value is not None and value < 1:
-            raise InputError(f"{name} is {value}; it must be 1 or more")
-    if (model is None) == scorer.startswith(("http://", "https://")):
+    check_positive({"max-calls": max_calls, "item-item": item_item, "workers": workers})
+    if model is None and is_url(scorer):
         raise InputError(
-            "--model names the model behind a URL: give it with --scorer URL"
-            if model
-            else f"what answers at {scorer} may change: name its model with --model NAME, so that "
+            f"what answers at {scorer} may change: name its model with --model NAME, so that "
             "an interrupted run can be taken up again"
         )
     began = time.perf_counter()
@@ -133,13 +125,12 @@ def command(
         return
     paid = f"{calls} cross-encoder calls, {summary['seconds']} s"
     if not complete:
-        out.print(f"not finished: {paid}; the same command goes on from here", soft_wrap=True)
+        say(f"not finished: {paid}; the same command goes on from here")
         return
     held = f"{summary['queries']} queries ({summary['anchors']} of them anchors)"
-    out.print(
+    say(
         f"{file}: {held} and {summary['item_queries']} items in a query's place, "
-        f"x {index.n} items, {matrix.dtype}; {paid}",
-        soft_wrap=True,
+        f"x {index.n} items, {matrix.dtype}; {paid}"
     )
 
 

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from crossknn.cli.common import AsJson, err, out, print_json, progress
-from crossknn.errors import InputError
+from crossknn.cli.common import AsJson, check_out, note, print_json, progress, say
 
 NAME = "sweep"
 
@@ -31,10 +30,7 @@ def command(
     from crossknn.evaluation.sweep_file import read_sweep
     from crossknn.scorers._session import available_threads
 
-    if not folder.absolute().parent.is_dir():
-        raise InputError(f"--out {folder}: there is no folder {folder.parent}")
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--out {folder} is a file; give a folder")
+    check_out(folder)
     sweep = read_sweep(file)
     began = time.perf_counter()
     with progress("sweep", "cells") as report:
@@ -59,23 +55,18 @@ def command(
     if json:
         print_json(summary | {"errors": dict(done.failed)})
         return int(failed > 0)
-    for note in done.table.notes:
-        err.print(note, soft_wrap=True, markup=False, highlight=False)
+    for sentence in done.table.notes:
+        note(sentence)
     for sentence, count in done.failed.items():
         times = f" ({count} searches)" if count > 1 else ""
-        err.print(f"failed: {sentence}{times}", soft_wrap=True, markup=False, highlight=False)
+        note(f"failed: {sentence}{times}")
     if done.older:
-        err.print(
+        note(
             f"{done.older} cells were searched by other source files of crossknn: remove "
-            f"{folder / 'cells'} to search them again",
-            soft_wrap=True,
-            markup=False,
-            highlight=False,
+            f"{folder / 'cells'} to search them again"
         )
-    out.print(
+    say(
         f"{summary['table']}: {summary['rows']} rows; {done.searched} searched now, {done.kept} "
-        f"kept from before, {failed} failed, {summary['seconds']} s",
-        soft_wrap=True,
-        highlight=False,
+        f"kept from before, {failed} failed, {summary['seconds']} s"
     )
     return int(failed > 0)

@@ -14,8 +14,8 @@ import numpy as np
 from crossknn.evaluation.oracle import OracleIndex
 from crossknn.indexes.base import Index
 from crossknn.methods import Method
+from crossknn.methods.known import search_known
 from crossknn.predictors.wrapped import Wrapped
-from crossknn.search import Search
 from crossknn.types import FloatArray, IntArray, Observed, Queries
 
 BANDS = (10, 100, 1000)
@@ -74,9 +74,7 @@ def approximate(
     """
     plan = method.plan(OracleIndex(index, scores), budget, seed)
     watched = _Watched(plan.predictor)
-    search = Search(replace(plan, predictor=watched), queries, index.n)
-    while len(pairs := search.ask()):
-        search.tell(pairs, scores[pairs.query, pairs.item])
+    search = search_known(replace(plan, predictor=watched), queries, scores)
     state = watched.start(queries) if watched.state is None else watched.state
     state = watched.update(state, search.observed())
     return watched.predict(state).mean, search.observed().items

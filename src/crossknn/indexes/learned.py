@@ -15,7 +15,13 @@ from crossknn.indexes.covariance import RANK, Covariance
 from crossknn.indexes.factor_model import covariance_of
 from crossknn.indexes.settings import Settings
 from crossknn.indexes.sparse import SparseScores
-from crossknn.indexes.stages import default_vectors, first_stage, stage_names, unaligned
+from crossknn.indexes.stages import (
+    default_vectors,
+    first_stage,
+    stage_names,
+    stage_scores,
+    unaligned,
+)
 from crossknn.indexes.storage import IndexReader
 from crossknn.indexes.writing import IndexWriter
 from crossknn.spec import Spec, parse
@@ -73,7 +79,7 @@ class Learned:
             )
         if anchors is not None:
             seen, queries = index.anchored()
-            dense = anchors.scores, _stages(seen, first, queries, seed)
+            dense = anchors.scores, stage_scores(seen, first, queries, seed)
         if dense is not None and not len(scores):
             covariance = Covariance.of(*dense, rank)
         else:
@@ -160,11 +166,6 @@ def check_same_scorer(known: str | None, given: str | None, anchors: int) -> Non
         )
 
 
-def _stages(index: Index, first: Spec, queries: Queries, seed: int) -> list[FloatArray]:
-    """Scores (q, n) by each stage of the first."""
-    return [stage.scores(queries) for stage in stages_of(first_stage(index, first, seed))]
-
-
 def _at_entries(index: Index, first: Spec, scores: SparseScores, seed: int) -> list[FloatArray]:
     """Each stage's scores at the entries: (e,)."""
     parts = list(_parts(index, first, scores, seed))
@@ -182,4 +183,4 @@ def _parts(
         where = slice(scores.by_query[rows[0]], scores.by_query[rows[-1] + 1])
         query, item = np.searchsorted(rows, scores.query[where]), scores.item[where]
         texts = Queries([scores.queries[row] for row in rows])
-        yield [cheap[query, item] for cheap in _stages(index, first, texts, seed)]
+        yield [cheap[query, item] for cheap in stage_scores(index, first, texts, seed)]

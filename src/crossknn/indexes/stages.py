@@ -11,11 +11,12 @@ import numpy as np
 from crossknn.errors import InputError, SpecError, nearest
 from crossknn.first.base import FirstStage
 from crossknn.first.chance import FixedFirst, RandomFirst
-from crossknn.first.fusion import HybridFirst
+from crossknn.first.fusion import HybridFirst, stages_of
 from crossknn.first.late import DEPTH, KINDS, LateFirst
 from crossknn.first.vectors import VectorFirst
 from crossknn.indexes.base import Index
 from crossknn.spec import Spec, build
+from crossknn.types import FloatArray, Queries
 
 KNOWN = ("random", "fixed", "bm25", "tfidf", "de", "lsa", "hybrid", "lists")
 HYBRID = Spec("hybrid")
@@ -80,6 +81,11 @@ def stage_names(index: Index, spec: Spec) -> tuple[str, ...]:
     """The stages that `spec` comes to on this index, each once written: `hybrid` is `bm25, de`."""
     parts = _parts(index, spec) if spec.name == "hybrid" else (spec,)
     return tuple(map(str, parts))
+
+
+def stage_scores(index: Index, spec: Spec, queries: Queries, seed: int) -> list[FloatArray]:
+    """Scores (m, n) of the queries by each of the stages that `spec` comes to."""
+    return [stage.scores(queries) for stage in stages_of(first_stage(index, spec, seed))]
 
 
 def default_vectors(index: Index, name: str = "auto") -> str:

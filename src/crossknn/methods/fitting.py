@@ -16,15 +16,14 @@ from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
 
-from crossknn.first.fusion import stages_of
 from crossknn.indexes.base import Index
 from crossknn.indexes.covariance import RANK, Covariance
 from crossknn.indexes.settings import Settings
-from crossknn.indexes.stages import default_vectors, first_stage
+from crossknn.indexes.stages import default_vectors, first_stage, stage_scores
 from crossknn.methods.known import search_known
 from crossknn.plan import Plan, equal_rounds
-from crossknn.predictors.kernels import Content, distances
-from crossknn.predictors.kriging import Kriging
+from crossknn.predictors.kernels import distances
+from crossknn.predictors.kriging import Kriging, content_of
 from crossknn.predictors.posterior import FLOOR
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Queries
@@ -82,10 +81,9 @@ class Revealed:
         return density
 
     def _covariance(self, settings: Settings) -> FloatArray:
-        content = Content(settings.scale, settings.smooth, settings.linear)
         amount = self.variance[:, None, None]
         noise = max(settings.noise, FLOOR) * (settings.smooth + settings.linear)
-        rest = content.at(self.distances) + noise * np.eye(self.distances.shape[1])
+        rest = content_of(settings).at(self.distances) + noise * np.eye(self.distances.shape[1])
         return settings.share * self.known + amount * rest
 
     @classmethod
@@ -148,7 +146,7 @@ def _searched(
     assert index.anchors is not None
     exact = index.anchors.scores
     seen, queries = index.anchored()
-    cheap = [stage.scores(queries) for stage in stages_of(first_stage(seen, first, seed))]
+    cheap = stage_scores(seen, first, queries, seed)
     rows, batches = np.arange(len(exact)), equal_rounds(min(BUDGET, index.n), ROUNDS)
     searched = np.unique(np.linspace(0, len(exact) - 1, MOST).round().astype(int))
     for fold in np.array_split(rows, FOLDS):
@@ -157,15 +155,8 @@ def _searched(
         for row in np.intersect1d(fold, searched).tolist():
             seen, query = index.anchored(row, row + 1)
             stage = first_stage(seen, first, seed)
-            predictor = Kriging(
-                seen.vectors(vectors),
-                stage,
-                known,
-                content=Content(start.scale, start.smooth, start.linear),
-                share=start.share,
-                noise=start.noise,
-                beta=0.0,
-            )
+            items = seen.vectors(vectors)
+            predictor = Kriging(items, stage, known, settings=start, beta=0.0)
             plan = Plan(first=stage, predictor=predictor, batches=batches, shortlist=SHORTLIST)
             picks = search_known(plan, query, exact[row : row + 1]).observed().items[0]
             yield _revealed(predictor, known, query, picks, exact[row, picks])

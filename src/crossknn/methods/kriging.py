@@ -14,16 +14,14 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from crossknn.errors import InputError, SpecError
-from crossknn.first.fusion import stages_of
 from crossknn.indexes.base import Anchors, Index
 from crossknn.indexes.covariance import RANK, Covariance
 from crossknn.indexes.learned import LEARNED, Learned, fits
 from crossknn.indexes.settings import Settings
-from crossknn.indexes.stages import default_vectors, first_stage
+from crossknn.indexes.stages import default_vectors, first_stage, stage_scores
 from crossknn.methods.base import HYBRID, Method, fraction, positive
 from crossknn.methods.stopping import Course, course
 from crossknn.plan import Plan, Stop
-from crossknn.predictors.kernels import Content
 from crossknn.predictors.kriging import Kriging as Predictor
 from crossknn.spec import Spec
 from crossknn.types import FloatArray
@@ -80,7 +78,7 @@ class Kriging(Method):
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         self._check(index)
-        plan = self._planned(index, budget, seed, self._covariance(index, seed))
+        plan = self._planned(index, budget, seed, self.covariance(index, seed))
         if self.target_recall is None or index.anchors is None:
             return plan
         least = self._threshold(index, budget, seed, index.anchors, self.target_recall)
@@ -115,16 +113,13 @@ class Kriging(Method):
             )
 
     def _planned(self, index: Index, budget: int, seed: int, covariance: Covariance | None) -> Plan:
-        first, settings = first_stage(index, self.first, seed), self._settings(index)
         return Plan(
-            first=first,
+            first=first_stage(index, self.first, seed),
             predictor=Predictor(
                 index.vectors(default_vectors(index, self.vectors)),
                 first_stage(index, self._stages, seed),
                 covariance,
-                content=Content(settings.scale, settings.smooth, settings.linear),
-                share=settings.share,
-                noise=settings.noise,
+                settings=self._settings(index),
                 beta=self.beta,
             ),
             batches=_batches(budget, self.rounds),
@@ -147,7 +142,13 @@ class Kriging(Method):
         known = {name: value for name, value in given.items() if value is not None}
         return replace(learned.settings if learned else Settings(), **known)
 
-    def _covariance(self, index: Index, seed: int) -> Covariance | None:
+    def covariance(self, index: Index, seed: int) -> Covariance | None:
+        """What is known of other queries' scores: as the index has learned it, or else of its
+        anchors; None if nothing is, or is wanted.
+
+        To search with other knowledge, override it; `target_recall` is calibrated with that of the
+        anchors all the same.
+        """
         if (learned := self._learned(index)) is not None:
             known = learned.covariance
             return replace(known, factor=known.factor[:, : self.rank])
@@ -163,7 +164,7 @@ class Kriging(Method):
     def _cheap(self, index: Index, seed: int) -> list[FloatArray]:
         """Scores (q, n) of the anchor queries by each stage of the mean."""
         seen, queries = index.anchored()
-        return [s.scores(queries) for s in stages_of(first_stage(seen, self._stages, seed))]
+        return stage_scores(seen, self._stages, queries, seed)
 
     def _threshold(
         self, index: Index, budget: int, seed: int, anchors: Anchors, target: float

@@ -6,6 +6,7 @@ import numpy as np
 
 from crossknn.first.base import FirstStage
 from crossknn.indexes.covariance import Covariance
+from crossknn.indexes.settings import Settings
 from crossknn.linalg import top_k
 from crossknn.predictors.gaussian_process import GaussianProcess, Posteriors
 from crossknn.predictors.kernels import Content, Factored
@@ -13,12 +14,16 @@ from crossknn.predictors.posterior import Posterior, Trend
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
 
 
+def content_of(settings: Settings) -> Content:
+    """The covariance by the vectors' directions, in units of the residuals' variance."""
+    return Content(settings.scale, settings.smooth, settings.linear)
+
+
 class Kriging(GaussianProcess):
     """Universal kriging: the mean is linear in the first stage's scores and, with anchors, in the
-    items' mean scores; the covariance is `share` of the anchors' and `content` of the vectors'.
+    items' mean scores; the covariance is of the anchors and of the vectors, by `settings`.
 
-    `items` (n, d). `content` is in units of the residuals' variance, `noise` in those of
-    `content`. A round costs what that of `GaussianProcess` does with d + r dimensions.
+    `items` (n, d). A round costs what that of `GaussianProcess` does with d + r dimensions.
     """
 
     likely = True
@@ -29,25 +34,24 @@ class Kriging(GaussianProcess):
         first: FirstStage,
         covariance: Covariance | None,
         *,
-        content: Content,
-        share: float,
-        noise: float,
+        settings: Settings,
         beta: float,
     ) -> None:
         self.covariance = covariance
-        self.planar: Content | Factored = content
-        if covariance is None:
-            super().__init__(items, content, first, mean="first", noise=noise, beta=beta)
-            return
-        kernel = Factored(
-            rank=covariance.factor.shape[1],
-            share=share,
-            amount=covariance.variance or 1.0,
-            rest=content,
+        self.planar: Content | Factored = content_of(settings)
+        prior = None
+        if covariance is not None:
+            self.planar = Factored(
+                rank=covariance.factor.shape[1],
+                share=settings.share,
+                amount=covariance.variance or 1.0,
+                rest=self.planar,
+            )
+            prior = Trend(covariance.weights, covariance.precision)
+        noise = settings.noise
+        super().__init__(
+            items, self.planar, first, mean="first", noise=noise, beta=beta, prior=prior
         )
-        self.planar = kernel
-        prior = Trend(covariance.weights, covariance.precision)
-        super().__init__(items, kernel, first, mean="first", noise=noise, beta=beta, prior=prior)
 
     def columns(self, queries: Queries) -> FloatArray:
         columns = super().columns(queries)

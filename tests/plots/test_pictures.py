@@ -202,6 +202,17 @@ def test_a_method_without_calls_is_a_line_without_points():
     assert plots.curves_of(rows, 1)[-1].x == [None]
 
 
+def test_lines_across_of_one_method_are_told_apart_by_their_dashes():
+    across = [plots.Curve(name=f"rnr(first={stage})", x=[None], y=[0.5]) for stage in ("a", "b")]
+    file = BytesIO()
+    plots.curves({"top 1": across}, file, title="t", x_label="x", log=False)
+    colour = styles_of(["rnr"])["rnr"].colour
+    drawn = re.findall(
+        rf'style="fill: none; ([^"]*stroke: {colour}[^"]*)"', file.getvalue().decode()
+    )
+    assert ["stroke-dasharray" in look for look in drawn[:2]] == [False, True]
+
+
 def test_names_stand_where_their_lines_end_on_a_logarithmic_axis_too():
     ends = (10, 100, 1_000)
     lines = [plots.Curve(name=f"to {y:,}", x=[1, 2], y=[1, y]) for y in ends]

@@ -13,7 +13,9 @@ from study_helpers import TINY, study
 from crossknn.errors import InputError
 from crossknn.evaluation.table import compared
 from crossknn.report.exhibits import EXHIBITS, PAPERS, SWEEPS, Exhibit, checklist
+from crossknn.report.exhibits.base import CENTRED
 from crossknn.report.numbers import points
+from crossknn.report.page import Figure
 from crossknn.report.study import Study
 
 ROOT = Path(__file__).parents[2]
@@ -137,3 +139,38 @@ def test_questions_compare_the_methods_they_name(tmp_path):
     counted = section.blocks[-2].items[0]
     assert counted.startswith("ADACUR_de over ANNCUR_de: clearly better in")
     assert counted.endswith("of 2")  # two budgets, one k
+
+
+def pictures(section) -> list[str]:
+    return [block.image for block in section.blocks if isinstance(block, Figure)]
+
+
+def test_the_tasks_measures_are_drawn_against_the_calls_paid_for_the_index(tmp_path):
+    pytest.importorskip("matplotlib")
+    section = of("AXN", "figure 3").section(study(tmp_path))
+    (picture,) = pictures(section)
+    for said in ("accuracy", "cross-encoder calls for the index", "exact search", "adacur"):
+        assert f">{said}<" in picture
+    table = section.blocks[-1]
+    assert list(table.head[-3:]) == ["accuracy", "nDCG@10", "R@100"]
+    paid = {row[0]: [r[3] for r in table.rows if r[0] == row[0]] for row in table.rows}
+    assert paid["adacur"] == ["540", "1,620"]  # 6 and 18 train queries, 90 items
+    assert paid["exact"] == ["0"]
+    assert len(paid["axn of fitted vectors"]) > 1
+
+
+def test_ways_to_find_the_querys_vector_are_compared_by_the_task_too_if_there_are_labels(tmp_path):
+    pytest.importorskip("matplotlib")
+    ways = of("AXN", "figure 7")
+    recall, task = pictures(ways.section(study(tmp_path)))
+    assert ">accuracy<" in task
+    assert ">accuracy<" not in recall
+    bare = study(tmp_path, names=("bare",), labelled=False)
+    assert len(pictures(ways.section(bare))) == 1
+
+
+def test_each_paper_with_cur_says_once_that_it_is_centred_here():
+    said = Counter(e.paper for e in EXHIBITS if CENTRED in e.here)
+    assert said == {"ANNCUR": 1, "ADACUR": 1, "AXN": 1}
+    assert "Rules" in CENTRED
+    assert "## Rules" in (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")

@@ -89,7 +89,7 @@ def curves(
             if log and places:
                 logarithmic(panel, places)
             for curve in found:
-                _draw(panel, curve, looks[curve.name].line(), scale, min(0.13, 0.7 / len(found)))
+                _draw(panel, curve, looks[curve.name].line(), scale, min(0.13, 0.4 / len(found)))
             if log_y:
                 panel.set_yscale("log")
                 powers(panel.yaxis)
@@ -182,7 +182,7 @@ def curves_of(rows: Sequence[RecallRow], k: int) -> list[Curve]:
 def _draw(panel: Any, curve: Curve, look: dict[str, Any], scale: float, shade: float) -> None:
     y = [scale * value for value in curve.y]
     if None in curve.x:
-        panel.axhline(y[-1], color=look["color"], lw=1.2)
+        panel.axhline(y[-1], color=look["color"], ls=look["ls"], lw=1.2)
         return
     panel.plot(curve.x, y, **look)
     if len(curve.low):

@@ -58,6 +58,14 @@ def _became(exhibit: Exhibit) -> str:
 
 def _linked(text: str) -> str:
     """As a cell of a table within the docs: their files as links."""
-    for name in ("results", "performance", "data", "training", "late-interaction", "alignment"):
+    for name in (
+        "results",
+        "performance",
+        "data",
+        "training",
+        "late-interaction",
+        "alignment",
+        "methods",
+    ):
         text = text.replace(f"docs/{name}.md", f"[{name}]({name}.md)")
     return text.replace("|", "\\|")

@@ -7,7 +7,7 @@ from crossknn.evaluation.table import Group
 from crossknn.plots import Curve, Style, curves
 from crossknn.plots.style import DASHES, OTHERS
 from crossknn.report.exhibits import approximations, latency, recall
-from crossknn.report.exhibits.base import Exhibit
+from crossknn.report.exhibits.base import CENTRED, Exhibit
 from crossknn.report.exhibits.found import by_data, means
 from crossknn.report.page import Block, draw
 from crossknn.report.study import Study
@@ -136,7 +136,7 @@ EXHIBITS = (
         label="figure 1",
         title="approximate against exact scores of a query",
         here="The paper: ANNCUR errs most on the best items, less with 200 random anchor items "
-        "than with 50. Here: the first test query of each matrix.",
+        f"than with 50. Here: the first test query of each matrix. {CENTRED}",
         build=of_random_items,
     ),
     Exhibit(
@@ -145,8 +145,9 @@ EXHIBITS = (
         title="recall of ADACUR, ANNCUR and reranking",
         here="The paper: for each retriever X, ADACUR_X beats ANNCUR_X, which beats reranking X. "
         "Here: each matrix with all its anchor queries, five rounds; divisions of the budget are "
-        "half and half, not the best on the test queries. The answers with intervals are under "
-        "`Questions`.",
+        "half and half, not the best on the test queries; no encoders distilled from the "
+        "cross-encoder (DE_BERT+CE, DE_BASE+CE), ours are in docs/results.md, What aligning buys. "
+        "The answers with intervals are under `Questions`.",
         sweeps=("methods",),
         build=lambda study: recall.against_cost(study, "methods", most=True),
     ),
@@ -222,7 +223,8 @@ EXHIBITS = (
         paper=PAPER,
         label="figures 9-20",
         title="figure 2 by domain and number of train queries, with TF-IDF",
-        here="Here: every matrix with fewer anchor queries; BM25 is in TF-IDF's place.",
+        here="Here: every matrix with fewer anchor queries; BM25 is in TF-IDF's place; "
+        "no distilled encoders, as in figure 2.",
         sweeps=("methods",),
         build=lambda study: recall.against_cost(study, "methods", most=False),
     ),

@@ -13,6 +13,12 @@ from crossknn.report.study import Study
 
 Build: TypeAlias = Callable[[Study], Sequence[Block | Section]]
 
+CENTRED = (
+    "ANNCUR and ADACUR subtract a centre from the scores first, which the papers' do not: "
+    "docs/methods.md, Rules, says which and what it changes."
+)
+"""Said where a paper's exhibits first show CUR."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Exhibit:

@@ -6,13 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import RecallRow
-from crossknn.evaluation.table import Group, is_called
+from crossknn.evaluation.table import Group, Of, is_called
+from crossknn.evaluation.task import ACCURACY
 from crossknn.plots import labels_of
 from crossknn.report.numbers import name_of, row
 from crossknn.report.page import TableOf
 from crossknn.report.study import Study
 
 Keep = Callable[[Group], bool]
+
+TASK = (ACCURACY, "nDCG@10", "R@100")
+"""The task's measures that are shown."""
 
 
 def groups(study: Study, sweep: str, *, data: str = "", keep: Keep | None = None) -> list[Group]:
@@ -64,15 +68,20 @@ def rows(found: Iterable[Group], ks: Sequence[int]) -> list[RecallRow]:
 
 
 def means(found: Sequence[Group], ks: Sequence[int], caption: str) -> TableOf:
-    """Recall in percent with half its interval, a row for each method and a column for each budget.
+    """Recall in percent at each k; see `table_of`."""
+    return table_of(found, ks, f"{caption} Recall (%) at k = {' / '.join(map(str, ks))}.")
 
-    k one below the other would be long: they stand beside each other in a cell.
+
+def table_of(found: Sequence[Group], measures: Sequence[Of], caption: str) -> TableOf:
+    """Means in percent, a row for each method and a column for each budget.
+
+    The measures one below the other would be long: they stand beside each other in a cell.
     """
     names = list(dict.fromkeys(map(name_of, found)))
     budgets = sorted({group.first.budget for group in found})
     cells: dict[tuple[str, int], str] = {}
     for group in found:
-        values = [group.mean(k) for k in ks]
+        values = [group.mean(of) for of in measures]
         cells[name_of(group), group.first.budget] = " / ".join(
             f"{100 * value.mean:.1f}" for value in values
         )
@@ -80,7 +89,7 @@ def means(found: Sequence[Group], ks: Sequence[int], caption: str) -> TableOf:
     return TableOf(
         head=["method", *(f"{budget} calls" for budget in budgets)],
         rows=[[f"`{said[n]}`", *(cells.get((n, b)) for b in budgets)] for n in names],
-        caption=f"{caption} Recall (%) at k = {' / '.join(map(str, ks))}.",
+        caption=caption,
         folded=True,
     )
 

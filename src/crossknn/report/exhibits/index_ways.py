@@ -16,14 +16,14 @@ from crossknn.align.plan import Plan, per_item, per_query
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import outcome, parts_of, truth_of
 from crossknn.evaluation.sweep_data import divided
-from crossknn.evaluation.task import ACCURACY, Judgements, TaskMeasures
+from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.first.vectors import VectorFirst
 from crossknn.indexes.base import Scale
 from crossknn.indexes.sparse import SparseScores
 from crossknn.indexes.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.report.data import Data
-from crossknn.report.exhibits.found import nearest
+from crossknn.report.exhibits.found import TASK, nearest
 from crossknn.report.exhibits.sweeps import anchor_sizes
 from crossknn.report.study import Study
 from crossknn.types import FloatArray, Pairs, Queries
@@ -32,7 +32,6 @@ FITTED = "als"
 PER_QUERY, PER_ITEM = (25, 100, 500), (2, 5, 10)
 """Items scored for each train query (the paper's k_d), and train queries for each item."""
 
-TASK = (ACCURACY, "nDCG@10", "R@100")
 RNR, AXN, ADACUR = "rnr of fitted vectors", "axn of fitted vectors", "adacur"
 BY_ITEM = "axn of vectors fitted by items in turn"
 EXACT = "exact"

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crossknn.errors import InputError
+from crossknn.evaluation.measures import Estimate
 from crossknn.evaluation.replay import RecallRow
-from crossknn.plots import Bar, Stack, grouped_bars, recall_against_indexing, stacked_bars
+from crossknn.plots import Curve, Stack, curves, recall_against_indexing, stacked_bars
+from crossknn.report.exhibits.found import TASK
 from crossknn.report.exhibits.index_ways import (
     ADACUR,
     AXN,
@@ -15,14 +17,17 @@ from crossknn.report.exhibits.index_ways import (
     EXACT,
     OWN,
     RNR,
-    TASK,
     Goal,
     goals,
     measured,
 )
 from crossknn.report.exhibits.latency import MS_PER_CALL
+from crossknn.report.numbers import percent
 from crossknn.report.page import Block, TableOf, draw
 from crossknn.report.study import Study
+
+LABELS = {OWN[0]: "rnr of the dual encoder", OWN[1]: "axn of the dual encoder"}
+EXACT_SEARCH = {EXACT: "exact search"}
 
 
 def recall(study: Study, *, ways: Sequence[str] = (RNR, AXN, ADACUR)) -> list[Block]:
@@ -30,33 +35,48 @@ def recall(study: Study, *, ways: Sequence[str] = (RNR, AXN, ADACUR)) -> list[Bl
     blocks: list[Block] = []
     for data, found in measured(study).items():
         for goal in goals(study):
-            shown = [_row(r, goal) for r in found if r["way"] in (*ways, *OWN)]
+            shown = [_row(r, goal) for way in (*ways, *OWN) for r in found if r["way"] == way]
             title = f"{data}: recall against offline calls"
             alt = f"{title}, top {goal.k} at {goal.budget} calls per query, a line for each way."
-            blocks.append(draw(recall_against_indexing, shown, title=title, alt=alt))
-        blocks.append(_table(study, data, found))
+            picture = draw(recall_against_indexing, shown, alt=alt, title=title, labels=LABELS)
+            blocks.append(picture)
+        tried = [r for r in found if r["way"] != EXACT]
+        columns = {
+            f"k = {goal.k} at {goal.budget}": [r["recall"][str(goal.k)] for r in tried]
+            for goal in goals(study)
+        }
+        blocks.append(_table(tried, columns, f"{data}: recall (%) [95%]."))
     return blocks
 
 
 def task(study: Study) -> list[Block]:
-    """The task's measure at 100 calls, a group for each way of indexing; exact search too."""
+    """The task's measures against the calls paid for the index, a panel for each; exact search too.
+
+    Searches are those of the first goal.
+    """
     blocks: list[Block] = []
     for data, found in measured(study).items():
         if not found[0]["task"]:
             continue
-        best = {
-            way: max((r for r in found if r["way"] == way), key=lambda r: r["calls"])
-            for way in dict.fromkeys(r["way"] for r in found)
-        }
-        bars = [
-            Bar(group=measure, name=way, value=value, low=low, high=high)
-            for measure in TASK
-            for way, r in best.items()
-            for value, low, high in [r["task"][measure]]
+        ways = [
+            way for way in (RNR, AXN, ADACUR, *OWN, EXACT) if any(r["way"] == way for r in found)
         ]
-        title = f"{data}: the task's measures at {goals(study)[0].budget} calls per query"
-        options = {"title": title, "y_label": "the measure (%)"}
-        blocks.append(draw(grouped_bars, bars, alt=f"{title}: bars.", **options))
+        panels = {measure: [_line(found, way, measure) for way in ways] for measure in TASK}
+        title = f"{data}: the task's measures against offline calls"
+        asked = f"{goals(study)[0].budget} calls per query"
+        picture = draw(
+            curves,
+            panels,
+            title=title,
+            alt=f"{title}, at {asked}. A panel for each measure, a line for each way of indexing.",
+            x_label="cross-encoder calls for the index",
+            y_label="the measure (%)",
+            labels=LABELS | EXACT_SEARCH,
+            note=f"At {asked}. Lines across: nothing was paid for the index.",
+        )
+        columns = {measure: [r["task"][measure] for r in found] for measure in TASK}
+        caption = f"{data}: the task's measures (%) [95%] at {asked}."
+        blocks += [picture, _table(found, columns, caption)]
     if not blocks:
         raise InputError("no matrix with vectors of a dual encoder and anchor queries has labels")
     return blocks
@@ -102,23 +122,30 @@ def _row(found: Mapping[str, Any], goal: Goal) -> RecallRow:
     )
 
 
-def _table(study: Study, data: str, found: Sequence[Mapping[str, Any]]) -> TableOf:
-    heads = [f"k = {goal.k} at {goal.budget}" for goal in goals(study)]
+def _line(found: Sequence[Mapping[str, Any]], way: str, measure: str) -> Curve:
+    mine = sorted((r for r in found if r["way"] == way), key=lambda r: int(r["calls"]))
+    paid = [r["calls"] or None for r in mine]
+    return Curve.through(way, paid, [Estimate(*r["task"][measure]) for r in mine])
+
+
+def _table(
+    found: Sequence[Mapping[str, Any]], columns: Mapping[str, Sequence[Sequence[float]]], said: str
+) -> TableOf:
+    """A row for each search; `columns` have its mean and the ends of its interval."""
     rows = [
         [
             r["way"],
             r["train"] or None,
             r["what"] or None,
             f"{r['calls']:,}",
-            *(f"{100 * r['recall'][str(goal.k)][0]:.1f}" for goal in goals(study)),
+            *(percent(Estimate(*values)) for values in of),
         ]
-        for r in found
-        if r["way"] != EXACT
+        for r, *of in zip(found, *columns.values(), strict=True)
     ]
     return TableOf(
-        head=["way", "train queries", "scored", "offline calls", *heads],
+        head=["way", "train queries", "scored", "offline calls", *columns],
         rows=rows,
-        caption=f"{data}: recall (%). Vectors by alternating least squares; AXN in ten rounds.",
+        caption=f"{said} Vectors by alternating least squares; AXN in ten rounds.",
         folded=True,
     )
 

@@ -15,8 +15,8 @@ from crossknn.plots import (
     recall_against_cost,
     recall_against_rounds,
 )
-from crossknn.report.exhibits.found import by_data, means, nearest, rows
-from crossknn.report.numbers import row
+from crossknn.report.exhibits.found import TASK, by_data, means, nearest, rows, table_of
+from crossknn.report.numbers import name_of, row
 from crossknn.report.page import Block, draw
 from crossknn.report.study import Study
 
@@ -52,6 +52,32 @@ def against_cost(study: Study, sweep: str, *, most: bool | None = None) -> list[
             )
             blocks += [figure, means(mine, study.k, f"{title}.")]
     return blocks
+
+
+def task_against_cost(study: Study, sweep: str) -> list[Block]:
+    """The task's measures against calls, a panel for each, on the matrices that have labels."""
+    blocks: list[Block] = []
+    for data, found in by_data(study, sweep).items():
+        measures = [measure for measure in TASK if any(measure in g.measures for g in found)]
+        if not measures:
+            continue
+        panels = {measure: _over_budgets(found, measure) for measure in measures}
+        title = f"{data}: the task's measures"
+        alt = f"{title} in percent over cross-encoder calls, a panel for each, a line each method."
+        asked = {"x_label": "cross-encoder calls per query", "y_label": "the measure (%)"}
+        blocks.append(draw(curves, panels, title=title, alt=alt, **asked))
+        blocks.append(table_of(found, measures, f"{title} (%): {' / '.join(measures)}."))
+    return blocks
+
+
+def _over_budgets(found: Sequence[Group], measure: str) -> list[Curve]:
+    lines: dict[str, list[Group]] = {}
+    for group in sorted(found, key=lambda group: group.first.budget):
+        lines.setdefault(name_of(group), []).append(group)
+    return [
+        Curve.through(name, [g.first.budget for g in mine], [g.mean(measure) for g in mine])
+        for name, mine in lines.items()
+    ]
 
 
 def by_anchors(study: Study) -> list[Block]:

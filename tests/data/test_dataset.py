@@ -51,15 +51,17 @@ def test_what_fits_together_has_no_findings():
     run = {"q1": [("d1", 1.0), ("d2", 0.5)]}
     assert dataset(candidates=run).findings == ()
     assert str(dataset()) == "x: 2 queries, 2 items, 2 judgements"
+    one = dataset(queries=["q1"], items=["d1"], qrels={"q1": {"d1": 1}})
+    assert str(one) == "x: 1 query, 1 item, 1 judgement"
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"qrels": {"q1": {"d1": 1}}}, "1 queries have no judgement, the first 'q2'"),
+        ({"qrels": {"q1": {"d1": 1}}}, "1 query has no judgement: 'q2'"),
         (
             {"qrels": {"q1": {"d1": 0, "d2": -1}, "q2": {"d2": 1}}},
-            "1 queries have no relevant item among their judgements, the first 'q1'",
+            "1 query has no relevant item among its judgements: 'q1'",
         ),
         (
             {"qrels": {"q1": {"d1": 1}, "q2": {"d2": 1}, "q7": {"d1": 1}, "q8": {"d1": 1}}},
@@ -71,10 +73,10 @@ def test_what_fits_together_has_no_findings():
         ),
         (
             {"candidates": {"q1": [("d1", 2.0), ("d2", 1.0), ("d1", 0.5)]}},
-            "1 items are listed twice for a query, the first 'd1'",
+            "1 item is listed twice for a query: 'd1'",
         ),
-        ({"candidates": {"q9": [("d1", 1.0)]}}, "1 lists are of queries that are not there, "),
-        ({"candidates": {"q1": [("d9", 1.0)]}}, "1 listed items are not there, the first 'd9'"),
+        ({"candidates": {"q9": [("d1", 1.0)]}}, "1 list is of a query that is not there: 'q9'"),
+        ({"candidates": {"q1": [("d9", 1.0)]}}, "1 listed item is not there: 'd9'"),
     ],
 )
 def test_what_does_not_fit_together_is_counted_and_kept(change, sentence):
@@ -161,6 +163,17 @@ def test_a_folder_is_read_with_what_does_not_fit(beir, caplog):
     for finding in found.findings:
         assert f"{beir.name}: {finding}" in caplog.text
     assert found.candidates is None
+
+
+def test_a_split_that_judges_other_queries_names_the_ids_of_both_sides(beir):
+    (beir / "qrels" / "test.tsv").write_text("".join(f"r{i}\td1\t1\n" for i in range(4)))
+    for read in (read_dataset, read_queries):
+        with pytest.raises(InputError) as caught:
+            read(beir, split="test")
+        assert str(caught.value) == (
+            f"{beir}/qrels/test.tsv judges none of the queries in {beir}/queries.jsonl: it names "
+            "'r0', 'r1', 'r2', ..., and there are 'q0', 'q1', 'q2', ..."
+        )
 
 
 def test_limit_keeps_the_first_queries_and_all_items(beir):

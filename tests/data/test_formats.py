@@ -166,7 +166,7 @@ def test_msmarco(tmp_path):
 def test_msmarco_says_what_is_not_judged_and_has_no_lists_for_train(tmp_path):
     write(tmp_path, MARCO)
     (finding,) = read_dataset(tmp_path, split="dev").findings
-    assert str(finding) == "1 queries have no judgement, the first '12'"
+    assert str(finding) == "1 query has no judgement: '12'"
     assert read_dataset(tmp_path, split="train").candidates is None
     refused(lambda: read_dataset(tmp_path), "has the splits dev, dev.small, train: name one")
 
@@ -221,9 +221,7 @@ def test_dstc7(tmp_path):
         "2": [("B2", -1.0), ("A1", -2.0)],
     }
     assert found.qrels == {"1": {"A1": 1}}
-    assert [str(finding) for finding in found.findings] == [
-        "1 queries have no judgement, the first '2'"
-    ]
+    assert [str(finding) for finding in found.findings] == ["1 query has no judgement: '2'"]
 
 
 def test_the_answers_of_the_test_split_of_dstc7_are_in_a_file_of_their_own(tmp_path):
@@ -328,9 +326,7 @@ def test_aida(tmp_path):
     assert found.qrels == {"1:1": {"11": 1}, "1:3": {"12": 1}}
     assert list(found.items.ids) == ["11", "12"]
     assert found.items.texts[1] == "Lake Como [ENT] a Lake Como"
-    assert [str(finding) for finding in found.findings] == [
-        "1 queries have no judgement, the first '1:5'"
-    ]
+    assert [str(finding) for finding in found.findings] == ["1 query has no judgement: '1:5'"]
 
 
 def test_the_test_sets_of_aida_have_other_names_too(tmp_path):
@@ -341,7 +337,7 @@ def test_the_test_sets_of_aida_have_other_names_too(tmp_path):
         found = read_dataset(tmp_path, split=split)
         assert found.queries.ids == ("1163testb:0",)
     assert [str(finding) for finding in found.findings] == [
-        "1 judgements name items that are not there, the first '13'"
+        "1 judgement names an item that is not there: '13'"
     ]
     refused(lambda: read_dataset(tmp_path, split="tests"), "no split 'tests' (did you mean test")
 

@@ -332,7 +332,7 @@ HEADER = "query-id\tcorpus-id\tscore\n"
     [
         ("q0\td1\t1\nq1\td9\t1\n", "line 3", "there is no item with the id 'd9'"),
         ("q0\td1\t1\nq9\td1\t1\n", "line 3", "the query 'q9' is not among the queries"),
-        ("q9\td1\t1\n", "line 2", "the query 'q9' is not among the queries"),
+        ("q9\td1\t1\n", "", "judges none of the queries in"),
         ("q0\td1\t1\nq0\td1\t2\n", "line 3", "a second time, with another grade"),
         ("q0\td1\n", "line 2", "is not a judgement"),
         ("q0\td1\t0\n", "", "no query has a relevant item"),

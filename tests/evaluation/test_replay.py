@@ -198,7 +198,7 @@ def test_files_survive_the_round_trip(tmp_path):
         ({"scores": np.zeros((3, 4)), "n_anchors": 3}, "n_anchors is 3, with 3 queries"),
         (
             {"scores": np.zeros((3, 4)), "item_vectors": np.zeros((3, 2))},
-            "'item_vectors' has 3 rows",
+            r"'item_vectors' has the shape \(3, 2\); it must be \(4 items, dimensions\): mend it",
         ),
         ({"scores": np.full((3, 4), np.nan)}, r"'scores' is nan at \(0, 0\)"),
         (
@@ -211,10 +211,13 @@ def test_files_survive_the_round_trip(tmp_path):
         ),
         (
             {"scores": np.zeros((3, 4)), "labels": [0, 4, -1]},
-            "1 'labels' name no item, the first is 4",
+            "'labels' has 4, which is no item: give positions of items, 0 to 3, or -1",
         ),
         ({"scores": np.zeros((3, 4), int)}, "'scores' must be floating point"),
-        ({"scores": np.zeros((3, 4)), "first_bm25": np.zeros((2, 4))}, "'first_bm25' has 2 rows"),
+        (
+            {"scores": np.zeros((3, 4)), "first_bm25": np.zeros((2, 4))},
+            r"'first_bm25' has the shape \(2, 4\)",
+        ),
     ],
 )
 def test_a_wrong_file_is_answered_in_a_sentence(tmp_path, arrays, words):

@@ -14,7 +14,7 @@ from crossknn.evaluation.measures import bootstrap, paired
 from crossknn.evaluation.replay import Outcome
 from crossknn.evaluation.sweep_cells import Found
 from crossknn.evaluation.sweep_output import mean_rows, tidy
-from crossknn.evaluation.table import Entry, Group, Table, compared
+from crossknn.evaluation.table import Entry, Group, Table, compared, read_table
 
 
 def entry(recalls: dict[int, float] | None, *, seed: int = 0, **labels) -> Entry:
@@ -162,3 +162,14 @@ def test_a_group_is_asked_for_by_name():
         made.group("m(1)", data="d", budget=60)
     with pytest.raises(InputError, match="5 was not swept; there are the k and measures 10, acc"):
         made.groups()[0].mean(5)
+
+
+@pytest.mark.parametrize("foreign", ["[1, 2]", "{}", "3", '{"format": 1, "entries": [{}]}'])
+def test_a_folder_with_json_of_something_else(tmp_path, foreign):
+    (tmp_path / "sweep.json").write_text(foreign)
+    with pytest.raises(InputError) as caught:
+        read_table(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path} holds a damaged sweep (sweep.json or a cell is not as crossknn writes it): "
+        "run it again"
+    )

@@ -59,8 +59,8 @@ def test_what_is_left_out_is_counted():
     assert made.judged.tolist() == [True, True, False, True]
     assert [r.tolist() for r in made.relevant] == [[0, 2], [3], [], []]
     first, second = made.notes()
-    assert first.startswith("1 of 4 queries have no judgements and are left out")
-    assert second.startswith("1 judged items are not among the items")
+    assert first.startswith("1 of 4 queries has no judgements and is left out")
+    assert second.startswith("1 judged item is not among the items")
     assert made.take(0, 2).unjudged == 0
     means = summary(TaskMeasures(made, ["R@2", "accuracy_normalised"]).values(RANKED))
     assert (means["R@2"].n, means["R@2"].mean) == (3, pytest.approx(0.5 / 3))

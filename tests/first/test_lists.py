@@ -34,7 +34,9 @@ def test_from_a_trec_run(tmp_path):
     queries = QuerySet(("q1", "q2"), ("one", "two"))
     stage = CandidateLists.from_run(tmp_path / "run", queries, IDS)
     assert stage.top(queries.batch(), 5).items.tolist() == [[1, 0], [NO_ITEM] * 2]
-    with pytest.raises(InputError, match="ranks none of the 1 queries"):
+    with pytest.raises(InputError, match=r"the list of 'q1' names the unknown item 'b'"):
+        CandidateLists.from_run(tmp_path / "run", queries, ["a"])
+    with pytest.raises(InputError, match="ranks none of the queries"):
         CandidateLists.from_run(tmp_path / "run", QuerySet(("x",), ("one",)), IDS)
 
 

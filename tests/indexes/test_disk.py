@@ -31,3 +31,18 @@ def test_a_folder_stays_if_something_has_come_into_it(tmp_path):
             with pytest.raises(InputError, match="another process"), alone(tmp_path / name):
                 pass
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+def test_an_empty_folder_that_was_there_before_stays(tmp_path):
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ZeroDivisionError), alone(tmp_path / "mine"):
+        raise ZeroDivisionError
+    assert (tmp_path / "mine").is_dir()
+
+
+def test_a_folder_with_what_a_killed_run_left_goes_when_that_is_gone(tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "left").touch()
+    with alone(tmp_path / "work"):
+        (tmp_path / "work" / "left").unlink()
+    assert not (tmp_path / "work").exists()

@@ -151,6 +151,13 @@ def test_a_folded_table_is_opened_by_its_caption():
     )
 
 
+def test_a_folded_table_is_open_on_paper():
+    before, printed = html_of(Page(title="t", lead="", sections=[])).split("@media print")
+    opened = "details::details-content { content-visibility: visible; }"
+    assert opened in printed
+    assert opened not in before
+
+
 def test_a_row_of_another_length_is_said():
     with pytest.raises(InputError, match=r"row 2 of the table 'T' has 1 cells under 2 heads"):
         TableOf(head=["a", "b"], rows=[[1, 2], [1]], caption="T")

@@ -54,6 +54,10 @@ Lists = Annotated[
     Path | None,
     typer.Option("--lists", help="A TREC run: your own candidates, the first stage 'lists'."),
 ]
+Neighbours = Annotated[
+    str | None,
+    typer.Option("-k", "--k", help="Neighbours; 1,10,100 as far as there are items by default."),
+]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -141,6 +145,19 @@ def numbers(text: str, what: str) -> list[int]:
         if value < 1:
             raise InputError(f"{what} has {value}; it must be 1 or more")
     return values
+
+
+def neighbours(text: str | None, n: int, of: Path) -> list[int]:
+    """The k asked for; without them 1, 10 and 100 as far as a file or an index has n items.
+
+    Raises `InputError` for what is no k, and for one above n.
+    """
+    if text is None:
+        return [k for k in (1, 10, 100) if k <= n]
+    ks = numbers(text, "k")
+    if max(ks) > n:
+        raise InputError(f"k is {max(ks)}, but {of} has {n} items: take a smaller k (-k)")
+    return ks
 
 
 @contextmanager

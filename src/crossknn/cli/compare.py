@@ -13,12 +13,14 @@ from crossknn.cli.common import (
     AsJson,
     CacheFile,
     Lists,
+    Neighbours,
     ScorerModel,
     ScorerName,
     Seed,
     add_lists,
     check_plots,
     err,
+    neighbours,
     note,
     numbers,
     open_scorer,
@@ -26,7 +28,6 @@ from crossknn.cli.common import (
     print_json,
     progress,
 )
-from crossknn.cli.replay import check_k
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import RecallRow
 
@@ -46,7 +47,7 @@ def command(
     ] = None,
     budgets: Annotated[str, typer.Option(help="Calls per query.")] = "50,100,200",
     methods: Annotated[str, typer.Option(help="Specs separated by commas.")] = METHODS,
-    k: Annotated[str, typer.Option("-k", "--k", help="Neighbours.")] = "1,10,100",
+    k: Neighbours = None,
     measures: Annotated[
         str | None,
         typer.Option(
@@ -88,9 +89,9 @@ def command(
     if measures is not None and qrels is None:
         raise InputError("--measures needs judgements: give --qrels FILE")
     chosen = parse_methods(methods)
-    costs, ks = numbers(budgets, "budgets"), numbers(k, "k")
+    costs = numbers(budgets, "budgets")
     index = ItemIndex.load(folder)
-    check_k(ks, index.n, folder)
+    ks = neighbours(k, index.n, folder)
     asked = read_queries(queries, limit=limit)
     add_lists(index, lists, asked)
     judged = read_qrels(qrels) if qrels is not None else None

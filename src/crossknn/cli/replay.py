@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from crossknn.cli.common import Seed, err, numbers, print_json
+from crossknn.cli.common import Neighbours, Seed, err, neighbours, numbers, print_json
 from crossknn.errors import InputError
 
 NAME = "replay"
@@ -20,7 +19,7 @@ def command(
         str, typer.Option(help="Specs separated by commas, e.g. 'rnr(first=de), axn(first=de)'.")
     ],
     budgets: Annotated[str, typer.Option(help="Calls per query, e.g. '50,100'.")] = "50,100",
-    k: Annotated[str, typer.Option("-k", "--k", help="Neighbours, e.g. '1,10,100'.")] = "1,10,100",
+    k: Neighbours = None,
     qrels: Annotated[
         Path | None,
         typer.Option(help="Judgements by id, in place of the labels that the file may have."),
@@ -42,10 +41,10 @@ def command(
     from crossknn.methods import methods as parse_methods
 
     chosen = parse_methods(methods)
-    costs, ks = numbers(budgets, "budgets"), numbers(k, "k")
+    costs = numbers(budgets, "budgets")
     matrix = StoredMatrix.load(file)
     check(parts_of(matrix, queries), chosen, costs[0], seed)
-    check_k(ks, matrix.scores.shape[1], file)
+    ks = neighbours(k, matrix.scores.shape[1], file)
     judged = Judgements.of_matrix(matrix, read_qrels(qrels) if qrels is not None else None)
     if judged is None and measures is not None:
         raise InputError(f"--measures needs judgements: give --qrels, or 'labels' in {file}")
@@ -56,9 +55,3 @@ def command(
             err.print(note, soft_wrap=True)
     for row in replay(matrix, chosen, costs, ks, seed=seed, queries=queries, task=task):
         print_json(row.as_dict())
-
-
-def check_k(ks: Sequence[int], n: int, of: Path) -> None:
-    """`InputError` for a k above the n items of a file or an index."""
-    if max(ks) > n:
-        raise InputError(f"k is {max(ks)}, but {of} has {n} items: take a smaller k (-k)")

@@ -18,13 +18,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that may be wrong: what, how often, and the first case."""
+    """Something that may be wrong: what, how often, and the first case; `one` says it of one."""
 
     what: str
+    one: str
     count: int
     example: str
 
     def __str__(self) -> str:
+        if self.count == 1:
+            return f"1 {self.one}: {self.example}"
         return f"{self.count} {self.what}, the first {self.example}"
 
 
@@ -50,11 +53,13 @@ class Dataset:
         return len(self.queries)
 
     def __str__(self) -> str:
-        judgements = sum(map(len, self.qrels.values()))
-        said = [
-            f"{self.name}: {len(self)} queries, {len(self.items)} items, {judgements} judgements"
-        ]
-        return "; ".join(said + [str(finding) for finding in self.findings])
+        counts = (
+            (len(self), "query", "queries"),
+            (len(self.items), "item", "items"),
+            (sum(map(len, self.qrels.values())), "judgement", "judgements"),
+        )
+        said = ", ".join(f"{count} {one if count == 1 else many}" for count, one, many in counts)
+        return "; ".join([f"{self.name}: {said}", *map(str, self.findings)])
 
     def take(self, rows: Iterable[int]) -> Dataset:
         """The queries at `rows`, with their judgements and lists, and all items."""
@@ -87,21 +92,39 @@ def check(data: Dataset) -> tuple[Finding, ...]:
     judged = [(query, item) for query, found in data.qrels.items() for item in found]
     lists = data.candidates or {}
     listed = [(query, item) for query, found in lists.items() for item, _ in found]
-    cases: dict[str, Iterable[str]] = {
-        "queries have no judgement": (q for q in data.queries.ids if q not in data.qrels),
-        "queries have no relevant item among their judgements": (
-            q for q in data.queries.ids if q in data.qrels and not _has_relevant(data.qrels, q)
+    cases: dict[tuple[str, str], Iterable[str]] = {
+        ("queries have no judgement", "query has no judgement"): (
+            q for q in data.queries.ids if q not in data.qrels
         ),
-        "judged queries are not there": (q for q in data.qrels if q not in queries),
-        "judgements name items that are not there": (i for _, i in judged if i not in items),
-        "lists are of queries that are not there": (q for q in lists if q not in queries),
-        "listed items are not there": (i for _, i in listed if i not in items),
-        "items are listed twice for a query": (i for _, i in _twice(listed)),
-        "items have an empty text": _empty(data.items.ids, data.items.texts),
-        "queries have an empty text": _empty(data.queries.ids, data.queries.texts),
+        (
+            "queries have no relevant item among their judgements",
+            "query has no relevant item among its judgements",
+        ): (q for q in data.queries.ids if q in data.qrels and not _has_relevant(data.qrels, q)),
+        ("judged queries are not there", "judged query is not there"): (
+            q for q in data.qrels if q not in queries
+        ),
+        (
+            "judgements name items that are not there",
+            "judgement names an item that is not there",
+        ): (i for _, i in judged if i not in items),
+        ("lists are of queries that are not there", "list is of a query that is not there"): (
+            q for q in lists if q not in queries
+        ),
+        ("listed items are not there", "listed item is not there"): (
+            i for _, i in listed if i not in items
+        ),
+        ("items are listed twice for a query", "item is listed twice for a query"): (
+            i for _, i in _twice(listed)
+        ),
+        ("items have an empty text", "item has an empty text"): _empty(
+            data.items.ids, data.items.texts
+        ),
+        ("queries have an empty text", "query has an empty text"): _empty(
+            data.queries.ids, data.queries.texts
+        ),
     }
-    found = ((what, list(ids)) for what, ids in cases.items())
-    return tuple(Finding(what, len(ids), repr(ids[0])) for what, ids in found if ids)
+    found = ((said, list(ids)) for said, ids in cases.items())
+    return tuple(Finding(*said, len(ids), repr(ids[0])) for said, ids in found if ids)
 
 
 def read_dataset(

@@ -256,7 +256,9 @@ def read_table(folder: str | Path) -> Table:
             f"{folder}"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{folder} holds a damaged sweep ({error}): run it again") from None
+        foreign = f"{SWEEP} or a cell is not as crossknn writes it"
+        why = error if isinstance(error, ValueError) else foreign
+        raise InputError(f"{folder} holds a damaged sweep ({why}): run it again") from None
 
 
 def _entry(folder: Path, labels: dict[str, Any]) -> Entry:

@@ -114,14 +114,18 @@ class Judgements:
         """What a reader of the measures must know: how many queries and items are not there."""
         found = []
         if self.unjudged:
+            have, are = ("has", "is") if self.unjudged == 1 else ("have", "are")
             found.append(
-                f"{self.unjudged} of {len(self)} queries have no judgements and are left out of "
-                "the task's measures"
+                f"{self.unjudged} of {len(self)} queries {have} no judgements and {are} left out "
+                "of the task's measures"
             )
         if self.absent:
-            found.append(
-                f"{self.absent} judged items are not among the items; relevant ones count as missed"
+            items, missed = (
+                ("item is", "if it is relevant, it counts")
+                if self.absent == 1
+                else ("items are", "relevant ones count")
             )
+            found.append(f"{self.absent} judged {items} not among the items; {missed} as missed")
         return found
 
 

@@ -25,24 +25,33 @@ class CandidateLists:
     listed item if that is below 0. A query without a list has an empty row.
     """
 
-    def __init__(self, lists: Mapping[str, RankedIds], ids: Sequence[str]) -> None:
+    def __init__(
+        self,
+        lists: Mapping[str, RankedIds],
+        ids: Sequence[str],
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         """`lists` maps a query's text to item ids or (id, score); `ids` (n,) are the items'.
 
-        Raises `InputError` for an unknown id, an id listed twice, or a score that is no number.
+        `names` maps the text to the query's id, by which an error names the list. Raises
+        `InputError` for an unknown id, an id listed twice, or a score that is no number.
         """
         position = {item_id: p for p, item_id in enumerate(ids)}
         self._n = len(position)
-        self._rows = {text: _row(text, ranked, position) for text, ranked in lists.items()}
+        names = names or {}
+        self._rows = {
+            text: _row(names.get(text, text), ranked, position) for text, ranked in lists.items()
+        }
 
     @staticmethod
     def from_run(path: str | Path, queries: QuerySet, ids: Sequence[str]) -> CandidateLists:
         """Lists from a TREC run whose query ids are those of `queries`."""
         texts = dict(zip(queries.ids, queries.texts, strict=True))
-        run = read_run(path)
-        lists = {texts[query]: ranked for query, ranked in run.items() if query in texts}
-        if not lists:
-            raise InputError(f"{path} ranks none of the {len(queries)} queries by their ids")
-        return CandidateLists(lists, ids)
+        run = {query: ranked for query, ranked in read_run(path).items() if query in texts}
+        if not run:
+            raise InputError(f"{path} ranks none of the queries by their ids")
+        lists = {texts[query]: ranked for query, ranked in run.items()}
+        return CandidateLists(lists, ids, {texts[query]: query for query in run})
 
     def scores(self, queries: Queries) -> FloatArray:
         """Scores of all items: (m, n) float32."""
@@ -72,17 +81,17 @@ class CandidateLists:
         return row
 
 
-def _row(text: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[IntArray, FloatArray]:
+def _row(name: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[IntArray, FloatArray]:
     """(items, scores), best first, ties by position."""
     scores: dict[int, float] = {}
     for rank, entry in enumerate(ranked, start=1):
         item_id, score = (entry, 1 / rank) if isinstance(entry, str) else entry
         if item_id not in position:
-            raise InputError(f"the list of {text!r} names the unknown item {item_id!r}")
+            raise InputError(f"the list of {name!r} names the unknown item {item_id!r}")
         if position[item_id] in scores:
-            raise InputError(f"the list of {text!r} names the item {item_id!r} twice")
+            raise InputError(f"the list of {name!r} names the item {item_id!r} twice")
         if not np.isfinite(score):
-            raise InputError(f"the list of {text!r} scores the item {item_id!r} {score}")
+            raise InputError(f"the list of {name!r} scores the item {item_id!r} {score}")
         scores[position[item_id]] = float(score)
     items = np.fromiter(scores, dtype=np.int64, count=len(scores))
     values = np.fromiter(scores.values(), dtype=np.float32, count=len(scores))

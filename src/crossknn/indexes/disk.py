@@ -46,14 +46,23 @@ def locked(folder: Path, *, wait: bool, what: str = "scores") -> Iterator[None]:
 def alone(folder: Path | None, what: str = "scores") -> Iterator[None]:
     """One process at a time adds `what`: two would pay twice. Raises InputError if one does.
 
-    The folder is made, and removed again if nothing has come into it.
+    The folder is made, and removed at the end if it is empty, unless it was there and empty before.
     """
     with ExitStack() as stack:
+        theirs = folder is not None and _is_empty(folder)
         if folder is not None and _made(folder):
             with keeping(folder, what):
                 stack.enter_context(locked(folder, wait=False, what=what))
-            stack.callback(_remove_empty, folder)
+            if not theirs:
+                stack.callback(_remove_empty, folder)
         yield
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        return not any(folder.iterdir())
+    except OSError:
+        return False
 
 
 def _made(folder: Path) -> bool:

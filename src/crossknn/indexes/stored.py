@@ -13,7 +13,6 @@ queries; and, optional, `item_vectors` (n, d) and `query_vectors` (q, d) (the fi
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -34,8 +33,9 @@ from crossknn.indexes.graphs import (
 )
 from crossknn.indexes.learned import Learned
 from crossknn.indexes.memo import Memo
+from crossknn.indexes.stored_checks import check_arrays
 from crossknn.linalg import inner
-from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
+from crossknn.types import FloatArray, IntArray, Queries
 
 DUAL_ENCODER = "de"
 
@@ -140,50 +140,17 @@ class StoredMatrix:
     @classmethod
     def load(cls, path: str | Path) -> StoredMatrix:
         """Read and check a file; `InputError` says which key is wrong."""
-        return cls._checked(read_arrays(path), str(path))
+        arrays = read_arrays(path)
+        check_arrays(arrays, str(path))
+        return cls._made(arrays, str(path))
 
     @classmethod
-    def _checked(cls, arrays: dict[str, Any], path: str) -> StoredMatrix:
-        if "scores" not in arrays and "item_scores" in arrays:
-            raise InputError(
-                f"{path} holds item x item scores only: add queries with  crossknn scores ... "
-                "--queries FILE"
-            )
-        if "scores" not in arrays or arrays["scores"].ndim != 2 or not arrays["scores"].size:
-            raise InputError(f"{path} has no matrix 'scores' of shape (queries, items)")
+    def _made(cls, arrays: dict[str, Any], path: str) -> StoredMatrix:
         q, n = arrays["scores"].shape
-        n_anchors = int(arrays.get("n_anchors", 0))
-        if not 0 <= n_anchors < q:
-            raise InputError(f"{path}: n_anchors is {n_anchors}, with {q} queries in 'scores'")
-        wanted = {"item_vectors": n, "query_vectors": q, "labels": q, "item_ids": n, "query_ids": q}
-        wanted |= {key: q for key in arrays if key.startswith(("first_", "query_vectors_"))}
-        wanted |= {key: n for key in arrays if key.startswith("item_vectors_")}
-        for key, length in wanted.items():
-            if key in arrays and len(arrays[key]) != length:
-                raise InputError(f"{path}: '{key}' has {len(arrays[key])} rows, expected {length}")
-        _finite(arrays, path)
-        for key in ("anchor_items", "item_score_items"):
-            chosen = arrays.get(key, np.zeros(0, np.int64))
-            if len(np.unique(chosen)) < len(chosen) or not np.isin(chosen, np.arange(n)).all():
-                raise InputError(f"{path}: '{key}' must hold positions of items, each once")
-        if ("item_vectors" in arrays) != ("query_vectors" in arrays):
-            raise InputError(f"{path} needs both 'item_vectors' and 'query_vectors', or neither")
-        aligned = [key[13:] for key in arrays if key.startswith("item_vectors_")]
-        if lone := {key[14:] for key in arrays if key.startswith("query_vectors_")} - {*aligned}:
-            raise InputError(f"{path} has 'query_vectors_{min(lone)}' but no such item vectors")
-        labels = arrays.get("labels", np.zeros(0, np.int64))
-        if len(wrong := labels[(labels < NO_ITEM) | (labels >= n)]):
-            raise InputError(
-                f"{path}: {len(wrong)} 'labels' name no item, the first is {wrong[0]}: give "
-                f"positions of items, 0 to {n - 1}, or {NO_ITEM} for a query without a label"
-            )
-        if arrays["scores"].dtype.kind != "f":
-            raise InputError(f"{path}: 'scores' must be floating point numbers")
-        scores = arrays["scores"].astype(np.float32)
         ids = arrays.get("query_ids", np.arange(q))
         made = cls(
-            scores=scores,
-            n_anchors=n_anchors,
+            scores=arrays["scores"].astype(np.float32),
+            n_anchors=arrays["n_anchors"].item() if "n_anchors" in arrays else 0,
             item_vectors=_float32(arrays.get("item_vectors")),
             query_vectors=_float32(arrays.get("query_vectors")),
             firsts={key[6:]: a for key, a in arrays.items() if key.startswith("first_")},
@@ -198,7 +165,7 @@ class StoredMatrix:
             made,
             graphs={k: check_neighbours(a, n, f"{path}: 'graph_{k}'") for k, a in graphs.items()},
         )
-        for name in aligned:
+        for name in [key[13:] for key in arrays if key.startswith("item_vectors_")]:
             items = arrays[f"item_vectors_{name}"].astype(np.float32)
             made = made.with_vectors(name, items, _float32(arrays.get(f"query_vectors_{name}")))
         return made
@@ -276,10 +243,14 @@ def read_arrays(path: str | Path) -> dict[str, Any]:
     """All arrays of an `.npz` file, unchecked; `InputError` if it is none."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {key: file[key] for key in file.files}
+            return {key: np.asarray(file[key]) for key in file.files}
     except FileNotFoundError:
         raise InputError(f"there is no file {path}") from None
-    except (OSError, ValueError, zipfile.BadZipFile, AttributeError, TypeError, EOFError):
+    except (PermissionError, IsADirectoryError) as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except MemoryError as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    except Exception:  # of damaged bytes, what reads them raises whatever it meets
         raise InputError(f"{path} is not a readable .npz file; see the docs, formats") from None
 
 
@@ -303,13 +274,6 @@ def narrowed(values: FloatArray) -> FloatArray:
     with np.errstate(over="ignore"):
         half = values.astype(np.float16)
     return half if np.isfinite(half).all() else values.astype(np.float32)
-
-
-def _finite(arrays: Mapping[str, Any], path: str) -> None:
-    for key, values in arrays.items():
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            row = np.argwhere(~np.isfinite(values))[0]
-            raise InputError(f"{path}: '{key}' is {values[tuple(row)]} at {tuple(map(int, row))}")
 
 
 def _float32(values: Any) -> FloatArray | None:

@@ -59,6 +59,7 @@ details > summary { cursor: pointer; color: QUIET; font-size: .92rem; margin: 1r
   nav ul { columns: 2; }
   figure, tr { break-inside: avoid; }
   h2, h3, .caption { break-after: avoid; }
+  details::details-content { content-visibility: visible; }
   .box { overflow: visible; }
   .box > svg { width: auto; max-width: 100%; }
 }

@@ -7,7 +7,8 @@ dataset" and `beir/datasets/data_loader.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 from crossknn.data.formats.base import DataFolder
@@ -48,9 +49,19 @@ class Beir(DataFolder):
         return item_records(self._file("corpus"))
 
     def queries(self, split: str | None) -> QuerySet:
-        """The queries that a split judges; without one, all."""
-        queries = queries_from(query_records(self._file("queries")))
-        return queries if split is None else queries.select(self.qrels(split))
+        """The queries that a split judges; without one, all. `InputError` if it judges none."""
+        file = self._file("queries")
+        queries = queries_from(query_records(file))
+        if split is None:
+            return queries
+        qrels = self.qrels(split)
+        judged = queries.select(qrels)
+        if not len(judged):
+            raise InputError(
+                f"{self._qrels_file(split)} judges none of the queries in {file}: it names "
+                f"{_some(qrels)}, and there are {_some(queries.ids)}"
+            )
+        return judged
 
     def qrels(self, split: str) -> Qrels:
         """The judgements of a split."""
@@ -84,3 +95,9 @@ class Beir(DataFolder):
             hint = nearest(split, known) if known else "there are none"
             raise InputError(f"{self.path} has no judgements qrels/{split}.tsv ({hint})")
         return path
+
+
+def _some(ids: Iterable[str]) -> str:
+    """The first three, for a sentence."""
+    found = list(islice(ids, 4))
+    return ", ".join([*map(repr, found[:3]), *["..."] * (len(found) > 3)])

@@ -98,7 +98,7 @@ def evidence_section(found: dict) -> list[str]:
         "method's recall, costs, settings and measures of the task: [comparison](comparison.md)."
     )
     head, rest = answers.split("\n\n", 1)
-    return [head, "", more, "", rest]
+    return [head, "", more, "", rest.rstrip(), ""]
 
 
 def demo_section(found: dict) -> list[str]:

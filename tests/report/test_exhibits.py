@@ -136,9 +136,11 @@ def test_questions_compare_the_methods_they_name(tmp_path):
     row = next(r for r in table.rows if (r[0], r[1]) == ("ADACUR_de over ANNCUR_de", 20))
     said = row[list(table.head).index("k = 1")]
     assert said == points(compared(ours, theirs, 1))
-    counted = section.blocks[-2].items[0]
-    assert counted.startswith("ADACUR_de over ANNCUR_de: clearly better in")
-    assert counted.endswith("of 2")  # two budgets, one k
+    counted = section.blocks[1]
+    assert counted.head == ["clearly better / worse", "alpha"]
+    assert counted.caption == "Over calls 8, 20 and k 1."
+    assert counted.rows[0][0] == "ADACUR_de over ANNCUR_de"
+    assert re.fullmatch(r"\d / \d of 2", counted.rows[0][1])  # two budgets, one k
 
 
 def pictures(section) -> list[str]:

@@ -12,7 +12,7 @@ from crossknn.report.exhibits import asked
 from crossknn.report.exhibits.base import Build, Exhibit
 from crossknn.report.exhibits.found import by_data, one
 from crossknn.report.numbers import chance, clear, points, versus
-from crossknn.report.page import Block, Cell, Points, Section, TableOf
+from crossknn.report.page import Block, Cell, Section, TableOf
 from crossknn.report.presets import Preset
 from crossknn.report.study import Study
 from crossknn.report.sweep_view import View
@@ -42,13 +42,14 @@ def equal_calls(study: Study) -> list[Block | Section]:
 
 
 def answers(study: Study, pairs: Sequence[asked.Pair]) -> list[Block]:
-    """Differences of each pair by budget and k, on each matrix; counted."""
-    ks = shown_ks(study)
-    blocks: list[Block] = []
-    for data in by_data(study, ASKED):
+    """Differences of each pair by matrix, budget and k; before them, how often they are clear."""
+    ks, places = shown_ks(study), list(by_data(study, ASKED))
+    counted: dict[str, list[Cell]] = {}
+    tables: list[Block] = []
+    for data in places:
         lines: list[list[Cell]] = []
-        signs: dict[str, list[int]] = {}
         for title, upper, lower in pairs:
+            signs: list[int] = []
             for budget in study.budgets:
                 a, b = (
                     one(study, ASKED, name, data=data, budget=budget) for name in (upper, lower)
@@ -56,22 +57,27 @@ def answers(study: Study, pairs: Sequence[asked.Pair]) -> list[Block]:
                 made = [versus(a, b, k) for k in ks]
                 if any(made):
                     lines.append([title, budget, *_cells(made)])
-                    signs.setdefault(title, []).extend(map(clear, made))
+                    signs += map(clear, made)
+            said = f"{signs.count(1)} / {signs.count(-1)} of {len(signs)}" if signs else None
+            counted.setdefault(title, []).append(said)
         if lines:
             heads = [head for k in ks for head in (f"k = {k}", "p")]
             caption = f"{data}: differences in points, 95% intervals over queries."
-            counts = [
-                f"{title}: clearly better in {of.count(1)}, clearly worse in {of.count(-1)} of "
-                f"{len(of)}"
-                for title, of in signs.items()
-            ]
-            blocks += [f"**{data}**, over calls and k:", Points(items=counts)]
-            blocks.append(
+            tables.append(
                 TableOf(head=["", "calls", *heads], rows=lines, caption=caption, folded=True)
             )
-    if not blocks:
+    if not tables:
         raise InputError("no matrix has what these methods need")
-    return blocks
+    counts = TableOf(
+        head=["clearly better / worse", *places],
+        rows=[[title, *cells] for title, cells in counted.items() if any(cells)],
+        caption=f"Over calls {_listed(study.budgets)} and k {_listed(ks)}.",
+    )
+    return [counts, *tables]
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _cells(found: Sequence[Comparison | None]) -> list[Cell]:

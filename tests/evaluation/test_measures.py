@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -176,11 +177,13 @@ def test_a_clear_difference_is_found_and_equals_differ_by_nothing():
 def test_a_difference_is_clear_if_interval_and_p_value_agree():
     a = np.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
     few = paired(a, np.zeros(7))  # 3 of 7 queries: an interval above 0, by chance in 1 of 4
-    assert few.low >= 0
+    assert few.low > 0
     assert few.p_value > 0.2
     assert few.sign == 0
     many = paired(np.ones(20), np.zeros(20))
     assert (many.sign, paired(np.zeros(20), np.ones(20)).sign) == (1, -1)
+    assert replace(many, low=0.0).sign == 0
+    assert (replace(many, p_value=0.05).sign, replace(many, p_value=0.051).sign) == (1, 0)
 
 
 def test_the_same_seed_gives_the_same_comparison():

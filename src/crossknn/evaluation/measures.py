@@ -110,7 +110,7 @@ class Comparison:
         """1 if clearly better, -1 if clearly worse, 0 if these queries do not say.
 
         Clearly: the interval is on one side of zero, and the p-value is at most 0.05. Either alone
-        is too easily had where few queries differ.
+        comes about too easily where few queries differ.
         """
         return int(self.p_value <= 0.05) * (int(self.low > 0) - int(self.high < 0))
 

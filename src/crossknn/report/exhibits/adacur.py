@@ -147,7 +147,7 @@ EXHIBITS = (
         "Here: each matrix with all its anchor queries, five rounds; divisions of the budget are "
         "half and half, not the best on the test queries; no encoders distilled from the "
         "cross-encoder (DE_BERT+CE, DE_BASE+CE), ours are in docs/results.md, What aligning buys. "
-        "The answers with intervals are under `Questions`.",
+        "The answers with intervals are under `Ours`, question 1.",
         sweeps=("methods",),
         build=lambda study: recall.against_cost(study, "methods", most=True),
     ),

@@ -16,7 +16,7 @@ from crossknn.align.bank import ScoreBank
 from crossknn.align.collect import collect
 from crossknn.align.pseudo import pseudo_queries
 from crossknn.data.marks import unmarked
-from crossknn.data.queries import read_queries
+from crossknn.data.reading import read_queries
 from crossknn.evaluation.measures import bootstrap, recall
 from crossknn.evaluation.replay import answer, parts_of, truth_of
 from crossknn.evaluation.score_matrix import components

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from crossknn.data.dataset import Dataset as Dataset
     from crossknn.data.dataset import read_dataset as read_dataset
     from crossknn.data.items import Items as Items
-    from crossknn.data.items import read_items as read_items
-    from crossknn.data.queries import read_qrels as read_qrels
-    from crossknn.data.queries import read_queries as read_queries
+    from crossknn.data.reading import read_items as read_items
+    from crossknn.data.reading import read_qrels as read_qrels
+    from crossknn.data.reading import read_queries as read_queries
     from crossknn.data.splits import split as split
     from crossknn.errors import CrossknnError as CrossknnError
     from crossknn.errors import InputError as InputError
@@ -61,9 +61,9 @@ _HOMES = {
     "methods": "methods",
     "open_late": "scorers",
     "read_dataset": "data.dataset",
-    "read_items": "data.items",
-    "read_qrels": "data.queries",
-    "read_queries": "data.queries",
+    "read_items": "data.reading",
+    "read_qrels": "data.reading",
+    "read_queries": "data.reading",
     "split": "data.splits",
 }
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from crossknn.data.docstrings import collect_standard_library
-from crossknn.data.items import Items, read_items
+from crossknn.data.items import Items
 from crossknn.data.queries import Qrels, QuerySet
+from crossknn.data.reading import read_items
 from crossknn.scorers import CrossEncoder, Scorer
 from crossknn.scorers._session import available_threads
 from crossknn.types import Progress

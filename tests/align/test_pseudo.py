@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossknn.align.pseudo import LONGEST, LONGEST_TEXT, MOST, pseudo_queries
-from crossknn.data.items import Items, read_items
+from crossknn.data.items import Items
 from crossknn.data.marks import MARKS, marked_item
+from crossknn.data.reading import read_items
 from crossknn.errors import InputError
 
 

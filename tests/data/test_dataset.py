@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from crossknn.data.dataset import Dataset, check, read_dataset
 from crossknn.data.formats import FORMATS, open_folder
-from crossknn.data.items import Items, read_items
+from crossknn.data.items import Items
 from crossknn.data.labelled import read_labelled
-from crossknn.data.queries import QuerySet, read_qrels, read_queries
+from crossknn.data.queries import QuerySet
+from crossknn.data.reading import read_items, read_qrels, read_queries
 from crossknn.errors import InputError
 
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossknn.data.items import Items, read_items
+from crossknn.data.items import Items
+from crossknn.data.reading import read_items
 from crossknn.errors import InputError
 
 LINES = [

@@ -2,7 +2,8 @@
 
 import pytest
 
-from crossknn.data.queries import QuerySet, read_qrels, read_queries, read_run
+from crossknn.data.queries import QuerySet, read_run
+from crossknn.data.reading import read_qrels, read_queries
 from crossknn.errors import InputError
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import matrix
 
-from crossknn.data.queries import read_qrels
+from crossknn.data.reading import read_qrels
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import replay
 from crossknn.evaluation.task import LABELLED, Judgements, TaskMeasures, summary

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from index_helpers import FormulaScorer, LengthEncoder, corpus
 
-from crossknn.data.items import read_items
+from crossknn.data.reading import read_items
 from crossknn.errors import InputError
 from crossknn.indexes.estimate import estimate
 from crossknn.indexes.item_index import ItemIndex

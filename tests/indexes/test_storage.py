@@ -130,7 +130,8 @@ def test_folders_that_are_no_index(tmp_path):
 KILLED = """
 import os, signal, sys
 from index_helpers import corpus
-from crossknn.data.items import Items, read_items
+from crossknn.data.items import Items
+from crossknn.data.reading import read_items
 from crossknn.indexes.item_index import ItemIndex
 
 class Deadly(list):

@@ -188,7 +188,7 @@ def _train_queries(
 ) -> Sequence[str]:
     from crossknn.align.pseudo import pseudo_queries
     from crossknn.data.items import Items
-    from crossknn.data.queries import read_queries
+    from crossknn.data.reading import read_queries
 
     if source != AUTO:
         if marked:

@@ -76,7 +76,7 @@ def command(
     The exact scores cost (queries x items) calls: see `crossknn estimate`, and use --exact, so
     that an interrupted run goes on where it stopped, and the next one pays nothing.
     """
-    from crossknn.data.queries import read_qrels, read_queries
+    from crossknn.data.reading import read_qrels, read_queries
     from crossknn.evaluation.compare import compare, task_measures
     from crossknn.evaluation.ground_truth import dense_scores
     from crossknn.evaluation.task import DEFAULT, measure_names

@@ -25,8 +25,7 @@ def command(
     json: AsJson = False,
 ) -> None:
     """Say in calls and seconds what indexing and a search cost here, from a short probe."""
-    from crossknn.data.items import read_items
-    from crossknn.data.queries import read_queries
+    from crossknn.data.reading import read_items, read_queries
     from crossknn.indexes.estimate import estimate
     from crossknn.indexes.item_index import ItemIndex
     from crossknn.indexes.storage import MANIFEST

@@ -98,8 +98,7 @@ def _compare(
     n_items: int,
     seed: int,
 ) -> dict[str, Any]:
-    from crossknn.data.items import read_items
-    from crossknn.data.queries import read_queries
+    from crossknn.data.reading import read_items, read_queries
     from crossknn.evaluation.agreement import agreement
     from crossknn.scorers import CrossEncoder
 

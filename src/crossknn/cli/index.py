@@ -86,8 +86,7 @@ def command(
     """
     from crossknn.align.logs import learn_all
     from crossknn.align.rebuilt import known_pairs
-    from crossknn.data.items import read_items
-    from crossknn.data.queries import read_queries
+    from crossknn.data.reading import read_items, read_queries
     from crossknn.indexes.item_index import ItemIndex
 
     check_positive(

@@ -34,7 +34,7 @@ def command(
     ] = None,
 ) -> None:
     """Replay methods on stored scores: one JSON object per line for each method, budget and k."""
-    from crossknn.data.queries import read_qrels
+    from crossknn.data.reading import read_qrels
     from crossknn.evaluation.replay import check, parts_of, replay
     from crossknn.evaluation.task import LABELLED, Judgements, TaskMeasures, measure_names
     from crossknn.indexes.stored import StoredMatrix

@@ -68,7 +68,7 @@ def command(
     Run again after an interruption and no pair is paid twice. A file can hold both: each run adds
     its part to what is there.
     """
-    from crossknn.data.queries import read_qrels, read_queries
+    from crossknn.data.reading import read_qrels, read_queries
     from crossknn.indexes.item_index import ItemIndex
     from crossknn.indexes.matrices import DType, MatrixFile
     from crossknn.scorers._session import available_threads

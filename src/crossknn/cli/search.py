@@ -59,7 +59,7 @@ def command(
 
     A first stage alone, such as 'cmc(first=bm25)', makes no calls: the scores are its own.
     """
-    from crossknn.data.queries import read_queries
+    from crossknn.data.reading import read_queries
     from crossknn.indexes.item_index import ItemIndex
     from crossknn.searcher import Searcher
 

@@ -21,7 +21,6 @@ from crossknn.data.records import (
     Numbered,
     Record,
     as_text,
-    given_records,
     id_text,
     missing_field,
     pick_field,
@@ -98,54 +97,6 @@ class Items(Sequence[Item]):
     def positions(self, item_ids: Iterable[str]) -> IntArray:
         """Positions (p,) of ids; `InputError` names the first id that is unknown."""
         return np.array([self.position(item_id) for item_id in item_ids], dtype=np.int64)
-
-
-def read_items(
-    source: str | Path | Iterable[str | Mapping[str, object]],
-    *,
-    id_field: str | None = None,
-    title_field: str | None = None,
-    text_field: str | None = None,
-    template: str = DEFAULT_TEMPLATE,
-    limit: int | None = None,
-) -> Items:
-    """Items from a file, a data folder (docs/data.md), an `irds:` name, or Python sequences.
-
-    Files are JSON lines (`.jsonl`, `.ndjson`, `.json`), `.csv` and `.tsv` (which knows no quotes)
-    with a header, or `.txt` with an item per line; each may end in `.gz`. Without a header, a TSV
-    has the columns of MS MARCO: id and text, or id, url, title and text. Blank lines are skipped.
-
-    Fields that are not named are found under their usual names: `id`, `_id`, `docno`, `doc_id` or
-    `document_id`; `title`, which may be absent; `text`. If the first record has no id, no record
-    may have one, and ids are line numbers from 1 (positions from 0 for Python sequences).
-    `template` may use `{title}`, `{text}` and any other field. `limit` keeps the first items only.
-    All further fields become `extra`.
-
-    Raises `InputError`, one sentence with file and line, for an empty corpus, an id that comes
-    twice, an empty text, a missing field, and a line that cannot be read.
-    """
-    if not isinstance(source, (str, Path)):
-        records = given_records(source, text_field=text_field or "text")
-    else:
-        # The formats read their files with this module.
-        from crossknn.data.formats import folder_at
-
-        folder = folder_at(source)
-        if folder is None:
-            given = [field for field in (id_field, title_field, text_field) if field]
-            records = item_records(Path(source), text_field=text_field or "text", known=given)
-        else:
-            id_field = id_field or folder.id_field
-            title_field = title_field or folder.title_field
-            records = folder.item_records()
-    return items_from(
-        records,
-        id_field=id_field,
-        title_field=title_field,
-        text_field=text_field,
-        template=template,
-        limit=limit,
-    )
 
 
 def item_records(path: Path, *, text_field: str = "text", known: Iterable[str] = ()) -> Located:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -15,7 +15,6 @@ from crossknn.data.records import (
     Record,
     as_text,
     existing,
-    given_records,
     id_text,
     missing_field,
     pick_field,
@@ -61,38 +60,6 @@ class QuerySet:
         return QuerySet(tuple(i for i, _ in kept), tuple(t for _, t in kept))
 
 
-def read_queries(
-    source: str | Path | Iterable[str | Mapping[str, object]],
-    *,
-    split: str | None = None,
-    limit: int | None = None,
-) -> QuerySet:
-    """Queries from a file, a data folder (docs/data.md), an `irds:` name, or Python sequences.
-
-    JSON lines and CSV have the fields `id` (`_id`, `qid`, `query_id`) and `text` (`query`); a TSV
-    has such a header or two columns, id and text, without one; a `.txt` has a query per line. A
-    file that begins with a tag holds TREC topics (`crossknn.data.topics`). Mentions in context
-    (ZESHEL: `context_left`, `mention`, `context_right`, `mention_id`) become marked queries. Ids
-    that are absent are line numbers from 1 (positions from 0 for Python sequences). `split` names
-    the part of a folder, without it all queries of a BEIR folder are read; `limit` keeps the first.
-
-    Raises `InputError`, one sentence with file and line.
-    """
-    if isinstance(source, (str, Path)):
-        # The formats read their files with this module.
-        from crossknn.data.formats import folder_at
-
-        folder = folder_at(source)
-        if folder is not None:
-            return folder.queries(split).first(limit)
-        records = query_records(Path(source))
-    else:
-        records = given_records(source, text_field="text")
-    if split is not None:
-        raise InputError(f"split {split!r} needs a data folder such as a BEIR folder, not {source}")
-    return queries_from(records).first(limit)
-
-
 def query_records(path: Path) -> Located:
     """The records of a file of queries."""
     if are_topics(existing(path)):
@@ -135,23 +102,10 @@ def _text(record: Record, place: str) -> str:
     return marked_query(left, mention, right)
 
 
-def read_qrels(path: str | Path, *, split: str | None = None) -> Qrels:
-    """Judgements from a BEIR file (query, item, grade; with a header or not) or a TREC file.
-
-    TREC lines have four columns, the second of which is ignored. Of a data folder (docs/data.md) or
-    an `irds:` name the judgements of `split` are read, `test` by default.
-
-    Raises `InputError`, one sentence with file and line.
-    """
-    # The formats read their files with this module.
-    from crossknn.data.formats import folder_at
-
-    folder = folder_at(path)
-    if folder is not None:
-        return folder.qrels(folder.split(split))
-    path = existing(Path(path))
+def file_qrels(path: Path) -> Qrels:
+    """The judgements of a file; see `crossknn.data.reading.read_qrels`."""
     qrels: Qrels = {}
-    for number, line in read_lines(path):
+    for number, line in read_lines(existing(path)):
         row = columns(line)
         if not row or (number == 1 and not _is_grade(row[-1])):
             continue

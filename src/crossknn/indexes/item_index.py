@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from crossknn.data.items import Items, read_items
+from crossknn.data.items import Items
+from crossknn.data.reading import read_items
 from crossknn.errors import InputError
 from crossknn.first.base import FirstStage
 from crossknn.first.priors import ItemPriors

@@ -17,9 +17,9 @@ from crossknn.data.queries import (
     Qrels,
     QuerySet,
     columns,
+    file_qrels,
     queries_from,
     query_records,
-    read_qrels,
 )
 from crossknn.data.records import Located, read_lines
 from crossknn.errors import InputError, nearest
@@ -65,7 +65,7 @@ class Beir(DataFolder):
 
     def qrels(self, split: str) -> Qrels:
         """The judgements of a split."""
-        return read_qrels(self._qrels_file(split))
+        return file_qrels(self._qrels_file(split))
 
     def split(self, wanted: str | None) -> str:
         """`wanted`, or `test`: a BEIR folder may lack a split that its name seems to promise."""

@@ -17,9 +17,9 @@ from crossknn.data.queries import (
     Qrels,
     QuerySet,
     Run,
+    file_qrels,
     queries_from,
     query_records,
-    read_qrels,
     read_run,
 )
 from crossknn.data.records import Located
@@ -65,7 +65,7 @@ class PlainFiles(DataFolder):
         path = self._beside(split, "qrels")
         if path is None:
             raise InputError(f"{self.path} has no judgements qrels for the split {split!r}")
-        return read_qrels(path)
+        return file_qrels(path)
 
     def candidates(self, split: str) -> Run | None:
         """The lists of a split."""

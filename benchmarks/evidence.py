@@ -117,7 +117,7 @@ def made_of(study: Study) -> list[Block]:
         d: len(found[0].per_query(study.k[0])[0]) for d, found in by_data(study, "rivals").items()
     }
     rows = [
-        [d.name, d.file.n_items, d.file.n_anchors, d.file.n_tests, drawn_as_tests[d.name]]
+        [d.name, d.file.n_items, d.file.n_anchors, d.file.n_tests, drawn_as_tests.get(d.name)]
         for d in study.data
     ]
     drawn = "each draws anew which queries are anchors and which are tests"

@@ -178,7 +178,8 @@ def code() -> str:
     from the sweep that older cells are of other code.
     """
     root = Path(crossknn.__file__).parent
-    files = [root / name for name in ("search.py", "linalg.py", "spec.py", "types.py")]
+    core = ("search.py", "ledger.py", "plan.py", "linalg.py", "spec.py", "types.py")
+    files = [root / name for name in core]
     for package in ("methods", "predictors", "first", "indexes"):
         files += sorted((root / package).glob("*.py"))
     made = blake2b(digest_size=8)

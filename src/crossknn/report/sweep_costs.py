@@ -171,12 +171,11 @@ def _against_baseline(view: View, place: Place, measure: str) -> str:
     better = [group for group in tried if clear(view.gain(place, group, view.k)) > 0]
     if not better:
         return (
-            f"Against `{view.table.baseline}` with as many calls, nothing finds clearly more "
-            "neighbours here."
+            f"Against {view.base} with as many calls, nothing finds clearly more neighbours here."
         )
     signs = [clear(view.gain(place, group, measure)) for group in better]
     return (
-        f"Against `{view.table.baseline}` with as many calls, {len(better)} of the methods and "
+        f"Against {view.base} with as many calls, {len(better)} of the methods and "
         f"budgets find clearly more neighbours (interval above zero, p at most 0.05). Of these, "
         f"{measure} is clearly better in {signs.count(1)}, clearly worse in {signs.count(-1)}, "
         f"and not told apart by these queries in {signs.count(0)}."

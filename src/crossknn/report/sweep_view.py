@@ -105,6 +105,12 @@ class View:
         best = [group for group in known if self.mean(group, of).mean == most]
         return sorted(best, key=lambda group: group.first.budget)
 
+    @property
+    def base(self) -> str:
+        """What the baseline is called, as code."""
+        name = self.table.baseline or ""
+        return f"`{self.labels.get(name, name)}`"
+
     def baseline(self, place: Place, budget: int) -> Group | None:
         """The sweep's baseline there, if it has one."""
         name = self.table.baseline

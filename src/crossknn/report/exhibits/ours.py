@@ -115,8 +115,8 @@ def best_rival(study: Study) -> list[Block]:
         head = ["calls", "k", "best three, recall (%)", "first over second"]
         caption = (
             f"{place.title}: settings chosen on dev queries for every method alike, reranking's "
-            "first stage, too. Which methods come first is read off the test queries, so that the "
-            "differences are those of the luckiest."
+            "first stage, too. Which methods are first and second is seen on the test queries "
+            "themselves, which favours the first."
         )
         blocks.append(
             TableOf(
@@ -153,7 +153,7 @@ def verdicts(study: Study) -> list[Block]:
             head=[*head, "exact search", "p"],
             rows=lines,
             caption=f"Methods and budgets with clearly more neighbours (k = {view.k}) than "
-            f"`{table.baseline}` with as many calls, and what the task's measure says of these; "
+            f"{view.base} with as many calls, and what the task's measure says of these; "
             f"exact search: points above it at the most calls. Clearly: the 95% interval is on "
             "one side of 0, and p is at most 0.05.",
         )
@@ -179,7 +179,7 @@ EXHIBITS = (
         "ADACUR without a division of its calls; ANNCUR with half of them for anchor items. "
         "Singular values below 3% of the largest are left out (`rcond=0.03`); as published they "
         "are not, and recall collapses where there are about as many anchor items as anchor "
-        "queries (ANNCUR, figure 6).",
+        "queries (ANNCUR, figure 6). Scores are centred, in both.",
         asked.papers_order,
     ),
     _pairs(

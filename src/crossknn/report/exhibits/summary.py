@@ -27,6 +27,8 @@ def answers(study: Study) -> list[Block]:
     if (table := study.table("rivals")) is None:
         raise InputError(NO_DEV)
     field = Field(study, View.of(table))
+    if not field.names:
+        raise InputError("no method has found something on every matrix")
     return [field.picture(), *field.tables(), _questions(study, field)]
 
 
@@ -38,7 +40,7 @@ class Field:
         self.k = view.k if view.k in self.ks else self.ks[0]
         places = view.places
         self.groups: dict[str, dict[int, list[Group]]] = {}
-        for name in places[0].names:
+        for name in places[0].names if places else ():
             at = {b: [g for p in places if (g := p.find(name, b))] for b in self.budgets}
             exact = any(view.is_exact(group) for found in at.values() for group in found)
             if not exact and all(len(found) == len(places) for found in at.values()):

@@ -51,10 +51,7 @@ def allowed_items(filter: Iterable[str] | BoolArray | None, index: ItemIndex) ->
 
 def equal_share(total: int, m: int, k: int) -> int:
     """Of a budget for m queries, which must do for k items of each; `InputError` if it does not."""
-    if not isinstance(total, int | np.integer) or isinstance(total, bool):
-        raise InputError(f"total_budget is {total!r}; it must be a whole number")
-    if total < 1:
-        raise InputError(f"total_budget is {total}; it must be 1 or more")
+    _check_count("total_budget", total)
     if isinstance(k, int | np.integer) and k > total // m:
         raise InputError(
             f"k is {k}, but a total_budget of {total} for {m} queries is {total // m} calls each: "
@@ -65,11 +62,8 @@ def equal_share(total: int, m: int, k: int) -> int:
 
 def check_counts(k: int, budget: int, n: int, deadline_ms: float | None) -> None:
     """`InputError` for a k or budget below 1, or a k above the budget or the number of items."""
-    for name, value in (("k", k), ("budget", budget)):
-        if not isinstance(value, int | np.integer) or isinstance(value, bool):
-            raise InputError(f"{name} is {value!r}; it must be a whole number")
-        if value < 1:
-            raise InputError(f"{name} is {value}; it must be 1 or more")
+    _check_count("k", k)
+    _check_count("budget", budget)
     if k > n:
         raise InputError(f"k is {k}, but the index has {n} items")
     if k > budget:
@@ -79,3 +73,10 @@ def check_counts(k: int, budget: int, n: int, deadline_ms: float | None) -> None
         )
     if deadline_ms is not None and not deadline_ms > 0:
         raise InputError(f"deadline_ms is {deadline_ms}; it must be above 0")
+
+
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise InputError(f"{name} is {value!r}; it must be a whole number")
+    if value < 1:
+        raise InputError(f"{name} is {value}; it must be 1 or more")

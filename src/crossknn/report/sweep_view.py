@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from crossknn import plots
 from crossknn.evaluation.measures import Comparison, Estimate
@@ -57,8 +58,12 @@ class View:
     _compared: dict[tuple[int, Of], Comparison | None] = field(default_factory=dict)
 
     @classmethod
+    @lru_cache(maxsize=1)
     def of(cls, table: Table) -> View:
-        """Groups in which nothing was found are left out here; the page says which."""
+        """Groups in which nothing was found are left out here; the page says which.
+
+        Several sections are made of one table: they share its view, and what it has computed.
+        """
         apart: dict[tuple[str, int], list[Group]] = {}
         for group in table.groups():
             if group.known:

@@ -26,19 +26,32 @@ MEASURES = (ACCURACY, "nDCG@10")
 ASKED = "questions"
 """The sweep of all that the questions compare."""
 
-NO_DEV = "no matrix has a dual encoder and anchor queries to choose settings on"
-
 
 def shown_ks(study: Study) -> list[int]:
     """1, 10 and 100 as far as they were swept."""
     return [k for k in study.k if k in KS] or [study.k[0]]
 
 
+def rivals(study: Study) -> View:
+    """What the sweep of all methods found; InputError if no matrix is fit for it."""
+    if (table := study.table("rivals")) is None:
+        raise InputError("no matrix has a dual encoder and anchor queries to choose settings on")
+    return View.of(table)
+
+
+def pair_of(
+    study: Study, upper: str, lower: str, *, data: str, budget: int
+) -> tuple[Group | None, Group | None]:
+    """Two methods of the questions on a matrix; None for one that has found nothing there."""
+    return (
+        one(study, ASKED, upper, data=data, budget=budget),
+        one(study, ASKED, lower, data=data, budget=budget),
+    )
+
+
 def equal_calls(study: Study) -> list[Block | Section]:
     """The page of the sweep of all methods: recall, differences, settings, cost, the task."""
-    if (table := study.table("rivals")) is None:
-        raise InputError(NO_DEV)
-    return list(sweep_page(table, "").sections)
+    return list(sweep_page(rivals(study).table, "").sections)
 
 
 def answers(study: Study, pairs: Sequence[asked.Pair]) -> list[Block]:
@@ -51,9 +64,7 @@ def answers(study: Study, pairs: Sequence[asked.Pair]) -> list[Block]:
         for title, upper, lower in pairs:
             signs: list[int] = []
             for budget in study.budgets:
-                a, b = (
-                    one(study, ASKED, name, data=data, budget=budget) for name in (upper, lower)
-                )
+                a, b = pair_of(study, upper, lower, data=data, budget=budget)
                 made = [versus(a, b, k) for k in ks]
                 if any(made):
                     lines.append([title, budget, *_cells(made)])
@@ -86,9 +97,7 @@ def _cells(found: Sequence[Comparison | None]) -> list[Cell]:
 
 def best_rival(study: Study) -> list[Block]:
     """The three best methods by mean recall; the best of those that pay nothing offline."""
-    if (table := study.table("rivals")) is None:
-        raise InputError(NO_DEV)
-    view = View.of(table)
+    view = rivals(study)
     blocks: list[Block] = []
     for place in view.places:
         lines: list[list[Cell]] = []
@@ -130,9 +139,7 @@ def best_rival(study: Study) -> list[Block]:
 
 def verdicts(study: Study) -> list[Block]:
     """Of searches with clearly nearer neighbours: how often retrieval was better or worse."""
-    if (table := study.table("rivals")) is None:
-        raise InputError(NO_DEV)
-    view = View.of(table)
+    view = rivals(study)
     lines: list[list[Cell]] = []
     for place in view.places:
         exact = place.find("exact", place.budgets[-1])

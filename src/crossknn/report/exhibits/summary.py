@@ -11,8 +11,8 @@ from crossknn.evaluation.table import Group, differences
 from crossknn.plots.style import family
 from crossknn.report.exhibits import asked
 from crossknn.report.exhibits.base import Exhibit
-from crossknn.report.exhibits.found import by_data, one
-from crossknn.report.exhibits.ours import ASKED, NO_DEV, PAPER, shown_ks
+from crossknn.report.exhibits.found import by_data
+from crossknn.report.exhibits.ours import ASKED, PAPER, pair_of, rivals, shown_ks
 from crossknn.report.numbers import percent, points
 from crossknn.report.page import Block, Cell, Figure, TableOf, draw
 from crossknn.report.study import Study
@@ -24,9 +24,7 @@ Pairs = Sequence[tuple[Group, Group]]
 
 def answers(study: Study) -> list[Block]:
     """All methods at equal calls, and the questions, each as a mean over the matrices."""
-    if (table := study.table("rivals")) is None:
-        raise InputError(NO_DEV)
-    field = Field(study, View.of(table))
+    field = Field(study, rivals(study))
     if not field.names:
         raise InputError("no method has found something on every matrix")
     return [field.picture(), *field.tables(), _questions(study, field)]
@@ -46,23 +44,28 @@ class Field:
             if not exact and all(len(found) == len(places) for found in at.values()):
                 self.groups[name] = at
         self.names = sorted(self.groups, key=self._mean, reverse=True)
-
-    def pays(self, name: str) -> bool:
-        """Whether a method reads scores that were paid for before the first query."""
-        return any(g.cost("index_calls") > 0 for at in self.groups[name].values() for g in at)
-
-    def found(self, name: str, budget: int, k: int) -> Estimate:
-        """Recall at k, the mean over the matrices."""
-        return bootstrap_sets([group.per_query(k)[1] for group in self.groups[name][budget]])
+        self.paying = {
+            name
+            for name, at in self.groups.items()
+            if any(group.cost("index_calls") > 0 for found in at.values() for group in found)
+        }
+        """Those that read scores which were paid for before the first query."""
+        self.recall: dict[tuple[str, int, int], Estimate] = {
+            (name, budget, k): bootstrap_sets([group.per_query(k)[1] for group in found])
+            for name, at in self.groups.items()
+            for budget, found in at.items()
+            for k in self.ks
+        }
+        """By name, budget and k, the mean over the matrices."""
 
     def picture(self) -> Figure:
         """Of each family of methods the best form with offline calls, and the best without."""
-        forms = {(family(name), self.pays(name)): name for name in reversed(self.names)}
+        forms = {(family(name), name in self.paying): name for name in reversed(self.names)}
         names = [name for name in self.names if name in forms.values()]
         panels = {
             f"top {k}": [
                 plots.Curve.through(
-                    name, self.budgets, [self.found(name, budget, k) for budget in self.budgets]
+                    name, self.budgets, [self.recall[name, budget, k] for budget in self.budgets]
                 )
                 for name in names
             ]
@@ -87,8 +90,8 @@ class Field:
             rows: list[list[Cell]] = [
                 [
                     f"`{self.view.labels[name]}`",
-                    "yes" if self.pays(name) else "no",
-                    *(percent(self.found(name, budget, k)) for budget in self.budgets),
+                    "yes" if name in self.paying else "no",
+                    *(percent(self.recall[name, budget, k]) for budget in self.budgets),
                 ]
                 for name in self.names
             ]
@@ -105,7 +108,7 @@ class Field:
         """The best method of all, and the best of those without offline calls, if another."""
         best = self.names[0]
         yield f"`{self.view.labels[best]}` over the best of the others", best, True
-        free = next((name for name in self.names if not self.pays(name)), best)
+        free = next((name for name in self.names if name not in self.paying), best)
         if free != best:
             label = self.view.labels[free]
             yield f"`{label}` over the best of the others, without offline calls", free, False
@@ -115,7 +118,7 @@ class Field:
         others = [
             other
             for other in self.names
-            if family(other) != family(name) and (paying or not self.pays(other))
+            if family(other) != family(name) and (paying or other not in self.paying)
         ]
         pairs = []
         for place, group in enumerate(self.groups[name][budget]):
@@ -140,10 +143,9 @@ def _questions(study: Study, field: Field) -> TableOf:
     """Differences of pairs of methods, a row for each k and a column for each budget."""
     rows: list[list[Cell]] = []
     for title, upper, lower in asked.in_short(study.preset):
-        for k in field.ks:
-            made = [_difference(_pairs(study, upper, lower, b), k) for b in field.budgets]
-            if any(made):
-                rows.append([title, k, *made])
+        both = [_pairs(study, upper, lower, budget) for budget in field.budgets]
+        if any(both):
+            rows += [[title, k, *(_difference(found, k) for found in both)] for k in field.ks]
     for title, name, paying in field.leaders():
         for k in field.ks:
             pairs = [field.against_others(name, b, k, paying=paying) for b in field.budgets]
@@ -162,7 +164,7 @@ def _pairs(study: Study, upper: str, lower: str, budget: int) -> Pairs:
     """Both methods on each matrix that has them."""
     pairs = []
     for data in by_data(study, ASKED):
-        a, b = (one(study, ASKED, name, data=data, budget=budget) for name in (upper, lower))
+        a, b = pair_of(study, upper, lower, data=data, budget=budget)
         if a is not None and b is not None:
             pairs.append((a, b))
     return pairs

@@ -297,8 +297,9 @@ def normalized(scores: np.ndarray, right: np.ndarray) -> float:
 
 
 def trained(folder: Path) -> dict[str, Any]:
-    """Dev measures, seconds, and the rate that was chosen."""
-    settings = json.loads((folder / RUN / "settings.json").read_text())["training"]
+    """Dev measures, seconds, the rate that was chosen, and the options of the head."""
+    content = json.loads((folder / RUN / "settings.json").read_text())
+    settings = content["training"]
     dev = json.loads((folder / RUN / "dev.json").read_text())
     lines = (folder / RUN / "log.jsonl").read_text().splitlines()
     steps = [line for line in map(json.loads, lines) if "loss" in line]
@@ -307,6 +308,7 @@ def trained(folder: Path) -> dict[str, Any]:
         **dev,
         "rate": settings["learning_rate"],
         "steps": settings["steps"],
+        "options": content["model"].get("options", {}),
         "seconds_a_step": round(float(np.median(pace)), 3),
     }
 

@@ -42,7 +42,8 @@ def section(found: dict[str, Any]) -> list[str]:
         "drawn by its scores from 1,024, batches of 8 queries, the learning rate (1e-4 or 3e-4) that was",
         "best on dev for the first seed, the better of two checkpoints on dev. No GPU: the item tower stays as",
         "it was, the query tower and the head learn. Means and standard deviations over seeds, in percent.",
-        "Made by `benchmarks/train_late.py` and `benchmarks/late.py`.",
+        "Made by `benchmarks/train_late.py` and `benchmarks/late.py`. Rows are the paper's CMC but for what",
+        "their names say ([the paper and its code](late-interaction.md#the-paper-and-its-authors-code)).",
         "",
         "On the `wordnet` domains they begin with the dual encoder that was trained on the same train domains",
         "(`own` in the tables, by itself); on medquad with the first stage's encoder, which saw none of it.",
@@ -51,6 +52,7 @@ def section(found: dict[str, Any]) -> list[str]:
         "",
         *asked(domains),
         *missing(domains),
+        *projection(found["training"]),
         *training(found["training"]),
     ]
     for name, part in domains.items():
@@ -101,6 +103,19 @@ def missing(domains: dict[str, Any]) -> list[str]:
         f"Not trained: {', '.join(gone)}.",
         "Both read the states of all tokens; the Deformer runs its upper layers for each pair, which takes",
         "eight seconds a step on one core, more than an hour a run.",
+        "",
+    ]
+
+
+def projection(found: dict[str, Any]) -> list[str]:
+    """A note on runs of Sum-of-max that say nothing of options: they are from before it kept states
+    as they are."""
+    runs = [run for models in found.values() for name, run in models.items() if name[:4] == "som-"]
+    if all("options" in run for run in runs):
+        return []
+    return [
+        "The Sum-of-max of these tables projects tokens to 128 dimensions (`projected = true`), the default when",
+        "they were made; now it compares the states of the encoder themselves.",
         "",
     ]
 

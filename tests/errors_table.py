@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 DOC = Path(__file__).parents[1] / "docs" / "errors.md"
 
 
-def check_table(begin: str, end: str, rows: list[str]) -> None:
+def check_table(
+    begin: str,
+    end: str,
+    rows: list[str],
+    head: Sequence[str] = ("input", "exit code", "sentence"),
+) -> None:
     """Compare the rows between two marks with these, or write them (CROSSKNN_WRITE_DOCS=1)."""
-    made = "\n".join(["| input | exit code | sentence |", "|---|---|---|", *rows])
+    made = "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows])
     text = DOC.read_text(encoding="utf-8")
     before, after = text.split(begin)[0], text.split(end)[1]
     new = f"{before}{begin}\n{made}\n{end}{after}"

@@ -263,9 +263,16 @@ def test_importing_is_light():
 
 def test_a_cancel_flag_stops_a_search(index):
     flag = threading.Event()
-    flag.set()
-    results = ck.Searcher(index, ck.CallableScorer(length, batch=1), "exact")(
-        "odd", k=2, budget=9, cancel=flag
-    )
+    search = ck.Searcher(index, ck.CallableScorer(length, batch=1), "exact")
+    seen = []
+
+    def stop_after_three(done, total):
+        seen.append(done)
+        if done == 3:
+            flag.set()
+
+    results = search("odd", k=2, budget=9, cancel=flag, progress=stop_after_three)
     assert results.stopped_by == "cancelled"
-    assert results.revealed == 1
+    assert results.revealed == 3 == len(seen)
+    again = search("odd", k=2, budget=9, cancel=flag)
+    assert (again.stopped_by, again.calls, again[0]) == ("cancelled", 0, [])

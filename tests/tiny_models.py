@@ -72,11 +72,11 @@ WORDS = [
 CONTENT = [word for word in WORDS[:44] if not word.startswith("##")]
 
 
-def tokenizer(added=(), unused=True):
-    """WordPieces of about sixty words; `added` are tokens of their own, as marks are."""
+def tokenizer(added=(), unused=True, words=()):
+    """WordPieces of about sixty words and `words`; `added` are tokens of their own, as marks are."""
     from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
-    names = [*SPECIAL, *(UNUSED if unused else ()), *WORDS]
+    names = [*SPECIAL, *(UNUSED if unused else ()), *WORDS, *words]
     made = Tokenizer(models.WordPiece({n: i for i, n in enumerate(names)}, unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -111,6 +111,73 @@ def save_bert(folder, *, hidden=16, dropout=0.0, seed=0, positions=64, unused=Tr
     names = {f"{t.strip('[]').lower()}_token": t for t in SPECIAL}
     PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(folder)
     return Path(folder)
+
+
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+}
+CAUSAL = {"num_key_value_heads": 1, "head_dim": 16, "use_cache": False}
+LOCAL = {"local_attention": 8, "global_attn_every_n_layers": 2}
+
+
+def save_hf(
+    folder, kind, *, made=None, chat_template=None, padding_side="right", seed=0, **settings
+):
+    """A Hugging Face folder of a model of the class `kind`, with random weights; returns it."""
+    import torch
+    import transformers
+
+    made = made or tokenizer()
+    model_class = getattr(transformers, kind)
+    config = model_class.config_class(
+        **{**SIZES, "vocab_size": made.get_vocab_size(), "pad_token_id": 0, **settings}
+    )
+    torch.manual_seed(seed)
+    model = model_class(config).eval()
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1 or "score" in name or "classifier" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(folder)
+    names = {f"{t.strip('[]').lower()}_token": t for t in SPECIAL}
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        model_max_length=SIZES["max_position_embeddings"],
+        padding_side=padding_side,
+        model_input_names=["input_ids", "attention_mask"],
+        **names,
+    )
+    fast.chat_template = chat_template
+    fast.save_pretrained(folder)
+    return Path(folder)
+
+
+def ending():
+    """The tokenizer of a causal model: nothing before a text, and one token after it."""
+    from tokenizers import processors
+
+    made = tokenizer(words=("yes", "no", *"01234"))
+    made.post_processor = processors.TemplateProcessing(
+        single="$A [SEP]", pair="$A $B [SEP]", special_tokens=[("[SEP]", 3)]
+    )
+    return made
+
+
+def save_bi_encoder(folder, kind, pooling, *modules, prompts=None, include_prompt=True, **settings):
+    """A sentence-transformers folder: a transformer of the class `kind`, pooling and `modules`."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    bare = save_hf(folder / "bare", kind, **settings)
+    size = settings.get("hidden_size", SIZES["hidden_size"])
+    layers = [Transformer(str(bare)), Pooling(size, pooling, include_prompt)]
+    model = SentenceTransformer(modules=[*layers, *modules], device="cpu", prompts=prompts)
+    model.save(str(folder / "model"))
+    return folder / "model"
 
 
 def corpus(n_queries=10, n_items=10, name="woods", start=0):

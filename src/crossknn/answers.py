@@ -57,6 +57,7 @@ def joined(parts: Sequence[Results], seconds: float) -> Results:
         seconds=seconds,
         scoring_seconds=sum(part.scoring_seconds for part in parts),
         stopped_by=next(iter(sorted(stops - {"budget", "target"})), whole),
+        errors=tuple(e for part in parts for e in part.errors),
         failed=sum(part.failed for part in parts),
         topped_up=sum(part.topped_up for part in parts),
         truncated=sum(part.truncated for part in parts),

@@ -25,13 +25,17 @@ class SpecError(InputError):
 class IndexFormatError(CrossknnError):
     """A folder is not a readable index, or was built with other models."""
 
-    exit_code = 3
+    exit_code = 6
 
 
 class ScorerError(CrossknnError):
-    """The cross-encoder failed, or answered with something that is not a score."""
+    """The cross-encoder failed, or answered with something that is not a score.
+
+    `query` is the position of the query at fault, where it is one that is known.
+    """
 
     exit_code = 4
+    query: int | None = None
 
 
 class TrainingError(CrossknnError):

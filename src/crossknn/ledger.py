@@ -1,13 +1,18 @@
-"""What a search asked and was told, query by query; who chooses what to ask is `search`."""
+"""What a search asked and was told, query by query; who chooses what to ask is `search`.
+
+No array that leaves a `Ledger` is one that it goes on writing to: all are read-only copies.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Observed, Pairs, Ranking
+
+_A = TypeVar("_A", bound=np.ndarray[Any, Any])
 
 
 class Ledger:
@@ -18,8 +23,7 @@ class Ledger:
     """
 
     def __init__(self, m: int, width: int) -> None:
-        self.asked = np.zeros(m, np.int64)
-        """(m,) pairs that were asked and not given up."""
+        self._asked = np.zeros(m, np.int64)
         self._items = np.full((m, width), NO_ITEM, np.int64)
         self._scores = np.full((m, width), np.nan, np.float32)  # NaN until told
         self._approx = np.full((m, width), np.nan, np.float32)
@@ -27,6 +31,11 @@ class Ledger:
         self._rounds = np.zeros((m, width), np.int64)
         self._given_up: list[set[int]] = [set() for _ in range(m)]
         self._sorted: dict[int, tuple[IntArray, IntArray]] = {}  # a query's items, and their places
+
+    @property
+    def asked(self) -> IntArray:
+        """(m,) pairs that were asked and not given up."""
+        return frozen(self._asked)
 
     @property
     def revealed(self) -> IntArray:
@@ -42,10 +51,10 @@ class Ledger:
         self, query: int, items: IntArray, approx: FloatArray, std: FloatArray, round: int
     ) -> None:
         """A query's new items (c,) are asked in this round; `approx` and `std` (c,) foretell."""
-        place = slice(self.asked[query], self.asked[query] + len(items))
+        place = slice(self._asked[query], self._asked[query] + len(items))
         self._items[query, place], self._rounds[query, place] = items, round
         self._approx[query, place], self._std[query, place] = approx, std
-        self.asked[query] += len(items)
+        self._asked[query] += len(items)
         self._sorted.pop(query, None)
 
     def tell(self, pairs: Pairs, scores: FloatArray) -> None:
@@ -83,26 +92,26 @@ class Ledger:
                 kept = values[query, keep]
                 values[query] = fill
                 values[query, :count] = kept
-            self.asked[query] = count
+            self._asked[query] = count
             self._sorted.pop(query, None)
 
     def known(self, query: int) -> FloatArray:
         """(b,) the exact scores of a query that was told all it asked."""
-        return self._scores[query, : self.asked[query]]
+        return frozen(self._scores[query, : self._asked[query]])
 
     def seen(self) -> IntArray:
         """(m, e) all that was ever asked, told or given up, padded with `NO_ITEM`."""
         if not any(self._given_up):
-            return self._items[:, : int(self.asked.max(initial=0))]
+            return frozen(self._items[:, : int(self._asked.max(initial=0))])
         rows = [
-            np.array([*self._items[query, : self.asked[query]], *sorted(gone)], np.int64)
+            np.array([*self._items[query, : self._asked[query]], *sorted(gone)], np.int64)
             for query, gone in enumerate(self._given_up)
         ]
         return Candidates.from_rows([(row, row.astype(np.float32)) for row in rows]).items
 
     def observed(self) -> Observed:
         """All exact scores so far, left-aligned."""
-        return Observed(self._items, self._scores, self.asked)
+        return Observed(frozen(self._items), frozen(self._scores), frozen(self._asked))
 
     def best(self, k: int) -> Ranking:
         """The k best scored items of each query."""
@@ -123,12 +132,18 @@ class Ledger:
     def picks(self) -> Ranking:
         """Every scored item of each query in the order in which it was picked."""
         items = np.where(np.isnan(self._scores), NO_ITEM, self._items)
-        return Ranking(items, self._scores, self._rounds, self._approx, self._std)
+        return Ranking(
+            items,
+            frozen(self._scores),
+            frozen(self._rounds),
+            frozen(self._approx),
+            frozen(self._std),
+        )
 
     def _places(self, query: int, items: IntArray) -> IntArray:
         """Where in its row each of a query's asked items stands: (p,) -> (p,)."""
         if query not in self._sorted:
-            order = np.argsort(self._items[query, : self.asked[query]])
+            order = np.argsort(self._items[query, : self._asked[query]])
             self._sorted[query] = (self._items[query, order], order)
         known, order = self._sorted[query]
         found = np.minimum(np.searchsorted(known, items), len(known) - 1)
@@ -136,3 +151,10 @@ class Ledger:
         if len(strange):
             raise InputError(f"query {query} was not asked about item {items[strange[0]]}")
         return order[found]
+
+
+def frozen(values: _A) -> _A:
+    """A read-only copy: who holds it neither changes the search nor sees it change."""
+    copy = values.copy()
+    copy.flags.writeable = False
+    return copy

@@ -46,8 +46,9 @@ class Results(Sequence[list[Hit]]):
     `calls` are pairs really computed and `revealed` pairs whose score was used, cache hits
     included; both summed over the queries. `seconds` is the whole search, `scoring_seconds` the
     part spent waiting for the scorer. `stopped_by` is `budget`, `target` (every query
-    expects to have found enough), `deadline`, `cancelled` or `scorer` (it failed after some rounds;
-    what was found before is here). `failed` counts pairs
+    expects to have found enough), `deadline`, `cancelled` or `scorer`: it failed, for some queries
+    or for all; `errors` says for each query why, or None, and its hits are those found before.
+    `failed` counts pairs
     that could not be scored, `topped_up` items taken in item order, `truncated` pairs that
     the model read only the beginning of (other threads' pairs included, if the scorer is shared).
     `trace[q]`, if asked for, has
@@ -64,9 +65,15 @@ class Results(Sequence[list[Hit]]):
     scoring_seconds: float
     stopped_by: str = "budget"
     failed: int = 0
+    errors: tuple[str | None, ...] = ()
     topped_up: int = 0
     truncated: int = 0
     trace: tuple[list[Hit], ...] | None = None
+
+    @property
+    def error(self) -> str | None:
+        """Why the first query that failed did, if one did."""
+        return next(filter(None, self.errors), None)
 
     def __len__(self) -> int:
         return len(self.hits)

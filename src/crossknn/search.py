@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.ledger import Ledger
+from crossknn.ledger import Ledger, frozen
 from crossknn.plan import Plan, most_of
 from crossknn.predictors.expected import expected_recall
 from crossknn.predictors.sharing import shared, standings
@@ -59,11 +59,9 @@ class Search:
         self.targets = [min(t, budget) for t in accumulate(plan.batches)]
         self.round = 0
         """Rounds begun so far."""
-        self.topped_up = np.zeros(m, np.int64)
-        """(m,) items picked in item order because a first stage or a shortlist ran short."""
+        self._topped_up = np.zeros(m, np.int64)
         self._ledger = Ledger(m, budget)
-        self.stopped = np.zeros(m, np.bool_)
-        """(m,) which queries the plan's `stop` has ended."""
+        self._stopped = np.zeros(m, np.bool_)
         self.expectations: list[tuple[IntArray, FloatArray]] = []
         """With a `stop`, before each round but the first: scores known (m,), recall expected (m,),
         NaN where nothing can be said."""
@@ -75,6 +73,16 @@ class Search:
     def revealed(self) -> IntArray:
         """(m,) distinct pairs whose exact score is known."""
         return self._ledger.revealed
+
+    @property
+    def topped_up(self) -> IntArray:
+        """(m,) items picked in item order because a first stage or a shortlist ran short."""
+        return frozen(self._topped_up)
+
+    @property
+    def stopped(self) -> BoolArray:
+        """(m,) which queries were ended before their budget, by the plan's `stop` or by `end`."""
+        return frozen(self._stopped)
 
     @property
     def given_up(self) -> int:
@@ -93,6 +101,16 @@ class Search:
     def tell(self, pairs: Pairs, scores: FloatArray) -> None:
         """Exact scores (p,) of pairs that were asked; a part of them is fine."""
         self._ledger.tell(pairs, scores)
+
+    @property
+    def unfinished(self) -> BoolArray:
+        """(m,) which queries may still reveal pairs."""
+        room = np.minimum(self.budget, self.available - self._ledger.given_up)
+        return ~self._stopped & (self._ledger.revealed < room)
+
+    def end(self, query: int) -> None:
+        """Ask no more pairs of this query."""
+        self._stopped[query] = True
 
     def best(self, k: int) -> Ranking:
         """The k best scored items of each query; without batches, the first stage's k best."""
@@ -115,7 +133,7 @@ class Search:
     def _limit(self) -> IntArray:
         """How many pairs each query can reveal: (m,)."""
         limit = np.minimum(self.budget, self.available - self._ledger.given_up)
-        return np.where(self.stopped | (self._left() <= 0), self._ledger.asked, limit)
+        return np.where(self._stopped | (self._left() <= 0), self._ledger.asked, limit)
 
     def _left(self) -> int:
         """Calls left of a shared budget; without one, no end of them."""
@@ -184,8 +202,8 @@ class Search:
             if share is not None:
                 standing[row] = standings(known, mean, std, share.k, int(room[row]))
         if stop is not None:
-            self.expectations.append((self._ledger.asked.copy(), found))
-            self.stopped |= found >= stop.expected
+            self.expectations.append((self._ledger.asked, frozen(found)))
+            self._stopped |= found >= stop.expected
         if share is None:
             return self._equal()
         return shared(standing, self._limit() - self._ledger.asked, calls, self._left())
@@ -197,7 +215,7 @@ class Search:
         prediction = self.plan.predictor.believe(self._state, pool)
         if prediction.std is None:
             return
-        for row in np.flatnonzero(~self.stopped):
+        for row in np.flatnonzero(~self._stopped):
             items = np.arange(self.n) if self._pool is None else self._pool[row]
             there = (items != NO_ITEM) & ~np.isin(items, exclude[row])
             if self.allowed is not None:
@@ -222,7 +240,7 @@ class Search:
         free[exclude[exclude != NO_ITEM]] = False
         free[items] = False
         extra = np.flatnonzero(free)[:missing]
-        self.topped_up[row] += len(extra)
+        self._topped_up[row] += len(extra)
         unknown = np.full(len(extra), np.nan, np.float32)
         return (
             np.concatenate([items, extra]),

@@ -10,23 +10,30 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from crossknn.answers import hits_of, joined
-from crossknn.errors import InputError
+from crossknn.errors import CrossknnError, InputError, ScorerError
 from crossknn.indexes.learned import LEARNED
 from crossknn.methods import DEFAULT, Method
 from crossknn.methods import method as as_method
+from crossknn.models.hub import first_line
 from crossknn.predictors.sharing import Share
 from crossknn.request import allowed_items, check_counts, equal_share, query_texts
 from crossknn.results import Results
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.robust import NothingScoredError
+from crossknn.scorers.robust import GIVE_UP_AFTER
 from crossknn.search import Search
-from crossknn.types import BoolArray, Progress, Queries
+from crossknn.types import BoolArray, IntArray, Pairs, Progress, Queries
 
 if TYPE_CHECKING:
     from crossknn.indexes.item_index import ItemIndex
 
 logger = logging.getLogger(__name__)
+
+FAILURES_IN_A_ROW = 3
+"""So many queries failing one after the other, with no pair scored between, stand for a scorer
+that is down."""
 
 _CELLS = 1 << 26
 """Approximate scores held at once (m x n): 256 MB; more queries are searched in turn."""
@@ -89,9 +96,12 @@ class Searcher:
         once `cancel` is set, the search stops at the next batch and returns the best so far.
         `progress(done, total)` counts scored pairs. `trace` keeps every pick, for explanations.
 
+        A query whose pairs cannot be scored ends with the best found so far, and its error is in
+        `errors`; after three such queries in a row all of them end.
+
         Raises InputError for a k or budget below 1, a k above the budget or the number of items,
-        an empty query or an unknown id, a total budget that the method cannot share; ScorerError if
-        nothing could be scored.
+        an empty query or an unknown id, a total budget that the method cannot share; what the
+        scorer raised if no query has a single score.
         """
         chosen = self.method if method is None else as_method(method)
         self._check_scorer(chosen)
@@ -116,7 +126,10 @@ class Searcher:
         )
         share = len(texts) if deadline_ms is not None else max(1, _CELLS // self.index.n)
         parts = [call.run(s, texts[s : s + share]) for s in range(0, len(texts), share)]
-        return joined(parts, call.clock.elapsed())
+        results = joined(parts, call.clock.elapsed())
+        if call.failure is not None and not results.revealed:
+            raise call.failure
+        return results
 
     async def asearch(self, queries: str | Sequence[str], *args: Any, **options: Any) -> Results:
         """The same search in a worker thread; cancelling the task stops it at the next batch."""
@@ -161,11 +174,16 @@ class _Clock:
     def elapsed(self) -> float:
         return time.perf_counter() - self.began
 
-    def stop(self) -> str | None:
-        """Why to stop now, if there is a reason."""
+    def left(self) -> float | None:
+        """Seconds left, if there is a limit."""
+        return None if self.limit is None else max(0.0, self.limit - self.elapsed())
+
+    def stop(self, ahead: float = 0.0) -> str | None:
+        """Why to stop now, or `ahead` seconds from now, if there is a reason."""
         if self.cancel is not None and self.cancel.is_set():
             return "cancelled"
-        return "deadline" if self.limit is not None and self.elapsed() >= self.limit else None
+        late = self.limit is not None and self.elapsed() + ahead >= self.limit
+        return "deadline" if late else None
 
 
 @dataclass(kw_only=True)
@@ -184,6 +202,12 @@ class _Call:
     progress: Progress | None
     m: int
     done: int = 0
+    failure: Exception | None = None
+    """The first error of the scorer, if there was one."""
+    broken: str | None = None
+    """Why nothing is asked of the scorer any more."""
+    in_a_row: int = 0
+    """Queries that failed since a pair was scored."""
 
     def run(self, start: int, texts: Sequence[str]) -> Results:
         """Search a batch of queries that fits into memory: those from `start`."""
@@ -198,39 +222,32 @@ class _Call:
             before, until = (self.total * q // self.m for q in (start, start + len(texts)))
             plan = replace(plan, share=Share(total=until - before, k=self.k))
         search = Search(plan, Queries(texts), index.n, allowed=self.allowed)
-        calls, scoring, stopped_by, truncated = 0, 0.0, None, self._truncated()
-        scorer = self.searcher.scorer
-        while stopped_by is None and len(pairs := search.ask()):
-            assert scorer is not None  # only a method that makes no calls does without
-            started = self.clock.elapsed()
-            stream = scorer.score(pairs, texts, index.items.texts)
-            told = 0
-            try:
-                for positions, scores in stream:
-                    search.tell(pairs.take(positions), scores)
-                    told += len(positions)
-                    self._report(len(positions), search)
-                    stopped_by = self.clock.stop()
-                    if stopped_by:
-                        break
-            except NothingScoredError as error:
-                if not search.revealed.any():
-                    raise
-                logger.warning("%s; returning what was found before", error)
-                stopped_by = "scorer"
-            calls += getattr(stream, "computed", told)
-            getattr(stream, "close", lambda: None)()
-            scoring += self.clock.elapsed() - started
+        work = _Work(self, search, texts)
+        truncated, stopped_by = self._truncated(), self.clock.stop()
+        while stopped_by is None and self.broken is None:
+            began_round = self.clock.elapsed()
+            pairs = search.ask()
+            if not len(pairs):
+                break
+            choosing = self.clock.elapsed() - began_round
+            stopped_by = self.clock.stop() or work.score(pairs)
+            if stopped_by is None and search.round > 1 and search.unfinished.any():
+                stopped_by = self.clock.stop(choosing)  # the next round takes as long to choose
+        if self.broken is not None:
+            work.fail(range(len(texts)), self.broken)
+        if any(work.errors):
+            stopped_by = stopped_by or "scorer"
         return Results(
             queries=tuple(texts),
             hits=hits_of(index.items, search.best(self.k), self.method.name),
             method=str(self.method),
             budget=min(self.budget, search.budget),
-            calls=calls,
+            calls=work.calls,
             revealed=int(search.revealed.sum()),
             seconds=self.clock.elapsed() - began,
-            scoring_seconds=scoring,
+            scoring_seconds=work.seconds,
             stopped_by=stopped_by or ("target" if search.stopped.all() else "budget"),
+            errors=tuple(work.errors),
             failed=search.given_up,
             topped_up=int(search.topped_up.sum()),
             truncated=self._truncated() - truncated,
@@ -240,8 +257,100 @@ class _Call:
     def _truncated(self) -> int:
         return int(getattr(self.searcher.scorer, "truncated", 0))
 
-    def _report(self, count: int, search: Search) -> None:
+    def report(self, count: int, search: Search) -> None:
         self.done += count
         if self.progress:
             whole = self.m * search.budget
             self.progress(self.done, whole if self.total is None else min(self.total, whole))
+
+
+class _Work:
+    """The scorer's part of a search over a batch of queries: what was scored, and what failed."""
+
+    def __init__(self, call: _Call, search: Search, texts: Sequence[str]) -> None:
+        self.call, self.search, self.texts = call, search, texts
+        self.calls, self.seconds = 0, 0.0
+        self.errors: list[str | None] = [None] * len(texts)
+        self.lost = np.zeros(len(texts), np.int64)
+        """(m,) pairs asked since the last one that was scored."""
+
+    def score(self, pairs: Pairs) -> str | None:
+        """Tell the search the scores of a round's pairs; why to stop, if there is a reason.
+
+        A query that fails is ended; the pairs of the others are asked again. Where it is not known
+        which query is at fault, they are asked query by query.
+        """
+        waiting, stop, revealed = [pairs], None, self.search.revealed
+        while waiting and stop is None and self.call.broken is None:
+            part = waiting.pop()
+            told = np.zeros(len(part), np.bool_)
+            try:
+                stop = self._stream(part, told)
+            except Exception as error:
+                rest = part.take(np.flatnonzero(~told))
+                queries = np.unique(rest.query)
+                at_fault = getattr(error, "query", None)
+                if at_fault is None and len(queries) > 1:
+                    waiting += [rest.take(np.flatnonzero(rest.query == q)) for q in queries[::-1]]
+                    continue
+                faulty = queries.tolist() if at_fault is None else [int(at_fault)]
+                self._note(error, faulty, scored=bool(told.any()))
+                if len(rest := rest.take(np.flatnonzero(~np.isin(rest.query, faulty)))):
+                    waiting.append(rest)
+        if stop is None:
+            self._give_up(pairs, self.search.revealed - revealed)
+        return stop
+
+    def _give_up(self, pairs: Pairs, told: IntArray) -> None:
+        """End the queries of which too many pairs in a row could not be scored."""
+        asked = np.bincount(pairs.query, minlength=len(self.texts))
+        self.lost = np.where(told > 0, 0, self.lost + asked)
+        for query in np.flatnonzero(self.lost >= GIVE_UP_AFTER).tolist():
+            self.fail([query], f"none of {self.lost[query]} pairs of this query could be scored")
+
+    def fail(self, queries: Iterable[int], sentence: str) -> None:
+        """End these queries, unless they have ended."""
+        for query in queries:
+            if self.errors[query] is None and self.search.unfinished[query]:
+                self.errors[query] = sentence
+                self.search.end(query)
+
+    def _stream(self, pairs: Pairs, told: BoolArray) -> str | None:
+        call, clock = self.call, self.call.clock
+        scorer = call.searcher.scorer
+        assert scorer is not None  # only a method that makes no calls does without
+        started, stop = clock.elapsed(), None
+        stream = scorer.score(
+            pairs,
+            self.texts,
+            call.searcher.index.items.texts,
+            time_left=clock.left(),
+            cancel=clock.cancel,
+        )
+        try:
+            for positions, scores in stream:
+                self.search.tell(pairs.take(positions), scores)
+                told[positions] = True
+                call.in_a_row = 0
+                call.report(len(positions), self.search)
+                if stop := clock.stop():
+                    break
+        finally:
+            self.calls += getattr(stream, "computed", int(told.sum()))
+            getattr(stream, "close", lambda: None)()
+            self.seconds += clock.elapsed() - started
+        return stop or clock.stop()
+
+    def _note(self, error: Exception, queries: Sequence[int], *, scored: bool) -> None:
+        """These queries failed, after pairs of the same stream were `scored` or not."""
+        call = self.call
+        if not isinstance(error, CrossknnError):
+            logger.debug("the scorer raised", exc_info=error)
+            said = f"the scorer failed: {type(error).__name__}: {first_line(error)}"
+            error, cause = ScorerError(said), error
+            error.__cause__ = cause
+        call.failure = call.failure or error
+        call.in_a_row = 1 if scored else call.in_a_row + 1
+        self.fail(queries, str(error))
+        if call.in_a_row >= FAILURES_IN_A_ROW:
+            call.broken = str(error)

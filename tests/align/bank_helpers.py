@@ -47,7 +47,7 @@ class TellingScorer:
         self.log, self.at, self.do = log, at, do
         self.asked, self.calls, self.lock = [], 0, threading.Lock()
 
-    def score(self, pairs, queries, items):
+    def score(self, pairs, queries, items, **limits):
         found = [
             (queries[q], items[i])
             for q, i in zip(pairs.query.tolist(), pairs.item.tolist(), strict=True)

@@ -48,7 +48,7 @@ class World:
     def exact(self):
         return (5 + 2 * self.query @ self.true.T).astype(np.float32)
 
-    def score(self, pairs, queries, items):
+    def score(self, pairs, queries, items, **limits):
         self.asked += len(pairs)
         q = [int(queries[p].split()[1]) for p in pairs.query]
         i = [int(items[p].split()[1]) for p in pairs.item]

@@ -65,7 +65,7 @@ def test_blocks_hold_texts_of_similar_length_and_any_shard_mixes_them():
     class Lengths(TellingScorer):
         spans, means = [], []
 
-        def score(self, pairs, queries, items):
+        def score(self, pairs, queries, items, **limits):
             known = [
                 len(queries[q]) + len(items[i])
                 for q, i in zip(pairs.query, pairs.item, strict=True)
@@ -287,7 +287,7 @@ def test_a_broken_model_is_given_up_soon():
 
 def test_a_score_that_is_no_number_stops_and_keeps_the_rest(tmp_path, expected):
     class Broken(TellingScorer):
-        def score(self, pairs, queries, items):
+        def score(self, pairs, queries, items, **limits):
             for where, scores in super().score(pairs, queries, items):
                 if self.calls == 4:
                     scores[2] = np.inf

@@ -233,7 +233,7 @@ def test_seconds_are_those_of_all_collections(tmp_path):
     assert second >= (2 * 0.05 + 2 * 0.1) / 1024
 
     class Broken(TellingScorer):
-        def score(self, pairs, queries, items):
+        def score(self, pairs, queries, items, **limits):
             for where, scores in super().score(pairs, queries, items):
                 yield where, scores if self.calls == 1 else scores * np.nan
 

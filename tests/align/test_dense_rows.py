@@ -245,7 +245,7 @@ def test_items_of_equal_texts_are_paid_once(tmp_path, method):
 
 
 class Infinite(TellingScorer):
-    def score(self, *call):
+    def score(self, *call, **limits):
         for where, scores in super().score(*call):
             yield where, scores * np.float32(np.inf)
 
@@ -282,7 +282,7 @@ def test_a_block_without_a_score_leaves_its_row_open_and_the_others_go_on(tmp_pa
 
 def test_a_model_that_scores_nothing_is_given_up(index):
     class Broken(TellingScorer):
-        def score(self, *call):
+        def score(self, *call, **limits):
             yield from list(super().score(*call))[:0]
             raise NothingScoredError("out of order")
 

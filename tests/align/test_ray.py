@@ -74,7 +74,7 @@ def opener(folder: Path, notes: Path):
 
     def open_model():
         class Noting(OnnxCrossEncoder):
-            def score(self, pairs, queries, items):
+            def score(self, pairs, queries, items, **limits):
                 with (notes / str(os.getpid())).open("a") as file:
                     file.write(f"{len(pairs)}\n")
                 return super().score(pairs, queries, items)

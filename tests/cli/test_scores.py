@@ -213,7 +213,7 @@ QUERIES = ["--queries", "queries.jsonl"]
         ([*SCORES, "--queries", "empty.txt"], 2, "empty.txt"),
         ([*SCORES, "--queries", "absent.txt"], 2, "absent.txt"),
         ([*SCORES, *QUERIES, "--qrels", "other.tsv"], 2, "no query is judged in the qrels"),
-        (["scores", "absent", "--out", "m.npz", *QUERIES], 3, "there is no index absent"),
+        (["scores", "absent", "--out", "m.npz", *QUERIES], 6, "there is no index absent"),
         (["scores", "docs.index", "--out", "m.txt", *QUERIES], 2, "must end in .npz"),
         (["scores", "docs.index", "--out", "a/m.npz", *QUERIES], 2, "there is no folder a"),
         (

@@ -254,8 +254,9 @@ def test_a_dry_run_trains_nothing(place, capsys):
 
 @pytest.mark.parametrize("kind", ["cmc", "poly", "som", "mixencoder", "deformer"])
 def test_late_interaction_models_are_trained(place, capsys, kind):
-    text = LATE.replace("[candidates]", "options = { layers = 1 }\n[candidates]")
-    (place / f"{kind}.toml").write_text(text if kind == "deformer" else LATE)
+    options = {"deformer": "layers = 1", "som": "projected = true"}.get(kind, "")
+    text = LATE.replace("[candidates]", f"options = {{ {options} }}\n[candidates]")
+    (place / f"{kind}.toml").write_text(text)
     train = ["train", kind, "--config", f"{kind}.toml"]
     assert app.run([*train, "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 4
@@ -286,7 +287,8 @@ def test_the_settings_of_the_package_are_listed_and_read(place, capsys):
         assert path.stem in shown
         kind = DualEncoderSettings if "dual-encoder" in path.stem else CrossEncoderSettings
         late = "late-interaction" in path.stem
-        kind, given = (LateInteractionSettings, {"kind": "som"}) if late else (kind, None)
+        of = "cmc" if path.stem.endswith("-reference") else "som"
+        kind, given = (LateInteractionSettings, {"kind": of}) if late else (kind, None)
         assert read_settings(path, kind, given=given).encoder
         data = read_settings(path, kind, relative_to=place, given=given).data
         assert data.train_folders[0].parent == place

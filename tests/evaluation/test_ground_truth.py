@@ -34,7 +34,7 @@ class Counting:
         self.fingerprint, self.die_after, self.leave_out = fingerprint, die_after, leave_out
         self.asked: list[tuple[str, str]] = []
 
-    def score(self, pairs: Pairs, queries, items):
+    def score(self, pairs: Pairs, queries, items, **limits):
         for p, (q, i) in enumerate(zip(pairs.query, pairs.item, strict=True)):
             pair = (queries[q], items[i])
             if pair == self.leave_out:

@@ -28,7 +28,7 @@ class FormulaScorer:
         self.batch, self.skip, self.die_after, self.log = batch, set(skip), die_after, log
         self.asked = []
 
-    def score(self, pairs, queries, items):
+    def score(self, pairs, queries, items, **limits):
         for start in reversed(range(0, len(pairs), self.batch)):
             where = np.arange(start, min(start + self.batch, len(pairs)))
             texts = [(queries[pairs.query[p]], items[pairs.item[p]]) for p in where]

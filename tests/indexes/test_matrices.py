@@ -150,7 +150,7 @@ from crossknn.indexes.item_index import ItemIndex
 from crossknn.indexes.matrices import MatrixFile
 
 class Waiting(FormulaScorer):
-    def score(self, *call):
+    def score(self, *call, **limits):
         print("scoring", flush=True)
         sys.stdin.readline()
         yield from super().score(*call)
@@ -186,7 +186,7 @@ def test_a_file_that_another_process_is_filling_is_left_to_it(index, tmp_path):
 
 def test_a_score_too_large_for_half_precision_costs_nothing_twice(index, tmp_path):
     class Large(FormulaScorer):
-        def score(self, pairs, queries, items):
+        def score(self, pairs, queries, items, **limits):
             for where, scores in super().score(pairs, queries, items):
                 yield where, scores + np.where(pairs.item[where] == 6, 70_000, 0)
 

@@ -552,3 +552,13 @@ def test_the_command_converts(tmp_path, base, capsys, monkeypatch) -> None:
     assert "not empty" in capsys.readouterr().err
     assert run(["convert", "emb.ckpt", "new", "--encoder", "base"]) == 0
     assert "[EMB] cross-encoder; use it with  --scorer new" in capsys.readouterr().out
+
+
+def test_the_command_says_that_msmarco_emb_is_unverified(tmp_path, base, capsys) -> None:
+    bert(5).save_pretrained(base)
+    given = ["convert", str(base), str(tmp_path / "ours"), "--layout", "msmarco-emb", "--json"]
+    assert run(given) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["kind"] == "[EMB] cross-encoder"
+    assert "msmarco-emb is unverified: compare its scores" in said.err
+    assert "msmarco-emb is unverified" in (tmp_path / "ours" / "README.md").read_text()

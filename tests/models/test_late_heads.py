@@ -16,7 +16,11 @@ from crossknn.models.late_interaction.kinds import KINDS  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-OPTIONS = {"deformer": {"layers": 1}, "poly": {"codes": 5}, "som": {"dimensions": 12}}
+OPTIONS = {
+    "deformer": {"layers": 1},
+    "poly": {"codes": 5},
+    "som": {"projected": True, "dimensions": 12},
+}
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 TEXTS = ["the red oak", "seals swam in a lake near the old hill", "elm", "a tall white gull flew"]
 

@@ -82,7 +82,7 @@ def test_poly_by_hand(bert, states):
 @pytest.mark.parametrize("projected", [True, False])
 def test_sum_of_max_by_hand(bert, states, projected):
     query, items, lengths = states
-    model, w = new(bert, "som", dimensions=6, projected=projected)
+    model, w = new(bert, "som", **({"dimensions": 6, "projected": True} if projected else {}))
     matrix = w["project.weight"] if projected else np.eye(D, dtype=np.float32)
     assert model.dimensions == len(matrix)
     expected = [

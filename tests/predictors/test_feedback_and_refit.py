@@ -41,7 +41,7 @@ def test_feedback_is_the_formula_over_all_pairs(count, seed, a, b, c):
     data = matrix(tests=2, seed=seed)
     index, queries, scores = data.rows(0, 2)
     rounded = np.round(scores)  # some pairs have no gap
-    predictor = FeedbackFormula(index, "de", a=a, b=b, c=c, normalize="none")
+    predictor = FeedbackFormula(index, "de", a=a, b=b, c=c, pairs=None, normalize="none")
     items = np.tile(np.arange(3, 3 + count), (2, 1))
     told = Observed(items, np.take_along_axis(rounded, items, 1), np.full(2, count))
     mean = predictor.predict(predictor.update(predictor.start(queries), told)).mean

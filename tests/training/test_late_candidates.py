@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,7 +23,7 @@ from crossknn.training.candidates import Lists, Retriever  # noqa: E402
 from crossknn.training.corpora import Corpora  # noqa: E402
 from crossknn.training.negatives import reader  # noqa: E402
 from crossknn.training.settings import CandidateSettings  # noqa: E402
-from crossknn.types import NO_ITEM, Queries  # noqa: E402
+from crossknn.types import NO_ITEM, Candidates, Queries  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -94,6 +96,15 @@ PART = labelled(
     [[0], [2, 3], [1]],
 )
 OTHER = labelled(["oak", "elm", "oak fir"], ["oak", "elm"], [[0], [1]], name="other")
+
+
+LISTS = Candidates.from_rows(
+    [
+        (np.array([1, 0, 4]), np.array([3.0, 2.0, 1.0])),
+        (np.array([4, 1]), np.array([-1.0, -2.0])),  # neither of the right items
+        (np.array([], dtype=np.int64), np.array([])),
+    ]
+)
 
 
 # What a retriever finds
@@ -269,6 +280,29 @@ def test_right_items_take_turns_and_short_rows_are_padded():
     drawn = lists.draw([1, 0], 0)
     assert drawn.items[0].tolist() == [6, 100, NO_ITEM]
     assert drawn.scores[0].tolist() == [6.25, 1.0, -np.inf]
+
+
+def test_lists_that_come_with_the_queries_are_candidates():
+    part, other = (
+        replace(PART, lists=LISTS),
+        replace(OTHER, lists=Candidates(LISTS.items[1:], LISTS.scores[1:])),
+    )
+    corpora = Corpora([other, part])
+    retriever = Retriever(wanted(retriever="lists", count=1, depth=2, scale=2.0))
+    found = retriever.found(corpora)
+    assert found["item"][2:].tolist() == [
+        [3, NO_ITEM, 4, 7],
+        [5, 6, 7, 4],
+        [4, NO_ITEM, NO_ITEM, NO_ITEM],
+    ]
+    np.testing.assert_array_equal(
+        found["score"][2:], [[4, -np.inf, 6, 2], [-4, -4, -2, -4], [0, *[-np.inf] * 3]]
+    )
+    assert retriever.top(corpora, 2).tolist()[2:] == [[4, 3], [7, 4], [NO_ITEM, NO_ITEM]]
+    taken = part.take([2, 0]).lists
+    assert taken.items.tolist() == LISTS.items[[2, 0]].tolist()
+    with pytest.raises(InputError, match="woods was read without its lists"):
+        retriever.found(Corpora([PART]))
 
 
 # Settings

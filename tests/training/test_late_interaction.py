@@ -35,7 +35,7 @@ pytestmark = pytest.mark.torch
 OPTIONS = {
     "cmc": {"feed_forward": 64},
     "poly": {"codes": 4},
-    "som": {"dimensions": 32},
+    "som": {"projected": True, "dimensions": 32},
     "deformer": {"layers": 1},
     "mixencoder": {},
 }

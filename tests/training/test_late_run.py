@@ -32,7 +32,7 @@ TRAINING = TrainingSettings(
 OPTIONS = {
     "cmc": {"feed_forward": 32},
     "poly": {"codes": 3},
-    "som": {"dimensions": 8},
+    "som": {"projected": True, "dimensions": 8},
     "deformer": {"layers": 1},
     "mixencoder": {},
 }
@@ -156,7 +156,7 @@ def test_an_estimate_leaves_nothing_and_needs_no_retriever(
         ({"model": {"shared": True}, "freeze": "items"}, "one tower is shared"),
         (
             {"candidates": CandidateSettings(retriever="/no/encoder", count=1)},
-            "the retriever '/no/encoder' is neither 'bm25', 'tfidf' or 'random' nor a dual encoder",
+            "the retriever '/no/encoder' is neither 'bm25', 'tfidf', 'random' or 'lists' nor a dual encoder",
         ),
         ({"training": replace(TRAINING, batch=9)}, "8 train queries, fewer than one batch of 9"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from crossknn.align.blocks import Block
 from crossknn.models.folder import MANIFEST
@@ -24,14 +24,14 @@ def threads_each(workers: int) -> int:
     return max(1, available_threads() // workers)
 
 
-def open_with_cores(name: str | Path | None, cores: int) -> Scorer:
+def open_with_cores(name: str | Path | None, cores: int, **options: Any) -> Scorer:
     """The cross-encoder of that name, with so many cores if it is one for ONNX Runtime."""
     if isinstance(name, str) and name.startswith(("http://", "https://")):
-        return CrossEncoder(name)
+        return CrossEncoder(name, **options)
     folder = bundled_folder("cross-encoder") if name in (None, BUNDLED) else existing(name or "")
     if folder is not None and (folder / MANIFEST).is_file():
-        return CrossEncoder(folder, threads=cores)
-    return CrossEncoder(name)
+        options = {"threads": cores, **options}
+    return CrossEncoder(name, **options)
 
 
 def on_threads(

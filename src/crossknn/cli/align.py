@@ -15,6 +15,7 @@ from crossknn.cli.common import (
     CacheFile,
     ScorerModel,
     ScorerName,
+    ScorerOptions,
     Seed,
     check_positive,
     is_url,
@@ -94,6 +95,7 @@ def command(
     ] = False,
     scorer: ScorerName = "bundled",
     model: ScorerModel = None,
+    scorer_option: ScorerOptions = None,
     cache: CacheFile = None,
     seed: Seed = 0,
     json: AsJson = False,
@@ -109,10 +111,10 @@ def command(
     from crossknn.scorers._session import available_threads
 
     check_positive({"per": per, "count": count, "workers": workers, "max-calls": max_calls})
-    if ray and (model or is_url(scorer)):
+    if ray and (model or scorer_option or is_url(scorer)):
         raise InputError(
-            "--ray is for a cross-encoder that every worker opens: leave it out for one behind a "
-            "URL, and say with --workers how many ask at a time"
+            "--ray is for a cross-encoder that every worker opens as it is: leave it out for one "
+            "behind a URL or with options, and say with --workers how many ask at a time"
         )
     if ray and cache is not None:
         raise InputError(
@@ -125,7 +127,7 @@ def command(
     at_once = workers or available_threads()
     found = align(
         index,
-        scorer if ray else open_scorer(scorer, cache, model, workers=at_once),
+        scorer if ray else open_scorer(scorer, cache, model, scorer_option, workers=at_once),
         texts,
         method,
         name=name,

@@ -1,7 +1,8 @@
 """The commands together, and what becomes of errors.
 
-Exit codes: 0 done; 1 anything else on purpose; 2 wrong input; 3 not a usable index; 4 the scorer
-failed; 5 a missing extra; 130 interrupted.
+Exit codes: 0 done; 1 anything else on purpose; 2 wrong input; 3 the scorer failed, and what was
+found before is the answer; 4 the scorer failed, and there is no answer; 5 a missing extra; 6 not a
+usable index; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from crossknn.cli import (
     sweep,
     train,
 )
+from crossknn.cli.common import visible
 from crossknn.errors import CrossknnError
 
 INTERRUPTED = "interrupted; nothing is half-written, and the same command can be run again"
@@ -86,11 +88,9 @@ def _options(
 
 def run(arguments: list[str]) -> int:
     """Run one command; the exit code."""
-    logging.basicConfig(
-        level=logging.WARNING,
-        format="%(message)s",
-        handlers=[RichHandler(console=Console(stderr=True), show_time=False, show_path=False)],
-    )
+    handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False)
+    handler.addFilter(_visible)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     try:
         code = _exit_code(app(arguments, standalone_mode=False))
         return _say(INTERRUPTED, 130) if code == 130 else code
@@ -119,10 +119,16 @@ def run(arguments: list[str]) -> int:
         return _say(message().rstrip(".").replace("\n", " ") + hint, error.exit_code)
 
 
+def _visible(record: logging.LogRecord) -> bool:
+    """Shows the control characters of a message instead of sending them."""
+    record.msg, record.args = visible(record.getMessage()), ()
+    return True
+
+
 def _exit_code(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
 def _say(message: str, code: int) -> int:
-    print(f"crossknn: {message}", file=sys.stderr)
+    print(f"crossknn: {visible(message)}", file=sys.stderr)
     return code

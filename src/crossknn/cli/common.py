@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from crossknn.data.queries import QuerySet
     from crossknn.indexes.item_index import ItemIndex
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_ESCAPED = re.compile(r"[\x7f-\x9f\ud800-\udfff]")
+
 out = Console()
 err = Console(stderr=True)
 
@@ -45,6 +49,15 @@ ScorerModel = Annotated[
     str | None,
     typer.Option(
         "--model", help="The model behind the URL of --scorer: tells its scores from others."
+    ),
+]
+ScorerOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scorer-option",
+        metavar="KEY=VALUE",
+        help="An option of the scorer, as often as there are some: probabilities, timeout, "
+        "retries, batch, concurrency, shape of an endpoint; max_length of a model.",
     ),
 ]
 CacheFile = Annotated[
@@ -63,22 +76,51 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 
 
 def open_scorer(
-    name: str, cache: Path | None, model: str | None = None, *, workers: int = 1
+    name: str,
+    cache: Path | None = None,
+    model: str | None = None,
+    options: list[str] | None = None,
+    *,
+    workers: int = 1,
 ) -> Scorer:
     """The scorer of that name, with its cache; `model` names what answers at a URL.
 
-    `workers` threads are to share it, and the cores.
+    `options` are KEY=VALUE. `workers` threads are to share it, and the cores.
     """
     from crossknn.align.workers import open_with_cores, threads_each
-    from crossknn.scorers import CachedScorer, CrossEncoder
+    from crossknn.scorers import CachedScorer
 
-    if model is None:
-        scorer = open_with_cores(name, threads_each(workers))
-    elif is_url(name):
-        scorer = CrossEncoder(name, model=model)
-    else:
-        raise InputError("--model names the model behind a URL: give it with --scorer URL")
+    given = _pairs(options or [])
+    if model is not None:
+        if not is_url(name):
+            raise InputError("--model names the model behind a URL: give it with --scorer URL")
+        given["model"] = model
+    scorer = open_with_cores(name, threads_each(workers), **given)
+    if cache is not None and scorer.fingerprint is None:
+        raise InputError(
+            "--cache keeps scores by model: name the model behind the URL with --model NAME"
+        )
     return scorer if cache is None else CachedScorer(scorer, cache)
+
+
+def _pairs(options: list[str]) -> dict[str, Any]:
+    """KEY=VALUE: true, false and numbers are what they look like, anything else is text."""
+    found: dict[str, Any] = {}
+    for option in options:
+        key, equals, text = option.partition("=")
+        if not key or not equals:
+            raise InputError(f"--scorer-option is KEY=VALUE, got {option!r}")
+        if key in found:
+            raise InputError(f"--scorer-option {key} is given twice")
+        if "key" in key:
+            raise InputError(
+                "an API key is given in the variable CROSSKNN_API_KEY, not on the command line"
+            )
+        try:
+            found[key] = json.loads(text)
+        except ValueError:
+            found[key] = text
+    return found
 
 
 def is_url(name: str) -> bool:
@@ -118,9 +160,18 @@ def check_plots(needed_for: str) -> None:
         raise MissingExtraError(needed_for, "plots")
 
 
+def visible(text: str) -> str:
+    """Control characters shown as escapes: a text never moves a terminal's cursor.
+
+    >>> visible("a\\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+    """
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
 def say(text: str, console: Console = out) -> None:
     """A line as it is: not wrapped, and brackets and numbers mean nothing."""
-    console.print(text, soft_wrap=True, markup=False, highlight=False)
+    console.print(visible(text), soft_wrap=True, markup=False, highlight=False)
 
 
 def note(text: str) -> None:
@@ -129,8 +180,9 @@ def note(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on one line."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    """One JSON object on one line, in which control characters and half characters are escaped."""
+    text = json.dumps(value, ensure_ascii=False)
+    print(_ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
 
 
 def numbers(text: str, what: str) -> list[int]:

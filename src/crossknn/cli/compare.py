@@ -16,6 +16,7 @@ from crossknn.cli.common import (
     Neighbours,
     ScorerModel,
     ScorerName,
+    ScorerOptions,
     Seed,
     add_lists,
     check_plots,
@@ -63,6 +64,7 @@ def command(
     ] = None,
     scorer: ScorerName = "bundled",
     model: ScorerModel = None,
+    scorer_option: ScorerOptions = None,
     cache: CacheFile = None,
     exact: Annotated[
         Path | None,
@@ -99,7 +101,7 @@ def command(
     if judged is not None:  # what is wrong with them is said before anything is paid
         for sentence in task_measures(index, asked, judged, wanted).judgements.notes():
             note(sentence)
-    judge = open_scorer(scorer, cache, model)
+    judge = open_scorer(scorer, cache, model, scorer_option)
     with progress("exact search", "pairs") as report:
         scores = dense_scores(judge, asked.texts, index.items.texts, report, folder=exact)
     with err.status("searching"):

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from crossknn.cli.common import AsJson, out, print_json
+from crossknn.cli.common import AsJson, note, out, print_json
 from crossknn.errors import InputError
 
 NAME = "convert"
+_UNVERIFIED = "msmarco-emb is unverified: compare its scores with some of its authors' own"
 
 
 def command(
@@ -21,17 +22,17 @@ def command(
     layout: Annotated[
         str | None,
         typer.Option(
-            help="zeshel-emb, zeshel-cls or zeshel-dual, by default told from the keys, or "
-            "msmarco-emb, which must be said."
+            help="zeshel-emb, zeshel-cls, zeshel-dual or cmc, by default told from the keys, or "
+            "msmarco-emb, which must be said, and is unverified."
         ),
     ] = None,
     encoder: Annotated[
         str | None,
-        typer.Option(help="Whose tokenizer a ZESHEL checkpoint goes with: bert-base-uncased."),
+        typer.Option(help="Whose tokenizer a pickled checkpoint goes with: bert-base-uncased."),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Convert a published CHECKPOINT (ANNCUR's ZESHEL models, the MS MARCO [EMB]-CE) to FOLDER."""
+    """Convert a CHECKPOINT of ANNCUR's ZESHEL models, CMC or the MS MARCO [EMB]-CE to FOLDER."""
     from crossknn.scorers.cross_encoder import needs_torch
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -39,16 +40,20 @@ def command(
     with needs_torch("converting a checkpoint"):
         from crossknn.models.checkpoints import open_checkpoint
         from crossknn.models.cross_encoder import CrossEncoderModel
+        from crossknn.models.late_interaction.base import LateInteractionModel
 
     given: Any = layout  # any text: what is not a layout is refused there
     model = open_checkpoint(checkpoint, layout=given, encoder=encoder)
-    written = model.save_pretrained(
-        folder,
-        card=f"Converted by crossknn from {Path(checkpoint).name}; its licence is its own.\n",
-    )
+    card = f"Converted by crossknn from {Path(checkpoint).name}; its licence is its own.\n"
+    if layout == "msmarco-emb":
+        note(_UNVERIFIED)
+        card += f"The layout {_UNVERIFIED}.\n"
+    written = model.save_pretrained(folder, card=card)
     head, use = "dual encoder", "--encoder"
     if isinstance(model, CrossEncoderModel):
         head, use = f"[{model.config.head.upper()}] cross-encoder", "--scorer"
+    elif isinstance(model, LateInteractionModel):
+        head, use = "late-interaction model (cmc)", "crossknn encode INDEX"
     if json:
         print_json({"model": str(written), "kind": head, "settings": vars(model.config)})
         return

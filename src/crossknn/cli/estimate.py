@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from crossknn.cli.common import AsJson, ScorerName, err, open_scorer, out, print_json
+from crossknn.cli.common import (
+    AsJson,
+    ScorerModel,
+    ScorerName,
+    ScorerOptions,
+    err,
+    open_scorer,
+    out,
+    print_json,
+)
 from crossknn.errors import InputError
 
 NAME = "estimate"
@@ -21,6 +30,8 @@ def command(
     queries: Annotated[Path | None, typer.Option(help="Typical queries, to probe with.")] = None,
     encoder: Annotated[str, typer.Option(help="The dual encoder, or 'none'.")] = "bundled",
     scorer: ScorerName = "bundled",
+    model: ScorerModel = None,
+    scorer_option: ScorerOptions = None,
     seconds: Annotated[float, typer.Option(help="How long the probe may take.")] = 2.0,
     json: AsJson = False,
 ) -> None:
@@ -36,7 +47,7 @@ def command(
     saved = (source / MANIFEST).is_file()
     items = ItemIndex.load(source) if saved else read_items(source)
     texts = read_queries(queries).texts if queries is not None else None
-    judge = open_scorer(scorer, None)
+    judge = open_scorer(scorer, None, model, scorer_option)
     dual = None if encoder == "none" or saved else DualEncoder(encoder)
     with err.status("probing"):
         cost = estimate(

@@ -68,7 +68,7 @@ def command(
         if every_layer and kind == "cross-encoder":
             settings["keep_float"] = ()
         written = write(model, folder, precision, **settings)
-    size = sum(path.stat().st_size for path in written.glob("*.onnx"))
+    size = sum(path.stat().st_size for path in written.glob("*.onnx*"))
     summary: dict[str, Any] = {"model": str(written), "precision": precision, "bytes": size}
     if items is not None and queries is not None:
         found = _compare(model, written, items, queries, template, check_queries, check_items, seed)

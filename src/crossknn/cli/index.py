@@ -11,7 +11,9 @@ import typer
 from crossknn.cli.common import (
     AsJson,
     CacheFile,
+    ScorerModel,
     ScorerName,
+    ScorerOptions,
     Seed,
     check_positive,
     note,
@@ -75,6 +77,8 @@ def command(
         typer.Option("--replace", help="Drop scores paid with other items that cannot be kept."),
     ] = False,
     scorer: ScorerName = "bundled",
+    model: ScorerModel = None,
+    scorer_option: ScorerOptions = None,
     cache: CacheFile = None,
     seed: Seed = 0,
     json: AsJson = False,
@@ -105,7 +109,7 @@ def command(
     )
     queries = read_queries(anchors) if anchors is not None else None
     paying = queries is not None or item_scores is not None
-    judge = open_scorer(scorer, cache) if paying else None
+    judge = open_scorer(scorer, cache, model, scorer_option) if paying else None
     with progress("encoding", "items") as report:
         index = ItemIndex.build(
             items,

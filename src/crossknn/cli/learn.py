@@ -14,6 +14,7 @@ from crossknn.cli.common import (
     CacheFile,
     ScorerModel,
     ScorerName,
+    ScorerOptions,
     check_positive,
     open_scorer,
     print_json,
@@ -33,6 +34,7 @@ def command(
     rank: Annotated[int, typer.Option(help="Factors of the covariance, at most.")] = 100,
     scorer: ScorerName = "bundled",
     model: ScorerModel = None,
+    scorer_option: ScorerOptions = None,
     cache: CacheFile = None,
     json: AsJson = False,
 ) -> None:
@@ -53,7 +55,7 @@ def command(
         raise InputError(f"there is no file {cache}: searches make one with  --cache {cache}")
     began = time.perf_counter()
     index, spec = ItemIndex.load(folder), parse(first)
-    judge = open_scorer(scorer, cache, model)
+    judge = open_scorer(scorer, cache, model, scorer_option)
     cached = judge if isinstance(judge, CachedScorer) else None
     with progress("learning", "sweeps") as report:
         found = learn_all(index, judge.fingerprint, cached, first=spec, rank=rank, progress=report)

@@ -13,6 +13,7 @@ from crossknn.cli.common import (
     CacheFile,
     ScorerModel,
     ScorerName,
+    ScorerOptions,
     Seed,
     check_positive,
     is_url,
@@ -56,6 +57,7 @@ def command(
     ] = False,
     scorer: ScorerName = "bundled",
     model: ScorerModel = None,
+    scorer_option: ScorerOptions = None,
     cache: CacheFile = None,
     workers: Annotated[
         int | None, typer.Option(help="How many score at a time; one for each core by default.")
@@ -94,7 +96,7 @@ def command(
     matrix = MatrixFile(
         file,
         index,
-        open_scorer(scorer, cache, model, workers=at_once),
+        open_scorer(scorer, cache, model, scorer_option, workers=at_once),
         dtype=cast("DType | None", dtype),
         replace=replace,
         workers=at_once,

@@ -13,13 +13,17 @@ from crossknn.cli.common import (
     AsJson,
     CacheFile,
     Lists,
+    ScorerModel,
     ScorerName,
+    ScorerOptions,
     Seed,
     add_lists,
+    note,
     open_scorer,
     out,
     print_json,
     progress,
+    visible,
 )
 from crossknn.errors import InputError
 from crossknn.methods import DEFAULT
@@ -51,6 +55,8 @@ def command(
         bool, typer.Option("--explain", help="Show each round: picks, predicted, exact scores.")
     ] = False,
     scorer: ScorerName = "bundled",
+    model: ScorerModel = None,
+    scorer_option: ScorerOptions = None,
     cache: CacheFile = None,
     seed: Seed = 0,
     json: AsJson = False,
@@ -70,7 +76,7 @@ def command(
     index = ItemIndex.load(folder)
     add_lists(index, lists, given)
     chosen = as_method(method)
-    judge = open_scorer(scorer, cache) if chosen.calls else None
+    judge = open_scorer(scorer, cache, model, scorer_option) if chosen.calls else None
     searcher = Searcher(index, judge, chosen, seed=seed)
     allowed = None if filter is None else _ids(filter)
     with progress("scoring", "pairs") as report:
@@ -88,6 +94,11 @@ def command(
         print_json(as_json(results))
     else:
         show(results)
+    if results.error is not None:
+        failed = sum(error is not None for error in results.errors)
+        of = f" (so {failed} of {len(texts)} queries ended early)" if len(texts) > 1 else ""
+        note(f"crossknn: {results.error}; this is what was found before{of}")
+        raise typer.Exit(3)
 
 
 def _ids(path: Path) -> list[str]:
@@ -101,6 +112,8 @@ def as_json(results: Results) -> dict[str, Any]:
     answers = []
     for q, text in enumerate(results.queries):
         entry: dict[str, Any] = {"query": text, "hits": [_hit(h) for h in results[q]]}
+        if results.errors[q] is not None:
+            entry["error"] = results.errors[q]
         if results.trace is not None:
             entry["trace"] = [
                 {"round": h.round, "id": h.id, "approx": h.approx, "std": h.std, "score": h.score}
@@ -115,6 +128,7 @@ def as_json(results: Results) -> dict[str, Any]:
         "seconds": round(results.seconds, 4),
         "scoring_seconds": round(results.scoring_seconds, 4),
         "stopped_by": results.stopped_by,
+        "error": results.error,
         "failed": results.failed,
         "topped_up": results.topped_up,
         "truncated": results.truncated,
@@ -140,7 +154,7 @@ def show(results: Results) -> None:
     for q, text in enumerate(results.queries):
         if results.trace is not None and results.trace[q]:
             _explain(results.trace[q])
-        out.print(Text(text, style="bold"))
+        out.print(Text(visible(text), style="bold"))
         for place, hit in enumerate(results[q], start=1):
             _show_hit(place, hit)
         out.print()
@@ -162,12 +176,12 @@ def show(results: Results) -> None:
 def _show_hit(place: int, hit: Hit) -> None:
     """Two lines: place, score, id and round if it has one; the beginning of the text."""
     head = Text(f"{place:3}  {hit.score:7.2f}  ")
-    head.append(hit.id, style="cyan")
+    head.append(visible(hit.id), style="cyan")
     if hit.round:
         head.append(f"  round {hit.round}", style="dim")
     out.print(head, no_wrap=True, overflow="ellipsis")
     out.print(
-        Text(" " * 14 + " ".join(hit.text.split())),
+        Text(" " * 14 + visible(" ".join(hit.text.split()))),
         no_wrap=True,
         overflow="ellipsis",
         soft_wrap=False,
@@ -198,7 +212,7 @@ def _explain(trace: list[Hit]) -> None:
             _predicted(hit),
             f"{hit.score:.3f}",
             hit.source,
-            Text(hit.id),
+            Text(visible(hit.id)),
             style="bold" if better else None,
             end_section=False,
         )

@@ -6,6 +6,7 @@ a judgement names is there.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,17 +19,23 @@ from crossknn.data.formats.base import DataFolder
 from crossknn.data.items import Items
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
-from crossknn.types import IntArray
+from crossknn.types import Candidates, IntArray
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """m queries, n items, and for each query the positions of its relevant items (at least one)."""
+    """m queries, n items, and for each query the positions of its relevant items (at least one).
+
+    lists: those that come with the queries (m, c), if they were asked for.
+    """
 
     name: str
     items: Items
     queries: QuerySet
     positives: tuple[IntArray, ...]
+    lists: Candidates | None = None
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -41,12 +48,13 @@ class Labelled:
     def take(self, rows: Iterable[int]) -> Labelled:
         """The queries at `rows`, with the whole corpus."""
         rows = [int(row) for row in rows]
-        ids, texts = self.queries.ids, self.queries.texts
+        ids, texts, lists = self.queries.ids, self.queries.texts, self.lists
         return Labelled(
             name=self.name,
             items=self.items,
             queries=QuerySet(tuple(ids[r] for r in rows), tuple(texts[r] for r in rows)),
             positives=tuple(self.positives[r] for r in rows),
+            lists=None if lists is None else Candidates(lists.items[rows], lists.scores[rows]),
         )
 
     def without(self, ids: Iterable[str]) -> Labelled:
@@ -62,23 +70,29 @@ class Labelled:
 
 
 def read_labelled(
-    folder: str | Path, split: str = "train", domains: Iterable[str] | None = None
+    folder: str | Path,
+    split: str = "train",
+    domains: Iterable[str] | None = None,
+    *,
+    lists: bool = False,
 ) -> list[Labelled]:
     """What a data folder (docs/data.md) holds of a split: one corpus, or one per domain.
 
     `domains` keeps those domains; of ZESHEL wherever they lie, without it they are the split's own.
-    Queries without a relevant item are left out.
+    `lists` asks for the lists that come with the queries too. Queries without a relevant item are
+    left out; of links to Wikipedia pages those that the list of pages lacks are, with a warning.
 
     Raises `InputError`, one sentence with file and line, for a missing or duplicate label, a
-    relevant item outside the corpus, and a mention that is not in its sentence.
+    relevant item outside the corpus, a mention that is not in its sentence, and lists that are not
+    there.
     """
     source = open_folder(folder)
     if domains is None:
         split = source.split(split)
-    return [_labelled(part, split) for part in source.parts(split, domains)]
+    return [_labelled(part, split, lists) for part in source.parts(split, domains)]
 
 
-def _labelled(part: DataFolder, split: str) -> Labelled:
+def _labelled(part: DataFolder, split: str, lists: bool) -> Labelled:
     items, queries, qrels = part.items(split), part.queries(split), part.qrels(split)
     known = set(queries.ids)
     for query in qrels:
@@ -86,17 +100,38 @@ def _labelled(part: DataFolder, split: str) -> Labelled:
             place = part.judged_at(split, query)
             raise InputError(f"{place}: the query {query!r} is not among the queries")
     found: dict[str, IntArray] = {}
+    there = None if part.complete else set(items.ids)
+    missing = 0
     for query in queries.ids:
         relevant = [item for item, grade in qrels.get(query, {}).items() if grade > 0]
+        if there is not None:
+            missing += len(set(relevant) - there)
+            relevant = [item for item in relevant if item in there]
         if relevant:
             found[query] = np.array([_position(part, items, split, query, i) for i in relevant])
     if not found:
         raise InputError(f"{part.judged_at(split, '')}: no query has a relevant item")
+    if missing:
+        logger.warning("%s: %d relevant items are not there and are left out", part.name, missing)
     return Labelled(
         name=part.name,
         items=items,
         queries=queries.select(found),
         positives=tuple(found.values()),
+        lists=_lists(part, items, split, found) if lists else None,
+    )
+
+
+def _lists(part: DataFolder, items: Items, split: str, queries: Iterable[str]) -> Candidates:
+    given = part.candidates(split)
+    if not given:
+        raise InputError(f"{part.path} has no lists of candidates for the split {split!r}")
+    ranked = [given.get(query, []) for query in queries]
+    return Candidates.from_rows(
+        [
+            (items.positions(item for item, _ in row), np.array([score for _, score in row]))
+            for row in ranked
+        ]
     )
 
 

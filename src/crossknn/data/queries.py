@@ -99,6 +99,8 @@ def _text(record: Record, place: str) -> str:
         as_text(record.get(field, ""), place, field)
         for field in ("context_left", "mention", "context_right")
     )
+    if not mention.strip():
+        raise InputError(f"{place} has an empty mention")
     return marked_query(left, mention, right)
 
 

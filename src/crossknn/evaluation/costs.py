@@ -6,16 +6,18 @@ from typing import Any
 
 from crossknn.indexes.base import Anchors, Index, ItemScores, Neighbours, Scale
 from crossknn.indexes.item_index import ItemIndex
+from crossknn.indexes.learned import LEARNED, Learned
 from crossknn.types import FloatArray
 
 ANCHORS, ITEM_SCORES = "anchors", "item_scores"
 
 
 class Metered:
-    """An index that notes which of its paid parts are read: anchors, item scores, aligned vectors.
+    """An index that notes which exact scores are read: anchors, item scores, those learned from.
 
-    It stands for the index in a search; afterwards `calls` is what these parts had cost. A stored
-    matrix does not say what its aligned vectors had cost: they count as nothing.
+    Aligned vectors count, too. It stands for the index in a search; afterwards `calls` is what
+    these parts had cost. A stored matrix does not say what its aligned vectors had cost: they count
+    as nothing.
     """
 
     def __init__(self, index: Index) -> None:
@@ -49,6 +51,12 @@ class Metered:
         return self._index.anchors
 
     @property
+    def learned(self) -> Learned | None:
+        """The prior for kriging, made of anchors and logs."""
+        self._read.add(LEARNED)
+        return self._index.learned
+
+    @property
     def item_scores(self) -> ItemScores | None:
         """Item x item scores."""
         self._read.add(ITEM_SCORES)
@@ -58,8 +66,10 @@ class Metered:
     def calls(self) -> int:
         """Cross-encoder calls that went into what was read."""
         paid = sum(self._paid[name] for name in self._read if name in self._paid)
-        if ANCHORS in self._read and self._index.anchors is not None:
-            paid += self._index.anchors.scores.size
+        anchors, learned = self._index.anchors, self._index.learned
+        dense = 0 if anchors is None or ANCHORS not in self._read else anchors.scores.size
+        pairs = 0 if learned is None or LEARNED not in self._read else learned.pairs
+        paid += max(dense, pairs)  # what was learned from includes the anchors
         if ITEM_SCORES in self._read and self._index.item_scores is not None:
             paid += self._index.item_scores.scores.size
         return paid

@@ -2,7 +2,7 @@
 
 paper            here
 N_r, k_s         `rounds`, equal batches
-S^ = C U R_anc   AnchorLeastSquares, refitted every round
+S^ = C U R_anc   `needs.cur`, refitted every round
 TopK / SoftMax   `sample`
 No-Split         `split=none`: the whole budget goes to anchor items
 """
@@ -16,10 +16,9 @@ from typing import Any, Literal
 from crossknn.indexes.base import Index
 from crossknn.indexes.stages import first_stage
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
-from crossknn.methods.needs import anchors
+from crossknn.methods.needs import Center, anchors, cur
 from crossknn.plan import Plan, equal_rounds
 from crossknn.predictors.base import Predictor
-from crossknn.predictors.least_squares import AnchorLeastSquares
 from crossknn.predictors.sampled import Sampled
 from crossknn.spec import Spec
 
@@ -29,7 +28,8 @@ class Adacur(Method):
     """Alternate between approximating all scores and scoring more anchor items.
 
     With `split` s, s of the budget buys anchor items and the rest reranks the best of the
-    approximation. `shortlist` restricts a query to that many items of the first stage.
+    approximation. `center=none` is CUR as published; `auto` subtracts a constant from all scores
+    first. `shortlist` restricts a query to that many items of the first stage.
     """
 
     name = "adacur"
@@ -37,6 +37,7 @@ class Adacur(Method):
     rounds: int = 5
     sample: Literal["top", "softmax", "random"] = "top"
     split: float | None = None
+    center: Center = "auto"
     rcond: float = 1e-6
     shortlist: int | None = None
 
@@ -47,7 +48,7 @@ class Adacur(Method):
         positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
         fraction(self.name, split=self.split)
         k_i = budget if self.split is None else part(budget, self.split)
-        predictor: Predictor[Any] = AnchorLeastSquares(anchors(index, self.name), self.rcond)
+        predictor: Predictor[Any] = cur(anchors(index, self.name), self.center, self.rcond)
         batches = equal_rounds(k_i, self.rounds)
         if self.sample != "top":
             predictor = Sampled(predictor, self.sample, seed=seed, until=len(batches))

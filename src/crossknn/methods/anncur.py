@@ -3,7 +3,7 @@
 paper            here
 I_anc, k_i       the first batch: `anchors` of the budget
 R_anc            index.anchors.scores (k_q, n)
-C_test U R_anc   AnchorLeastSquares
+C_test U R_anc   `needs.cur`
 k_r              the second batch: the rest of the budget
 """
 
@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from crossknn.indexes.base import Index
 from crossknn.indexes.stages import first_stage
 from crossknn.methods.base import Method, fraction, part
-from crossknn.methods.needs import anchors
+from crossknn.methods.needs import Center, anchors, cur
 from crossknn.plan import Plan
-from crossknn.predictors.least_squares import AnchorLeastSquares
 from crossknn.spec import Spec
 
 RANDOM = Spec("random")
@@ -28,7 +27,8 @@ class Anncur(Method):
     """Score anchor items, approximate all others, score the best of those.
 
     `first=random` takes the same anchor items for every query; any other first stage X picks
-    them per query (ANNCUR_X). `rcond` is the pseudo-inverse's cut: the paper's code keeps
+    them per query (ANNCUR_X). `center=none` is CUR as published; `auto` subtracts a constant from
+    all scores first. `rcond` is the pseudo-inverse's cut: the paper's code keeps
     everything (1e-15), and its recall collapses where the number of anchor items is near that
     of anchor queries; 0.01 avoids the collapse.
     """
@@ -36,6 +36,7 @@ class Anncur(Method):
     name = "anncur"
     anchors: float = 0.5
     first: Spec = RANDOM
+    center: Center = "auto"
     rcond: float = 1e-6
 
     def reads(self, index: Index) -> Collection[str]:
@@ -47,6 +48,6 @@ class Anncur(Method):
         k_i = part(budget, self.anchors)
         return Plan(
             first=first_stage(index, first, seed),
-            predictor=AnchorLeastSquares(anchors(index, self.name), self.rcond),
+            predictor=cur(anchors(index, self.name), self.center, self.rcond),
             batches=(k_i, budget - k_i),
         )

@@ -21,7 +21,8 @@ class Feedback(Method):
     """Spend `sample` of the budget on `first`, the rest on the top of the formula.
 
     `a`, `b` and `c` are the formula's (`FeedbackFormula`), 1 as Qdrant's training starts; they mean
-    little untrained. `rounds` is how often it is applied, each time to all scores so far.
+    little untrained. `pairs` takes that many pairs of the widest gaps, not all. `rounds` is how
+    often it is applied, each time to all scores so far.
     """
 
     name = "feedback"
@@ -31,6 +32,7 @@ class Feedback(Method):
     a: float = 1.0
     b: float = 1.0
     c: float = 1.0
+    pairs: int | None = None
     vectors: str = "auto"
     normalize: Normalize = "auto"
 
@@ -38,7 +40,7 @@ class Feedback(Method):
         return scale(index, self.vectors, self.normalize)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        positive(self.name, rounds=self.rounds)
+        positive(self.name, rounds=self.rounds, pairs=self.pairs)
         fraction(self.name, sample=self.sample)
         if self.b < 0:
             raise SpecError(f"{self}: b must be 0 or more")
@@ -47,7 +49,13 @@ class Feedback(Method):
         return Plan(
             first=first_stage(index, self.first, seed),
             predictor=FeedbackFormula(
-                index, vectors, a=self.a, b=self.b, c=self.c, normalize=self.normalize
+                index,
+                vectors,
+                a=self.a,
+                b=self.b,
+                c=self.c,
+                pairs=self.pairs,
+                normalize=self.normalize,
             ),
             batches=(sample, *equal_rounds(budget - sample, self.rounds)),
         )

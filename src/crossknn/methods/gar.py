@@ -30,7 +30,8 @@ class Gar(Method):
     """Take turns between the first stage's best items and neighbours of what scored best.
 
     `affinity=set` is the loop of Quam (2410.20286): a neighbour counts by its cosine to all of the
-    best scored items, which are `best` of the budget.
+    best scored items, which are `best` of the budget. With `softmax=raw` their weights are a
+    softmax of exact scores, as in Quam; with `scaled`, of these over their standard deviation.
     """
 
     name = "gar"
@@ -40,6 +41,7 @@ class Gar(Method):
     batch: int = 16
     affinity: Literal["score", "set"] = "score"
     best: float = 0.3
+    softmax: Literal["scaled", "raw"] = "scaled"
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, neighbours=self.neighbours, batch=self.batch)
@@ -65,4 +67,5 @@ class Gar(Method):
             depth=budget,
             vectors=index.vectors(vectors),
             best=part(budget, self.best),
+            raw=self.softmax == "raw",
         )

@@ -10,18 +10,21 @@ import numpy as np
 from crossknn.indexes.base import Anchors, Index
 from crossknn.indexes.stages import first_stage
 from crossknn.methods.base import Method, fraction, part
-from crossknn.methods.needs import item_scores
+from crossknn.methods.needs import Center, cur, item_scores
 from crossknn.plan import Plan
-from crossknn.predictors.least_squares import AnchorLeastSquares
 from crossknn.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
 class ItemCur(Method):
-    """CUR of the item x item matrix; the test-time anchor items are others than its rows."""
+    """CUR of the item x item matrix; the test-time anchor items are others than its rows.
+
+    `center=none` is CUR as published; `auto` subtracts the mean of the matrix first.
+    """
 
     name = "itemcur"
     anchors: float = 0.5
+    center: Center = "auto"
     rcond: float = 1e-6
 
     def reads(self, index: Index) -> Collection[str]:
@@ -34,6 +37,6 @@ class ItemCur(Method):
         k_i = part(budget, self.anchors)
         return Plan(
             first=first_stage(index, Spec("fixed"), seed),
-            predictor=AnchorLeastSquares(rows, self.rcond),
+            predictor=cur(rows, self.center, self.rcond),
             batches=(k_i, budget - k_i),
         )

@@ -79,7 +79,7 @@ class Kriging(Method):
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         self._check(index)
         plan = self._planned(index, budget, seed, self.covariance(index, seed))
-        if self.target_recall is None or index.anchors is None:
+        if self.target_recall is None or index.anchors is None:  # read where it is needed only
             return plan
         least = self._threshold(index, budget, seed, index.anchors, self.target_recall)
         return replace(plan, stop=Stop(k=self.k, expected=least))
@@ -102,10 +102,12 @@ class Kriging(Method):
                 f"{self._stages}: search with mean={learned.first} or anchors=false, or learn "
                 f"again with  crossknn learn INDEX --first '{self._stages}'"
             )
-        anchors = 0 if index.anchors is None else len(index.anchors.scores)
-        if self.target_recall is not None and not self.anchors:
+        if self.target_recall is None:
+            return
+        if not self.anchors:
             raise SpecError(f"{self}: target_recall needs the anchors: leave anchors=false out")
-        if self.target_recall is not None and anchors < 3:
+        anchors = 0 if index.anchors is None else len(index.anchors.scores)
+        if anchors < 3:
             raise InputError(
                 f"{self}: target_recall is calibrated on three anchor queries or more, and there "
                 f"are {anchors or 'none'} here: add some with  crossknn index ... --anchors "

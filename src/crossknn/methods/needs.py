@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Literal, TypeAlias
 
 from crossknn.errors import InputError
 from crossknn.indexes.base import Anchors, Index, ItemScores
 from crossknn.indexes.stages import default_vectors
+from crossknn.predictors.least_squares import AnchorLeastSquares
 from crossknn.predictors.scaled import BY_INDEX, Normalize
+
+Center: TypeAlias = Literal["auto", "none"]
+"""What CUR subtracts from exact scores: the constant that the index knows, or nothing."""
 
 
 def anchors(index: Index, method: str) -> Anchors:
@@ -18,6 +23,12 @@ def anchors(index: Index, method: str) -> Anchors:
             "crossknn index ... --anchors QUERIES  (in a matrix file: the key n_anchors)"
         )
     return index.anchors
+
+
+def cur(rows: Anchors, center: Center, rcond: float) -> AnchorLeastSquares:
+    """CUR from the scores of `rows` against every item."""
+    offset = rows.center if center == "auto" else 0.0
+    return AnchorLeastSquares(rows.scores, center=offset, rcond=rcond)
 
 
 def item_scores(index: Index, method: str) -> ItemScores:

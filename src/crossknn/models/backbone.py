@@ -6,7 +6,7 @@ Axes: b rows, t tokens, d dimensions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,10 @@ def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tok
     try:
         with quiet():
             encoder, report = AutoModel.from_pretrained(
-                str(source), attn_implementation="sdpa", output_loading_info=True
+                str(source),
+                attn_implementation="sdpa",
+                output_loading_info=True,
+                trust_remote_code=False,
             )
             encoder = encoder.float()  # whatever precision the weights are kept in
     except Exception as error:
@@ -63,7 +66,9 @@ def open_tokenizer(source: str | Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(source), use_fast=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(source), use_fast=True, trust_remote_code=False
+        )
         tokenizer.backend_tokenizer.get_vocab_size()
     except Exception as error:
         raise InputError(f"cannot load a tokenizer from {source}: {first_line(error)}") from error
@@ -115,21 +120,25 @@ def states(
     attention_mask: Tensor,
     token_type_ids: Tensor,
     position_ids: Tensor | None = None,
-    read: Callable[[Any], Tensor] = lambda found: found.last_hidden_state,
 ) -> Tensor:
     """Contextual states of the last layer: (b, t) each -> (b, t, d) float32.
 
-    Token types are given only where the model has several. `read` takes another output.
+    Token types are given only where the model has several.
     """
+    # A mask of four axes goes to every layer as it is: local attention would lose its window.
+    local = "sliding_attention" in (getattr(encoder.config, "layer_types", None) or ())
     arguments = {
         "input_ids": input_ids,
-        "attention_mask": (1.0 - attention_mask[:, None, None, :].float()) * MASKED,
+        "attention_mask": attention_mask
+        if local
+        else (1.0 - attention_mask[:, None, None, :].float()) * MASKED,
     }
     if int(getattr(encoder.config, "type_vocab_size", 0) or 0) > 1:
         arguments["token_type_ids"] = token_type_ids
     if position_ids is not None:
         arguments["position_ids"] = position_ids
-    return read(encoder(**arguments)).float()
+    found: Tensor = encoder(**arguments).last_hidden_state
+    return found.float()
 
 
 def tensors(rows: list[Row], pad_token_id: int, max_length: int, device: Any) -> list[Tensor]:

@@ -147,7 +147,7 @@ def _config(weights: Weights, found: Mapping[str, Stored], base: str | Path) -> 
             )
         return BertConfig(**sizes, num_attention_heads=heads)
     try:
-        config = AutoConfig.from_pretrained(str(base))
+        config = AutoConfig.from_pretrained(str(base), trust_remote_code=False)
     except Exception as error:
         raise InputError(f"cannot read the configuration of {base}: {first_line(error)}") from error
     if config.model_type != "bert":

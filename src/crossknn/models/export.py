@@ -78,20 +78,22 @@ def export_dual_encoder(
     max_length: int | None = None,
     name: str | None = None,
     license: str = "see the model's own card",
-    query_prefix: str = "",
-    item_prefix: str = "",
+    query_prefix: str | None = None,
+    item_prefix: str | None = None,
 ) -> Path:
     """Write a dual encoder as an ONNX folder and return its path.
 
     Args:
-        model: a dual encoder trained here (a `DualEncoderModel` or its folder), a mean-pooling
-            sentence-transformers folder, or a `SentenceTransformer`.
-        query_prefix, item_prefix: texts to put before queries and items, as the model was trained.
+        model: a dual encoder trained here (a `DualEncoderModel` or its folder), a
+            sentence-transformers folder, or a `SentenceTransformer`. Its pooling, dense and
+            normalization layers are in the graph.
+        query_prefix, item_prefix: texts to put before queries and items, as the model was trained;
+            by default the prompts of the model's own configuration, "" for none.
         folder, precision, max_length, name, license: as in `export_cross_encoder`.
 
     Raises:
-        InputError: if the model is of another kind, if a sentence-transformers model does not pool
-            by the mean or has layers after pooling, or if the graph disagrees with torch.
+        InputError: if the model is of another kind, has other layers, reads texts through a chat
+            template, leaves its prompt out of the pooling, or if the graph disagrees with torch.
             MissingExtraError: without the extra `torch`.
     """
     check_kind(model, "dual_encoder.json")
@@ -99,12 +101,11 @@ def export_dual_encoder(
     from crossknn.models import traceable
 
     return write_folder(
-        traceable.dual_encoder(model, max_length),
+        traceable.dual_encoder(model, max_length, query_prefix, item_prefix),
         folder,
         precision=precision,
         name=name,
         license=license,
-        prefixes={"query_prefix": query_prefix, "item_prefix": item_prefix},
     )
 
 

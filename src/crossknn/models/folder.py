@@ -8,12 +8,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from crossknn.errors import InputError, MissingExtraError
+from crossknn.models.hub import first_line
 
 if TYPE_CHECKING:
     from crossknn.models.traceable import Traceable
@@ -25,6 +26,8 @@ ITEM_MODEL = "item.onnx"
 QUERY_MODEL = "query.onnx"
 COMPARE_MODEL = "compare.onnx"
 TOKENIZER = "tokenizer.json"
+DATA = ".data"
+"""Behind the name of a graph: its weights, where they have a file of their own."""
 LATE_GRAPHS = (QUERY_MODEL, COMPARE_MODEL)
 """Those every late-interaction model has."""
 _ABOUT = ("name", "revision", "license", "content")
@@ -33,12 +36,16 @@ _ABOUT = ("name", "revision", "license", "content")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 OPSET = 17
 TOLERANCE = 1e-3
+LARGEST = 2**31 - 2**25
+"""Bytes of weights inside a graph; ONNX ends at 2 GiB a file."""
 PROBE = (
     ("how are [Ms] lists [Me] sorted", "sorted [ENT] returns a new list of the items in order."),
     ("[Ms] open [Me] a file", "The sea [ENT] was calm, and nothing at all happened until evening."),
     ("[Ms] mean [Me] of numbers", "statistics.mean [ENT]"),
 )
 """Marked, so that an [EMB] head finds its places; to other models the marks are words."""
+LONG = ("open a file", "The sea was calm, and nothing at all happened until evening. " * 20)
+"""Longer than the usual windows of local attention."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +70,6 @@ def write_folder(
     license: str,
     name: str | None = None,
     keep_float: tuple[str, ...] = (),
-    prefixes: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
     """Trace a model, check it against torch, quantize if asked, and write the folder; see
     `export_cross_encoder`. The manifest comes last: a half-written folder is not one."""
@@ -79,13 +85,14 @@ def write_folder(
     fast.no_truncation()
     name = name or source.name
     digest, dimensions = hashlib.sha256(), 0
+    second = (*PROBE, LONG) if source.long else PROBE
     for file, module in source.modules.items():
         output = "scores" if source.kind == "cross-encoder" else "vectors"
         traced = Graph(
             module=module.eval(),
             inputs={key: {0: "b", 1: "t"} for key in INPUTS},
             outputs={output: {0: "b"}},
-            probes=[encode(fast, texts, source) for texts in (PROBE[:2], PROBE)],
+            probes=[encode(fast, texts, source) for texts in (PROBE[:2], second)],
         )
         graph, expected = trace(traced, folder / file, name)
         dimensions = expected[0].shape[-1]
@@ -93,9 +100,7 @@ def write_folder(
             from crossknn.models.quantize import quantize
 
             graph = quantize(graph, keep_float)
-        content = graph.SerializeToString(deterministic=True)
-        digest.update(content)
-        write(folder / file, content)
+        digest.update(save_graph(graph, folder / file))
     settings: dict[str, object] = {
         "format": 1,
         "kind": source.kind,
@@ -108,7 +113,7 @@ def write_folder(
     }
     if source.kind == "dual-encoder":
         settings["dimensions"] = dimensions
-    settings |= {**source.settings} | {key: value for key, value in prefixes.items() if value}
+    settings |= source.settings
     fast.save(str(folder / TOKENIZER), pretty=False)
     write(folder / MANIFEST, (json.dumps(settings, indent=2) + "\n").encode())
     return folder
@@ -120,26 +125,40 @@ def trace(graph: Graph, path: Path, name: str) -> tuple[Any, list[Any]]:
     torch = import_torch()
     import onnx
 
-    part = path.with_name(path.name + ".part")
     names, outputs = list(graph.inputs), list(graph.outputs)
     first, second = (tuple(torch.from_numpy(probe[key]) for key in names) for probe in graph.probes)
-    with warnings.catch_warnings(), torch.inference_mode():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            graph.module,
-            first,
-            str(part),
-            input_names=names,
-            output_names=outputs,
-            dynamic_axes={**graph.inputs, **graph.outputs},
-            opset_version=OPSET,
-            dynamo=False,
-        )
-        found = graph.module(*second)
-    expected = [t.float().numpy() for t in (found if isinstance(found, tuple) else (found,))]
-    traced = onnx.load(str(part))
-    part.unlink()
-    for mine, theirs in zip(run_all(traced, graph.probes[1]), expected, strict=True):
+    # A folder: torch writes the weights of a large model to files of their own.
+    with TemporaryDirectory(dir=path.parent) as scratch:
+        part = str(Path(scratch) / path.name)
+        with warnings.catch_warnings(), torch.inference_mode():
+            warnings.simplefilter("ignore")
+            try:
+                torch.onnx.export(
+                    graph.module,
+                    first,
+                    part,
+                    input_names=names,
+                    output_names=outputs,
+                    dynamic_axes={**graph.inputs, **graph.outputs},
+                    opset_version=OPSET,
+                    dynamo=False,
+                )
+            except RuntimeError as error:  # an operator or a form that ONNX has not
+                raise InputError(
+                    f"{name} cannot be traced to ONNX ({first_line(error)}): this architecture is "
+                    "not supported"
+                ) from error
+            found = graph.module(*second)
+        expected = [t.float().numpy() for t in (found if isinstance(found, tuple) else (found,))]
+        computed = run_all(part, graph.probes[1])
+        traced = onnx.load(part)
+    known = {value.name for value in traced.graph.input}
+    for key in (key for key in names if key not in known):  # token types, where there are none
+        probe = graph.probes[0][key]
+        kind = onnx.helper.np_dtype_to_tensor_dtype(probe.dtype)
+        axes = [graph.inputs[key].get(axis, size) for axis, size in enumerate(probe.shape)]
+        traced.graph.input.append(onnx.helper.make_tensor_value_info(key, kind, axes))
+    for mine, theirs in zip(computed, expected, strict=True):
         same = mine == theirs  # infinities too
         difference = float(np.abs(np.where(same, 0, mine) - np.where(same, 0, theirs)).max())
         known = np.abs(theirs[np.isfinite(theirs)])
@@ -176,13 +195,15 @@ def run(model: Any, batch: Mapping[str, Any]) -> Any:
 
 
 def run_all(model: Any, batch: Mapping[str, Any]) -> list[Any]:
-    """The outputs of an `onnx.ModelProto` on arrays by name."""
+    """The outputs of an `onnx.ModelProto`, or of a file, on arrays by name."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        model if isinstance(model, str) else model.SerializeToString(),
+        options,
+        providers=["CPUExecutionProvider"],
     )
     names = {value.name for value in session.get_inputs()}
     found: list[Any] = session.run(None, {k: v for k, v in batch.items() if k in names})
@@ -204,6 +225,23 @@ def write(path: Path, content: bytes) -> None:
     part = path.with_name(path.name + ".part")
     part.write_bytes(content)
     part.replace(path)
+
+
+def save_graph(graph: Any, path: Path) -> bytes:
+    """Write a graph, and its weights beside it if they are more than one file may hold.
+
+    Returns what tells it from others.
+    """
+    import onnx
+
+    data = path.with_name(path.name + DATA)
+    data.unlink(missing_ok=True)
+    if sum(len(weight.raw_data) for weight in graph.graph.initializer) <= LARGEST:
+        content: bytes = graph.SerializeToString(deterministic=True)
+        write(path, content)
+        return content
+    onnx.save_model(graph, str(path), save_as_external_data=True, location=data.name)
+    return content_hash(path, data).encode()
 
 
 def late_content(folder: Path, settings: Mapping[str, Any]) -> str:

@@ -43,6 +43,11 @@ def snapshot(
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message, or its type if it has none."""
+    """The first line of an error's message, or its type if it has none.
+
+    A model folder that brings Python code is refused by the libraries with advice to trust it.
+    """
     text = str(error).strip()
+    if "trust_remote_code" in text:
+        return "it needs Python code from its own folder, which crossknn never runs"
     return text.splitlines()[0] if text else type(error).__name__

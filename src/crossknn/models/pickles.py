@@ -238,8 +238,9 @@ def _stored(storage: Any, offset: Any, shape: Any, strides: Any) -> Stored:
 
 
 def tensors_of(content: Any) -> dict[str, Stored]:
-    """The tensors of a state dict by name, in `state_dict` where a trainer wrote the file."""
-    state = content.get("state_dict", content) if isinstance(content, Mapping) else {}
+    """The tensors of a state dict by name; `state_dict` or `sd` where a trainer wrote the file."""
+    state = content if isinstance(content, Mapping) else {}
+    state = next((state[key] for key in ("state_dict", "sd") if key in state), state)
     found = state.items() if isinstance(state, Mapping) else ()
     return {str(name): value for name, value in found if isinstance(value, Stored)}
 

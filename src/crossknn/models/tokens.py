@@ -20,6 +20,9 @@ from crossknn.types import IntArray, Pairs
 
 _CACHED_TEXTS = 1 << 16
 _MULTIPLE = 8
+CHARACTERS_PER_TOKEN = 64
+"""A text is read up to so many characters for each token of the window: a longer one would be cut
+anyway, and tokenizing megabytes takes seconds."""
 
 
 class Tokenizer:
@@ -219,7 +222,7 @@ class Encoding:
         room = limit - template.n_special
         rows: list[Row | InputError] = []
         prefix = self._prefixes[0 if queries else 1]
-        for ids in self.tokenizer.ids([prefix + text for text in texts] if prefix else texts):
+        for ids in self.tokenizer.ids([self._readable(prefix, text) for text in texts]):
             if ids is None:
                 rows.append(InputError("a text is not a valid string"))
                 continue
@@ -235,8 +238,14 @@ class Encoding:
         self, positions: IntArray, texts: Sequence[str], prefix: str
     ) -> dict[int, IntArray | None]:
         used = np.unique(positions).tolist()
-        chosen = [prefix + texts[position] if prefix else texts[position] for position in used]
+        chosen = [self._readable(prefix, texts[position]) for position in used]
         return dict(zip(used, self.tokenizer.ids(chosen), strict=True))
+
+    def _readable(self, prefix: str, text: str) -> str:
+        """What of a text can matter; of marked ones all, since the mark may stand at the end."""
+        if not isinstance(text, str) or self._marks:
+            return prefix + text if prefix else text
+        return prefix + text[: CHARACTERS_PER_TOKEN * self.window.max_length]
 
     def _rooms(self, n_query: int, n_item: int) -> tuple[int, int]:
         window, n_special = self.window, self.tokenizer.pair.n_special
@@ -307,7 +316,7 @@ def padded(rows: Sequence[Row], pad_token_id: int, max_length: int) -> dict[str,
     which shows in the last bit of one score in six. (What is left is the last bit of one score
     in sixty, from the number of rows.)
     """
-    width = max(len(row.ids) for row in rows)
+    width = max(1, *(len(row.ids) for row in rows))  # a text may have no tokens at all
     width = max(width, min(-(-width // _MULTIPLE) * _MULTIPLE, max_length))
     input_ids = np.full((len(rows), width), pad_token_id, dtype=np.int64)
     attention_mask = np.zeros((len(rows), width), dtype=np.int64)

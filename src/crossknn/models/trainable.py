@@ -9,7 +9,8 @@ from crossknn.errors import InputError
 from crossknn.models.backbone import position_limit
 from crossknn.models.dual_encoder import SETTINGS, DualEncoderConfig, DualEncoderModel
 from crossknn.models.folder import MANIFEST
-from crossknn.models.hub import existing, first_line, snapshot
+from crossknn.models.hub import existing, snapshot
+from crossknn.models.library import open_library
 from crossknn.models.weights import is_bi_encoder
 
 BUNDLED = "bundled"
@@ -39,12 +40,7 @@ def dual_encoder_in(folder: Path, source: str) -> DualEncoderModel | None:
 
 def _of_library(folder: Path, source: str) -> DualEncoderModel:
     """A sentence-transformers folder as a dual encoder of ours."""
-    from sentence_transformers import SentenceTransformer
-
-    try:
-        loaded = SentenceTransformer(str(folder), device="cpu")
-    except Exception as error:
-        raise InputError(f"cannot load the encoder {source}: {first_line(error)}") from error
+    loaded = open_library("SentenceTransformer", str(folder), f"the encoder {source}", device="cpu")
     kinds = [type(module).__name__ for module in loaded]
     pooling = _pooling(loaded[1]) if kinds[1:2] == ["Pooling"] else ""
     if kinds[0] != "Transformer" or pooling not in ("mean", "cls") or {*kinds[2:]} - {"Normalize"}:

@@ -12,6 +12,8 @@ from crossknn.errors import InputError
 from crossknn.models.pickles import read_checkpoint, tensors_of
 
 _HEADS = ("classifier", "score", "logits_proj", "classification_head")
+SCORING = ("LogitScore", "Dense")
+"""The modules of sentence-transformers that make a score of what comes before them."""
 
 
 def read_json(path: Path) -> Any:
@@ -51,11 +53,15 @@ def is_bi_encoder(folder: Path) -> bool:
         kind = read_json(about).get("model_type")
         if kind is not None:
             return kind in ("SentenceTransformer", "SparseEncoder")
-    modules = folder / "modules.json"
-    if not modules.is_file():
-        return False
-    kinds = [str(module.get("type", "")) for module in read_json(modules)]
-    return any("Pooling" in kind or "StaticEmbedding" in kind for kind in kinds)
+    return any("Pooling" in kind or "StaticEmbedding" in kind for kind in module_kinds(folder))
+
+
+def module_kinds(folder: Path) -> list[str]:
+    """Names of the modules of a sentence-transformers folder, in order; none of another folder."""
+    path = folder / "modules.json"
+    if not path.is_file():
+        return []
+    return [str(module.get("type", "")).split(".")[-1] for module in read_json(path)]
 
 
 def _safetensors_names(path: Path) -> list[str]:

@@ -32,7 +32,8 @@ class SetFrontier(Frontier):
 
     After each batch, every source in it that is among the `best` scored so far adds to its
     neighbours: affinity times its share in the softmax of these scores. Affinity is the cosine of
-    the `vectors` (n, d). Scores are in units of their deviation over the query's scored items.
+    the `vectors` (n, d). `raw` takes the softmax of the scores as they are (Quam); else of scores
+    in units of their deviation over the query's scored items.
     """
 
     def __init__(
@@ -43,13 +44,14 @@ class SetFrontier(Frontier):
         depth: int,
         vectors: FloatArray,
         best: int,
+        raw: bool,
     ) -> None:
         super().__init__(first, graph, depth=depth)
-        self.vectors, self.best = vectors, best
+        self.vectors, self.best, self.raw = vectors, best, raw
 
     def offer(self, before: Offer, items: IntArray, scores: FloatArray, seen: int) -> Offer:
         best = best_first(items, scores)[: self.best]
-        deviation = scores.std() or 1.0
+        deviation = 1.0 if self.raw else scores.std() or 1.0
         shares = np.exp((scores[best] - scores[best[0]]) / deviation)
         shares /= shares.sum()
         latest = best >= seen

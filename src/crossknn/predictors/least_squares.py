@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crossknn.indexes.base import Anchors, Index, Scale
+from crossknn.indexes.base import Index, Scale
 from crossknn.linalg import least_squares
 from crossknn.predictors.base import Prediction
 from crossknn.predictors.scaled import Normalize, ScaledPredictor
@@ -13,13 +13,14 @@ from crossknn.types import FloatArray, IntArray
 class AnchorLeastSquares(NormalizedPredictor):
     """`c pinv(R[:, S]) R`: least squares on the columns of R_anc (k_q, n) (ANNCUR 2.2, eq. 5).
 
-    `anchors.center` is subtracted from R and c, and added to the approximation: u . (r_i - center)
-    is u . r_i less center * sum(u), so R itself is never copied.
+    The constant `center` is subtracted from R and c, and added to the approximation:
+    u . (r_i - center) is u . r_i less center * sum(u), so R itself is never copied. With 0 it is
+    CUR as published.
     """
 
-    def __init__(self, anchors: Anchors, rcond: float) -> None:
-        super().__init__(anchors.scores.T)
-        self.center, self.rcond = Scale(alpha=anchors.center), rcond
+    def __init__(self, rows: FloatArray, *, center: float, rcond: float) -> None:
+        super().__init__(rows.T)
+        self.center, self.rcond = Scale(alpha=center), rcond
 
     def scale(self, state: QueryVectors, row: int, items: IntArray, scores: FloatArray) -> Scale:
         return self.center

@@ -11,7 +11,14 @@ from typing import Any
 
 from crossknn.errors import InputError
 from crossknn.models.saved import KINDS
-from crossknn.models.weights import has_head, is_bi_encoder, read_json, weight_names
+from crossknn.models.weights import (
+    SCORING,
+    has_head,
+    is_bi_encoder,
+    module_kinds,
+    read_json,
+    weight_names,
+)
 
 CONVERT = "crossknn convert CHECKPOINT FOLDER"
 _EMB = f"an [EMB] checkpoint is first made one by  {CONVERT} --layout msmarco-emb"
@@ -41,8 +48,16 @@ def check_cross_encoder_folder(folder: Path, name: str) -> None:
             f"with DualEncoder, and give a cross-encoder here"
         )
     architecture = _architecture(config)
+    if {*module_kinds(folder)[-1:]} & {*SCORING}:
+        return
     if architecture.endswith("ForCausalLM"):
-        return  # scored by the logits of two words; sentence-transformers knows how
+        if "document" in _chat_template(folder):
+            return  # scored by the logits of two words; sentence-transformers knows how
+        raise InputError(
+            f"{name} is a causal language model, and neither modules.json nor a chat template with "
+            f"the roles 'query' and 'document' says how it scores a pair: give its folder the "
+            f"chat_template.jinja of its author"
+        )
     if not architecture.endswith("ForSequenceClassification"):
         raise InputError(
             f"{name} has no classification head ({architecture or 'no architecture'}), so that it "
@@ -64,8 +79,23 @@ def check_cross_encoder_folder(folder: Path, name: str) -> None:
         )
 
 
+def _chat_template(folder: Path) -> str:
+    if (folder / "chat_template.jinja").is_file():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    path = folder / "tokenizer_config.json"
+    return str(read_json(path).get("chat_template") or "") if path.is_file() else ""
+
+
 def check_dual_encoder_folder(folder: Path, name: str) -> None:
-    """Raises InputError if `folder` is no model folder, or holds a cross-encoder."""
+    """Raises InputError if `folder` is no model folder, or holds a cross-encoder or a model that
+    makes no vector or several of a text."""
+    about = folder / "config_sentence_transformers.json"
+    kind = read_json(about).get("model_type") if about.is_file() else None
+    if kind in ("SparseEncoder", "MultiVectorEncoder"):
+        raise InputError(
+            f"{name} is a {kind} of sentence-transformers: a dual encoder makes one dense vector "
+            f"of a text; give a SentenceTransformer model here"
+        )
     if (folder / "modules.json").exists() and is_bi_encoder(folder):
         return
     config = _config(folder, name)

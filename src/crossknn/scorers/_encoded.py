@@ -11,12 +11,15 @@ import numpy as np
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.models.tokens import Encoding, Row, token_batches
+from crossknn.scorers.deadline import Deadline, Speed
 from crossknn.scorers.robust import excerpt, stream
 from crossknn.types import FloatArray, IntArray, Pairs, Progress
 
 logger = logging.getLogger(__name__)
 
 _PAIRS_AT_ONCE = 1024
+_PAIRS_AT_ONCE_IN_TIME = 64
+"""Tokenized at once under a deadline: tokenizing, too, takes time."""
 _TEXTS_AT_ONCE = 4096
 
 
@@ -29,6 +32,7 @@ class EncodedModel:
         self._tokens_per_run = tokens_per_run
         self._truncated = 0
         self._said: set[str] = set()
+        self._speed = Speed()
         self._lock = threading.Lock()
 
     @property
@@ -93,18 +97,33 @@ class EncodedCrossEncoder(EncodedModel):
         """Rows of pairs (b) -> raw scores (b,)."""
 
     def score(
-        self, pairs: Pairs, queries: Sequence[str], items: Sequence[str]
+        self,
+        pairs: Pairs,
+        queries: Sequence[str],
+        items: Sequence[str],
+        *,
+        time_left: float | None = None,
+        cancel: threading.Event | None = None,
     ) -> Iterator[tuple[IntArray, FloatArray]]:
         """Yields (positions in `pairs` (b,), raw logits (b,) float32).
 
         Sorted by length within windows of a thousand pairs: whoever stops early has the pairs
         asked for first. Pairs that had to be cut are counted in `truncated` and logged (info).
         """
-        call = _Call(self, pairs, queries, items)
+        at_once = _PAIRS_AT_ONCE if time_left is None else _PAIRS_AT_ONCE_IN_TIME
+        call = _Call(self, pairs, queries, items, at_once)
         cut = 0
         try:
             for positions, scores in stream(
-                pairs, queries, items, call.batches(), call.run, who=f"the model {self.name}"
+                pairs,
+                queries,
+                items,
+                call.batches(),
+                call.run,
+                who=f"the model {self.name}",
+                deadline=Deadline(time_left, cancel),
+                speed=self._speed,
+                units=call.tokens,
             ):
                 cut += sum(call.row(position).cut for position in positions)
                 yield positions, scores
@@ -160,18 +179,20 @@ class _Call:
         pairs: Pairs,
         queries: Sequence[str],
         items: Sequence[str],
+        at_once: int,
     ) -> None:
         self._scorer, self._pairs, self._queries, self._items = scorer, pairs, queries, items
+        self._at_once = at_once
         self._start = 0
         self._rows: list[Row | InputError] = []
 
     def batches(self) -> Iterator[IntArray]:
-        for start in range(0, len(self._pairs), _PAIRS_AT_ONCE):
-            window = self._pairs.take(slice(start, start + _PAIRS_AT_ONCE))
+        for start in range(0, len(self._pairs), self._at_once):
+            window = self._pairs.take(slice(start, start + self._at_once))
             self._start = start
             self._rows = self._scorer._encoding.pairs(window, self._queries, self._items)
             lengths = np.array(
-                [len(row.ids) if isinstance(row, Row) else 1 for row in self._rows], dtype=np.int64
+                [self.tokens(start + row) for row in range(len(self._rows))], dtype=np.int64
             )
             for batch in token_batches(lengths, self._scorer._tokens_per_run):
                 yield start + batch
@@ -181,6 +202,11 @@ class _Call:
         if isinstance(row, InputError):
             raise row
         return row
+
+    def tokens(self, position: int) -> float:
+        """What a pair costs."""
+        row = self._rows[position - self._start]
+        return float(len(row.ids)) if isinstance(row, Row) else 1.0
 
     def run(self, positions: IntArray) -> FloatArray:
         return self._scorer._logits([self.row(position) for position in positions])

@@ -13,6 +13,7 @@ from typing import Any
 
 from crossknn.errors import InputError
 from crossknn.models.folder import (
+    DATA,
     ITEM_MODEL,
     LATE_GRAPHS,
     MANIFEST,
@@ -104,7 +105,7 @@ def read_manifest(folder: str | Path, kind: str) -> Manifest:
             raise InputError(f"{folder} is incomplete: {name} is missing or empty")
     if raw.get("precision") not in _PRECISIONS:
         raise InputError(f"{folder} has the unknown precision {raw.get('precision')!r}")
-    there = (MODEL, ITEM_MODEL, TOKENIZER)
+    there = (MODEL, MODEL + DATA, ITEM_MODEL, ITEM_MODEL + DATA, TOKENIZER)
     content = (
         late_content(folder, raw)
         if late

@@ -68,9 +68,9 @@ def checked_max_length(manifest: Manifest, max_length: int | None, least: int) -
     """The length limit in tokens: the model's own, or a smaller one."""
     if max_length is None:
         return manifest.max_length
-    if not least <= max_length <= manifest.max_length:
+    if type(max_length) is not int or not least <= max_length <= manifest.max_length:
         raise InputError(
             f"max_length must be from {least} to {manifest.max_length} for {manifest.name}, "
-            f"got {max_length}"
+            f"got {max_length!r}"
         )
     return max_length

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from array import array
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.scorers._store import ScoreStore, text_hash
 from crossknn.scorers.base import Scorer
+from crossknn.scorers.deadline import Deadline
 from crossknn.scorers.robust import NothingScoredError
 from crossknn.types import FloatArray, IntArray, Pairs
 
@@ -128,12 +130,20 @@ class CachedScorer:
     ) -> None:
         self.close()
 
-    def score(self, pairs: Pairs, queries: Sequence[str], items: Sequence[str]) -> CachedStream:
+    def score(
+        self,
+        pairs: Pairs,
+        queries: Sequence[str],
+        items: Sequence[str],
+        *,
+        time_left: float | None = None,
+        cancel: threading.Event | None = None,
+    ) -> CachedStream:
         """Yields (positions (b,), scores (b,) float32): all known pairs first, at once.
 
         The stream's `computed` is the number of its pairs that the scorer computed so far.
         """
-        return CachedStream(_Call(self, pairs, queries, items))
+        return CachedStream(_Call(self, pairs, queries, items, Deadline(time_left, cancel)))
 
     def _count(self, hits: int, misses: int) -> None:
         with self._changed:
@@ -169,9 +179,15 @@ class _Call:
     """
 
     def __init__(
-        self, cache: CachedScorer, pairs: Pairs, queries: Sequence[str], items: Sequence[str]
+        self,
+        cache: CachedScorer,
+        pairs: Pairs,
+        queries: Sequence[str],
+        items: Sequence[str],
+        deadline: Deadline,
     ) -> None:
         self.cache, self.pairs, self.queries, self.items = cache, pairs, queries, items
+        self.deadline = deadline
         query_hash = {q: text_hash(str(queries[q])) for q in np.unique(pairs.query).tolist()}
         item_hash = {i: text_hash(str(items[i])) for i in np.unique(pairs.item).tolist()}
         self.places: dict[Key, list[int]] = {}
@@ -240,10 +256,12 @@ class _Call:
     def computed(self) -> Iterator[tuple[IntArray, FloatArray]]:
         """Score what is missing, one place per pair, keeping every batch before passing it on."""
         missing = self.missing
-        if not missing:
+        if not missing or self.deadline.over():
             return
         asked = np.array([self.places[key][0] for key in missing], dtype=np.int64)
-        stream = self.cache.scorer.score(self.pairs.take(asked), self.queries, self.items)
+        stream = self.cache.scorer.score(
+            self.pairs.take(asked), self.queries, self.items, **self.deadline.rest()
+        )
         try:
             for positions, scores in stream:
                 batch = [
@@ -274,7 +292,13 @@ class _Call:
         keys, self.awaited = self.awaited, []
         in_flight, changed = self.cache._in_flight, self.cache._changed
         with changed:
-            changed.wait_for(lambda: not any(key in in_flight for key in keys), _PATIENCE)
+            until = time.monotonic() + _PATIENCE
+            while (
+                any(key in in_flight for key in keys)
+                and not self.deadline.over()
+                and time.monotonic() < until
+            ):
+                changed.wait(self.deadline.pause())
             for key in keys:  # whoever still holds a claim is too slow, or stopped reading
                 in_flight[key] = (self, threading.get_ident())
                 self.claimed.add(key)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from crossknn.errors import InputError
+from crossknn.scorers.deadline import Deadline, Speed
 from crossknn.scorers.robust import stream
 from crossknn.types import FloatArray, IntArray, Pairs
 
@@ -33,6 +35,7 @@ class CallableScorer:
         self._fn = fn
         self._name = name
         self._batch = batch
+        self._speed = Speed()
 
     @property
     def name(self) -> str:
@@ -45,9 +48,18 @@ class CallableScorer:
         return None if self._name is None else f"callable:{self._name}"
 
     def score(
-        self, pairs: Pairs, queries: Sequence[str], items: Sequence[str]
+        self,
+        pairs: Pairs,
+        queries: Sequence[str],
+        items: Sequence[str],
+        *,
+        time_left: float | None = None,
+        cancel: threading.Event | None = None,
     ) -> Iterator[tuple[IntArray, FloatArray]]:
-        """Yields (positions (b,), scores (b,) float32), in the order of `pairs`."""
+        """Yields (positions (b,), scores (b,) float32), in the order of `pairs`.
+
+        A call of `fn` is never interrupted: with little `time_left`, batches shrink.
+        """
 
         def run(positions: IntArray) -> object:
             chosen = pairs.take(positions)
@@ -56,4 +68,13 @@ class CallableScorer:
 
         order = np.arange(len(pairs), dtype=np.int64)
         batches = (order[s : s + self._batch] for s in range(0, len(pairs), self._batch))
-        return stream(pairs, queries, items, batches, run, who=f"the scorer {self.name!r}")
+        return stream(
+            pairs,
+            queries,
+            items,
+            batches,
+            run,
+            who=f"the scorer {self.name!r}",
+            deadline=Deadline(time_left, cancel),
+            speed=self._speed,
+        )

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from crossknn.errors import InputError, MissingExtraError
+from crossknn.errors import InputError, MissingExtraError, nearest
 from crossknn.models.folder import MANIFEST
 from crossknn.models.hub import existing, first_line, snapshot
+from crossknn.models.library import open_library
 from crossknn.scorers._checks import (
     CONVERT,
     check_cross_encoder_folder,
@@ -27,8 +29,8 @@ PathOrName: TypeAlias = str | Path | None
 
 BUNDLED = "bundled"
 
-# What a hub snapshot needs: no other frameworks' weights, no exported copies.
-_SMALL_FILES = ("*.json", "*.txt", "*.model", "*.py", "model.onnx")
+# What a hub snapshot needs: no code, no other frameworks' weights, no exported copies.
+_SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.onnx", "model.onnx.data")
 _PICKLES = (".ckpt", ".pt", ".pth", ".torch", ".bin")
 
 
@@ -42,7 +44,8 @@ def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # 
     - `http://` or `https://`: `HttpScorer`, a `/rerank` endpoint.
 
     `options` go to that class; for sentence-transformers models `batch` goes to `PredictScorer`
-    and the rest (`device`, `max_length`, `revision`, `model_kwargs`) to their own class.
+    and the rest (`device`, `max_length`, `revision`, `model_kwargs`) to their own class. Loading
+    runs no code from a model's folder.
 
     Raises InputError for what is not a cross-encoder with one score per pair, and says why;
     MissingExtraError if the model needs torch.
@@ -52,32 +55,28 @@ def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # 
     if isinstance(path_or_name, str) and path_or_name.startswith(("http://", "https://")):
         from crossknn.scorers.http import HttpScorer
 
-        return HttpScorer(path_or_name, **options)
+        return HttpScorer(path_or_name, **known_options(HttpScorer, options))
     folder = folder_of(path_or_name, options)
     if (folder / MANIFEST).exists():
         from crossknn.scorers.onnx import OnnxCrossEncoder
 
-        return OnnxCrossEncoder(folder, **options)
+        return OnnxCrossEncoder(folder, **known_options(OnnxCrossEncoder, options))
     check_own_kind(folder, str(path_or_name), "cross_encoder.json")
     if (folder / "cross_encoder.json").exists():
         with needs_torch(f"the cross-encoder {path_or_name}"):
             from crossknn.scorers.torch import TorchCrossEncoder
 
-            return TorchCrossEncoder(folder, **options)
+            return TorchCrossEncoder(folder, **known_options(TorchCrossEncoder, options))
     from crossknn.scorers.predict import PredictScorer
 
     check_cross_encoder_folder(folder, str(path_or_name))
     batch = {"batch": options.pop("batch")} if "batch" in options else {}
+    what = f"the cross-encoder {path_or_name}"
+    model = open_library("CrossEncoder", str(folder), what, **options)
     try:
-        from sentence_transformers import CrossEncoder as Library
-    except ImportError as error:
-        raise MissingExtraError(f"the cross-encoder {path_or_name}", "torch") from error
-    try:
-        model = Library(str(folder), **options)
-    except Exception as error:
-        raise InputError(
-            f"cannot load the cross-encoder {path_or_name}: {first_line(error)}"
-        ) from error
+        model.preprocess([("a query", "an item")])
+    except Exception as error:  # a chat template that has no place for a query and a document
+        raise InputError(f"{what} cannot read a pair: {first_line(error)}") from error
     return PredictScorer(model, name=str(path_or_name), **batch)
 
 
@@ -151,6 +150,15 @@ def as_scorer(what: Any = None, **options: Any) -> Scorer:
         f"cannot score with {type(what).__name__}: give a cross-encoder, its folder, name or URL, "
         f"an object with predict(pairs), a function, or a matrix of scores"
     )
+
+
+def known_options(kind: type, options: dict[str, Any]) -> dict[str, Any]:
+    """The options, if `kind` has them all. Raises InputError otherwise."""
+    known = [p.name for p in signature(kind).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            raise InputError(f"{kind.__name__} has no option {name!r}: {nearest(name, known)}")
+    return options
 
 
 def bundled_folder(kind: str) -> Path:

@@ -9,8 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from crossknn.errors import InputError, MissingExtraError
-from crossknn.models.hub import first_line
+from crossknn.errors import InputError
+from crossknn.models.library import open_library, own_prompts, settings
 from crossknn.scorers._encoded import check_finite
 from crossknn.types import FloatArray, Progress
 
@@ -42,8 +42,9 @@ class Encoder(Protocol):
 class SentenceTransformerEncoder:
     """Encodes with any sentence-transformers bi-encoder: a loaded model, a folder or a hub name.
 
-    `query_prefix` and `item_prefix` are put before the texts (the model's own query and document
-    prompts are not used unless given here). Needs the torch extra.
+    Queries and items are encoded as the model's author meant them, with the prompts of its
+    configuration; `query_prefix` and `item_prefix` replace those, "" switches them off. Loading
+    runs no code from the model's folder. Needs the torch extra.
     """
 
     def __init__(
@@ -51,8 +52,8 @@ class SentenceTransformerEncoder:
         model: Any,
         *,
         batch: int = 64,
-        query_prefix: str = "",
-        item_prefix: str = "",
+        query_prefix: str | None = None,
+        item_prefix: str | None = None,
         **options: Any,
     ) -> None:
         """`options` go to `SentenceTransformer` if `model` is a folder or a name.
@@ -62,15 +63,21 @@ class SentenceTransformerEncoder:
         """
         self._name = str(model) if isinstance(model, (str, Path)) else type(model).__name__
         if isinstance(model, (str, Path)):
-            model = _load_sentence_transformer(str(model), options)
+            what = f"the encoder {model}"
+            model = open_library("SentenceTransformer", str(model), what, **options)
         if not hasattr(model, "encode"):
             raise InputError(
                 f"{self._name} is not a bi-encoder: it has no encode(texts); cross-encoders "
                 f"are opened with CrossEncoder"
             )
+        if _pools(model) and model.tokenizer is not None:
+            # Padding on the left moves the positions of a text's tokens, by as many as the longest
+            # text of its batch has more; the library's pooling finds the last token on either side.
+            model.tokenizer.padding_side = "right"
         self._model = model
         self._batch = batch
-        self._prefixes = (query_prefix, item_prefix)
+        given, own = (query_prefix, item_prefix), own_prompts(model)
+        self._prefixes = [a if a is not None else b for a, b in zip(given, own, strict=True)]
         self._lock = threading.Lock()
 
     @property
@@ -84,14 +91,15 @@ class SentenceTransformerEncoder:
 
     @property
     def fingerprint(self) -> str | None:
-        """Hash of the weights and the tokenizer, length limit, prefixes; None if unknown."""
+        """Hash of weights and tokenizer, length limit, prefixes and settings; None if unknown."""
         from crossknn.scorers.predict import weights_hash
 
-        found = weights_hash(self._model)
+        found = weights_hash(self._model, unread=".pooler." if _pools(self._model) else None)
         if found is None:
             return None
         limit = getattr(self._model, "max_seq_length", None)
-        return f"bi-encoder:{found}|max_length={limit}|prefixes={list(self._prefixes)}"
+        parts = f"max_length={limit}|prefixes={self._prefixes}|settings={settings(self._model)}"
+        return f"bi-encoder:{found}|{parts}"
 
     def encode_queries(self, texts: Sequence[str]) -> FloatArray:
         """Texts (m) -> vectors (m, d) float32."""
@@ -106,15 +114,21 @@ class SentenceTransformerEncoder:
     ) -> FloatArray:
         if not len(texts):
             return np.empty((0, self.dimensions), dtype=np.float32)
+        # The library's two methods also choose the side of a model whose sides differ, and leave
+        # the prompt out of the pooling where the model does.
+        name = "encode_query" if what == "query" else "encode_document"
+        plain = not hasattr(self._model, name)
+        encode = self._model.encode if plain else getattr(self._model, name)
         parts: list[FloatArray] = []
         for start in range(0, len(texts), _WINDOW):
-            window = [prefix + text for text in texts[start : start + _WINDOW]]
+            window = list(texts[start : start + _WINDOW])
             with self._lock:
-                vectors = self._model.encode(
-                    window,
+                vectors = encode(
+                    [prefix + text for text in window] if plain else window,
                     batch_size=self._batch,
                     show_progress_bar=False,
                     convert_to_numpy=True,
+                    **({} if plain else {"prompt": prefix}),
                 )
             parts.append(np.asarray(vectors, dtype=np.float32))
             if progress:
@@ -124,12 +138,8 @@ class SentenceTransformerEncoder:
         return found
 
 
-def _load_sentence_transformer(name: str, options: dict[str, Any]) -> Any:
-    try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError as error:
-        raise MissingExtraError(f"the encoder {name}", "torch") from error
-    try:
-        return SentenceTransformer(name, **options)
-    except Exception as error:
-        raise InputError(f"cannot load the encoder {name}: {first_line(error)}") from error
+def _pools(model: Any) -> bool:
+    """Whether vectors come from the tokens' states: a BERT's own pooler, which the library fills
+    with random numbers where a folder has none, is then not read."""
+    first = next(iter(model), None) if hasattr(model, "__iter__") else None
+    return getattr(first, "module_output_name", None) == "token_embeddings"

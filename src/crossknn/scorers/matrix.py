@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from crossknn.errors import InputError
+from crossknn.scorers.deadline import Deadline
 from crossknn.scorers.robust import excerpt, stream
 from crossknn.types import FloatArray, IntArray, Pairs
 
@@ -55,7 +57,13 @@ class MatrixScorer:
         return f"matrix:{digest.hexdigest()[:32]}"
 
     def score(
-        self, pairs: Pairs, queries: Sequence[str], items: Sequence[str]
+        self,
+        pairs: Pairs,
+        queries: Sequence[str],
+        items: Sequence[str],
+        *,
+        time_left: float | None = None,
+        cancel: threading.Event | None = None,
     ) -> Iterator[tuple[IntArray, FloatArray]]:
         """Yields (positions (b,), scores (b,) float32), in the order of `pairs`.
 
@@ -77,6 +85,7 @@ class MatrixScorer:
             batches,
             lambda positions: self._scores[rows[positions], pairs.item[positions]],
             who="the stored matrix",
+            deadline=Deadline(time_left, cancel),
         )
 
     def _row_of_each(self, pairs: Pairs, queries: Sequence[str]) -> IntArray:

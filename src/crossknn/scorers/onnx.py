@@ -33,8 +33,8 @@ class OnnxModel(EncodedModel):
     ) -> None:
         """Raises InputError if the folder is not a model of this kind in the ONNX folder format."""
         for name, value in (("tokens_per_run", tokens_per_run), ("threads", threads)):
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, got {value}")
+            if value is not None and (type(value) is not int or value < 1):
+                raise InputError(f"{name} must be a whole number of 1 or more, got {value!r}")
         self._manifest = read_manifest(folder, self._kind)
         tokenizer = Tokenizer.load(self._manifest.folder / TOKENIZER)
         template = tokenizer.single if self._n_texts == 1 else tokenizer.pair

@@ -7,12 +7,16 @@ Nothing a single item does can fail the others, and nothing that is not a score 
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 import numpy as np
 
 from crossknn.errors import ScorerError
+from crossknn.scorers.deadline import Deadline, Speed
 from crossknn.types import FloatArray, IntArray, Pairs
 
 logger = logging.getLogger(__name__)
@@ -30,7 +34,11 @@ class NothingScoredError(ScorerError):
     """No pair of a call could be scored."""
 
 
-class BatchTooLargeError(Exception):
+class PlainError(Exception):
+    """A batch that failed for a reason whose message says all."""
+
+
+class BatchTooLargeError(PlainError):
     """Raised by a batch that would do if it were smaller: the next ones are halved as well."""
 
 
@@ -70,6 +78,10 @@ def stream(
     run: RunBatch,
     *,
     who: str,
+    deadline: Deadline | None = None,
+    speed: Speed | None = None,
+    units: Callable[[int], float] = lambda position: 1.0,
+    workers: int = 0,
     give_up_after: int = GIVE_UP_AFTER,
 ) -> Iterator[tuple[IntArray, FloatArray]]:
     """Score `batches`, each a set of positions in `pairs` (b,); yields (positions, scores) (b,).
@@ -78,38 +90,149 @@ def stream(
     warning. After a batch that was too large (`BatchTooLargeError`, `MemoryError`, a device out
     of memory), the rest of the call runs in batches of the size that worked.
 
-    Raises ScorerError if `run` does (nothing is retried then), if the number of scores is wrong,
-    or a score is NaN or infinite; NothingScoredError if every pair failed.
+    The stream ends early when `deadline` is over. With `speed`, batches shrink to what fits into
+    the time left; a pair costs `units(position)`. With `workers`, so many batches run at once, on
+    threads that are left behind at the deadline: `run` must end soon after it.
+
+    Raises ScorerError if `run` does, if the number of scores is wrong, or a score is NaN or
+    infinite, once the batches under way have ended; its `query` is the query at fault, where that
+    is known. Raises NothingScoredError if every pair failed.
     """
     failures = _Failures(pairs, queries, items, who, give_up_after)
-    limit: int | None = None
-    for batch in batches:
-        waiting = [batch]
-        while waiting:
-            positions = waiting.pop()
-            if not len(positions):
-                continue
-            if limit is not None and len(positions) > limit:
-                waiting += [positions[limit:], positions[:limit]]
-                continue
-            try:
-                scores = as_scores(run(positions), len(positions), who)
-            except ScorerError:
-                raise
-            except Exception as error:
+    deadline = deadline or Deadline()
+    source = _Source(batches, deadline, speed, units)
+
+    def attempt(positions: IntArray) -> FloatArray | Exception:
+        try:
+            scores = as_scores(run(positions), len(positions), who)
+            _check_finite(pairs, queries, items, positions, scores, who)
+        except Exception as error:
+            if isinstance(error, ScorerError) and error.query is None:
+                error.query = _only(pairs.query[positions])
+            return error
+        return scores
+
+    broken: ScorerError | None = None
+    answers = _threaded(source, attempt, deadline, workers) if workers else _here(source, attempt)
+    try:
+        for positions, answer in answers:
+            if isinstance(answer, ScorerError):
+                broken = broken or answer
+                source.stop()
+            elif isinstance(answer, Exception):
                 half = len(positions) // 2
                 if half == 0:
-                    failures.add(int(positions[0]), error)
+                    failures.add(int(positions[0]), answer)
                     continue
-                logger.debug("%s failed on %d pairs, halving: %s", who, len(positions), error)
-                if _too_large(error):
-                    limit = max(half, 1)
-                waiting += [positions[half:], positions[:half]]
+                logger.debug("%s failed on %d pairs, halving: %s", who, len(positions), answer)
+                if _too_large(answer):
+                    source.limit = max(half, 1)
+                source.put(positions[:half], positions[half:])
+            else:
+                failures.any_scored = True
+                yield positions, answer
+        if broken is not None:
+            raise broken
+        if not deadline.over():
+            failures.finish()
+    finally:
+        deadline.end()
+
+
+class _Source:
+    """Batches, cut to what may run at once and to what fits into the time that is left."""
+
+    def __init__(
+        self,
+        batches: Iterable[IntArray],
+        deadline: Deadline,
+        speed: Speed | None,
+        units: Callable[[int], float],
+    ) -> None:
+        self._batches, self._waiting = iter(batches), list[IntArray]()
+        self._deadline, self._speed, self._units = deadline, speed, units
+        self._stopped = False
+        self.limit: int | None = None
+        """Most pairs of a batch; None for no limit."""
+
+    def put(self, *batches: IntArray) -> None:
+        """Take these next."""
+        self._waiting += [batch for batch in reversed(batches) if len(batch)]
+
+    def stop(self) -> None:
+        """Hand out no more."""
+        self._stopped = True
+
+    def take(self) -> IntArray | None:
+        """The next batch; None if there is none, or no time is left."""
+        while not self._stopped and not self._deadline.over():
+            if not self._waiting:
+                batch = next(self._batches, None)
+                if batch is None:
+                    return None
+                self.put(batch)
                 continue
-            _check_finite(pairs, queries, items, positions, scores, who)
-            failures.any_scored = True
-            yield positions, scores
-    failures.finish()
+            batch = self._waiting.pop()
+            most = len(batch) if self.limit is None else self.limit
+            if self._speed is not None and self._deadline.limited:
+                costs = [self._units(position) for position in batch.tolist()]
+                most = min(most, self._speed.fit(costs, self._deadline.left()))
+            self.put(batch[:most], batch[most:])
+            return self._waiting.pop()
+        return None
+
+    def timed(self, batch: IntArray, seconds: float) -> None:
+        """Note how long a batch took that was scored."""
+        if self._speed is not None:
+            self._speed.note(sum(map(self._units, batch.tolist())), seconds)
+
+
+_Answers: TypeAlias = Iterator[tuple[IntArray, FloatArray | Exception]]
+_Attempt: TypeAlias = Callable[[IntArray], FloatArray | Exception]
+
+
+def _here(source: _Source, attempt: _Attempt) -> _Answers:
+    """One batch at a time, on the caller's thread."""
+    while (batch := source.take()) is not None:
+        yield batch, _timed(source, attempt, batch)
+
+
+def _threaded(source: _Source, attempt: _Attempt, deadline: Deadline, workers: int) -> _Answers:
+    """`workers` batches at a time, each on a daemon thread; what is late is left behind."""
+    answers: SimpleQueue[tuple[IntArray, FloatArray | Exception]] = SimpleQueue()
+    running = 0
+    while True:
+        while running < workers and (batch := source.take()) is not None:
+
+            def work(batch: IntArray = batch) -> None:
+                answers.put((batch, _timed(source, attempt, batch)))
+
+            threading.Thread(target=work, name="crossknn-scorer", daemon=True).start()
+            running += 1
+        if not running:
+            return
+        try:
+            answer = answers.get(timeout=deadline.pause())
+        except Empty:
+            if deadline.over():
+                return
+            deadline.check()
+            continue
+        running -= 1
+        yield answer
+
+
+def _timed(source: _Source, attempt: _Attempt, batch: IntArray) -> FloatArray | Exception:
+    began = time.perf_counter()
+    answer = attempt(batch)
+    if not isinstance(answer, Exception):
+        source.timed(batch, time.perf_counter() - began)
+    return answer
+
+
+def _only(queries: IntArray) -> int | None:
+    """The one query that all these positions are of, if it is one."""
+    return int(queries[0]) if (queries == queries[0]).all() else None
 
 
 class _Failures:
@@ -132,6 +255,8 @@ class _Failures:
     def add(self, position: int, error: Exception) -> None:
         self._count += 1
         self._last = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if isinstance(error, PlainError):
+            self._last = str(error)
         if self._count <= _LOGGED_EACH:
             what = describe_pair(self._pairs, self._queries, self._items, position)
             logger.warning("%s could not score %s: %s", self._who, what, self._last)
@@ -169,7 +294,9 @@ def _check_finite(
     if len(bad):
         first = int(bad[0])
         what = describe_pair(pairs, queries, items, int(positions[first]))
-        raise ScorerError(f"{who} gave {scores[first]} as the score of {what}")
+        error = ScorerError(f"{who} gave {scores[first]} as the score of {what}")
+        error.query = int(pairs.query[positions[first]])
+        raise error
 
 
 def _too_large(error: Exception) -> bool:

@@ -22,7 +22,8 @@ from crossknn.training.settings import CandidateSettings
 from crossknn.types import NO_ITEM, Candidates, IntArray, Queries
 
 WORDS = ("bm25", "tfidf")
-RETRIEVERS = (*WORDS, "random")
+LISTS = "lists"
+RETRIEVERS = (*WORDS, "random", LISTS)
 """Any other is a dual encoder."""
 _SCORES_AT_ONCE = 1 << 26
 _UNIT_SCALE = 20.0
@@ -64,7 +65,8 @@ class Retriever:
         found = np.full((len(corpora), n_right + width), _NOTHING)
         done = 0
         for part, start in zip(corpora.parts, corpora.starts, strict=False):
-            self._fill(found[done : done + len(part)], part, n_right, int(start))
+            fill = self._fill_listed if self._settings.retriever == LISTS else self._fill
+            fill(found[done : done + len(part)], part, n_right, int(start))
             done += len(part)
         if (found["item"][:, n_right:] == NO_ITEM).all():
             raise InputError(
@@ -75,6 +77,8 @@ class Retriever:
 
     def top(self, corpora: Corpora, count: int) -> IntArray:
         """Every query's `count` best items, right ones where they stand: (m, count)."""
+        if self._settings.retriever == LISTS:
+            return corpora.together([_listed(part).items[:, :count] for part in corpora.parts])
         return corpora.together(
             [candidates(part, self._stage(part)[0], count) for part in corpora.parts]
         )
@@ -101,6 +105,23 @@ class Retriever:
                 block = rows[:, columns][:, : there.shape[1]]
                 block["item"] = np.where(there, best.items + offset, NO_ITEM)
                 block["score"] = best.scores * scale
+
+    def _fill_listed(self, found: Found, part: Labelled, n_right: int, offset: int) -> None:
+        """The same from the lists of a corpus; a right item outside its list scores 0, or as the
+        last if that is below 0."""
+        lists, scale = _listed(part), self._settings.scale or 1.0
+        for row, positives in enumerate(part.positives):
+            there = lists.items[row] != NO_ITEM
+            items, scores = lists.items[row][there], lists.scores[row][there] * scale
+            is_right = np.isin(items, positives)
+            known = dict(zip(items[is_right].tolist(), scores[is_right].tolist(), strict=True))
+            last = float(scores.min(initial=0.0))
+            right = found[row, : len(positives)]
+            right["item"] = positives + offset
+            right["score"] = [known.get(item, last) for item in positives.tolist()]
+            wrong = found[row, n_right:][: int((~is_right).sum())]
+            wrong["item"] = items[~is_right][: len(wrong)] + offset
+            wrong["score"] = scores[~is_right][: len(wrong)]
 
     def _stage(self, part: Labelled) -> tuple[FirstStage, float]:
         """The retriever over a corpus, and what its scores are multiplied by.
@@ -131,8 +152,8 @@ class Retriever:
             return reader(self._open())
         except InputError as error:
             raise InputError(
-                f"candidates: the retriever {name!r} is neither 'bm25', 'tfidf' or 'random' nor a "
-                f"dual encoder: {error}"
+                f"candidates: the retriever {name!r} is neither 'bm25', 'tfidf', 'random' or "
+                f"'lists' nor a dual encoder: {error}"
             ) from error
 
 
@@ -169,6 +190,14 @@ class Lists:
                 keys += rest["score"]
             rest = rest[np.sort(np.argsort(-keys)[:n_drawn])]
         return np.concatenate([right[gold : gold + 1], wrong[:n_fixed], rest])
+
+
+def _listed(part: Labelled) -> Candidates:
+    if part.lists is None:
+        raise InputError(
+            f"{part.name} was read without its lists, which the retriever 'lists' takes"
+        )
+    return part.lists
 
 
 def _scale_of(stage: FirstStage) -> float:

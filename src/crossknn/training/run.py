@@ -21,6 +21,7 @@ from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
 from crossknn.models.late_interaction.base import LateInteractionConfig, LateInteractionModel
 from crossknn.scorers.cross_encoder import DualEncoder
 from crossknn.training import cards, loop
+from crossknn.training.candidates import LISTS
 from crossknn.training.cross_encoder import CrossEncoderTask
 from crossknn.training.dual_encoder import DualEncoderTask
 from crossknn.training.late_interaction import LateInteractionTask
@@ -121,14 +122,17 @@ def _easy(settings: Settings) -> Settings:
     return replace(settings, negatives=replace(settings.negatives, kind="random", encoder=None))
 
 
-def read_corpora(data: DataSettings, seed: int) -> tuple[list[Labelled], list[Labelled]]:
-    """The train and dev corpora of the settings.
+def read_corpora(
+    data: DataSettings, seed: int, *, lists: bool = False
+) -> tuple[list[Labelled], list[Labelled]]:
+    """The train and dev corpora of the settings; `lists` asks for the lists that come with them.
 
     If both are the same split of the same folders, the dev queries are held out of training.
     Raises InputError if train and dev share a query otherwise.
     """
-    train = _read(data.train_folders, data.train, data.train_domains)
-    dev = _sampled(_read(data.dev_folders, data.dev, data.dev_domains), data.dev_queries, seed)
+    train = _read(data.train_folders, data.train, data.train_domains, lists)
+    dev = _read(data.dev_folders, data.dev, data.dev_domains, lists)
+    dev = _sampled(dev, data.dev_queries, seed)
     if data.same_split:
         train = [part.without(held.queries.ids) for part, held in zip(train, dev, strict=True)]
     train = _sampled(train, data.train_queries, seed)
@@ -140,13 +144,15 @@ def read_corpora(data: DataSettings, seed: int) -> tuple[list[Labelled], list[La
     return train, dev
 
 
-def _read(folders: tuple[Path, ...], split: str, domains: tuple[str, ...] | None) -> list[Labelled]:
+def _read(
+    folders: tuple[Path, ...], split: str, domains: tuple[str, ...] | None, lists: bool
+) -> list[Labelled]:
     """The corpora of all folders; the domains are those of the folders that have some."""
     having = [folder for folder in folders if (folder / "documents").is_dir()] or folders
     return [
         part
         for folder in folders
-        for part in read_labelled(folder, split, domains if folder in having else None)
+        for part in read_labelled(folder, split, domains if folder in having else None, lists=lists)
     ]
 
 
@@ -164,7 +170,9 @@ def _sampled(parts: list[Labelled], count: int | None, seed: int) -> list[Labell
 
 
 def _data(settings: Settings) -> Data:
-    return read_corpora(settings.data, settings.training.seed)
+    late = settings if isinstance(settings, LateInteractionSettings) else None
+    lists = late is not None and late.candidates.retriever == LISTS
+    return read_corpora(settings.data, settings.training.seed, lists=lists)
 
 
 def _task(settings: Settings, data: Data) -> AnyTask:

@@ -10,12 +10,14 @@ from crossknn.data.formats.beir import Beir
 from crossknn.data.formats.dstc7 import Dstc7
 from crossknn.data.formats.irds import Irds
 from crossknn.data.formats.plain import MsMarco, Trec
+from crossknn.data.formats.wikipedia import Blink, Wned
 from crossknn.data.formats.zeshel import Zeshel
 from crossknn.data.records import existing
 from crossknn.errors import InputError, nearest
 
 FORMATS: dict[str, type[DataFolder]] = {
-    format.format: format for format in (Beir, Zeshel, Trec, MsMarco, Dstc7, Aida, Irds)
+    format.format: format
+    for format in (Beir, Zeshel, Trec, MsMarco, Dstc7, Aida, Wned, Blink, Irds)
 }
 
 

@@ -5,9 +5,7 @@
 sentences. Tokens of mentions have tab-separated columns: token, `B` or `I`, the full mention, the
 YAGO2 entity or `--NME--`, and for entities the Wikipedia URL, the Wikipedia id and a Freebase id.
 
-The entities are not part of it. `entity.jsonl` of BLINK (facebookresearch/BLINK,
-`blink/main_dense.py`, `_load_candidates`) has `idx` (a URL that ends in `curid=` and the Wikipedia
-id), `title`, `text`; any `entity` or `entities` file of items with Wikipedia ids as ids will do.
+The entities are not part of it: see `crossknn.data.formats.wikipedia.Pages`.
 """
 
 from __future__ import annotations
@@ -17,11 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossknn.data.formats.base import DataFolder
-from crossknn.data.items import item_records
-from crossknn.data.marks import ITEM_TEMPLATE, marked_query
+from crossknn.data.formats.wikipedia import Pages
+from crossknn.data.marks import marked_query
 from crossknn.data.queries import Qrels, QuerySet
-from crossknn.data.records import Located, Numbered, read_lines
+from crossknn.data.records import read_lines
 from crossknn.errors import InputError
 
 SPLITS = ("train", "testa", "testb")
@@ -38,16 +35,15 @@ class Mention:
     entity: str | None
 
 
-class Aida(DataFolder):
+class Aida(Pages):
     """A folder with the data set and a list of entities.
 
-    Queries are marked mentions in their whole document, named `<document>:<first token>`; items
-    read `title [ENT] text`. Mentions of no entity (`--NME--`) are queries without a judgement.
+    Queries are marked mentions in their whole document, named `<document>:<first token>`. Mentions
+    of no entity (`--NME--`) are queries without a judgement.
     """
 
     format = "aida"
     layout = "an AIDA folder"
-    template = ITEM_TEMPLATE
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
@@ -62,17 +58,6 @@ class Aida(DataFolder):
         """`wanted`; `valid` (`dev`) is testa and `test`, which is what None means, testb."""
         names = {None: "testb", "test": "testb", "valid": "testa", "dev": "testa"}
         return super().split(names.get(wanted, wanted))
-
-    def item_records(self, split: str | None = None) -> Located:
-        """The entities."""
-        del split
-        found = [*self.path.glob("entity.*"), *self.path.glob("entities.*")]
-        if len(found) != 1:
-            raise InputError(
-                f"{self.path} has {len(found)} lists of entities (entity.jsonl); there must be one"
-            )
-        records = item_records(found[0])
-        return Located(map(_with_page_id, records), records.unit, records.file)
 
     def queries(self, split: str | None) -> QuerySet:
         """The marked mentions."""
@@ -149,12 +134,3 @@ def _entity(row: list[str], place: str) -> str | None:
     if len(row) < 6 or not row[5].strip().isdigit():
         raise InputError(f"{place} has neither {_NO_ENTITY} nor a Wikipedia id in column 6")
     return row[5].strip()
-
-
-def _with_page_id(numbered: Numbered) -> Numbered:
-    """BLINK's `idx` as an `id`."""
-    number, record = numbered
-    if "idx" not in record:
-        return numbered
-    rest = {name: value for name, value in record.items() if name != "idx"}
-    return number, {"id": str(record["idx"]).rpartition("curid=")[2].strip(), **rest}

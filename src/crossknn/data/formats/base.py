@@ -17,7 +17,8 @@ class DataFolder(ABC):
     """Data in one published layout; nothing is read before it is asked for.
 
     A class of a format says how its items are rendered (`template`) and which fields they have,
-    where these are not the usual ones.
+    where these are not the usual ones; and whether all judged items should be there (`complete`),
+    or may be missing from a list of items that was made elsewhere.
     """
 
     format: ClassVar[str]
@@ -25,6 +26,7 @@ class DataFolder(ABC):
     template: ClassVar[str] = DEFAULT_TEMPLATE
     id_field: ClassVar[str | None] = None
     title_field: ClassVar[str | None] = None
+    complete: ClassVar[bool] = True
 
     def __init__(self, path: Path, domain: str | None = None) -> None:
         self.path = path

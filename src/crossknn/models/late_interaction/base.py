@@ -221,12 +221,18 @@ class LateInteractionModel(nn.Module):  # type: ignore[misc]
     def freeze(self, what: Frozen) -> None:
         """Let only the rest learn: the item tower or both towers keep still, without dropout.
 
-        Raises InputError for the item tower alone where one tower is shared.
+        Raises InputError for the item tower alone where one tower is shared, and if nothing is left
+        to learn.
         """
         if what not in ("none", "items", "both"):
             raise InputError(f"what is frozen is {what!r}; it must be 'none', 'items' or 'both'")
         if what == "items" and self.config.shared:
             raise InputError("one tower is shared by queries and items: freeze 'both' or 'none'")
+        if what == "both" and not any(True for _ in self.head.parameters()):
+            raise InputError(
+                f"nothing would learn: the head of this {self.config.kind} has no weights; freeze "
+                "'items' or 'none', or set projected = true in its options"
+            )
         self._frozen = what
         self.query.requires_grad_(what != "both")
         self.item.requires_grad_(what == "none")

@@ -11,8 +11,10 @@ The upper layers begin as copies of the encoder's, k = 9 of 12 in the paper.
 An index keeps the states of every token. Axes: b queries, c candidates, t tokens, d dimensions.
 
 Deviations: no auxiliary losses (distillation from the whole model), since all rivals have one loss
-here; each text has its own [CLS] and [SEP], and positions and token types of its own;
-the last layer is computed at the first token only, which changes no score.
+here; two towers of lower layers, which begin alike (one, as in the paper, with `shared`). From the
+authors' code, which also counts positions from 0 in each text: an item has its own [CLS], and token
+type 0 (there 1; both as in CMC's code); W begins at random, not as BERT's pooler.
+The last layer is computed at the first token only, which changes no score.
 """
 
 from __future__ import annotations

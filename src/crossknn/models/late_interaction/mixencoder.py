@@ -16,7 +16,9 @@ Axes: b queries, c candidates, t tokens, h heads, d dimensions. Items do not see
 
 Deviations: e is the item tower's vector ([CLS] by default) and not the state of a learned token in
 its place; k is 1, and one layer interacts (the paper also tries more; u passes from one to the
-next); two towers in place of one. As in the authors' code, attention has no dropout.
+next); two towers in place of one. As in the authors' code and CMC's, but not in the paper (3.2),
+the score is the inner product and not the cosine; as in the authors' code, attention has no
+dropout.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """Sum-of-max: each token of the query finds its best match in the item (Zhang and Stratos, 2021;
 ColBERT, Khattab and Zaharia, 2020, 3.3).
 
-    score = sum_j max_k W h_j . W g_k
+    score = sum_j max_k h_j . g_k
 
-over the states h_j of the query's tokens and g_k of the item's. W is linear, from d to 128
-dimensions, and one for both (ColBERT, 3.2); an index keeps W g_k for every token.
+over the states h_j of the query's tokens and g_k of the item's, as Zhang and Stratos and the
+comparison of CMC take them; an index keeps g_k for every token. With `projected`, W h_j and W g_k
+stand in their place, W linear, from d to 128 dimensions, and one for both (ColBERT, 3.2).
 
-Axes: b queries, c candidates, t tokens, d dimensions.
+Axes: b queries, c candidates, t tokens, d dimensions (128 if projected).
 
-Deviations: from Zhang and Stratos, whose states are not projected (`projected = false` does as they
-do); from ColBERT, whose projected states have unit length, whose queries are filled up with [MASK]
-and whose items lose their punctuation.
+Deviations: padding is no token (the code of CMC and of Zhang and Stratos takes a fixed number of
+positions, whatever they hold); from ColBERT, whose projected states have unit length, whose queries
+are filled up with [MASK] and whose items lose their punctuation.
 """
 
 from __future__ import annotations
@@ -20,15 +21,26 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from crossknn.errors import InputError
 from crossknn.models.late_interaction.head import Head, HeadOptions, bias_of, in_full, listed
+
+_COLBERT = 128
 
 
 @dataclass(frozen=True, kw_only=True)
 class SumOfMaxOptions(HeadOptions):
-    """dimensions: of a token, if `projected`; otherwise a token keeps the encoder's."""
+    """projected: whether tokens are; dimensions: of a projected token."""
 
-    dimensions: int = 128
-    projected: bool = True
+    projected: bool = False
+    dimensions: int = _COLBERT
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dimensions != _COLBERT and not self.projected:
+            raise InputError(
+                f"dimensions is {self.dimensions}, and without a projection a token keeps the "
+                "encoder's: set projected = true, or leave dimensions out"
+            )
 
 
 class SumOfMax(Head):
@@ -46,11 +58,11 @@ class SumOfMax(Head):
             self.dimensions = options.dimensions
 
     def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(b, t, d) and (b, t) -> (b, t, 128) and (b, t)."""
+        """(b, t, d) and (b, t) -> (b, t, d') and (b, t), d' = 128 if projected."""
         return self.project(states).float(), mask
 
     def of_items(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(b, t, d) and (b, t) -> (b, t, 128) and (b, t)."""
+        """As `of_queries`."""
         return self.of_queries(states, mask)
 
     def forward(

@@ -52,7 +52,7 @@ EXHIBITS = (
         "table 9",
         "entity linking to Wikipedia",
         "it needs Wikipedia's 5.9 million entities encoded, which takes a GPU; `read_dataset` "
-        "reads AIDA for who has one.",
+        "reads AIDA, MSNBC and WNED-CWEB for who has one.",
     ),
     _elsewhere("table 10", "reranking by world", f"{LATE}, a table for each domain."),
     _elsewhere("table 11", "over BM25's candidates", f"{LATE}, the column of BM25's candidates."),

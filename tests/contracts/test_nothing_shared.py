@@ -1,0 +1,153 @@
+"""What leaves a search is not what it goes on writing to; no plan reads what it does not use."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from synthetic import ALIGNED_METHODS, METHODS, aligned_matrix, matrix
+
+from crossknn.evaluation.costs import Metered
+from crossknn.indexes.learned import LEARNED
+from crossknn.methods import method
+from crossknn.search import Search
+from crossknn.types import Observed, Ranking
+
+PARTS = {
+    "observed": lambda search: search.observed(),
+    "picks": lambda search: search.picks(),
+    "best": lambda search: search.best(5),
+    "revealed": lambda search: search.revealed,
+    "topped_up": lambda search: search.topped_up,
+    "stopped": lambda search: search.stopped,
+    "unfinished": lambda search: search.unfinished,
+    "seen": lambda search: search._ledger.seen(),
+    "known": lambda search: search._ledger.known(0),
+    "asked": lambda search: search._ledger.asked,
+}
+
+
+def arrays(value):
+    """The arrays of what a search gives out."""
+    if isinstance(value, Observed | Ranking):
+        return [getattr(value, field.name) for field in fields(value)]
+    return [value]
+
+
+def rounds(spec="axn(first=de, rounds=4, normalize=none)"):
+    """A search, stopped after each of its rounds."""
+    data = matrix()
+    index, queries, scores = data.rows(0, 3)
+    search = Search(method(spec).plan(index, 24, 0), queries, index.n)
+    while len(pairs := search.ask()):
+        search.tell(pairs, scores[pairs.query, pairs.item])
+        yield search
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_was_given_out_stays_as_it_was(part):
+    kept, copies = [], []
+    for search in rounds():
+        given = arrays(PARTS[part](search))
+        kept.append(given)
+        copies.append([array.copy() for array in given])
+    assert len(kept) == 4
+    for before, copy in zip(kept, copies, strict=True):
+        for array, expected in zip(before, copy, strict=True):
+            np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_writing_to_it_changes_no_search(part):
+    untouched = [search.picks().items.copy() for search in rounds()]
+    found = []
+    for search in rounds():
+        found.append(search.picks().items.copy())
+        for array in arrays(PARTS[part](search)):
+            if array.flags.writeable:
+                array[...] = 0
+            else:
+                with pytest.raises(ValueError, match="read-only"):
+                    array[...] = 0
+    for left, right in zip(untouched, found, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("loss", ["kl", "mse"])
+def test_every_round_of_tour_takes_a_step(loss):
+    """It once learned from the first batch alone, because it held an array of the search."""
+    spec = f"tour(first=de, rounds=4, loss={loss}, lr=0.5, normalize=none)"
+    vectors = [search._state.current.copy() for search in rounds(spec) if search._state is not None]
+    assert len(vectors) == 3
+    for before, after in pairwise(vectors):
+        assert (np.abs(after - before).max(axis=1) > 0).all()
+
+
+class Touchy:
+    """An index whose exact scores may be read by those who say so."""
+
+    def __init__(self, index, readable):
+        self._index, self._readable, self.touched = index, set(readable), set()
+
+    def __getattr__(self, name):
+        if name in ("anchors", "anchored", "item_scores", "learned"):
+            self._touch({"anchored": "anchors"}.get(name, name))
+        return getattr(self._index, name)
+
+    def scale(self, name):
+        self._touch(name)
+        return self._index.scale(name)
+
+    def _touch(self, name):
+        self.touched.add(name)
+        assert name in self._readable, f"{name} is read"
+
+
+FREE = (
+    "kriging(first=de, rounds=3, anchors=false)",
+    "kriging(first=hybrid(bm25, de), anchors=false, beta=0.5, shortlist=30)",
+    "axn(first=de, rounds=3, normalize=first)",
+    "axn(first=de, rounds=3, ridge=0.3)",
+    "tour(first=de, rounds=3, normalize=none)",
+    "feedback(first=de, normalize=none)",
+    "refit(first=de, normalize=first)",
+    "gp(first=de, rounds=3)",
+    "gar(first=de, neighbours=4, batch=5)",
+    "rnr(first=de)",
+    "exact",
+)
+
+
+@pytest.mark.parametrize("spec", [*METHODS, *ALIGNED_METHODS, *FREE])
+def test_a_plan_reads_the_exact_scores_that_it_says(spec):
+    data = aligned_matrix() if spec in ALIGNED_METHODS else matrix()
+    index, queries, scores = data.rows(0, 2)
+    chosen = method(spec)
+    says = set(chosen.reads(index))
+    # Whether there is something learned may be asked by whoever would use it.
+    allowed = says | ({LEARNED} if chosen.name == "kriging" and chosen.anchors else set())
+    touchy = Touchy(index, allowed)
+    search = Search(chosen.plan(touchy, 20, 0), queries, index.n)
+    while len(pairs := search.ask()):
+        search.tell(pairs, scores[pairs.query, pairs.item])
+    assert says <= touchy.touched
+
+
+@pytest.mark.parametrize("spec", FREE)
+def test_nobody_is_charged_for_what_he_does_not_use(spec):
+    index, queries, scores = matrix().rows(0, 2)
+    metered = Metered(index)
+    search = Search(method(spec).plan(metered, 20, 0), queries, index.n)
+    while len(pairs := search.ask()):
+        search.tell(pairs, scores[pairs.query, pairs.item])
+    assert metered.calls == 0
+
+
+@pytest.mark.parametrize("spec", ["adacur(first=de)", "kriging(first=de)", "axn(first=de)"])
+def test_whoever_reads_the_anchors_is_charged_with_them(spec):
+    data = matrix()
+    metered = Metered(data.rows(0, 1)[0])
+    method(spec).plan(metered, 20, 0)
+    assert metered.calls == 20 * 80

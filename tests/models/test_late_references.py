@@ -1,0 +1,329 @@
+"""Every late-interaction model against a forward pass written from its paper (references/late.py).
+
+The product reads padded batches of texts, lists in any order and with places that hold nothing; the
+reference reads one query and its candidates, each text alone, in float64.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tiny_models import save_bert
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from references import late  # noqa: E402
+
+import crossknn as ck  # noqa: E402
+from crossknn.errors import InputError  # noqa: E402
+from crossknn.models.export import export_late_interaction  # noqa: E402
+from crossknn.models.late_interaction.base import (  # noqa: E402
+    LateInteractionConfig,
+    LateInteractionModel,
+)
+from crossknn.types import NO_ITEM  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+LAYERS, HEADS = 4, 2
+QUERIES = ["a red oak", "seals of the lake swam in the dark cave and the old storm ran on", "elm"]
+ITEMS = [
+    "the whale sat on a hill",
+    "oak",
+    "squids swam in the river of stone, the snow and the sand of a small dark lake",
+    "red red red",
+    "an unknown tall heron flew",
+    "yew ash",
+]
+LISTS = np.array(
+    [[0, 1, 2, 3, 4, 5, NO_ITEM], [5, NO_ITEM, 3, 0, 4, 1, 2], [NO_ITEM, 2, 4, 1, 0, 3, 5]]
+)
+CLOSE = {"rtol": 2e-5, "atol": 2e-5}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A folder of a BERT of four layers."""
+    folder = save_bert(tmp_path_factory.mktemp("bert"))
+    config = transformers.AutoConfig.from_pretrained(folder, num_hidden_layers=LAYERS)
+    torch.manual_seed(1)
+    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    return folder
+
+
+def new(encoder, kind, shared=False, **options):
+    """A model in which no two weights are alike, and none is where it began."""
+    torch.manual_seed(0)
+    config = LateInteractionConfig(
+        kind=kind, shared=shared, options=options, query_length=32, item_length=32
+    )
+    model = LateInteractionModel.new(encoder, config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def ids(model, texts, *, queries):
+    return [row.ids.tolist() for row in model.encoding.texts(texts, queries=queries)]
+
+
+def weights(module):
+    return {name: value.detach().double() for name, value in module.state_dict().items()}
+
+
+def bert_of(encoder, **more):
+    """A tower for the reference, with the weights of further layers."""
+    config = encoder.config
+    return late.Bert(
+        weights=weights(encoder) | more,
+        heads=config.num_attention_heads,
+        layers=LAYERS,
+        eps=config.layer_norm_eps,
+    )
+
+
+def scores(model):
+    """The product's scores of LISTS, padded with tokens and candidates that are all 7."""
+    with torch.inference_mode():
+        query, query_mask = model.states(model.encoding.texts(QUERIES, queries=True), queries=True)
+        items, item_mask = model.states(model.encoding.texts(ITEMS, queries=False), queries=False)
+        places = torch.from_numpy(LISTS)
+        there = (places != NO_ITEM)[..., None]
+        values, mask = items[places], item_mask[places] & there
+        values = torch.where(mask[..., None], values, torch.tensor(7.0))
+        if model.head.query_reads == "tokens" and model.config.kind != "poly":
+            query = torch.where(query_mask[..., None], query, torch.tensor(7.0))
+        return model.head(query, query_mask, values, mask).numpy()
+
+
+def compare(model, reference, found=None, **close):
+    """All lists at once against the reference, which gets one query and the items in order."""
+    found = scores(model) if found is None else found
+    items = ids(model, ITEMS, queries=False)
+    assert len({len(row) for row in items}) > 3
+    for row, query, places in zip(found, ids(model, QUERIES, queries=True), LISTS, strict=True):
+        expected = reference(query, items).numpy()
+        assert np.ptp(expected) > 1e-2
+        assert np.isneginf(row[places == NO_ITEM]).all()
+        there = places != NO_ITEM
+        np.testing.assert_allclose(row[there], expected[places[there]], **(close or CLOSE))
+
+
+# References by kind: a function of a query and its candidates, from the weights of a model
+
+
+def deformer_of(model):
+    lower = LAYERS - model.config.options["layers"]
+    upper = {
+        f"encoder.layer.{lower + int(name.split('.')[1])}.{name.split('.', 2)[2]}": value
+        for name, value in weights(model.head).items()
+        if name.startswith("layers.")
+    }
+    w = weights(model.head.out)
+    pooler = {f"pooler.{name}": w[name] for name in ("dense.weight", "dense.bias")}
+    bert, other = (bert_of(tower.encoder, **upper, **pooler) for tower in (model.query, model.item))
+    head = {"weight": w["out.weight"], "bias": w["out.bias"]}
+    return lambda query, items: late.deformer(
+        bert,
+        head,
+        query,
+        items,
+        lower=lower,
+        candidate_bert=None if model.config.shared else other,
+        token_types=(0, 0),
+        pooler=True,
+    )
+
+
+MIX_NAMES = {
+    "item_query.": "candidate_query.",
+    "item_key.": "candidate_key.",
+    "item_value.": "candidate_value.",
+    "query.": "compress_query.",
+    "output.": "attention.output.",
+    "wide.": "intermediate.",
+    "narrow.": "output.",
+}
+
+
+def renamed(given, names):
+    return {
+        new + name.removeprefix(old): value
+        for old, new in names.items()
+        for name, value in given.items()
+        if name.startswith(old)
+    }
+
+
+def mixencoder_of(model, similarity="dot"):
+    head, d = weights(model.head), model.dimensions
+    own = renamed(head, MIX_NAMES)
+    top = f"encoder.layer.{LAYERS - 1}."
+    of_query = renamed(
+        head, {f"{n}.": f"{top}attention.self.{n}." for n in ("query", "key", "value")}
+    )
+    after = {top + name: value for name, value in own.items() if "_" not in name.split(".")[0]}
+    # The gate's columns for H_0 = 0, which the product leaves out, may hold anything.
+    gate = {
+        "gate.weight": torch.cat([head["gate.weight"], torch.ones(d, d).double()], 1),
+        "gate.bias": head["gate.bias"],
+    }
+    query_bert = bert_of(model.query.encoder, **of_query, **after)
+    item_bert = bert_of(model.item.encoder)
+    return lambda query, items: late.mixencoder(
+        query_bert,
+        item_bert,
+        {LAYERS - 1: own},
+        gate,
+        query,
+        items,
+        special=1,
+        similarity=similarity,
+    )
+
+
+CMC_NAMES = {
+    "read.": "self_attn.in_proj_",
+    "write.": "self_attn.out_proj.",
+    "attention_norm.": "norm1.",
+    "wide.": "linear1.",
+    "narrow.": "linear2.",
+    "norm.": "norm2.",
+}
+
+
+def cmc_of(model):
+    layers = [renamed(weights(layer), CMC_NAMES) for layer in model.head.layers]
+    towers = bert_of(model.query.encoder), bert_of(model.item.encoder)
+    given = {"heads": model.config.options["heads"], "variant": model.config.options["variant"]}
+    return lambda query, items: late.cmc(*towers, layers, query, items, **given)
+
+
+def poly_of(model):
+    towers = bert_of(model.query.encoder), bert_of(model.item.encoder)
+    return lambda query, items: late.poly(*towers, weights(model.head)["codes"], query, items)
+
+
+def som_of(model):
+    towers = bert_of(model.query.encoder), bert_of(model.item.encoder)
+    matrix = weights(model.head).get("project.weight")
+    return lambda query, items: late.sum_of_max(*towers, query, items, projection=matrix)
+
+
+REFERENCES = {
+    "cmc": cmc_of,
+    "poly": poly_of,
+    "som": som_of,
+    "deformer": deformer_of,
+    "mixencoder": mixencoder_of,
+}
+
+
+# The reference itself
+
+
+def test_the_bert_of_the_reference_is_bert(encoder):
+    model = transformers.BertModel.from_pretrained(encoder, add_pooling_layer=False).eval().double()
+    for n, kind in ((1, 0), (7, 1), (30, 0)):
+        words = np.random.default_rng(n).integers(2, 50, n).tolist()
+        given = torch.tensor([words]), torch.full((1, n), kind)
+        with torch.inference_mode():
+            expected = model(input_ids=given[0], token_type_ids=given[1]).last_hidden_state[0]
+        found = late.encode(bert_of(model), words, kind)
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_deformer_that_reads_the_pair_in_every_layer_is_bert(encoder):
+    model = transformers.BertModel.from_pretrained(encoder).eval().double()
+    head = {"weight": torch.randn(16).double(), "bias": torch.randn(1).double()}
+    query, item = [2, 9, 10, 3], [11, 12, 13, 14, 3]
+    types = torch.tensor([[0] * len(query) + [1] * len(item)])
+    with torch.inference_mode():
+        found = model(input_ids=torch.tensor([query + item]), token_type_ids=types)
+    bert = bert_of(model)
+    score = late.deformer(
+        bert, head, query, [item], lower=0, candidate_position=len(query), pooler=True
+    )
+    expected = found.pooler_output[0] @ head["weight"] + head["bias"]
+    np.testing.assert_allclose(score, expected, rtol=1e-9, atol=1e-9)
+
+
+# The product
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_deformer(encoder, layers, shared):
+    model = new(encoder, "deformer", shared=shared, layers=layers)
+    compare(model, deformer_of(model))
+
+
+def test_mixencoder(encoder):
+    model = new(encoder, "mixencoder")
+    compare(model, mixencoder_of(model))
+
+
+def test_mixencoder_scores_by_the_inner_product_and_not_by_the_cosine_of_its_paper(encoder):
+    """The paper's 3.2 says cosine, its authors' code and CMC's take the inner product."""
+    model = new(encoder, "mixencoder")
+    query, items = ids(model, QUERIES[:1], queries=True)[0], ids(model, ITEMS, queries=False)
+    cosine = mixencoder_of(model, "cosine")(query, items).numpy()
+    assert np.abs(cosine).max() <= 1
+    assert np.abs(scores(model)[0, :6] - cosine).max() > 0.1
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_poly_encoder(encoder, shared):
+    model = new(encoder, "poly", shared=shared, codes=5)
+    compare(model, poly_of(model))
+
+
+@pytest.mark.parametrize("options", [{}, {"projected": True}, {"projected": True, "dimensions": 6}])
+def test_sum_of_max(encoder, options):
+    model = new(encoder, "som", **options)
+    assert bool(weights(model.head)) == bool(options)
+    assert model.dimensions == (options.get("dimensions", 128) if options else 16)
+    compare(model, som_of(model), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("variant", "layers"), [("paper", 2), ("reference", 2), ("paper", 1)])
+def test_cmc(encoder, variant, layers, shared):
+    model = new(encoder, "cmc", shared=shared, variant=variant, layers=layers, feed_forward=24)
+    compare(model, cmc_of(model), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", list(REFERENCES))
+def test_what_is_exported(encoder, tmp_path, kind):
+    """As served from ONNX, with states of items in half precision."""
+    model = new(encoder, kind, **({"layers": 2} if kind == "deformer" else {}))
+    model.save_pretrained(tmp_path / "torch")
+    served = ck.open_late(export_late_interaction(tmp_path / "torch", tmp_path / "onnx"))
+    found = served.compare(served.encode_queries(QUERIES), served.encode_items(ITEMS), LISTS)
+    compare(model, REFERENCES[kind](model), found, rtol=1e-2, atol=2e-2)
+
+
+# Sum-of-max has no weights of its own unless it projects
+
+
+def test_a_sum_of_max_without_weights_is_saved_and_opened(encoder, tmp_path):
+    model = new(encoder, "som")
+    again = LateInteractionModel.from_pretrained(model.save_pretrained(tmp_path))
+    assert again.config.options == {"projected": False, "dimensions": 128}
+    np.testing.assert_array_equal(scores(again), scores(model))
+
+
+def test_a_sum_of_max_without_weights_is_not_frozen_as_a_whole(encoder):
+    model = new(encoder, "som")
+    with pytest.raises(InputError, match=r"nothing would learn.* or set projected = true"):
+        model.freeze("both")
+    model.freeze("items")
+    assert any(parameter.requires_grad for parameter in model.parameters())
+    new(encoder, "som", projected=True).freeze("both")
+
+
+def test_dimensions_without_a_projection_are_refused(encoder):
+    with pytest.raises(InputError, match=r"dimensions is 64.*set projected = true"):
+        new(encoder, "som", dimensions=64)

@@ -1,0 +1,104 @@
+"""What is drawn by chance: its distribution over many seeds against the reference's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+from synthetic import matrix
+
+from crossknn.evaluation.oracle import OracleFirst, OracleSoftMax, OracleTopK
+from crossknn.evaluation.score_matrix import oracle_cur
+from crossknn.methods import method
+from crossknn.search import Search
+from crossknn.types import Queries
+from references import adacur, oracle
+from references.problem import Batch, Problem
+
+DRAWS = 3000
+SIZE = 4
+
+
+def observed_problem(data):
+    """Test query 0 of a matrix after a first batch by the dual encoder."""
+    row = data.n_anchors
+    first = (data.item_vectors @ data.query_vectors[row]).astype(np.float64)
+    problem = Problem(first=first, anchor_scores=data.scores[:row].astype(np.float64))
+    items = np.argsort(-first, kind="stable")[:SIZE]
+    return problem, [Batch(items, data.scores[row][items].astype(np.float64))]
+
+
+def second_batches(data, sample):
+    """What many seeds score second, (draws, SIZE), in the order of picking."""
+    index, queries, scores = data.rows(0, 1)
+    picked = []
+    for seed in range(DRAWS):
+        spec = f"adacur(first=de, rounds=3, sample={sample}, center=none)"
+        search = Search(method(spec).plan(index, 3 * SIZE, seed), queries, index.n)
+        for _ in range(2):
+            pairs = search.ask()
+            search.tell(pairs, scores[pairs.query, pairs.item])
+        picked.append(search.picks().items[0, SIZE : 2 * SIZE])
+    return np.array(picked)
+
+
+def assert_same(counts, expected):
+    """Chi-square, with the cells that expect few drawn together; fixed seeds: it cannot flicker."""
+    few = expected < 5
+    seen = np.append(counts[~few], counts[few].sum())
+    due = np.append(expected[~few], expected[few].sum())
+    there = due > 0
+    assert seen[~there].sum() == 0
+    if there.sum() < 2:
+        return
+    assert chisquare(seen[there], due[there] * seen.sum() / due.sum()).pvalue > 0.01
+
+
+@pytest.mark.parametrize("sample", ["softmax", "random"])
+def test_adacur_draws_as_the_reference_does(sample):
+    data = matrix(n=24, anchors=10, tests=2, seed=5)
+    problem, batches = observed_problem(data)
+    picked = second_batches(data, sample)
+    first = np.bincount(picked[:, 0], minlength=24)
+    assert_same(first, DRAWS * adacur.probabilities(problem, batches, sample))
+    rng = np.random.default_rng(0)
+    inclusion = adacur.inclusion(problem, batches, SIZE, sample, 4000, rng)
+    found = np.bincount(picked.ravel(), minlength=24) / DRAWS
+    # Both are shares of thousands of draws: five standard errors of their difference.
+    allowed = 5 * np.sqrt(inclusion * (1 - inclusion) * (1 / DRAWS + 1 / 4000)) + 2e-3
+    assert (np.abs(found - inclusion) <= allowed).all()
+
+
+@pytest.mark.parametrize(("masked", "share"), [(0, 0.0), (3, 0.5), (5, 1.0)])
+def test_the_oracles_draw_as_the_reference_does(masked, share):
+    rng = np.random.default_rng(1)
+    exact = rng.normal(size=(1, 20)).astype(np.float32)
+    count = 6
+    found = {}
+    for kind in (OracleTopK, OracleSoftMax):
+        first = [
+            OracleFirst(kind(masked=masked, epsilon=share), exact, seed).top(Queries(["q"]), count)
+            for seed in range(DRAWS)
+        ]
+        found[kind] = np.array([candidates.items[0] for candidates in first])
+    row = exact[0].astype(np.float64)
+    included = np.bincount(found[OracleTopK].ravel(), minlength=20)
+    expected = oracle.topk_inclusion(row, count, masked, share)
+    certain = expected == 1
+    assert (included[certain] == DRAWS).all()
+    assert_same(included[~certain], DRAWS * expected[~certain])
+    if share < 1:
+        head = np.bincount(found[OracleSoftMax][:, 0], minlength=20)
+        assert_same(head, DRAWS * oracle.softmax_probabilities(row, masked))
+    soft = np.bincount(found[OracleSoftMax].ravel(), minlength=20) / DRAWS
+    due = oracle.softmax_inclusion(row, count, masked, share, 4000, rng)
+    allowed = 5 * np.sqrt(due * (1 - due) * (1 / DRAWS + 1 / 4000)) + 2e-3
+    assert (np.abs(soft - due) <= allowed).all()
+
+
+def test_oracle_cur_is_the_best_between_its_rows_and_columns():
+    scores = np.random.default_rng(2).normal(size=(14, 30))
+    rows, columns = np.arange(6), np.arange(4, 13)
+    np.testing.assert_allclose(
+        oracle_cur(scores, rows, columns), oracle.oracle_cur(scores, rows, columns), atol=1e-8
+    )

@@ -1,0 +1,376 @@
+"""Published kinds of models, tiny and with random weights, used as their authors meant them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+from scorer_helpers import collect, grid
+from tiny_models import CAUSAL, LOCAL, ending, save_bi_encoder, save_hf
+
+torch = pytest.importorskip("torch")
+library = pytest.importorskip("sentence_transformers")
+
+from sentence_transformers.base.modules import Dense, Transformer  # noqa: E402
+from sentence_transformers.cross_encoder.modules import LogitScore  # noqa: E402
+from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
+
+from crossknn.errors import InputError  # noqa: E402
+from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
+from crossknn.models.export import export_cross_encoder, export_dual_encoder  # noqa: E402
+from crossknn.models.trainable import dual_encoder_in  # noqa: E402
+from crossknn.scorers import (  # noqa: E402
+    CrossEncoder,
+    DualEncoder,
+    PredictScorer,
+    SentenceTransformerEncoder,
+)
+
+pytestmark = pytest.mark.torch
+
+QUERIES = ["the red oak", "gull"]
+ITEMS = ["seals swam in a lake near the old hill", "elm", "", "snow " * 80]
+PAIRS = [(query, item) for query in QUERIES for item in ITEMS]
+RAW = {"activation_fn": torch.nn.Identity()}
+TEMPLATE = (
+    "{% for message in messages if message['role'] == 'system' %}"
+    "{{ 'the ' + message['content'] + ' ' }}{% endfor %}"
+    "{{ 'red ' + (messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first) + "
+    "' oak ' + (messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first)"
+    " + ' of the' }}"
+)
+
+
+def scores_of(scorer):
+    return collect(scorer, grid(len(QUERIES), len(ITEMS)), QUERIES, ITEMS)
+
+
+# ---- dual encoders: prompts ----
+
+
+def test_an_items_prompt_may_have_an_older_name(tmp_path):
+    """The library puts an empty "document" before a model's "passage", and uses that."""
+    prompts = {"query": "red ", "passage": "old "}
+    folder = save_bi_encoder(tmp_path, "BertModel", "mean", prompts=prompts)
+    model = library.SentenceTransformer(str(folder), device="cpu")
+    assert model.prompts["document"] == ""
+    encoder = DualEncoder(folder, device="cpu")
+    for found, expected in (
+        (encoder.encode_items(ITEMS), model.encode([f"old {item}" for item in ITEMS])),
+        (encoder.encode_queries(QUERIES), model.encode([f"red {query}" for query in QUERIES])),
+    ):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_fingerprint_names_what_vectors_depend_on(tmp_path):
+    folder = save_bi_encoder(tmp_path, "BertModel", "mean", prompts={"query": "red "})
+    encoders = [
+        DualEncoder(folder),
+        DualEncoder(folder, item_prefix="old "),
+        DualEncoder(folder, query_prefix=""),
+        DualEncoder(folder, truncate_dim=8),
+    ]
+    about = json.loads((folder / "1_Pooling" / "config.json").read_text())
+    for changed in ({"pooling_mode": "cls"}, {"include_prompt": False}):
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(about | changed))
+        encoders.append(DualEncoder(folder))
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(about))
+    found = [encoder.fingerprint for encoder in encoders]
+    assert len(set(found)) == len(found)
+    assert DualEncoder(folder).fingerprint == found[0]
+    assert DualEncoder(folder, query_prefix="red ").fingerprint == found[0]
+    encoders[0].encode_queries(QUERIES)
+    assert encoders[0].fingerprint == found[0]
+
+
+def test_weights_that_the_library_draws_and_nobody_reads_do_not_count(tmp_path):
+    folder = save_hf(tmp_path, "BertModel")
+    from safetensors.numpy import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if "pooler" not in name}
+    assert len(kept) == len(weights) - 2
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    assert DualEncoder(folder).fingerprint == DualEncoder(folder).fingerprint
+
+
+def test_any_object_that_encodes_has_its_texts_prefixed():
+    class Model:
+        def encode(self, texts, **options):
+            return [[len(text), 1.0] for text in texts]
+
+    encoder = SentenceTransformerEncoder(Model(), query_prefix="ab")
+    assert encoder.encode_queries(["c"])[0, 0] == 3
+    assert encoder.encode_items(["c"])[0, 0] == 1
+
+
+@pytest.mark.parametrize("kind", ["SparseEncoder", "MultiVectorEncoder"])
+def test_models_without_one_dense_vector_are_refused(tmp_path, kind):
+    folder = save_bi_encoder(tmp_path, "BertModel", "mean")
+    change(folder / "config_sentence_transformers.json", model_type=kind)
+    with pytest.raises(InputError, match=f"is a {kind} of sentence-transformers: a dual encoder"):
+        DualEncoder(folder)
+
+
+# ---- rerankers ----
+
+
+def causal(folder, *, made=None, template=TEMPLATE):
+    made = made or ending()
+    return save_hf(folder, "Qwen3ForCausalLM", made=made, chat_template=template, **CAUSAL)
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory):
+    return causal(tmp_path_factory.mktemp("reranker"))
+
+
+def by_hand(folder, instruction="", yes="yes", no="no"):
+    """The logits of two words after each pair's text, one pair at a time."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder).float().eval()
+    first, second = tokenizer.convert_tokens_to_ids([yes, no])
+    scores = []
+    for query, item in PAIRS:
+        ids = tokenizer(
+            f"{instruction}red {query} oak {item} of the",
+            add_special_tokens=False,
+            truncation=False,
+        )["input_ids"]
+        if len(ids) > 64:  # the end of the template stays
+            ids = ids[:62] + ids[-2:]
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([ids])).logits[0, -1]
+        scores.append(float(logits[first] - logits[second]))
+    return np.array(scores)
+
+
+def test_a_causal_reranker_scores_by_the_logits_of_two_words(reranker):
+    expected = by_hand(reranker)
+    assert expected.std() > 0.1
+    for batch in (1, 3, 32):
+        scorer = CrossEncoder(reranker, device="cpu", batch=batch)
+        np.testing.assert_allclose(scores_of(scorer), expected, atol=1e-4)
+        assert scorer.truncated == 2
+    scorer = CrossEncoder(reranker, device="cpu", max_length=12)
+    scores_of(scorer)
+    assert scorer.truncated == 4  # the items of ten tokens and more
+
+
+def test_a_saved_reranker_keeps_its_instruction_and_its_words(tmp_path, reranker):
+    transformer = Transformer(str(reranker), transformer_task="text-generation")
+    words = transformer.tokenizer.convert_tokens_to_ids(["wind", "rain"])
+    modules = [transformer, LogitScore(*words)]
+    model = library.CrossEncoder(
+        modules=modules, device="cpu", prompts={"web": "hill"}, default_prompt_name="web"
+    )
+    model.save_pretrained(str(tmp_path / "saved"))
+    scorer = CrossEncoder(tmp_path / "saved", device="cpu")
+    expected = by_hand(reranker, "the hill ", "wind", "rain")
+    np.testing.assert_allclose(scores_of(scorer), expected, atol=1e-4)
+    np.testing.assert_allclose(model.predict(PAIRS, **RAW), expected, atol=1e-4)
+
+
+def test_a_rerankers_fingerprint_names_template_and_words(tmp_path, reranker):
+    shutil.copytree(reranker, tmp_path / "other")
+    template = tmp_path / "other" / "chat_template.jinja"
+    template.write_text(template.read_text().replace("oak", "elm"))
+    model = library.CrossEncoder(str(reranker), device="cpu")
+    found = [CrossEncoder(reranker).fingerprint, CrossEncoder(tmp_path / "other").fingerprint]
+    model[1].false_token_id = 7
+    found.append(PredictScorer(model).fingerprint)
+    assert len(set(found)) == 3
+    assert CrossEncoder(reranker).fingerprint == found[0]
+
+
+def test_a_causal_model_that_does_not_say_how_it_scores_is_refused(tmp_path):
+    from tiny_models import tokenizer
+
+    chat = "{% for message in messages %}{{ message['role'] + message['content'] }}{% endfor %}"
+    for name, template in (("bare", None), ("chat", chat)):
+        folder = causal(tmp_path / name, template=template)
+        with pytest.raises(
+            InputError, match=r"neither modules.json nor a chat template with"
+        ) as caught:
+            CrossEncoder(folder)
+        assert "\n" not in str(caught.value)
+    folder = causal(tmp_path / "words", made=tokenizer())
+    with pytest.raises(InputError, match=r"its tokenizer knows neither \('yes' and 'no'"):
+        CrossEncoder(folder)
+    folder = causal(tmp_path / "roles", template="{# document #}{{ messages[0]['content'] }}")
+    with pytest.raises(InputError, match=r"cannot read a pair: .*chat template.*query") as caught:
+        CrossEncoder(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_reranker_made_of_pooling_and_a_dense_layer(tmp_path):
+    bare = save_hf(tmp_path / "bare", "ModernBertModel", **LOCAL)
+    modules = [
+        Transformer(str(bare)),
+        Pooling(32, "cls"),
+        Dense(
+            32,
+            1,
+            activation_function=torch.nn.Identity(),
+            module_input_name="sentence_embedding",
+            module_output_name="scores",
+        ),
+    ]
+    model = library.CrossEncoder(modules=modules, device="cpu")
+    model.save_pretrained(str(tmp_path / "saved"))
+    expected = np.concatenate([model.predict([pair], **RAW) for pair in PAIRS])
+    scorer = CrossEncoder(tmp_path / "saved", device="cpu")
+    np.testing.assert_allclose(scores_of(scorer), expected, atol=1e-4)
+    with pytest.raises(InputError, match=r"is made of Transformer, Pooling, Dense: it cannot be"):
+        export_cross_encoder(model, tmp_path / "onnx")
+
+
+def test_models_trained_here_keep_the_window_of_local_attention(tmp_path):
+    from transformers import AutoModel
+
+    folder = save_hf(tmp_path, "ModernBertModel", **LOCAL)
+    model = CrossEncoderModel.new(folder, CrossEncoderConfig(max_length=64)).eval()
+    ids = torch.randint(5, 50, (2, 60), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, 40:] = 0
+    from crossknn.models.backbone import states
+
+    with torch.inference_mode():
+        expected = AutoModel.from_pretrained(folder)(input_ids=ids, attention_mask=mask)
+        found = states(model.encoder, ids, mask, torch.zeros_like(ids))
+    expected = expected.last_hidden_state
+    np.testing.assert_allclose(found[mask == 1], expected[mask == 1], atol=1e-4)
+
+
+# ---- code in a model folder ----
+
+CODE = """
+from pathlib import Path
+Path({marker!r}).write_text("ran")
+from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizer
+class Config(BertConfig):
+    model_type = "custom"
+class Model(BertModel):
+    config_class = Config
+class Scorer(BertForSequenceClassification):
+    config_class = Config
+class Words(BertTokenizer):
+    pass
+class Module:
+    pass
+"""
+CODE_SENTENCE = r"needs Python code from its own folder, which crossknn never runs"
+
+
+def with_code(folder, marker):
+    (folder / "custom.py").write_text(CODE.format(marker=str(marker)))
+    return folder
+
+
+def change(path, **content):
+    path.write_text(json.dumps(json.loads(path.read_text()) | content))
+
+
+def refused(act):
+    with pytest.raises(InputError, match=CODE_SENTENCE) as caught:
+        act()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def marker(tmp_path, monkeypatch):
+    """The file that the code of a model folder writes when it is run."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question on the terminal"))
+    yield tmp_path / "ran"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_code_would_run_if_it_were_trusted(tmp_path, monkeypatch):
+    """The other tests would be empty otherwise."""
+    folder = with_code(save_bi_encoder(tmp_path, "BertModel", "mean"), tmp_path / "ran")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["type"] = "custom.Module"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    monkeypatch.setattr(
+        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "cache")
+    )
+    with pytest.raises(Exception):  # noqa: B017
+        library.SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_module_of_the_folders_own_is_not_run(tmp_path, marker, monkeypatch):
+    folder = with_code(save_bi_encoder(tmp_path, "BertModel", "mean"), marker)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["type"] = "custom.Module"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.chdir(folder)
+    refused(lambda: DualEncoder(folder))
+    refused(lambda: export_dual_encoder(folder, tmp_path / "onnx"))
+    (folder / "config_sentence_transformers.json").write_text(
+        '{"model_type": "SentenceTransformer"}'
+    )
+    refused(lambda: dual_encoder_in(folder, "source"))
+    for options in ({"trust_remote_code": True}, {"model_kwargs": {"trust_remote_code": True}}):
+        with pytest.raises(InputError, match="cannot be loaded with trust_remote_code") as caught:
+            DualEncoder(folder, **options)
+        assert "pass the loaded model" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["BertModel", "BertForSequenceClassification"])
+def test_an_architecture_of_the_folders_own_is_not_run(tmp_path, marker, kind):
+    folder = with_code(save_hf(tmp_path / "hf", kind, num_labels=1), marker)
+    own = {
+        "AutoConfig": "custom.Config",
+        "AutoModel": "custom.Model",
+        "AutoModelForSequenceClassification": "custom.Scorer",
+    }
+    change(folder / "config.json", auto_map=own, model_type="custom")
+    if kind == "BertModel":
+        refused(lambda: DualEncoder(folder))
+        refused(lambda: export_dual_encoder(folder, tmp_path / "onnx"))
+    else:
+        refused(lambda: CrossEncoder(folder))
+        refused(lambda: export_cross_encoder(folder, tmp_path / "onnx"))
+    refused(lambda: CrossEncoderModel.new(folder, CrossEncoderConfig()))
+
+
+def test_a_known_architecture_is_loaded_without_the_code_beside_it(tmp_path, marker):
+    folder = save_hf(tmp_path / "hf", "BertForSequenceClassification", num_labels=1)
+    expected = scores_of(CrossEncoder(folder, device="cpu"))
+    with_code(folder, marker)
+    change(folder / "config.json", auto_map={"AutoModelForSequenceClassification": "custom.Scorer"})
+    change(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "custom.Words"]})
+    np.testing.assert_array_equal(scores_of(CrossEncoder(folder, device="cpu")), expected)
+    CrossEncoderModel.new(folder, CrossEncoderConfig(max_length=32))
+
+
+def test_an_older_library_is_refused(tmp_path, monkeypatch):
+    folder = save_hf(tmp_path, "BertModel")
+    monkeypatch.setattr(library, "__version__", "5.4.1")
+    with pytest.raises(InputError, match=r"needs sentence-transformers 6 or later, and 5.4.1 is"):
+        DualEncoder(folder)
+
+
+def test_a_hub_name_brings_templates_and_no_code(tmp_path, reranker, monkeypatch):
+    def download(name, **options):
+        from fnmatch import fnmatch
+
+        patterns = options["allow_patterns"]
+        assert not any(fnmatch("custom.py", pattern) for pattern in patterns)
+        for file in os.listdir(reranker):
+            if any(fnmatch(file, pattern) for pattern in patterns):
+                shutil.copy(reranker / file, tmp_path / file)
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    np.testing.assert_allclose(
+        scores_of(CrossEncoder("someone/reranker", device="cpu")), by_hand(reranker), atol=1e-4
+    )

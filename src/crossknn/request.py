@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from crossknn.checks import as_count
 from crossknn.errors import InputError
 from crossknn.types import BoolArray
 
@@ -33,8 +34,8 @@ def allowed_items(filter: Iterable[str] | BoolArray | None, index: ItemIndex) ->
     """A mask (n,) of the items of some ids, or a mask as it is; `InputError` if none is allowed."""
     if filter is None:
         return None
-    if isinstance(filter, str):
-        raise InputError(f"the filter is the text {filter!r}; give a list of ids or a mask")
+    if isinstance(filter, str) or not isinstance(filter, Iterable):
+        raise InputError(f"the filter is {filter!r}; give a list of ids or a mask")
     if isinstance(filter, list) and filter and all(isinstance(f, bool) for f in filter):
         filter = np.array(filter)
     if isinstance(filter, np.ndarray) and filter.dtype == np.bool_:
@@ -51,7 +52,7 @@ def allowed_items(filter: Iterable[str] | BoolArray | None, index: ItemIndex) ->
 
 def equal_share(total: int, m: int, k: int) -> int:
     """Of a budget for m queries, which must do for k items of each; `InputError` if it does not."""
-    _check_count("total_budget", total)
+    as_count(total, "total_budget")
     if isinstance(k, int | np.integer) and k > total // m:
         raise InputError(
             f"k is {k}, but a total_budget of {total} for {m} queries is {total // m} calls each: "
@@ -62,8 +63,8 @@ def equal_share(total: int, m: int, k: int) -> int:
 
 def check_counts(k: int, budget: int, n: int, deadline_ms: float | None) -> None:
     """`InputError` for a k or budget below 1, or a k above the budget or the number of items."""
-    _check_count("k", k)
-    _check_count("budget", budget)
+    as_count(k, "k")
+    as_count(budget, "budget")
     if k > n:
         raise InputError(f"k is {k}, but the index has {n} items")
     if k > budget:
@@ -71,12 +72,9 @@ def check_counts(k: int, budget: int, n: int, deadline_ms: float | None) -> None
             f"k is {k}, but a budget of {budget} calls reveals {budget} items at most: "
             "raise the budget or lower k"
         )
-    if deadline_ms is not None and not deadline_ms > 0:
-        raise InputError(f"deadline_ms is {deadline_ms}; it must be above 0")
+    if deadline_ms is not None and not _positive(deadline_ms):
+        raise InputError(f"deadline_ms is {deadline_ms!r}; it must be a number above 0")
 
 
-def _check_count(name: str, value: object) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise InputError(f"{name} is {value!r}; it must be a whole number")
-    if value < 1:
-        raise InputError(f"{name} is {value}; it must be 1 or more")
+def _positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0

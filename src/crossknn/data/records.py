@@ -213,6 +213,8 @@ def given_records(source: Iterable[object], *, text_field: str) -> Located:
 
 
 def _given(source: Iterable[object], text_field: str) -> Iterator[Numbered]:
+    if not isinstance(source, Iterable):
+        raise InputError(f"{source!r:.80} is neither a file nor a list of texts")
     for position, entry in enumerate(source):
         if isinstance(entry, str):
             yield position, {text_field: entry}

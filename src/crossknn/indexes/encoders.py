@@ -137,6 +137,10 @@ class RememberedEncoder(Remembered[Encoder]):
         if isinstance(encoder, (str, Path)):
             source = lasting(encoder)
             encoder = RememberedEncoder.open(source)
+        if not isinstance(encoder, Encoder):
+            raise InputError(
+                f"{encoder!r:.80} is no dual encoder: give one, its folder or its name"
+            )
         return RememberedEncoder(
             source=source,
             fingerprint=encoder.fingerprint,
@@ -174,7 +178,10 @@ def lasting(name: str | Path) -> str:
 
 def checked_vectors(values: FloatArray, rows: int, dimensions: int | None, what: str) -> FloatArray:
     """Finite vectors (rows, d) as float32, or `InputError`."""
-    vectors = np.asarray(values)
+    try:
+        vectors = np.asarray(values)
+    except ValueError:
+        raise InputError(f"{what} have rows of several lengths") from None
     if vectors.ndim != 2 or len(vectors) != rows or not vectors.shape[1]:
         raise InputError(f"{what} have the shape {vectors.shape}; it must be ({rows}, d)")
     if dimensions is not None and vectors.shape[1] != dimensions:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from crossknn.checks import as_count, as_path
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
 from crossknn.errors import InputError
@@ -86,7 +87,7 @@ class ItemIndex(PayingIndex):
                 encoder=encoder,
                 vectors=by_name(vectors),
                 encode=by_name(query_vectors),
-                lsa=lsa,
+                lsa=None if lsa is None else as_count(lsa, "lsa", 0),
                 words=["bm25"] * bm25 + ["tfidf"] * tfidf,
                 seed=seed,
                 progress=progress,
@@ -101,7 +102,7 @@ class ItemIndex(PayingIndex):
         next `align` pays them again. Raises `InputError` if the folder is something else, cannot be
         written or has no room; nothing is changed then.
         """
-        folder = Path(folder)
+        folder = as_path(folder, "the folder of the index")
         paid = {name: paid.meta() for name, paid in self._paid.items()}
         aligned = {name: vectors.meta() for name, vectors in self._aligned.items()}
         late = {name: states.meta() for name, states in self._late.items()}
@@ -139,7 +140,9 @@ class ItemIndex(PayingIndex):
         version, or of another encoder; `InputError` for an encoder of vectors that it has not.
         """
         encode = by_name(query_vectors)
-        index = read_index(Path(folder), lambda reader: cls._of(reader, encode))
+        index = read_index(
+            as_path(folder, "the folder of the index"), lambda reader: cls._of(reader, encode)
+        )
         encoders: Mapping[str, Any] = by_name(encoder, alone=DUAL_ENCODER)
         for name, given in encoders.items():
             if (remembered := index._encoder(name)) is None:
@@ -247,8 +250,7 @@ class ItemIndex(PayingIndex):
         An index in a folder keeps the graph there. One that is there and as deep stays. Returns the
         name. Raises `InputError` for fewer than 1 neighbour, a name that is neither, or no room.
         """
-        if neighbours < 1:
-            raise InputError(f"neighbours is {neighbours}; it must be 1 or more")
+        neighbours = min(as_count(neighbours, "neighbours"), max(1, self.n - 1))
         words = [model for model in self._parts.models.names if model != LSA_NAME]
         name = name or unaligned(self) or "bm25"
         known = self.graphs.get(name)

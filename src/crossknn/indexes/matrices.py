@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from crossknn.checks import as_path
 from crossknn.data.queries import Qrels, QuerySet
 from crossknn.errors import InputError, ScorerError
 from crossknn.indexes.beside import first_stages, graphs, labels_of, vectors
@@ -56,7 +57,10 @@ class MatrixFile:
         replace: bool = False,
         workers: int = 1,
     ) -> None:
-        self.path, self.index, self.scorer, self.workers = Path(path), index, scorer, workers
+        self.path = as_path(path, "the score matrix")
+        if self.path.is_dir():
+            raise InputError(f"{self.path} is a folder; give a file for the score matrix")
+        self.index, self.scorer, self.workers = index, scorer, workers
         self.partial = self.path.with_name(self.path.name + ".partial")
         self.replace = replace
         if self.path.suffix != ".npz":

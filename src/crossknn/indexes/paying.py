@@ -57,7 +57,11 @@ class PayingIndex(IndexContents):
         Raises `InputError` if another process is adding anchors, and for scores of another
         cross-encoder, unless `replace` discards those.
         """
-        if isinstance(queries, str) or not all(isinstance(q, str) and q.strip() for q in queries):
+        if (
+            isinstance(queries, str)
+            or not isinstance(queries, Sequence)
+            or not all(isinstance(q, str) and q.strip() for q in queries)
+        ):
             raise InputError("anchor queries must be a list of texts that are not empty")
         options = {"max_calls": max_calls, "deadline": deadline, "workers": workers}
         more = {"replace": replace, "known": known, "spend": spend, "progress": progress}

@@ -10,6 +10,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.types import NO_ITEM
 
+_LARGEST = np.finfo(np.float32).max
 _POSITIONS = ("labels", "anchor_items", "item_score_items")
 _NUMBERS = ("item_vectors", "query_vectors", "first_", "item_scores")
 
@@ -90,8 +91,8 @@ def _check_shape(key: str, arrays: Mapping[str, Any], path: str) -> None:
 
 
 def _check_finite(key: str, values: Any, path: str) -> None:
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        row = np.argwhere(~np.isfinite(values))[0]
+    if values.dtype.kind == "f" and not (np.abs(values) <= _LARGEST).all():
+        row = np.argwhere(~(np.abs(values) <= _LARGEST))[0]
         raise InputError(f"{path}: '{key}' is {values[tuple(row)]} at {tuple(map(int, row))}")
 
 

@@ -46,7 +46,7 @@ class Adacur(Method):
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
-        fraction(self.name, split=self.split)
+        fraction(self.name, split=self.split, rcond=self.rcond)
         k_i = budget if self.split is None else part(budget, self.split)
         predictor: Predictor[Any] = cur(anchors(index, self.name), self.center, self.rcond)
         batches = equal_rounds(k_i, self.rounds)

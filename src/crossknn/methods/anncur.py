@@ -43,7 +43,7 @@ class Anncur(Method):
         return ("anchors",)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        fraction(self.name, anchors=self.anchors)
+        fraction(self.name, anchors=self.anchors, rcond=self.rcond)
         first = Spec("fixed") if self.first == RANDOM else self.first
         k_i = part(budget, self.anchors)
         return Plan(

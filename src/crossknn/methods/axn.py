@@ -52,7 +52,7 @@ class Axn(Method):
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
-        fraction(self.name, blend=self.blend)
+        fraction(self.name, blend=self.blend, rcond=self.rcond)
         return Plan(
             first=first_stage(index, self.first, seed),
             predictor=self._predictor(index, default_vectors(index, self.vectors)),

@@ -31,7 +31,7 @@ class ItemCur(Method):
         return ("item_scores",)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        fraction(self.name, anchors=self.anchors)
+        fraction(self.name, anchors=self.anchors, rcond=self.rcond)
         scores = item_scores(index, self.name).scores
         rows = Anchors(scores, center=float(scores.mean(dtype=np.float64)))
         k_i = part(budget, self.anchors)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from crossknn.checks import as_path
 from crossknn.errors import InputError, MissingExtraError
 
 
 def existing(path_or_name: str | Path) -> Path | None:
     """The file or folder there, or None for what can only be a hub name; InputError if neither."""
-    path, name = Path(path_or_name).expanduser(), str(path_or_name)
+    path, name = as_path(path_or_name, "the model").expanduser(), str(path_or_name)
     if name and path.exists():  # Path("") would be the current folder
         return path
     looks_local = isinstance(path_or_name, Path) or name.startswith((".", "/", "~"))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from crossknn.checks import as_path
 from crossknn.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class ScoreStore:
 
     def __init__(self, path: str | Path, fingerprint: str) -> None:
         """Raises InputError if the file cannot be opened, is damaged or is something else."""
-        self.path = Path(path)
+        self.path = as_path(path, "the file of the cache")
         self._fingerprint = fingerprint
         self._lock = threading.RLock()
         self._process = os.getpid()

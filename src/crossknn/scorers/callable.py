@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from crossknn.checks import as_count
 from crossknn.errors import InputError
 from crossknn.scorers.deadline import Deadline, Speed
 from crossknn.scorers.robust import stream
@@ -30,11 +31,11 @@ class CallableScorer:
     ) -> None:
         if not callable(fn):
             raise InputError(f"a scoring function must be callable, got {type(fn).__name__}")
-        if batch < 1:
-            raise InputError(f"batch must be at least 1, got {batch}")
+        if name is not None and not isinstance(name, str):
+            raise InputError(f"the name of a scoring function must be a text, got {name!r}")
         self._fn = fn
         self._name = name
-        self._batch = batch
+        self._batch = as_count(batch, "batch")
         self._speed = Speed()
 
     @property

@@ -72,6 +72,8 @@ class HttpScorer:
     ) -> None:
         """Raises InputError for a URL that is not http(s), or an option out of range."""
         parts = _checked(url)
+        if model is not None and not isinstance(model, str):
+            raise InputError(f"model must be a name, got {model!r}")
         if shape not in ("auto", "cohere", "tei"):
             raise InputError(f"shape must be auto, cohere or tei, got {shape!r}")
         if not isinstance(probabilities, bool):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from crossknn.checks import as_path
 from crossknn.data.formats.aida import Aida
 from crossknn.data.formats.base import DataFolder
 from crossknn.data.formats.beir import Beir
@@ -26,7 +27,7 @@ def folder_at(source: str | Path) -> DataFolder | None:
 
     Raises `InputError` as `open_folder` does.
     """
-    path = Path(source)
+    path = as_path(source, "the source")
     is_named = Irds.recognises(path)
     return open_folder(path) if is_named or existing(path).is_dir() else None
 

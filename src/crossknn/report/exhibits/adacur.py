@@ -15,15 +15,15 @@ from crossknn.report.study import Study
 PAPER = "ADACUR"
 
 SAMPLERS = {
-    "anncur, random": "anncur(anchors=1, first=random)",
-    "adacur, five rounds from random": "adacur(first=random, rounds=5)",
-    "adacur, five rounds from de": "adacur(first=de, rounds=5)",
-    "TopK, none masked": "anncur(anchors=1, first=oracle_topk)",
-    "TopK, best 100 masked": "anncur(anchors=1, first=oracle_topk(masked=100))",
-    "TopK, 75% random": "anncur(anchors=1, first=oracle_topk(epsilon=0.75))",
-    "SoftMax, none masked": "anncur(anchors=1, first=oracle_softmax)",
-    "SoftMax, best 100 masked": "anncur(anchors=1, first=oracle_softmax(masked=100))",
-    "SoftMax, 75% random": "anncur(anchors=1, first=oracle_softmax(epsilon=0.75))",
+    "anncur, random": "anncur(center=none, anchors=1, first=random)",
+    "adacur, five rounds from random": "adacur(center=none, first=random, rounds=5)",
+    "adacur, five rounds from de": "adacur(center=none, first=de, rounds=5)",
+    "TopK, none masked": "anncur(center=none, anchors=1, first=oracle_topk)",
+    "TopK, best 100 masked": "anncur(center=none, anchors=1, first=oracle_topk(masked=100))",
+    "TopK, 75% random": "anncur(center=none, anchors=1, first=oracle_topk(epsilon=0.75))",
+    "SoftMax, none masked": "anncur(center=none, anchors=1, first=oracle_softmax)",
+    "SoftMax, best 100 masked": "anncur(center=none, anchors=1, first=oracle_softmax(masked=100))",
+    "SoftMax, 75% random": "anncur(center=none, anchors=1, first=oracle_softmax(epsilon=0.75))",
 }
 """Ways to choose 200 anchor items: with `anncur(anchors=1)` nothing is reranked."""
 
@@ -81,7 +81,9 @@ def randomized(study: Study) -> list[Block]:
 
 def of_random_items(study: Study) -> list[Block]:
     """A query's approximate scores from 50 and 200 random anchor items."""
-    panels = [(f"{count} anchor items", "anncur(anchors=1)", count) for count in (50, 200)]
+    panels = [
+        (f"{count} anchor items", "anncur(center=none, anchors=1)", count) for count in (50, 200)
+    ]
     return approximations.scatter(study, panels, "ANNCUR's scores of one query")
 
 
@@ -105,8 +107,8 @@ def adaptive(study: Study) -> list[Block]:
         (f"{name}, {count}", spec, count)
         for count in (50, 200)
         for name, spec in (
-            ("ADACUR", "adacur(first=random, rounds=5)"),
-            ("ANNCUR", "anncur(anchors=1)"),
+            ("ADACUR", "adacur(center=none, first=random, rounds=5)"),
+            ("ANNCUR", "anncur(center=none, anchors=1)"),
         )
     ]
     return approximations.scatter(study, panels, "five rounds against one")
@@ -162,8 +164,8 @@ EXHIBITS = (
         build=lambda study: recall.against_rounds(
             study,
             (
-                "adacur(first=random, rounds={rounds}, split=0.5)",
-                "adacur(first=de, rounds={rounds})",
+                "adacur(center=none, first=random, rounds={rounds}, split=0.5)",
+                "adacur(center=none, first=de, rounds={rounds})",
             ),
         ),
     ),
@@ -174,7 +176,7 @@ EXHIBITS = (
         here="The paper: calls take most of the time; solving and multiplying grow with the "
         "rounds. Here: the largest matrix, calls at a nominal 2 ms, the rest measured.",
         build=lambda study: latency.breakdown(
-            study, {"ADACUR": "adacur(first=de, rounds={rounds})"}
+            study, {"ADACUR": "adacur(center=none, first=de, rounds={rounds})"}
         ),
     ),
     Exhibit(

@@ -69,7 +69,7 @@ def _depths(study: Study, data: Data, anchors: int) -> dict[str, Any]:
     }
     for count in ANCHOR_ITEMS:
         if count <= data.file.n_items // 2:
-            wanted[f"anncur, {count} anchor items"] = ("anncur(anchors=1)", count)
+            wanted[f"anncur, {count} anchor items"] = ("anncur(center=none, anchors=1)", count)
     lines: dict[str, Any] = {}
     for name, (spec, calls) in wanted.items():
         ranked = retrieved(method(spec), parts, calls=calls, depth=depths[-1])
@@ -89,7 +89,7 @@ def papers_accounting(study: Study, data: Data) -> Mapping[str, Any]:
         best: dict[str, list[Estimate]] = {str(k): [] for k in study.k}
         for budget in study.budgets:
             by_k = recall_by_split(
-                lambda share: method(f"anncur(anchors={share})"),
+                lambda share: method(f"anncur(center=none, anchors={share})"),
                 parts,
                 truth,
                 budget=budget,

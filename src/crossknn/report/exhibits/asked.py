@@ -19,8 +19,8 @@ Pair: TypeAlias = tuple[str, str, str]
 RNR = "rnr(first={})"
 ANNCUR = "anncur(anchors=0.5, first={}, rcond=0.03)"
 ADACUR = "adacur(first={}, rounds={}, rcond=0.03)"
-PUBLISHED_ANNCUR = "anncur(anchors=0.5, first={})"
-PUBLISHED_ADACUR = "adacur(first={}, rounds={})"
+PUBLISHED_ANNCUR = "anncur(center=none, anchors=0.5, first={})"
+PUBLISHED_ADACUR = "adacur(center=none, first={}, rounds={})"
 BLEND = "axn(first=de, rounds={}, blend={}, vectors=de)"
 RIDGE = "axn(first={}, rounds={}, ridge=0.3, vectors=de)"
 

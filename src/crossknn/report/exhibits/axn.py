@@ -67,7 +67,7 @@ EXHIBITS = (
         build=lambda study: latency.breakdown(
             study,
             {
-                "ADACUR": "adacur(first=de, rounds={rounds})",
+                "ADACUR": "adacur(center=none, first=de, rounds={rounds})",
                 "AXN": "axn(first=de, rounds={rounds}, blend=0.5, vectors=de)",
                 "AXN, ridge": "axn(first=de, rounds={rounds}, ridge=0.3, vectors=de)",
             },

@@ -83,7 +83,9 @@ def _searches(study: Study, data: Data) -> list[dict[str, Any]]:
         fewer = divided(matrix, anchors=train)[0] if data.divisible else matrix
         cost: dict[str, Any] = {"calls": train * data.file.n_items, "seconds": 0.0}
         cost |= {"what": "all items", "train": train}
-        found.append(_searched(study, fewer, ADACUR, "adacur(first=de, rounds=5)", **cost))
+        found.append(
+            _searched(study, fewer, ADACUR, "adacur(center=none, first=de, rounds=5)", **cost)
+        )
         for count in PER_QUERY if wide else PER_QUERY[:2]:
             if count < data.file.n_items:
                 fitted, cost = _fit(matrix, train, count, by_item=False)

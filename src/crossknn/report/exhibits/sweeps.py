@@ -46,13 +46,13 @@ def methods(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     tried = [f"rnr(first={stage})" for stage in own]
     if data.file.n_anchors:
         tried += [
-            "anncur(anchors=0.5)",
-            "adacur(first=random, rounds=5, split=0.5)",
-            "adacur(first=random, rounds=5, split=0.5, sample=softmax)",
-            "adacur(first=random, rounds=5)",
+            "anncur(center=none, anchors=0.5)",
+            "adacur(center=none, first=random, rounds=5, split=0.5)",
+            "adacur(center=none, first=random, rounds=5, split=0.5, sample=softmax)",
+            "adacur(center=none, first=random, rounds=5)",
         ]
-        tried += [f"anncur(anchors=0.5, first={stage})" for stage in own]
-        tried += [f"adacur(first={stage}, rounds=5)" for stage in own]
+        tried += [f"anncur(center=none, anchors=0.5, first={stage})" for stage in own]
+        tried += [f"adacur(center=none, first={stage}, rounds=5)" for stage in own]
     sizes = anchor_sizes(preset, data)
     return {"methods": tuple(tried), "anchors": sizes, **_tests(preset, data)} if tried else None
 
@@ -61,7 +61,7 @@ def splits(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     """ANNCUR with every division of its budget."""
     if not data.file.n_anchors:
         return None
-    tried = ("anncur(anchors={share})",)
+    tried = ("anncur(center=none, anchors={share})",)
     return {"methods": tried, "grid": {"share": preset.shares}, **_tests(preset, data)}
 
 
@@ -75,8 +75,8 @@ def rounds(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     """ADACUR and AXN with ever more rounds."""
     tried = []
     if data.file.n_anchors:
-        tried.append("adacur(first=random, rounds={rounds}, split=0.5)")
-        tried += ["adacur(first=de, rounds={rounds})"] if "de" in data.vectors else []
+        tried.append("adacur(center=none, first=random, rounds={rounds}, split=0.5)")
+        tried += ["adacur(center=none, first=de, rounds={rounds})"] if "de" in data.vectors else []
     if "de" in data.vectors:
         tried.append("axn(first=de, rounds={rounds}, blend=0.5, vectors=de)")
         tried.append("axn(first=de, rounds={rounds}, ridge=0.3, vectors=de)")
@@ -89,7 +89,7 @@ def oracle_masked(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     if not data.file.n_anchors:
         return None
     tried = tuple(
-        f"anncur(anchors=0.5, first=oracle_{kind}(masked={{masked}}))"
+        f"anncur(center=none, anchors=0.5, first=oracle_{kind}(masked={{masked}}))"
         for kind in ("topk", "softmax")
     )
     grid = {"masked": (0, *(k for k in preset.k if k <= data.file.n_items // 2))}
@@ -101,7 +101,7 @@ def oracle_random(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     if not data.file.n_anchors:
         return None
     tried = tuple(
-        f"anncur(anchors=0.5, first=oracle_{kind}(epsilon={{epsilon}}))"
+        f"anncur(center=none, anchors=0.5, first=oracle_{kind}(epsilon={{epsilon}}))"
         for kind in ("topk", "softmax")
     )
     return {"methods": tried, "grid": {"epsilon": EPSILONS}, **_tests(preset, data)}
@@ -111,7 +111,13 @@ def items(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     """Indexing by scores of items with items."""
     if not data.items_by_items or not data.file.n_anchors:
         return None
-    return {"methods": ("fixeditem(anchors=0.5)", "itemcur(anchors=0.5)", "anncur(anchors=0.5)")}
+    return {
+        "methods": (
+            "fixeditem(anchors=0.5)",
+            "itemcur(center=none, anchors=0.5)",
+            "anncur(center=none, anchors=0.5)",
+        )
+    }
 
 
 def query_vectors(preset: Preset, data: Data) -> Mapping[str, Any] | None:
@@ -177,8 +183,8 @@ def rivals(preset: Preset, data: Data) -> Mapping[str, Any] | None:
 
 
 TRIED = (
-    "anncur(anchors={share}, first={stage}, rcond={rcond})",
-    "adacur(first={stage}, rounds={rounds}, rcond={rcond})",
+    "anncur(anchors={share}, first={stage}, center={center}, rcond={rcond})",
+    "adacur(first={stage}, rounds={rounds}, center={center}, rcond={rcond})",
     "axn(first={stage}, rounds=10, blend={blend}, rcond={cut}, vectors=de)",
     "axn(first={stage}, rounds=10, ridge={ridge}, vectors=de)",
     "tour(first={stage}, loss=kl, rounds=10, lr={lr}, vectors=de)",
@@ -189,7 +195,8 @@ TRIED = (
     "gp(first={stage}, mean={mean}, query={query}, beta={beta}, vectors=de)",
     "kriging(first={stage}, mean={features}, anchors=false, vectors=de)",
     "kriging(first={stage}, mean={features}, vectors=de)",
-    "gar(first={stage}, affinity={affinity}, neighbours={neighbours}, graph=de)",
+    "gar(first={stage}, affinity=score, neighbours={neighbours}, graph=de)",
+    "gar(first={stage}, affinity=set, softmax={softmax}, neighbours={neighbours}, graph=de)",
     "ladr(first={stage}, seeds={sample}, depth={depth}, neighbours={neighbours}, graph=de)",
     "greedy(first={stage}, seeds={sample}, neighbours={neighbours}, graph=de)",
 )
@@ -204,6 +211,7 @@ def _grid(preset: Preset, own: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
         "features": whole if wide else whole[-1:],
         "share": (0.2, 0.5) if wide else (0.5,),
         "rcond": (1e-6, 0.01, 0.03, 0.1) if wide else (0.03,),
+        "center": ("auto", "none"),
         "cut": (1e-6, 0.1) if wide else (1e-6,),
         "rounds": (5, 10, 20) if wide else (5,),
         "blend": (0.0, 0.5, 0.8) if wide else (0.5,),
@@ -215,7 +223,7 @@ def _grid(preset: Preset, own: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
         "query": (False, True) if wide else (True,),
         "beta": (0.0, 1.0) if wide else (1.0,),
         "depth": (10, 50) if wide else (50,),
-        "affinity": ("score", "set"),
+        "softmax": ("raw", "scaled") if wide else ("raw",),
         "neighbours": (8, 16, 32) if wide else (16,),
     }
 

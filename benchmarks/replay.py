@@ -86,7 +86,7 @@ def main() -> None:
         for name, method in methods(SPECS).items():
             if name in known:
                 continue
-            random = "random" in name or "softmax" in name
+            random = "random" in name or "sample=softmax" in name
             rows = [
                 row.as_dict()
                 for seed in range(options.seeds if random else 1)

@@ -18,6 +18,7 @@ from crossknn.evaluation.measures import Estimate
 from crossknn.evaluation.sweep import run_sweep
 from crossknn.evaluation.sweep_file import read_sweep
 from crossknn.evaluation.table import compared
+from crossknn.methods import in_full
 from crossknn.report import Page, TableOf
 from crossknn.report.html import html_of
 from crossknn.report.markdown import markdown_of
@@ -91,13 +92,14 @@ def test_recall_is_that_of_the_table(page, table):
     one, five = tables(page, "Recall against cost", "small, 9 anchor queries")
     assert (one.folded, five.folded) == (True, False)
     assert five.head == ["method", "10 calls", "20 calls"]
+    asked = {in_full(entry.method): entry.method for entry in table.entries}
     for row in five.rows:
-        name = row[0].strip("`")
+        name = asked[row[0].strip("`")]  # tables print every setting
         for budget, cell in zip((10, 20), row[1:], strict=True):
             at = 0 if name.startswith("only") else budget
             found = table.group(name, data="small", budget=at, anchors=9).mean(5)
             assert cell == f"{100 * found.mean:.1f} [{100 * found.low:.0f}, {100 * found.high:.0f}]"
-    assert "`itemcur`" not in [row[0] for row in five.rows]
+    assert f"`{in_full('itemcur')}`" not in [row[0] for row in five.rows]
     assert all(five.rows[n][0] != "`exact`" for n, _ in five.best)
 
 
@@ -117,7 +119,7 @@ def test_differences_are_paired_with_the_baseline_at_the_same_calls(page, table)
 def test_choices_and_failures_are_there_with_their_numbers(page, table):
     (chosen,) = tables(page, "Settings chosen on dev queries")
     entries = [entry for entry in table.entries if entry.chosen]
-    assert [row[4] for row in chosen.rows] == [f"`{entry.spec}`" for entry in entries]
+    assert [row[4] for row in chosen.rows] == [f"`{in_full(entry.spec)}`" for entry in entries]
     assert {row[5] for row in chosen.rows} == {2}
     (failed,) = tables(page, "What could not be searched")
     assert {(row[0], row[1]): row[3] for row in failed.rows} == {

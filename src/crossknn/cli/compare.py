@@ -31,6 +31,7 @@ from crossknn.cli.common import (
 )
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import RecallRow
+from crossknn.methods import in_full
 
 NAME = "compare"
 
@@ -157,6 +158,8 @@ def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
         first = rows[0]
         if first.method != previous:
             out.print(Text(first.method, style="bold"), soft_wrap=True)
+            if (full := in_full(first.method)) != first.method:
+                out.print(Text(f"  = {full}", "dim"), soft_wrap=True)
         previous = first.method
         cells = [f"{first.calls:.0f}", *[f"{first.index_calls:,}"] * paid]
         cells += [f"{100 * r.recall:.1f} [{100 * r.ci[0]:.0f}-{100 * r.ci[1]:.0f}]" for r in rows]

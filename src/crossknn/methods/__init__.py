@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from crossknn.errors import SpecError
 from crossknn.first.late import KINDS
 from crossknn.methods.adacur import Adacur
@@ -21,9 +23,9 @@ from crossknn.methods.only import Only
 from crossknn.methods.refit import Refit
 from crossknn.methods.rnr import Rnr
 from crossknn.methods.tour import Tour
-from crossknn.spec import Spec, build, parse, parse_list
+from crossknn.spec import Spec, build, parse, parse_list, split
 
-__all__ = ["DEFAULT", "METHODS", "Method", "method", "methods"]
+__all__ = ["DEFAULT", "METHODS", "Method", "in_full", "method", "methods"]
 
 DEFAULT = "axn(first=hybrid, rounds=10, ridge=0.3)"
 """What a search does unless it is told otherwise."""
@@ -54,6 +56,27 @@ def method(spec: str | Spec | Method) -> Method:
     if parsed.name in KINDS:
         parsed = Spec(Only.name, options={"first": parsed})
     return build(parsed, METHODS, "method")
+
+
+def in_full(spec: str) -> str:
+    """A method's spec, or a template of one, with the options it leaves at their defaults.
+
+    A table that prints it cannot be read as if a bare name were the method's best.
+
+    >>> in_full("tour(first={stage}, rounds=10)")
+    'tour(first={stage}, rounds=10, loss=kl, lr=none, vectors=auto, normalize=none)'
+    """
+    name, _, inside = spec.strip().partition("(")
+    if name not in METHODS:
+        return spec
+    given = split(inside.removesuffix(")"))
+    named = {option.partition("=")[0].strip() for option in given}
+    left = [
+        f"{option.name}={str(option.default).lower()}"
+        for option in fields(METHODS[name])
+        if option.name not in named
+    ]
+    return f"{name}({', '.join([*given, *left])})" if given or left else name
 
 
 def methods(specs: str) -> dict[str, Method]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from crossknn import plots
+from crossknn.methods import in_full
 from crossknn.plots.style import family
 from crossknn.report.numbers import chance, name_of, percent, points, row
 from crossknn.report.page import Block, Cell, Section, TableOf, draw
@@ -59,7 +60,7 @@ def _recall_tables(view: View, place: Place) -> Iterator[TableOf]:
         rows: list[list[Cell]] = []
         means: dict[tuple[int, int], float] = {}
         for number, name in enumerate(place.names):
-            cells: list[Cell] = [f"`{name}`"]
+            cells: list[Cell] = [f"`{in_full(name)}`"]
             for column, budget in enumerate(place.budgets, start=1):
                 group = place.find(name, budget)
                 cells.append(percent(view.mean(group, k)) if group else None)

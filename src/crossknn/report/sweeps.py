@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from crossknn.evaluation.choose import mean_recall
 from crossknn.evaluation.table import Entry, Group, Table
+from crossknn.methods import in_full
 from crossknn.report.environment import environment_text
 from crossknn.report.numbers import percent
 from crossknn.report.page import Block, Cell, Page, Points, Section, TableOf
@@ -71,7 +72,7 @@ def _compared(view: View) -> Section:
         f"seeds: {', '.join(map(str, sorted({e.seed for e in table.entries})))}",
         f"baseline: `{table.baseline}`" if table.baseline else "no baseline was named",
     ]
-    methods = [f"`{name}`" for name in dict.fromkeys(e.method for e in table.entries)]
+    methods = [f"`{in_full(name)}`" for name in dict.fromkeys(e.method for e in table.entries)]
     blocks: list[Block] = [
         TableOf(
             head=["matrix", "items", "anchor queries", "test queries by a seed", "with labels"],
@@ -121,7 +122,9 @@ def _chosen(view: View) -> Section | None:
             tried = _tried(view, e)
             known = [o.found for o in tried if o.spec == e.spec and o.found]
             said = f"{100 * mean_recall(known[0].outcome.recall):.1f}" if known else None
-            rows.append([e.data, e.anchors, e.budget, e.seed, f"`{e.spec}`", len(tried), said])
+            rows.append(
+                [e.data, e.anchors, e.budget, e.seed, f"`{in_full(e.spec)}`", len(tried), said]
+            )
     text = (
         "Of a method with several settings, the one with the highest recall on dev queries "
         f"(averaged over k = {', '.join(map(str, view.table.k))}) was run on the test queries. Dev "

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 STAMP = .installed
 
-.PHONY: demo test test-all lint docs-examples clean
+.PHONY: demo test test-all campaign lint docs-examples clean
 
 demo: .venv-demo/$(STAMP)
 	.venv-demo/bin/crossknn demo
@@ -12,6 +12,10 @@ test: .venv-test/$(STAMP)
 
 test-all: test .venv-torch/$(STAMP)
 	.venv-torch/bin/python -m pytest -m torch
+
+# All that the tests take a part of: the references, on thirty queries of each matrix.
+campaign: .venv-test/$(STAMP)
+	CROSSKNN_REFERENCE_QUERIES=30 .venv-test/bin/python -m pytest tests/references
 
 lint: .venv-test/$(STAMP)
 	.venv-test/bin/ruff check .

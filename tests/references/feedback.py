@@ -35,10 +35,10 @@ def rank(
     q = given(problem.query, "query")
     items, scores = observed(batches)
     gaps = settle(problem, batches, normalize).to_vectors(scores)
-    F = a * (V @ q)
+    moved = a * q  # sim is linear: the pairs' vectors are added up before the one product with V
     for positive, negative, gap in widest(items, gaps, pairs):
-        F = F + gap**b * c * (V @ (V[positive] - V[negative]))
-    return best_first(F, batches)
+        moved = moved + gap**b * c * (V[positive] - V[negative])
+    return best_first(V @ moved, batches)
 
 
 def widest(items: IntArray, scores: FloatArray, pairs: int | None) -> list[tuple[int, int, float]]:

@@ -1,6 +1,7 @@
 """Reranking endpoints: a real server in a thread, in both shapes, in good and in bad health."""
 
 import http.server
+import io
 import json
 import logging
 import socket
@@ -12,7 +13,7 @@ import pytest
 from scorer_helpers import collect, grid
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.scorers import CrossEncoder, HttpScorer
+from crossknn.scorers import CachedScorer, CrossEncoder, HttpScorer
 from crossknn.scorers.base import Scorer
 
 QUERIES = ["a", "bb"]
@@ -44,6 +45,11 @@ class Service:
                 except (BrokenPipeError, ConnectionResetError):
                     pass  # a client that has given up waiting
 
+            def do_GET(self):
+                self.rfile = io.BytesIO(b"{}")
+                self.headers["Content-Length"] = "2"
+                self.do_POST()
+
             def log_message(self, *args):
                 pass
 
@@ -53,7 +59,8 @@ class Service:
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     def sizes(self):
-        return [len(body.get("documents") or body.get("texts")) for _, _, body in self.requests]
+        scored = [body for _, _, body in self.requests if body]  # /info has none
+        return [len(body.get("documents") or body.get("texts")) for body in scored]
 
 
 @pytest.fixture
@@ -134,7 +141,9 @@ def test_interleaved_queries_keep_their_places(serve):
 
 @pytest.mark.parametrize("status", [413, 422])
 def test_batches_refused_as_too_large_get_smaller_for_good(serve, status):
-    service = serve(lambda b: cohere(b) if len(b["documents"]) <= 3 else (status, b"too many"))
+    service = serve(
+        lambda b: cohere(b) if b and len(b["documents"]) <= 3 else (status, b"too many")
+    )
     scorer = HttpScorer(service.url, shape="cohere", concurrency=1)
     for _ in range(2):
         found = collect(scorer, grid(2, 10), QUERIES, ITEMS)
@@ -273,3 +282,83 @@ def test_fingerprint_needs_a_named_model_and_hides_the_login():
     named = HttpScorer("http://me:pass@x/rerank", model="m")
     assert named.fingerprint == "http:http://x/rerank|model=m"
     assert "pass" not in repr(named)
+
+
+def test_what_may_be_secret_in_a_url_stays_out_of_everything(serve, caplog, tmp_path):
+    def respond(body):
+        if len(service.requests) > 3:
+            return 500, b"no access for pass-word-7 with ?token=query-secret-9"
+        return cohere(body)
+
+    service = serve(respond)
+    host = service.url.removeprefix("http://")
+    url = f"http://user-name-5:pass-word-7@{host}/rerank?token=query-secret-9"
+    scorer = HttpScorer(url, model="m", batch=4, concurrency=1, retries=0)
+    cached = CachedScorer(scorer, tmp_path / "scores.db")
+    with caplog.at_level(logging.DEBUG):
+        collect(cached, grid(1, 10), QUERIES, ITEMS)
+        with pytest.raises(ScorerError) as failed:
+            collect(scorer, grid(2, 10), QUERIES, ITEMS)
+    path, headers, _ = service.requests[0]
+    assert path.endswith("?token=query-secret-9")
+    assert {name.lower(): value for name, value in headers.items()}["authorization"][:6] == "Basic "
+    cached.close()
+    told = [repr(scorer), scorer.fingerprint, str(failed.value), caplog.text]
+    told += [file.read_bytes().decode("latin-1") for file in tmp_path.iterdir()]
+    for secret in ("user-name-5", "pass-word-7", "query-secret-9"):
+        assert not [text for text in told if secret in text], secret
+    with pytest.raises(InputError) as refused:
+        HttpScorer("http://user-name-5:pass-word-7@host:99999/?token=query-secret-9")
+    assert "secret" not in str(refused.value)
+    assert "pass-word" not in str(refused.value)
+
+
+@pytest.mark.parametrize("stated", ["in the refusal", "at /info"])
+def test_a_stated_limit_is_kept_by_splitting(serve, stated):
+    said = b'{"error": "batch size 10 > maximum allowed batch size 3"}'
+
+    def respond(body):
+        if not body:
+            return 200, {"max_client_batch_size": 3}
+        if len(body.get("texts", "")) > 3:
+            return (413, said) if stated == "in the refusal" else (422, b"too many")
+        return tei(body)
+
+    service = serve(respond)
+    scorer = HttpScorer(service.url, shape="tei", concurrency=1)
+    for _ in range(2):
+        found = collect(scorer, grid(2, 10), QUERIES, ITEMS)
+        np.testing.assert_array_equal(found, EXPECTED)
+    sizes = [len(body["texts"]) for _, _, body in service.requests if body]
+    assert [size for size in sizes if size > 3] == [10]
+    assert max(sizes[1:]) == 3
+
+
+def test_requests_run_at_once(serve):
+    under_way, most = [], []
+    lock = threading.Lock()
+
+    def respond(body):
+        with lock:
+            under_way.append(1)
+            most.append(len(under_way))
+        time.sleep(0.05)
+        with lock:
+            under_way.pop()
+        return cohere(body)
+
+    service = serve(respond)
+    scorer = HttpScorer(service.url, shape="cohere", batch=1, concurrency=4)
+    np.testing.assert_array_equal(collect(scorer, grid(2, 10), QUERIES, ITEMS), EXPECTED)
+    assert max(most) == 4
+
+
+def test_a_long_pause_that_is_asked_for_is_not_slept(serve):
+    from faulty_server import FAULTS, Faulty
+
+    server = Faulty(FAULTS["answers 429 and asks for an hour"])
+    began = time.perf_counter()
+    with pytest.raises(ScorerError, match="asks to be tried again in 3600 s"):
+        collect(HttpScorer(server.url), grid(1, 2), QUERIES, ITEMS)
+    server.close()
+    assert time.perf_counter() - began < 2

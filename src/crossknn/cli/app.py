@@ -36,8 +36,7 @@ from crossknn.cli import (
     sweep,
     train,
 )
-from crossknn.cli.common import visible
-from crossknn.errors import CrossknnError
+from crossknn.errors import CrossknnError, visible
 
 INTERRUPTED = "interrupted; nothing is half-written, and the same command can be run again"
 

@@ -23,7 +23,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from crossknn.errors import InputError, MissingExtraError
+from crossknn.errors import InputError, MissingExtraError, visible
 from crossknn.scorers.base import Scorer
 from crossknn.types import Progress as Report
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from crossknn.data.queries import QuerySet
     from crossknn.indexes.item_index import ItemIndex
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _ESCAPED = re.compile(r"[\x7f-\x9f\ud800-\udfff]")
 
 out = Console()
@@ -158,15 +157,6 @@ def check_plots(needed_for: str) -> None:
     """`MissingExtraError` if there is nothing to draw with."""
     if find_spec("matplotlib") is None:
         raise MissingExtraError(needed_for, "plots")
-
-
-def visible(text: str) -> str:
-    """Control characters shown as escapes: a text never moves a terminal's cursor.
-
-    >>> visible("a\\x1b[2Jb")
-    'a\\\\x1b[2Jb'
-    """
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def say(text: str, console: Console = out) -> None:

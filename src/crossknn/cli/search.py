@@ -23,9 +23,8 @@ from crossknn.cli.common import (
     out,
     print_json,
     progress,
-    visible,
 )
-from crossknn.errors import InputError
+from crossknn.errors import InputError, visible
 from crossknn.methods import DEFAULT
 from crossknn.methods import method as as_method
 from crossknn.results import Hit, Results

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import numpy as np
 
-from crossknn.errors import InputError, ScorerError
+from crossknn.errors import InputError, ScorerError, visible
 from crossknn.scorers.deadline import Deadline, Speed
 from crossknn.scorers.robust import BatchTooLargeError, PlainError, excerpt, stream
 from crossknn.types import FloatArray, IntArray, Pairs
@@ -318,11 +318,12 @@ class HttpScorer:
         """What an answer other than 200 means."""
         said = self._said(data, 120)
         if status in _TOO_LARGE and count > 1:
+            stated = None
             if self._shape != "auto":  # else it may be the wrong shape that is refused
-                limit = self._stated_limit(data, deadline) or count // 2
+                stated = self._stated_limit(data, deadline)
                 with self._lock:
-                    self._batch = max(1, min(self._batch, limit))
-            return BatchTooLargeError(f"HTTP {status}: {said}")
+                    self._batch = max(1, min(self._batch, stated or count // 2))
+            return BatchTooLargeError(f"HTTP {status}: {said}", stated)
         if status in (401, 403):
             return ScorerError(
                 f"{self._name} refused access (HTTP {status}): set api_key or {API_KEY_VARIABLE}"
@@ -357,10 +358,10 @@ class HttpScorer:
         return excerpt(self._clean(_text(data[:10_000])), length)
 
     def _clean(self, text: str) -> str:
-        """A text without the key, the password and the values in the URL."""
+        """A text without the key, the password and the values in the URL, fit for a message."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        return text
+        return visible(text)
 
 
 class _RefusedError(PlainError):

@@ -39,7 +39,14 @@ class PlainError(Exception):
 
 
 class BatchTooLargeError(PlainError):
-    """Raised by a batch that would do if it were smaller: the next ones are halved as well."""
+    """Raised by a batch that would do if it were smaller: the next ones are cut, too.
+
+    To `limit` pairs, if it is known what would do; else they are halved.
+    """
+
+    def __init__(self, message: str, limit: int | None = None) -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 def excerpt(text: str, length: int = 60) -> str:
@@ -126,7 +133,8 @@ def stream(
                     continue
                 logger.debug("%s failed on %d pairs, halving: %s", who, len(positions), answer)
                 if _too_large(answer):
-                    source.limit = max(half, 1)
+                    half = min(half, getattr(answer, "limit", None) or half)
+                    source.limit = half
                 source.put(positions[:half], positions[half:])
             else:
                 failures.any_scored = True

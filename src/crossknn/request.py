@@ -35,7 +35,7 @@ def allowed_items(filter: Iterable[str] | BoolArray | None, index: ItemIndex) ->
     if filter is None:
         return None
     if isinstance(filter, str) or not isinstance(filter, Iterable):
-        raise InputError(f"the filter is {filter!r}; give a list of ids or a mask")
+        raise InputError(f"the filter is {_said(filter)}; give a list of ids or a mask")
     if isinstance(filter, list) and filter and all(isinstance(f, bool) for f in filter):
         filter = np.array(filter)
     if isinstance(filter, np.ndarray) and filter.dtype == np.bool_:
@@ -73,7 +73,11 @@ def check_counts(k: int, budget: int, n: int, deadline_ms: float | None) -> None
             "raise the budget or lower k"
         )
     if deadline_ms is not None and not _positive(deadline_ms):
-        raise InputError(f"deadline_ms is {deadline_ms!r}; it must be a number above 0")
+        raise InputError(f"deadline_ms is {deadline_ms!r}; it must be above 0")
+
+
+def _said(filter: object) -> str:
+    return f"the text {filter!r}" if isinstance(filter, str) else repr(filter)
 
 
 def _positive(value: object) -> bool:

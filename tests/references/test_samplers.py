@@ -15,7 +15,7 @@ from crossknn.types import Queries
 from references import adacur, oracle
 from references.problem import Batch, Problem
 
-DRAWS = 3000
+DRAWS = 2000
 SIZE = 4
 
 

@@ -190,7 +190,8 @@ def final_loss(task, settings, folder):
 @pytest.mark.parametrize("head", HEADS)
 def test_ten_examples_are_learned_by_heart_by_a_cross_encoder(bert, cross_task, tmp_path, head):
     task = cross_task(bert, head=head, dropout=0.0, train=[corpus(10, 10)])
-    assert final_loss(task, training(learning_rate=5e-3, warmup=0.1, steps=120), tmp_path) < 0.05
+    # 120 steps end at 0.0535 where OMP_NUM_THREADS is 1, and below 0.05 elsewhere.
+    assert final_loss(task, training(learning_rate=5e-3, warmup=0.1, steps=160), tmp_path) < 0.05
 
 
 def test_ten_examples_are_learned_by_heart_by_a_dual_encoder(bert, dual_task, tmp_path):

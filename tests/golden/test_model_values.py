@@ -1,0 +1,208 @@
+"""Values of every kind of model, in torch and as exported, and of the bundled models.
+
+Weights are drawn by their names, so that the values depend on what a model computes and on nothing
+else. `CROSSKNN_RECORD=1` writes them anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_models import save_bert, save_bi_encoder, save_hf
+
+import crossknn as ck
+from crossknn.types import Pairs
+
+FILE = Path(__file__).parent / "model_values.json"
+WORDS = ["the red oak", "seals swam in a lake near the old hill", "elm", "a tall white gull flew"]
+MARKED = (
+    [
+        f"the {text} near [Ms] {word} [Me] in a hill"
+        for text, word in zip(WORDS, "abcd", strict=True)
+    ],
+    [f"{text} [ENT] the old {text}" for text in WORDS],
+)
+PLAIN = (WORDS, WORDS[::-1])
+HALVES = {"query_length": 14, "item_length": 12, "max_length": 26}
+CROSS = {
+    "emb": {"head": "emb", "scale": 0.5},
+    "emb-marked": {"head": "emb", "marked": True, **HALVES},
+    "emb-position": {"head": "emb", "marked": True, "item_position": 20, **HALVES},
+    "cls": {"head": "cls"},
+    "cls-plain": {"head": "cls", "pooler": False, "marked": True},
+    "interaction": {"head": "interaction"},
+}
+DUAL = {
+    "mean": {"pooling": "mean", "query_length": 9},
+    "cls": {"pooling": "cls", "shared": False, "normalize": False},
+    "marks": {"pooling": "marks", "marked": True},
+}
+LATE = {
+    "cmc": {"kind": "cmc", "options": {"heads": 2, "feed_forward": 24}},
+    "cmc-reference": {"kind": "cmc", "options": {"variant": "reference", "feed_forward": 24}},
+    "cmc-none": {"kind": "cmc", "options": {"variant": "none", "layers": 1}, "marked": True},
+    "poly": {"kind": "poly", "options": {"codes": 5}},
+    "som": {"kind": "som"},
+    "som-projected": {
+        "kind": "som",
+        "options": {"projected": True, "dimensions": 12},
+        "shared": True,
+    },
+    "deformer": {"kind": "deformer", "options": {"layers": 1}},
+    "mixencoder": {"kind": "mixencoder", "pooling": "mean"},
+}
+LISTS = np.array([[0, 1, 2, 3, -1], [3, -1, 1, 0, 2], [2, 0, 3, 1, -1], [1, 2, -1, -1, 0]])
+
+
+def check(name, **found):
+    """Compare arrays with the recorded ones, to five digits of the largest."""
+    rounded = {key: [float(f"{x:.6g}") for x in np.ravel(array)] for key, array in found.items()}
+    recorded = json.loads(FILE.read_text()) if FILE.exists() else {}
+    if os.environ.get("CROSSKNN_RECORD"):
+        recorded[name] = rounded
+        FILE.write_text(
+            json.dumps(dict(sorted(recorded.items())), indent=None).replace("}, ", "},\n") + "\n"
+        )
+    assert rounded.keys() == recorded[name].keys()
+    for key, values in rounded.items():
+        expected = np.array(recorded[name][key])
+        assert np.isneginf(values).tolist() == np.isneginf(expected).tolist()
+        finite = np.isfinite(expected)
+        scale = np.abs(expected[finite]).max()
+        np.testing.assert_allclose(np.array(values)[finite], expected[finite], atol=1e-5 * scale)
+
+
+def draw(model):
+    """Weights by name; those of layer norms are near 1."""
+    import torch
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+            values = torch.randn(parameter.shape, generator=generator)
+            is_norm = "norm" in name.lower() and name.endswith("weight")
+            parameter.copy_(1 + 0.1 * values if is_norm else 0.3 * values)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return save_bert(tmp_path_factory.mktemp("bert"), hidden=64)
+
+
+def scores(scorer, queries, items):
+    m, n = len(queries), len(items)
+    found = np.full(m * n, np.nan, np.float32)
+    pairs = Pairs(np.repeat(np.arange(m), n), np.tile(np.arange(n), m))
+    for positions, values in scorer.score(pairs, queries, items):
+        found[positions] = values
+    return found
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", CROSS)
+def test_cross_encoders(bert, tmp_path, name):
+    from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
+    from crossknn.models.export import export_cross_encoder
+
+    config = CrossEncoderConfig(**{"max_length": 40, **CROSS[name]})
+    model = draw(CrossEncoderModel.new(bert, config))
+    texts = MARKED if config.marked else PLAIN
+    given = model.save_pretrained(tmp_path / "torch")
+    graphs = {
+        kind: scores(ck.CrossEncoder(export_cross_encoder(given, tmp_path / kind, kind)), *texts)
+        for kind in ("float32", "int8")
+    }
+    torch_scores = scores(ck.CrossEncoder(given, device="cpu"), *texts)
+    check(f"cross-{name}", torch=torch_scores, **graphs)
+    np.testing.assert_allclose(graphs["float32"], torch_scores, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", DUAL)
+def test_dual_encoders(bert, tmp_path, name):
+    from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
+    from crossknn.models.export import export_dual_encoder
+
+    config = DualEncoderConfig(**{"query_length": 24, "item_length": 20, **DUAL[name]})
+    model = draw(DualEncoderModel.new(bert, config))
+    texts = MARKED if config.marked else PLAIN
+    given = model.save_pretrained(tmp_path / "torch")
+    folder = export_dual_encoder(given, tmp_path / "onnx", item_prefix="old " * (not config.marked))
+    for kind, encoder in (
+        ("torch", ck.DualEncoder(given, device="cpu")),
+        ("onnx", ck.DualEncoder(folder)),
+    ):
+        vectors = [encoder.encode_queries(texts[0])[:, :12], encoder.encode_items(texts[1])[:, :12]]
+        check(f"dual-{name}-{kind}", queries=vectors[0], items=vectors[1])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", LATE)
+def test_late_interaction_models(bert, tmp_path, name):
+    from crossknn.models.export import export_late_interaction
+    from crossknn.models.late_interaction.base import LateInteractionConfig, LateInteractionModel
+
+    config = LateInteractionConfig(**{"query_length": 24, "item_length": 20, **LATE[name]})
+    model = draw(LateInteractionModel.new(bert, config))
+    queries, items = MARKED if config.marked else PLAIN
+    given = model.save_pretrained(tmp_path / "torch")
+    folder = export_late_interaction(given, tmp_path / "onnx")
+    for kind, late in (
+        ("torch", ck.open_late(given, device="cpu")),
+        ("onnx", ck.open_late(folder)),
+    ):
+        found = late.encode_queries(queries), late.encode_items(items)
+        values = {"scores": late.compare(*found, LISTS)}
+        states = zip(("query", "item"), found, strict=True)
+        check(f"late-{name}-{kind}", **values, **{k: s.values[:3, :8] for k, s in states})
+
+
+@pytest.mark.torch
+def test_models_of_libraries(tmp_path):
+    from crossknn.models.export import export_cross_encoder, export_dual_encoder
+
+    given = save_hf(tmp_path / "cross", "BertForSequenceClassification", num_labels=1)
+    folder = export_cross_encoder(given, tmp_path / "cross-onnx")
+    check(
+        "library-cross",
+        torch=scores(ck.CrossEncoder(given, device="cpu"), *PLAIN),
+        onnx=scores(ck.CrossEncoder(folder), *PLAIN),
+    )
+    given = save_bi_encoder(tmp_path / "dual", "BertModel", "cls", prompts={"query": "red "})
+    folder = export_dual_encoder(given, tmp_path / "dual-onnx")
+    for kind, encoder in (
+        ("torch", ck.DualEncoder(given, device="cpu")),
+        ("onnx", ck.DualEncoder(folder)),
+    ):
+        check(
+            f"library-dual-{kind}",
+            queries=encoder.encode_queries(WORDS)[:, :12],
+            items=encoder.encode_items(WORDS)[:, :12],
+        )
+
+
+def test_the_bundled_models():
+    queries = [
+        "sort the items of a list",
+        "read a JSON document from a string",
+        "square root of a number",
+        "copy a file",
+        "wait until a thread ends",
+    ]
+    items = [
+        "sorted(iterable, key=None, reverse=False)\nReturn a new list with the items in order.",
+        "json.loads(s)\nDeserialize a str, bytes or bytearray with a JSON document.",
+    ]
+    encoder = ck.DualEncoder()
+    check(
+        "bundled",
+        scores=scores(ck.CrossEncoder(), queries, items),
+        queries=encoder.encode_queries(queries)[:, :16],
+        items=encoder.encode_items(items)[:, :16],
+    )

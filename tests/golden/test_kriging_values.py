@@ -1,0 +1,265 @@
+"""Values of kriging and gp as they were before the code was rewritten: the net under a redesign.
+
+`kriging_values.json` holds rounded numbers for a cut of a matrix of real scores. All that knows the
+package's names is in the first part of this file. Write the values anew, after a change that was
+meant to change them, with  python tests/golden/test_kriging_values.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from crossknn.indexes.covariance import Covariance
+from crossknn.indexes.factor_model import covariance_of
+from crossknn.indexes.sparse import SparseScores
+from crossknn.indexes.stages import stage_scores
+from crossknn.indexes.stored import StoredMatrix
+from crossknn.methods import method
+from crossknn.methods.fitting import choose
+from crossknn.methods.known import search_known
+from crossknn.methods.stopping import course
+from crossknn.plan import Stop
+from crossknn.predictors.expected import expected_recall
+from crossknn.predictors.sharing import Share, standings
+from crossknn.spec import parse
+from crossknn.types import Pairs
+
+HERE = Path(__file__).parent
+VALUES = HERE / "kriging_values.json"
+MATRIX = HERE.parents[1] / "benchmarks" / "data" / "medquad-two.npz"
+N, ANCHORS, TESTS = 400, 40, 30
+HYBRID = "hybrid(bm25, de)"
+SHOWN = np.array([0, 17, 101, 202, 303, 399])
+"""Items whose values are stored."""
+
+
+# What knows the package's names.
+
+
+@cache
+def cut() -> StoredMatrix:
+    """400 items, 40 anchors and 30 test queries of the matrix."""
+    data = StoredMatrix.load(MATRIX)
+    rows = [*range(ANCHORS), *range(data.n_anchors, data.n_anchors + TESTS)]
+    return StoredMatrix(
+        scores=data.scores[rows][:, :N],
+        n_anchors=ANCHORS,
+        item_vectors=data.item_vectors[:N],
+        query_vectors=data.query_vectors[rows],
+        firsts={name: values[rows][:, :N] for name, values in data.firsts.items()},
+        query_ids=tuple(data.query_ids[row] for row in rows),
+    )
+
+
+def cheap_scores(which: str):
+    """Each stage's scores (q, n) of the `anchors` or of the `tests`."""
+    index, queries, _ = cut().rows(0, TESTS)
+    if which == "anchors":
+        index, queries = index.anchored()
+    return stage_scores(index, parse(HYBRID), queries, 0)
+
+
+def dense_fit(rank: int) -> Covariance:
+    return Covariance.of(cut().scores[:ANCHORS], cheap_scores("anchors"), rank)
+
+
+def sparse_fit(seen: np.ndarray, rank: int, anchors: bool) -> Covariance:
+    """From the test queries' scores where `seen` (m, n), and those of ten anchors if wanted."""
+    data, cheap = cut(), cheap_scores("tests")
+    dense = data.scores[:10], [values[:10] for values in cheap_scores("anchors")]
+    query, item = np.nonzero(seen)
+    texts = [f"query {row}" for row in range(TESTS)]
+    scores = data.scores[ANCHORS:][query, item]
+    return covariance_of(
+        SparseScores.of(texts, N, Pairs(query, item), scores),
+        [values[query, item] for values in cheap],
+        data.item_vectors,
+        rank=rank,
+        anchors=dense if anchors else None,
+    )
+
+
+def with_covariance(plan, covariance):
+    """A kriging plan that predicts from another covariance."""
+    old = plan.predictor
+    return replace(
+        plan,
+        predictor=type(old)(
+            old.items, old.first, covariance, settings=settings_of_default(), beta=old.beta
+        ),
+    )
+
+
+def settings_of_default():
+    from crossknn.indexes.settings import Settings
+
+    return Settings()
+
+
+def plan_of(spec: str, budget: int):
+    return method(spec).plan(cut().rows(0, TESTS)[0], budget, 0)
+
+
+def searched(plan):
+    _, queries, scores = cut().rows(0, TESTS)
+    return search_known(plan, queries, scores), queries
+
+
+def predicted(plan, observed, queries):
+    """Mean and std (m, n) from all that a search revealed."""
+    predictor = plan.predictor
+    found = predictor.believe(predictor.update(predictor.start(queries), observed))
+    return found.mean, found.std
+
+
+# What is stored.
+
+
+def numbers_of(fit: Covariance) -> dict[str, object]:
+    products = fit.factor.astype(np.float64) @ fit.factor.T
+    return {
+        "shape": list(fit.factor.shape),
+        "trace": np.trace(products),
+        "norm": np.linalg.norm(products),
+        "products": products[np.ix_(SHOWN, SHOWN)],
+        "mean": fit.mean[SHOWN],
+        "mean_norm": np.linalg.norm(fit.mean),
+        "weights": np.asarray(fit.weights)[1:],  # the intercept's says nothing
+        "precision": fit.precision,
+        "variance": fit.variance,
+    }
+
+
+def a_log() -> np.ndarray:
+    """What searches may leave behind: each query's best by its cheap scores, and some others."""
+    cheap = sum(values / values.std() for values in cheap_scores("tests"))
+    seen = np.random.default_rng(0).random((TESTS, N)) < 0.05
+    seen[np.arange(TESTS)[:, None], np.argsort(-cheap, axis=1)[:, :60]] = True
+    return seen
+
+
+def posterior_numbers(spec: str, covariance=None) -> dict[str, object]:
+    plan = plan_of(spec, 40)
+    if covariance is not None:
+        plan = with_covariance(plan, covariance)
+    search, queries = searched(plan)
+    mean, std = predicted(plan, search.observed(), queries)
+    return {
+        "picks": search.picks().items[:2],
+        "mean": mean[:5, SHOWN],
+        "std": std[:5, SHOWN],
+        "means": mean.mean(axis=1),
+        "stds": std.mean(axis=1),
+    }
+
+
+SPECS = {
+    "plain": f"kriging(first={HYBRID}, rounds=4)",
+    "one stage": "kriging(first=de, rounds=4, rank=7)",
+    "another mean": f"kriging(first=de, mean={HYBRID}, rounds=3)",
+    "content alone": "kriging(first=de, rounds=4, anchors=false)",
+    "beta": f"kriging(first={HYBRID}, rounds=4, beta=0.5, noise=0.4, share=1.1, scale=3)",
+    "shortlist": f"kriging(first={HYBRID}, rounds=4, shortlist=80)",
+    "gp": "gp(first=hybrid, rounds=4)",
+    "gp linear": "gp(first=de, rounds=4, kernel=linear, mean=none, beta=0)",
+    "gp matern": "gp(first=bm25, rounds=4, kernel=matern, mean=average, beta=0.5)",
+    "gp first": "gp(first=hybrid, rounds=4, mean=first, query=true, shortlist=120, scale=2)",
+}
+
+
+def z_score_numbers(spec: str) -> dict[str, object]:
+    plan = plan_of(spec, 30)
+    search, queries = searched(plan)
+    observed = search.observed()
+    mean, std = predicted(plan, observed, queries)
+    found = {"z": [], "recall": []}
+    for row, items, scores in list(observed.rows())[:6]:
+        rest = np.setdiff1d(np.arange(N), items)
+        z = standings(scores, mean[row, rest], std[row, rest], 10, 8)
+        found["z"].append(z)
+        best = np.sort(scores)[-10:]
+        found["recall"].append(expected_recall(best, mean[row, rest], std[row, rest]))
+    return found
+
+
+def curve_numbers() -> dict[str, object]:
+    spec = SPECS["plain"]
+    _, queries, scores = cut().rows(0, TESTS)
+    found = course(plan_of(spec, 60), queries, scores, 5)
+    given = [plan_of(f"{spec[:-1]}, target_recall={t}, k=5)", 60) for t in (0.5, 0.8)]
+    search = search_known(given[1], queries, scores)
+    return {
+        "expected": found.expected[:-1, :6],
+        "achieved": found.achieved[:, :6],
+        "recalls": [found.recall(t) for t in (0.2, 0.5, 0.8)],
+        "threshold": [plan.stop.expected for plan in given],
+        "calls": search.revealed,
+        "never": search_known(
+            replace(given[0], stop=Stop(k=5, expected=2.0)), queries, scores
+        ).revealed[:3],
+    }
+
+
+def shared_numbers() -> dict[str, object]:
+    _, queries, scores = cut().rows(0, TESTS)
+    found = {}
+    for name in ("plain", "gp"):
+        plan = replace(plan_of(SPECS[name], 30), share=Share(total=30 * TESTS, k=10))
+        found[name] = search_known(plan, queries, scores).revealed
+    return found
+
+
+def chosen_numbers() -> dict[str, object]:
+    index, *_ = cut().rows(0, TESTS)
+    return asdict(choose(index, parse("de"), rank=20))
+
+
+COMPUTED = {
+    "dense fit": lambda: numbers_of(dense_fit(100)),
+    "dense fit of rank 5": lambda: numbers_of(dense_fit(5)),
+    "sparse fit": lambda: numbers_of(sparse_fit(a_log(), 12, False)),
+    "sparse fit with anchors": lambda: numbers_of(sparse_fit(a_log(), 20, True)),
+    **{
+        f"posterior, {name}": lambda spec=spec: posterior_numbers(spec)
+        for name, spec in SPECS.items()
+    },
+    "posterior, sparse": lambda: posterior_numbers(SPECS["plain"], sparse_fit(a_log(), 12, False)),
+    "z scores, plain": lambda: z_score_numbers(SPECS["plain"]),
+    "z scores, gp": lambda: z_score_numbers(SPECS["gp"]),
+    "calibration": curve_numbers,
+    "shared budget": shared_numbers,
+    "hyperparameters": chosen_numbers,
+}
+
+
+def plain(value):
+    """As JSON: six significant digits."""
+    if isinstance(value, Mapping):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, int | np.integer):
+        return int(value)
+    return None if np.isnan(value) else float(f"{value:.6g}")
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_values_are_as_before(name):
+    stored, found = json.loads(VALUES.read_text())[name], plain(COMPUTED[name]())
+    assert found.keys() == stored.keys()
+    for key, expected in stored.items():
+        expected = np.array(expected, np.float64)
+        close = 1e-3 * np.nanmax(np.abs(expected), initial=0)
+        np.testing.assert_allclose(found[key], expected, rtol=1e-3, atol=close, err_msg=key)
+
+
+if __name__ == "__main__":
+    values = {name: plain(compute()) for name, compute in COMPUTED.items()}
+    VALUES.write_text(json.dumps(values, indent=None, separators=(",", ":")) + "\n")

@@ -15,8 +15,8 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-import fit_adapter as made
-from tiny_models import CONTENT
+import fit_adapter as made  # noqa: E402
+from tiny_models import CONTENT  # noqa: E402
 
 FILE = Path(__file__).with_name("fit_values.json")
 DATA = Path(__file__).parents[2] / "benchmarks" / "data" / "medquad-two.npz"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "faults")]
+sys.path[:0] = [str(Path(__file__).parent / part) for part in ("", "faults", "golden")]
 
 ROOT = Path(__file__).parent.parent
 

@@ -1,0 +1,468 @@
+"""What every reader makes of a small sample of its format, and what it says of a damaged one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from recorded import check
+
+from crossknn.data import dataset, docstrings, labelled, queries, reading, splits
+from crossknn.data.items import Items
+from crossknn.data.queries import QuerySet
+from crossknn.errors import CrossknnError
+
+
+def lines(*records: object) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+# Samples
+
+BEIR = {
+    "corpus.jsonl": lines(
+        {"_id": "d1", "title": "Oak", "text": "a tree", "year": 1},
+        {"_id": "d2", "title": "", "text": "an elm"},
+        {"_id": "d3", "title": "Lake", "text": ""},
+        {"_id": "d4", "title": "", "text": " "},
+    ),
+    "queries.jsonl": lines(*({"_id": f"q{i}", "text": f"query {i}"} for i in range(5))),
+    "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq3\td1\t1\nq1\td2\t0\nq1\td3\t2\nq1\td1\t1\n",
+    "qrels/train.tsv": "q2\td9\t1\nq0\td1\t-1\nq8\td1\t1\n",
+}
+XML = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n<topics task="x">\n<topic number="1">\n<query>origin of'
+    "\n  oaks</query>\n<question>where do oaks &amp; elms come from</question>\n</topic>\n"
+    '<topic number="2"><query>tall trees</query></topic>\n</topics>\n'
+)
+OLD = (
+    "\n<top>\n<num> Number: 1\n<title> origin of\noaks\n\n<desc> Description:\nWhere from?\n</top>"
+    "\n\n<top>\n<num> Number: 2\n<title> tall trees </title>\n</top>\n"
+)
+TREC = {
+    "collection.tsv": "d1\tan oak\nd2\tan elm\n",
+    "topics.robust.xml": XML,
+    "qrels.robust.txt": "1 0 d1 1\n2 0 d2 2\n",
+    "run.robust.txt": "1 Q0 d2 2 1.0 bm25\n1 Q0 d1 1 2.0 bm25\n2 Q0 d2 1 3 bm25\n2 Q0 d1 2 3 bm25\n",
+}
+TREC_SPLITS = TREC | {"topics.dev.tsv": "9\tbirds\n", "qrels.dev.txt": "9 0 d1 1\n"}
+MARCO = {
+    "collection.tsv": "0\tan oak\n7\tan elm\n8\ta lake\n",
+    "queries.train.tsv": "30\tferns\n",
+    "queries.dev.tsv": "10\ttall trees\n11\twater\n12\tbirds\n",
+    "queries.dev.small.tsv": "10\ttall trees\n11\twater\n",
+    "qrels.train.tsv": "30\t0\t0\t1\n",
+    "qrels.dev.tsv": "10\t0\t7\t1\n11\t0\t8\t1\n",
+    "qrels.dev.small.tsv": "10\t0\t7\t1\n11\t0\t8\t1\n",
+    "top1000.dev": "10\t8\ttall trees\ta lake\n10\t7\ttall trees\tan elm\n11\t8\twater\ta lake\n",
+}
+
+
+def answers(*names: str) -> list[dict[str, str]]:
+    texts = {"A1": "an oak", "B2": "an elm", "C3": "a lake"}
+    return [{"candidate-id": name, "utterance": texts[name]} for name in names]
+
+
+def dialog(number: int, options: list[Any], **more: object) -> dict[str, object]:
+    said = [("participant_1", "which tree is tall?"), ("participant_2", f"where, {number}?")]
+    messages = [{"speaker": speaker, "utterance": text} for speaker, text in said]
+    return {"example-id": number, "messages-so-far": messages, "options-for-next": options} | more
+
+
+CORRECT = "options-for-correct-answers"
+DEV = [dialog(1, answers("C3", "A1"), **{CORRECT: answers("A1")})]
+DEV += [dialog(2, answers("B2", "A1"), **{CORRECT: []})]
+DSTC7 = {
+    "ubuntu_dev_subtask_1.json": json.dumps(DEV),
+    "ubuntu_test_subtask_1.json": json.dumps([dialog(5, answers("A1", "B2"))]),
+    "ubuntu_responses_subtask_1.tsv": "5\tD4\ta fir,\tblank  and all\n",
+}
+ENTITIES = lines(
+    *(
+        {"text": f" a {title}", "idx": f"x?curid={n}", "title": title, "entity": title}
+        for n, title in ((11, "Holm oak"), (12, "Lake Como"), (14, "A&B Trees"))
+    )
+)
+WIKI = "http://en.wikipedia.org/wiki"
+AIDA = {
+    "AIDA-YAGO2-dataset.tsv": (
+        "-DOCSTART- (1 TREES)\nThe\n"
+        f"Holm\tB\tHolm oak\tHolm_oak\t{WIKI}/Holm_oak\t11\t/m/01\n"
+        f"oak\tI\tHolm oak\tHolm_oak\t{WIKI}/Holm_oak\t11\t/m/01\n"
+        f"Como\tB\tComo\tLake_Como\t{WIKI}/Lake_Como\t12\n.\n\nNobody\tB\tNobody\t--NME--\ncame\n\n"
+        f"-DOCSTART- (947testa LAKES)\nComo\tB\tComo\tLake_Como\t{WIKI}/Lake_Como\t12\n\n"
+        f"-DOCSTART- (1163testb LAKES)\nGarda\tB\tGarda\tLake_Garda\t{WIKI}/Lake_Garda\t13\t/m/02\n"
+    ),
+    "entity.jsonl": ENTITIES,
+}
+
+
+def annotation(mention: str, page: str, offset: object, length: object = None) -> str:
+    length = len(mention) if length is None else length
+    return (
+        f"<annotation>\n<mention>{mention}</mention>\n<wikiName>{page}</wikiName>\n"
+        f"<offset>{offset}</offset>\n<length>{length}</length>\n</annotation>\n"
+    )
+
+
+COMO = annotation("Como", "Lake_Como", 24)
+WNED = {
+    "msnbc.xml": (
+        '<?xml version="1.0" encoding="UTF-8"?>\n<a>\n<document docName="lakes.txt">\n'
+        + annotation("holm oak", "Holm oak", 7)
+        + COMO * 2
+        + annotation("Garda", "NIL", 34)
+        + annotation("A&amp;B", "A&amp;B Trees", 42)
+        + "</document>\n</a>\n"
+    ),
+    "RawText/lakes.txt": "The holm\noak stands  by Como,\nnot Garda & A&amp;B.\n",
+    "entity.jsonl": ENTITIES,
+}
+
+
+def link(query: str, mention: str, page: object = None, **more: object) -> dict[str, object]:
+    ids = {"label_id": page, "Wikipedia_ID": page, "Wikipedia_title": "Lake Como"}
+    record = {"context_left": "by", "mention": mention, "context_right": ", not", "query_id": query}
+    return record | (ids if page is not None else {}) | more
+
+
+BLINK = {
+    "entity.jsonl": ENTITIES,
+    "msnbc_questions.jsonl": lines(
+        link("a:0", "oak", "11"),
+        link("a:1", "Como", 12),
+        link("a:2", "Como", -1),
+        link("a:3", "Garda", label_id=None),
+        link("a:4", "trees", label_title="A&B_Trees"),
+        link("a:5", "Garda", "13"),
+    ),
+}
+DOCUMENTS = {
+    "documents/trees.json": lines(
+        {"document_id": "d0", "title": "Oak", "text": "the tall oak stands by the lake"},
+        {"document_id": "d1", "title": "Elm (tree)", "text": "an elm"},
+        {"document_id": "d2", "title": "Lake", "text": "water"},
+    ),
+    "documents/fish.json": lines(
+        {"document_id": "f0", "title": "Eel", "text": "a long eel swam"},
+        {"document_id": "f1", "title": "Cod", "text": "a cod"},
+    ),
+}
+
+
+def processed(number: int, left: str, mention: str, right: str, label: object) -> dict[str, object]:
+    return {
+        "mention_id": f"m{number}",
+        "context_left": left,
+        "mention": mention,
+        "context_right": right,
+        "label_id": label,
+    }
+
+
+def published(
+    number: int, domain: str, context: str, words: tuple[int, int], text: str, label: str
+):
+    return {
+        "mention_id": f"m{number}",
+        "context_document_id": context,
+        "label_document_id": label,
+        "start_index": words[0],
+        "end_index": words[1],
+        "text": text,
+        "corpus": domain,
+    }
+
+
+PROCESSED = DOCUMENTS | {
+    "processed/train_worlds/trees_mentions.jsonl": lines(
+        processed(0, "the tall", "oak", "stands by the lake", 0),
+        processed(1, "the tall oak stands by", "the lake", "", 2),
+    ),
+    "processed/valid_worlds/fish_mentions.jsonl": lines(processed(2, "a", "long eel", "swam", 0)),
+}
+PUBLISHED = DOCUMENTS | {
+    "mentions/train.json": lines(
+        published(0, "trees", "d0", (2, 2), "oak", "d0"),
+        published(1, "trees", "d0", (5, 6), "the lake", "d2"),
+    ),
+    "mentions/val.json": lines(published(2, "fish", "f0", (1, 2), "long eel", "f0")),
+}
+FILES = {
+    "c.jsonl": lines(
+        {"id": "a", "title": "T", "text": "x", "n": 1}, {"id": 7, "title": "", "text": "y"}
+    ),
+    "c.jsonl.gz": "",  # that of c.jsonl, compressed
+    "c.csv": '\ufeffid,title,text\r\na,T,"two\nlines"\r\n7,,y\r\n',
+    "c.tsv": 'id\ttitle\ttext\na\tT\tx "y\n',
+    "c.txt": "first\n\n third \n",
+    "docs.tsv": "D1\tweb.site\tOak\tA tree.\n",
+    "bare.tsv": "7\tone\n8\ttwo\n",
+    "named.tsv": "qid\tquery\n7\tone\n8\ttwo\n",
+    "q.csv": 'id,text\n7,"one"\n8,two\n',
+    "m.jsonl": lines(processed(0, "by", "oak", "", 1), {"qid": 3, "query": "plain"}),
+    "qrels.txt": "q1 0 d1 1\nq1 0 d2 0\n",
+    "beir.tsv": "query-id\tcorpus-id\tscore\nq1\td1\t1\n",
+    "run.txt": "q1 Q0 d2 2 1.5 t\nq1 Q0 d1 1 2.5 t\nq1 Q0 d3 3 1.5 t\nq2 Q0 d1 1 0 t\n",
+    "run.tsv": "10\t7\t2\n10\t8\t1\n",
+    "top1000.dev": "10\t8\ta b\ttext\n10\t7\ta b\ttext\n",
+    "key.jsonl": lines({"key": 1, "head": "h", "body": "b"}, {"key": 2, "head": "i", "body": "c"}),
+}
+SAMPLES: dict[str, dict[str, str]] = {
+    "beir": BEIR,
+    "trec": TREC,
+    "trec splits": TREC_SPLITS,
+    "trec old": {k: v for k, v in TREC.items() if "topics" not in k} | {"topics.robust": OLD},
+    "trec alone": {k.replace("robust", k[:1]): v for k, v in TREC.items()},
+    "msmarco": MARCO,
+    "dstc7": DSTC7,
+    "dstc7 two": DSTC7 | {"advising_dev_subtask_1.json": json.dumps(DEV[:1])},
+    "aida": AIDA,
+    "wned": WNED,
+    "wned two": {"entity.jsonl": ENTITIES}
+    | {f"{a}/{a}.xml": WNED["msnbc.xml"] for a in ("msnbc", "clueweb")}
+    | {f"{a}/RawText/lakes.txt": WNED["RawText/lakes.txt"] for a in ("msnbc", "clueweb")},
+    "blink": BLINK,
+    "zeshel": PUBLISHED,
+    "processed": PROCESSED,
+    "files": FILES,
+}
+
+# What is read of each: (reader, path below the sample, options)
+
+READERS: dict[str, Callable[..., Any]] = {
+    "items": reading.read_items,
+    "queries": reading.read_queries,
+    "qrels": reading.read_qrels,
+    "dataset": dataset.read_dataset,
+    "labelled": labelled.read_labelled,
+    "run": queries.read_run,
+}
+EVERY = [(reader, "", {}) for reader in ("items", "queries", "qrels", "dataset", "labelled")]
+
+
+def each(reader: str, *splits: str, **more: object) -> list[tuple[str, str, dict[str, object]]]:
+    return [(reader, "", {"split": split, **more}) for split in splits]
+
+
+READS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
+    "beir": EVERY
+    + each("queries", "test", "train", "tset")
+    + each("dataset", "test", "train", limit=2)
+    + each("labelled", "test", "tran", "train")
+    + [("dataset", "", {"limit": 0}), ("dataset", "", {"domain": "x"}), ("labelled", "", {"domains": ["x"]})]
+    + [("dataset", "", {"format": name}) for name in ("trec", "bier", "beir")]
+    + [("dataset", "corpus.jsonl", {}), ("items", "qrels", {}), ("items", "gone", {}), ("run", "gone", {})],
+    "trec": EVERY,
+    "trec splits": [*EVERY, *each("dataset", "dev", "robust", "robus")],
+    "trec old": EVERY,
+    "trec alone": EVERY,
+    "msmarco": EVERY + each("dataset", "dev", "dev.small", "train") + each("labelled", "dev", lists=True),
+    "dstc7": EVERY + each("dataset", "dev", "test") + each("labelled", "dev", "test", lists=True),
+    "dstc7 two": EVERY
+    + each("dataset", "dev")
+    + [("dataset", "", {"split": "dev", "domain": name}) for name in ("advising_subtask_1", "advising")],
+    "aida": EVERY + each("dataset", "train", "testa", "valid", "dev", "test", "tests") + each("labelled", "valid"),
+    "wned": [*EVERY, *each("labelled", "msnbc")],
+    "wned two": [*EVERY, *each("dataset", "clueweb", "clubweb")],
+    "blink": [*EVERY, *each("labelled", "msnbc_questions")],
+    "zeshel": EVERY
+    + each("dataset", "train", "valid", "test")
+    + each("dataset", "train", domain="fish")
+    + each("labelled", "valid", "dev")
+    + [("labelled", "", {"domains": names}) for names in (["fish", "trees"], ["tree"], ["trees", "tree"])]
+    + [("items", "documents/trees.json", {}), ("queries", "mentions/train.json", {})],
+    "processed": EVERY
+    + each("dataset", "train", "valid", "test")
+    + [("dataset", "", {"split": "train", "domain": "trees"})]
+    + [("labelled", "", {"domains": names}) for names in (["fish", "trees"], ["tree"])],
+    "files": [("items", name, {}) for name in FILES]
+    + [("queries", name, {}) for name in ("c.txt", "bare.tsv", "named.tsv", "q.csv", "m.jsonl")]
+    + [("qrels", name, {}) for name in ("qrels.txt", "beir.tsv", "run.txt")]
+    + [("run", name, {}) for name in ("run.txt", "run.tsv", "top1000.dev", "qrels.txt")]
+    + [("items", "key.jsonl", options | {"id_field": "key", "text_field": "body"}) for options in (
+        {"title_field": "head", "template": "{key}: {title} / {text}", "limit": 1},
+        {"title_field": "haed"}, {"template": "{year} {text}"},
+    )]
+    + [("queries", "c.txt", {"split": "x"}), ("queries", "c.txt", {"limit": 1})],
+}  # fmt: skip
+
+# Damages: (sample, reader, options, file, what is replaced, by what)
+
+TRAIN, TREES = {"split": "train"}, "processed/train_worlds/trees_mentions.jsonl"
+MENTION = '"mention_id": "m1", "context_left": "the tall oak stands by", "mention": "the lake"'
+BOMB = '<!DOCTYPE x [<!ENTITY a "ha">]>\n<a>'
+
+
+def damages(
+    sample: str, reader: str, options: dict[str, Any], file: str, *changes: tuple[str, str]
+):
+    return [(sample, reader, options, file, old, new) for old, new in changes]
+
+
+DAMAGES = [
+    *damages("files", "items", {}, "c.jsonl", *(
+        ("", "\n\n"), ('"id": 7', '"id": "a"'), ('"y"', '" "'), ('"text": "y"', '"txet": "y"'),
+        ('{"id": 7', '{"id": '), ('{"id": 7', '[{"id": 7'), ('{"id": 7,', '7\n{"id": 7,'), ('"y"', '["y"]'),
+        ('"id": 7', '"id": ""'), ('"id": 7', '"id": true'), ('"id": 7', '"id": "a\\tb"'), ('"id": 7, ', ""),
+        ('"id": "a", ', ""), ('"y"', "null"), ('"y"', "7.5"), ('"y"', '"\\ud800 b"'),
+    )),
+    *damages("files", "items", {}, "c.csv", ("7,,y", "7,y"), ('lines"', "lines"), ("id,", "text,"), ("", " ")),
+    *damages("files", "items", {}, "docs.tsv", ("\tweb.site", "")),
+    *damages("files", "queries", {}, "bare.tsv", ("7\tone", "7\tone\tx"), ("one", " "), ("8", "7"), ("", "\n")),
+    *damages("files", "qrels", {}, "beir.tsv", ("\t1", "\tgood"), ("\t1\n", "\t1\nq1\td1\t2\n"), ("q1\td1\t1", "")),
+    *damages("files", "run", {}, "run.txt", (" 2 1.5", " two 1.5"), ("d3", "d2"), ("", "\n"), ("2.5 t", "2.5")),
+    *damages("beir", "queries", {"split": "test"}, "qrels/test.tsv", ("q", "r")),
+    *damages("beir", "labelled", {"split": "test"}, "qrels/test.tsv",
+        ("d3", "d9"), ("q3", "q9"), ("d1\t1", "d1\t0"), ("d3\t2", "d2\t2"), ("\td3\t2", "\td3")),
+    *damages("beir", "labelled", {"split": "test"}, "corpus.jsonl", ("d2", "d1"), ("_id", "key")),
+    *damages("trec", "dataset", {}, "topics.robust.xml",
+        ("</query>", ""), (' number="2"', ""), ("query>", "sum>"), ('"2"', '"1"'), (XML, "<topics/>"), (XML, OLD + "x"),
+        (XML, OLD.replace("Number: 2", "")), (XML, OLD.rpartition("</top>")[0]), (XML, '<topics><topic number="7">an oak</topic></topics>')),
+    *damages("trec", "dataset", {}, "collection.tsv", ("\tan elm", ""), ("\tan oak", "\ta\tb")),
+    *damages("trec", "dataset", {}, "run.robust.txt", ("1 Q0 d1", "1 Q0 d2")),
+    *damages("trec", "dataset", {}, "qrels.robust.txt", ("d2 2", "d2 good"), ("d1 1", "d9 1"), ("1 0", "7 0")),
+    *damages("trec", "dataset", {}, "qrels.robust.txt", ("d1 1", "d1 0"), ("2 0 d2 2", "1 0 d2 1")),
+    *damages("trec", "dataset", {}, "collection.jsonl", ("", lines({"id": "d1", "text": "x"}))),
+    *damages("dstc7", "dataset", {"split": "dev"}, "ubuntu_dev_subtask_1.json", *(
+        (json.dumps(DEV), json.dumps(changed)) for changed in (
+            {}, [DEV[0], "x"], [DEV[0], DEV[0]], [], [DEV[0] | {"messages-so-far": "hello"}],
+            [DEV[0] | {"messages-so-far": ["hello"]}], [DEV[0] | {"messages-so-far": []}],
+            [DEV[0] | {"options-for-next": [{"utterance": "x"}]}],
+            [dialog(1, [*answers("A1"), {"candidate-id": "A1", "utterance": "an ash"}])],
+        )
+    ), ("[{", "[{]"), ('"example-id": 1', '"id": 1'), ("options-for-next", "options")),
+    *damages("dstc7", "dataset", {}, "ubuntu_responses_subtask_1.tsv", ("\ta fir,\tblank  and all", "")),
+    *damages("aida", "dataset", TRAIN, "AIDA-YAGO2-dataset.tsv",
+        ("(1 TREES)", "TREES"), ("-DOCSTART- (1 TREES)\n", ""), ("oak\tI\t", "oak\tX\t"), ("Holm\tB\t", "Holm\tO\t"),
+        ("\t12\n", "\n"), ("\t11\t", "\televen\t"), ("-DOCSTART- (1 ", "-DOCSTART- (1testb ")),
+    *damages("aida", "dataset", TRAIN, "entities.tsv", ("", "id\ttitle\ttext\n13\tLake Garda\ta lake\n")),
+    *damages("wned", "dataset", {}, "msnbc.xml", *((COMO * 2, new) for new in (
+        annotation("Como", "Lake Como", 900), annotation("Iseo", "Lake Iseo", 24), COMO + annotation("Como", "Como", 24),
+        COMO.replace("offset", "start"), COMO.replace("wikiName", "page"), annotation("", "Lake Como", 1),
+        annotation("Como", "Lake Como", -3), annotation("Como", "Lake Como", "9" * 20),
+        annotation("Como", "Lake Como", 24, "4.0"), COMO.replace("_", "&b;"), COMO.replace("</annotation>", ""),
+    )), *(("lakes.txt", name) for name in ("rivers.txt", "../msnbc.xml", "..", "x" * 300)), ("docName", "name"),
+        ("<a>", BOMB), ("annotation>", "note>")),
+    *damages("blink", "dataset", {}, "msnbc_questions.jsonl",
+        ('"label_id": null', '"x": 1'), ('"Wikipedia_ID": "11"', '"Wikipedia_ID": "Oak"'), ('"Wikipedia_ID": "11"', '"Wikipedia_ID": [11]'),
+        ('"oak"', '" "'), ("a:1", "a:0"), ('{"context', '{"'), ("query_id", "number")),
+    *damages("processed", "labelled", TRAIN, TREES,
+        *(('"label_id": 2', new) for new in ('"label_id": null', '"x": 1', *(f'"label_id": {v}' for v in ("3", "-1", "true", "1.0", '"d9"', '"d1"')))),
+        ('"m1"', '"m0"'), (MENTION, MENTION.replace("mention_id", "id")), (MENTION, MENTION.replace('"mention"', '"x"')),
+        ('"the lake"', '"  "'), ('"the lake"', '["oak"]'), (MENTION, MENTION.replace("context_left", "left")), (MENTION, "{")),
+    *damages("processed", "labelled", {"domains": ["trees"]}, "processed/test_worlds/trees_mentions.jsonl", ("", PROCESSED[TREES])),
+    *(damage for sample in ("processed", "zeshel") for damage in damages(sample, "labelled", TRAIN, "documents/trees.json",
+        ('"d1"', '"d0"'), ('"document_id": "d1", ', ""), ('"title": "Elm (tree)", ', ""), (', "text": "an elm"', ""))),
+    *damages("zeshel", "labelled", TRAIN, "mentions/train.json",
+        ('"label_document_id": "d2", ', ""), ('"d2"', "null"), ('"d2"', '"f0"'), ('"m1"', '"m0"'), ('"the lake"', '"oak"'),
+        ('"start_index": 5', '"start_index": 6'), ('"end_index": 6', '"end_index": 7'), ('"start_index": 5', '"start_index": -2'),
+        ('"start_index": 5', '"start_index": "5"'), ('"end_index": 6', '"end_index": 6.0'), ('"end_index": 6, ', ""),
+        ('"context_document_id": "d0"', '"context_document_id": "d9"'), (', "corpus": "trees"', ""), ('"trees"', '"birds"')),
+]  # fmt: skip
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = (text or files["c.jsonl"] if name.endswith(".gz") else text).encode()
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return folder
+
+
+def told(value: Any) -> Any:
+    """What was read, as JSON."""
+    if isinstance(value, Items):
+        return [
+            [*row] for row in zip(value.ids, value.titles, value.texts, value.extra, strict=True)
+        ]
+    if isinstance(value, QuerySet):
+        return [[*row] for row in zip(value.ids, value.texts, strict=True)]
+    if isinstance(value, dataset.Dataset):
+        parts = (value.items, value.queries, value.qrels, value.candidates)
+        return [str(value), *map(told, parts)]
+    if isinstance(value, labelled.Labelled):
+        positives = [found.tolist() for found in value.positives]
+        ranked = None if value.lists is None else value.lists.items.tolist()
+        return [value.name, len(value.items), told(value.queries), positives, ranked]
+    return [told(part) for part in value] if isinstance(value, list) else value
+
+
+def outcome(read: Callable[[], Any], folder: Path) -> Any:
+    try:
+        return told(read())
+    except CrossknnError as error:
+        return f"{type(error).__name__}: {error}".replace(str(folder), "FOLDER")
+
+
+def test_samples(tmp_path):
+    found = {}
+    for sample, reads in READS.items():
+        folder = write(tmp_path / sample / "data", SAMPLES[sample])
+        for reader, path, options in reads:
+            said = " ".join(f"{key}={value}" for key, value in options.items())
+            read = lambda r=reader, p=folder / path, o=options: READERS[r](p, **o)  # noqa: E731
+            found[f"{sample}: {reader} {path} {said}"] = outcome(read, folder)
+    check("data_samples.json", found)
+
+
+def test_damages(tmp_path):
+    found = {}
+    for n, (sample, reader, options, file, old, new) in enumerate(DAMAGES):
+        text = SAMPLES[sample].get(file, "")
+        assert old in text
+        changed = text.replace(old, new) if old else new
+        folder = write(tmp_path / str(n) / "data", SAMPLES[sample] | {file: changed})
+        place = folder / file if sample == "files" else folder
+        read = lambda r=reader, p=place, o=options: READERS[r](p, **o)  # noqa: E731
+        found[f"{n} {sample} {file}"] = outcome(read, folder)
+    check("data_damages.json", found)
+
+
+def test_given_items_and_queries():
+    found = {
+        name: outcome(read, Path("/nowhere"))
+        for name, read in {
+            "texts": lambda: reading.read_items(["first", {"text": "second"}]),
+            "none": lambda: reading.read_items([]),
+            "number": lambda: reading.read_items(["x", 3]),
+            "no list": lambda: reading.read_items(3),
+            "limit": lambda: reading.read_items(["x"], limit=0),
+            "queries": lambda: reading.read_queries(["one", {"id": "a", "query": "two"}]),
+            "no queries": lambda: reading.read_queries([]),
+            "split": lambda: reading.read_queries(["one"], split="test"),
+            "unknown": lambda: reading.read_items(["x", "y"]).position("5"),
+            "surrogate": lambda: reading.read_items(["a \ud800 b"]),
+            **{
+                template: lambda t=template: reading.read_items(["x"], template=t)
+                for template in ("{text.__class__}", "{text!r}", "{", "nothing", "{0}", "{text}!")
+            },
+        }.items()
+    }
+    check("data_given.json", found)
+
+
+def test_splits_and_docstrings():
+    sentences = ["Return a new list.", "Open a file.", "Convert text, e.g. Latin, to bytes. Rest."]
+    documents = [
+        docstrings.DocItem(f"m.f{n}", "(x)", f"Turn number {n} into words.\n\n{'and more ' * 5}")
+        for n in range(40)
+    ]
+    corpus = docstrings.build_corpus(documents)
+    check(
+        "data_splits.json",
+        {
+            "split": {k: v.tolist() for k, v in splits.split(20, {"a": 5, "b": 7}, seed=3).items()},
+            "anncur": {
+                k: v.tolist()[:20] for k, v in splits.anncur_split(120, 50, index=1).items()
+            },
+            "first_sentence": [docstrings.first_sentence(s) for s in sentences],
+            "sentence_bucket": [docstrings.sentence_bucket(s) for s in sentences],
+            "queries": dict(corpus.queries),
+            "items": [item.item_text for item in corpus.items][:8],
+        },
+    )

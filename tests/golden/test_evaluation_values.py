@@ -1,0 +1,197 @@
+"""Measures, intervals, paired tests, the rows of `replay` and of `compare`, the analyses: values."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import numpy as np
+from recorded import check
+from synthetic import aligned_matrix, matrix
+
+from crossknn.data.queries import QuerySet
+from crossknn.data.reading import read_items
+from crossknn.evaluation import measures
+from crossknn.evaluation.agreement import compare_tables
+from crossknn.evaluation.approximation import (
+    approximate,
+    approximation_error,
+    cur_error,
+    error_by_rank,
+)
+from crossknn.evaluation.compare import compare
+from crossknn.evaluation.oracle import OracleIndex
+from crossknn.evaluation.replay import answer, parts_of, replay, truth_of
+from crossknn.evaluation.splits import best_split, recall_by_split, retrieved
+from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names, summary
+from crossknn.indexes.item_index import ItemIndex
+from crossknn.methods import method, methods
+from crossknn.spec import parse
+
+CLOSE = 2e-6
+NAMES = (
+    "accuracy, accuracy_normalised, nDCG@10, nDCG@3, R@5, R@100, RR@10, P@2, AP, Success@1, Rprec"
+)
+SPECS = {  # our names: those of the specs may change
+    "exact": "exact",
+    "only dense": "only(first=de)",
+    "rerank dense": "rnr(first=de)",
+    "rerank hybrid": "rnr(first=hybrid(bm25, de))",
+    "anncur": "anncur(anchors=0.5)",
+    "adacur": "adacur(first=de, rounds=4)",
+    "axn": "axn(first=hybrid(bm25, de), rounds=5, blend=0.5)",
+    "axn ridge": "axn(first=de, rounds=5, ridge=0.3)",
+    "tour": "tour(first=de, loss=kl, rounds=3)",
+    "gar": "gar(first=de, neighbours=4, batch=5)",
+    "itemcur": "itemcur(anchors=0.5)",
+    "kriging": "kriging(first=de, rounds=3)",
+    "best items": "adacur(first=oracle_topk(masked=3, epsilon=0.3), rounds=1, split=0.5)",
+    "drawn items": "adacur(first=oracle_softmax, rounds=2, split=0.5)",
+}
+ALIGNED = {
+    "rerank mf": "rnr(first=mf)",
+    "axn mf": "axn(first=mf, rounds=3, vectors=mf, blend=0.5)",
+    "tour mf": "tour(first=hybrid, rounds=3, vectors=mf, normalize=auto)",
+    "kriging mf": "kriging(first=hybrid, rounds=3)",
+}
+
+
+def as_row(row) -> dict:
+    return {key: value for key, value in row.as_dict().items() if key not in ("method", "seconds")}
+
+
+def test_measures():
+    rng = np.random.default_rng(0)
+    scores = np.round(rng.normal(size=(7, 30)), 1)
+    ranked = np.argsort(rng.normal(size=(7, 30)), axis=1)[:, :12]
+    ranked[3, 5:] = -1
+    truth = measures.exact_top(scores, 6)
+    a, b = rng.random(23), rng.random(23) + 0.2
+    gaps = np.where(rng.random(23) < 0.2, np.nan, b)
+    grades = np.random.default_rng(1).integers(-2, 3, (7, 12))
+    qrels = {
+        f"q{q}": {f"i{i}": int(g) for i, g in enumerate(row) if g >= 0}
+        for q, row in enumerate(grades)
+        if q != 2
+    } | {"q5": {"gone": 1}}
+    judged = Judgements.from_qrels(qrels, [f"q{q}" for q in range(7)], [f"i{i}" for i in range(30)])
+    labels = Judgements.from_labels(np.array([3, -1, 5, 0, 29, 7, 7]))
+    found = {
+        "exact": truth.tolist(),
+        "recall": measures.recall(ranked[:, :6], truth).tolist(),
+        "recall_at": measures.recall_at(ranked, truth, [1, 3, 12, 50]).tolist(),
+        "bootstrap": asdict(measures.bootstrap(a)),
+        "bootstrap seed": asdict(measures.bootstrap(a, seed=3, resamples=300)),
+        "bootstrap sets": asdict(measures.bootstrap_sets([a, b[:7]])),
+        "paired": asdict(measures.paired(a, b)),
+        "paired seed": asdict(measures.paired(a, b, seed=5)),
+        "paired gaps": asdict(measures.paired(gaps, a)),
+        "compare sets": asdict(measures.compare_sets([a - b, (b - a)[:9] / 3])),
+        "signs": [measures.paired(a + d, b).sign for d in (-0.5, 0.2, 1)],
+        "notes": judged.notes(),
+        "agreement": asdict(compare_tables(scores[:, :20], scores[:, :20] + rng.random((7, 20)))),
+    }
+    for name, judgements in (("qrels", judged), ("labels", labels)):
+        task = TaskMeasures(judgements, measure_names(NAMES))
+        values = task.values(ranked, ranked[:, ::-1])
+        found[f"depth {name}"] = task.depth
+        found[f"values {name}"] = {k: np.nan_to_num(v, nan=-1).tolist() for k, v in values.items()}
+        found[f"summary {name}"] = {k: asdict(e) for k, e in summary(values, seed=1).items()}
+        found[f"part {name}"] = {
+            k: np.nan_to_num(v, nan=-1).tolist()
+            for k, v in task.values(ranked[2:5], start=2).items()
+        }
+    check("evaluation_measures.json", found, close=CLOSE)
+
+
+def test_replay():
+    data = matrix(tests=70, noise=1.0)
+    gold = measures.exact_top(data.scores, 3)[np.arange(90), np.arange(90) % 3]
+    data = replace(data, labels=np.where(np.arange(90) % 7 == 0, -1, gold))
+    task = TaskMeasures(Judgements.of_matrix(data))
+    found = {}
+    for name, spec in SPECS.items():
+        rows = replay(data, methods(spec), [10, 20], [1, 10], seed=1, task=task)
+        found[name] = [as_row(row) for row in rows]
+    plain = replay(data, methods(SPECS["axn"]), [15], [1, 5, 40], queries=9)
+    found["plain"] = [as_row(row) for row in plain]
+    for name, spec in ALIGNED.items():
+        found[name] = [as_row(row) for row in replay(aligned_matrix(), methods(spec), [20], [5])]
+    check("evaluation_replay.json", found, close=CLOSE)
+
+
+class Scores:
+    """A scorer made of a function of two texts."""
+
+    fingerprint = "golden"
+
+    def score(self, pairs, queries, items, *, time_left=None, cancel=None):
+        values = [value(queries[q], items[i]) for q, i in zip(pairs.query, pairs.item, strict=True)]
+        yield np.arange(len(pairs)), np.array(values, np.float32)
+
+
+def value(query: str, item: str) -> float:
+    q, i = int(query.split()[-1]), int(item.split()[-1])
+    shared = len(set(query.split()) & set(item.split()))
+    return shared + np.sin(1.0 + q * i % 17) + 0.01 * ((q + 3) * i % 29)
+
+
+def test_compare():
+    topics = ("archives", "threads", "files", "strings", "queues")
+    items = read_items([f"part on {topics[i % 5]} and {topics[i // 5 % 5]} {i}" for i in range(60)])
+    texts = [f"about {topics[i % 5]} {topics[(i + 2) % 5]} {i}" for i in range(9)]
+    queries = QuerySet(tuple(f"q{i}" for i in range(9)), tuple(texts))
+    scores = np.array([[value(q, t) for t in items.texts] for q in texts], np.float32)
+    index = ItemIndex.build(items)
+    qrels = {f"q{i}": {str(j): 1 + j % 2 for j in range(i, 40, 9)} for i in range(8)}
+    specs = "rnr(first=bm25), only(first=bm25), rnr(first=random), exact"
+    best, table = compare(
+        index,
+        queries,
+        scores,
+        methods(specs),
+        [5, 15],
+        [1, 5],
+        qrels=qrels,
+        measures=["nDCG@10", "R@100", "RR@10"],
+        seed=2,
+    )
+    rows = {f"{n}": [as_row(row) for row in outcome.rows()] for n, outcome in enumerate(table)}
+    check("evaluation_compare.json", {"exact": [*map(as_row, best.rows())], **rows}, close=CLOSE)
+
+
+def test_analyses():
+    data = matrix(noise=0.6)
+    (part,) = parts = parts_of(data)
+    index, queries, scores = part
+    truth = truth_of(parts, 10)
+    found: dict[str, object] = {}
+    for name in ("anncur", "adacur", "axn ridge", "rerank dense"):
+        approx, scored = approximate(method(SPECS[name]), index, queries, scores, budget=16, seed=0)
+        errors = approximation_error(scores, approx, bands=(5, 20))
+        found[name] = {
+            "scored": scored.tolist(),
+            "errors": {band: np.round(e, 4).tolist() for band, e in errors.items()},
+            "by rank": {b: round(e, 4) for b, e in error_by_rank(scores, approx).items()},
+            "norm": round(cur_error(scores, approx), 5),
+        }
+    for accounting in ("distinct", "paper"):
+        split = recall_by_split(
+            lambda share: method(f"anncur(anchors={share})"),
+            parts,
+            truth,
+            budget=20,
+            ks=[1, 10],
+            shares=(0.3, 0.6),
+            accounting=accounting,
+        )
+        found[accounting] = {
+            str(k): {str(s): v.tolist() for s, v in f.items()} for k, f in split.items()
+        }
+    dev, test = ({s: v[rows] for s, v in split[10].items()} for rows in (slice(3), slice(3, 6)))
+    found["best split"] = asdict(best_split(dev, test))
+    found["retrieved"] = retrieved(method("anncur(anchors=1)"), parts, calls=12, depth=8).tolist()
+    got = answer(method(SPECS["adacur"]), index, queries, scores, budget=12, k=4, seed=0)
+    found["answer"] = [got.items.tolist(), got.scored.tolist(), got.calls]
+    oracle = OracleIndex(index, scores).offered(parse("oracle_softmax(masked=2, epsilon=0.25)"), 3)
+    found["oracle"] = oracle.top(queries, 8).items.tolist()
+    check("evaluation_analyses.json", found, close=1e-3)

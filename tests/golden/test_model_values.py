@@ -77,12 +77,26 @@ def check(name, **found):
         np.testing.assert_allclose(np.array(values)[finite], expected[finite], atol=1e-5 * scale)
 
 
+NAMES = {
+    ".tower.": ".",
+    ".read.": ".in_proj.",
+    ".write.": ".out_proj.",
+    ".attention_norm.": ".norm1.",
+    ".wide.": ".linear1.",
+    ".narrow.": ".linear2.",
+    ".norm.": ".norm2.",
+}
+"""Names of weights when the values were recorded, and what they are drawn by."""
+
+
 def draw(model):
     """Weights by name; those of layer norms are near 1."""
     import torch
 
     with torch.no_grad():
         for name, parameter in model.named_parameters(remove_duplicate=False):
+            for old, new in NAMES.items():
+                name = name.replace(old, new)
             generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
             values = torch.randn(parameter.shape, generator=generator)
             is_norm = "norm" in name.lower() and name.endswith("weight")

@@ -1,0 +1,216 @@
+"""Golden values of an index: what its retrievers find and score, its scales, graphs and samples.
+
+`CROSSKNN_GOLDEN=write` writes the values anew; do so only in a commit that says which change, why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import crossknn as ck
+from crossknn.types import NO_ITEM, Queries, States
+
+sys.path.append(str(Path(__file__).parent.parent))
+FILE = Path(__file__).parent / "index_values.json"
+N, K = 120, 12
+WORDS = (  # noqa: SIM905
+    "archive buffer cache decode encode file format header index join key list lock map merge name "
+    "object parse path query queue read record sort split stream string table thread token tree "
+    "value write zip the of a in to and"
+).split()
+RNG = np.random.default_rng(16)
+WEIGHTS = 1 / np.arange(1, len(WORDS) + 1) ** 0.7
+RECORDS = [
+    {
+        "id": f"d{i}",
+        "title": str(RNG.choice(WORDS)).title(),
+        "text": " ".join(RNG.choice(WORDS, size=RNG.integers(4, 30), p=WEIGHTS / WEIGHTS.sum())),
+        "year": str(1990 + i % 7),
+    }
+    for i in range(N)
+]
+QUERIES = ["zip a file archive", "Sort the table of keys by value", "lock thread queue", "nothing"]
+ALLOWED = np.arange(N) % 3 != 0
+
+
+class WordStates:
+    """A late-interaction model: an item scores its states' mean product, less the list's mean."""
+
+    kind, fingerprint, dimensions = "cmc", "words", 4
+
+    def encode_queries(self, texts):
+        return self._states(texts, np.float32)
+
+    def encode_items(self, texts, progress=None):
+        return self._states(texts, np.float16)
+
+    def _states(self, texts, dtype):
+        rows = [[vector(word) for word in text.split()] for text in texts]
+        starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        return States(np.array([v for row in rows for v in row], dtype), starts)
+
+    def compare(self, queries, items, lists):
+        asked, _ = queries.padded(np.arange(len(lists)))
+        found, known = items.padded(lists)
+        scores = np.einsum("mqd,mctd->mc", asked, found) / known.sum(-1).clip(1) / 10
+        there = lists != NO_ITEM
+        mean = np.where(there, scores, 0).sum(1) / np.maximum(there.sum(1), 1)
+        return np.where(there, scores - mean[:, None], -np.inf).astype(np.float32)
+
+
+def vector(word):
+    return np.random.default_rng(zlib.crc32(word.encode())).normal(size=4)
+
+
+def exact(pairs):
+    return [zlib.crc32(f"{q}|{t}".encode()) / 2**31 - 1 for q, t in pairs]
+
+
+# The adapter: how the index of today is asked for what is compared.
+
+
+def build():
+    from crossknn.data.reading import read_items
+    from crossknn.first.lists import CandidateLists
+    from crossknn.scorers import as_scorer
+
+    items = read_items(RECORDS, template="{title} ({year})\n{text}")
+    rng = np.random.default_rng(5)
+    own, queries = rng.normal(size=(N, 6)).astype(np.float32), {}
+    for text in [*QUERIES, *(f"{w} {w} file" for w in WORDS[:6])]:
+        queries[text] = rng.normal(size=6).astype(np.float32)
+    index = ck.ItemIndex.build(
+        items,
+        encoder="bundled",
+        vectors={"own": own},
+        query_vectors={"own": lambda texts: np.stack([queries[t] for t in texts])},
+        lsa=16,
+        tfidf=True,
+        seed=3,
+    )
+    index.add_late(WordStates())
+    for name in ("de", "bm25", "own"):
+        index.add_graph(name, 5)
+    index.add_anchors(as_scorer(exact), [f"{w} {w} file" for w in WORDS[:6]])
+    lists = {QUERIES[0]: ["d3", "d1", "d40"], QUERIES[1]: [("d5", 2.5), ("d9", -1.0), ("d2", 2.5)]}
+    index.add_first("mine", CandidateLists(lists, index.items.ids))
+    return index
+
+
+def retriever(index, text):
+    from crossknn.indexes.stages import first_stage
+    from crossknn.spec import parse
+
+    return first_stage(index, parse(text), 7)
+
+
+def scores_of_all(found, queries):
+    return found.scores(Queries(queries))
+
+
+def found_by(found, queries, count, allowed=None):
+    return found.top(Queries(queries), count, allowed)
+
+
+def scales(index):
+    known = {name: index.scale(name) for name in ("de", "lsa", "own")}
+    return {name: [scale.alpha, scale.beta] for name, scale in known.items()} | {
+        "center": index.anchors.center
+    }
+
+
+def graph(index, name):
+    return index.graph(name, 5)
+
+
+SPECS = {
+    "bm25": "bm25",
+    "tfidf": "tfidf",
+    "lsa": "lsa",
+    "dense": "de",
+    "own": "own",
+    "hybrid": "hybrid",
+    "hybrid of three": "hybrid(bm25, tfidf, own)",
+    "random": "random",
+    "fixed": "fixed",
+    "lists": "mine",
+    "late over bm25": "cmc(first=bm25, depth=9)",
+    "late over hybrid": "cmc",
+}
+
+
+def values(index):
+    found = {"texts": [index.items.texts[p] for p in (0, 17, 119)]}
+    found["anchor_items"] = index.anchor_items[:40].tolist()
+    found["scales"] = scales(index)
+    found["graphs"] = {name: graph(index, key)[::5].tolist() for name, key in GRAPHS.items()}
+    for name, spec in SPECS.items():
+        made = retriever(index, spec)
+        top, few = found_by(made, QUERIES, K), found_by(made, QUERIES, 4, ALLOWED)
+        scores = scores_of_all(made, QUERIES)
+        found[name] = {
+            "top": [row[row != NO_ITEM].tolist() for row in top.items],
+            "top_scores": [row[row > -np.inf].tolist() for row in top.scores],
+            "allowed": [row[row != NO_ITEM].tolist() for row in few.items],
+            "scores": np.where(np.isfinite(scores[:, ::7]), scores[:, ::7], -1e9).tolist(),
+        }
+    return found
+
+
+GRAPHS = {"dense": "de", "bm25": "bm25", "own": "own"}
+
+
+@pytest.fixture(scope="module")
+def index():
+    return build()
+
+
+@pytest.fixture(scope="module")
+def now(index):
+    found = json.loads(json.dumps(values(index)))
+    if os.environ.get("CROSSKNN_GOLDEN") == "write":
+        rounded = json.loads(json.dumps(found), parse_float=lambda x: float(f"{float(x):.6g}"))
+        FILE.write_text(json.dumps(rounded, separators=(",", ":")) + "\n")
+    return found
+
+
+def same(found, golden, where):
+    if isinstance(golden, dict):
+        assert list(found) == list(golden), where
+        for key in golden:
+            same(found[key], golden[key], f"{where}.{key}")
+    elif isinstance(golden, list) and any(isinstance(x, list) for x in golden):
+        assert len(found) == len(golden), where
+        for row, (one, other) in enumerate(zip(found, golden, strict=True)):
+            same(one, other, f"{where}[{row}]")
+    elif isinstance(golden, list) and any(isinstance(x, float) for x in golden):
+        np.testing.assert_allclose(found, golden, rtol=2e-4, atol=2e-5, err_msg=where)
+    elif isinstance(golden, float):
+        assert found == pytest.approx(golden, rel=2e-4), where
+    else:
+        assert found == golden, where
+
+
+@pytest.mark.parametrize("key", ["texts", "anchor_items", "scales", "graphs", *SPECS])
+def test_values_are_those_of_the_first_release(now, key):
+    same(now[key], json.loads(FILE.read_text())[key], key)
+
+
+def test_a_saved_index_has_the_same_values(index, now, tmp_path):
+    index.save(tmp_path / "index")
+    loaded = ck.ItemIndex.load(tmp_path / "index", encoder={"cmc": WordStates()})
+    left_out = {"own", "hybrid of three", "lists"}
+    specs = {name: spec for name, spec in SPECS.items() if name not in left_out}
+    for name, spec in specs.items():
+        found = found_by(retriever(loaded, spec), QUERIES, K)
+        rows = [row[row != NO_ITEM].tolist() for row in found.items]
+        assert rows == now[name]["top"], name
+    assert scales(loaded) == now["scales"]
+    assert loaded.items.texts[17] == now["texts"][1]

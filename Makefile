@@ -24,22 +24,22 @@ lint: .venv-test/$(STAMP)
 	.venv-test/bin/lint-imports
 
 docs-examples: .venv-torch/$(STAMP)
-	.venv-torch/bin/python -m pytest --doctest-modules src/crossknn
+	.venv-torch/bin/python -m pytest --doctest-modules src/crossknn lab/src/crossknn_lab
 
 .venv-demo/$(STAMP): pyproject.toml $(shell find src -name '*.py' -o -name '*.onnx')
 	$(PYTHON) -m venv --clear .venv-demo
 	.venv-demo/bin/python -m pip install --quiet '.[plots]'
 	touch $@
 
-.venv-test/$(STAMP): pyproject.toml
+.venv-test/$(STAMP): pyproject.toml lab/pyproject.toml
 	$(PYTHON) -m venv --clear .venv-test
-	.venv-test/bin/python -m pip install --quiet --editable '.[plots,dev]'
+	.venv-test/bin/python -m pip install --quiet --editable '.[plots,dev]' --editable lab
 	touch $@
 
-.venv-torch/$(STAMP): pyproject.toml requirements/torch.txt
+.venv-torch/$(STAMP): pyproject.toml lab/pyproject.toml requirements/torch.txt
 	$(PYTHON) -m venv --clear .venv-torch
 	.venv-torch/bin/python -m pip install --quiet --requirement requirements/torch.txt
-	.venv-torch/bin/python -m pip install --quiet --editable '.[torch,ray,plots,dev]'
+	.venv-torch/bin/python -m pip install --quiet --editable '.[torch,ray,plots,dev]' --editable lab
 	touch $@
 
 clean:

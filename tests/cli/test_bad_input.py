@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import LAB
 from errors_table import check_table
 from late_helpers import WordStates
 
@@ -122,7 +123,8 @@ def anchored(where: Path) -> None:
 
 def crossknn(where: Path, *arguments: str, limit: int | None = None, code: str | None = None):
     """Run the command line in `where`; `limit` caps the size of files, `code` runs first."""
-    start = ["-c", f"{code}; from crossknn.cli import main; main()"] if code else ["-m", "crossknn"]
+    module = "crossknn_lab" if arguments[0] in LAB else "crossknn"
+    start = ["-c", f"{code}; from crossknn.cli import main; main()"] if code else ["-m", module]
     environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
     return subprocess.run(
         [sys.executable, *start, *arguments],

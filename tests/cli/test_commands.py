@@ -209,9 +209,7 @@ def test_help_and_version(capsys):
         "index",
         "search",
         "compare",
-        "replay",
         "scores",
-        "analyze",
         "estimate",
         "demo",
     ):

@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 import pytest
+from commands import run
 
-from crossknn.cli.app import run
 from crossknn.indexes.item_index import ItemIndex
 
 BUILD = ("index", "docs.jsonl", "docs.index", "--encoder", "none")

@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from commands import run
 from synthetic import matrix
 
-from crossknn.cli.app import run
 from crossknn.scorers import OnnxCrossEncoder
 
 METHODS = "rnr(first=bm25), rnr(first=oracle_topk)"

@@ -1,4 +1,4 @@
-"""`crossknn scores` and `crossknn analyze` through the command line, and asking an endpoint."""
+"""`crossknn scores` and `crossknn-lab analyze` through the command line, and asking an endpoint."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from commands import run
 
-from crossknn.cli.app import run
 from crossknn.indexes.stored import StoredMatrix, read_arrays
 
 N = 40

@@ -17,7 +17,7 @@ from tiny_models import jsonl, save_bert, write_beir, write_zeshel
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from crossknn.cli import app  # noqa: E402
+import commands as app  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

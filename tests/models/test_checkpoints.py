@@ -20,7 +20,8 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from crossknn.cli.app import run  # noqa: E402
+from commands import run  # noqa: E402
+
 from crossknn.data.marks import marked_item, marked_query  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.checkpoints import open_checkpoint  # noqa: E402

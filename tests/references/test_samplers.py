@@ -8,10 +8,10 @@ from scipy.stats import chisquare
 from synthetic import matrix
 
 from crossknn.evaluation.oracle import OracleFirst, OracleSoftMax, OracleTopK
-from crossknn.evaluation.score_matrix import oracle_cur
 from crossknn.methods import method
 from crossknn.search import Search
 from crossknn.types import Queries
+from crossknn_lab.score_matrix import oracle_cur
 from references import adacur, oracle
 from references.problem import Batch, Problem
 

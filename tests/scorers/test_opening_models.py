@@ -60,7 +60,9 @@ def test_a_file_is_no_folder(tmp_path):
 @pytest.mark.parametrize("name", ["best.ckpt", "pytorch_model.bin", "model.torch"])
 def test_a_checkpoint_is_made_a_folder_first(tmp_path, name):
     (tmp_path / name).write_bytes(b"")
-    with pytest.raises(InputError, match=r"is a file.*; a checkpoint is .* crossknn convert CHECK"):
+    with pytest.raises(
+        InputError, match=r"is a file.*; a checkpoint is .* crossknn-lab convert CHECK"
+    ):
         CrossEncoder(tmp_path / name)
 
 

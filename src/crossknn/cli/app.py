@@ -19,21 +19,15 @@ from rich.logging import RichHandler
 from crossknn import __version__
 from crossknn.cli import (
     align,
-    analyze,
     compare,
-    convert,
     demo,
     encode,
     estimate,
     export,
     index,
     learn,
-    replay,
-    report,
-    reproduce,
     scores,
     search,
-    sweep,
     train,
 )
 from crossknn.errors import CrossknnError, visible
@@ -55,14 +49,8 @@ for module in (
     encode,
     search,
     compare,
-    replay,
-    sweep,
-    report,
-    reproduce,
     scores,
-    analyze,
     export,
-    convert,
     estimate,
     demo,
 ):
@@ -85,13 +73,13 @@ def _options(
     """k-nearest-neighbour search directly with a cross-encoder, under a budget of calls."""
 
 
-def run(arguments: list[str]) -> int:
-    """Run one command; the exit code."""
+def run(arguments: list[str], commands: typer.Typer = app) -> int:
+    """Run one command, of `crossknn` or of another set of `commands`; the exit code."""
     handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False)
     handler.addFilter(_visible)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     try:
-        code = _exit_code(app(arguments, standalone_mode=False))
+        code = _exit_code(commands(arguments, standalone_mode=False))
         return _say(INTERRUPTED, 130) if code == 130 else code
     except CrossknnError as error:
         return _say(str(error), error.exit_code)

@@ -20,7 +20,7 @@ from crossknn.models.weights import (
     weight_names,
 )
 
-CONVERT = "crossknn convert CHECKPOINT FOLDER"
+CONVERT = "crossknn-lab convert CHECKPOINT FOLDER"
 _EMB = f"an [EMB] checkpoint is first made one by  {CONVERT} --layout msmarco-emb"
 _OPENERS = {
     "cross_encoder.json": "CrossEncoder",

@@ -1,0 +1,469 @@
+"""Sweeps: the same table whatever was killed, however many processes, and no cell twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sweep_helpers import contents, write_matrix, write_sweep
+
+from crossknn.errors import InputError
+from crossknn.evaluation.replay import replay
+from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.indexes.disk import alone
+from crossknn.indexes.stored import StoredMatrix
+from crossknn.methods import methods
+from crossknn_lab import sweep_cells
+from crossknn_lab.sweep import run_sweep
+from crossknn_lab.sweep_data import divided
+from crossknn_lab.sweep_file import read_sweep
+from crossknn_lab.table import read_table
+
+METHODS = ["rnr(first=de)", "axn(first=random, rounds={rounds})", "only(first=de)"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with two matrices of different sizes and a sweep of both."""
+    write_matrix(tmp_path / "small.npz", n=40, anchors=9, tests=5)
+    write_matrix(tmp_path / "large.npz", n=60, anchors=12, tests=7, labelled=False, seed=1)
+    a_sweep(tmp_path)
+    return tmp_path
+
+
+def a_sweep(where: Path, name: str = "s.toml", **keys) -> Path:
+    given = {
+        "matrices": ["small.npz", "large.npz"],
+        "methods": METHODS,
+        "budgets": [10, 20],
+        "k": [1, 5],
+        "seeds": [0, 1],
+        "grid": {"rounds": [2, 4]},
+    }
+    return write_sweep(where / name, **(given | keys))
+
+
+def run(file: Path, out: str = "out", **options):
+    return run_sweep(read_sweep(file), file.parent / out, **options)
+
+
+def cells(folder: Path) -> dict[str, int]:
+    """The cells of a sweep, and which file each is: another one after it was written again."""
+    return {path.name: path.stat().st_ino for path in (folder / "cells").glob("*.json")}
+
+
+def test_rows_are_those_of_a_replay(folder):
+    done = run(
+        a_sweep(folder, methods=["axn(first=random, rounds=2)", "adacur(first=de)"], grid={})
+    )
+    found = [json.loads(line) for line in (folder / "out" / "table.jsonl").open()]
+    assert len(found) == done.cells * 2 == 2 * 2 * 2 * 2 * 2
+    for row in found:
+        matrix = StoredMatrix.load(folder / f"{row['data']}.npz")
+        judged = Judgements.of_matrix(matrix)
+        (same,) = replay(
+            matrix,
+            methods(row["spec"]),
+            [row["budget"]],
+            [row["k"]],
+            seed=row["seed"],
+            task=judged and TaskMeasures(judged, ["accuracy", "nDCG@10"]),
+        )
+        assert (row["recall"], row["n_queries"], row["calls"]) == (
+            same.recall,
+            same.n_queries,
+            same.calls,
+        )
+        assert (row["ci_low"], row["ci_high"]) == same.ci
+        assert row["index_calls"] == same.index_calls == matrix.n_anchors * matrix.scores.shape[1]
+        if judged:
+            assert row["accuracy"] == same.measures["accuracy"]
+            assert row["nDCG@10"] == same.measures["nDCG@10"]
+            assert row["accuracy_n"] == same.measures_n["accuracy"] < row["n_queries"]
+        else:
+            assert row["accuracy"] is None
+            assert row["accuracy_n"] == 0
+
+
+def test_a_method_without_calls_has_one_budget_and_settings_have_columns(folder):
+    done = run(folder / "s.toml")
+    assert [(e.spec, e.budget, e.seed) for e in done.table.entries if e.data == "small"] == [
+        (spec, budget, seed)
+        for spec, budgets in (
+            ("rnr(first=de)", (10, 20)),
+            ("axn(first=random, rounds=2)", (10, 20)),
+            ("axn(first=random, rounds=4)", (10, 20)),
+            ("only(first=de)", (0,)),
+        )
+        for budget in budgets
+        for seed in (0, 1)
+    ]
+    first, *rows = (folder / "out" / "table.csv").read_text().splitlines()
+    assert first.startswith("data,items,method,spec,chosen,rounds,anchors,budget,seed,k,n_queries,")
+    assert rows[0].startswith("small,40,rnr(first=de),rnr(first=de),false,,9,10,0,1,5,")
+    assert '"axn(first=random, rounds={rounds})","axn(first=random, rounds=4)",false,4,' in rows[16]
+
+
+def test_what_is_there_is_not_searched_again_and_the_files_stay_the_same(folder):
+    first = run(folder / "s.toml")
+    before = contents(folder / "out"), cells(folder / "out")
+    again = run(folder / "s.toml")
+    assert (first.searched, first.kept) == (28, 0)
+    assert (again.searched, again.kept) == (0, 28)
+    assert (contents(folder / "out"), cells(folder / "out")) == before
+
+
+def test_several_processes_give_the_same_bytes_as_one(folder):
+    run(folder / "s.toml", "one")
+    run(folder / "s.toml", "two", workers=2)
+    one, two = contents(folder / "one"), contents(folder / "two")
+    assert one.keys() == two.keys() >= {"table.csv", "table.jsonl", "means.csv", "sweep.json"}
+    del one["seconds.csv"], two["seconds.csv"]
+    assert one == two
+
+
+def test_more_in_the_file_searches_what_is_new(folder):
+    run(folder / "s.toml")
+    more = run(a_sweep(folder, budgets=[10, 20, 30], methods=[*METHODS, "axn(first=random)"]))
+    assert (more.searched, more.kept) == (2 * 2 * 3 + 2 * 2 * 3, 28)
+    less = run(a_sweep(folder, matrices=["large.npz"]))
+    assert (less.searched, less.cells, len(less.table.entries)) == (0, 14, 14)
+
+
+def test_the_same_method_spelled_in_two_ways_is_searched_once(folder):
+    done = run(
+        a_sweep(
+            folder,
+            methods=["axn(rounds={rounds})", "axn( rounds=10,blend=0 )"],
+            grid={"rounds": [10]},
+        )
+    )
+    assert len(done.table.entries) == 16
+    assert done.cells == done.searched == 8
+
+
+def test_cells_are_known_by_content_not_by_the_files_name(folder):
+    run(a_sweep(folder, matrices=["small.npz"]))
+    (folder / "small.npz").rename(folder / "other.npz")
+    done = run(a_sweep(folder, matrices=["other.npz"]))
+    assert (done.searched, done.table.entries[0].data) == (0, "other")
+    write_matrix(folder / "other.npz", n=40, anchors=9, tests=5, seed=7)
+    assert run(a_sweep(folder, matrices=["other.npz"])).searched == 14
+
+
+def test_what_a_method_lacks_is_in_the_table_and_the_rest_goes_on(folder):
+    done = run(a_sweep(folder, methods=["itemcur", *METHODS]))
+    assert (done.cells, done.kept) == (36, 0)
+    (small, large) = done.failed
+    assert small.startswith("small, itemcur: itemcur needs item x item scores, and there are none")
+    assert (done.failed[small], done.failed[large]) == (4, 4)
+    rows = [json.loads(line) for line in (folder / "out" / "table.jsonl").open()]
+    lacking = [row for row in rows if row["error"]]
+    assert [row["method"] for row in lacking] == ["itemcur"] * 16
+    assert all(row["recall"] is None and row["n_queries"] == 0 for row in lacking)
+    assert len(rows) == 72
+    table = read_table(folder / "out")
+    assert [e.error for e in table.entries] == [e.error for e in done.table.entries]
+    group = table.group("itemcur", data="small", budget=10)
+    assert np.isnan(group.mean(1).mean)
+    assert (folder / "out" / "means.csv").read_text().count("itemcur") == 2 * 2 * 2 * 2
+
+
+def test_an_error_nobody_thought_of_is_one_cell_and_is_tried_again(folder, monkeypatch):
+    def broken(name, *rest, budget, **options):
+        if budget == 20 and "rnr" in name:
+            raise ZeroDivisionError("by nothing")
+        return outcome(name, *rest, budget=budget, **options)
+
+    outcome = sweep_cells.outcome
+    monkeypatch.setattr(sweep_cells, "outcome", broken)
+    done = run(folder / "s.toml")
+    assert sum(done.failed.values()) == 4
+    assert "ZeroDivisionError: by nothing (test_sweep.py, line" in next(iter(done.failed))
+    monkeypatch.setattr(sweep_cells, "outcome", outcome)
+    done = run(folder / "s.toml")
+    assert (done.searched, done.kept, done.failed) == (4, 24, {})
+    run(folder / "s.toml", "whole")
+    assert (folder / "out" / "table.csv").read_bytes() == (
+        folder / "whole" / "table.csv"
+    ).read_bytes()
+
+
+def test_a_damaged_cell_is_searched_again(folder, caplog):
+    run(folder / "s.toml")
+    before = contents(folder / "out")
+    paths = sorted((folder / "out" / "cells").iterdir())
+    paths[0].write_bytes(paths[0].read_bytes()[:-40])
+    paths[1].write_text("[]")
+    whole = json.loads(paths[2].read_text())
+    paths[2].write_text(json.dumps(whole | {"queries": whole["queries"][1:]}))
+    with pytest.raises(InputError, match="holds a damaged sweep"):
+        read_table(folder / "out")
+    assert run(folder / "s.toml").searched == 3
+    assert caplog.text.count("is damaged") == 3
+    assert contents(folder / "out")["table.csv"] == before["table.csv"]
+
+
+def test_cells_of_other_source_files_are_counted(folder, monkeypatch):
+    assert run(folder / "s.toml").older == 0
+    monkeypatch.setattr("crossknn_lab.sweep.code", lambda: "another")
+    assert run(folder / "s.toml").older == 28
+
+
+def test_anchors_are_the_first_so_many(folder):
+    done = run(a_sweep(folder, methods=["adacur(first=de)"], anchors=[4, 9, 12, 20], grid={}))
+    assert [note for note in done.table.notes if "left out" in note] == [
+        "small has 9 anchor queries: anchors = 12, 20 left out (8 searches)",
+        "large has 12 anchor queries: anchors = 20 left out (4 searches)",
+    ]
+    assert done.cells == 4 * (2 + 3)
+    matrix, _ = divided(StoredMatrix.load(folder / "small.npz"), anchors=4)
+    for row in replay(matrix, methods("adacur(first=de)"), [10, 20], [1, 5], seed=1):
+        group = done.table.group(row.method, data="small", budget=row.budget, anchors=4)
+        assert group.entries[1].found.rows[row.k == 5].recall == row.recall
+        assert group.cost("index_calls") == 4 * 40
+
+
+def test_redrawn_seeds_search_different_queries(folder):
+    done = run(a_sweep(folder, redraw=True, seeds=[0, 1, 2]))
+    group = done.table.group("rnr(first=de)", data="large", budget=20)
+    drawn = [tuple(entry.found.queries) for entry in group.entries]
+    assert len(set(drawn)) == 3
+    matrix = StoredMatrix.load(folder / "large.npz")
+    for seed, (rows, entry) in enumerate(zip(drawn, group.entries, strict=True)):
+        made, order = divided(matrix, seed=seed)
+        assert rows == tuple(order[made.n_anchors :])
+        (same,) = replay(made, methods("rnr(first=de)"), [20], [5], seed=seed)
+        assert entry.found.rows[1].recall == same.recall
+    queries, values = group.per_query(5)
+    assert set(queries) == {row for rows in drawn for row in rows}
+    assert len(values) == len(queries) > 7
+
+
+def test_settings_are_chosen_on_dev_queries_for_each_budget(folder):
+    grid = {"rounds": [2, 4], "blend": [0.0, 1.0]}
+    keys = {"choose": True, "grid": grid, "measures": []}
+    template = "axn(first=bm25, rounds={rounds}, blend={blend})"
+    done = run(a_sweep(folder, methods=["rnr(first=de)", template], **keys))
+    assert len(done.table.entries) == 2 * 2 * 2 * 2
+    assert len(done.table.dev) == 2 * 4 * 2 * 2
+    assert [(e.data, e.method, e.budget, e.seed) for e in done.table.entries] == [
+        (data, name, budget, seed)
+        for data in ("small", "large")
+        for name in ("rnr(first=de)", template)
+        for budget in (10, 20)
+        for seed in (0, 1)
+    ]
+    assert "small: settings are chosen on 3 of its anchor queries" in done.table.notes
+    for entry in done.table.entries:
+        assert entry.chosen == (entry.method == template)
+        if not entry.chosen:
+            continue
+        rivals = [
+            (np.mean([v.mean() for v in dev.found.outcome.recall.values()]), dev)
+            for dev in done.table.dev
+            if (dev.data, dev.budget, dev.seed) == (entry.data, entry.budget, entry.seed)
+        ]
+        highest = max(value for value, _ in rivals)
+        assert entry.spec == next(dev.spec for value, dev in rivals if value == highest)
+    assert all(dev.anchors == (6 if dev.data == "small" else 8) for dev in done.table.dev)
+    assert (folder / "out" / "dev.csv").read_text().count("\n") == 1 + 32 * 2
+    again = run(a_sweep(folder, methods=["rnr(first=de)", template], **keys))
+    assert again.searched == 0
+
+
+def test_test_queries_have_no_say_in_what_is_chosen(folder):
+    keys = {
+        "matrices": ["small.npz"],
+        "methods": ["axn(first=bm25, rounds=2, blend={blend})"],
+        "grid": {"blend": [0.0, 0.3, 1.0]},
+        "choose": True,
+    }
+    before = [entry.spec for entry in run(a_sweep(folder, **keys)).table.entries]
+    arrays = dict(np.load(folder / "small.npz"))
+    arrays["scores"][9:] = np.random.default_rng(0).normal(size=(5, 40))
+    np.savez(folder / "small.npz", **arrays)
+    assert [
+        entry.spec
+        for entry in run(
+            a_sweep(folder, **keys),
+        ).table.entries
+    ] == before
+
+
+def test_sizes_that_do_not_fit_are_said_before_anything_is_searched(folder):
+    for keys, words in (
+        ({"k": [1, 50]}, "k is 50, but small has 40 items"),
+        ({"anchors": [10]}, "nothing is left of small: it has 9 anchor queries"),
+        ({"matrices": ["absent.npz"]}, "there is no file"),
+        ({"measures": ["nDGC@10"]}, "there is no measure 'nDGC@10'"),
+    ):
+        with pytest.raises(InputError, match=words):
+            run(a_sweep(folder, **keys))
+    write_matrix(folder / "one.npz", anchors=1)
+    with pytest.raises(InputError, match="one has 1 anchor queries: choose holds a third"):
+        run(a_sweep(folder, matrices=["one.npz"], choose=True))
+    with pytest.raises(InputError, match="workers is 0"):
+        run(folder / "s.toml", workers=0)
+    assert not (folder / "out").exists()
+
+
+def test_fewer_queries_than_asked_and_exact_budgets_are_noted(folder):
+    done = run(a_sweep(folder, queries=6, budgets=[10, 50], measures=[]))
+    assert done.table.notes == (
+        "small has 5 test queries, not 6: all of them are searched",
+        "small has 40 items: a budget of 50 is exact search",
+    )
+    sizes = {e.data: len(e.found.queries) for e in done.table.entries}
+    assert sizes == {"small": 5, "large": 6}
+
+
+def test_queries_without_labels_are_counted_as_each_seed_has_drawn_them(folder):
+    keys = {"redraw": True, "seeds": [0, 1, 2, 3, 4, 5]}
+    done = run(a_sweep(folder, methods=["rnr(first=de)"], grid={}, **keys))
+    labels = np.load(folder / "small.npz")["labels"]
+    group = done.table.group("rnr(first=de)", data="small", budget=10)
+    missing = [int((labels[entry.found.queries] < 0).sum()) for entry in group.entries]
+    assert min(missing) < max(missing)
+    assert done.table.notes == (
+        f"small: {min(missing)} to {max(missing)} of 5 test queries have no label, and no part in "
+        "the task's measures",
+        "large: 7 of 7 test queries have no label, and no part in the task's measures",
+    )
+
+
+def test_two_sweeps_in_one_folder_at_a_time_are_refused(folder):
+    (folder / "out").mkdir()
+    with alone(folder / "out"), pytest.raises(InputError, match="another process is adding cells"):
+        run(folder / "s.toml")
+
+
+def test_a_folder_without_a_finished_sweep(folder):
+    with pytest.raises(InputError, match=r"holds no finished sweep, it lacks sweep\.json"):
+        read_table(folder)
+    run(folder / "s.toml")
+    written = json.loads((folder / "out" / "sweep.json").read_text())
+    (folder / "out" / "sweep.json").write_text(json.dumps(written | {"format": 99}))
+    with pytest.raises(InputError, match="in the format 99, and this one reads 1: run the sweep"):
+        read_table(folder / "out")
+    (folder / "out" / "sweep.json").write_text(json.dumps(written))
+    next((folder / "out" / "cells").iterdir()).unlink()
+    with pytest.raises(InputError, match=r"it lacks cells/[0-9a-f]+\.json"):
+        read_table(folder / "out")
+    (folder / "out" / "sweep.json").write_text("{}")
+    with pytest.raises(InputError, match="holds a damaged sweep"):
+        read_table(folder / "out")
+
+
+def children(process: int) -> list[int]:
+    found = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(child) for child in found.split()]
+
+
+def runs(process: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def begun(folder: Path, out: str, count: int) -> subprocess.Popen:
+    """A sweep by two processes of its own that has searched `count` cells at least."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "crossknn_lab",
+            "sweep",
+            "many.toml",
+            "--out",
+            out,
+            "--workers",
+            "2",
+        ],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+    )
+    deadline = time.monotonic() + 60
+    while len(list((folder / out / "cells").glob("*.json"))) < count:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline, "no cell was searched in a minute"
+        time.sleep(0.002)
+    return process
+
+
+@pytest.fixture
+def many(folder):
+    """Some hundred small cells."""
+    a_sweep(
+        folder,
+        "many.toml",
+        seeds=list(range(10)),
+        measures=[],
+        methods=METHODS[:2],
+        grid={"rounds": [2, 3, 4, 5]},
+    )
+    return folder
+
+
+TOTAL = 2 * 5 * 2 * 10
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the processes")
+def test_killed_halfway_and_started_again_no_cell_is_searched_twice(many):
+    process = begun(many, "out", 30)
+    workers = children(process.pid)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 20
+    while any(map(runs, workers)):
+        assert time.monotonic() < deadline, "workers live on after who started them"
+        time.sleep(0.02)
+    before = cells(many / "out")
+    assert 30 <= len(before) < TOTAL
+    assert not (many / "out" / "table.csv").exists()
+    done = run(many / "many.toml", workers=2)
+    assert (done.kept, done.searched) == (len(before), TOTAL - len(before))
+    after = cells(many / "out")
+    assert len(after) == TOTAL
+    assert before.items() <= after.items()
+    run(many / "many.toml", "whole")
+    killed, whole = contents(many / "out"), contents(many / "whole")
+    assert (
+        killed.pop("seconds.csv").count(b"\n") == whole.pop("seconds.csv").count(b"\n") == TOTAL + 1
+    )
+    assert killed == whole
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the processes")
+def test_a_worker_that_dies_is_a_sentence_and_what_was_searched_is_kept(many):
+    process = begun(many, "out", 10)
+    os.kill(children(process.pid)[-1], signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "crossknn: a process that searched was killed, or ran out of memory" in said
+    assert "Traceback" not in said
+    assert 10 <= len(cells(many / "out")) < TOTAL
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the processes")
+def test_an_interrupt_leaves_whole_cells_and_no_table(many):
+    process = begun(many, "out", 10)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    kept = len(cells(many / "out"))
+    assert 10 <= kept < TOTAL
+    assert not list((many / "out" / "cells").glob("*.part"))

@@ -1,0 +1,263 @@
+"""The page of a sweep says what its table says: means, differences, choices, failures."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from commands import run
+from hypothesis import given
+from hypothesis import strategies as st
+from sweep_helpers import write_matrix, write_sweep
+
+from crossknn.evaluation.measures import Estimate
+from crossknn.methods import in_full
+from crossknn_lab.report import Page, TableOf
+from crossknn_lab.report.html import html_of
+from crossknn_lab.report.markdown import markdown_of
+from crossknn_lab.report.numbers import percent
+from crossknn_lab.report.sweeps import sweep_page
+from crossknn_lab.sweep import run_sweep
+from crossknn_lab.sweep_file import read_sweep
+from crossknn_lab.table import compared
+
+AXN = "axn(first=random, rounds={rounds})"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    where = tmp_path_factory.mktemp("sweeps")
+    write_matrix(where / "small.npz", n=40, anchors=9, tests=5)
+    write_matrix(where / "large.npz", n=60, anchors=5, tests=7, labelled=False, seed=1)
+    keys = {
+        "matrices": ["small.npz", "large.npz"],
+        "methods": ["rnr(first=de)", AXN, "adacur(first=de)", "exact", "only(first=de)", "itemcur"],
+        "budgets": [10, 20],
+        "k": [1, 5],
+        "seeds": [0, 1],
+        "anchors": [4, 9],
+        "choose": True,
+        "baseline": "rnr(first=de)",
+        "grid": {"rounds": [2, 4]},
+    }
+    write_sweep(where / "s.toml", **keys)
+    run_sweep(read_sweep(where / "s.toml"), where / "out")
+    return where
+
+
+@pytest.fixture(scope="module")
+def table(folder):
+    from crossknn_lab.table import read_table
+
+    return read_table(folder / "out")
+
+
+@pytest.fixture(scope="module")
+def page(table):
+    return sweep_page(table, "A sweep")
+
+
+def tables(page: Page, *titles: str) -> list[TableOf]:
+    """The tables of a section, found by the titles that lead to it."""
+    sections, blocks = page.sections, []
+    for title in titles:
+        (here,) = [section for section in sections if section.title == title]
+        sections, blocks = here.sections, here.blocks
+    return [block for block in blocks if isinstance(block, TableOf)]
+
+
+def test_sections_in_their_order(page):
+    assert [section.title for section in page.sections] == [
+        "In short",
+        "What was compared",
+        "Recall against cost",
+        "Against the baseline",
+        "Cost",
+        "Is better k-NN better retrieval?",
+        "Settings chosen on dev queries",
+        "What could not be searched",
+    ]
+    assert [s.title for s in page.sections[2].sections] == [
+        "small, 4 anchor queries",
+        "small, 9 anchor queries",
+        "large",
+    ]
+
+
+def test_recall_is_that_of_the_table(page, table):
+    one, five = tables(page, "Recall against cost", "small, 9 anchor queries")
+    assert (one.folded, five.folded) == (True, False)
+    assert five.head == ["method", "10 calls", "20 calls"]
+    asked = {in_full(entry.method): entry.method for entry in table.entries}
+    for row in five.rows:
+        name = asked[row[0].strip("`")]  # tables print every setting
+        for budget, cell in zip((10, 20), row[1:], strict=True):
+            at = 0 if name.startswith("only") else budget
+            found = table.group(name, data="small", budget=at, anchors=9).mean(5)
+            assert cell == f"{100 * found.mean:.1f} [{100 * found.low:.0f}, {100 * found.high:.0f}]"
+    assert f"`{in_full('itemcur')}`" not in [row[0] for row in five.rows]
+    assert all(five.rows[n][0] != "`exact`" for n, _ in five.best)
+
+
+def test_differences_are_paired_with_the_baseline_at_the_same_calls(page, table):
+    (found,) = tables(page, "Against the baseline", "large")
+    assert {row[0] for row in found.rows} == {f"`{AXN}`", "`adacur(first=de)`"}
+    by = {tuple(row[:3]): row for row in found.rows}
+    ours = table.group("adacur(first=de)", data="large", budget=20, anchors=4)
+    theirs = table.group("rnr(first=de)", data="large", budget=20, anchors=4)
+    expected = compared(ours, theirs, 5)
+    row = by["`adacur(first=de)`", 20, 5]
+    assert row[3].strip("*").startswith(f"{100 * expected.difference:+.1f} [")
+    assert row[3].startswith("**") == bool(expected.sign)
+    assert row[5] == expected.n
+
+
+def test_choices_and_failures_are_there_with_their_numbers(page, table):
+    (chosen,) = tables(page, "Settings chosen on dev queries")
+    entries = [entry for entry in table.entries if entry.chosen]
+    assert [row[4] for row in chosen.rows] == [f"`{in_full(entry.spec)}`" for entry in entries]
+    assert {row[5] for row in chosen.rows} == {2}
+    (failed,) = tables(page, "What could not be searched")
+    assert {(row[0], row[1]): row[3] for row in failed.rows} == {
+        ("small", "`itemcur`"): 8,
+        ("large", "`itemcur`"): 4,
+    }
+
+
+def test_the_task_is_there_for_labelled_matrices_only(page, table):
+    (task,) = [section for section in page.sections if section.title.startswith("Is better")]
+    assert [section.title for section in task.sections] == [
+        "small, 4 anchor queries",
+        "small, 9 anchor queries",
+    ]
+    (found,) = tables(page, task.title, "small, 9 anchor queries")
+    accuracy = table.group("exact", data="small", budget=10, anchors=9).mean("accuracy")
+    (row,) = [row for row in found.rows if row[:2] == ["`exact`", 10]]
+    assert row[3].startswith(f"{100 * accuracy.mean:.1f} [")
+    said = " ".join(block for block in task.sections[0].blocks if isinstance(block, str))
+    assert "rank correlation with recall at k = 5" in said
+    assert "exact search has" in said
+
+
+def test_what_cost_other_than_the_budget_is_said(page):
+    costs = next(section for section in page.sections if section.title == "Cost")
+    said = " ".join(b for section in costs.sections for b in section.blocks if isinstance(b, str))
+    assert "`exact` made 40 where 10, 20 were asked for" in said
+    (cost,) = tables(page, "Cost", "small, 4 anchor queries")
+    paid = {row[0]: row[1] for row in cost.rows}
+    assert paid["`adacur(first=de)`"] == 4 * 40
+    assert paid["`rnr(first=de)`"] == 0
+
+
+def test_a_sweep_without_baseline_choices_or_answers_says_only_what_it_has(table):
+    large = tuple(entry for entry in table.entries if entry.data == "large")
+    bare = replace(table, baseline=None, dev=(), entries=large)
+    titles = [section.title for section in sweep_page(bare, "t").sections]
+    assert "Against the baseline" not in titles
+    assert "Settings chosen on dev queries" not in titles
+    failed = tuple(entry for entry in large if entry.error)
+    nothing = sweep_page(replace(bare, entries=failed), "t")
+    assert [section.title for section in nothing.sections] == [
+        "What was compared",
+        "What could not be searched",
+    ]
+
+
+def test_the_page_can_be_written_both_ways(page):
+    html, (markdown, images) = html_of(page), markdown_of(page)
+    assert html.count("<svg") == len(images) == markdown.count("](images/")
+    assert "small, 9 anchor queries" in html
+
+
+def test_the_command_writes_both(folder, capsys):
+    assert (
+        run(["report", str(folder / "out"), "--out", str(folder / "page"), "--title", "Mine"]) == 0
+    )
+    assert "<h1>Mine</h1>" in (folder / "page" / "index.html").read_text(encoding="utf-8")
+    assert (folder / "page" / "page.md").read_text(encoding="utf-8").startswith("# Mine\n")
+    assert "index.html" in capsys.readouterr().out
+
+
+def test_the_command_says_what_is_wrong(folder, tmp_path, capsys):
+    assert run(["report", str(tmp_path), "--out", str(tmp_path / "page")]) == 2
+    assert "holds no finished sweep" in capsys.readouterr().err
+    assert not (tmp_path / "page").exists()
+    (tmp_path / "file").write_text("x")
+    assert run(["report", str(folder / "out"), "--out", str(tmp_path / "file")]) == 2
+    assert "is a file; give a folder" in capsys.readouterr().err
+    assert run(["report", str(folder / "out"), "--out", str(tmp_path / "no" / "page")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    made = json.loads((folder / "out" / "sweep.json").read_text(encoding="utf-8"))
+    (tmp_path / "sweep.json").write_text(json.dumps({**made, "entries": [{}]}), encoding="utf-8")
+    assert run(["report", str(tmp_path), "--out", str(tmp_path / "page")]) == 2
+    assert "damaged sweep" in capsys.readouterr().err
+
+
+def best_in_short(page: Page) -> list[str]:
+    return [cell for found in tables(page, "In short") for row in found.rows for cell in row[1:]]
+
+
+def test_equals_of_the_best_are_counted(tmp_path):
+    """With 39 of 40 calls all three find the nearest item; the fourth method is exact search."""
+    write_matrix(tmp_path / "m.npz", n=40, anchors=9, tests=5)
+    specs = ["rnr(first=de)", "adacur(first=de)", "rnr(first=bm25)", "exact"]
+    write_sweep(tmp_path / "s.toml", matrices=["m.npz"], methods=specs, budgets=[39, 50], k=[1, 3])
+    found = run_sweep(read_sweep(tmp_path / "s.toml"), tmp_path / "out").table
+    page = sweep_page(found, "t")
+    assert best_in_short(page)[0] == "rnr de and 2 others: 100.0 [100, 100]"
+    assert best_in_short(page)[1] is None  # 50 calls are exact search
+    (task,) = [section for section in page.sections if section.title.startswith("Is better")]
+    assert "for `rnr de` at 39 calls and 2 others; exact search has" in task.sections[0].blocks[0]
+    (cost,) = [section for section in page.sections if section.title == "Cost"]
+    (said,) = [block for block in cost.sections[0].blocks if isinstance(block, str)]
+    assert said == "Calls per query were the budget, but `exact` made 40 where 39 were asked for."
+
+
+def test_queries_with_a_value_are_counted_over_all_methods(page, table):
+    """Normalised accuracy has a value where the gold item was scored, which methods differ in."""
+    place = "small, 9 anchor queries"
+    (found,) = tables(page, "Is better k-NN better retrieval?", place)
+    groups = [g for g in table.groups() if (g.first.data, g.first.anchors) == ("small", 9)]
+    counts = [len(g.per_query("accuracy_normalised")[0]) for g in groups if g.known]
+    assert min(counts) < max(counts)
+    assert f"accuracy_normalised {min(counts)} to {max(counts)}," in found.caption
+
+
+def test_a_page_of_tests_without_a_label_has_no_task(tmp_path):
+    """The matrix has labels, but of its anchor queries alone."""
+    write_matrix(tmp_path / "m.npz", n=40, anchors=9, tests=5)
+    with np.load(tmp_path / "m.npz") as arrays:
+        kept = dict(arrays)
+    kept["labels"][9:] = -1
+    np.savez(tmp_path / "m.npz", **kept)
+    specs = ["rnr(first=de)", "adacur(first=de)"]
+    keys = {"methods": specs, "budgets": [10], "k": [1], "baseline": specs[0]}
+    write_sweep(tmp_path / "s.toml", matrices=["m.npz"], **keys)
+    page = sweep_page(run_sweep(read_sweep(tmp_path / "s.toml"), tmp_path / "out").table, "t")
+    assert [section.title for section in page.sections] == [
+        "In short",
+        "What was compared",
+        "Recall against cost",
+        "Against the baseline",
+        "Cost",
+    ]
+    (row,) = tables(page, "What was compared")[0].rows
+    assert row == ["m", 40, "9", "5", "0"]
+
+
+def test_searches_that_failed_are_counted_at_the_top(page, table):
+    failed = sum(bool(entry.error) for entry in table.entries)
+    assert failed
+    assert f"{len(table.entries)} searches ({failed} of them could not be made)" in page.lead
+
+
+@given(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1)))
+def test_a_mean_lies_in_its_interval_as_it_is_written(values):
+    low, mean, high = sorted(values)
+    said = [float(v) for v in re.findall(r"[\d.]+", percent(Estimate(mean, low, high)))]
+    assert said[1] <= said[0] <= said[2]
+    assert percent(Estimate(math.nan, math.nan, math.nan)) == "-"

@@ -12,20 +12,20 @@ from crossknn.data.queries import QuerySet
 from crossknn.data.reading import read_items
 from crossknn.evaluation import measures
 from crossknn.evaluation.agreement import compare_tables
-from crossknn.evaluation.approximation import (
+from crossknn.evaluation.compare import compare
+from crossknn.evaluation.oracle import OracleIndex
+from crossknn.evaluation.replay import answer, parts_of, replay, truth_of
+from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names, summary
+from crossknn.indexes.item_index import ItemIndex
+from crossknn.methods import method, methods
+from crossknn.spec import parse
+from crossknn_lab.approximation import (
     approximate,
     approximation_error,
     cur_error,
     error_by_rank,
 )
-from crossknn.evaluation.compare import compare
-from crossknn.evaluation.oracle import OracleIndex
-from crossknn.evaluation.replay import answer, parts_of, replay, truth_of
-from crossknn.evaluation.splits import best_split, recall_by_split, retrieved
-from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names, summary
-from crossknn.indexes.item_index import ItemIndex
-from crossknn.methods import method, methods
-from crossknn.spec import parse
+from crossknn_lab.splits import best_split, recall_by_split, retrieved
 
 CLOSE = 2e-6
 NAMES = (

@@ -1,0 +1,267 @@
+"""Files that a kill or a power cut cannot spoil, and that tell when they were damaged.
+
+An index and a score store write through this module: in one step (`write_file`), by one process at
+a time (`exclusive_lock`), with a CRC-32 of every chunk of 64 KB that is checked when the chunk is
+first read (`CheckedFile`, `StoredArray`).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossknn.errors import IndexFormatError, InputError
+
+CHUNK = 64 * 1024
+"""Bytes that share a checksum."""
+
+_HEADER = 64 * 1024
+_MANY = 64
+"""Chunks from which on several threads check them."""
+
+
+@contextmanager
+def exclusive_lock(folder: Path, *, wait: bool = False, what: str = "scores") -> Iterator[None]:
+    """One process at a time writes into the existing `folder`; readers need no lock.
+
+    On systems and network disks without locks everyone goes on.
+
+    Args:
+        wait: Wait for another process, instead of refusing.
+        what: What is being written, for the error.
+
+    Raises:
+        InputError: Without `wait`, if another process writes there or has just removed the folder.
+    """
+    if os.name == "nt":
+        yield
+        return
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        busy = False
+        with suppress(OSError):  # some network file systems have no locks
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not wait:
+                    busy = not os.path.samestat(os.fstat(handle), folder.stat())
+            except (BlockingIOError, FileNotFoundError):
+                busy = True
+        if busy:
+            raise InputError(
+                f"another process is adding {what} to {folder}; wait for it, or end it"
+            )
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def translate_os_errors(folder: Path | None, what: str = "scores") -> Iterator[None]:
+    """Turn a full, missing or read-only disk into one sentence (`InputError`)."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{what} cannot be kept in {folder}: {error.strerror or error}; what is there so far "
+            "stays"
+        ) from error
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file that is there whole, or not at all."""
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk: a kill loses none, a power cut might."""
+    if os.name == "nt":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def text_digest(text: str) -> bytes:
+    """16 bytes that stand for a text."""
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def digest(texts: Iterable[str]) -> str:
+    """Names a sequence of texts: 32 hexadecimal digits."""
+    total = hashlib.blake2b(digest_size=16)
+    for text in texts:
+        encoded = text.encode("utf-8", "replace")
+        total.update(len(encoded).to_bytes(8, "little") + encoded)
+    return total.hexdigest()
+
+
+class CheckedWriter:
+    """Writes a new file and takes its checksums on the way; see `checked_writing`."""
+
+    def __init__(self, file: io.BufferedWriter) -> None:
+        self._file, self._size = file, 0
+        self._done, self._open = list[int](), 0
+
+    def write(self, data: Any) -> None:
+        """Append bytes."""
+        view = memoryview(data).cast("B")
+        self._file.write(view)
+        while len(view):
+            part = view[: CHUNK - self._size % CHUNK]
+            self._open = zlib.crc32(part, self._open)
+            self._size += len(part)
+            if self._size % CHUNK == 0:
+                self._done.append(self._open)
+                self._open = 0
+            view = view[len(part) :]
+
+    def entry(self) -> dict[str, Any]:
+        """What a manifest says of the file: its size, and the checksums of its chunks."""
+        sums = self._done if self._size % CHUNK == 0 else [*self._done, self._open]
+        coded = base64.b64encode(np.array(sums, "<u4").tobytes()).decode()
+        return {"bytes": self._size, "crc32": coded}
+
+
+@contextmanager
+def checked_writing(path: Path) -> Iterator[CheckedWriter]:
+    """A writer for a new file at `path`, which is on the disk when the block ends."""
+    with path.open("wb") as file:
+        yield CheckedWriter(file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_array(path: Path, values: NDArray[Any]) -> dict[str, Any]:
+    """Write a new `.npy` file; returns its `CheckedWriter.entry`."""
+    with checked_writing(path) as writer:
+        np.lib.format.write_array(
+            cast(Any, writer), np.asarray(values, order="C"), allow_pickle=False
+        )
+    return writer.entry()
+
+
+class CheckedFile:
+    """A file mapped read-only, whose chunks are checked when they are first touched.
+
+    `what` (such as "the index DIR") and `advice` are the ends of the sentences for a damaged file.
+    """
+
+    def __init__(self, path: Path, entry: Mapping[str, Any], *, what: str, advice: str) -> None:
+        """Map the file; raises `IndexFormatError` if it is missing or has another size."""
+        self.name, self._what, self._advice = path.name, what, advice
+        try:
+            size = path.stat().st_size
+            empty = size == 0
+            data = np.zeros(0, np.uint8) if empty else np.memmap(path, dtype=np.uint8, mode="r")
+        except OSError as error:
+            raise self._damaged(f"{self.name} cannot be read ({error.strerror})") from error
+        if size != entry["bytes"]:
+            raise self._damaged(
+                f"{self.name} has {size} bytes instead of {entry['bytes']}; {advice}"
+            )
+        self.data: NDArray[np.uint8] = np.asarray(data)
+        self._sums = np.frombuffer(base64.b64decode(entry["crc32"]), "<u4")
+        if len(self._sums) != -(-size // CHUNK):
+            raise self._damaged(f"the checksums of {self.name} are not those of its size; {advice}")
+        self._unchecked = np.ones(len(self._sums), np.bool_)
+        self.checked = not size
+        """Whether all chunks have been checked."""
+
+    def touch(self, start: int = 0, stop: int | None = None) -> None:
+        """Check the chunks of the bytes `start` to `stop`; raises `IndexFormatError` if damaged."""
+        if not self.checked:
+            first, last = start // CHUNK, -(-(len(self.data) if stop is None else stop) // CHUNK)
+            self.check(first + np.flatnonzero(self._unchecked[first:last]))
+
+    def touch_rows(self, rows: NDArray[Any], offset: int, width: int) -> None:
+        """Check the chunks of rows of `width` bytes each, the first of which begins at `offset`."""
+        if not self.checked:
+            first = (offset + rows * width) // CHUNK
+            last = (offset + rows * width + max(0, width - 1)) // CHUNK
+            spans = [first + step for step in range(int((last - first).max(initial=-1)) + 1)]
+            chunks = np.unique(np.concatenate([np.minimum(span, last) for span in spans] or [rows]))
+            self.check(chunks[self._unchecked[chunks]])
+
+    def check(self, chunks: NDArray[Any]) -> None:
+        """Check these chunks, on several threads if they are many."""
+        if len(chunks) > _MANY:
+            parts = np.array_split(chunks, os.cpu_count() or 1)
+            with ThreadPoolExecutor(len(parts)) as pool:
+                list(pool.map(self._check, parts))
+        else:
+            self._check(chunks)
+        self._unchecked[chunks] = False
+        self.checked = not self._unchecked.any()
+
+    def _check(self, chunks: NDArray[Any]) -> None:
+        data, sums = memoryview(self.data), self._sums
+        for chunk in chunks.tolist():
+            if zlib.crc32(data[chunk * CHUNK : (chunk + 1) * CHUNK]) != sums[chunk]:
+                raise self._damaged(f"the contents of {self.name} have changed; {self._advice}")
+
+    def _damaged(self, how: str) -> IndexFormatError:
+        return IndexFormatError(f"{self._what} is damaged: {how}")
+
+
+class StoredArray:
+    """An array in a `.npy` file: rows are checked as they are read, `np.asarray` checks all."""
+
+    def __init__(self, file: CheckedFile) -> None:
+        """Read the header; raises `IndexFormatError` if it is none."""
+        self.file = file
+        file.touch(0, min(_HEADER, len(file.data)))
+        try:
+            head = io.BytesIO(file.data[:_HEADER].tobytes())
+            if np.lib.format.read_magic(head) != (1, 0):
+                raise ValueError("it is of another version")
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(head)
+            if fortran or dtype.hasobject:
+                raise ValueError("it is no plain array")
+            self._offset = head.tell()
+            self._values: NDArray[Any] = file.data[self._offset :].view(dtype).reshape(shape)
+        except ValueError as error:
+            raise IndexFormatError(f"{file.name} cannot be read as an array: {error}") from error
+        self.shape, self.dtype = self._values.shape, self._values.dtype
+        self.ndim, self.nbytes = self._values.ndim, self._values.nbytes
+        self._width = self.nbytes // max(1, self._values.size) * int(np.prod(self.shape[1:]))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        """Rows by a position, a slice, or an array of positions or truth values."""
+        if not self.file.checked:
+            if isinstance(rows, slice):
+                start, stop, _ = rows.indices(len(self))
+                self.file.touch(*(self._offset + row * self._width for row in (start, stop)))
+            else:
+                where = np.asarray(rows)
+                where = np.flatnonzero(where) if where.dtype == np.bool_ else where.ravel()
+                self.file.touch_rows(where % max(1, len(self)), self._offset, self._width)
+        found: NDArray[Any] = self._values[rows]
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        self.file.touch()
+        return np.array(self._values, dtype=dtype, copy=copy)

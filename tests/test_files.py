@@ -1,0 +1,109 @@
+"""Files with a checksum for every chunk, atomic writes, locks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossknn.errors import IndexFormatError, InputError
+from crossknn.files import (
+    CHUNK,
+    CheckedFile,
+    StoredArray,
+    checked_writing,
+    digest,
+    exclusive_lock,
+    translate_os_errors,
+    write_array,
+    write_file,
+)
+
+
+def opened(path, entry):
+    return CheckedFile(path, entry, what="the index X", advice="build it again")
+
+
+def damage(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@given(sizes=st.lists(st.integers(0, 2 * CHUNK), max_size=4))
+@settings(max_examples=20, deadline=None)
+def test_checksums_do_not_depend_on_the_parts_written(tmp_path_factory, sizes):
+    folder = tmp_path_factory.mktemp("files")
+    data = np.random.default_rng(0).bytes(sum(sizes))
+    with checked_writing(folder / "a") as writer:
+        for start, size in zip(np.cumsum([0, *sizes]), sizes, strict=False):
+            writer.write(data[start : start + size])
+    with checked_writing(folder / "b") as whole:
+        whole.write(data)
+    assert writer.entry() == whole.entry()
+    opened(folder / "a", writer.entry()).touch()
+
+
+@pytest.mark.parametrize("rows", [7, slice(3, 9), [5, 1, -1], "mask", np.array([[2, 3], [4, 2]])])
+def test_an_array_checks_what_is_read_of_it(tmp_path, rows):
+    values = np.random.default_rng(0).random((9000, 5))  # 40 bytes a row: six chunks
+    entry = write_array(tmp_path / "a.npy", values)
+    damage(tmp_path / "a.npy", 3 * CHUNK + 10)
+    array = StoredArray(opened(tmp_path / "a.npy", entry))
+    rows = np.arange(9000) % 9000 < 20 if isinstance(rows, str) else rows
+    np.testing.assert_array_equal(array[rows], values[rows])
+    damaged = 3 * CHUNK // 40
+    for wrong in (damaged, slice(damaged - 2, damaged + 3), np.array([0, damaged])):
+        with pytest.raises(IndexFormatError, match=r"a\.npy have changed; build it again"):
+            array[wrong]
+    with pytest.raises(IndexFormatError, match="the index X is damaged"):
+        np.asarray(array)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1,), (70_000, 3)])
+def test_arrays_of_all_shapes_come_back(tmp_path, shape):
+    values = np.random.default_rng(0).random(shape).astype(np.float16)
+    entry = write_array(tmp_path / "a.npy", values)
+    array = StoredArray(opened(tmp_path / "a.npy", entry))
+    np.testing.assert_array_equal(np.asarray(array), values)
+    assert (array.shape, array.dtype) == (values.shape, values.dtype)
+    if values.ndim:
+        np.testing.assert_array_equal(array[:1], values[:1])
+
+
+def test_a_missing_or_shorter_file_is_one_sentence(tmp_path):
+    entry = write_array(tmp_path / "a.npy", np.arange(9))
+    (tmp_path / "a.npy").write_bytes(b"short")
+    with pytest.raises(IndexFormatError, match="5 bytes instead of 200"):
+        opened(tmp_path / "a.npy", entry)
+    with pytest.raises(IndexFormatError, match=r"b\.npy cannot be read \(No such file"):
+        opened(tmp_path / "b.npy", entry)
+
+
+def test_a_file_is_written_whole_and_the_disk_speaks_in_sentences(tmp_path):
+    write_file(tmp_path / "f", b"one")
+    write_file(tmp_path / "f", b"two")
+    assert (tmp_path / "f").read_bytes() == b"two"
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+    with (
+        pytest.raises(InputError, match=r"scores cannot be kept in .*: No such file"),
+        translate_os_errors(tmp_path),
+    ):
+        write_file(tmp_path / "no" / "f", b"")
+
+
+def test_one_process_at_a_time(tmp_path):
+    with (
+        exclusive_lock(tmp_path),
+        pytest.raises(InputError, match="another process is adding states to"),
+        exclusive_lock(tmp_path, what="states"),
+    ):
+        pass
+    with exclusive_lock(tmp_path, wait=True):
+        pass
+
+
+def test_a_digest_tells_where_texts_end():
+    assert digest(["ab", "c"]) != digest(["a", "bc"]) != digest(["abc"])
+    assert len(digest([])) == 32

@@ -6,43 +6,43 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossknn.indexes.base import ItemScores, Scale
-from crossknn.indexes.stored import StoredMatrix
-from crossknn.search import Search
+from crossknn.index.base import ItemScores, Scale
+from crossknn.index.stored import StoredMatrix
+from crossknn.search.loop import Search
 
 METHODS = (
     "exact",
-    "rnr(first=de)",
-    "rnr(first=hybrid(bm25, de))",
+    "rerank(retriever=dense)",
+    "rerank(retriever=hybrid(bm25, dense))",
     "anncur(anchors=0.5)",
-    "anncur(anchors=0.3, first=de)",
-    "adacur(first=de, rounds=3)",
-    "adacur(first=random, rounds=4, sample=softmax, split=0.5)",
-    "adacur(first=bm25, rounds=3, sample=random)",
-    "adacur(first=de, rounds=3, shortlist=30)",
-    "axn(first=de, rounds=3, blend=0.0)",
-    "axn(first=random, rounds=5, blend=0.5, normalize=first)",
-    "axn(first=hybrid, rounds=4, blend=0.3, shortlist=25)",
-    "axn(first=bm25, rounds=4, ridge=0.3)",
-    "tour(first=de, loss=kl, rounds=3)",
-    "tour(first=de, loss=mse, rounds=3)",
+    "anncur(anchors=0.3, retriever=dense)",
+    "adacur(retriever=dense, rounds=3)",
+    "adacur(retriever=random, rounds=4, sample=softmax, split=0.5)",
+    "adacur(retriever=bm25, rounds=3, sample=random)",
+    "adacur(retriever=dense, rounds=3, shortlist=30)",
+    "axn(retriever=dense, rounds=3, blend=0.0)",
+    "axn(retriever=random, rounds=5, blend=0.5, normalize=first)",
+    "axn(retriever=hybrid, rounds=4, blend=0.3, shortlist=25)",
+    "axn(retriever=bm25, rounds=4, ridge=0.3)",
+    "tour(retriever=dense, loss=kl, rounds=3)",
+    "tour(retriever=dense, loss=mse, rounds=3)",
     "fixeditem(anchors=0.5)",
     "itemcur(anchors=0.5)",
-    "gp(first=de, rounds=3)",
-    "gp(first=hybrid, rounds=4, mean=first, query=true, shortlist=40)",
-    "gp(first=bm25, rounds=3, kernel=matern, mean=average, beta=0.5)",
-    "gp(first=random, rounds=3, kernel=linear, mean=none, beta=0)",
-    "kriging(first=de, rounds=3)",
-    "kriging(first=hybrid(bm25, de), rounds=4, beta=0.5, shortlist=40)",
-    "kriging(first=bm25, rounds=5, anchors=false, noise=0)",
-    "feedback(first=de)",
-    "feedback(first=hybrid, sample=0.3, rounds=2, b=0.5, normalize=first)",
-    "refit(first=hybrid, steps=5)",
-    "gar(first=de, neighbours=4, batch=5)",
-    "gar(first=hybrid, neighbours=6, batch=7, affinity=set)",
-    "ladr(first=bm25, neighbours=4, depth=5, batch=5)",
-    "ladr(first=de, neighbours=4, mode=proactive)",
-    "greedy(first=hybrid, neighbours=4, batch=5)",
+    "gp(retriever=dense, rounds=3)",
+    "gp(retriever=hybrid, rounds=4, mean=first, query=true, shortlist=40)",
+    "gp(retriever=bm25, rounds=3, kernel=matern, mean=average, beta=0.5)",
+    "gp(retriever=random, rounds=3, kernel=linear, mean=none, beta=0)",
+    "kriging(retriever=dense, rounds=3)",
+    "kriging(retriever=hybrid(bm25, dense), rounds=4, beta=0.5, shortlist=40)",
+    "kriging(retriever=bm25, rounds=5, anchors=false, noise=0)",
+    "feedback(retriever=dense)",
+    "feedback(retriever=hybrid, sample=0.3, rounds=2, b=0.5, normalize=first)",
+    "refit(retriever=hybrid, steps=5)",
+    "gar(retriever=dense, neighbours=4, batch=5)",
+    "gar(retriever=hybrid, neighbours=6, batch=7, affinity=set)",
+    "ladr(retriever=bm25, neighbours=4, depth=5, batch=5)",
+    "ladr(retriever=dense, neighbours=4, mode=proactive)",
+    "greedy(retriever=hybrid, neighbours=4, batch=5)",
 )
 """One spec at least of every method and of every option that changes the flow."""
 
@@ -77,14 +77,14 @@ def matrix(
 
 
 ALIGNED_METHODS = (
-    "rnr(first=mf)",
-    "rnr(first=hybrid(bm25, mf))",
-    "axn(first=mf, rounds=3, vectors=mf, blend=0.5)",
-    "axn(first=hybrid, rounds=3, ridge=0.3)",
-    "axn(first=bm25, rounds=3, vectors=cur, blend=0)",
-    "tour(first=hybrid, rounds=3, vectors=mf, normalize=auto)",
-    "kriging(first=hybrid, rounds=3)",
-    "kriging(first=bm25, rounds=3, vectors=cur)",
+    "rerank(retriever=mf)",
+    "rerank(retriever=hybrid(bm25, mf))",
+    "axn(retriever=mf, rounds=3, vectors=mf, blend=0.5)",
+    "axn(retriever=hybrid, rounds=3, ridge=0.3)",
+    "axn(retriever=bm25, rounds=3, vectors=cur, blend=0)",
+    "tour(retriever=hybrid, rounds=3, vectors=mf, normalize=auto)",
+    "kriging(retriever=hybrid, rounds=3)",
+    "kriging(retriever=bm25, rounds=3, vectors=cur)",
 )
 """Specs that search the vectors of `aligned_matrix`."""
 
@@ -121,5 +121,5 @@ def permuted(data: StoredMatrix, order: np.ndarray) -> StoredMatrix:
         query_ids=data.query_ids,
         anchor_items=back[data.anchor_items],
         item_scores=ItemScores(back[data.item_scores.items], data.item_scores.scores[:, order]),
-        aligned={n: replace(v, items=v.items[order]) for n, v in data.aligned.items()},
+        fitted={n: replace(v, items=v.items[order]) for n, v in data.fitted.items()},
     )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossknn.errors import InputError
-from crossknn.ledger import Ledger
+from crossknn.search.state import SearchState
 from crossknn.types import NO_ITEM, Pairs
 
 N = 12
@@ -25,7 +25,7 @@ def score(item: int) -> float:
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), max_size=4))
 def test_a_ledger_is_a_list_of_what_was_told_and_a_set_of_what_was_not(rounds):
     """Three new items a round, in an order of their own; each is told or given up."""
-    ledger, order = Ledger(2, N), np.random.default_rng(0).permutation(N)
+    ledger, order = SearchState(2, N), np.random.default_rng(0).permutation(N)
     told: list[int] = []
     lost: set[int] = set()
     number_of = {}
@@ -41,7 +41,7 @@ def test_a_ledger_is_a_list_of_what_was_told_and_a_set_of_what_was_not(rounds):
         lost |= set(new.tolist()) - known
         ledger.give_up_untold()
     count = len(told)
-    assert ledger.revealed.tolist() == ledger.asked.tolist() == [0, count]
+    assert ledger.n_scored.tolist() == ledger.asked.tolist() == [0, count]
     assert ledger.given_up.tolist() == [0, len(lost)]
     assert set(ledger.seen()[1].tolist()) - {NO_ITEM} == set(told) | lost
     assert ledger.known(1).tolist() == [score(item) for item in told]
@@ -55,7 +55,7 @@ def test_a_ledger_is_a_list_of_what_was_told_and_a_set_of_what_was_not(rounds):
 
 
 def test_what_was_given_up_cannot_be_told_later():
-    ledger, unknown = Ledger(1, 3), np.full(3, np.nan, np.float32)
+    ledger, unknown = SearchState(1, 3), np.full(3, np.nan, np.float32)
     ledger.note(0, np.array([7, 2, 5]), unknown, unknown, 1)
     ledger.tell(pairs(0, [2, 5]), np.array([1.0, 4.0]))
     ledger.give_up_untold()

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossknn import linalg
-from crossknn.first.vectors import VectorFirst
 from crossknn.linalg import inner
+from crossknn.retrievers.vectors import VectorFirst
 from crossknn.types import Queries
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from synthetic import matrix
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.first.stored import StoredFirst
 from crossknn.linalg import least_squares, top_k
 from crossknn.methods import method
-from crossknn.plan import Plan, equal_rounds
-from crossknn.predictors.keep import Keep
-from crossknn.search import Search
+from crossknn.predictors.keep import FirstStageScores
+from crossknn.retrievers.stored import StoredFirst
+from crossknn.search.loop import Search
+from crossknn.search.plan import Plan, equal_rounds
 from crossknn.types import NO_ITEM, Pairs, Queries
 
 
@@ -50,7 +50,7 @@ def test_least_squares_is_the_minimum_norm_solution(b, d, seed):
 
 def started(budget: int = 12, **options):
     index, queries, scores = matrix(tests=2).rows(0, 2)
-    plan = method("axn(first=de, rounds=3)").plan(index, budget, 0)
+    plan = method("axn(retriever=dense, rounds=3)").plan(index, budget, 0)
     return Search(plan, queries, index.n, **options), scores
 
 
@@ -73,7 +73,7 @@ def test_stopping_early_leaves_the_best_so_far():
     pairs = search.ask().take(slice(0, 3))
     search.tell(pairs, scores[pairs.query, pairs.item])
     best = search.best(5)
-    assert search.revealed.tolist() == [3, 0]
+    assert search.n_scored.tolist() == [3, 0]
     assert set(best.items[0][:3].tolist()) == set(pairs.item.tolist())
     assert (best.items[0][3:] == NO_ITEM).all()
     assert (best.items[1] == NO_ITEM).all()
@@ -91,11 +91,11 @@ def test_provenance_of_every_pick():
 def test_a_first_stage_that_runs_short_is_topped_up_in_item_order():
     cheap = np.full((1, 6), -np.inf, np.float32)
     cheap[0, [4, 2]] = [2, 1]
-    first = StoredFirst(cheap)
-    plan = Plan(first=first, predictor=Keep(first), batches=(5,))
+    retriever = StoredFirst(cheap)
+    plan = Plan(retriever=retriever, predictor=FirstStageScores(retriever), batches=(5,))
     search = Search(plan, Queries(["q"]), 6)
     assert search.ask().item.tolist() == [4, 2, 0, 1, 3]
-    assert search.topped_up.tolist() == [3]
+    assert search.n_backfilled.tolist() == [3]
 
 
 def test_what_is_not_a_score_is_refused():

@@ -28,7 +28,7 @@ def index():
 
 @pytest.fixture
 def search(index):
-    return ck.Searcher(index, length, "axn(first=bm25, rounds=5)")
+    return ck.Searcher(index, length, "axn(retriever=bm25, rounds=5)")
 
 
 def test_hits_say_where_they_come_from(search):
@@ -48,10 +48,12 @@ def test_a_deadline_stops_between_batches_with_the_best_so_far(index):
         return length(pairs)
 
     scorer = ck.CallableScorer(slow, batch=2)
-    results = ck.Searcher(index, scorer, "rnr(first=bm25)")("odd", k=5, budget=50, deadline_ms=120)
+    results = ck.Searcher(index, scorer, "rerank(retriever=bm25)")(
+        "odd", k=5, budget=50, deadline_ms=120
+    )
     assert results.stopped_by == "deadline"
-    assert 2 <= results.revealed < 50
-    assert len(results[0]) == min(5, results.revealed)
+    assert 2 <= results.n_scored < 50
+    assert len(results[0]) == min(5, results.n_scored)
     assert results.seconds < 1
 
 
@@ -76,9 +78,9 @@ def test_a_scorer_that_breaks_down_after_some_rounds_does_not_lose_them(index):
             raise ConnectionError("gone")
         return length(pairs)
 
-    results = ck.Searcher(index, breaking, "axn(first=bm25, rounds=5)")("odd", k=3, budget=20)
+    results = ck.Searcher(index, breaking, "axn(retriever=bm25, rounds=5)")("odd", k=3, budget=20)
     assert results.stopped_by == "scorer"
-    assert results.revealed == 4
+    assert results.n_scored == 4
     assert len(results[0]) == 3
 
 
@@ -103,7 +105,7 @@ def test_asynchronous_search_leaves_the_loop_free(index):
         time.sleep(0.02)
         return length(pairs)
 
-    search = ck.Searcher(index, ck.CallableScorer(slow, batch=4), "rnr(first=bm25)")
+    search = ck.Searcher(index, ck.CallableScorer(slow, batch=4), "rerank(retriever=bm25)")
 
     async def both():
         ticks = 0
@@ -132,7 +134,7 @@ def test_cancelling_an_asynchronous_search_stops_the_scoring(index):
         time.sleep(0.02)
         return length(pairs)
 
-    search = ck.Searcher(index, ck.CallableScorer(slow, batch=1), "rnr(first=bm25)")
+    search = ck.Searcher(index, ck.CallableScorer(slow, batch=1), "rerank(retriever=bm25)")
 
     async def cancelled():
         task = asyncio.create_task(search.asearch("odd", k=3, budget=50))
@@ -148,11 +150,11 @@ def test_cancelling_an_asynchronous_search_stops_the_scoring(index):
 
 def test_cache_hits_are_revealed_but_not_called(index, tmp_path):
     with ck.CachedScorer(ck.CallableScorer(length, "length"), tmp_path / "c.sqlite") as scorer:
-        search = ck.Searcher(index, scorer, "rnr(first=bm25)")
+        search = ck.Searcher(index, scorer, "rerank(retriever=bm25)")
         first = search(["odd", "even"], k=3, budget=20)
         again = search(["odd", "even"], k=3, budget=25)
-    assert (first.calls, first.revealed) == (40, 40)
-    assert (again.calls, again.revealed) == (10, 50)
+    assert (first.calls, first.n_scored) == (40, 40)
+    assert (again.calls, again.n_scored) == (10, 50)
 
 
 def test_progress_counts_pairs(search):
@@ -164,11 +166,11 @@ def test_progress_counts_pairs(search):
 
 def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeypatch):
     queries = [f"item {i}" for i in range(9)]
-    whole = ck.Searcher(index, length, "axn(first=random)")(queries, k=5, budget=12)
-    monkeypatch.setattr("crossknn.searcher._CELLS", 2 * index.n)
-    parts = ck.Searcher(index, length, "axn(first=random)")(queries, k=5, budget=12)
+    whole = ck.Searcher(index, length, "axn(retriever=random)")(queries, k=5, budget=12)
+    monkeypatch.setattr("crossknn.search.searcher._CELLS", 2 * index.n)
+    parts = ck.Searcher(index, length, "axn(retriever=random)")(queries, k=5, budget=12)
     assert [[h.id for h in hits] for hits in parts] == [[h.id for h in hits] for hits in whole]
-    assert (parts.calls, parts.revealed) == (whole.calls, whole.revealed)
+    assert (parts.calls, parts.n_scored) == (whole.calls, whole.n_scored)
 
 
 @pytest.mark.parametrize(
@@ -214,10 +216,10 @@ def test_anchors_are_a_list_of_texts(index):
 
 
 def test_first_stages_are_what_they_say(index):
-    with pytest.raises(InputError, match="a first stage has the methods top and scores"):
-        index.add_first("lists", {"a": ["id1"]})
+    with pytest.raises(InputError, match="a retriever has the methods top and scores"):
+        index.add_retriever("lists", {"a": ["id1"]})
     with pytest.raises(InputError, match="cannot be named 'hybrid'"):
-        index.add_first("hybrid", index.first("bm25"))
+        index.add_retriever("hybrid", index.retriever("bm25"))
 
 
 def test_a_list_of_truth_values_is_a_mask(search):
@@ -228,7 +230,7 @@ def test_a_list_of_truth_values_is_a_mask(search):
 
 def test_a_budget_above_the_number_of_items_means_exact(search):
     results = search("odd", k=10, budget=500)
-    assert results.revealed == 50
+    assert results.n_scored == 50
     assert results.budget == 50
 
 
@@ -236,11 +238,11 @@ def test_anchor_scores_of_another_cross_encoder_are_refused_by_name(index):
     mine = ck.CallableScorer(length, "mine")
     anchored = ck.ItemIndex.build(TEXTS, lsa=4)
     anchored.add_anchors(mine, ["even", "odd one"])
-    assert ck.Searcher(anchored, mine, "adacur(first=bm25)")("odd", budget=10)
-    other = ck.Searcher(anchored, ck.CallableScorer(length, "other"), "adacur(first=bm25)")
+    assert ck.Searcher(anchored, mine, "adacur(retriever=bm25)")("odd", budget=10)
+    other = ck.Searcher(anchored, ck.CallableScorer(length, "other"), "adacur(retriever=bm25)")
     with pytest.raises(InputError, match=r"mine.*other"):
         other("odd", budget=10)
-    assert other("odd", budget=10, method="axn(first=bm25, normalize=first)")
+    assert other("odd", budget=10, method="axn(retriever=bm25, normalize=first)")
 
 
 def test_importing_is_light():
@@ -273,6 +275,6 @@ def test_a_cancel_flag_stops_a_search(index):
 
     results = search("odd", k=2, budget=9, cancel=flag, progress=stop_after_three)
     assert results.stopped_by == "cancelled"
-    assert results.revealed == 3 == len(seen)
+    assert results.n_scored == 3 == len(seen)
     again = search("odd", k=2, budget=9, cancel=flag)
     assert (again.stopped_by, again.calls, again[0]) == ("cancelled", 0, [])

@@ -15,22 +15,22 @@ import crossknn as ck
 from crossknn.cli.app import run as crossknn
 from crossknn.errors import InputError
 from crossknn.methods import method
-from crossknn.plan import Stop
-from crossknn.predictors.expected import normal_cdf
-from crossknn.predictors.sharing import Share, apportioned, level, shared, standings
-from crossknn.search import Search
+from crossknn.search.expected import normal_cdf
+from crossknn.search.loop import Search
+from crossknn.search.plan import Stop
+from crossknn.search.sharing import SharedBudget, allocate, level, shared, z_scores
 
 SPECS = (
-    "kriging(first=de, rounds=4)",
-    "kriging(first=de, rounds=6, anchors=false, shortlist=20)",
-    "gp(first=de, rounds=3, beta=0)",
+    "kriging(retriever=dense, rounds=4)",
+    "kriging(retriever=dense, rounds=6, anchors=false, shortlist=20)",
+    "gp(retriever=dense, rounds=3, beta=0)",
 )
 WORLD = matrix(n=40, anchors=12, tests=6)
 
 
 def started(spec, total, *, k=3, m=WORLD.n_tests, data=WORLD, allowed=None, stop=None):
     index, queries, scores = data.rows(0, m)
-    plan = replace(method(spec).plan(index, total // m, 0), share=Share(total=total, k=k))
+    plan = replace(method(spec).plan(index, total // m, 0), share=SharedBudget(total=total, k=k))
     if stop is not None:
         plan = replace(plan, stop=stop)
     return Search(plan, queries, index.n, allowed=allowed), scores
@@ -49,7 +49,7 @@ def finished(spec, total, **options):
 )
 def test_parts_are_whole_and_sum_to_what_there_is_room_for(rows, count):
     weights, room = np.array([w for w, _ in rows]), np.array([r for _, r in rows])
-    given_out = apportioned(weights, room, count)
+    given_out = allocate(weights, room, count)
     assert given_out.sum() == min(count, room.sum())
     assert (given_out >= 0).all()
     assert (given_out <= room).all()
@@ -59,7 +59,7 @@ def test_parts_are_whole_and_sum_to_what_there_is_room_for(rows, count):
 def test_parts_are_within_one_of_their_proportion(weights, count):
     weights = np.array([*weights, 1.0])
     exact = count * weights / weights.sum()
-    found = apportioned(weights, np.full(len(weights), 1000), count)
+    found = allocate(weights, np.full(len(weights), 1000), count)
     assert (np.abs(found - exact) < 1 + 1e-6).all()
 
 
@@ -74,8 +74,8 @@ def test_above_the_level_of_the_kth_best_k_items_are_expected(seed, c, k):
     found = level(known, mean, std, k)
     if k < c + 5:
         assert expected(found + 1e-3) - 1e-2 <= k <= expected(found - 1e-3) + 1e-2
-    standing = standings(known, mean, std, k, len(mean))
-    np.testing.assert_array_equal(standings(known, mean, std, k, 3), standing[:3])
+    standing = z_scores(known, mean, std, k, len(mean))
+    np.testing.assert_array_equal(z_scores(known, mean, std, k, 3), standing[:3])
     missing = min(max(k - 5, 0), c)
     assert np.isposinf(standing[:missing]).all()
     np.testing.assert_allclose(standing[missing:], np.sort((mean - found) / std)[::-1][missing:])
@@ -106,18 +106,18 @@ def test_the_sum_is_the_total_unless_nothing_is_left(spec, m, per, extra, seed, 
     search, scores = started(spec, total, k=min(3, per), m=m, allowed=allowed)
     asked = set()
     while len(pairs := search.ask()):
-        assert search.revealed.sum() + len(pairs) <= total
+        assert search.n_scored.sum() + len(pairs) <= total
         new = set(zip(pairs.query.tolist(), pairs.item.tolist(), strict=True))
         assert not new & asked
         asked |= new
         told = pairs.take(np.flatnonzero(rng.random(len(pairs)) >= lost))
         search.tell(told, scores[told.query, told.item])
-    revealed = search.revealed
-    gone = np.bincount([q for q, _ in asked], minlength=m) - revealed
-    assert revealed.sum() <= total
-    assert (revealed <= search.budget).all()
-    if revealed.sum() < total:
-        np.testing.assert_array_equal(revealed, np.minimum(search.budget, search.available - gone))
+    n_scored = search.n_scored
+    gone = np.bincount([q for q, _ in asked], minlength=m) - n_scored
+    assert n_scored.sum() <= total
+    assert (n_scored <= search.budget).all()
+    if n_scored.sum() < total:
+        np.testing.assert_array_equal(n_scored, np.minimum(search.budget, search.available - gone))
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -127,14 +127,14 @@ def test_one_query_shares_with_nobody(spec):
     while len(pairs := plain.ask()):
         plain.tell(pairs, scores[pairs.query, pairs.item])
     alone, _ = finished(spec, 17, m=1)
-    count = int(alone.revealed[0])
+    count = int(alone.n_scored[0])
     assert count == 17
     np.testing.assert_array_equal(alone.picks().items[:, :17], plain.picks().items)
     np.testing.assert_array_equal(alone.best(5).items, plain.best(5).items)
 
 
 def test_calls_go_to_the_queries_in_doubt_and_find_more_there():
-    """Half of the queries are what the first stage says; of the others it knows little."""
+    """Half of the queries are what the retriever says; of the others it knows little."""
     data = matrix(n=300, anchors=2, tests=20, d=6, noise=0.1)
     rng = np.random.default_rng(5)
     cosines = data.query_vectors @ data.item_vectors.T
@@ -142,7 +142,7 @@ def test_calls_go_to_the_queries_in_doubt_and_find_more_there():
     rough = np.sin(4 * data.item_vectors @ rng.normal(size=(6, len(cosines)))).T
     scores = np.where(easy[:, None], 5 * cosines, rough).astype(np.float32)
     data = replace(data, scores=scores)
-    spec = "gp(first=de, rounds=10, mean=first, beta=0)"
+    spec = "gp(retriever=dense, rounds=10, mean=first, beta=0)"
     search, exact = finished(spec, 20 * 40, k=10, m=20, data=data)
     truth = np.argsort(-exact, axis=1, kind="stable")[:, :10]
     found = np.array([np.isin(truth[q], search.picks().items[q]).mean() for q in range(20)])
@@ -152,8 +152,8 @@ def test_calls_go_to_the_queries_in_doubt_and_find_more_there():
         equal.tell(pairs, exact[pairs.query, pairs.item])
     alike = np.array([np.isin(truth[q], equal.picks().items[q]).mean() for q in range(20)])
     simple = easy[2:]
-    assert search.revealed.sum() == equal.revealed.sum() == 800
-    assert search.revealed[~simple].mean() > 1.5 * search.revealed[simple].mean()
+    assert search.n_scored.sum() == equal.n_scored.sum() == 800
+    assert search.n_scored[~simple].mean() > 1.5 * search.n_scored[simple].mean()
     assert found[simple].mean() == alike[simple].mean() == 1
     assert found.mean() > alike.mean() + 0.05
 
@@ -164,33 +164,33 @@ def test_every_query_has_k_items_and_none_more_than_four_times_its_share(seed):
     data = matrix(n=60, anchors=12, tests=6, seed=seed)
     for k, share in ((9, 9), (5, 8), (3, 12)):
         search, _ = finished(SPECS[0], 6 * share, k=k, data=data)
-        assert search.revealed.min() >= k
-        assert search.revealed.max() <= 4 * share
-        assert search.revealed.sum() == 6 * share
+        assert search.n_scored.min() >= k
+        assert search.n_scored.max() <= 4 * share
+        assert search.n_scored.sum() == 6 * share
 
 
 def test_who_stops_early_leaves_the_rest_to_others():
     data = matrix(n=120, anchors=40, tests=20)
     found, _ = finished(
-        "kriging(first=de, rounds=6)", 300, m=20, data=data, stop=Stop(k=3, expected=0.9)
+        "kriging(retriever=dense, rounds=6)", 300, m=20, data=data, stop=Stop(k=3, expected=0.9)
     )
     stopped = found.stopped
     assert stopped.any()
     assert not stopped.all()
-    assert found.revealed.sum() == 300
-    assert found.revealed[~stopped].min() > 15
-    assert found.revealed[~stopped].min() > found.revealed[stopped].mean()
+    assert found.n_scored.sum() == 300
+    assert found.n_scored[~stopped].min() > 15
+    assert found.n_scored[~stopped].min() > found.n_scored[stopped].mean()
 
 
 def test_scores_that_do_not_differ_are_shared_alike():
     data = replace(WORLD, scores=np.full_like(WORLD.scores, 2))
-    search, _ = finished("kriging(first=de, rounds=4, anchors=false)", 90, data=data)
-    assert search.revealed.tolist() == [15] * 6
+    search, _ = finished("kriging(retriever=dense, rounds=4, anchors=false)", 90, data=data)
+    assert search.n_scored.tolist() == [15] * 6
 
 
 def test_what_cannot_be_shared_is_said():
     with pytest.raises(InputError, match="does not say how far its predictions may be off"):
-        started("axn(first=de)", 60)
+        started("axn(retriever=dense)", 60)
     with pytest.raises(InputError, match="total_budget is 5, less than one call for each of 6"):
         started(SPECS[0], 5)
 
@@ -205,11 +205,11 @@ def searcher():
 
 @pytest.mark.parametrize("together", [1 << 26, 60 * 3])
 def test_a_searcher_spends_the_total_also_in_parts(searcher, monkeypatch, together):
-    monkeypatch.setattr("crossknn.searcher._CELLS", together)
+    monkeypatch.setattr("crossknn.search.searcher._CELLS", together)
     seen = []
     texts = [f"part {i} of {'x' * i}" for i in range(8)]
     found = searcher(texts, k=4, total_budget=99, progress=lambda *done: seen.append(done))
-    assert found.calls == found.revealed == 99
+    assert found.calls == found.n_scored == 99
     assert found.budget == 12
     assert all(len(hits) == 4 for hits in found)
     assert seen[-1] == (99, 99)
@@ -221,7 +221,7 @@ def test_a_searcher_spends_the_total_also_in_parts(searcher, monkeypatch, togeth
         ({"total_budget": 1}, "a total_budget of 1 for 2 queries is 0 calls each"),
         ({"total_budget": 10, "k": 6}, "k is 6, but a total_budget of 10 for 2 queries is 5 calls"),
         ({"total_budget": 9.5}, "total_budget is 9.5; it must be a whole number"),
-        ({"total_budget": 40, "method": "rnr(first=bm25)"}, "use kriging or gp"),
+        ({"total_budget": 40, "method": "rerank(retriever=bm25)"}, "use kriging or gp"),
         ({"total_budget": 40, "k": 0}, "k is 0; it must be 1 or more"),
     ],
 )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from crossknn.errors import SpecError
 from crossknn.methods import method, methods
-from crossknn.methods.axn import Axn
+from crossknn.methods.axn import AXN
 from crossknn.spec import Spec, parse, parse_list
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True)
@@ -37,8 +37,8 @@ def test_lists_are_split_outside_parentheses(many):
 
 
 def test_options_reach_the_method():
-    found = method("axn(first=hybrid(bm25, de), rounds=5, blend=0.5, shortlist=none)")
-    assert found == Axn(first=parse("hybrid(bm25,de)"), rounds=5, blend=0.5)
+    found = method("axn(retriever=hybrid(bm25, dense), rounds=5, blend=0.5, shortlist=none)")
+    assert found == AXN(retriever=parse("hybrid(bm25,dense)"), rounds=5, blend=0.5)
     assert method(str(found)) == found
 
 
@@ -51,14 +51,14 @@ def test_options_reach_the_method():
         ("axn(rounds=0)", "rounds must be 1 or more"),
         ("axn(blend=1.5)", "blend must lie between 0 and 1"),
         ("adacur(sample=best)", "expected one of top, softmax, random"),
-        ("adacur(split=de)", "expected a number or none"),
+        ("adacur(split=dense)", "expected a number or none"),
         ("axn(rounds=5", "but it ends there"),
         ("axn rounds", "expected the end after 'axn', but found 'rounds'"),
         ("axn(first=)", "expected a name or a number"),
         ("axn(rounds=5, rounds=6)", "gives the option 'rounds' twice"),
-        ("rnr(de)", "takes named options only"),
+        ("rerank(dense)", "takes named options only"),
         ("exact(a=1)", "it has none"),
-        ("rnr(first=1.2.3)", "is not a number"),
+        ("rerank(retriever=1.2.3)", "is not a number"),
         ("7", "is a number where the name of a method"),
         ("", "no method is named"),
     ],
@@ -77,7 +77,7 @@ def test_what_cannot_be_read_is_answered_in_a_sentence(text, words):
 def test_unknown_first_stages_are_answered_with_the_nearest():
     from synthetic import matrix, run
 
-    with pytest.raises(SpecError, match="unknown first stage 'bm52': did you mean bm25"):
-        run(method("rnr(first=bm52)"), matrix(), 10)
+    with pytest.raises(SpecError, match="unknown retriever 'bm52': did you mean bm25"):
+        run(method("rerank(retriever=bm52)"), matrix(), 10)
     with pytest.raises(SpecError, match="takes no options"):
-        run(method("rnr(first=bm25(k=3))"), matrix(), 10)
+        run(method("rerank(retriever=bm25(k=3))"), matrix(), 10)

@@ -25,15 +25,15 @@ import numpy as np
 from align_file import put, read
 from align_world import FITTED, GOALS, SEED, Pool, ScoredPool, StoredPool, Texts, World, pools
 
-from crossknn.align.aligners import aligner
-from crossknn.align.cur import cur
-from crossknn.align.factors import Targets, inner_products
-from crossknn.align.plan import Plan, per_item, per_query
 from crossknn.data.marks import unmarked
-from crossknn.first.vectors import VectorFirst
-from crossknn.indexes.base import Scale
-from crossknn.indexes.sparse import SparseScores
-from crossknn.indexes.stored import StoredMatrix, StoredVectors
+from crossknn.fitting.aligners import aligner
+from crossknn.fitting.cur import cur
+from crossknn.fitting.factors import Targets, inner_products
+from crossknn.fitting.plan import Plan, per_item, per_query
+from crossknn.index.base import Scale
+from crossknn.index.sparse import SparseScores
+from crossknn.index.stored import StoredMatrix, StoredVectors
+from crossknn.retrievers.vectors import VectorFirst
 from crossknn.scorers import DualEncoder
 from crossknn.types import Queries
 
@@ -124,16 +124,16 @@ class Rows:
                     yield name, partial(self.distilled, pool, most, count, True)
 
     def plan(self, pool: Pool, q: int | None, count: int) -> Plan:
-        """Pairs of G, as `crossknn align` chooses them."""
+        """Pairs of G, as `crossknn fit` chooses them."""
         n = len(self.world.items)
         if q is None:
             return per_item(n, len(pool), count, seed=SEED)
-        batch = Queries([str(i) for i in range(q)], {"de": pool.vectors[:q]})
-        stage = VectorFirst(self.world.items, lambda part: part.vectors["de"])
+        batch = Queries([str(i) for i in range(q)], {"dense": pool.vectors[:q]})
+        stage = VectorFirst(self.world.items, lambda part: part.vectors["dense"])
         return per_query(stage, batch, count, n=n, random=count // 10, seed=SEED)
 
     def fitted(
-        self, pool: Pool, q: int | None, count: int, fit: str, first: str = "de"
+        self, pool: Pool, q: int | None, count: int, fit: str, first: str = "dense"
     ) -> dict[str, Any]:
         """Vectors fitted to G of q train queries (None: of items in turn)."""
         world = self.world
@@ -184,7 +184,7 @@ class Rows:
 
     def distilled(self, pool: Pool, q: int, count: int, dense: bool) -> dict[str, Any]:
         """DE_DSTL: by the sparse G; DE_BASE+CE: by the best `count` of dense rows, either loss."""
-        from crossknn.align.distill import best_of_rows, distill, paper_settings
+        from crossknn.fitting.distill import best_of_rows, distill, paper_settings
 
         texts, options, n = self.texts, self.options, len(self.world.items)
         if texts is None or pool.texts is None:
@@ -226,24 +226,24 @@ class Rows:
     def adacur(self, q: int) -> dict[str, Any]:
         """No vectors, and nothing to choose."""
         row: dict[str, Any] = {"calls": q * len(self.world.items)}
-        spec = f"adacur(first=de, rounds={ROUNDS // 2})"
+        spec = f"adacur(retriever=dense, rounds={ROUNDS // 2})"
         for budget, k in GOALS:
             row[goal(budget, k)] = {"adacur": self.world.found(spec, budget, k, train=q)}
         return row
 
     def searched(
-        self, cost: dict[str, Any], space: StoredVectors | None, first: str = "de"
+        self, cost: dict[str, Any], space: StoredVectors | None, first: str = "dense"
     ) -> dict[str, Any]:
         """RNR, AXN with the blend and with the ridge that were best on dev, for each goal."""
-        vectors = "de" if space is None else FITTED
+        vectors = "dense" if space is None else FITTED
         world, row = self.world, dict(cost)
         directed = space is None or space.queries is not None
         for budget, k in GOALS:
             found: dict[str, Any] = {}
-            if directed and first == "de":
-                found["rnr"] = world.found(f"rnr(first={vectors})", budget, k, space)
+            if directed and first == "dense":
+                found["rerank"] = world.found(f"rerank(retriever={vectors})", budget, k, space)
             for option, values in (("blend", BLENDS), ("ridge", RIDGES)) if directed else UNLED:
-                spec = f"axn(first={first}, rounds={ROUNDS}, vectors={vectors}, {option}={{}})"
+                spec = f"axn(retriever={first}, rounds={ROUNDS}, vectors={vectors}, {option}={{}})"
                 best, on_dev = world.chosen(spec, values, budget, k, space)
                 found[option] = world.found(spec.format(best), budget, k, space)
                 found[option] |= {option: best, "dev": on_dev}

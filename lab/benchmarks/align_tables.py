@@ -1,4 +1,4 @@
-"""The section of docs/results.md on aligned vectors, from align.json, and its picture."""
+"""The section of docs/results.md on fitted vectors, from align.json, and its picture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crossknn.evaluation.replay import RecallRow
 from crossknn_lab.plots import recall_against_indexing
 
 GOALS = {"k=1@100": (1, 100), "k=10@100": (10, 100), "k=100@500": (100, 500)}
-WAYS = {"rnr": "RNR", "blend": "AXN blend", "ridge": "AXN ridge"}
+WAYS = {"rerank": "RNR", "blend": "AXN blend", "ridge": "AXN ridge"}
 SHARE = 0.1  # of ADACUR's calls
 
 
@@ -84,7 +84,7 @@ def asked(rows: dict[str, Any]) -> Iterator[str]:
     yield ""
     for goal, (k, calls) in GOALS.items():
         gains = " and ".join(
-            f"{difference(base[goal][way], base[goal]['rnr'], k)} ({way})"
+            f"{difference(base[goal][way], base[goal]['rerank'], k)} ({way})"
             for way in ("blend", "ridge")
         )
         yield f"- k = {k} at {calls} calls, the dual encoder's own vectors: AXN against RNR {gains}."
@@ -131,7 +131,7 @@ def pictures(found: dict[str, Any], folder: Path) -> None:
         for row, values in part["rows"].items():
             how, _, method = row.rpartition(", ")
             if row == "dual encoder":
-                shown = {"rnr": WAYS["rnr"], "ridge": "AXN, not aligned"}
+                shown = {"rerank": WAYS["rerank"], "ridge": "AXN, not fitted"}
             elif method == "adacur":
                 shown = {"adacur": "ADACUR"}
             elif method in LABELS and (method == "cur" or how.startswith(f"{most} x ")):
@@ -189,7 +189,7 @@ def workers_section(found: dict[str, Any]) -> list[str]:
     lines = [
         "## Scoring workers",
         "",
-        f"`crossknn align` with the {found['model']} cross-encoder, {found['pairs']:,} pairs, {found['cores']} cores; medians",
+        f"`crossknn fit` with the {found['model']} cross-encoder, {found['pairs']:,} pairs, {found['cores']} cores; medians",
         "of interleaved repeats. Asked: two workers on two cores keep 90% of a single one's pairs per second",
         "each. Made by `lab/benchmarks/workers.py`.",
         "",

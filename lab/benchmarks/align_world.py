@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from domain_matrix import corpus_of, scorer_of, subset
 
-from crossknn.align.bank import ScoreBank
-from crossknn.align.collect import collect
-from crossknn.align.pseudo import pseudo_queries
 from crossknn.data.marks import unmarked
 from crossknn.data.reading import read_queries
 from crossknn.evaluation.measures import bootstrap, recall
 from crossknn.evaluation.replay import answer, parts_of, truth_of
-from crossknn.indexes.stored import StoredMatrix, StoredVectors
+from crossknn.fitting.bank import ScoreBank
+from crossknn.fitting.collect import collect
+from crossknn.fitting.pseudo import pseudo_queries
+from crossknn.index.stored import StoredMatrix, StoredVectors
 from crossknn.methods import methods
 from crossknn.scorers import DualEncoder
 from crossknn.types import FloatArray, Pairs

@@ -22,9 +22,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from crossknn.align.als import als
-from crossknn.align.factors import Targets
-from crossknn.indexes.sparse import SparseScores
+from crossknn.fitting.als import als
+from crossknn.fitting.factors import Targets
+from crossknn.index.sparse import SparseScores
 
 
 def peak_mb() -> float:

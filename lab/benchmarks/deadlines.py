@@ -88,7 +88,7 @@ def bundled(repeats: int) -> dict[str, dict[str, float]]:
 
 def endpoints(repeats: int) -> tuple[dict, dict]:
     index = ck.ItemIndex.build(texts(500), lsa=8)
-    method = "axn(first=bm25, rounds=5, normalize=none)"
+    method = "axn(retriever=bm25, rounds=5, normalize=none)"
     stalls, faults = {}, {}
 
     def late(name: str, start: int, deadline: float) -> tuple[float, float]:
@@ -117,7 +117,7 @@ def endpoints(repeats: int) -> tuple[dict, dict]:
 def cancelled(repeats: int) -> dict[str, float]:
     """Milliseconds until the threads of 40 cancelled stalled searches are gone."""
     index = ck.ItemIndex.build(texts(500), lsa=8)
-    method = "axn(first=bm25, rounds=5, normalize=none)"
+    method = "axn(retriever=bm25, rounds=5, normalize=none)"
     server = Faulty(FAULTS["reads and never answers"])
     search = ck.Searcher(index, ck.HttpScorer(server.url, model="m", timeout=60), method)
 

@@ -22,9 +22,9 @@ from progress import line
 from crossknn.data.items import Items
 from crossknn.data.labelled import Labelled, read_labelled
 from crossknn.demo import collect
-from crossknn.indexes.item_index import ItemIndex
-from crossknn.indexes.matrices import MatrixFile
-from crossknn.indexes.stored import read_arrays, write_arrays
+from crossknn.index.item_index import ItemIndex
+from crossknn.index.matrices import MatrixFile
+from crossknn.index.stored import read_arrays, write_arrays
 from crossknn.scorers import CrossEncoder, DualEncoder
 from crossknn.scorers.base import Scorer
 

@@ -30,14 +30,14 @@ from crossknn.data.labelled import Labelled, read_labelled
 from crossknn.data.marks import unmarked
 from crossknn.evaluation.measures import bootstrap
 from crossknn.evaluation.replay import replay
-from crossknn.first.vectors import VectorFirst
-from crossknn.indexes.item_index import ItemIndex
-from crossknn.indexes.matrices import MatrixFile
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.item_index import ItemIndex
+from crossknn.index.matrices import MatrixFile
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import methods
 from crossknn.models.backbone import open_backbone
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.export import export_cross_encoder
+from crossknn.retrievers.vectors import VectorFirst
 from crossknn.scorers import DualEncoder, OnnxCrossEncoder
 from crossknn.training.negatives import candidates
 from crossknn.types import Pairs
@@ -52,13 +52,13 @@ SHARED = "shared"  # the small [EMB]-CE of the shared folder, to be beaten
 MATRIX_DOMAIN, MATRIX_QUERIES = "noun.act", 200
 MATRIX = re.compile(r"matrix-(?P<model>.+)-(?P<items>\d+)-(?P<queries>\d+)(?P<bf16>-bf16)?\.npz")
 METHODS = """
-rnr(first=de)
+rerank(retriever=dense)
 anncur(anchors=0.5)
-anncur(anchors=0.5, first=de)
-adacur(first=de, rounds=5)
-axn(first=de, rounds=5, blend=0.0)
-axn(first=de, rounds=5, blend=0.5)
-axn(first=de, rounds=10, ridge=0.3)
+anncur(anchors=0.5, retriever=dense)
+adacur(retriever=dense, rounds=5)
+axn(retriever=dense, rounds=5, blend=0.0)
+axn(retriever=dense, rounds=5, blend=0.5)
+axn(retriever=dense, rounds=10, ridge=0.3)
 """
 BUDGETS, KS = (50, 100, 200), (1, 10, 100)
 SEED = 0

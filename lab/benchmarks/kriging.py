@@ -17,16 +17,16 @@ from kept_rows import KeptRows, add_options
 from threadpoolctl import threadpool_limits
 
 from crossknn.evaluation.replay import check, outcome, parts_of, truth_of
-from crossknn.indexes.base import Index
-from crossknn.indexes.covariance import Covariance
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.base import Index
+from crossknn.index.covariance import Covariance
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import Method, method
 from crossknn.methods.kriging import Kriging
 from crossknn.spec import Spec
 
 KS = (1, 10, 100)
 BUDGETS = (50, 100, 200, 500)
-FULL = "kriging(first=de)"
+FULL = "kriging(retriever=dense)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,24 +49,24 @@ class NoMean(Kriging):
 
 PARTS: dict[str, Method] = {
     "all of it": method(FULL),
-    "without the prior of the weights": FlatPrior(first=Spec("de")),
-    "without the items' means": NoMean(first=Spec("de")),
-    "without the anchors' covariance": method("kriging(first=de, share=0)"),
-    "without content": method("kriging(first=de, smooth=0.001, linear=0.001, noise=100)"),
-    "without anchors": method("kriging(first=de, anchors=false)"),
+    "without the prior of the weights": FlatPrior(first=Spec("dense")),
+    "without the items' means": NoMean(first=Spec("dense")),
+    "without the anchors' covariance": method("kriging(retriever=dense, share=0)"),
+    "without content": method("kriging(retriever=dense, smooth=0.001, linear=0.001, noise=100)"),
+    "without anchors": method("kriging(retriever=dense, anchors=false)"),
 }
 SETTINGS = [
-    *(f"kriging(first=de, rank={rank})" for rank in (10, 30, 300)),
-    *(f"kriging(first=de, share={share})" for share in (0.4, 1.0)),
-    *(f"kriging(first=de, scale={scale})" for scale in (1.0, 4.0)),
-    *(f"kriging(first=de, noise={noise})" for noise in (0.06, 1.0)),
-    *(f"kriging(first=de, beta={beta})" for beta in (0.5, 1.0)),
-    *(f"kriging(first=de, rounds={rounds})" for rounds in (3, 5, 20)),
-    *(f"kriging(first=de, shortlist={size})" for size in (500, 1000, 2000)),
-    *("kriging(first=bm25)", "kriging(first=hybrid(bm25, de))"),
+    *(f"kriging(retriever=dense, rank={rank})" for rank in (10, 30, 300)),
+    *(f"kriging(retriever=dense, share={share})" for share in (0.4, 1.0)),
+    *(f"kriging(retriever=dense, scale={scale})" for scale in (1.0, 4.0)),
+    *(f"kriging(retriever=dense, noise={noise})" for noise in (0.06, 1.0)),
+    *(f"kriging(retriever=dense, beta={beta})" for beta in (0.5, 1.0)),
+    *(f"kriging(retriever=dense, rounds={rounds})" for rounds in (3, 5, 20)),
+    *(f"kriging(retriever=dense, shortlist={size})" for size in (500, 1000, 2000)),
+    *("kriging(retriever=bm25)", "kriging(retriever=hybrid(bm25, dense))"),
 ]
 TARGETS = (0.8, 0.9, 0.95)
-TARGET = "kriging(first=de, rounds=20, target_recall={}, k={})"
+TARGET = "kriging(retriever=dense, rounds=20, target_recall={}, k={})"
 
 
 def searches(matrix: StoredMatrix) -> Iterator[tuple[str, Method, int]]:
@@ -78,7 +78,7 @@ def searches(matrix: StoredMatrix) -> Iterator[tuple[str, Method, int]]:
             for budget in BUDGETS:
                 yield spec, method(spec), budget
     for budget in (75, 100, 125, 150, 175, 200, 225, 250, 300, 350, 400, 500):
-        spec = f"kriging(first=de, rounds={budget // 25})"
+        spec = f"kriging(retriever=dense, rounds={budget // 25})"
         yield f"fixed {spec}", method(spec), budget
     for k in (10, 50):
         for target in TARGETS:

@@ -2,7 +2,7 @@
 
     python lab/benchmarks/kriging_offline.py scifact.npz wordnet-act.npz ...
 
-Sparse scores are those of each anchor query with some items: the first stage's best (top), those
+Sparse scores are those of each anchor query with some items: the retriever's best (top), those
 that a search by kriging without anchors scored (log), or random ones. Writes
 benchmarks/results/kriging_offline.json; what is there already is kept, unless `--again`.
 """
@@ -21,12 +21,12 @@ from kept_rows import KeptRows, add_options
 from threadpoolctl import threadpool_limits
 
 from crossknn.evaluation.replay import outcome, parts_of, truth_of
-from crossknn.indexes.base import Index
-from crossknn.indexes.covariance import Covariance
-from crossknn.indexes.factor_model import covariance_of
-from crossknn.indexes.sparse import SparseScores
-from crossknn.indexes.stages import first_stage
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.base import Index
+from crossknn.index.covariance import Covariance
+from crossknn.index.factor_model import covariance_of
+from crossknn.index.sparse import SparseScores
+from crossknn.index.stages import open_retriever
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods.known import search_known
 from crossknn.methods.kriging import Kriging
 from crossknn.spec import Spec
@@ -37,7 +37,7 @@ BUDGETS = (100, 200)
 ENTRIES = (100, 200, 50, 25)
 ANCHORS = (10, 25, 50)
 KINDS = ("log", "top", "random")
-FIRST = Spec("de")
+FIRST = Spec("dense")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Given(Kriging):
 def cheap_of(matrix: StoredMatrix) -> FloatArray:
     """First-stage scores of the anchor queries: (q, n)."""
     seen, queries = matrix.rows(0, 1)[0].anchored()
-    return first_stage(seen, FIRST, 0).scores(queries)
+    return open_retriever(seen, FIRST, 0).scores(queries)
 
 
 def chosen(matrix: StoredMatrix, kind: str, b: int) -> IntArray:
@@ -64,7 +64,7 @@ def chosen(matrix: StoredMatrix, kind: str, b: int) -> IntArray:
         rng = np.random.default_rng(0)
         return np.stack([rng.permutation(seen.n)[:b] for _ in exact])
     if kind == "top":
-        return first_stage(seen, FIRST, 0).top(queries, b).items
+        return open_retriever(seen, FIRST, 0).top(queries, b).items
     plan = Given(first=FIRST, anchors=False).plan(seen, b, 0)
     return search_known(plan, queries, exact).observed().items
 

@@ -10,7 +10,7 @@ from markdown_table import mean_percents, table
 
 WHAT = {
     "nothing": "nothing",
-    "top": "{} a query, the first stage's best",
+    "top": "{} a query, the retriever's best",
     "log": "{} a query, left behind by searches",
     "random": "{} a query, random items",
     "dense": "{} queries with all items",

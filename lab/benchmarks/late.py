@@ -1,7 +1,7 @@
 """CMC and its rivals between a dual encoder and a cross-encoder, measured on the test queries of
 `wordnet` domains and of medquad (CMC, tables 1-4, 8, 11-13).
 
-    python lab/benchmarks/late.py wordnet --data wordnet --first MiniLM --encoder DUAL --scorer CE \
+    python lab/benchmarks/late.py wordnet --data wordnet --retriever MiniLM --encoder DUAL --scorer CE \
         --work WORK [--only candidates scores ranks]
     python lab/benchmarks/late.py report --work WORK
 
@@ -26,8 +26,8 @@ from bfloat16 import Bfloat16CrossEncoder
 from train_late import KINDS
 
 from crossknn.data.labelled import Labelled, read_labelled
-from crossknn.first.bm25 import BM25
-from crossknn.first.vectors import VectorFirst
+from crossknn.retrievers.bm25 import BM25
+from crossknn.retrievers.vectors import VectorFirst
 from crossknn.scorers import CrossEncoder, DualEncoder
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.late_torch import TorchLateInteraction
@@ -50,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("set", choices=[*DOMAINS, "report"])
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--first", help="the dual encoder of the first stage")
+    parser.add_argument("--retriever", help="the dual encoder of the retriever")
     parser.add_argument("--encoder", help="the dual encoder trained in the domain")
     parser.add_argument("--scorer", help="the cross-encoder, an ONNX folder")
     parser.add_argument("--bfloat16", action="store_true", help="of the cross-encoder")
@@ -86,7 +86,7 @@ class Part:
         return self.folder / f"{what}-{self.domain}.npz"
 
     def candidates(self) -> None:
-        """The best items (m, c) by the first stage, by BM25, and by the encoder in the domain."""
+        """The best items (m, c) by the retriever, by BM25, and by the encoder in the domain."""
         if self.path("candidates").exists():
             return
         queries = Queries(self.corpus.queries.texts)
@@ -107,7 +107,7 @@ class Part:
         np.savez(self.path("candidates"), **found)
 
     def stage(self, source: str) -> VectorFirst:
-        """A dual encoder as a first stage for the test queries."""
+        """A dual encoder as a retriever for the test queries."""
         encoder = reader(DualEncoder(source))
         vectors = encoder.encode_items(self.corpus.items.texts)
         asked = encoder.encode_queries(self.corpus.queries.texts)
@@ -224,20 +224,20 @@ def report(work: Path) -> dict[str, Any]:
 def of_domain(folder: Path, domain: str) -> dict[str, Any]:
     lists = np.load(folder / f"candidates-{domain}.npz")
     exact = {n: np.load(folder / f"scores-{n}-{domain}.npz")["scores"] for n in ("first", "bm25")}
-    scored = ~np.isnan(exact["first"]) | (lists["first"] == NO_ITEM)
+    scored = ~np.isnan(exact["retriever"]) | (lists["retriever"] == NO_ITEM)
     depth = max(depth for depth in DEPTHS if scored[:, :depth].all())
     right = {name: lists[f"right-{name}"] for name in ("first", "bm25", "own")}
     by_rank = {
         name: -np.arange(mask.shape[1]) + np.zeros(mask.shape) for name, mask in right.items()
     }
     stages = {
-        "first": recall(ranks(by_rank["first"], right["first"])),
+        "retriever": recall(ranks(by_rank["retriever"], right["retriever"])),
         "own": recall(ranks(by_rank["own"], right["own"])),
-        "own over first": recall(ranks(lists["scores-own-first"], right["first"])),
-        "own over 64": recall(ranks(lists["scores-own-first"][:, :64], right["first"][:, :64])),
+        "own over first": recall(ranks(lists["scores-own-first"], right["retriever"])),
+        "own over 64": recall(ranks(lists["scores-own-first"][:, :64], right["retriever"][:, :64])),
     }
     plain = {
-        kept: pipeline(exact["first"], right["first"], by_rank["first"], kept)
+        kept: pipeline(exact["retriever"], right["retriever"], by_rank["retriever"], kept)
         for kept in (*CE, depth)
     }
     bm25 = {
@@ -253,21 +253,21 @@ def of_domain(folder: Path, domain: str) -> dict[str, Any]:
         most = scores.get(f"first-{depth}")
         rows.setdefault(made["name"], {})[made["seed"]] = {
             "recall": {
-                str(depth): recall(ranks(scores[f"first-{depth}"], right["first"][:, :depth]))
+                str(depth): recall(ranks(scores[f"first-{depth}"], right["retriever"][:, :depth]))
                 for depth in DEPTHS
                 if f"first-{depth}" in scores
             },
-            "normalized": normalized(scores["first-64"], right["first"][:, :64]),
+            "normalized": normalized(scores["first-64"], right["retriever"][:, :64]),
             "bm25": normalized(scores[f"bm25-{BM25_DEPTH}"], right["bm25"]),
             "cross-encoder": {
-                str(kept): pipeline(exact["first"], right["first"], most, kept)
+                str(kept): pipeline(exact["retriever"], right["retriever"], most, kept)
                 for kept in CE
                 if most is not None
             },
             "bytes_per_item": float(scores["bytes_per_item"]),
         }
     return {
-        "queries": len(right["first"]),
+        "queries": len(right["retriever"]),
         "depth": depth,
         "stages": stages,
         "cross-encoder": plain,

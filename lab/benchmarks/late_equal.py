@@ -2,10 +2,10 @@
 stored score matrix of `noun.act`, whose mentions and items CMC reads.
 
     python lab/benchmarks/late_equal.py benchmarks/data/wordnet-act-emb.npz --data wordnet \
-        --first MiniLM --cmc MODEL --scorer CE
+        --retriever MiniLM --cmc MODEL --scorer CE
 
-The first stage is the off-the-shelf dual encoder's; AXN searches its vectors. Milliseconds of a
-query are those of its parts, each a median: encoding it, the first stage, CMC over 512 (ONNX), the
+The retriever is the off-the-shelf dual encoder's; AXN searches its vectors. Milliseconds of a
+query are those of its parts, each a median: encoding it, the retriever, CMC over 512 (ONNX), the
 method without scoring, and calls times the milliseconds of a pair (64 pairs at once).
 """
 
@@ -26,23 +26,23 @@ from crossknn.data.labelled import read_labelled
 from crossknn.data.marks import unmarked
 from crossknn.evaluation.measures import bootstrap, exact_top, recall
 from crossknn.evaluation.replay import answer
-from crossknn.first.late import LateFirst
-from crossknn.first.vectors import VectorFirst
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import methods
 from crossknn.models.export import export_late_interaction
+from crossknn.retrievers.late import LateFirst
+from crossknn.retrievers.vectors import VectorFirst
 from crossknn.scorers import CrossEncoder, DualEncoder, open_late
 from crossknn.types import Pairs, Queries
 
 METHODS = """
-rnr(first=de)
-rnr(first=cmc)
-axn(first=de, rounds=5, blend=0.5)
-axn(first=cmc, rounds=5, blend=0.5)
-axn(first=de, rounds=5, ridge=0.3)
-axn(first=cmc, rounds=5, ridge=0.3)
-adacur(first=de, rounds=5)
-adacur(first=cmc, rounds=5)
+rerank(retriever=dense)
+rerank(retriever=cmc)
+axn(retriever=dense, rounds=5, blend=0.5)
+axn(retriever=cmc, rounds=5, blend=0.5)
+axn(retriever=dense, rounds=5, ridge=0.3)
+axn(retriever=cmc, rounds=5, ridge=0.3)
+adacur(retriever=dense, rounds=5)
+adacur(retriever=cmc, rounds=5)
 """
 BUDGETS, KS = (16, 32, 64, 128, 256), (1, 10, 100)
 DEPTH, TIMED, AT_ONCE = 512, 8, 64
@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("matrix", type=Path)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--first", required=True)
+    parser.add_argument("--retriever", required=True)
     parser.add_argument("--cmc", required=True)
     parser.add_argument("--scorer", required=True)
     parser.add_argument("--threads", type=int, default=2)
@@ -87,7 +87,7 @@ def main() -> None:
         )
         parts = {
             "encode": median(lambda q: encoder.encode_queries([unmarked(texts[q])])),
-            "first stage": median(lambda q: stage_of(slice(q, q + 1)).top(Queries(["q"]), DEPTH)),
+            "retriever": median(lambda q: stage_of(slice(q, q + 1)).top(Queries(["q"]), DEPTH)),
         }
 
         def compared(query: int) -> None:
@@ -99,13 +99,13 @@ def main() -> None:
             for _ in scorer.score(Pairs(np.full(AT_ONCE, query), best), texts, items):
                 pass
 
-        parts["cmc"] = median(compared) - parts["first stage"]
+        parts["cmc"] = median(compared) - parts["retriever"]
         parts["pair"] = median(scored) / AT_ONCE
     rows = [row(matrix, spec, budget) for spec in methods(METHODS) for budget in BUDGETS]
     for found in rows:
         found["milliseconds"] = round(
             parts["encode"]
-            + parts["first stage"]
+            + parts["retriever"]
             + parts["cmc"] * ("first=cmc" in found["method"])
             + found["overhead"]
             + found["calls"] * parts["pair"],

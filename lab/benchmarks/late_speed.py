@@ -1,7 +1,7 @@
 """Milliseconds of CMC and of the cross-encoder by the number of candidates, and of the pipelines
 they make (CMC, figure 4, tables 2 and 3), one query at a time, with the operations beside them.
 
-    python lab/benchmarks/late_speed.py --data medquad --first MiniLM --cmc MODEL --scorer bundled
+    python lab/benchmarks/late_speed.py --data medquad --retriever MiniLM --cmc MODEL --scorer bundled
 
 MODEL is a CMC folder of `train_late.py`, exported here and run as ONNX, as the cross-encoder is.
 Medians of interleaved repeats on long texts; ratios are of one run. Only the first items are
@@ -22,9 +22,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from crossknn.data.labelled import read_labelled
-from crossknn.first.late import LateFirst
-from crossknn.first.vectors import VectorFirst
 from crossknn.models.export import export_dual_encoder, export_late_interaction
+from crossknn.retrievers.late import LateFirst
+from crossknn.retrievers.vectors import VectorFirst
 from crossknn.scorers import CrossEncoder, DualEncoder, open_late
 from crossknn.scorers.cross_encoder import bundled_folder
 from crossknn.types import Pairs, Queries, States
@@ -39,7 +39,7 @@ CMC_LAYERS, CMC_FEED_FORWARD = 2, 2048
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--first", required=True)
+    parser.add_argument("--retriever", required=True)
     parser.add_argument("--cmc", required=True)
     parser.add_argument("--scorer", default="bundled")
     parser.add_argument("--queries", type=int, default=12)
@@ -93,7 +93,7 @@ def main() -> None:
 
         for query, text in enumerate(texts):
             encoded = cmc.encode_queries([text])
-            timed("first stage", lambda text=text: stage.top(Queries([text]), 512))
+            timed("retriever", lambda text=text: stage.top(Queries([text]), 512))
             timed("query of cmc", lambda text=text: cmc.encode_queries([text]))
             for count in COMPARED:
                 if count <= 1024 or query < 3:
@@ -103,9 +103,7 @@ def main() -> None:
                 chosen = best[query, :count]
                 timed(f"cross-encoder {count}", lambda query=query, c=chosen: score(query, c))
             for calls, depth in PIPELINES:
-                name = (
-                    f"{calls} of the first stage" if depth is None else f"{calls} of cmc's {depth}"
-                )
+                name = f"{calls} of the retriever" if depth is None else f"{calls} of cmc's {depth}"
                 timed(name, lambda q=query, c=calls, d=depth: search(q, c, d))
             pairs = [(text, items[i]) for i in best[query, : max(SCORED)]]
             tokens += [

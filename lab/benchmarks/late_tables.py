@@ -38,7 +38,7 @@ def section(found: dict[str, Any]) -> list[str]:
         "## CMC and its rivals",
         "",
         "Late-interaction models over the candidates of an off-the-shelf dual encoder (all-MiniLM-L6-v2),",
-        "the first stage. All learn alike: lists of 64 candidates, half of them the first stage's best and half",
+        "the retriever. All learn alike: lists of 64 candidates, half of them the retriever's best and half",
         "drawn by its scores from 1,024, batches of 8 queries, the learning rate (1e-4 or 3e-4) that was",
         "best on dev for the first seed, the better of two checkpoints on dev. No GPU: the item tower stays as",
         "it was, the query tower and the head learn. Means and standard deviations over seeds, in percent.",
@@ -46,7 +46,7 @@ def section(found: dict[str, Any]) -> list[str]:
         "their names say ([the paper and its code](late-interaction.md#the-paper-and-its-authors-code)).",
         "",
         "On the `wordnet` domains they begin with the dual encoder that was trained on the same train domains",
-        "(`own` in the tables, by itself); on medquad with the first stage's encoder, which saw none of it.",
+        "(`own` in the tables, by itself); on medquad with the retriever's encoder, which saw none of it.",
         "There all read 128 tokens of an item. The paper's third start, weights without a task (vanilla BERT,",
         "table 4), is not on the machine these figures come from.",
         "",
@@ -73,17 +73,17 @@ def asked(domains: dict[str, Any]) -> list[str]:
     for name, part in domains.items():
         seeds = part["models"]["cmc"].values()
         means = np.mean([seed["recall"][FULL] for seed in seeds], axis=0)
-        above.append(bool((means > np.array(part["stages"]["first"])).all()))
+        above.append(bool((means > np.array(part["stages"]["retriever"])).all()))
         base = np.array(part["cross-encoder"]["64"]["right"])
         right = np.array([seed["cross-encoder"]["16"]["right"] for seed in seeds])
         apart = bootstrap((right - base).mean(0) * 100)
         lines.append(
-            f"- {name}: the cross-encoder over CMC's 16 is right for {percent(right)}%, over the first stage's "
+            f"- {name}: the cross-encoder over CMC's 16 is right for {percent(right)}%, over the retriever's "
             f"64 for {percent(base)}% ({apart.mean:+.1f} [{apart.low:+.1f}, {apart.high:+.1f}])."
         )
     count = f"{sum(above)} of {len(above)}"
     return [
-        f"CMC over 512 is above the first stage at every k on {count} sets. For a quarter of the calls:",
+        f"CMC over 512 is above the retriever at every k on {count} sets. For a quarter of the calls:",
         "",
         *lines,
         "",
@@ -137,8 +137,8 @@ def training(found: dict[str, Any]) -> list[str]:
 
 
 def recalls(part: dict[str, Any]) -> list[str]:
-    """R@k of the first stage, of every model over its 512, and of CMC by depth (tables 1 and 8)."""
-    shown = {"first stage": "first"}
+    """R@k of the retriever, of every model over its 512, and of CMC by depth (tables 1 and 8)."""
+    shown = {"retriever": "first"}
     if has_own(part):
         shown["own dual encoder over 512"] = "own over first"
         shown["own dual encoder over all items"] = "own"
@@ -155,7 +155,7 @@ def recalls(part: dict[str, Any]) -> list[str]:
                 cells = [spread(column) for column in zip(*values, strict=True)]
                 rows.append([f"{label} over {depth}", len(seeds), *cells])
     return [
-        f"{part['queries']} queries; R@k over the first stage's candidates (CMC, tables 1 and 8).",
+        f"{part['queries']} queries; R@k over the retriever's candidates (CMC, tables 1 and 8).",
         "",
         *table(["", "seeds", *(f"R@{k}" for k in AT)], rows),
     ]
@@ -165,9 +165,7 @@ def reranking(part: dict[str, Any]) -> list[str]:
     """Accuracy of the cross-encoder over candidates (tables 2 and 13)."""
     plain = part["cross-encoder"]
     base = np.array(plain["64"]["right"])
-    rows = [
-        compared(f"first stage's {kept}", kept, [values], base) for kept, values in plain.items()
-    ]
+    rows = [compared(f"retriever's {kept}", kept, [values], base) for kept, values in plain.items()]
     for name, label in KINDS.items():
         seeds = part["models"].get(name, {})
         for kept in ("16", "64"):
@@ -177,7 +175,7 @@ def reranking(part: dict[str, Any]) -> list[str]:
                 rows.append(compared(of, kept, values, base))
     return [
         "Accuracy of the cross-encoder over fewer, better candidates (CMC, tables 2 and 13); differences to",
-        "the first stage's 64 with 95% intervals, over queries and seeds.",
+        "the retriever's 64 with 95% intervals, over queries and seeds.",
         "",
         *table(["candidates", "cross-encoder calls", "accuracy", "difference", "normalised"], rows),
     ]
@@ -203,10 +201,10 @@ def final(part: dict[str, Any]) -> list[str]:
         "",
     ]
     stages, bm25 = part["stages"], part["bm25"]
-    exact, first = part["cross-encoder"]["64"]["right"], percent(stages["first"][0])
+    exact, first = part["cross-encoder"]["64"]["right"], percent(stages["retriever"][0])
     rows: list[list[str]] = [
         ["cross-encoder", percent(exact), "-", percent(bm25["cross-encoder"]), "-"],
-        ["first stage", first, "-", f"{percent(bm25['first'])} (BM25)", "768"],
+        ["retriever", first, "-", f"{percent(bm25['first'])} (BM25)", "768"],
     ]
     if has_own(part):
         own = percent(stages["own over 64"][0])
@@ -231,15 +229,15 @@ def ablation(part: dict[str, Any]) -> list[str]:
         if (seeds := part["models"].get(name, {}))
     ]
     return [
-        "What CMC's parts bring: normalised accuracy over the first stage's 64 and BM25's (CMC, table 12).",
+        "What CMC's parts bring: normalised accuracy over the retriever's 64 and BM25's (CMC, table 12).",
         "",
-        *table(["", "seeds", "first stage", "BM25"], rows),
+        *table(["", "seeds", "retriever", "BM25"], rows),
     ]
 
 
 def has_own(part: dict[str, Any]) -> bool:
-    """Whether the models begin with another encoder than the first stage's."""
-    return bool(part["stages"]["own"] != part["stages"]["first"])
+    """Whether the models begin with another encoder than the retriever's."""
+    return bool(part["stages"]["own"] != part["stages"]["retriever"])
 
 
 def over(seeds: dict[str, Any], value: Callable[[dict[str, Any]], float]) -> str:
@@ -264,9 +262,9 @@ def equal_section(found: dict[str, Any]) -> list[str]:
         "",
         f"`noun.act`, {found['queries']} mentions, scores of the [EMB]-CE trained here: recall (%) of exact search",
         "at the same number of cross-encoder calls, linking accuracy, and milliseconds of a query on",
-        f"{found['threads']} cores. `de` is the off-the-shelf dual encoder, `cmc` compares its first 512; AXN searches the",
-        f"vectors of `de`. A pair takes {parts['pair']:.2f} ms, CMC {parts['cmc']:.1f} ms a query, the first stage "
-        f"{parts['encode'] + parts['first stage']:.1f} ms. ADACUR",
+        f"{found['threads']} cores. `dense` is the off-the-shelf dual encoder, `cmc` compares its first 512; AXN searches the",
+        f"vectors of `dense`. A pair takes {parts['pair']:.2f} ms, CMC {parts['cmc']:.1f} ms a query, the retriever "
+        f"{parts['encode'] + parts['retriever']:.1f} ms. ADACUR",
         "reads 100 anchor queries. Made by `lab/benchmarks/late_equal.py`.",
         "",
     ]
@@ -284,7 +282,7 @@ def equal_section(found: dict[str, Any]) -> list[str]:
 def speed_section(found: dict[str, Any]) -> list[str]:
     """Milliseconds by candidates and of pipelines (from late_speed.json)."""
     took, work = found["milliseconds"], found["gigaflops"]
-    base = took["64 of the first stage"]
+    base = took["64 of the retriever"]
     lines = [
         "## CMC and the cross-encoder by the number of candidates",
         "",
@@ -310,7 +308,7 @@ def speed_section(found: dict[str, Any]) -> list[str]:
         f"As the final reranker over 64 candidates CMC, its query included, is {times:.0f} times as fast as the",
         "cross-encoder, and keeps one vector of 768 bytes per item.",
         "",
-        f"The first stage takes {took['first stage']:.1f} ms, CMC's query {took['query of cmc']:.1f} ms. Whole searches (CMC, tables 2 and 3):",
+        f"The retriever takes {took['retriever']:.1f} ms, CMC's query {took['query of cmc']:.1f} ms. Whole searches (CMC, tables 2 and 3):",
         "",
     ]
     whole = [
@@ -318,7 +316,7 @@ def speed_section(found: dict[str, Any]) -> list[str]:
         for name, ms in took.items()
         if " of " in name and name != "query of cmc"
     ]
-    lines += table(["search", "ms", "of the first stage's 64"], whole)
+    lines += table(["search", "ms", "of the retriever's 64"], whole)
     return [*lines, "![Milliseconds against candidates](images/late-speed.png)", ""]
 
 
@@ -342,5 +340,5 @@ def speed_picture(found: dict[str, Any], path: Path) -> None:
         log_y=True,
         percent=False,
         labels=labels,
-        styles={"cross-encoder": styles_of(["rnr"])["rnr"]},
+        styles={"cross-encoder": styles_of(["rerank"])["rerank"]},
     )

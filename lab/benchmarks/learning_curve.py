@@ -21,27 +21,27 @@ from pathlib import Path
 import numpy as np
 from domain_matrix import corpus_of, scorer_of, subset
 
-from crossknn.align.logs import VECTORS, learn_all
 from crossknn.evaluation.replay import replay
-from crossknn.indexes.item_index import ItemIndex
-from crossknn.indexes.stored import StoredMatrix, StoredVectors
+from crossknn.fitting.logs import VECTORS, learn_all
+from crossknn.index.item_index import ItemIndex
+from crossknn.index.stored import StoredMatrix, StoredVectors
 from crossknn.methods import methods
 from crossknn.scorers import CachedScorer, DualEncoder
-from crossknn.searcher import Searcher
+from crossknn.search.searcher import Searcher
 
 SEED = 0
 AT_ONCE = 25
-METHOD = "kriging(first=hybrid)"
-AXN = "axn(first=hybrid, rounds=10, ridge=0.3)"
-BESIDE = (AXN, "kriging(first=hybrid, anchors=false)", METHOD)
+METHOD = "kriging(retriever=hybrid)"
+AXN = "axn(retriever=hybrid, rounds=10, ridge=0.3)"
+BESIDE = (AXN, "kriging(retriever=hybrid, anchors=false)", METHOD)
 KS = [1, 10, 100]
 
 
 def stored(index: ItemIndex, data: StoredMatrix) -> StoredVectors:
     """The vectors that the index fitted to its log, for the queries of the matrix."""
-    aligned = index.aligned[VECTORS]
-    queries = aligned.map(np.asarray(data.query_vectors, np.float32))
-    return StoredVectors(aligned.values, queries, aligned.scale)
+    fitted = index.fitted[VECTORS]
+    queries = fitted.map(np.asarray(data.query_vectors, np.float32))
+    return StoredVectors(fitted.values, queries, fitted.scale)
 
 
 def recalls(data: StoredMatrix, spec: str, budgets: list[int]) -> dict[str, list[float]]:
@@ -109,7 +109,7 @@ def main() -> None:
             "pairs": learned.pairs,
             "seconds": round(seconds, 1),
         }
-        taught = replace(data, learned=learned, aligned={VECTORS: stored(index, data)})
+        taught = replace(data, learned=learned, fitted={VECTORS: stored(index, data)})
         for spec in (METHOD, AXN):
             rows.append({**row, "method": spec, "recall": recalls(taught, spec, budgets)})
             print(rows[-1], flush=True)

@@ -46,7 +46,7 @@ def section(found: Mapping[str, Any]) -> list[str]:
             before = f"{row['searches']:,}" if row["searches"] else "none"
             seconds = f"{row['seconds']:.0f}" if "seconds" in row else ""
             method = row["method"]
-            if not row["searches"] and method == "kriging(first=hybrid)":
+            if not row["searches"] and method == "kriging(retriever=hybrid)":
                 before = (
                     f"none; {one['anchors']} dense anchors, {one['anchors'] * one['n']:,} calls"
                 )
@@ -72,7 +72,7 @@ def pictures(found: Mapping[str, Any], folder: Path) -> None:
 def _lines(rows: list[dict[str, Any]], place: int) -> list[Curve]:
     """Both methods by searches, and across what they find without any."""
     lines = []
-    for name, cold in ((KRIGING, "kriging(first=hybrid, anchors=false)"), (AXN, AXN)):
+    for name, cold in ((KRIGING, "kriging(retriever=hybrid, anchors=false)"), (AXN, AXN)):
         found = [row for row in rows if row["method"].startswith(name)]
         points = [(r["searches"], r["recall"][SHOWN][place] / 100) for r in found if r["searches"]]
         x, y = zip(*points, strict=True)

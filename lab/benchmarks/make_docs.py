@@ -37,12 +37,12 @@ WITHDRAWN = (
 )
 """What is known to be wrong in figures that only a whole run of the evidence can make again."""
 PICTURE = {
-    "kriging(first=de)": "kriging (300 anchor queries)",
-    "adacur(first=de, rounds=5)": "ADACUR (300 anchor queries)",
-    "axn(first=de, rounds=10, ridge=0.3)": "AXN with ridge (the default)",
-    "axn(first=de, rounds=10, blend=0.5)": "AXN as in the paper",
-    "rnr(first=hybrid(bm25, de))": "hybrid, rerank",
-    "rnr(first=de)": "dual encoder, rerank",
+    "kriging(retriever=dense)": "kriging (300 anchor queries)",
+    "adacur(retriever=dense, rounds=5)": "ADACUR (300 anchor queries)",
+    "axn(retriever=dense, rounds=10, ridge=0.3)": "AXN with ridge (the default)",
+    "axn(retriever=dense, rounds=10, blend=0.5)": "AXN as in the paper",
+    "rerank(retriever=hybrid(bm25, dense))": "hybrid, rerank",
+    "rerank(retriever=dense)": "dual encoder, rerank",
 }
 
 
@@ -246,8 +246,8 @@ def models_section(found: dict) -> list[str]:
         lines += [
             f"Exact search on the Python docs ({exact['queries']} queries, every item scored): nDCG@10 "
             f"{exact['cross-encoder ndcg@10']:.3f}; reranking the same queries "
-            f"{exact['reranked ndcg@10']:.3f}; {exact['best first stage']} alone "
-            f"{exact['best first stage ndcg@10']:.3f}; gain of exact search [{low:+.3f}, {high:+.3f}].",
+            f"{exact['reranked ndcg@10']:.3f}; {exact['best retriever']} alone "
+            f"{exact['best retriever ndcg@10']:.3f}; gain of exact search [{low:+.3f}, {high:+.3f}].",
             "",
         ]
     return lines

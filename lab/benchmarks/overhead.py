@@ -1,7 +1,7 @@
 """What a search costs apart from scoring: milliseconds per query and memory.
 
     python lab/benchmarks/overhead.py [--out FILE] [--sizes 10000 100000 1000000]
-    python lab/benchmarks/overhead.py --method 'kriging(first=de)' --n 100000 --anchors 100
+    python lab/benchmarks/overhead.py --method 'kriging(retriever=dense)' --n 100000 --anchors 100
 
 Vectors and scores are synthetic (seeded); exact scores are looked up, and looking up is not timed.
 Asked: at most 30 ms per query on 2 cores and memory under twice the vectors' size, for AXN and for
@@ -24,24 +24,24 @@ from pathlib import Path
 
 import numpy as np
 
-from crossknn.indexes.base import Anchors, Scale
-from crossknn.indexes.memo import Memo
+from crossknn.index.base import Anchors, Scale
+from crossknn.index.memo import Memo
 from crossknn.methods import method
-from crossknn.search import Search
+from crossknn.search.loop import Search
 from crossknn.types import Queries
 
 SPECS = (
-    ("axn(first=de, rounds={rounds}, blend=0.5)", 0),
-    ("axn(first=de, rounds={rounds}, ridge=0.3)", 0),
-    ("adacur(first=de, rounds={rounds})", 500),
+    ("axn(retriever=dense, rounds={rounds}, blend=0.5)", 0),
+    ("axn(retriever=dense, rounds={rounds}, ridge=0.3)", 0),
+    ("adacur(retriever=dense, rounds={rounds})", 500),
 )
 """Methods, and the anchor queries each has."""
 
 BESIDE = (
-    ("axn(first=de, rounds=10, blend=0.5)", 0),
-    ("kriging(first=de)", 100),
-    ("kriging(first=de, anchors=false)", 0),
-    ("kriging(first=de, shortlist=10000)", 100),
+    ("axn(retriever=dense, rounds=10, blend=0.5)", 0),
+    ("kriging(retriever=dense)", 100),
+    ("kriging(retriever=dense, anchors=false)", 0),
+    ("kriging(retriever=dense, shortlist=10000)", 100),
 )
 """Those compared by the number of items."""
 
@@ -52,8 +52,8 @@ CELLS = 2_000_000
 class SyntheticIndex:
     """Item vectors, scores of anchor queries if there are some, and nothing else."""
 
-    first_names = late_names = aligned_names = ()
-    vector_names = query_vector_names = ("de",)
+    retriever_names = late_names = fitted_names = ()
+    vector_names = query_vector_names = ("dense",)
     anchor_items = item_scores = learned = None
 
     def __init__(self, vectors, anchors=None, given=None):
@@ -69,7 +69,7 @@ class SyntheticIndex:
 
     def anchored(self, start=0, stop=None):
         given = self._given[start:stop]
-        return self, Queries([f"anchor {q}" for q in range(len(given))], {"de": given})
+        return self, Queries([f"anchor {q}" for q in range(len(given))], {"dense": given})
 
     def scale(self, name):
         return Scale(alpha=0.1, beta=0.5)
@@ -97,7 +97,7 @@ def measure(spec: str, options: argparse.Namespace) -> dict[str, float | str]:
     once = time.perf_counter() - started
     times = []
     for _ in range(options.repeats):
-        queries = Queries([f"query {q}" for q in range(m)], {"de": given})
+        queries = Queries([f"query {q}" for q in range(m)], {"dense": given})
         outside, started = 0.0, time.perf_counter()
         search = Search(chosen.plan(index, options.budget, 0), queries, n)
         while len(pairs := search.ask()):

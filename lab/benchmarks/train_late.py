@@ -1,8 +1,8 @@
 """Train CMC and its rivals for the tables of docs/results.md, all alike: one encoder, one first
 stage, the same candidates, steps, learning rates and choice by dev. Resumable.
 
-    python lab/benchmarks/train_late.py wordnet --data wordnet --first MiniLM --encoder DUAL --work WORK
-    python lab/benchmarks/train_late.py medquad --data medquad --first MiniLM --encoder DUAL --work WORK
+    python lab/benchmarks/train_late.py wordnet --data wordnet --retriever MiniLM --encoder DUAL --work WORK
+    python lab/benchmarks/train_late.py medquad --data medquad --retriever MiniLM --encoder DUAL --work WORK
 
 The item tower keeps still (the query tower and the head learn), so that item states are computed
 once; no GPU is needed then. Every model is tried with each rate and the first seed; the other seeds
@@ -73,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("set", choices=list(WINDOWS))
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--first", required=True, help="the dual encoder of the first stage")
+    parser.add_argument("--retriever", required=True, help="the dual encoder of the retriever")
     parser.add_argument("--encoder", required=True, help="a dual encoder trained in the domain")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--only", nargs="*", choices=list(VARIANTS), default=list(VARIANTS))

@@ -31,7 +31,7 @@ MIN_MENTIONS = 200
 STEPS = 1200  # with dual-encoder negatives; a third with the others
 BATCH = 10
 HEADS = ("emb", "cls")
-KINDS = {"de": "dual-encoder", "tfidf": "tfidf", "random": "random"}
+KINDS = {"dense": "dual-encoder", "tfidf": "tfidf", "random": "random"}
 MODELS = ("dual-encoder", *(f"{head}-{kind}" for kind in KINDS for head in HEADS))
 WINDOW = {"marked": True, "query_length": 32, "item_length": 48}
 
@@ -89,12 +89,12 @@ def cross_encoder(arguments: argparse.Namespace, head: str, kind: str) -> CrossE
             dev_candidates=32,
         ),
         training=TrainingSettings(
-            steps=STEPS if kind == "de" else STEPS // 3,
+            steps=STEPS if kind == "dense" else STEPS // 3,
             epochs=1,
             batch=BATCH,
             learning_rate=1e-4,
             warmup=0.1,
-            evaluations=3 if kind == "de" else 1,
+            evaluations=3 if kind == "dense" else 1,
             dropout=0.0,
             threads=arguments.threads,
         ),

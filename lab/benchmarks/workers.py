@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from crossknn.align.bank import ScoreBank
-from crossknn.align.collect import collect
-from crossknn.align.plan import per_query
-from crossknn.align.workers import open_with_cores
 from crossknn.data.docstrings import collect_standard_library
-from crossknn.first.chance import RandomFirst
+from crossknn.fitting.bank import ScoreBank
+from crossknn.fitting.collect import collect
+from crossknn.fitting.plan import per_query
+from crossknn.fitting.workers import open_with_cores
+from crossknn.retrievers.chance import RandomFirst
 from crossknn.types import Queries
 
 PER_QUERY = 64

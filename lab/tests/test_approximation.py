@@ -46,7 +46,10 @@ def test_the_approximation_of_anncur_is_cur():
 def test_the_approximation_rests_on_every_score_of_every_round():
     data = matrix()
     index, queries, scores = data.rows(0, 6)
-    for spec in ("adacur(first=de, rounds=4)", "adacur(first=de, rounds=4, sample=softmax)"):
+    for spec in (
+        "adacur(retriever=dense, rounds=4)",
+        "adacur(retriever=dense, rounds=4, sample=softmax)",
+    ):
         approx, scored = approximate(method(spec), index, queries, scores, budget=15, seed=0)
         anchors = data.scores[:20].astype(np.float64) - data.scale.alpha
         for q, items in enumerate(scored):
@@ -59,7 +62,7 @@ def test_the_approximation_rests_on_every_score_of_every_round():
 def test_one_that_learns_nothing_answers_with_its_first_stage():
     index, queries, scores = matrix().rows(0, 6)
     approx, scored = approximate(
-        method("rnr(first=bm25)"), index, queries, scores, budget=9, seed=0
+        method("rerank(retriever=bm25)"), index, queries, scores, budget=9, seed=0
     )
-    assert np.array_equal(approx, index.first("bm25").scores(queries))
+    assert np.array_equal(approx, index.retriever("bm25").scores(queries))
     assert np.count_nonzero(scored != NO_ITEM) == 6 * 9

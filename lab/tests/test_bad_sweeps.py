@@ -16,20 +16,20 @@ from errors_table import check_table
 from sweep_helpers import write_matrix, write_sweep
 
 MARKS = "<!-- table made by tests/cli/test_bad_sweeps.py -->", "<!-- end of sweeping table -->"
-GOOD = {"matrices": ["large.npz"], "methods": ["rnr(first=de)"], "budgets": [5], "k": [1]}
+GOOD = {"matrices": ["large.npz"], "methods": ["rerank(retriever=dense)"], "budgets": [5], "k": [1]}
 BOTH = {"matrices": ["small.npz", "large.npz"]}
 LABELS = {"matrices": ["labels.npz"]}
-BLENDS = {"methods": ["axn(first=de, blend={blend})"]}
+BLENDS = {"methods": ["axn(retriever=dense, blend={blend})"]}
 SWEEPS = {
     "good": {"measures": []},
     "empty": {"budgets": []},
     "misspelled": {"budgts": [5]},
     "typed": {"budgets": "5"},
-    "method": {"methods": ["axm(first=de)"]},
+    "method": {"methods": ["axm(retriever=dense)"]},
     "option": {"methods": ["axn(round=5)"]},
     "values": BLENDS,
     "idle": {"grid": {"blend": [0.5]}},
-    "baseline": {"baseline": "rnr(first=bm25)"},
+    "baseline": {"baseline": "rerank(retriever=bm25)"},
     "absent": {"matrices": ["absent.npz"]},
     "damaged": {"matrices": ["damaged.npz"]},
     "bytes": {"matrices": ["bytes.npz"]},
@@ -46,8 +46,8 @@ SWEEPS = {
     "queries": {"queries": 10, "measures": []},
     "more": BOTH | {"anchors": [5, 20], "measures": []},
     "exact": {"budgets": [5, 500], "measures": []},
-    "lacks": {"methods": ["itemcur", "rnr(first=de)"], "measures": []},
-    "first": {"methods": ["rnr(first=bm52)"], "measures": []},
+    "lacks": {"methods": ["itemcur", "rerank(retriever=dense)"], "measures": []},
+    "first": {"methods": ["rerank(retriever=bm52)"], "measures": []},
 }
 
 
@@ -111,7 +111,7 @@ REFUSED = [
     ("a matrix that is not there", sweep("absent")),
     ("a matrix that is none", sweep("damaged")),
     ("a matrix with damaged bytes", sweep("bytes")),
-    ("a first stage that has not scored every item", sweep("columns")),
+    ("a retriever that has not scored every item", sweep("columns")),
     ("query vectors of another dimension", sweep("dimensions")),
     ("labels that are no whole numbers", sweep("floats")),
     ("two matrices of one name", sweep("twice")),
@@ -140,7 +140,7 @@ SAID = [
     ("more anchor queries than one of several matrices has", sweep("more"), 0),
     ("a budget above the number of items", sweep("exact"), 0),
     ("a method that a matrix lacks something for", sweep("lacks"), 1),
-    ("an unknown first stage", sweep("first"), 1),
+    ("an unknown retriever", sweep("first"), 1),
 ]
 
 

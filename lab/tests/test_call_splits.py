@@ -80,8 +80,8 @@ def test_the_same_number_retrieved_and_reranked():
     shorter = retrieved(method("anncur(anchors=1)"), parts, calls=10, depth=12)
     assert np.array_equal(ranked[:, :12], shorter)
     assert recall_at(ranked, truth, [80]).tolist() == [[1.0] * 6]
-    encoded = retrieved(method("rnr(first=de)"), parts, calls=0, depth=30)
-    (row,) = replay(data, methods("rnr(first=de)"), [30], [5])
+    encoded = retrieved(method("rerank(retriever=dense)"), parts, calls=0, depth=30)
+    (row,) = replay(data, methods("rerank(retriever=dense)"), [30], [5])
     assert float(recall_at(encoded, truth, [30]).mean()) == pytest.approx(row.recall, abs=1e-5)
 
 

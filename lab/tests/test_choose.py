@@ -16,7 +16,11 @@ from crossknn.methods import methods
 from crossknn_lab.choose import choose, highest
 from crossknn_lab.sweep_data import divided
 
-SPECS = ["rnr(first=bm25)", "axn(first=bm25, rounds=4)", "adacur(first=bm25, rounds=4)"]
+SPECS = [
+    "rerank(retriever=bm25)",
+    "axn(retriever=bm25, rounds=4)",
+    "adacur(retriever=bm25, rounds=4)",
+]
 DATA = matrix(anchors=30, tests=6, n=120)
 
 
@@ -45,15 +49,17 @@ def test_dev_queries_are_no_anchors_meanwhile():
     # With its own scores among the anchors' a query would be found whole.
     exact = matrix(anchors=6, tests=2, n=60, d=30, noise=2.0)
     assert (
-        choose(exact, ["adacur(first=random, rounds=2)"], [20], [20])[20].recall[
-            "adacur(first=random, rounds=2)"
+        choose(exact, ["adacur(retriever=random, rounds=2)"], [20], [20])[20].recall[
+            "adacur(retriever=random, rounds=2)"
         ]
         < 0.9
     )
 
 
 def test_fewer_dev_queries_and_methods_without_calls():
-    found = choose(DATA, ["only(first=bm25)", "only(first=de)"], [10, 20], [5], queries=4)
+    found = choose(
+        DATA, ["retrieve(retriever=bm25)", "retrieve(retriever=dense)"], [10, 20], [5], queries=4
+    )
     assert list(found) == [0]
     assert found[0].n_queries == 4
 

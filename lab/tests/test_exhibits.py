@@ -131,8 +131,8 @@ def test_questions_compare_the_methods_they_name(tmp_path):
     assert ("ANNCUR_bm25 over RNR_bm25", 8) in said
     group = made.table("questions").group
     options = {"data": "alpha", "budget": 20, "anchors": 18}
-    ours = group("adacur(first=de, rounds=5, rcond=0.03)", **options)
-    theirs = group("anncur(anchors=0.5, first=de, rcond=0.03)", **options)
+    ours = group("adacur(retriever=dense, rounds=5, rcond=0.03)", **options)
+    theirs = group("anncur(anchors=0.5, retriever=dense, rcond=0.03)", **options)
     row = next(r for r in table.rows if (r[0], r[1]) == ("ADACUR_de over ANNCUR_de", 20))
     said = row[list(table.head).index("k = 1")]
     assert said == points(compared(ours, theirs, 1))

@@ -27,7 +27,7 @@ from crossknn_lab.report.markdown import markdown_of
 PNG = b"\x89PNG\r\n\x1a\n rest"
 FIGURE = draw(
     curves,
-    {"top 1": [Curve(name="axn(first=de)", x=[1, 2], y=[0.1, 0.2])]},
+    {"top 1": [Curve(name="axn(retriever=dense)", x=[1, 2], y=[0.1, 0.2])]},
     title="Both <this> & that",
     x_label="rounds",
     y_label="recall",
@@ -36,7 +36,7 @@ FIGURE = draw(
 )
 TABLE = TableOf(
     head=["method", "recall", "why"],
-    rows=[["`axn(a|b)`", "62.5 [50, 75]", "x"], ["rnr", None, "y"], ["gp", 1234, "z"]],
+    rows=[["`axn(a|b)`", "62.5 [50, 75]", "x"], ["rerank", None, "y"], ["gp", 1234, "z"]],
     caption="Of **all**",
     best=frozenset({(0, 1)}),
 )

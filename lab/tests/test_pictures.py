@@ -18,7 +18,7 @@ from crossknn.plots.style import OTHERS, styles_of
 from crossknn_lab import plots
 from crossknn_lab.score_matrix import cur_grid, score_density, singular_values
 
-METHODS = ("rnr(first=de)", "rnr(first=bm25)", "adacur(first=de, rounds=5)")
+METHODS = ("rerank(retriever=dense)", "rerank(retriever=bm25)", "adacur(retriever=dense, rounds=5)")
 
 
 def row(method: str, k: int, budget: int, recall: float = 0.5, index_calls: int = 0) -> RecallRow:
@@ -49,7 +49,7 @@ KINDS = {
     "recall_against_cost": (
         ROWS,
         {},
-        ["top 1", "top 10", "rnr de", "rnr bm25", "adacur", "50", "200"],
+        ["top 1", "top 10", "rerank dense", "rerank bm25", "adacur", "50", "200"],
     ),
     "recall_against_rounds": (CURVES, {}, ["rounds", "50 calls", "5"]),
     "recall_at_depth": (CURVES, {}, ["items retrieved and reranked", "50 calls"]),
@@ -61,8 +61,8 @@ KINDS = {
     "recall_against_indexing": (
         [
             *ROWS,
-            row("axn(first=de)", 1, 200, 0.6, 30_000),
-            row("axn(first=de)", 10, 200, 0.6, 30_000),
+            row("axn(retriever=dense)", 1, 200, 0.6, 30_000),
+            row("axn(retriever=dense)", 10, 200, 0.6, 30_000),
         ],
         {},
         ["recall (%) at 200 calls per query", "axn", "adacur"],
@@ -116,7 +116,7 @@ KINDS = {
             ]
         },
         {},
-        ["scifact", "cross-encoder", "filled: the first stage's picks"],
+        ["scifact", "cross-encoder", "filled: the retriever's picks"],
     ),
     "differences": (
         [
@@ -124,7 +124,7 @@ KINDS = {
             for m in METHODS
         ],
         {},
-        ["50 calls", "rnr bm25", "points of recall above the baseline"],
+        ["50 calls", "rerank bm25", "points of recall above the baseline"],
     ),
     "heat_map": (
         {"a": GRID, "b": GRID},
@@ -195,18 +195,20 @@ def test_names_and_styles_can_be_given():
 
 
 def test_a_method_without_calls_is_a_line_without_points():
-    rows = [*ROWS, row("only(first=de)", 1, 0), row("only(first=de)", 10, 0)]
+    rows = [*ROWS, row("retrieve(retriever=dense)", 1, 0), row("retrieve(retriever=dense)", 10, 0)]
     file = BytesIO()
     plots.recall_against_cost(rows, file, title="t")
-    assert "only" in texts(file.getvalue().decode())
+    assert "retrieve" in texts(file.getvalue().decode())
     assert plots.curves_of(rows, 1)[-1].x == [None]
 
 
 def test_lines_across_of_one_method_are_told_apart_by_their_dashes():
-    across = [plots.Curve(name=f"rnr(first={stage})", x=[None], y=[0.5]) for stage in ("a", "b")]
+    across = [
+        plots.Curve(name=f"rerank(retriever={stage})", x=[None], y=[0.5]) for stage in ("a", "b")
+    ]
     file = BytesIO()
     plots.curves({"top 1": across}, file, title="t", x_label="x", log=False)
-    colour = styles_of(["rnr"])["rnr"].colour
+    colour = styles_of(["rerank"])["rerank"].colour
     drawn = re.findall(
         rf'style="fill: none; ([^"]*stroke: {colour}[^"]*)"', file.getvalue().decode()
     )

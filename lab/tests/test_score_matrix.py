@@ -12,7 +12,7 @@ from synthetic import matrix
 
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import replay
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method, methods
 from crossknn.types import Observed
 from crossknn_lab.score_matrix import (

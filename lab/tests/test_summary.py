@@ -37,9 +37,10 @@ def test_a_method_has_the_mean_over_the_matrices(made):
     found, blocks = made
     table = tables(blocks)[0]
     assert "k = 10, mean over 2 matrices" in table.caption
-    row = next(row for row in table.rows if row[0] == "`rnr chosen`")
+    row = next(row for row in table.rows if row[0] == "`rerank chosen`")
     groups = [
-        one(found, "rivals", "rnr(first={stage})", data=d, budget=20) for d in ("alpha", "beta")
+        one(found, "rivals", "rerank(retriever={stage})", data=d, budget=20)
+        for d in ("alpha", "beta")
     ]
     values = [group.per_query(10)[1] for group in groups]
     assert row[1] == "no"
@@ -62,7 +63,9 @@ def test_a_question_is_answered_by_the_mean_of_paired_differences(made):
     row = next(r for r in table.rows if r[0].startswith("ANNCUR over") and r[1] == 10)
     pairs = [
         [one(found, "questions", name, data=data, budget=12) for name in pair]
-        for pair in [("anncur(anchors=0.5, first=de, rcond=0.03)", "rnr(first=de)")]
+        for pair in [
+            ("anncur(anchors=0.5, retriever=dense, rcond=0.03)", "rerank(retriever=dense)")
+        ]
         for data in ("alpha", "beta")
     ]
     assert row[2] == points(compare_sets([differences(a, b, 10) for a, b in pairs]))
@@ -100,5 +103,5 @@ def test_the_picture_says_in_words_what_it_shows(made):
     _, blocks = made
     picture = blocks[0]
     assert isinstance(picture, Figure)
-    assert "rnr" in picture.alt
+    assert "rerank" in picture.alt
     assert "from the best to the worst" in picture.alt

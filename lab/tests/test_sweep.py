@@ -17,8 +17,8 @@ from sweep_helpers import contents, write_matrix, write_sweep
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import replay
 from crossknn.evaluation.task import Judgements, TaskMeasures
-from crossknn.indexes.disk import alone
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.disk import alone
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import methods
 from crossknn_lab import sweep_cells
 from crossknn_lab.sweep import run_sweep
@@ -26,7 +26,11 @@ from crossknn_lab.sweep_data import divided
 from crossknn_lab.sweep_file import read_sweep
 from crossknn_lab.table import read_table
 
-METHODS = ["rnr(first=de)", "axn(first=random, rounds={rounds})", "only(first=de)"]
+METHODS = [
+    "rerank(retriever=dense)",
+    "axn(retriever=random, rounds={rounds})",
+    "retrieve(retriever=dense)",
+]
 
 
 @pytest.fixture
@@ -61,7 +65,9 @@ def cells(folder: Path) -> dict[str, int]:
 
 def test_rows_are_those_of_a_replay(folder):
     done = run(
-        a_sweep(folder, methods=["axn(first=random, rounds=2)", "adacur(first=de)"], grid={})
+        a_sweep(
+            folder, methods=["axn(retriever=random, rounds=2)", "adacur(retriever=dense)"], grid={}
+        )
     )
     found = [json.loads(line) for line in (folder / "out" / "table.jsonl").open()]
     assert len(found) == done.cells * 2 == 2 * 2 * 2 * 2 * 2
@@ -97,18 +103,23 @@ def test_a_method_without_calls_has_one_budget_and_settings_have_columns(folder)
     assert [(e.spec, e.budget, e.seed) for e in done.table.entries if e.data == "small"] == [
         (spec, budget, seed)
         for spec, budgets in (
-            ("rnr(first=de)", (10, 20)),
-            ("axn(first=random, rounds=2)", (10, 20)),
-            ("axn(first=random, rounds=4)", (10, 20)),
-            ("only(first=de)", (0,)),
+            ("rerank(retriever=dense)", (10, 20)),
+            ("axn(retriever=random, rounds=2)", (10, 20)),
+            ("axn(retriever=random, rounds=4)", (10, 20)),
+            ("retrieve(retriever=dense)", (0,)),
         )
         for budget in budgets
         for seed in (0, 1)
     ]
     first, *rows = (folder / "out" / "table.csv").read_text().splitlines()
     assert first.startswith("data,items,method,spec,chosen,rounds,anchors,budget,seed,k,n_queries,")
-    assert rows[0].startswith("small,40,rnr(first=de),rnr(first=de),false,,9,10,0,1,5,")
-    assert '"axn(first=random, rounds={rounds})","axn(first=random, rounds=4)",false,4,' in rows[16]
+    assert rows[0].startswith(
+        "small,40,rerank(retriever=dense),rerank(retriever=dense),false,,9,10,0,1,5,"
+    )
+    assert (
+        '"axn(retriever=random, rounds={rounds})","axn(retriever=random, rounds=4)",false,4,'
+        in rows[16]
+    )
 
 
 def test_what_is_there_is_not_searched_again_and_the_files_stay_the_same(folder):
@@ -131,7 +142,7 @@ def test_several_processes_give_the_same_bytes_as_one(folder):
 
 def test_more_in_the_file_searches_what_is_new(folder):
     run(folder / "s.toml")
-    more = run(a_sweep(folder, budgets=[10, 20, 30], methods=[*METHODS, "axn(first=random)"]))
+    more = run(a_sweep(folder, budgets=[10, 20, 30], methods=[*METHODS, "axn(retriever=random)"]))
     assert (more.searched, more.kept) == (2 * 2 * 3 + 2 * 2 * 3, 28)
     less = run(a_sweep(folder, matrices=["large.npz"]))
     assert (less.searched, less.cells, len(less.table.entries)) == (0, 14, 14)
@@ -178,7 +189,7 @@ def test_what_a_method_lacks_is_in_the_table_and_the_rest_goes_on(folder):
 
 def test_an_error_nobody_thought_of_is_one_cell_and_is_tried_again(folder, monkeypatch):
     def broken(name, *rest, budget, **options):
-        if budget == 20 and "rnr" in name:
+        if budget == 20 and "rerank" in name:
             raise ZeroDivisionError("by nothing")
         return outcome(name, *rest, budget=budget, **options)
 
@@ -218,14 +229,16 @@ def test_cells_of_other_source_files_are_counted(folder, monkeypatch):
 
 
 def test_anchors_are_the_first_so_many(folder):
-    done = run(a_sweep(folder, methods=["adacur(first=de)"], anchors=[4, 9, 12, 20], grid={}))
+    done = run(
+        a_sweep(folder, methods=["adacur(retriever=dense)"], anchors=[4, 9, 12, 20], grid={})
+    )
     assert [note for note in done.table.notes if "left out" in note] == [
         "small has 9 anchor queries: anchors = 12, 20 left out (8 searches)",
         "large has 12 anchor queries: anchors = 20 left out (4 searches)",
     ]
     assert done.cells == 4 * (2 + 3)
     matrix, _ = divided(StoredMatrix.load(folder / "small.npz"), anchors=4)
-    for row in replay(matrix, methods("adacur(first=de)"), [10, 20], [1, 5], seed=1):
+    for row in replay(matrix, methods("adacur(retriever=dense)"), [10, 20], [1, 5], seed=1):
         group = done.table.group(row.method, data="small", budget=row.budget, anchors=4)
         assert group.entries[1].found.rows[row.k == 5].recall == row.recall
         assert group.cost("index_calls") == 4 * 40
@@ -233,14 +246,14 @@ def test_anchors_are_the_first_so_many(folder):
 
 def test_redrawn_seeds_search_different_queries(folder):
     done = run(a_sweep(folder, redraw=True, seeds=[0, 1, 2]))
-    group = done.table.group("rnr(first=de)", data="large", budget=20)
+    group = done.table.group("rerank(retriever=dense)", data="large", budget=20)
     drawn = [tuple(entry.found.queries) for entry in group.entries]
     assert len(set(drawn)) == 3
     matrix = StoredMatrix.load(folder / "large.npz")
     for seed, (rows, entry) in enumerate(zip(drawn, group.entries, strict=True)):
         made, order = divided(matrix, seed=seed)
         assert rows == tuple(order[made.n_anchors :])
-        (same,) = replay(made, methods("rnr(first=de)"), [20], [5], seed=seed)
+        (same,) = replay(made, methods("rerank(retriever=dense)"), [20], [5], seed=seed)
         assert entry.found.rows[1].recall == same.recall
     queries, values = group.per_query(5)
     assert set(queries) == {row for rows in drawn for row in rows}
@@ -250,14 +263,14 @@ def test_redrawn_seeds_search_different_queries(folder):
 def test_settings_are_chosen_on_dev_queries_for_each_budget(folder):
     grid = {"rounds": [2, 4], "blend": [0.0, 1.0]}
     keys = {"choose": True, "grid": grid, "measures": []}
-    template = "axn(first=bm25, rounds={rounds}, blend={blend})"
-    done = run(a_sweep(folder, methods=["rnr(first=de)", template], **keys))
+    template = "axn(retriever=bm25, rounds={rounds}, blend={blend})"
+    done = run(a_sweep(folder, methods=["rerank(retriever=dense)", template], **keys))
     assert len(done.table.entries) == 2 * 2 * 2 * 2
     assert len(done.table.dev) == 2 * 4 * 2 * 2
     assert [(e.data, e.method, e.budget, e.seed) for e in done.table.entries] == [
         (data, name, budget, seed)
         for data in ("small", "large")
-        for name in ("rnr(first=de)", template)
+        for name in ("rerank(retriever=dense)", template)
         for budget in (10, 20)
         for seed in (0, 1)
     ]
@@ -275,14 +288,14 @@ def test_settings_are_chosen_on_dev_queries_for_each_budget(folder):
         assert entry.spec == next(dev.spec for value, dev in rivals if value == highest)
     assert all(dev.anchors == (6 if dev.data == "small" else 8) for dev in done.table.dev)
     assert (folder / "out" / "dev.csv").read_text().count("\n") == 1 + 32 * 2
-    again = run(a_sweep(folder, methods=["rnr(first=de)", template], **keys))
+    again = run(a_sweep(folder, methods=["rerank(retriever=dense)", template], **keys))
     assert again.searched == 0
 
 
 def test_test_queries_have_no_say_in_what_is_chosen(folder):
     keys = {
         "matrices": ["small.npz"],
-        "methods": ["axn(first=bm25, rounds=2, blend={blend})"],
+        "methods": ["axn(retriever=bm25, rounds=2, blend={blend})"],
         "grid": {"blend": [0.0, 0.3, 1.0]},
         "choose": True,
     }
@@ -327,9 +340,9 @@ def test_fewer_queries_than_asked_and_exact_budgets_are_noted(folder):
 
 def test_queries_without_labels_are_counted_as_each_seed_has_drawn_them(folder):
     keys = {"redraw": True, "seeds": [0, 1, 2, 3, 4, 5]}
-    done = run(a_sweep(folder, methods=["rnr(first=de)"], grid={}, **keys))
+    done = run(a_sweep(folder, methods=["rerank(retriever=dense)"], grid={}, **keys))
     labels = np.load(folder / "small.npz")["labels"]
-    group = done.table.group("rnr(first=de)", data="small", budget=10)
+    group = done.table.group("rerank(retriever=dense)", data="small", budget=10)
     missing = [int((labels[entry.found.queries] < 0).sum()) for entry in group.entries]
     assert min(missing) < max(missing)
     assert done.table.notes == (

@@ -10,7 +10,12 @@ import sys
 import pytest
 from sweep_helpers import write_matrix, write_sweep
 
-KEYS = {"matrices": ["m.npz"], "methods": ["rnr(first=de)"], "budgets": [5, 10], "k": [1, 5]}
+KEYS = {
+    "matrices": ["m.npz"],
+    "methods": ["rerank(retriever=dense)"],
+    "budgets": [5, 10],
+    "k": [1, 5],
+}
 
 UNLABELLED = "m: 2 of 6 test queries have no label, and no part in the task's measures"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from synthetic import aligned_matrix, matrix
 
 from crossknn.errors import InputError
-from crossknn.indexes.base import Scale
+from crossknn.index.base import Scale
 from crossknn_lab.sweep_data import dev_queries, divided
 
 DATA = matrix(anchors=9, tests=5)
@@ -61,11 +61,11 @@ def test_what_cannot_be_divided():
         divided(DATA, anchors=10)
     with pytest.raises(InputError, match="1 anchor queries: settings are chosen on a third"):
         divided(matrix(anchors=1), dev=True)
-    aligned = aligned_matrix(anchors=9)
-    assert divided(aligned)[0] is aligned
+    fitted = aligned_matrix(anchors=9)
+    assert divided(fitted)[0] is fitted
     for options in ({"dev": True}, {"seed": 1}, {"anchors": 3}):
-        with pytest.raises(InputError, match=r"aligned vectors \(cur, mf\) were fitted"):
-            divided(aligned, **options)
+        with pytest.raises(InputError, match=r"fitted vectors \(cur, mf\) were fitted"):
+            divided(fitted, **options)
 
 
 @given(st.integers(2, 5000))

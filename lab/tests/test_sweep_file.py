@@ -12,29 +12,35 @@ from sweep_helpers import write_sweep
 from crossknn.errors import InputError
 from crossknn_lab.sweep_file import Sweep, read_sweep
 
-GOOD = {"matrices": ["m.npz"], "methods": ["rnr(first=de)"]}
+GOOD = {"matrices": ["m.npz"], "methods": ["rerank(retriever=dense)"]}
 
 
 def sweep(**options) -> Sweep:
-    return Sweep(**({"matrices": (Path("m.npz"),), "methods": ("rnr(first=de)",)} | options))
+    return Sweep(
+        **({"matrices": (Path("m.npz"),), "methods": ("rerank(retriever=dense)",)} | options)
+    )
 
 
 def test_placeholders_take_every_combination_of_the_values_they_name():
     found = sweep(
-        methods=("axn(rounds={rounds}, first={first})", "rnr(first={first})", "exact"),
-        grid={"rounds": (2, 5), "first": ("de", "hybrid(bm25, de)")},
+        methods=(
+            "axn(rounds={rounds}, retriever={retriever})",
+            "rerank(retriever={retriever})",
+            "exact",
+        ),
+        grid={"rounds": (2, 5), "retriever": ("dense", "hybrid(bm25, dense)")},
     ).settings()
     assert [setting.spec for setting in found] == [
-        "axn(rounds=2, first=de)",
-        "axn(rounds=2, first=hybrid(bm25, de))",
-        "axn(rounds=5, first=de)",
-        "axn(rounds=5, first=hybrid(bm25, de))",
-        "rnr(first=de)",
-        "rnr(first=hybrid(bm25, de))",
+        "axn(rounds=2, retriever=dense)",
+        "axn(rounds=2, retriever=hybrid(bm25, dense))",
+        "axn(rounds=5, retriever=dense)",
+        "axn(rounds=5, retriever=hybrid(bm25, dense))",
+        "rerank(retriever=dense)",
+        "rerank(retriever=hybrid(bm25, dense))",
         "exact",
     ]
-    assert found[1].values == {"rounds": 2, "first": "hybrid(bm25, de)"}
-    assert found[1].template == "axn(rounds={rounds}, first={first})"
+    assert found[1].values == {"rounds": 2, "retriever": "hybrid(bm25, dense)"}
+    assert found[1].template == "axn(rounds={rounds}, retriever={retriever})"
     assert found[1].method.rounds == 2
     assert found[-1].values == {}
 
@@ -79,8 +85,8 @@ def test_a_file_has_defaults_and_its_matrices_lie_beside_it(tmp_path):
         ({"methods": [1]}, "methods is 1; it must be text"),
         ({"buget": [50]}, r"unknown key 'buget': did you mean budgets\?"),
         ({"methods": ["axn(round=2)"]}, r"no option 'round': did you mean rounds"),
-        ({"methods": ["rnr(first=de"]}, "cannot read"),
-        ({"methods": ["rnr", "rnr"]}, "methods has 'rnr' twice"),
+        ({"methods": ["rerank(retriever=dense"]}, "cannot read"),
+        ({"methods": ["rerank", "rerank"]}, "methods has 'rerank' twice"),
         ({"methods": ["axn(rounds={round})"], "grid": {"rounds": [1]}}, "did you mean rounds"),
         ({"methods": ["axn(rounds={rounds})"]}, r"add rounds = \[\.\.\.\] to \[grid\]"),
         ({"grid": {"rounds": [1]}}, r"grid\.rounds is used by no method"),
@@ -88,8 +94,8 @@ def test_a_file_has_defaults_and_its_matrices_lie_beside_it(tmp_path):
         ({"methods": ["anncur(anchors={anchors})"], "grid": {"anchors": [0.5]}}, "a column"),
         ({"matrices": ["a/m.npz", "b/m.npz"]}, "two matrices are called 'm'"),
         (
-            {"baseline": "rnr(first=d)"},
-            r"is none of the methods that are tested: did you mean rnr\(first=de\)",
+            {"baseline": "rerank(retriever=d)"},
+            r"is none of the methods that are tested: did you mean rerank\(retriever=dense\)",
         ),
         (
             {

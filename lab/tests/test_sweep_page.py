@@ -25,7 +25,7 @@ from crossknn_lab.sweep import run_sweep
 from crossknn_lab.sweep_file import read_sweep
 from crossknn_lab.table import compared
 
-AXN = "axn(first=random, rounds={rounds})"
+AXN = "axn(retriever=random, rounds={rounds})"
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +35,20 @@ def folder(tmp_path_factory):
     write_matrix(where / "large.npz", n=60, anchors=5, tests=7, labelled=False, seed=1)
     keys = {
         "matrices": ["small.npz", "large.npz"],
-        "methods": ["rnr(first=de)", AXN, "adacur(first=de)", "exact", "only(first=de)", "itemcur"],
+        "methods": [
+            "rerank(retriever=dense)",
+            AXN,
+            "adacur(retriever=dense)",
+            "exact",
+            "retrieve(retriever=dense)",
+            "itemcur",
+        ],
         "budgets": [10, 20],
         "k": [1, 5],
         "seeds": [0, 1],
         "anchors": [4, 9],
         "choose": True,
-        "baseline": "rnr(first=de)",
+        "baseline": "rerank(retriever=dense)",
         "grid": {"rounds": [2, 4]},
     }
     write_sweep(where / "s.toml", **keys)
@@ -96,7 +103,7 @@ def test_recall_is_that_of_the_table(page, table):
     for row in five.rows:
         name = asked[row[0].strip("`")]  # tables print every setting
         for budget, cell in zip((10, 20), row[1:], strict=True):
-            at = 0 if name.startswith("only") else budget
+            at = 0 if name.startswith("retrieve") else budget
             found = table.group(name, data="small", budget=at, anchors=9).mean(5)
             assert cell == f"{100 * found.mean:.1f} [{100 * found.low:.0f}, {100 * found.high:.0f}]"
     assert f"`{in_full('itemcur')}`" not in [row[0] for row in five.rows]
@@ -105,12 +112,12 @@ def test_recall_is_that_of_the_table(page, table):
 
 def test_differences_are_paired_with_the_baseline_at_the_same_calls(page, table):
     (found,) = tables(page, "Against the baseline", "large")
-    assert {row[0] for row in found.rows} == {f"`{AXN}`", "`adacur(first=de)`"}
+    assert {row[0] for row in found.rows} == {f"`{AXN}`", "`adacur(retriever=dense)`"}
     by = {tuple(row[:3]): row for row in found.rows}
-    ours = table.group("adacur(first=de)", data="large", budget=20, anchors=4)
-    theirs = table.group("rnr(first=de)", data="large", budget=20, anchors=4)
+    ours = table.group("adacur(retriever=dense)", data="large", budget=20, anchors=4)
+    theirs = table.group("rerank(retriever=dense)", data="large", budget=20, anchors=4)
     expected = compared(ours, theirs, 5)
-    row = by["`adacur(first=de)`", 20, 5]
+    row = by["`adacur(retriever=dense)`", 20, 5]
     assert row[3].strip("*").startswith(f"{100 * expected.difference:+.1f} [")
     assert row[3].startswith("**") == bool(expected.sign)
     assert row[5] == expected.n
@@ -149,8 +156,8 @@ def test_what_cost_other_than_the_budget_is_said(page):
     assert "`exact` made 40 where 10, 20 were asked for" in said
     (cost,) = tables(page, "Cost", "small, 4 anchor queries")
     paid = {row[0]: row[1] for row in cost.rows}
-    assert paid["`adacur(first=de)`"] == 4 * 40
-    assert paid["`rnr(first=de)`"] == 0
+    assert paid["`adacur(retriever=dense)`"] == 4 * 40
+    assert paid["`rerank(retriever=dense)`"] == 0
 
 
 def test_a_sweep_without_baseline_choices_or_answers_says_only_what_it_has(table):
@@ -204,14 +211,22 @@ def best_in_short(page: Page) -> list[str]:
 def test_equals_of_the_best_are_counted(tmp_path):
     """With 39 of 40 calls all three find the nearest item; the fourth method is exact search."""
     write_matrix(tmp_path / "m.npz", n=40, anchors=9, tests=5)
-    specs = ["rnr(first=de)", "adacur(first=de)", "rnr(first=bm25)", "exact"]
+    specs = [
+        "rerank(retriever=dense)",
+        "adacur(retriever=dense)",
+        "rerank(retriever=bm25)",
+        "exact",
+    ]
     write_sweep(tmp_path / "s.toml", matrices=["m.npz"], methods=specs, budgets=[39, 50], k=[1, 3])
     found = run_sweep(read_sweep(tmp_path / "s.toml"), tmp_path / "out").table
     page = sweep_page(found, "t")
-    assert best_in_short(page)[0] == "rnr de and 2 others: 100.0 [100, 100]"
+    assert best_in_short(page)[0] == "rerank dense and 2 others: 100.0 [100, 100]"
     assert best_in_short(page)[1] is None  # 50 calls are exact search
     (task,) = [section for section in page.sections if section.title.startswith("Is better")]
-    assert "for `rnr de` at 39 calls and 2 others; exact search has" in task.sections[0].blocks[0]
+    assert (
+        "for `rerank dense` at 39 calls and 2 others; exact search has"
+        in task.sections[0].blocks[0]
+    )
     (cost,) = [section for section in page.sections if section.title == "Cost"]
     (said,) = [block for block in cost.sections[0].blocks if isinstance(block, str)]
     assert said == "Calls per query were the budget, but `exact` made 40 where 39 were asked for."
@@ -234,7 +249,7 @@ def test_a_page_of_tests_without_a_label_has_no_task(tmp_path):
         kept = dict(arrays)
     kept["labels"][9:] = -1
     np.savez(tmp_path / "m.npz", **kept)
-    specs = ["rnr(first=de)", "adacur(first=de)"]
+    specs = ["rerank(retriever=dense)", "adacur(retriever=dense)"]
     keys = {"methods": specs, "budgets": [10], "k": [1], "baseline": specs[0]}
     write_sweep(tmp_path / "s.toml", matrices=["m.npz"], **keys)
     page = sweep_page(run_sweep(read_sweep(tmp_path / "s.toml"), tmp_path / "out").table, "t")

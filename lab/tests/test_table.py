@@ -139,10 +139,10 @@ def test_rows_count_seeds_that_failed_and_measure_against_the_baseline():
 
 def test_a_baseline_without_calls_has_one_answer_for_all_budgets():
     made = table(
-        entry({0: 0.5}, method="only", spec="only", budget=0),
+        entry({0: 0.5}, method="retrieve", spec="retrieve", budget=0),
         *(entry({0: 1.0}, budget=budget) for budget in (50, 100)),
     )
-    assert [row["difference"] for row in mean_rows(made, "only")] == [None, 0.5, 0.5]
+    assert [row["difference"] for row in mean_rows(made, "retrieve")] == [None, 0.5, 0.5]
 
 
 def test_a_group_is_asked_for_by_name():

@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from crossknn.data.splits import split as split
     from crossknn.errors import CrossknnError as CrossknnError
     from crossknn.errors import InputError as InputError
-    from crossknn.indexes.estimate import estimate as estimate
-    from crossknn.indexes.item_index import ItemIndex as ItemIndex
+    from crossknn.index.estimate import estimate as estimate
+    from crossknn.index.item_index import ItemIndex as ItemIndex
     from crossknn.methods import method as method
     from crossknn.methods import methods as methods
-    from crossknn.results import Hit as Hit
-    from crossknn.results import Results as Results
     from crossknn.scorers import CachedScorer as CachedScorer
     from crossknn.scorers import CallableScorer as CallableScorer
     from crossknn.scorers import CrossEncoder as CrossEncoder
@@ -35,8 +33,10 @@ if TYPE_CHECKING:
     from crossknn.scorers import HttpScorer as HttpScorer
     from crossknn.scorers import MatrixScorer as MatrixScorer
     from crossknn.scorers import open_late as open_late
-    from crossknn.search import Search as Search
-    from crossknn.searcher import Searcher as Searcher
+    from crossknn.search.loop import Search as Search
+    from crossknn.search.results import Hit as Hit
+    from crossknn.search.results import Results as Results
+    from crossknn.search.searcher import Searcher as Searcher
 
 __version__ = "0.1.0"
 
@@ -47,16 +47,16 @@ _HOMES = {
     "CrossknnError": "errors",
     "Dataset": "data.dataset",
     "DualEncoder": "scorers",
-    "Hit": "results",
+    "Hit": "search.results",
     "HttpScorer": "scorers",
     "InputError": "errors",
-    "ItemIndex": "indexes.item_index",
+    "ItemIndex": "index.item_index",
     "Items": "data.items",
     "MatrixScorer": "scorers",
-    "Results": "results",
-    "Search": "search",
-    "Searcher": "searcher",
-    "estimate": "indexes.estimate",
+    "Results": "search.results",
+    "Search": "search.loop",
+    "Searcher": "search.searcher",
+    "estimate": "index.estimate",
     "method": "methods",
     "methods": "methods",
     "open_late": "scorers",

@@ -21,11 +21,11 @@ from crossknn.types import Progress
 BUDGETS = (25, 50, 100, 200)
 KS = (1, 10, 50)
 METHODS = {
-    "rnr(first=bm25)": "BM25, rerank",
-    "rnr(first=de)": "dual encoder, rerank",
-    "rnr(first=hybrid(bm25, de))": "hybrid, rerank",
-    "axn(first=hybrid(bm25, de), rounds=10, blend=0.5)": "AXN as in the paper",
-    "axn(first=hybrid(bm25, de), rounds=10, ridge=0.3)": "AXN with ridge, the default",
+    "rerank(retriever=bm25)": "BM25, rerank",
+    "rerank(retriever=dense)": "dual encoder, rerank",
+    "rerank(retriever=hybrid(bm25, dense))": "hybrid, rerank",
+    "axn(retriever=hybrid(bm25, dense), rounds=10, blend=0.5)": "AXN as in the paper",
+    "axn(retriever=hybrid(bm25, dense), rounds=10, ridge=0.3)": "AXN with ridge, the default",
 }
 """What the demo compares: spec -> short name."""
 

@@ -22,7 +22,7 @@ class InputError(CrossknnError, ValueError):
 
 
 class SpecError(InputError):
-    """A method, first stage or option is not in the grammar."""
+    """A method, retriever or option is not in the grammar."""
 
 
 class IndexFormatError(CrossknnError):

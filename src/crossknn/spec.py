@@ -1,6 +1,6 @@
 """The one grammar for methods: `name` or `name(option=value, ...)`; values may be specs.
 
-rnr(first=hybrid(bm25, de))     axn(first=de, rounds=10, blend=0.5)
+rerank(retriever=hybrid(bm25, dense))     axn(retriever=dense, rounds=10, blend=0.5)
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Value: TypeAlias = Spec | int | float
 def parse(text: str) -> Spec:
     """One spec; `SpecError` says where it breaks off.
 
-    >>> str(parse("rnr( first=hybrid(bm25,de) )"))
-    'rnr(first=hybrid(bm25, de))'
+    >>> str(parse("rerank( retriever=hybrid(bm25,dense) )"))
+    'rerank(retriever=hybrid(bm25, dense))'
     """
     parser = _Parser(text)
     value = parser.value()
@@ -54,8 +54,8 @@ def parse_list(text: str) -> list[Spec]:
 def split(text: str) -> list[str]:
     """Split at commas, semicolons and line ends that are outside parentheses.
 
-    >>> split("rnr(first=hybrid(bm25, de)), exact")
-    ['rnr(first=hybrid(bm25, de))', 'exact']
+    >>> split("rerank(retriever=hybrid(bm25, dense)), exact")
+    ['rerank(retriever=hybrid(bm25, dense))', 'exact']
     """
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):

@@ -70,7 +70,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Exact scores known so far, left-aligned: `items` (m, b), `scores` (m, b), `counts` (m,).
+    """Exact scores known so far, left-fitted: `items` (m, b), `scores` (m, b), `counts` (m,).
 
     Row r holds `counts[r]` pairs in the order in which they were scored; the rest is padding.
     """
@@ -151,8 +151,8 @@ class Ranking:
 
     Short rows are padded: `items` with `NO_ITEM`, `rounds` with 0, the others with NaN. `rounds`
     says in which round (from 1) an item was picked; `approx` what was predicted then (in round 1,
-    the first stage's own score), and `std` its deviation, NaN where none was known. Of a plan
-    without batches both scores are the first stage's own, and there are no rounds.
+    the retriever's own score), and `std` its deviation, NaN where none was known. Of a plan
+    without batches both scores are the retriever's own, and there are no rounds.
     """
 
     items: IntArray

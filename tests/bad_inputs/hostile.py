@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import crossknn as ck
-from crossknn.first.lists import CandidateLists
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stored import StoredMatrix
+from crossknn.retrievers.lists import CandidateLists
 from crossknn.scorers import CachedScorer, CallableScorer, CrossEncoder, HttpScorer, as_scorer
 
 LONG = "x" * 5000
@@ -63,19 +63,19 @@ SPECS = (
     "axn(rcond=-1)",
     "axn(rcond=inf)",
     "axn(first=)",
-    "axn(first=nothing)",
-    "axn(first=hybrid(bm25))x",
-    "axn(first=hybrid(nothing, bm25))",
-    "axn(first=bm25(k=3))",
+    "axn(retriever=nothing)",
+    "axn(retriever=hybrid(bm25))x",
+    "axn(retriever=hybrid(nothing, bm25))",
+    "axn(retriever=bm25(k=3))",
     "axn(normalize=sometimes)",
     "axn(vectors=none)",
     "axn(shortlist=0)",
     "axn(shortlist=x)",
-    "rnr(rounds=5)",
-    "rnr(first=" + "hybrid(" * 400 + "bm25" + ")" * 400 + ")",
+    "rerank(rounds=5)",
+    "rerank(retriever=" + "hybrid(" * 400 + "bm25" + ")" * 400 + ")",
     "r\0nr",
-    "rnr\n(first=bm25)x",
-    "ünknown(first=bm25)",
+    "rerank\n(retriever=bm25)x",
+    "ünknown(retriever=bm25)",
     LONG,
     "adacur(split=2)",
     "adacur(split=nan)",
@@ -117,8 +117,8 @@ SPECS = (
     "refit(lr=nan)",
     "refit(steps=0)",
     "cmc(depth=0)",
-    "only(first=)",
-    "exact(first=bm25)",
+    "retrieve(first=)",
+    "exact(retriever=bm25)",
 )
 
 
@@ -148,7 +148,7 @@ def make_files() -> None:
 def command_lines() -> Iterator[list[str]]:
     """Arguments of `crossknn` that are wrong."""
     search = ["search", "docs.index", "topic"]
-    method = "rnr(first=bm25)"
+    method = "rerank(retriever=bm25)"
     yield from ([*search, f"--method={spec}"] for spec in SPECS)
     yield from (
         [*search, "--method", method, option, number]
@@ -231,7 +231,7 @@ def command_lines() -> Iterator[list[str]]:
     compare = ["compare", "docs.index", "--queries", "queries.txt"]
     yield from ([*compare, "--budgets", text] for text in ("", "x", "0", "1,,x", "nan", "1e300"))
     yield from ([*compare, "-k", text] for text in ("0", "x", "31", "-1", "9" * 30))
-    yield from ([*compare, "--methods", text] for text in ("", ";", "rnr(", "nothing"))
+    yield from ([*compare, "--methods", text] for text in ("", ";", "rerank(", "nothing"))
     yield from ([*compare, "--qrels", path] for path in PATHS)
     yield from ([*compare, "--scorer", url] for url in URLS[:6])
     yield [*compare, "--measures", "nDCG@10"]
@@ -239,7 +239,7 @@ def command_lines() -> Iterator[list[str]]:
     yield [*compare, "--plot", LONG + ".png"]
     yield from (["replay", path, "--methods", method] for path in PATHS)
     yield from (
-        ["replay", name, "--methods", "rnr(first=random)"]
+        ["replay", name, "--methods", "rerank(retriever=random)"]
         for name in (
             "text.npz",
             "anchors.npz",
@@ -250,7 +250,7 @@ def command_lines() -> Iterator[list[str]]:
         )
     )
     yield from (
-        ["replay", "good.npz", "--methods", "rnr(first=random)", option, value]
+        ["replay", "good.npz", "--methods", "rerank(retriever=random)", option, value]
         for option, value in (
             ("--budgets", "x"),
             ("--budgets", "0"),
@@ -277,7 +277,7 @@ def command_lines() -> Iterator[list[str]]:
     yield from ([name] for name in ("nothing", "--nothing", "sea\0rch", LONG, "search"))
 
 
-def _searcher(scorer: Any = None, method: Any = "rnr(first=bm25)") -> ck.Searcher:
+def _searcher(scorer: Any = None, method: Any = "rerank(retriever=bm25)") -> ck.Searcher:
     index = ck.ItemIndex.load("docs.index")
     return ck.Searcher(index, scorer or (lambda pairs: [float(len(t)) for _, t in pairs]), method)
 
@@ -319,7 +319,7 @@ def calls() -> Iterator[tuple[str, Callable[[], object]]]:
         {"d1": None, "x": 1},
     ):
         yield f"filter={value!r:.40}", partial(_search, filter=value)
-    for value in (5, None, [], b"rnr", object()):
+    for value in (5, None, [], b"rerank", object()):
         yield f"method={value!r:.30}", lambda value=value: _searcher(method=value)
     for value in ("x", 1.5, -1, []):
         yield f"seed={value!r}", partial(_search, seed=value)

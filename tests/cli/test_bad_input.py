@@ -24,9 +24,9 @@ from commands import LAB
 from errors_table import check_table
 from late_helpers import WordStates
 
-from crossknn.indexes.item_index import ItemIndex
+from crossknn.index.item_index import ItemIndex
 from crossknn.scorers import CachedScorer, CallableScorer, CrossEncoder
-from crossknn.searcher import Searcher
+from crossknn.search.searcher import Searcher
 
 MARKS = "<!-- table made by tests/cli/test_bad_input.py -->", "<!-- end of table -->"
 GOOD = [{"id": f"d{i}", "text": f"text number {i} about topic {i % 5}"} for i in range(30)]
@@ -118,7 +118,7 @@ def anchored(where: Path) -> None:
     index.add_anchors(CallableScorer(lambda pairs: [len(t) for _, t in pairs], "length"), ["one"])
     index.save(where / "anchored.index")
     with CachedScorer(CrossEncoder(), where / "queries.db") as scorer:
-        Searcher(index, scorer, "rnr(first=bm25)")(["topic one", "topic two"], k=2, budget=4)
+        Searcher(index, scorer, "rerank(retriever=bm25)")(["topic one", "topic two"], k=2, budget=4)
 
 
 def crossknn(where: Path, *arguments: str, limit: int | None = None, code: str | None = None):
@@ -168,8 +168,8 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("an unknown method", (*SEARCH, "--method", "axm"), 2),
     ("an unknown option of a method", (*SEARCH, "--method", "axn(round=5)"), 2),
     ("an option's value", (*SEARCH, "--method", "axn(blend=2)"), 2),
-    ("an unknown first stage", (*SEARCH, "--method", "rnr(first=bm52)"), 2),
-    ("a first stage that the index lacks", (*SEARCH, "--method", "rnr(first=de)"), 2),
+    ("an unknown retriever", (*SEARCH, "--method", "rerank(retriever=bm52)"), 2),
+    ("a retriever that the index lacks", (*SEARCH, "--method", "rerank(retriever=dense)"), 2),
     ("a method that needs anchors", (*SEARCH, "--method", "adacur"), 2),
     ("kriging with a scale of 0", (*SEARCH, "--method", "kriging(scale=0)"), 2),
     ("kriging with a share below 0", (*SEARCH, "--method", "kriging(share=-1)"), 2),
@@ -179,12 +179,20 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("a total budget below k for each", (*SEARCH, "--total-budget", "5"), 2),
     (
         "a total budget for a method that knows no deviations",
-        (*SEARCH, "--total-budget", "20", "--method", "rnr(first=bm25)"),
+        (*SEARCH, "--total-budget", "20", "--method", "rerank(retriever=bm25)"),
         2,
     ),
     ("kriging over vectors that are not there", (*SEARCH, "--method", "kriging(vectors=nope)"), 2),
-    ("kriging without vectors", ("replay", "good.npz", "--methods", "kriging(first=random)"), 2),
-    ("kriging with a single anchor", ("replay", "one.npz", "--methods", "kriging(first=de)"), 2),
+    (
+        "kriging without vectors",
+        ("replay", "good.npz", "--methods", "kriging(retriever=random)"),
+        2,
+    ),
+    (
+        "kriging with a single anchor",
+        ("replay", "one.npz", "--methods", "kriging(retriever=dense)"),
+        2,
+    ),
     (
         "anchors of another cross-encoder",
         (*("search", "anchored.index", "topic", "--method", "kriging"), "--scorer", "URL/few"),
@@ -194,7 +202,7 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("learning from a cache that is not there", ("learn", "docs.index", "--cache", "no.db"), 2),
     ("learning from a file that is no cache", ("learn", "docs.index", "--cache", "docs.jsonl"), 2),
     ("a rank of 0", ("learn", "docs.index", "--rank", "0"), 2),
-    ("learning for an unknown first stage", ("learn", "anchored.index", "--first", "bm52"), 2),
+    ("learning for an unknown retriever", ("learn", "anchored.index", "--retriever", "bm52"), 2),
     (
         "learning from one cross-encoder what another has scored",
         ("learn", "anchored.index", "--cache", "queries.db"),
@@ -278,7 +286,7 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
         2,
     ),
     ("an unknown way to align", (*ALIGN, "--method", "alz"), 2),
-    ("aligned vectors with a name that is taken", (*ALIGN, "--name", "bm25"), 2),
+    ("fitted vectors with a name that is taken", (*ALIGN, "--name", "bm25"), 2),
     ("vectors to align that are not there", (*ALIGN, "--vectors", "mine"), 2),
     ("no items per train query", (*ALIGN, "--per", "0"), 2),
     ("a deadline that is no duration", (*ALIGN, "--deadline", "soon"), 2),
@@ -290,12 +298,12 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("every item scored on Ray", (*ALIGN, "--method", "cur", "--ray", "local"), 2),
     (
         "items without states of a late-interaction model",
-        (*SEARCH, "--method", "rnr(first=cmc(first=bm25))"),
+        (*SEARCH, "--method", "rerank(retriever=cmc(retriever=bm25))"),
         2,
     ),
     ("an unknown option of a late-interaction model", (*LATE, "cmc(dept=3)"), 2),
-    ("a depth of 0", (*LATE, "rnr(first=cmc(depth=0))"), 2),
-    ("a late-interaction model that cannot be opened", (*LATE, "cmc(first=bm25)"), 2),
+    ("a depth of 0", (*LATE, "rerank(retriever=cmc(depth=0))"), 2),
+    ("a late-interaction model that cannot be opened", (*LATE, "cmc(retriever=bm25)"), 2),
     ("a late-interaction model that is none", ("encode", "docs.index", "no-index"), 2),
     ("a dual encoder as late-interaction model", ("encode", "docs.index", "DUAL"), 2),
     ("an endpoint that is down", (*SEARCH, "--scorer", "http://127.0.0.1:9/rerank"), 4),
@@ -303,7 +311,7 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("an endpoint with too few scores", (*SEARCH, "--scorer", "URL/few"), 4),
     (
         "an endpoint that answers NaN",  # BM25, because LSA's order may differ between machines
-        (*SEARCH, "--scorer", "URL/nan", "--method", "rnr(first=bm25)"),
+        (*SEARCH, "--scorer", "URL/nan", "--method", "rerank(retriever=bm25)"),
         4,
     ),
 ]
@@ -385,7 +393,7 @@ def test_replay_allows_a_k_above_the_budget_and_caps_recall(folder):
         "replay",
         "good.npz",
         "--methods",
-        "rnr(first=random)",
+        "rerank(retriever=random)",
         "--budgets",
         "5",
         "--k",

@@ -36,7 +36,7 @@ def output(capsys, *arguments: str) -> list[dict]:
 
 def test_index_search_compare(folder, capsys):
     (made,) = output(capsys, "index", "docs.jsonl", "docs.index", "--json")
-    assert (made["items"], made["first_stages"]) == (40, ["bm25", "de"])
+    assert (made["items"], made["first_stages"]) == (40, ["bm25", "dense"])
     (found,) = output(
         capsys,
         "search",
@@ -68,7 +68,7 @@ def test_index_search_compare(folder, capsys):
         "--k",
         "1,5",
         "--methods",
-        "rnr(first=bm25), axn(rounds=2)",
+        "rerank(retriever=bm25), axn(rounds=2)",
         "--cache",
         "scores.sqlite",
         "--plot",
@@ -78,7 +78,7 @@ def test_index_search_compare(folder, capsys):
     assert [(r["method"], r["budget"], r["k"]) for r in rows[:3]] == [
         ("exact", 40, 1),
         ("exact", 40, 5),
-        ("rnr(first=bm25)", 5, 1),
+        ("rerank(retriever=bm25)", 5, 1),
     ]
     assert rows[0]["recall"] == rows[1]["recall"] == 1
     assert set(rows[0]["measures"]) == {"nDCG@10", "R@100", "RR@10"}
@@ -107,7 +107,7 @@ def test_text_output_can_be_read(folder, capsys):
                 "--k",
                 "1",
                 "--methods",
-                "rnr(first=bm25)",
+                "rerank(retriever=bm25)",
             ]
         )
         == 0
@@ -152,7 +152,7 @@ def test_item_scores_serve_the_item_methods(folder, capsys):
             "12",
             "--json",
         )
-        assert found["revealed"] == 12
+        assert found["n_scored"] == 12
 
 
 def test_a_filter_file_and_a_deadline(folder, capsys):
@@ -189,7 +189,7 @@ def test_lists_of_candidates(folder, capsys):
         "--lists",
         "run.txt",
         "--method",
-        "rnr(first=lists)",
+        "rerank(retriever=lists)",
         "-k",
         "2",
         "--budget",
@@ -199,7 +199,7 @@ def test_lists_of_candidates(folder, capsys):
     first, second = ({h["id"] for h in r["hits"]} for r in found["results"])
     assert first == {"d9", "d4"}
     assert "d7" in second
-    assert found["topped_up"] == 1
+    assert found["n_backfilled"] == 1
 
 
 def test_help_and_version(capsys):
@@ -233,7 +233,9 @@ def test_align_without_train_queries_then_compare_with_what_it_cost(folder, caps
     assert (made["name"], made["calls"], made["stopped_by"]) == ("als", 10, "max_calls")
     (made,) = output(capsys, *aligning)
     assert (made["calls"], made["reused"], made["cost"]["calls"]) == (14, 10, 24)
-    methods = "rnr(first=bm25), rnr(first=als), axn(first=bm25, rounds=2, ridge=0.3)"
+    methods = (
+        "rerank(retriever=bm25), rerank(retriever=als), axn(retriever=bm25, rounds=2, ridge=0.3)"
+    )
     rows = output(
         capsys,
         *("compare", "docs.index", "--queries", "queries.jsonl", "--methods", methods),

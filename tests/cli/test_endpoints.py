@@ -44,7 +44,15 @@ def test_anchors_cache_and_comparison_with_a_named_endpoint(endpoint, capsys):
     anchors = ck.ItemIndex.load("docs.index").anchors
     assert anchors.scores.shape == (2, 30)
     assert anchors.scores[0, 4] == pytest.approx(score("topic 3", "text number 4 about topic 4"))
-    search = ["search", "docs.index", "topic 1", "--method", "rnr(first=bm25)", "--budget", "12"]
+    search = [
+        "search",
+        "docs.index",
+        "topic 1",
+        "--method",
+        "rerank(retriever=bm25)",
+        "--budget",
+        "12",
+    ]
     capsys.readouterr()
     assert run([*search, "--cache", "scores.db", "--json", *given]) == 0
     first = json.loads(capsys.readouterr().out)
@@ -53,16 +61,23 @@ def test_anchors_cache_and_comparison_with_a_named_endpoint(endpoint, capsys):
     again = json.loads(capsys.readouterr().out)
     assert (first["calls"], again["calls"], server.count) == (12, 0, asked)
     assert first["results"] == again["results"]
-    compare = ["compare", "docs.index", "--queries", "queries.txt", "--methods", "rnr(first=bm25)"]
+    compare = [
+        "compare",
+        "docs.index",
+        "--queries",
+        "queries.txt",
+        "--methods",
+        "rerank(retriever=bm25)",
+    ]
     assert run([*compare, "--budgets", "12", "-k", "5", *given]) == 0
     # Every setting stands in the table, so that a default is not taken for a method's best.
-    assert "rnr(first=bm25)" in capsys.readouterr().out
+    assert "rerank(retriever=bm25)" in capsys.readouterr().out
 
 
 def test_an_unnamed_endpoint_cannot_fill_a_cache(endpoint, capsys):
     given, _ = endpoint
     assert run(["index", "docs.jsonl", "docs.index", "--encoder", "none"]) == 0
-    search = ["search", "docs.index", "topic 1", "--method", "rnr(first=bm25)", *given[:2]]
+    search = ["search", "docs.index", "topic 1", "--method", "rerank(retriever=bm25)", *given[:2]]
     assert run([*search, "--cache", "scores.db"]) == 2
     assert "name the model behind the URL with --model NAME" in capsys.readouterr().err
 
@@ -74,7 +89,7 @@ def test_control_characters_are_shown_and_not_sent(tmp_path, monkeypatch, capsys
     assert run(["index", "docs.jsonl", "docs.index", "--encoder", "none"]) == 0
     search = ["search", "docs.index", "red\x1b[1m", "-k", "1", "--budget", "1", "--explain"]
     for more in ([], ["--json"]):
-        assert run([*search, "--method", "rnr(first=bm25)", *more]) == 0
+        assert run([*search, "--method", "rerank(retriever=bm25)", *more]) == 0
         said = capsys.readouterr().out
         assert not [c for c in said if (ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160]
         assert "x1b" in said or "u001b" in said

@@ -9,10 +9,10 @@ from subprocess import PIPE, Popen
 import numpy as np
 import pytest
 
-from crossknn.align import rebuilt
-from crossknn.align.job import BANK
 from crossknn.cli.app import run
-from crossknn.indexes.item_index import ItemIndex
+from crossknn.fitting import rebuilt
+from crossknn.fitting.job import BANK
+from crossknn.index.item_index import ItemIndex
 
 PAYING = ("--anchors", "queries.txt")
 ALIGNING = ("align", "docs.index", "--queries", "queries.txt", "--per", "100")
@@ -108,7 +108,7 @@ def test_what_a_cache_has_is_not_paid_when_aligning(index, align, capsys):
 HOLDING = """
 import sys
 from pathlib import Path
-from crossknn.indexes.disk import alone
+from crossknn.index.disk import alone
 with alone(Path(sys.argv[1])):
     print("holding", flush=True)
     sys.stdin.read()

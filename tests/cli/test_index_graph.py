@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from commands import run
 
-from crossknn.indexes.item_index import ItemIndex
+from crossknn.index.item_index import ItemIndex
 
 BUILD = ("index", "docs.jsonl", "docs.index", "--encoder", "none")
 SEARCH = ("search", "docs.index", "the 3rd part", "--budget", "6", "-k", "3", "--method")
@@ -33,12 +33,12 @@ def command(tmp_path, monkeypatch, capsys):
 
 def test_a_method_that_needs_the_graph_finds_it_in_the_index(command):
     command(*BUILD)
-    code, said = command(*SEARCH, "gar(first=bm25, neighbours=4)")
+    code, said = command(*SEARCH, "gar(retriever=bm25, neighbours=4)")
     assert code == 2
     assert "gar needs the item graph, and there is none here: make it with crossknn index" in said
     assert command(*BUILD, "--graph", "4")["graphs"] == {"lsa": 4}
-    assert command(*SEARCH, "gar(first=bm25, neighbours=4, batch=2)")["calls"] == 6
-    code, said = command(*SEARCH, "gar(first=bm25)")
+    assert command(*SEARCH, "gar(retriever=bm25, neighbours=4, batch=2)")["calls"] == 6
+    code, said = command(*SEARCH, "gar(retriever=bm25)")
     assert code == 2
     assert "'lsa' has 4 neighbours of each item, not 16: use neighbours=4" in said
 
@@ -58,7 +58,7 @@ def test_options_that_do_not_fit(command):
     for options, words in (
         (("--graph", "0"), "graph is 0; it must be 1 or more"),
         (("--graph-from", "lsa"), "--graph-from says what --graph N is made of"),
-        (("--graph", "4", "--graph-from", "de"), "cannot be made of 'de' (known: bm25, lsa)"),
+        (("--graph", "4", "--graph-from", "dense"), "cannot be made of 'dense' (known: bm25, lsa)"),
     ):
         code, said = command(*BUILD, *options)
         assert code == 2
@@ -72,11 +72,11 @@ def test_a_score_matrix_keeps_the_graphs(command, tmp_path, capsys):
     with np.load("m.npz") as file:
         kept = ItemIndex.load(tmp_path / "docs.index").graph("bm25", 4)
         assert np.array_equal(file["graph_bm25"], kept)
-    specs = "greedy(first=bm25, neighbours=4)"
+    specs = "greedy(retriever=bm25, neighbours=4)"
     assert run(["replay", "m.npz", "--methods", specs, "--budgets", "8", "-k", "2"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["calls"] == 8
 
 
 def test_the_graph_is_named_where_the_index_is_built(command, capsys):
     assert run([*BUILD, "--graph", "4"]) == 0
-    assert "first stages bm25, lsa; 4 neighbours by lsa; 0 anchor" in capsys.readouterr().out
+    assert "retrievers bm25, lsa; 4 neighbours by lsa; 0 anchor" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from synthetic import matrix
 
 from crossknn.scorers import OnnxCrossEncoder
 
-METHODS = "rnr(first=bm25), rnr(first=oracle_topk)"
+METHODS = "rerank(retriever=bm25), rerank(retriever=oracle_topk)"
 TOPICS = ("archives", "threads", "files", "strings", "queues")
 
 
@@ -55,7 +55,14 @@ def labelled(folder):
 
 
 def test_replay_prints_measures_of_the_labels_and_says_what_it_leaves_out(labelled, capsys):
-    options = ("--methods", "exact, rnr(first=oracle_topk(masked=1))", "--budgets", "9", "-k", "1")
+    options = (
+        "--methods",
+        "exact, rerank(retriever=oracle_topk(masked=1))",
+        "--budgets",
+        "9",
+        "-k",
+        "1",
+    )
     (exact, masked), said = rows(capsys, "replay", "m.npz", *options)
     assert said == ("1 of 6 queries has no judgements and is left out of the task's measures")
     assert exact["measures"] == {
@@ -86,8 +93,8 @@ def test_replay_refuses_measures_without_judgements_and_unknown_ones(labelled, c
     options = ("--methods", "exact", "-k", "1", "--measures", "acuracy")
     said = sentence(capsys, "replay", "m.npz", *options)
     assert "did you mean accuracy" in said
-    said = sentence(capsys, "replay", "m.npz", "--methods", "rnr(first=oracle_top)")
-    assert "unknown first stage 'oracle_top'" in said
+    said = sentence(capsys, "replay", "m.npz", "--methods", "rerank(retriever=oracle_top)")
+    assert "unknown retriever 'oracle_top'" in said
 
 
 @pytest.fixture

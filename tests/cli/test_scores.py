@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from commands import run
 
-from crossknn.indexes.stored import StoredMatrix, read_arrays
+from crossknn.index.stored import StoredMatrix, read_arrays
 
 N = 40
 TOPICS = ("archives", "threads", "files", "strings", "queues")
@@ -88,7 +88,7 @@ def test_a_matrix_is_made_replayed_and_analyzed(folder, capsys):
     assert (again["calls"], again["anchors"], again["item_queries"]) == (0, 2, 4)
     rows = output(
         capsys,
-        *("replay", "m.npz", "--methods", "exact, rnr(first=bm25), itemcur, fixeditem"),
+        *("replay", "m.npz", "--methods", "exact, rerank(retriever=bm25), itemcur, fixeditem"),
         *("--budgets", "10", "-k", "5"),
     )
     assert [row["n_queries"] for row in rows] == [3] * 4

@@ -34,7 +34,7 @@ def test_the_budget_is_spent_exactly_and_nothing_twice(spec, budget, seed):
     data = matrix_for(spec, seed=seed, tests=3)
     search = run(method(spec), data, budget, seed=seed)
     expected = 80 if spec == "exact" else min(budget, 80)
-    assert search.revealed.tolist() == [expected] * 3
+    assert search.n_scored.tolist() == [expected] * 3
     for row in search.picks().items:
         asked = row[row != NO_ITEM]
         assert len(set(asked.tolist())) == len(asked) == expected
@@ -51,8 +51,8 @@ def test_a_full_budget_is_exact_search(spec):
 @every_method
 def test_the_same_seed_gives_the_same_answer(spec):
     data = matrix_for(spec)
-    first, again = (run(method(spec), data, 24, seed=7).picks() for _ in range(2))
-    assert first.items.tolist() == again.items.tolist()
+    retriever, again = (run(method(spec), data, 24, seed=7).picks() for _ in range(2))
+    assert retriever.items.tolist() == again.items.tolist()
 
 
 @every_method
@@ -72,7 +72,7 @@ def test_a_filter_is_respected(spec):
     picked = search.picks().items
     assert allowed[picked[picked != NO_ITEM]].all()
     count = min(30, int(allowed.sum())) if spec != "exact" else int(allowed.sum())
-    assert search.revealed.tolist() == [count] * data.n_tests
+    assert search.n_scored.tolist() == [count] * data.n_tests
 
 
 @every_method
@@ -97,16 +97,16 @@ def test_a_query_does_not_depend_on_its_batch(spec):
 @pytest.mark.parametrize(
     "spec",
     [
-        "adacur(first=de, rounds=1)",
-        "axn(first=de, rounds=1, blend=0.4)",
-        "tour(first=de, rounds=1)",
-        "axn(first=de, rounds=7, blend=1.0)",
+        "adacur(retriever=dense, rounds=1)",
+        "axn(retriever=dense, rounds=1, blend=0.4)",
+        "tour(retriever=dense, rounds=1)",
+        "axn(retriever=dense, rounds=7, blend=1.0)",
     ],
 )
 def test_one_round_or_the_parametric_vector_alone_is_reranking(spec):
     data = matrix()
     budget = 21
-    reranked = run(method("rnr(first=de)"), data, budget).picks().items
+    reranked = run(method("rerank(retriever=dense)"), data, budget).picks().items
     assert (
         np.sort(run(method(spec), data, budget).picks().items).tolist()
         == np.sort(reranked).tolist()
@@ -117,7 +117,7 @@ def test_one_round_or_the_parametric_vector_alone_is_reranking(spec):
 @settings(max_examples=10, deadline=None)
 @given(lost=st.sets(st.integers(0, 79), max_size=12), seed=st.integers(0, 3))
 def test_pairs_that_cannot_be_scored_are_replaced(spec, lost, seed):
-    from crossknn.search import Search
+    from crossknn.search.loop import Search
 
     data = matrix_for(spec, tests=2, seed=seed)
     index, queries, scores = data.rows(0, 2)
@@ -127,6 +127,6 @@ def test_pairs_that_cannot_be_scored_are_replaced(spec, lost, seed):
         told = pairs.take(good)
         search.tell(told, scores[told.query, told.item])
     wanted = 80 if spec == "exact" else 24
-    assert search.revealed.tolist() == [min(wanted, 80 - len(lost))] * 2
+    assert search.n_scored.tolist() == [min(wanted, 80 - len(lost))] * 2
     picked = search.picks().items
     assert not set(picked[picked != NO_ITEM].tolist()) & lost

@@ -7,8 +7,8 @@ import pytest
 from synthetic import METHODS
 
 import crossknn as ck
-from crossknn.indexes.aligned import AlignedVectors
-from crossknn.indexes.base import Scale
+from crossknn.index.base import Scale
+from crossknn.index.fitted import FittedVectors
 from crossknn.types import Pairs
 
 WORDS = (  # noqa: SIM905
@@ -33,7 +33,7 @@ def hash_(text: str) -> int:
     return sum((i + 1) * b for i, b in enumerate(text.encode()))
 
 
-@pytest.fixture(scope="module", params=["callable", "aligned", "bundled"])
+@pytest.fixture(scope="module", params=["callable", "fitted", "bundled"])
 def setting(request, tmp_path_factory):
     """(index with everything that methods need, scorer, exact scores)."""
     scorer = (
@@ -44,15 +44,15 @@ def setting(request, tmp_path_factory):
     index.save(folder)
     index.add_anchors(scorer, ["copy a file", "merge lists", "find a path", "parse a string"])
     index.add_item_scores(scorer, np.arange(0, N, 6))
-    index.add_graph("de", 8)
-    if request.param == "aligned":
-        moved = index.vectors("de") + np.float32(0.01) * index.vectors("de")[::-1]
-        index.add_aligned(
+    index.add_graph("dense", 8)
+    if request.param == "fitted":
+        moved = index.vectors("dense") + np.float32(0.01) * index.vectors("dense")[::-1]
+        index.add_fitted(
             "mf",
-            AlignedVectors(
+            FittedVectors(
                 values=moved,
                 method="als",
-                base="de",
+                base="dense",
                 scale=Scale(alpha=1.0, beta=0.1),
                 fingerprint=scorer.fingerprint,
             ),
@@ -73,7 +73,7 @@ def test_the_budget_is_spent_and_the_scores_are_exact(spec, setting):
     index, scorer, exact = setting
     results = ck.Searcher(index, scorer, spec)(QUERIES, k=5, budget=BUDGET)
     budget = N if spec == "exact" else BUDGET
-    assert results.calls == results.revealed == budget * len(QUERIES)
+    assert results.calls == results.n_scored == budget * len(QUERIES)
     assert results.stopped_by == "budget"
     for q, hits in enumerate(results):
         assert len({hit.position for hit in hits}) == 5
@@ -88,7 +88,7 @@ def test_the_budget_is_spent_and_the_scores_are_exact(spec, setting):
 def test_a_full_budget_is_exact_search(spec, setting):
     index, scorer, exact = setting
     results = ck.Searcher(index, scorer, spec)(QUERIES, k=5, budget=N + 7)
-    assert results.revealed == N * len(QUERIES)
+    assert results.n_scored == N * len(QUERIES)
     for q, hits in enumerate(results):
         best = np.sort(exact[q])[::-1][:5]
         assert [hit.score for hit in hits] == pytest.approx(best, abs=1e-4)
@@ -97,11 +97,11 @@ def test_a_full_budget_is_exact_search(spec, setting):
 @every_method
 def test_the_same_seed_gives_the_same_answer_after_a_round_trip(spec, setting, tmp_path):
     index, scorer, _ = setting
-    first = ck.Searcher(index, scorer, spec, seed=3)(QUERIES, k=5, budget=BUDGET)
+    retriever = ck.Searcher(index, scorer, spec, seed=3)(QUERIES, k=5, budget=BUDGET)
     index.save(tmp_path / "copy.index")
     copy = ck.ItemIndex.load(tmp_path / "copy.index")
     again = ck.Searcher(copy, scorer, spec)(QUERIES, k=5, budget=BUDGET, seed=3)
-    assert [[h.id for h in hits] for hits in first] == [[h.id for h in hits] for hits in again]
+    assert [[h.id for h in hits] for hits in retriever] == [[h.id for h in hits] for hits in again]
 
 
 @every_method

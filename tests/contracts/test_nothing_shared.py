@@ -10,17 +10,17 @@ import pytest
 from synthetic import ALIGNED_METHODS, METHODS, aligned_matrix, matrix
 
 from crossknn.evaluation.costs import Metered
-from crossknn.indexes.learned import LEARNED
+from crossknn.index.learned import LEARNED
 from crossknn.methods import method
-from crossknn.search import Search
+from crossknn.search.loop import Search
 from crossknn.types import Observed, Ranking
 
 PARTS = {
     "observed": lambda search: search.observed(),
     "picks": lambda search: search.picks(),
     "best": lambda search: search.best(5),
-    "revealed": lambda search: search.revealed,
-    "topped_up": lambda search: search.topped_up,
+    "n_scored": lambda search: search.n_scored,
+    "n_backfilled": lambda search: search.n_backfilled,
     "stopped": lambda search: search.stopped,
     "unfinished": lambda search: search.unfinished,
     "seen": lambda search: search._ledger.seen(),
@@ -36,7 +36,7 @@ def arrays(value):
     return [value]
 
 
-def rounds(spec="axn(first=de, rounds=4, normalize=none)"):
+def rounds(spec="axn(retriever=dense, rounds=4, normalize=none)"):
     """A search, stopped after each of its rounds."""
     data = matrix()
     index, queries, scores = data.rows(0, 3)
@@ -78,7 +78,7 @@ def test_writing_to_it_changes_no_search(part):
 @pytest.mark.parametrize("loss", ["kl", "mse"])
 def test_every_round_of_tour_takes_a_step(loss):
     """It once learned from the first batch alone, because it held an array of the search."""
-    spec = f"tour(first=de, rounds=4, loss={loss}, lr=0.5, normalize=none)"
+    spec = f"tour(retriever=dense, rounds=4, loss={loss}, lr=0.5, normalize=none)"
     vectors = [search._state.current.copy() for search in rounds(spec) if search._state is not None]
     assert len(vectors) == 3
     for before, after in pairwise(vectors):
@@ -106,16 +106,16 @@ class Touchy:
 
 
 FREE = (
-    "kriging(first=de, rounds=3, anchors=false)",
-    "kriging(first=hybrid(bm25, de), anchors=false, beta=0.5, shortlist=30)",
-    "axn(first=de, rounds=3, normalize=first)",
-    "axn(first=de, rounds=3, ridge=0.3)",
-    "tour(first=de, rounds=3, normalize=none)",
-    "feedback(first=de, normalize=none)",
-    "refit(first=de, normalize=first)",
-    "gp(first=de, rounds=3)",
-    "gar(first=de, neighbours=4, batch=5)",
-    "rnr(first=de)",
+    "kriging(retriever=dense, rounds=3, anchors=false)",
+    "kriging(retriever=hybrid(bm25, dense), anchors=false, beta=0.5, shortlist=30)",
+    "axn(retriever=dense, rounds=3, normalize=first)",
+    "axn(retriever=dense, rounds=3, ridge=0.3)",
+    "tour(retriever=dense, rounds=3, normalize=none)",
+    "feedback(retriever=dense, normalize=none)",
+    "refit(retriever=dense, normalize=first)",
+    "gp(retriever=dense, rounds=3)",
+    "gar(retriever=dense, neighbours=4, batch=5)",
+    "rerank(retriever=dense)",
     "exact",
 )
 
@@ -145,7 +145,9 @@ def test_nobody_is_charged_for_what_he_does_not_use(spec):
     assert metered.calls == 0
 
 
-@pytest.mark.parametrize("spec", ["adacur(first=de)", "kriging(first=de)", "axn(first=de)"])
+@pytest.mark.parametrize(
+    "spec", ["adacur(retriever=dense)", "kriging(retriever=dense)", "axn(retriever=dense)"]
+)
 def test_whoever_reads_the_anchors_is_charged_with_them(spec):
     data = matrix()
     metered = Metered(data.rows(0, 1)[0])

@@ -12,7 +12,7 @@ from crossknn.errors import InputError, SpecError
 from crossknn.evaluation.measures import exact_top
 from crossknn.evaluation.oracle import OracleIndex
 from crossknn.evaluation.replay import answer, replay
-from crossknn.indexes.stages import first_stage
+from crossknn.index.stages import open_retriever
 from crossknn.methods import method, methods
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM
@@ -20,7 +20,7 @@ from crossknn.types import NO_ITEM
 
 def picks(spec: str, count: int, *, seed: int = 0, allowed=None) -> np.ndarray:
     index, queries, scores = matrix().rows(0, 6)
-    stage = first_stage(OracleIndex(index, scores), parse(spec), seed)
+    stage = open_retriever(OracleIndex(index, scores), parse(spec), seed)
     return stage.top(queries, count, allowed).items
 
 
@@ -61,7 +61,7 @@ def test_softmax_samples_in_proportion_to_the_exponential():
     p = np.exp(scores[0] - scores[0].max())
     p /= p.sum()
     stages = (
-        first_stage(OracleIndex(index, scores), parse("oracle_softmax"), seed)
+        open_retriever(OracleIndex(index, scores), parse("oracle_softmax"), seed)
         for seed in range(600)
     )
     counts = np.bincount([int(s.top(queries, 1).items[0, 0]) for s in stages], minlength=80) / 600
@@ -87,9 +87,9 @@ def test_a_filter_is_kept():
 
 def test_replay_has_them_wherever_a_first_stage_is_named():
     specs = (
-        "rnr(first=oracle_topk), rnr(first=oracle_topk(masked=5)), "
-        "adacur(first=oracle_softmax(epsilon=0.5), rounds=1, split=0.5), "
-        "anncur(first=oracle_topk(masked=5, epsilon=0.5)), rnr(first=hybrid(oracle_topk, de))"
+        "rerank(retriever=oracle_topk), rerank(retriever=oracle_topk(masked=5)), "
+        "adacur(retriever=oracle_softmax(epsilon=0.5), rounds=1, split=0.5), "
+        "anncur(retriever=oracle_topk(masked=5, epsilon=0.5)), rerank(retriever=hybrid(oracle_topk, dense))"
     )
     rows = list(replay(matrix(), methods(specs), [20], [5]))
     assert [row.calls for row in rows] == [20.0] * 5
@@ -100,7 +100,7 @@ def test_masked_items_can_still_be_reranked():
     """They are kept from the anchors only: the approximation may find them (figure 5a)."""
     data = matrix(noise=0.0, anchors=40)
     (row,) = replay(
-        data, methods("adacur(first=oracle_topk(masked=5), rounds=1, split=0.5)"), [40], [5]
+        data, methods("adacur(retriever=oracle_topk(masked=5), rounds=1, split=0.5)"), [40], [5]
     )
     assert row.recall == 1
 
@@ -121,7 +121,7 @@ def test_wrong_options(spec, words):
 
 def test_a_search_that_does_not_know_the_scores_has_none():
     index, queries, scores = matrix().rows(0, 2)
-    spec = "rnr(first=oracle_topk(masked=1))"
+    spec = "rerank(retriever=oracle_topk(masked=1))"
     with pytest.raises(SpecError, match="oracle_topk"):
         method(spec).plan(index, 10, 0)
     assert answer(method(spec), index, queries, scores, budget=10, k=1, seed=0).calls == 20

@@ -13,35 +13,35 @@ from crossknn.errors import InputError
 from crossknn.evaluation.measures import exact_top, recall
 from crossknn.evaluation.replay import answer, check, outcome, parts_of, replay, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method, methods
 from crossknn.types import NO_ITEM
 
 # Recall in percent at k = 1, 10, 100 from the table beside the stored matrices.
 FIGURES = {
     "wordnet-act": {
-        ("rnr(first=de)", 100): (96.0, 53.5, 19.7),
-        ("rnr(first=bm25)", 100): (90.0, 36.7, 11.9),
-        ("rnr(first=hybrid(bm25, de))", 200): (97.0, 60.0, 25.6),
+        ("rerank(retriever=dense)", 100): (96.0, 53.5, 19.7),
+        ("rerank(retriever=bm25)", 100): (90.0, 36.7, 11.9),
+        ("rerank(retriever=hybrid(bm25, dense))", 200): (97.0, 60.0, 25.6),
         ("anncur(anchors=0.5)", 100): (34.0, 33.6, 28.1),
         ("anncur(anchors=0.5)", 200): (50.0, 48.9, 45.7),
-        ("adacur(first=de, rounds=5)", 50): (93.0, 58.7, 21.2),
-        ("adacur(first=de, rounds=5)", 200): (98.0, 81.3, 48.3),
-        ("axn(first=de, rounds=5, blend=0.0)", 100): (99.0, 65.5, 25.1),
-        ("axn(first=de, rounds=5, blend=0.8)", 200): (99.0, 69.9, 32.8),
-        ("axn(first=de, rounds=10, blend=0.5)", 50): (98.0, 60.9, 19.2),
-        ("axn(first=hybrid(bm25, de), rounds=10, blend=0.5)", 100): (99.0, 69.2, 27.3),
-        ("axn(first=de, rounds=10, blend=0.5, rcond=0.01)", 200): (100.0, 75.7, 36.8),
+        ("adacur(retriever=dense, rounds=5)", 50): (93.0, 58.7, 21.2),
+        ("adacur(retriever=dense, rounds=5)", 200): (98.0, 81.3, 48.3),
+        ("axn(retriever=dense, rounds=5, blend=0.0)", 100): (99.0, 65.5, 25.1),
+        ("axn(retriever=dense, rounds=5, blend=0.8)", 200): (99.0, 69.9, 32.8),
+        ("axn(retriever=dense, rounds=10, blend=0.5)", 50): (98.0, 60.9, 19.2),
+        ("axn(retriever=hybrid(bm25, dense), rounds=10, blend=0.5)", 100): (99.0, 69.2, 27.3),
+        ("axn(retriever=dense, rounds=10, blend=0.5, rcond=0.01)", 200): (100.0, 75.7, 36.8),
         # The prototype's linear and RBF covariance; a linear one alone does nearly as well.
-        ("axn(first=de, rounds=10, ridge=0.3)", 200): (100.0, 79.2, 43.2),
+        ("axn(retriever=dense, rounds=10, ridge=0.3)", 200): (100.0, 79.2, 43.2),
     },
     "scifact": {
-        ("rnr(first=de)", 500): (76.7, 57.0, 37.4),
-        ("rnr(first=hybrid(bm25, de))", 100): (63.3, 36.8, 15.4),
+        ("rerank(retriever=dense)", 500): (76.7, 57.0, 37.4),
+        ("rerank(retriever=hybrid(bm25, dense))", 100): (63.3, 36.8, 15.4),
         ("anncur(anchors=0.5)", 200): (45.6, 39.8, 26.2),
-        ("adacur(first=de, rounds=5)", 200): (96.7, 80.4, 50.1),
-        ("axn(first=de, rounds=5, blend=0.5)", 100): (68.9, 42.8, 19.7),
-        ("axn(first=hybrid(bm25, de), rounds=10, blend=0.5)", 200): (73.3, 52.2, 29.8),
+        ("adacur(retriever=dense, rounds=5)", 200): (96.7, 80.4, 50.1),
+        ("axn(retriever=dense, rounds=5, blend=0.5)", 100): (68.9, 42.8, 19.7),
+        ("axn(retriever=hybrid(bm25, dense), rounds=10, blend=0.5)", 200): (73.3, 52.2, 29.8),
     },
 }
 
@@ -60,10 +60,12 @@ def test_the_figures_beside_the_stored_matrices(shared, name):
 
 
 def test_rows_say_what_was_done():
-    rows = list(replay(matrix(), methods("axn(first=de,rounds=3), exact"), [10], [1, 5], queries=4))
+    rows = list(
+        replay(matrix(), methods("axn(retriever=dense,rounds=3), exact"), [10], [1, 5], queries=4)
+    )
     assert [(r.method, r.k, r.budget, r.n_queries, r.calls) for r in rows] == [
-        ("axn(first=de, rounds=3)", 1, 10, 4, 10.0),
-        ("axn(first=de, rounds=3)", 5, 10, 4, 10.0),
+        ("axn(retriever=dense, rounds=3)", 1, 10, 4, 10.0),
+        ("axn(retriever=dense, rounds=3)", 5, 10, 4, 10.0),
         ("exact", 1, 10, 4, 80.0),
         ("exact", 5, 10, 4, 80.0),
     ]
@@ -72,11 +74,15 @@ def test_rows_say_what_was_done():
 
 
 def test_what_makes_no_calls_is_replayed_once():
-    rows = list(replay(matrix(), methods("only(first=de), rnr(first=de)"), [10, 20], [5]))
+    rows = list(
+        replay(
+            matrix(), methods("retrieve(retriever=dense), rerank(retriever=dense)"), [10, 20], [5]
+        )
+    )
     assert [(r.method, r.budget, r.calls) for r in rows] == [
-        ("only(first=de)", 0, 0.0),
-        ("rnr(first=de)", 10, 10.0),
-        ("rnr(first=de)", 20, 20.0),
+        ("retrieve(retriever=dense)", 0, 0.0),
+        ("rerank(retriever=dense)", 10, 10.0),
+        ("rerank(retriever=dense)", 20, 20.0),
     ]
 
 
@@ -88,13 +94,19 @@ def test_labels_bring_the_tasks_own_measures():
     data = replace(data, labels=labels)
     task = TaskMeasures(Judgements.of_matrix(data), ["accuracy", "accuracy_normalised", "RR@10"])
     exact, reranked, only = replay(
-        data, methods("exact, rnr(first=de), only(first=de)"), [5], [1], task=task
+        data,
+        methods("exact, rerank(retriever=dense), retrieve(retriever=dense)"),
+        [5],
+        [1],
+        task=task,
     )
     assert exact.measures == {"accuracy": 1.0, "accuracy_normalised": 1.0, "RR@10": 1.0}
     assert exact.measures_n == {"accuracy": 3, "accuracy_normalised": 3, "RR@10": 3}
     assert (exact.unjudged, exact.n_queries) == (3, 6)
     index, queries, scores = data.rows(0, 6)
-    scored = answer(method("rnr(first=de)"), index, queries, scores, budget=5, k=1, seed=0).scored
+    scored = answer(
+        method("rerank(retriever=dense)"), index, queries, scores, budget=5, k=1, seed=0
+    ).scored
     inside = [labels[20 + q] in scored[q] for q in (0, 2, 4)]
     assert reranked.measures["accuracy"] == round(sum(inside) / 3, 5)  # scored golds are on top
     assert reranked.measures_n["accuracy_normalised"] == sum(inside) < 3
@@ -109,13 +121,13 @@ def test_labels_bring_the_tasks_own_measures():
 def test_a_measure_without_any_value_is_null():
     data = replace(matrix(), labels=np.full(26, NO_ITEM))
     task = TaskMeasures(Judgements.of_matrix(data), ["accuracy"])
-    (row,) = replay(data, methods("rnr(first=de)"), [5], [1], task=task)
+    (row,) = replay(data, methods("rerank(retriever=dense)"), [5], [1], task=task)
     assert row.measures == {"accuracy": None}
     assert '"measures_ci": {"accuracy": null}' in json.dumps(row.as_dict())
 
 
 def test_rows_without_judgements_are_as_they_were():
-    (row,) = replay(matrix(), methods("rnr(first=de)"), [5], [1])
+    (row,) = replay(matrix(), methods("rerank(retriever=dense)"), [5], [1])
     assert list(row.as_dict()) == [
         *("method", "k", "budget", "recall", "ci", "n_queries", "calls", "seconds", "seed"),
         "index_calls",
@@ -123,7 +135,14 @@ def test_rows_without_judgements_are_as_they_were():
 
 
 def test_rows_say_what_the_scores_that_were_read_had_cost():
-    rows = list(replay(matrix(), methods("rnr(first=de), adacur(first=de), itemcur"), [20], [5]))
+    rows = list(
+        replay(
+            matrix(),
+            methods("rerank(retriever=dense), adacur(retriever=dense), itemcur"),
+            [20],
+            [5],
+        )
+    )
     assert [row.index_calls for row in rows] == [0, 20 * 80, 15 * 80]
 
 
@@ -133,7 +152,7 @@ def test_outcomes_keep_every_query():
     parts = parts_of(data)
     assert [len(queries) for _, queries, _ in parts] == [64, 6]
     task = TaskMeasures(Judgements.of_matrix(data), ["RR@10"])
-    axn = method("axn(first=de, rounds=3)")
+    axn = method("axn(retriever=dense, rounds=3)")
     truth = truth_of(parts, 10)
     found = outcome("axn", axn, parts, truth, budget=20, ks=[1, 10], task=task)
     arrays = (*found.recall.values(), *found.task.values(), found.calls, found.seconds)
@@ -150,15 +169,15 @@ def test_outcomes_keep_every_query():
 
 def test_what_a_method_lacks_is_said_before_anything_is_searched():
     parts = parts_of(replace(matrix(), item_scores=None))
-    check(parts, methods("rnr(first=de), adacur(first=oracle_topk)"), 10, 0)
+    check(parts, methods("rerank(retriever=dense), adacur(retriever=oracle_topk)"), 10, 0)
     with pytest.raises(InputError, match="itemcur needs item x item scores"):
-        check(parts, methods("rnr(first=de), itemcur"), 10, 0)
+        check(parts, methods("rerank(retriever=dense), itemcur"), 10, 0)
     with pytest.raises(InputError, match="queries is 0"):
         parts_of(matrix(), 0)
 
 
 def test_a_k_above_the_budget_caps_recall():
-    (row,) = replay(matrix(), methods("rnr(first=de)"), [5], [20])
+    (row,) = replay(matrix(), methods("rerank(retriever=dense)"), [5], [20])
     assert 0 < row.recall <= 5 / 20
 
 

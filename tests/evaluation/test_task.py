@@ -16,7 +16,7 @@ from crossknn.data.reading import read_qrels
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import replay
 from crossknn.evaluation.task import LABELLED, Judgements, TaskMeasures, summary
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import methods
 
 QRELS = {"q1": {"a": 2, "c": 1, "x": 0}, "q2": {"d": 1, "gone": 1}, "q4": {"b": 0}}
@@ -186,6 +186,8 @@ def test_ndcg_beside_the_stored_matrix_of_scifact(shared, tmp_path):
     data = StoredMatrix.load(shared / "matrices" / "scifact.npz")
     task = TaskMeasures(Judgements.of_matrix(data, read_qrels(tmp_path / "qrels.tsv")), ["nDCG@10"])
     assert task.judgements.notes() == []
-    specs = methods("exact, rnr(first=hybrid(bm25, de)), only(first=de), only(first=bm25)")
+    specs = methods(
+        "exact, rerank(retriever=hybrid(bm25, dense)), retrieve(retriever=dense), retrieve(retriever=bm25)"
+    )
     found = [row.measures["nDCG@10"] for row in replay(data, specs, [100], [10], task=task)]
     assert found == pytest.approx([0.389, 0.464, 0.580, 0.620], abs=0.0006)

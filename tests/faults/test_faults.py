@@ -21,7 +21,7 @@ from crossknn.errors import CrossknnError, ScorerError
 
 MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "deadlines.json"
 
-METHOD = "axn(first=bm25, rounds=5, normalize=none)"
+METHOD = "axn(retriever=bm25, rounds=5, normalize=none)"
 BUDGET, ROUND = 25, 5
 MOMENTS = {"first request": (0, 0), "third round": (2, 0), "during retries": (2, 1)}
 """Good answers before the fault, and answers 503 between."""
@@ -60,7 +60,7 @@ def outcome(index, name, moment):
     try:
         results = search(index, server.url, timeout=timeout)
         kept = [(hit.text, hit.score) for hit in results[0]]
-        said = (results.revealed, kept, results.stopped_by, results.error)
+        said = (results.n_scored, kept, results.stopped_by, results.error)
     except CrossknnError as error:
         said = (0, [], "raised", str(error))
     finally:
@@ -78,15 +78,15 @@ def test_no_fault_hangs_or_loses_what_was_found(index, caplog):
     for name in FAULTS:
         cells, sentences = [], []
         for moment in MOMENTS:
-            revealed, hits, stopped_by, said, seconds, url = found[name, moment]
+            n_scored, hits, stopped_by, said, seconds, url = found[name, moment]
             assert seconds < 40, (name, moment, seconds)
             if moment == "first request":
-                assert (revealed, hits, stopped_by) == (0, [], "raised"), (name, stopped_by, said)
+                assert (n_scored, hits, stopped_by) == (0, [], "raised"), (name, stopped_by, said)
                 cells.append("raises")
             else:
                 assert stopped_by == "scorer", (name, moment, stopped_by, said)
                 # Two rounds were scored well: their best items are the answer.
-                assert revealed == 2 * ROUND, (name, moment, revealed)
+                assert n_scored == 2 * ROUND, (name, moment, n_scored)
                 assert len(hits) == 5
                 assert all(
                     value == pytest.approx(score("topic 3", text), abs=1e-5) for text, value in hits
@@ -117,7 +117,7 @@ def test_a_deadline_binds_every_fault(index, moment):
         began = time.perf_counter()
         try:
             results = search(index, server.url, deadline_ms=200, timeout=30)
-            assert moment == "first request" or results.revealed >= ROUND
+            assert moment == "first request" or results.n_scored >= ROUND
         except CrossknnError:
             assert moment == "first request"
         late[name] = time.perf_counter() - began - 0.2
@@ -144,7 +144,7 @@ def test_queries_fail_one_by_one(index):
     assert results.errors[0] is results.errors[2] is None
     assert "nan as the score of query 1" in results.errors[1]
     assert (results.stopped_by, results.error) == ("scorer", results.errors[1])
-    assert results.revealed == 2 * BUDGET
+    assert results.n_scored == 2 * BUDGET
 
 
 def test_a_query_whose_pairs_are_all_refused_ends(index):
@@ -198,7 +198,7 @@ def test_a_scorer_of_ones_own_that_raises_anything_keeps_its_hits(index):
             yield np.arange(len(pairs)), pairs.item.astype(np.float32)
 
     results = ck.Searcher(index, Own(), METHOD)("topic 3", k=5, budget=BUDGET)
-    assert (results.stopped_by, results.revealed) == ("scorer", 10)
+    assert (results.stopped_by, results.n_scored) == ("scorer", 10)
     assert results.error == "the scorer failed: KeyError: 'gone'"
 
 
@@ -231,7 +231,7 @@ def test_cancelling_frees_the_thread_and_stalled_searches_slow_nothing(index):
         began = time.perf_counter()
         results = await good.asearch("topic 1", k=5, budget=BUDGET)
         after = time.perf_counter() - began
-        assert results.revealed == BUDGET
+        assert results.n_scored == BUDGET
         return before, freed, after
 
     before, freed, after = asyncio.run(run())

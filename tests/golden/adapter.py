@@ -8,19 +8,19 @@ from dataclasses import replace
 import numpy as np
 
 import crossknn as ck
-from crossknn.first.lists import CandidateLists
-from crossknn.first.priors import ItemPriors
-from crossknn.indexes.aligned import AlignedVectors
-from crossknn.indexes.base import Scale
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.base import Scale
+from crossknn.index.fitted import FittedVectors
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import METHODS as METHODS
 from crossknn.methods import method
-from crossknn.predictors.sharing import Share
-from crossknn.search import Search
+from crossknn.retrievers.lists import CandidateLists
+from crossknn.retrievers.priors import ItemPriors
+from crossknn.search.loop import Search
+from crossknn.search.sharing import SharedBudget
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM, States
 
-OLD_NAMES = {"rerank": "rnr", "retrieve": "only", "dense": "de", "retriever": "first"}
+OLD_NAMES: dict[str, str] = {}
 """Words of the specs here, and how this version of the package has them."""
 NEW_NAMES = {old: new for new, old in OLD_NAMES.items()}
 
@@ -52,7 +52,7 @@ def pick_from_matrix(
     index, queries, scores = matrix.rows(0, tests)
     plan = method(spec).plan(index, budget, seed)
     if total is not None:
-        plan = replace(plan, share=Share(total=total, k=k))
+        plan = replace(plan, share=SharedBudget(total=total, k=k))
     search = Search(plan, queries, index.n, allowed=allowed)
     if not plan.batches:
         best = search.best(budget)
@@ -94,23 +94,23 @@ def equip(index, scorer, *, anchors, items, graph, depth, name, moved, base, lis
     index.add_anchors(scorer, anchors)
     index.add_item_scores(scorer, items)
     index.add_graph(graph, depth)
-    fitted = AlignedVectors(
+    fitted = FittedVectors(
         values=moved,
         method="als",
         base=base,
         scale=Scale(alpha=1.0, beta=0.1),
         fingerprint=scorer.fingerprint,
     )
-    index.add_aligned(name, fitted)
-    index.add_first("lists", CandidateLists(lists, index.items.ids))
-    index.add_first("views", ItemPriors(priors))
+    index.add_fitted(name, fitted)
+    index.add_retriever("lists", CandidateLists(lists, index.items.ids))
+    index.add_retriever("views", ItemPriors(priors))
     index.add_late(WordStates(word))
     return index
 
 
 def learn(index, first):
     """Fit the prior of kriging to the anchors of the index."""
-    index.learn(first=_words(first))
+    index.learn(retriever=_words(first))
 
 
 class WordStates:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossknn.align.als import als
-from crossknn.align.cur import cur
-from crossknn.align.factors import Targets
-from crossknn.align.plan import per_item
-from crossknn.align.pseudo import pseudo_queries
-from crossknn.align.run import align
 from crossknn.data.items import Items
-from crossknn.indexes.item_index import ItemIndex
-from crossknn.indexes.sparse import SparseScores
+from crossknn.fitting.als import als
+from crossknn.fitting.cur import cur
+from crossknn.fitting.factors import Targets
+from crossknn.fitting.plan import per_item
+from crossknn.fitting.pseudo import pseudo_queries
+from crossknn.fitting.run import align
+from crossknn.index.item_index import ItemIndex
+from crossknn.index.sparse import SparseScores
 from crossknn.scorers import CallableScorer
 from crossknn.types import Pairs, Queries
 
@@ -29,10 +29,10 @@ def fit(kind, found, **options):
     if kind == "als":
         return als(found, **options)
     if kind == "mf-trns":
-        from crossknn.align.transductive import mf_trns
+        from crossknn.fitting.transductive import mf_trns
 
         return mf_trns(found, device="cpu", **options)
-    from crossknn.align.inductive import mf_ind
+    from crossknn.fitting.inductive import mf_ind
 
     return mf_ind(found, device="cpu", **options)
 

@@ -16,7 +16,7 @@ from crossknn.evaluation.compare import compare
 from crossknn.evaluation.oracle import OracleIndex
 from crossknn.evaluation.replay import answer, parts_of, replay, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names, summary
-from crossknn.indexes.item_index import ItemIndex
+from crossknn.index.item_index import ItemIndex
 from crossknn.methods import method, methods
 from crossknn.spec import parse
 from crossknn_lab.approximation import (
@@ -33,25 +33,25 @@ NAMES = (
 )
 SPECS = {  # our names: those of the specs may change
     "exact": "exact",
-    "only dense": "only(first=de)",
-    "rerank dense": "rnr(first=de)",
-    "rerank hybrid": "rnr(first=hybrid(bm25, de))",
+    "only dense": "retrieve(retriever=dense)",
+    "rerank dense": "rerank(retriever=dense)",
+    "rerank hybrid": "rerank(retriever=hybrid(bm25, dense))",
     "anncur": "anncur(anchors=0.5)",
-    "adacur": "adacur(first=de, rounds=4)",
-    "axn": "axn(first=hybrid(bm25, de), rounds=5, blend=0.5)",
-    "axn ridge": "axn(first=de, rounds=5, ridge=0.3)",
-    "tour": "tour(first=de, loss=kl, rounds=3)",
-    "gar": "gar(first=de, neighbours=4, batch=5)",
+    "adacur": "adacur(retriever=dense, rounds=4)",
+    "axn": "axn(retriever=hybrid(bm25, dense), rounds=5, blend=0.5)",
+    "axn ridge": "axn(retriever=dense, rounds=5, ridge=0.3)",
+    "tour": "tour(retriever=dense, loss=kl, rounds=3)",
+    "gar": "gar(retriever=dense, neighbours=4, batch=5)",
     "itemcur": "itemcur(anchors=0.5)",
-    "kriging": "kriging(first=de, rounds=3)",
-    "best items": "adacur(first=oracle_topk(masked=3, epsilon=0.3), rounds=1, split=0.5)",
-    "drawn items": "adacur(first=oracle_softmax, rounds=2, split=0.5)",
+    "kriging": "kriging(retriever=dense, rounds=3)",
+    "best items": "adacur(retriever=oracle_topk(masked=3, epsilon=0.3), rounds=1, split=0.5)",
+    "drawn items": "adacur(retriever=oracle_softmax, rounds=2, split=0.5)",
 }
 ALIGNED = {
-    "rerank mf": "rnr(first=mf)",
-    "axn mf": "axn(first=mf, rounds=3, vectors=mf, blend=0.5)",
-    "tour mf": "tour(first=hybrid, rounds=3, vectors=mf, normalize=auto)",
-    "kriging mf": "kriging(first=hybrid, rounds=3)",
+    "rerank mf": "rerank(retriever=mf)",
+    "axn mf": "axn(retriever=mf, rounds=3, vectors=mf, blend=0.5)",
+    "tour mf": "tour(retriever=hybrid, rounds=3, vectors=mf, normalize=auto)",
+    "kriging mf": "kriging(retriever=hybrid, rounds=3)",
 }
 
 
@@ -143,7 +143,7 @@ def test_compare():
     scores = np.array([[value(q, t) for t in items.texts] for q in texts], np.float32)
     index = ItemIndex.build(items)
     qrels = {f"q{i}": {str(j): 1 + j % 2 for j in range(i, 40, 9)} for i in range(8)}
-    specs = "rnr(first=bm25), only(first=bm25), rnr(first=random), exact"
+    specs = "rerank(retriever=bm25), retrieve(retriever=bm25), rerank(retriever=random), exact"
     best, table = compare(
         index,
         queries,

@@ -158,7 +158,7 @@ CASES = {
     "cur rank": lambda: cur_of({"rank": 12, "encoded": True, "seed": 1}),
     "index als": lambda: indexed("als", {"per": 20}),
     "index als per item": lambda: indexed("als(bias=0)", {"strategy": "i", "per": 8, "seed": 2}),
-    "index als bm25": lambda: indexed("als", {"first": "bm25", "per": 12}),
+    "index als bm25": lambda: indexed("als", {"retriever": "bm25", "per": 12}),
     "index cur": lambda: indexed("cur(rank=6)", {}),
     "plan per item": lambda: planned({"n": 50, "q": 20, "per": 4, "seed": 1}),
     "pseudo": lambda: made_up({"count": 200}),

@@ -78,7 +78,7 @@ def exact(pairs):
 
 def build():
     from crossknn.data.reading import read_items
-    from crossknn.first.lists import CandidateLists
+    from crossknn.retrievers.lists import CandidateLists
     from crossknn.scorers import as_scorer
 
     items = read_items(RECORDS, template="{title} ({year})\n{text}")
@@ -96,19 +96,19 @@ def build():
         seed=3,
     )
     index.add_late(WordStates())
-    for name in ("de", "bm25", "own"):
+    for name in ("dense", "bm25", "own"):
         index.add_graph(name, 5)
     index.add_anchors(as_scorer(exact), [f"{w} {w} file" for w in WORDS[:6]])
     lists = {QUERIES[0]: ["d3", "d1", "d40"], QUERIES[1]: [("d5", 2.5), ("d9", -1.0), ("d2", 2.5)]}
-    index.add_first("mine", CandidateLists(lists, index.items.ids))
+    index.add_retriever("mine", CandidateLists(lists, index.items.ids))
     return index
 
 
 def retriever(index, text):
-    from crossknn.indexes.stages import first_stage
+    from crossknn.index.stages import open_retriever
     from crossknn.spec import parse
 
-    return first_stage(index, parse(text), 7)
+    return open_retriever(index, parse(text), 7)
 
 
 def scores_of_all(found, queries):
@@ -120,7 +120,7 @@ def found_by(found, queries, count, allowed=None):
 
 
 def scales(index):
-    known = {name: index.scale(name) for name in ("de", "lsa", "own")}
+    known = {name: index.scale(name) for name in ("dense", "lsa", "own")}
     return {name: [scale.alpha, scale.beta] for name, scale in known.items()} | {
         "center": index.anchors.center
     }
@@ -134,14 +134,14 @@ SPECS = {
     "bm25": "bm25",
     "tfidf": "tfidf",
     "lsa": "lsa",
-    "dense": "de",
+    "dense": "dense",
     "own": "own",
     "hybrid": "hybrid",
     "hybrid of three": "hybrid(bm25, tfidf, own)",
     "random": "random",
     "fixed": "fixed",
     "lists": "mine",
-    "late over bm25": "cmc(first=bm25, depth=9)",
+    "late over bm25": "cmc(retriever=bm25, depth=9)",
     "late over hybrid": "cmc",
 }
 
@@ -164,7 +164,7 @@ def values(index):
     return found
 
 
-GRAPHS = {"dense": "de", "bm25": "bm25", "own": "own"}
+GRAPHS = {"dense": "dense", "bm25": "bm25", "own": "own"}
 
 
 @pytest.fixture(scope="module")

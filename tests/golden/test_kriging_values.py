@@ -16,18 +16,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossknn.indexes.covariance import Covariance
-from crossknn.indexes.factor_model import covariance_of
-from crossknn.indexes.sparse import SparseScores
-from crossknn.indexes.stages import stage_scores
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.covariance import Covariance
+from crossknn.index.factor_model import covariance_of
+from crossknn.index.sparse import SparseScores
+from crossknn.index.stages import retriever_scores
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.methods.fitting import choose
 from crossknn.methods.known import search_known
 from crossknn.methods.stopping import course
-from crossknn.plan import Stop
-from crossknn.predictors.expected import expected_recall
-from crossknn.predictors.sharing import Share, standings
+from crossknn.search.expected import expected_recall
+from crossknn.search.plan import Stop
+from crossknn.search.sharing import SharedBudget, z_scores
 from crossknn.spec import parse
 from crossknn.types import Pairs
 
@@ -35,7 +35,7 @@ HERE = Path(__file__).parent
 VALUES = HERE / "kriging_values.json"
 MATRIX = HERE.parents[1] / "benchmarks" / "data" / "medquad-two.npz"
 N, ANCHORS, TESTS = 400, 40, 30
-HYBRID = "hybrid(bm25, de)"
+HYBRID = "hybrid(bm25, dense)"
 SHOWN = np.array([0, 17, 101, 202, 303, 399])
 """Items whose values are stored."""
 
@@ -63,7 +63,7 @@ def cheap_scores(which: str):
     index, queries, _ = cut().rows(0, TESTS)
     if which == "anchors":
         index, queries = index.anchored()
-    return stage_scores(index, parse(HYBRID), queries, 0)
+    return retriever_scores(index, parse(HYBRID), queries, 0)
 
 
 def dense_fit(rank: int) -> Covariance:
@@ -92,13 +92,13 @@ def with_covariance(plan, covariance):
     return replace(
         plan,
         predictor=type(old)(
-            old.items, old.first, covariance, settings=settings_of_default(), beta=old.beta
+            old.items, old.retriever, covariance, settings=settings_of_default(), beta=old.beta
         ),
     )
 
 
 def settings_of_default():
-    from crossknn.indexes.settings import Settings
+    from crossknn.index.settings import Settings
 
     return Settings()
 
@@ -113,9 +113,9 @@ def searched(plan):
 
 
 def predicted(plan, observed, queries):
-    """Mean and std (m, n) from all that a search revealed."""
+    """Mean and std (m, n) from all that a search n_scored."""
     predictor = plan.predictor
-    found = predictor.believe(predictor.update(predictor.start(queries), observed))
+    found = predictor.posterior(predictor.update(predictor.start(queries), observed))
     return found.mean, found.std
 
 
@@ -161,16 +161,16 @@ def posterior_numbers(spec: str, covariance=None) -> dict[str, object]:
 
 
 SPECS = {
-    "plain": f"kriging(first={HYBRID}, rounds=4)",
-    "one stage": "kriging(first=de, rounds=4, rank=7)",
-    "another mean": f"kriging(first=de, mean={HYBRID}, rounds=3)",
-    "content alone": "kriging(first=de, rounds=4, anchors=false)",
-    "beta": f"kriging(first={HYBRID}, rounds=4, beta=0.5, noise=0.4, share=1.1, scale=3)",
-    "shortlist": f"kriging(first={HYBRID}, rounds=4, shortlist=80)",
-    "gp": "gp(first=hybrid, rounds=4)",
-    "gp linear": "gp(first=de, rounds=4, kernel=linear, mean=none, beta=0)",
-    "gp matern": "gp(first=bm25, rounds=4, kernel=matern, mean=average, beta=0.5)",
-    "gp first": "gp(first=hybrid, rounds=4, mean=first, query=true, shortlist=120, scale=2)",
+    "plain": f"kriging(retriever={HYBRID}, rounds=4)",
+    "one stage": "kriging(retriever=dense, rounds=4, rank=7)",
+    "another mean": f"kriging(retriever=dense, mean={HYBRID}, rounds=3)",
+    "content alone": "kriging(retriever=dense, rounds=4, anchors=false)",
+    "beta": f"kriging(retriever={HYBRID}, rounds=4, beta=0.5, noise=0.4, share=1.1, scale=3)",
+    "shortlist": f"kriging(retriever={HYBRID}, rounds=4, shortlist=80)",
+    "gp": "gp(retriever=hybrid, rounds=4)",
+    "gp linear": "gp(retriever=dense, rounds=4, kernel=linear, mean=none, beta=0)",
+    "gp matern": "gp(retriever=bm25, rounds=4, kernel=matern, mean=average, beta=0.5)",
+    "gp first": "gp(retriever=hybrid, rounds=4, mean=first, query=true, shortlist=120, scale=2)",
 }
 
 
@@ -182,7 +182,7 @@ def z_score_numbers(spec: str) -> dict[str, object]:
     found = {"z": [], "recall": []}
     for row, items, scores in list(observed.rows())[:6]:
         rest = np.setdiff1d(np.arange(N), items)
-        z = standings(scores, mean[row, rest], std[row, rest], 10, 8)
+        z = z_scores(scores, mean[row, rest], std[row, rest], 10, 8)
         found["z"].append(z)
         best = np.sort(scores)[-10:]
         found["recall"].append(expected_recall(best, mean[row, rest], std[row, rest]))
@@ -200,10 +200,10 @@ def curve_numbers() -> dict[str, object]:
         "achieved": found.achieved[:, :6],
         "recalls": [found.recall(t) for t in (0.2, 0.5, 0.8)],
         "threshold": [plan.stop.expected for plan in given],
-        "calls": search.revealed,
+        "calls": search.n_scored,
         "never": search_known(
             replace(given[0], stop=Stop(k=5, expected=2.0)), queries, scores
-        ).revealed[:3],
+        ).n_scored[:3],
     }
 
 
@@ -211,14 +211,14 @@ def shared_numbers() -> dict[str, object]:
     _, queries, scores = cut().rows(0, TESTS)
     found = {}
     for name in ("plain", "gp"):
-        plan = replace(plan_of(SPECS[name], 30), share=Share(total=30 * TESTS, k=10))
-        found[name] = search_known(plan, queries, scores).revealed
+        plan = replace(plan_of(SPECS[name], 30), share=SharedBudget(total=30 * TESTS, k=10))
+        found[name] = search_known(plan, queries, scores).n_scored
     return found
 
 
 def chosen_numbers() -> dict[str, object]:
     index, *_ = cut().rows(0, TESTS)
-    return asdict(choose(index, parse("de"), rank=20))
+    return asdict(choose(index, parse("dense"), rank=20))
 
 
 COMPUTED = {

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from synthetic import matrix
 
-from crossknn.indexes.settings import Settings
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.settings import Settings
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods.fitting import FARTHEST, LEAST, STEP, Revealed, choose, climb
 from crossknn.predictors.kernels import Content
 from crossknn.spec import parse
 
-DE = parse("de")
+DE = parse("dense")
 OTHER = Settings(share=2.0, scale=4.0, smooth=1.0, linear=0.25, noise=0.5)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from crossknn.evaluation.replay import replay
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import methods
 
-PLAIN = "gp(first=de, scale=2, mean=average)"
-WITH_FIRST = "gp(first=de, scale=2, mean=first)"
+PLAIN = "gp(retriever=dense, scale=2, mean=average)"
+WITH_FIRST = "gp(retriever=dense, scale=2, mean=first)"
 
 # Recall in percent at k = 1, 10, 100.
 FIGURES = {

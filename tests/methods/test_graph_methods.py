@@ -13,9 +13,9 @@ from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
 from crossknn.evaluation.replay import replay
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method, methods
-from crossknn.search import Search
+from crossknn.search.loop import Search
 from crossknn.types import NO_ITEM
 
 EXACT = [1, 5, 0, 2, 9, 3, 8, 7]
@@ -23,7 +23,7 @@ GRAPH = [[3, 2], [4, 5], [0, 1], [0, 7], [6, 1], [1, 0], [7, 4], [6, 3]]
 
 
 def by_hand(exact=EXACT, graph=GRAPH, vectors=None) -> StoredMatrix:
-    """One query; the first stage `words` ranks items by position."""
+    """One query; the retriever `words` ranks items by position."""
     n = len(exact)
     return StoredMatrix(
         scores=np.array([exact], np.float32),
@@ -39,7 +39,7 @@ def by_hand(exact=EXACT, graph=GRAPH, vectors=None) -> StoredMatrix:
 @pytest.mark.parametrize(
     ("spec", "picks"),
     [
-        # 0 1 | of 1 (score 5): 4 5 | first stage: 2 3 | of 4 (9): 6, of 3 (2): 7
+        # 0 1 | of 1 (score 5): 4 5 | retriever: 2 3 | of 4 (9): 6, of 3 (2): 7
         ("gar(batch=2)", [0, 1, 4, 5, 2, 3, 6, 7]),
         ("gar(batch=2, neighbours=1)", [0, 1, 4, 3, 2, 5, 6, 7]),
         # Best first, all neighbours of one item before the next: of 1, of 4, of 6; of 0 at last
@@ -47,13 +47,13 @@ def by_hand(exact=EXACT, graph=GRAPH, vectors=None) -> StoredMatrix:
         ("greedy(seeds=0, batch=1)", [0, 3, 2, 7, 6, 4, 1, 5]),
         # Of 1 and 0: 4 5 3 2, whatever they score; then of 4; then of 6
         ("ladr(seeds=0.25, depth=2, batch=1)", [0, 1, 4, 5, 3, 2, 6, 7]),
-        # Of 1, of 4, then nothing is new beside the best: the first stage goes on
+        # Of 1, of 4, then nothing is new beside the best: the retriever goes on
         ("ladr(seeds=0.25, depth=1, batch=1)", [0, 1, 4, 5, 6, 2, 3, 7]),
         ("ladr(seeds=0.25, mode=proactive)", [0, 1, 3, 2, 4, 5, 6, 7]),
     ],
 )
 def test_picks_by_hand(spec, picks):
-    spec = spec.replace("(", "(first=words, graph=near, ", 1)
+    spec = spec.replace("(", "(retriever=words, graph=near, ", 1)
     if "neighbours" not in spec:
         spec = spec.replace("graph=near", "graph=near, neighbours=2")
     assert run(method(spec), by_hand(), 8).picks().items.tolist() == [picks]
@@ -64,7 +64,7 @@ def test_the_affinity_to_all_good_items_counts_and_not_the_best_source_alone():
     angles = np.radians([0, 60, -20, 30])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
     data = by_hand([5, 4.9, 0, 0], [[2, 3], [3, 0], [0, 1], [0, 1]], vectors)
-    spec = "gar(first=words, graph=near, neighbours=2, batch=2, affinity={}, best=1)"
+    spec = "gar(retriever=words, graph=near, neighbours=2, batch=2, affinity={}, best=1)"
     found = {a: run(method(spec.format(a)), data, 3).picks() for a in ("score", "set")}
     assert found["score"].items.tolist() == [[0, 1, 2]]
     assert found["set"].items.tolist() == [[0, 1, 3]]
@@ -76,7 +76,7 @@ def test_the_affinity_to_all_good_items_counts_and_not_the_best_source_alone():
 
 
 def setting(seed, n=50, k=3):
-    """A matrix of one query, its exact scores, first stage's ranking and graph as lists."""
+    """A matrix of one query, its exact scores, retriever's ranking and graph as lists."""
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=(n, 4)).astype(np.float32)
     exact = (vectors @ rng.normal(size=4) + rng.normal(size=n)).astype(np.float32)
@@ -95,7 +95,7 @@ def picked(spec, data, budget):
 
 
 def pools(exact, ranked, graph, budget, size, expand):
-    """GAR's loop: batches from the first stage and from the frontier in turn."""
+    """GAR's loop: batches from the retriever and from the frontier in turn."""
     picks, frontier, turn = [], {}, 0
     while len(picks) < budget:
         waiting = sorted(frontier, key=frontier.get, reverse=True)
@@ -131,7 +131,7 @@ def test_gar_is_its_recipe_and_the_gate_on_its_frontier_changes_nothing(seed, bu
                     lowest = min(lowest, exact[source])
 
     expected = pools(exact, ranked, graph, budget, size, expand)
-    spec = f"gar(first=words, graph=near, neighbours=3, batch={size})"
+    spec = f"gar(retriever=words, graph=near, neighbours=3, batch={size})"
     assert picked(spec, data, budget) == expected
 
 
@@ -157,12 +157,12 @@ def test_set_affinity_is_its_recipe_whatever_the_scale_of_the_scores(seed, budge
 
     expected = pools(exact, ranked, graph, budget, size, expand)
     data = replace(data, scores=(scale * data.scores + 3).astype(np.float32))
-    spec = f"gar(first=words, graph=near, neighbours=3, batch={size}, affinity=set, best=0.2)"
+    spec = f"gar(retriever=words, graph=near, neighbours=3, batch={size}, affinity=set, best=0.2)"
     assert picked(spec, data, budget) == expected
 
 
 def steps(exact, ranked, budget, seeds, step):
-    """Seeds, and then all of each step; the first stage's next item where a step is empty."""
+    """Seeds, and then all of each step; the retriever's next item where a step is empty."""
     picks = ranked[:seeds]
     while len(picks) < budget:
         order = sorted(picks, key=lambda item: -exact[item])
@@ -181,10 +181,10 @@ def test_ladr_is_its_recipe(seed, budget, depth):
     data, exact, ranked, graph, _ = setting(seed)
     seeds = max(1, round(0.5 * budget))
     expected = steps(exact, ranked, budget, seeds, lambda best: unscored(graph, best[:depth], best))
-    spec = f"ladr(first=words, graph=near, neighbours=3, depth={depth}, batch=1)"
+    spec = f"ladr(retriever=words, graph=near, neighbours=3, depth={depth}, batch=1)"
     assert picked(spec, data, budget) == expected
     proactive = [*ranked[:seeds], *unscored(graph, ranked[:seeds], ranked[:seeds]), *ranked]
-    spec = "ladr(first=words, graph=near, neighbours=3, mode=proactive)"
+    spec = "ladr(retriever=words, graph=near, neighbours=3, mode=proactive)"
     assert picked(spec, data, budget) == list(dict.fromkeys(proactive))[:budget]
 
 
@@ -197,12 +197,12 @@ def test_greedy_search_is_its_recipe(seed, budget):
         return next((new for s in best if (new := unscored(graph, [s], best))), [])
 
     expected = steps(exact, ranked, budget, max(1, round(0.5 * budget)), step)
-    spec = "greedy(first=words, graph=near, neighbours=3, batch=1)"
+    spec = "greedy(retriever=words, graph=near, neighbours=3, batch=1)"
     assert picked(spec, data, budget) == expected
 
 
 def test_a_step_that_a_batch_does_not_fill_takes_the_first_of_the_next():
-    spec = "greedy(first=words, graph=near, neighbours=2, seeds=0.25, batch=3)"
+    spec = "greedy(retriever=words, graph=near, neighbours=2, seeds=0.25, batch=3)"
     # Of 1: 4 5, and as 0 is the next best: 3, and then 2; then of 4: 6, of 3 (score 2): 7.
     assert picked(spec, by_hand(), 8) == [0, 1, 4, 5, 3, 2, 6, 7]
 
@@ -219,7 +219,7 @@ def test_a_filter_is_a_graph_without_the_other_items(seed, budget, spec):
     allowed[:2] = True
     kept = [[item for item in row if allowed[item]] for row in graph]
     restricted = np.array([row + [NO_ITEM] * (3 - len(row)) for row in kept], np.int32)
-    spec = spec.replace("(", "(first=words, graph=near, neighbours=3, ", 1).replace(", )", ")")
+    spec = spec.replace("(", "(retriever=words, graph=near, neighbours=3, ", 1).replace(", )", ")")
     found, expected = (
         run(method(spec), one, budget, allowed=allowed).picks().items.tolist()
         for one in (data, replace(data, graphs={"near": restricted}))
@@ -232,10 +232,10 @@ def test_a_first_stage_that_runs_short_leaves_the_rest_to_the_graph(name):
     few = np.where(np.arange(8) < 2, 1.0, -np.inf).astype(np.float32)
     data = replace(by_hand(), firsts={"words": few[None]})
     seeds = "" if name == "gar" else ", seeds=0.25"
-    spec = f"{name}(first=words, graph=near, neighbours=2, batch=2{seeds})"
+    spec = f"{name}(retriever=words, graph=near, neighbours=2, batch=2{seeds})"
     search = run(method(spec), data, 8)
     assert search.picks().items[0, :4].tolist() == [0, 1, 4, 5]
-    assert search.topped_up.tolist() == [0]
+    assert search.n_backfilled.tolist() == [0]
 
 
 @pytest.mark.parametrize("name", ["gar", "greedy", "ladr"])
@@ -243,46 +243,48 @@ def test_the_first_stage_is_read_deeper_where_pairs_are_lost(name):
     data, *_ = setting(3)
     lonely = replace(data, graphs={"near": np.full((50, 3), NO_ITEM, np.int32)})
     index, queries, scores = lonely.rows(0, 1)
-    plan = method(f"{name}(first=words, graph=near, neighbours=3, batch=2)").plan(index, 6, 0)
+    plan = method(f"{name}(retriever=words, graph=near, neighbours=3, batch=2)").plan(index, 6, 0)
     search, lost = Search(plan, queries, 50), 0
     while len(pairs := search.ask()):
         told = pairs.take(np.arange(1 if lost < 20 else 0, len(pairs)))
         lost += len(pairs) - len(told)
         search.tell(told, scores[told.query, told.item])
     assert lost >= 3
-    assert search.topped_up.tolist() == [0]
+    assert search.n_backfilled.tolist() == [0]
 
 
 def test_the_graph_is_that_of_the_vectors_by_default():
     data = matrix()
     named, auto = (
-        run(method(f"gar(first=de, graph={graph}, neighbours=5)"), data, 30).picks().items.tolist()
-        for graph in ("de", "auto")
+        run(method(f"gar(retriever=dense, graph={graph}, neighbours=5)"), data, 30)
+        .picks()
+        .items.tolist()
+        for graph in ("dense", "auto")
     )
     assert named == auto
     with pytest.raises(InputError, match="gar needs the item graph, and there is none here"):
-        run(method("gar(first=bm25)"), replace(data, item_vectors=None), 10)
-    with pytest.raises(InputError, match=r"no item graph 'other' here .there are: de"):
-        run(method("ladr(first=bm25, graph=other)"), data, 10)
+        run(method("gar(retriever=bm25)"), replace(data, item_vectors=None), 10)
+    with pytest.raises(InputError, match=r"no item graph 'other' here .there are: dense"):
+        run(method("ladr(retriever=bm25, graph=other)"), data, 10)
     with pytest.raises(InputError, match="affinity=set needs item vectors"):
-        run(method("gar(first=words, graph=near, neighbours=2, affinity=set)"), by_hand(), 4)
+        run(method("gar(retriever=words, graph=near, neighbours=2, affinity=set)"), by_hand(), 4)
     with pytest.raises(SpecError, match="batch must be 1 or more"):
-        run(method("greedy(first=bm25, batch=0)"), data, 10)
+        run(method("greedy(retriever=bm25, batch=0)"), data, 10)
 
 
 # Recall in percent at k = 1, 10, 100 from the table beside the stored matrices.
 FIGURES = {
     "wordnet-act": {
-        ("de", 50): (93.0, 49.0, 15.3),
-        ("de", 100): (97.0, 59.0, 22.0),
-        ("hybrid(bm25, de)", 100): (98.0, 61.0, 22.6),
-        ("hybrid(bm25, de)", 200): (99.0, 67.6, 30.5),
+        ("dense", 50): (93.0, 49.0, 15.3),
+        ("dense", 100): (97.0, 59.0, 22.0),
+        ("hybrid(bm25, dense)", 100): (98.0, 61.0, 22.6),
+        ("hybrid(bm25, dense)", 200): (99.0, 67.6, 30.5),
     },
     "scifact": {
-        ("de", 50): (63.3, 32.7, 11.4),
-        ("de", 200): (70.0, 46.8, 24.5),
-        ("hybrid(bm25, de)", 100): (66.7, 39.8, 16.8),
-        ("hybrid(bm25, de)", 500): (73.3, 60.3, 40.1),
+        ("dense", 50): (63.3, 32.7, 11.4),
+        ("dense", 200): (70.0, 46.8, 24.5),
+        ("hybrid(bm25, dense)", 100): (66.7, 39.8, 16.8),
+        ("hybrid(bm25, dense)", 500): (73.3, 60.3, 40.1),
     },
 }
 
@@ -291,8 +293,8 @@ FIGURES = {
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_figures_beside_the_stored_matrices(shared, name):
     data = StoredMatrix.load(shared / "matrices" / f"{name}.npz")
-    for (first, budget), expected in FIGURES[name].items():
-        spec = f"gar(first={first}, neighbours=16, batch=10)"
+    for (retriever, budget), expected in FIGURES[name].items():
+        spec = f"gar(retriever={retriever}, neighbours=16, batch=10)"
         rows = list(replay(data, methods(spec), [budget], [1, 10, 100]))
         found = [100 * row.recall for row in rows]
         # One query more or less at k = 1 is 1.11 points with the 90 queries of scifact.

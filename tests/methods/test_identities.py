@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from synthetic import aligned_matrix, matrix, run
 
 from crossknn.errors import InputError
-from crossknn.indexes.base import Scale
+from crossknn.index.base import Scale
 from crossknn.methods import method
 from crossknn.predictors.ridge import ridge_to
-from crossknn.search import Search
+from crossknn.search.loop import Search
 
 
 @settings(max_examples=20, deadline=None)
@@ -22,7 +22,7 @@ from crossknn.search import Search
 def test_adacur_with_one_round_of_fixed_anchors_and_a_split_is_anncur(seed, half):
     data, budget = matrix(seed=seed), 2 * half
     anncur = run(method("anncur(anchors=0.5)"), data, budget).picks()
-    adacur = run(method("adacur(first=fixed, rounds=1, split=0.5)"), data, budget).picks()
+    adacur = run(method("adacur(retriever=fixed, rounds=1, split=0.5)"), data, budget).picks()
     assert anncur.items.tolist() == adacur.items.tolist()
 
 
@@ -39,9 +39,9 @@ def test_axn_on_the_anchor_matrix_without_blend_is_adacur(seed, rounds):
         scores=centred,
         firsts={"bm25": data.firsts["bm25"]},
     )
-    adacur = run(method(f"adacur(first=bm25, rounds={rounds})"), data, 24).picks()
+    adacur = run(method(f"adacur(retriever=bm25, rounds={rounds})"), data, 24).picks()
     axn = run(
-        method(f"axn(first=bm25, rounds={rounds}, blend=0, normalize=none)"), as_vectors, 24
+        method(f"axn(retriever=bm25, rounds={rounds}, blend=0, normalize=none)"), as_vectors, 24
     ).picks()
     assert axn.items.tolist() == adacur.items.tolist()
 
@@ -52,16 +52,16 @@ def test_axn_on_anchor_vectors_that_queries_have_none_beside_is_adacur(seed, rou
     data = matrix(seed=seed, noise=0.5)
     center = Scale(alpha=data.scale.alpha)
     rows = data.scores[: data.n_anchors] - np.float32(center.alpha)
-    aligned = data.with_vectors("cur", rows.T.copy(), scale=center)
-    adacur = run(method(f"adacur(first=bm25, rounds={rounds})"), data, 24).picks()
-    spec = f"axn(first=bm25, rounds={rounds}, blend=0, vectors=cur)"
-    axn = run(method(spec), aligned, 24).picks()
+    fitted = data.with_vectors("cur", rows.T.copy(), scale=center)
+    adacur = run(method(f"adacur(retriever=bm25, rounds={rounds})"), data, 24).picks()
+    spec = f"axn(retriever=bm25, rounds={rounds}, blend=0, vectors=cur)"
+    axn = run(method(spec), fitted, 24).picks()
     assert axn.items.tolist() == adacur.items.tolist()
     known = ~np.isnan(adacur.approx)
     np.testing.assert_allclose(axn.approx[known], adacur.approx[known], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("spec", ["anncur(anchors=0.5)", "adacur(first=random, rounds=2)"])
+@pytest.mark.parametrize("spec", ["anncur(anchors=0.5)", "adacur(retriever=random, rounds=2)"])
 @pytest.mark.parametrize("rank", [1, 3, 6])
 def test_a_matrix_of_low_rank_is_recovered(spec, rank):
     rng = np.random.default_rng(rank)
@@ -133,13 +133,13 @@ def test_ridge_does_not_care_about_the_scale_of_the_scores(seed, shift, factor):
 def test_methods_say_what_they_need():
     data = replace(matrix(), n_anchors=0, item_scores=None, item_vectors=None)
     for spec, words in {
-        "adacur(first=bm25)": "adacur needs the scores of anchor queries",
+        "adacur(retriever=bm25)": "adacur needs the scores of anchor queries",
         "fixeditem": "fixeditem needs item x item scores",
         "itemcur": "itemcur needs item x item scores",
-        "axn(first=bm25)": "this index has no item vectors",
-        "kriging(first=bm25)": "this index has no item vectors",
-        "rnr(first=de)": "no first stage 'de'; it has bm25, fixed, random",
-        "axn(first=random, normalize=anchors)": "no item vectors",
+        "axn(retriever=bm25)": "this index has no item vectors",
+        "kriging(retriever=bm25)": "this index has no item vectors",
+        "rerank(retriever=dense)": "no retriever 'dense'; it has bm25, fixed, random",
+        "axn(retriever=random, normalize=anchors)": "no item vectors",
     }.items():
         with pytest.raises(InputError, match=words):
             run(method(spec), data, 10)
@@ -148,10 +148,10 @@ def test_methods_say_what_they_need():
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("rnr(first=cur)", "no query vectors beside its item vectors 'cur'"),
-        ("axn(first=bm25, vectors=cur, blend=0.5)", "axn.* needs query vectors, and .* 'cur'"),
-        ("axn(first=bm25, vectors=cur, ridge=0.3)", "axn.* needs query vectors, and .* 'cur'"),
-        ("tour(first=bm25, vectors=cur)", "tour needs query vectors, and .* 'cur'"),
+        ("rerank(retriever=cur)", "no query vectors beside its item vectors 'cur'"),
+        ("axn(retriever=bm25, vectors=cur, blend=0.5)", "axn.* needs query vectors, and .* 'cur'"),
+        ("axn(retriever=bm25, vectors=cur, ridge=0.3)", "axn.* needs query vectors, and .* 'cur'"),
+        ("tour(retriever=bm25, vectors=cur)", "tour needs query vectors, and .* 'cur'"),
     ],
 )
 def test_what_needs_query_vectors_says_so_before_anything_is_scored(spec, words):

@@ -13,7 +13,7 @@ INDEX, _, _ = matrix().rows(0, 1)
 
 @given(budget=st.integers(1, 400), rounds=st.integers(1, 30))
 def test_the_first_round_is_never_too_small_for_a_trend_and_all_is_spent(budget, rounds):
-    batches = method(f"kriging(first=de, rounds={rounds})").plan(INDEX, budget, 0).batches
+    batches = method(f"kriging(retriever=dense, rounds={rounds})").plan(INDEX, budget, 0).batches
     assert sum(batches) == budget
     assert len(batches) <= rounds
     assert batches[0] == min(max(budget // rounds, 8), budget)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from crossknn.evaluation.replay import replay
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import methods
 
-PLAIN = "kriging(first=de)"
-FUSED = "kriging(first=hybrid(bm25, de))"
-WITHOUT = "kriging(first=de, anchors=false)"
+PLAIN = "kriging(retriever=dense)"
+FUSED = "kriging(retriever=hybrid(bm25, dense))"
+WITHOUT = "kriging(retriever=dense, anchors=false)"
 
 # Recall in percent at k = 1, 10, 100.
 FIGURES = {

@@ -13,9 +13,9 @@ from crossknn.errors import InputError, SpecError
 from crossknn.methods import method
 from crossknn.methods.known import search_known
 from crossknn.methods.stopping import NEVER, Course, course
-from crossknn.plan import Stop
+from crossknn.search.plan import Stop
 
-SPEC = "kriging(first=de, rounds=6, k=3{})"
+SPEC = "kriging(retriever=dense, rounds=6, k=3{})"
 
 
 def world():
@@ -70,7 +70,7 @@ def test_queries_stop_when_they_expect_enough_and_keep_what_they_have():
     assert some.stopped.any()
     assert not some.stopped.all()
     for q in range(data.n_tests):
-        count = int(some.revealed[q])
+        count = int(some.n_scored[q])
         assert (count < 24) == some.stopped[q]
         assert count in accumulate(plan.batches)
         np.testing.assert_array_equal(some.picks().items[q, :count], whole.picks().items[q, :count])
@@ -87,7 +87,7 @@ def test_a_target_spends_less_than_the_budget_and_more_for_more():
         plan = method(SPEC.format(f", target_recall={target}")).plan(
             data.rows(0, data.n_tests)[0], 36, 0
         )
-        spent[target] = search(plan, data).revealed.mean()
+        spent[target] = search(plan, data).n_scored.mean()
     assert spent[0.5] <= spent[0.8] <= spent[0.99] <= 36
     assert spent[0.5] < spent[0.99]
 
@@ -102,7 +102,7 @@ def test_what_is_promised_is_about_what_is_found():
         picks = found.picks().items
         recall = np.mean([np.isin(truth[q], picks[q]).mean() for q in range(len(truth))])
         assert recall > target - 0.06
-        assert found.revealed.mean() < 55
+        assert found.n_scored.mean() < 55
 
 
 def test_the_course_is_searched_once_for_all_targets(monkeypatch):
@@ -131,7 +131,7 @@ def test_a_target_needs_anchors_and_lies_between_0_and_1():
 def test_a_predictor_that_knows_no_deviations_never_stops():
     data = world()
     index, *_ = data.rows(0, data.n_tests)
-    plan = method("axn(first=de, rounds=6)").plan(index, 24, 0)
+    plan = method("axn(retriever=dense, rounds=6)").plan(index, 24, 0)
     found = search(replace(plan, stop=Stop(k=3, expected=0.0)), data)
     assert not found.stopped.any()
-    assert (found.revealed == 24).all()
+    assert (found.n_scored == 24).all()

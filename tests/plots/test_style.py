@@ -14,7 +14,7 @@ from crossknn.plots import labels_of, styles_of
 from crossknn.plots.panels import spread
 from crossknn.plots.style import DARK, FAMILIES, OTHERS, PAPER, family
 
-SEEN_TOGETHER = ("rnr", "axn", "adacur", "anncur", "gp", "gar")
+SEEN_TOGETHER = ("rerank", "axn", "adacur", "anncur", "gp", "gar")
 BLIND = {  # Machado, Oliveira & Fernandes 2009, severity 1, on linear RGB
     "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
     "deutan": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
@@ -65,17 +65,19 @@ def test_lines_stand_out_from_light_and_dark_pages(colour):
 
 
 def test_a_method_has_one_colour_whatever_its_options_and_its_company():
-    few = styles_of(["axn(first=de, rounds=5)"])
-    many = styles_of(["rnr(first=de)", "axn(first=de, rounds=5)", "axn(blend=0.5)", "wordnet"])
-    assert few["axn(first=de, rounds=5)"] == many["axn(first=de, rounds=5)"]
-    one, other = many["axn(first=de, rounds=5)"], many["axn(blend=0.5)"]
+    few = styles_of(["axn(retriever=dense, rounds=5)"])
+    many = styles_of(
+        ["rerank(retriever=dense)", "axn(retriever=dense, rounds=5)", "axn(blend=0.5)", "wordnet"]
+    )
+    assert few["axn(retriever=dense, rounds=5)"] == many["axn(retriever=dense, rounds=5)"]
+    one, other = many["axn(retriever=dense, rounds=5)"], many["axn(blend=0.5)"]
     assert (one.colour, one.marker) == (other.colour, other.marker)
     assert one.dash != other.dash
 
 
-@given(st.lists(st.sampled_from(["axn", "rnr", "gp"]), max_size=10))
+@given(st.lists(st.sampled_from(["axn", "rerank", "gp"]), max_size=10))
 def test_ten_variants_of_a_method_differ_in_something(names):
-    specs = [f"{name}(first=v{place})" for place, name in enumerate(names)]
+    specs = [f"{name}(retriever=v{place})" for place, name in enumerate(names)]
     looks = [str(style) for style in styles_of(specs).values()]
     assert len(set(looks)) == len(specs)
 
@@ -83,9 +85,9 @@ def test_ten_variants_of_a_method_differ_in_something(names):
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("axn(first=de)", "axn"),
+        ("axn(retriever=dense)", "axn"),
         ("AXN with ridge", "axn"),
-        ("cmc(depth=64)", "only"),
+        ("cmc(depth=64)", "retrieve"),
         ("axnx", ""),
         ("50 calls", ""),
     ],
@@ -98,7 +100,7 @@ def test_families_of_specs_and_of_names_for_readers(name, found):
     st.lists(
         st.builds(
             lambda name, options: f"{name}({', '.join(f'{k}={v}' for k, v in options.items())})",
-            st.sampled_from(["axn", "rnr"]),
+            st.sampled_from(["axn", "rerank"]),
             st.dictionaries(
                 st.sampled_from(["first", "rounds", "blend"]), st.sampled_from(["a", "1", "0.5"])
             ),
@@ -121,7 +123,7 @@ def _options(spec):
 
 
 def test_settings_that_were_chosen_have_labels_too():
-    found = labels_of(["axn(first=de, blend={blend})", "axn(first=de, blend=0.5)"])
+    found = labels_of(["axn(retriever=dense, blend={blend})", "axn(retriever=dense, blend=0.5)"])
     assert list(found.values()) == ["axn blend=chosen", "axn blend=0.5"]
 
 

@@ -8,7 +8,7 @@ from math import erf, sqrt
 import numpy as np
 import pytest
 
-from crossknn.predictors.expected import expected_recall, normal_cdf
+from crossknn.search.expected import expected_recall, normal_cdf
 
 
 def test_the_normal_distribution():

@@ -41,11 +41,11 @@ def test_feedback_is_the_formula_over_all_pairs(count, seed, a, b, c):
     data = matrix(tests=2, seed=seed)
     index, queries, scores = data.rows(0, 2)
     rounded = np.round(scores)  # some pairs have no gap
-    predictor = FeedbackFormula(index, "de", a=a, b=b, c=c, pairs=None, normalize="none")
+    predictor = FeedbackFormula(index, "dense", a=a, b=b, c=c, pairs=None, normalize="none")
     items = np.tile(np.arange(3, 3 + count), (2, 1))
     told = Observed(items, np.take_along_axis(rounded, items, 1), np.full(2, count))
     mean = predictor.predict(predictor.update(predictor.start(queries), told)).mean
-    vectors, query = data.item_vectors.astype(np.float64), queries.vectors["de"][1]
+    vectors, query = data.item_vectors.astype(np.float64), queries.vectors["dense"][1]
     expected = [
         by_pairs(rounded[1, items[1]].astype(float), vectors[items[1]], query, v, a, b, c)
         for v in vectors[:5]
@@ -59,26 +59,28 @@ def test_pair_weights_by_hand():
     assert pair_weights(np.array([2.0, 2.0]), 0.5).tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("spec", ["feedback(first=de, c=0)", "refit(first=de, lr=1e-9)"])
+@pytest.mark.parametrize(
+    "spec", ["feedback(retriever=dense, c=0)", "refit(retriever=dense, lr=1e-9)"]
+)
 def test_without_feedback_they_rerank(spec):
     data = matrix()
-    reranked = run(method("rnr(first=de)"), data, 21).picks().items
+    reranked = run(method("rerank(retriever=dense)"), data, 21).picks().items
     assert run(method(spec), data, 21).picks().items.tolist() == reranked.tolist()
 
 
 @pytest.mark.parametrize("name", ["feedback", "refit"])
 def test_the_sample_is_the_first_stages_and_the_rest_comes_in_rounds(name):
-    picks = run(method(f"{name}(first=bm25, sample=0.3, rounds=2)"), matrix(), 20).picks()
+    picks = run(method(f"{name}(retriever=bm25, sample=0.3, rounds=2)"), matrix(), 20).picks()
     assert [np.bincount(row).tolist() for row in picks.rounds] == [[0, 6, 7, 7]] * 6
-    first = run(method("rnr(first=bm25)"), matrix(), 6).picks().items
-    assert picks.items[:, :6].tolist() == first.tolist()
+    retriever = run(method("rerank(retriever=bm25)"), matrix(), 6).picks().items
+    assert picks.items[:, :6].tolist() == retriever.tolist()
 
 
 def refitted(steps, lr, count=9):
     """Query 0's vector after distillation, its items' vectors, its exact scores."""
     data = matrix(tests=1)
     index, queries, scores = data.rows(0, 1)
-    predictor = Distilled(index, "de", steps=steps, lr=lr, normalize="none")
+    predictor = Distilled(index, "dense", steps=steps, lr=lr, normalize="none")
     told = Observed(np.arange(count)[None], scores[:, :count], np.array([count]))
     state = predictor.update(predictor.start(queries), told)
     return state.current[0].astype(np.float64), data.item_vectors[:count], scores[0, :count]
@@ -108,8 +110,8 @@ def test_distillation_comes_to_agree_with_the_reranker():
 
 def test_one_step_on_half_of_the_budget_is_tour():
     data = matrix(tests=8)
-    tour = run(method("tour(first=de, rounds=2, loss=kl, lr=0.7)"), data, 20).picks()
-    refit = run(method("refit(first=de, steps=1, lr=0.7, normalize=none)"), data, 20).picks()
+    tour = run(method("tour(retriever=dense, rounds=2, loss=kl, lr=0.7)"), data, 20).picks()
+    refit = run(method("refit(retriever=dense, steps=1, lr=0.7, normalize=none)"), data, 20).picks()
     assert refit.items.tolist() == tour.items.tolist()
 
 
@@ -130,4 +132,4 @@ def test_options_out_of_range_are_said(spec, words):
 @pytest.mark.parametrize("name", ["feedback", "refit"])
 def test_query_vectors_are_needed(name):
     with pytest.raises(InputError, match=rf"{name}.* needs query vectors, and .* 'cur'"):
-        run(method(f"{name}(first=bm25, vectors=cur)"), aligned_matrix(), 10)
+        run(method(f"{name}(retriever=bm25, vectors=cur)"), aligned_matrix(), 10)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
-from crossknn.first.vectors import VectorFirst
 from crossknn.methods import method
-from crossknn.predictors.base import Prediction, Predictor
 from crossknn.predictors.gaussian_process import GaussianProcess
 from crossknn.predictors.kernels import Linear, Matern, Rbf, distances
 from crossknn.predictors.posterior import FLOOR, Posterior
+from crossknn.retrievers.vectors import VectorFirst
+from crossknn.search.predictor import Prediction, Predictor
 from crossknn.types import NO_ITEM, Observed
 
 KERNELS = (Linear(), Rbf(2.0), Matern(0.7))
@@ -89,15 +89,17 @@ def test_a_linear_kernel_without_mean_and_noise_is_minimum_norm_least_squares(b,
 @pytest.mark.parametrize("budget", [9, 12])
 def test_searching_so_is_axn_without_blend(budget):
     data = matrix(tests=10)
-    axn = run(method("axn(first=de, rounds=3, blend=0, normalize=none)"), data, budget).picks()
-    spec = "gp(first=de, rounds=3, kernel=linear, mean=none, noise=0, beta=0)"
+    axn = run(
+        method("axn(retriever=dense, rounds=3, blend=0, normalize=none)"), data, budget
+    ).picks()
+    spec = "gp(retriever=dense, rounds=3, kernel=linear, mean=none, noise=0, beta=0)"
     assert run(method(spec), data, budget).picks().items.tolist() == axn.items.tolist()
 
 
 def test_with_noise_and_a_first_stage_mean_it_is_axn_with_ridge():
     data = matrix(tests=10)
-    axn = run(method("axn(first=de, rounds=5, ridge=0.3)"), data, 30).picks()
-    spec = "gp(first=de, rounds=5, kernel=linear, mean=first, noise=0.3, beta=0)"
+    axn = run(method("axn(retriever=dense, rounds=5, ridge=0.3)"), data, 30).picks()
+    spec = "gp(retriever=dense, rounds=5, kernel=linear, mean=first, noise=0.3, beta=0)"
     found = run(method(spec), data, 30).picks()
     assert found.items.tolist() == axn.items.tolist()
     np.testing.assert_allclose(found.approx, axn.approx, rtol=1e-3, atol=1e-3)
@@ -152,9 +154,9 @@ def test_vectors_that_are_no_numbers_are_said():
 def process(data, *, dtype=np.float32, **options):
     """A predictor over the test queries of a matrix, the queries, and what it starts from."""
     index, queries, scores = data.rows(0, data.n_tests)
-    first = VectorFirst(index.vectors("de"), lambda q: index.query_vectors(q, "de"))
+    retriever = VectorFirst(index.vectors("dense"), lambda q: index.query_vectors(q, "dense"))
     settings = {"mean": "constant", "noise": 0.05, "beta": 1.0, **options}
-    made = GaussianProcess(index.vectors("de").astype(dtype), Rbf(2.0), first, **settings)
+    made = GaussianProcess(index.vectors("dense").astype(dtype), Rbf(2.0), retriever, **settings)
     return made, queries, scores
 
 
@@ -177,7 +179,7 @@ def test_some_items_are_predicted_as_among_all(mean):
 @pytest.mark.parametrize("own", [False, True])
 def test_rounds_extend_what_is_kept_and_change_nothing(monkeypatch, own):
     """Three rounds of one state, each predicted: of all items, of a pool, and of another pool."""
-    vectors = (lambda queries: queries.vectors["de"]) if own else None
+    vectors = (lambda queries: queries.vectors["dense"]) if own else None
     predictor, queries, scores = process(matrix(), own=vectors)
     rng = np.random.default_rng(1)
     pools = [np.sort(rng.permuted(np.tile(np.arange(80), (6, 1)), axis=1)[:, :30]) for _ in "ab"]
@@ -235,19 +237,19 @@ def test_the_first_stage_ranks_while_scores_say_too_little(mean, count):
     start = predictor.start(queries)
     for observed in (known(scores, count), known(np.ones_like(scores), 9)):
         prediction = predictor.predict(predictor.update(start, observed))
-        np.testing.assert_array_equal(prediction.mean, predictor.first.scores(queries))
+        np.testing.assert_array_equal(prediction.mean, predictor.retriever.scores(queries))
     more = predictor.predict(predictor.update(start, known(scores, count + 1)))
-    assert (more.mean != predictor.first.scores(queries)).any()
+    assert (more.mean != predictor.retriever.scores(queries)).any()
 
 
 def test_the_query_counts_as_an_item_with_the_best_score():
     data = matrix()
     plain, queries, scores = process(data)
-    with_query, *_ = process(data, own=lambda queries: queries.vectors["de"])
+    with_query, *_ = process(data, own=lambda queries: queries.vectors["dense"])
     observed = known(scores, 9)
     state = with_query.update(with_query.start(queries), observed)
     assert [len(row.points) for row in state.rows] == [10] * 6
-    own = queries.vectors["de"]
+    own = queries.vectors["dense"]
     for q, row in enumerate(state.rows):
         expected = Posterior.given(
             Rbf(2.0),
@@ -311,7 +313,7 @@ def test_beta_prefers_what_is_unknown():
     data = matrix(tests=20)
 
     def spread(beta):
-        picks = run(method(f"gp(first=de, rounds=4, beta={beta})"), data, 24).picks().items
+        picks = run(method(f"gp(retriever=dense, rounds=4, beta={beta})"), data, 24).picks().items
         return np.mean([Rbf(2.0)(v, v).mean() for v in data.item_vectors[picks]])
 
     assert spread(8) < spread(1) < spread(0)
@@ -320,12 +322,14 @@ def test_beta_prefers_what_is_unknown():
 def test_a_mean_of_a_fused_first_stage_has_a_column_for_each_stage():
     data = matrix()
     index, queries, _ = data.rows(0, data.n_tests)
-    predictor = method("gp(first=hybrid(bm25, de), mean=first)").plan(index, 20, 0).predictor
+    predictor = method("gp(retriever=hybrid(bm25, dense), mean=first)").plan(index, 20, 0).predictor
     columns = predictor.start(queries).columns
     assert columns.shape == (3, 6, 80)
     assert (columns[0] == 1).all()
     np.testing.assert_array_equal(columns[1], data.firsts["bm25"][data.n_anchors :])
-    np.testing.assert_allclose(columns[2], queries.vectors["de"] @ data.item_vectors.T, rtol=1e-5)
+    np.testing.assert_allclose(
+        columns[2], queries.vectors["dense"] @ data.item_vectors.T, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("option", ["scale=0", "scale=-1", "noise=-0.1", "beta=-1"])
@@ -336,12 +340,12 @@ def test_options_out_of_range_are_said(option):
 
 def test_query_vectors_are_needed_only_for_the_query():
     data = matrix().with_vectors("cur", matrix().item_vectors)
-    run(method("gp(first=bm25, vectors=cur, mean=first)"), data, 10)
+    run(method("gp(retriever=bm25, vectors=cur, mean=first)"), data, 10)
     with pytest.raises(InputError, match=r"gp.* needs query vectors, and .* 'cur'"):
-        run(method("gp(first=bm25, vectors=cur, query=true)"), data, 10)
+        run(method("gp(retriever=bm25, vectors=cur, query=true)"), data, 10)
 
 
 def test_it_needs_vectors():
     data = replace(matrix(), item_vectors=None, query_vectors=None)
     with pytest.raises(InputError, match="no item vectors"):
-        run(method("gp(first=bm25)"), data, 10)
+        run(method("gp(retriever=bm25)"), data, 10)

@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
-from crossknn.indexes.stages import first_stage
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stages import open_retriever
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
-from crossknn.plan import Plan, equal_rounds
 from crossknn.predictors.gaussian_process import GaussianProcess
 from crossknn.predictors.kernels import Content, Factored, Linear, Rbf
 from crossknn.predictors.kriging import Kriging
 from crossknn.predictors.posterior import FLOOR, Posterior, Trend
-from crossknn.search import Search
+from crossknn.search.loop import Search
+from crossknn.search.plan import Plan, equal_rounds
 from crossknn.spec import parse
 from crossknn.types import Observed
 
 WITH, FUSED, WITHOUT = SPECS = (
-    "kriging(first=de)",
-    "kriging(first=hybrid(bm25, de))",
-    "kriging(first=de, anchors=false)",
+    "kriging(retriever=dense)",
+    "kriging(retriever=hybrid(bm25, dense))",
+    "kriging(retriever=dense, anchors=false)",
 )
 every_spec = pytest.mark.parametrize("spec", SPECS)
 
@@ -57,12 +57,12 @@ def planned(spec, data=None, budget=24):
     return method(spec).plan(index, budget, 0).predictor, queries, scores
 
 
-def searched(data, predictor_of, budget, rounds, first="de"):
-    """What a predictor over the items' vectors and a first stage picks."""
+def searched(data, predictor_of, budget, rounds, retriever="dense"):
+    """What a predictor over the items' vectors and a retriever picks."""
     index, queries, scores = data.rows(0, data.n_tests)
-    stage = first_stage(index, parse(first), 0)
+    stage = open_retriever(index, parse(retriever), 0)
     plan = Plan(
-        first=stage,
+        retriever=stage,
         predictor=predictor_of(index, stage),
         batches=equal_rounds(budget, rounds),
     )
@@ -159,14 +159,16 @@ def test_a_linear_kernel_without_mean_and_noise_is_axn_without_blend(made, budge
     """Minimum-norm least squares, whether the products are the vectors' or the factor's."""
     data = matrix(tests=10)
 
-    def predictor(index, first):
-        items, kernel = index.vectors("de"), Content(1.0, 0.0, 1.0)
+    def predictor(index, retriever):
+        items, kernel = index.vectors("dense"), Content(1.0, 0.0, 1.0)
         if made == "factor":
             items = np.hstack([items, items])
             kernel = Factored(rank=12, share=1.0, amount=1e-6, rest=Content(1.0, 0.3, 0.5))
-        return GaussianProcess(items, kernel, first, mean="none", noise=0, beta=0)
+        return GaussianProcess(items, kernel, retriever, mean="none", noise=0, beta=0)
 
-    axn = run(method("axn(first=de, rounds=3, blend=0, normalize=none)"), data, budget).picks()
+    axn = run(
+        method("axn(retriever=dense, rounds=3, blend=0, normalize=none)"), data, budget
+    ).picks()
     found = searched(data, predictor, budget, 3)
     assert found.items.tolist() == axn.items.tolist()
 
@@ -179,12 +181,12 @@ def test_factors_of_uncentred_anchors_without_regression_and_noise_are_adacur(se
     data = replace(data, scores=data.scores - np.float32(data.scale.alpha))  # ADACUR's centre
     assert np.linalg.cond(data.scores[:48, :20]) < 30
 
-    def predictor(index, first):
-        items = np.hstack([index.anchors.scores.T, index.vectors("de")])
+    def predictor(index, retriever):
+        items = np.hstack([index.anchors.scores.T, index.vectors("dense")])
         kernel = Factored(rank=48, share=1.0, amount=1e-6, rest=Content(2.0, 0.3, 0.5))
-        return GaussianProcess(items, kernel, first, mean="none", noise=0, beta=0)
+        return GaussianProcess(items, kernel, retriever, mean="none", noise=0, beta=0)
 
-    adacur = run(method(f"adacur(first=de, rounds={rounds})"), data, 20).picks()
+    adacur = run(method(f"adacur(retriever=dense, rounds={rounds})"), data, 20).picks()
     found = searched(data, predictor, 20, rounds)
     assert found.items.tolist() == adacur.items.tolist()
     np.testing.assert_allclose(found.approx, adacur.approx, atol=2e-3)
@@ -193,7 +195,7 @@ def test_factors_of_uncentred_anchors_without_regression_and_noise_are_adacur(se
 # What it is made of
 
 
-@pytest.mark.parametrize(("spec", "stages"), [(WITH, ["de"]), (FUSED, ["bm25", "de"])])
+@pytest.mark.parametrize(("spec", "stages"), [(WITH, ["dense"]), (FUSED, ["bm25", "dense"])])
 def test_the_mean_has_a_column_for_each_stage_and_the_items_mean_score(spec, stages):
     data = matrix()
     predictor, queries, _ = planned(spec)
@@ -202,7 +204,7 @@ def test_the_mean_has_a_column_for_each_stage_and_the_items_mean_score(spec, sta
     assert (columns[0] == 1).all()
     cheap = {
         "bm25": data.firsts["bm25"][data.n_anchors :],
-        "de": queries.vectors["de"] @ data.item_vectors.T,
+        "dense": queries.vectors["dense"] @ data.item_vectors.T,
     }
     for column, name in zip(columns[1:], stages, strict=False):
         np.testing.assert_allclose(column, cheap[name], rtol=1e-5, atol=1e-7)
@@ -222,7 +224,7 @@ def test_without_anchors_the_mean_and_the_covariance_are_the_first_stages_and_th
 
 def test_with_anchors_it_ranks_by_what_they_taught_as_soon_as_two_scores_differ():
     predictor, queries, scores = planned(WITH)
-    cheap = predictor.first.scores(queries)
+    cheap = predictor.retriever.scores(queries)
     start = predictor.start(queries)
     for observed in (known(scores, 1), known(np.ones_like(scores), 9)):
         prediction = predictor.predict(predictor.update(start, observed))
@@ -246,8 +248,8 @@ def test_anchors_find_what_vectors_say_nothing_of():
 
     alone = recall(WITHOUT)
     assert recall(WITH) > max(0.9, alone + 0.2)
-    assert recall("kriging(first=de, share=0)") < 0.9
-    assert recall("kriging(first=de, rank=2)") < recall(WITH)
+    assert recall("kriging(retriever=dense, share=0)") < 0.9
+    assert recall("kriging(retriever=dense, rank=2)") < recall(WITH)
 
 
 # What is left unknown
@@ -340,10 +342,12 @@ def test_nor_does_one_of_another_magnitude(spec, factor, shift):
 def test_the_length_of_vectors_does_not_matter(spec, scale):
     data = matrix()
     index = data.rows(0, 6)[0]
-    longer = data.with_vectors("long", np.float32(scale) * index.vectors("de"), data.query_vectors)
+    longer = data.with_vectors(
+        "long", np.float32(scale) * index.vectors("dense"), data.query_vectors
+    )
     picks = [
         run(method(spec[:-1] + f", vectors={name})"), longer, 24).picks().items
-        for name in ("de", "long")
+        for name in ("dense", "long")
     ]
     assert picks[0].tolist() == picks[1].tolist()
 
@@ -382,7 +386,7 @@ def changed(data: StoredMatrix, case: str) -> StoredMatrix:
         scores[:a] = np.arange(a)[:, None]
     elif case == "equal anchors":
         scores[:a] = scores[0]
-    elif case == "the first stage is exact":
+    elif case == "the retriever is exact":
         scores = queries @ items.T
     return replace(data, scores=scores, item_vectors=items, query_vectors=queries)
 
@@ -401,7 +405,7 @@ CASES = (
     "an anchor of constant scores",
     "each anchor constant",
     "equal anchors",
-    "the first stage is exact",
+    "the retriever is exact",
 )
 
 
@@ -409,7 +413,7 @@ def finite(spec, data, budget=24):
     """A search that spends its budget, each item once, on predictions that are numbers."""
     search = run(method(spec), data, budget)
     picks = search.picks()
-    assert search.revealed.tolist() == [budget] * data.n_tests
+    assert search.n_scored.tolist() == [budget] * data.n_tests
     assert all(len(set(row)) == budget for row in picks.items.tolist())
     assert np.isfinite(picks.approx).all()
     return search
@@ -439,20 +443,20 @@ def test_equal_items_are_told_apart_by_nothing():
 @pytest.mark.parametrize(
     "spec",
     [
-        "kriging(first=de, rank=1000)",
-        "kriging(first=de, rank=1)",
-        "kriging(first=hybrid(de, de))",
-        "kriging(first=hybrid(bm25, bm25, de))",
-        "kriging(first=fixed)",
-        "kriging(first=random)",
-        "kriging(first=hybrid(fixed, random, bm25, de))",
-        "kriging(first=de, share=0)",
-        "kriging(first=de, smooth=0)",
-        "kriging(first=de, linear=0)",
-        "kriging(first=de, noise=1000)",
-        "kriging(first=de, rounds=100)",
-        "kriging(first=de, rounds=1)",
-        "kriging(first=de, shortlist=1)",
+        "kriging(retriever=dense, rank=1000)",
+        "kriging(retriever=dense, rank=1)",
+        "kriging(retriever=hybrid(dense, dense))",
+        "kriging(retriever=hybrid(bm25, bm25, dense))",
+        "kriging(retriever=fixed)",
+        "kriging(retriever=random)",
+        "kriging(retriever=hybrid(fixed, random, bm25, dense))",
+        "kriging(retriever=dense, share=0)",
+        "kriging(retriever=dense, smooth=0)",
+        "kriging(retriever=dense, linear=0)",
+        "kriging(retriever=dense, noise=1000)",
+        "kriging(retriever=dense, rounds=100)",
+        "kriging(retriever=dense, rounds=1)",
+        "kriging(retriever=dense, shortlist=1)",
     ],
 )
 def test_settings_at_their_ends_are_borne(spec):
@@ -461,10 +465,11 @@ def test_settings_at_their_ends_are_borne(spec):
 
 def test_more_factors_than_anchors_have_are_those_they_have():
     all_of, more = (
-        run(method(f"kriging(first=de, rank={rank})"), matrix(), 24).picks() for rank in (20, 1000)
+        run(method(f"kriging(retriever=dense, rank={rank})"), matrix(), 24).picks()
+        for rank in (20, 1000)
     )
     assert more.items.tolist() == all_of.items.tolist()
-    predictor, *_ = planned("kriging(first=de, rank=1000)")
+    predictor, *_ = planned("kriging(retriever=dense, rank=1000)")
     assert predictor.covariance.factor.shape[1] <= 20
 
 
@@ -513,14 +518,14 @@ def test_what_it_reads_of_the_paid_scores_is_said():
 def test_it_needs_vectors():
     data = replace(matrix(), item_vectors=None, query_vectors=None)
     with pytest.raises(InputError, match="this index has no item vectors 'auto'; it has none"):
-        run(method("kriging(first=bm25)"), data, 10)
-    with pytest.raises(InputError, match="this index has no item vectors 'nope'; it has de"):
+        run(method("kriging(retriever=bm25)"), data, 10)
+    with pytest.raises(InputError, match="this index has no item vectors 'nope'; it has dense"):
         run(method("kriging(vectors=nope)"), matrix(), 10)
 
 
 def test_vectors_need_none_of_the_queries():
     data = matrix().with_vectors("cur", matrix().item_vectors)
-    finite("kriging(first=bm25, vectors=cur)", data)
+    finite("kriging(retriever=bm25, vectors=cur)", data)
 
 
 @pytest.mark.parametrize(
@@ -538,12 +543,14 @@ def test_counts_of_nothing_are_said(option):
         run(method(f"kriging({option}=0)"), matrix(), 10)
 
 
-@pytest.mark.parametrize("spec", ["kriging(first=de, smooth=0", "kriging(first=de, linear=0"])
+@pytest.mark.parametrize(
+    "spec", ["kriging(retriever=dense, smooth=0", "kriging(retriever=dense, linear=0"]
+)
 @pytest.mark.parametrize("anchors", ["true", "false"])
 def test_a_shortlist_is_half_the_first_stages_and_half_what_is_predicted_best(spec, anchors):
     data = matrix(n=300)
     predictor, queries, scores = planned(f"{spec}, anchors={anchors})", data)
-    pool = predictor.first.top(queries, 41).items
+    pool = predictor.retriever.top(queries, 41).items
     allowed = np.random.default_rng(0).random(300) < 0.9
     state = predictor.update(predictor.start(queries), known(scores, 20))
     found = predictor.shortlist(state, pool, allowed)
@@ -562,18 +569,18 @@ def test_a_shortlist_is_half_the_first_stages_and_half_what_is_predicted_best(sp
 
 def test_the_shortlist_is_the_first_stages_while_scores_say_nothing():
     predictor, queries, scores = planned(WITH)
-    pool = predictor.first.top(queries, 31).items
+    pool = predictor.retriever.top(queries, 31).items
     state = predictor.update(predictor.start(queries), known(np.ones_like(scores), 9))
     np.testing.assert_array_equal(predictor.shortlist(state, pool), pool)
 
 
 def test_a_search_keeps_to_the_shortlist_of_its_first_round():
-    search = run(method("kriging(first=de, rounds=4, shortlist=30)"), matrix(), 24)
+    search = run(method("kriging(retriever=dense, rounds=4, shortlist=30)"), matrix(), 24)
     picks, predictor = search.picks(), search.plan.predictor
     size = search.plan.batches[0]
-    first = Observed(picks.items[:, :size], picks.scores[:, :size], np.full(6, size))
-    state = predictor.update(predictor.start(search.queries), first)
-    pool = search.plan.first.top(search.queries, 30).items
+    retriever = Observed(picks.items[:, :size], picks.scores[:, :size], np.full(6, size))
+    state = predictor.update(predictor.start(search.queries), retriever)
+    pool = search.plan.retriever.top(search.queries, 30).items
     for row, allowed in zip(picks.items, predictor.shortlist(state, pool), strict=True):
         assert set(row) <= set(allowed)
     assert (np.sort(predictor.shortlist(state, pool)) != np.sort(pool)).any(axis=1).all()

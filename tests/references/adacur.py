@@ -43,7 +43,7 @@ def rank(
     whatever the rounds before drew by. Options as in `cur.approximate`.
     """
     if not batches:
-        return best_first(problem.first, batches)
+        return best_first(problem.retriever, batches)
     return best_first(approximate_scores(problem, batches, center=center, rcond=rcond), batches)
 
 
@@ -63,7 +63,7 @@ def logits(
 ) -> FloatArray:
     """(n,) what a softmax makes the weights of: approximate scores, or 0 for equal weights."""
     if sample == "random":
-        return np.zeros(len(problem.first))
+        return np.zeros(len(problem.retriever))
     return approximate_scores(problem, batches, center=center, rcond=rcond)
 
 
@@ -81,7 +81,7 @@ def probabilities(
     """
     if sample == "top" or not batches:
         best = rank(problem, batches, center=center, rcond=rcond).items[:1]
-        return indicator(len(problem.first), best)
+        return indicator(len(problem.retriever), best)
     scored, _ = observed(batches)
     return masked_softmax(logits(problem, batches, sample, center=center, rcond=rcond), scored)
 
@@ -101,7 +101,7 @@ def inclusion(
 
     "Sample k_s anchor items without replacement using softmax over approximate item scores" (2.2).
     """
-    n = len(problem.first)
+    n = len(problem.retriever)
     if sample == "top" or not batches:
         return indicator(n, rank(problem, batches, center=center, rcond=rcond).items[:size])
     scored, _ = observed(batches)

@@ -23,7 +23,7 @@ def rank(
     at indexing (2.3). Anchor items are never scored again. Options as in `cur.approximate`.
     """
     if not batches:
-        return best_first(problem.first, batches)
+        return best_first(problem.retriever, batches)
     R_anc = given(problem.anchor_scores, "anchor_scores")
     anchors = batches[0]
     return best_first(

@@ -26,7 +26,7 @@ def rank(
     With `ridge` the ridge ranks instead, and `blend`, `normalize` and `rcond` have no part in it.
     """
     if not batches:
-        return best_first(problem.first, batches)
+        return best_first(problem.retriever, batches)
     if ridge is not None:
         return best_first(ridge_scores(problem, batches, ridge), batches)
     V = given(problem.items, "items")

@@ -30,7 +30,7 @@ def rank(
     Values are F itself.
     """
     if not batches:
-        return best_first(problem.first, batches)
+        return best_first(problem.retriever, batches)
     V = given(problem.items, "items")
     q = given(problem.query, "query")
     items, scores = observed(batches)

@@ -19,10 +19,10 @@ def rank(problem: Problem, batches: Sequence[Batch]) -> Ranked:
     fixed items (`problem.item_queries`), and 0 where such an item has not been scored yet.
     """
     if not batches:
-        return best_first(problem.first, batches)
+        return best_first(problem.retriever, batches)
     item_scores = given(problem.item_scores, "item_scores")
     fixed = given(problem.item_queries, "item_queries")
     items, scores = observed(batches)
-    row = np.zeros(len(problem.first))
+    row = np.zeros(len(problem.retriever))
     row[items] = scores
     return best_first(row[fixed] @ item_scores, batches)

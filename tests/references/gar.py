@@ -34,7 +34,7 @@ def rank(
     of `budget`) and `softmax_of` concern `affinity="set"` only.
     """
     if len(batches) % 2 == 0:
-        return best_first(problem.first, batches)
+        return best_first(problem.retriever, batches)
     graph = links(problem, neighbours)
     if affinity == "score":
         return ranked_by(problem, batches, frontier_by_score(graph, batches))

@@ -38,7 +38,7 @@ def rank(
     items, scores = observed(batches)
     H = columns(problem, mean)
     if len(scores) < max(1, H.shape[1]) or np.ptp(scores) == 0:
-        return best_first(problem.first, batches)
+        return best_first(problem.retriever, batches)
     X = points(given(problem.items, "items"), kernel)
     X_b, H_b, y = X[items], H[items], scores
     if query:
@@ -62,12 +62,12 @@ def columns(problem: Problem, mean: Mean) -> FloatArray:
 
     "first": the scores of each retriever in `problem.trends`, as they are, or `problem.first`.
     """
-    n = len(problem.first)
+    n = len(problem.retriever)
     if mean in ("none", "average"):
         return np.empty((n, 0))
     if mean == "constant":
         return np.ones((n, 1))
-    return np.column_stack([np.ones(n), *(problem.trends or (problem.first,))])
+    return np.column_stack([np.ones(n), *(problem.trends or (problem.retriever,))])
 
 
 def points(vectors: FloatArray, kernel: Kernel) -> FloatArray:
@@ -93,7 +93,7 @@ def with_query(
     y: FloatArray,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """The observations and one more, the query: "at the highest score known, and the best
-    first-stage scores there are" (docs/rivals.md).
+    retriever scores there are" (docs/rivals.md).
 
     The best are those of all items, column by column. It is an observation like the others: it has
     the same noise, and a part in the average, the coefficients and the amplitude. Alternatives:

@@ -63,7 +63,7 @@ def walk(
 
 def seeds_of(problem: Problem, count: int) -> list[Candidate]:
     """The retriever's first `count` items."""
-    ranked = best_first(problem.first, [])
+    ranked = best_first(problem.retriever, [])
     return list(zip(ranked.items[:count].tolist(), ranked.values[:count].tolist(), strict=True))
 
 
@@ -87,7 +87,7 @@ def ranked_by(
     offered = [(item, value) for item, value in candidates if item not in scored]
     items = np.array([item for item, _ in offered], dtype=np.intp)
     values = np.array([value for _, value in offered], dtype=np.float64)
-    rest = best_first(problem.first, batches)
+    rest = best_first(problem.retriever, batches)
     behind = ~np.isin(rest.items, items)
     return Ranked(
         np.concatenate([items, rest.items[behind]]),

@@ -1,6 +1,6 @@
 """Best-first search on the item graph: the second stage of bi-metric search (arXiv 2406.02891).
 
-"Seeds = the first stage's top Q/2; pop the best by S, score its neighbours, to Q"
+"Seeds = the retriever's top Q/2; pop the best by S, score its neighbours, to Q"
 (shared/design/rivals.md). From a single seed it is RGS (arXiv 2509.07163) with pointwise scores.
 """
 
@@ -38,14 +38,14 @@ def rank(
     begun may wait for better sources. The recall that docs/results.md prints is that of the first.
     """
     graph = links(problem, neighbours)
-    first = seeds_of(problem, count_of(seeds, budget))
-    left = first
+    retriever = seeds_of(problem, count_of(seeds, budget))
+    left = retriever
     for last, batch in enumerate(batches):
         steps = chain([left], expansions(graph, batches[:last], left))
         left = rest_of_step(steps, len(batch.items))
     if not complete:
         scored = set(observed(batches)[0].tolist())
-        left = [candidate for candidate in first if candidate[0] not in scored]
+        left = [candidate for candidate in retriever if candidate[0] not in scored]
     steps = chain([left], expansions(graph, batches, left))
     return ranked_by(problem, batches, chain.from_iterable(steps))
 

@@ -56,14 +56,14 @@ def rank(
     the weights, or all equal, by `problem.first`.
     """
     if not batches:
-        return best_first(problem.first, batches)
+        return best_first(problem.retriever, batches)
     content = Content(kernels.directions(given(problem.items, "items")), scale, smooth, linear)
     if anchors and problem.anchor_scores is not None:
         values = by_lesson(problem, batches, learn(problem, rank), content, share, noise, beta)
         return best_first(values, batches)
     _, scores = observed(batches)
     if len(scores) < 1 + len(problem.trends) or np.ptp(scores) == 0:
-        return best_first(problem.first, batches)
+        return best_first(problem.retriever, batches)
     return best_first(by_content(problem, batches, content, noise, beta), batches)
 
 
@@ -198,7 +198,7 @@ def by_content(
     docs/kriging.md, r' K^-1 r / (b - f) of the residuals r from the trend of f columns.
     """
     items, y = observed(batches)
-    H = np.column_stack([np.ones(len(problem.first)), *problem.trends])
+    H = np.column_stack([np.ones(len(problem.retriever)), *problem.trends])
     H_b = H[items]
     k = content.between(items)
     K = k[items] + noise_variance(content, noise) * np.eye(len(y))

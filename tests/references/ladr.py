@@ -40,12 +40,12 @@ def rank(
     the next one, with the scores known before that batch; so does one that the seeds do not fill.
     """
     graph = links(problem, neighbours)
-    first = seeds_of(problem, count_of(seeds, budget))
+    retriever = seeds_of(problem, count_of(seeds, budget))
     if mode == "proactive":
-        sources = [item for item, _ in first]
-        around = walk(graph, sources, [value for _, value in first], skip=sources)
-        return ranked_by(problem, batches, first + around)
-    left = first
+        sources = [item for item, _ in retriever]
+        around = walk(graph, sources, [value for _, value in retriever], skip=sources)
+        return ranked_by(problem, batches, retriever + around)
+    left = retriever
     for last, batch in enumerate(batches):
         steps = [left, next_step(graph, batches[:last], left, depth)]
         left = rest_of_step(steps, len(batch.items))

@@ -165,10 +165,10 @@ def deformer(
         both = torch.cat([x, y])
         for j in range(lower, bert.layers):
             both = run_layer(bert, j, both)
-        first = both[0]
+        retriever = both[0]
         if pooler:
-            first = torch.tanh(linear(first, bert.weights, "pooler.dense"))
-        scores.append((first @ head["weight"].reshape(-1)) + head["bias"].reshape(()))
+            retriever = torch.tanh(linear(retriever, bert.weights, "pooler.dense"))
+        scores.append((retriever @ head["weight"].reshape(-1)) + head["bias"].reshape(()))
     return torch.stack(scores)
 
 

@@ -19,7 +19,7 @@ class Problem:
     n items, vectors of d dimensions, k_q anchor queries.
     """
 
-    first: FloatArray
+    retriever: FloatArray
     """(n,) scores of the retriever that picks the first batch; higher is better."""
     items: FloatArray | None = None
     """(n, d) item vectors."""

@@ -26,7 +26,7 @@ def rank(
     from the encoder's vector, later from where the batch before left it (the paper has one time).
     """
     if not batches:
-        return best_first(problem.first, batches)
+        return best_first(problem.retriever, batches)
     V = given(problem.items, "items")
     q = given(problem.query, "query")
     scale = settle(problem, batches, normalize)

@@ -10,4 +10,4 @@ from .problem import Batch, Problem, Ranked, best_first
 
 def rank(problem: Problem, batches: Sequence[Batch]) -> Ranked:
     """The retriever's order, whatever the scores are."""
-    return best_first(problem.first, batches)
+    return best_first(problem.retriever, batches)

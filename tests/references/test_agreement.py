@@ -21,7 +21,7 @@ import pytest
 from synthetic import run
 from threadpoolctl import threadpool_limits
 
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.types import NO_ITEM
 from references import (
@@ -61,10 +61,10 @@ class Case:
     spec: str
     rank: Callable[..., object]
     sizes: Callable[[int, int], Sequence[int]]
-    first: str = "de"
+    retriever: str = "dense"
     options: dict[str, object] = field(default_factory=dict)
     takes_budget: bool = False
-    trends: tuple[str, ...] = ("de",)
+    trends: tuple[str, ...] = ("dense",)
     queries: int = QUERIES
     rounds: tuple[int, ...] = ROUNDS
     least: int = 1
@@ -88,14 +88,14 @@ def seeded(budget: int, rounds: int) -> Sequence[int]:
 
 
 def sampled(budget: int, rounds: int) -> Sequence[int]:
-    first = round(0.2 * budget)
-    return [first, *equal_batches(budget - first, rounds)]
+    retriever = round(0.2 * budget)
+    return [retriever, *equal_batches(budget - retriever, rounds)]
 
 
 def eight_first(budget: int, rounds: int) -> Sequence[int]:
-    first = max(budget // rounds, 8)
-    left, later = budget - first, rounds - 1
-    return [first, *(left // later + (r < left % later) for r in range(later))]
+    retriever = max(budget // rounds, 8)
+    left, later = budget - retriever, rounds - 1
+    return [retriever, *(left // later + (r < left % later) for r in range(later))]
 
 
 def split(budget: int, rounds: int) -> Sequence[int]:
@@ -103,75 +103,81 @@ def split(budget: int, rounds: int) -> Sequence[int]:
 
 
 CASES = {
-    "rnr": Case("rnr(first=de)", rerank.rank, lambda b, r: [b], rounds=(5,)),
-    "rnr hybrid": Case(
-        "rnr(first=hybrid(bm25, de))", rerank.rank, lambda b, r: [b], "hybrid", rounds=(5,)
+    "rerank": Case("rerank(retriever=dense)", rerank.rank, lambda b, r: [b], rounds=(5,)),
+    "rerank hybrid": Case(
+        "rerank(retriever=hybrid(bm25, dense))",
+        rerank.rank,
+        lambda b, r: [b],
+        "hybrid",
+        rounds=(5,),
     ),
     "anncur": Case("anncur(anchors=0.5, center=none)", anncur.rank, two(0.5), "fixed", rounds=(5,)),
     "anncur centred": Case(
-        "anncur(anchors=0.2, first=de, center=auto, rcond=0.01)",
+        "anncur(anchors=0.2, retriever=dense, center=auto, rcond=0.01)",
         anncur.rank,
         two(0.2),
         options={"center": "zero", "rcond": 0.01},
         rounds=(5,),
     ),
-    "adacur": Case("adacur(first=de, rounds={rounds}, center=none)", adacur.rank, equal_batches),
+    "adacur": Case(
+        "adacur(retriever=dense, rounds={rounds}, center=none)", adacur.rank, equal_batches
+    ),
     "adacur centred": Case(
-        "adacur(first=bm25, rounds={rounds}, center=auto, rcond=0.03)",
+        "adacur(retriever=bm25, rounds={rounds}, center=auto, rcond=0.03)",
         adacur.rank,
         equal_batches,
         "bm25",
         {"center": "zero", "rcond": 0.03},
     ),
     "adacur split": Case(
-        "adacur(first=de, rounds={rounds}, split=0.5, center=none)", adacur.rank, split
+        "adacur(retriever=dense, rounds={rounds}, split=0.5, center=none)", adacur.rank, split
     ),
     "axn raw": Case(
-        "axn(vectors=de, first=de, rounds={rounds}, blend=0.0, normalize=none)",
+        "axn(vectors=dense, retriever=dense, rounds={rounds}, blend=0.0, normalize=none)",
         axn.rank,
         equal_batches,
         options={"normalize": "none"},
     ),
     "axn normalized": Case(
-        "axn(vectors=de, first=de, rounds={rounds}, blend=0.0, normalize=anchors)",
+        "axn(vectors=dense, retriever=dense, rounds={rounds}, blend=0.0, normalize=anchors)",
         axn.rank,
         equal_batches,
         options={"normalize": "anchors"},
     ),
     "axn by the first batch": Case(
-        "axn(vectors=de, first=bm25, rounds={rounds}, blend=0.3, normalize=first)",
+        "axn(vectors=dense, retriever=bm25, rounds={rounds}, blend=0.3, normalize=first)",
         axn.rank,
         equal_batches,
         "bm25",
         {"normalize": "first", "blend": 0.3},
     ),
     "axn blend": Case(
-        "axn(vectors=de, first=hybrid(bm25, de), rounds={rounds}, blend=0.5, normalize=anchors, rcond=0.1)",
+        "axn(vectors=dense, retriever=hybrid(bm25, dense), rounds={rounds}, blend=0.5, normalize=anchors, rcond=0.1)",
         axn.rank,
         equal_batches,
         "hybrid",
         {"normalize": "anchors", "blend": 0.5, "rcond": 0.1},
     ),
     "axn ridge": Case(
-        "axn(vectors=de, first=de, rounds={rounds}, ridge=0.3)",
+        "axn(vectors=dense, retriever=dense, rounds={rounds}, ridge=0.3)",
         axn.rank,
         equal_batches,
         options={"ridge": 0.3},
     ),
     "tour kl": Case(
-        "tour(vectors=de, first=de, rounds={rounds}, loss=kl, lr=1.0, normalize=none)",
+        "tour(vectors=dense, retriever=dense, rounds={rounds}, loss=kl, lr=1.0, normalize=none)",
         tour.rank,
         equal_batches,
         options={"loss": "kl", "lr": 1.0},
     ),
     "tour kl normalized": Case(
-        "tour(vectors=de, first=de, rounds={rounds}, loss=kl, lr=3.0, normalize=anchors)",
+        "tour(vectors=dense, retriever=dense, rounds={rounds}, loss=kl, lr=3.0, normalize=anchors)",
         tour.rank,
         equal_batches,
         options={"loss": "kl", "lr": 3.0, "normalize": "anchors"},
     ),
     "tour mse": Case(
-        "tour(vectors=de, first=bm25, rounds={rounds}, loss=mse, lr=0.1, normalize=none)",
+        "tour(vectors=dense, retriever=bm25, rounds={rounds}, loss=mse, lr=0.1, normalize=none)",
         tour.rank,
         equal_batches,
         "bm25",
@@ -192,27 +198,27 @@ CASES = {
         rounds=(5,),
     ),
     "gar": Case(
-        "gar(first=de, graph=de, neighbours=16, batch={batch})",
+        "gar(retriever=dense, graph=dense, neighbours=16, batch={batch})",
         gar.rank,
         in_batches,
         options={"neighbours": 16},
     ),
     "gar from bm25": Case(
-        "gar(first=bm25, graph=de, neighbours=8, batch={batch})",
+        "gar(retriever=bm25, graph=dense, neighbours=8, batch={batch})",
         gar.rank,
         in_batches,
         "bm25",
         {"neighbours": 8},
     ),
     "set affinity": Case(
-        "gar(first=de, graph=de, neighbours=16, batch={batch}, affinity=set, best=0.5, softmax=raw)",
+        "gar(retriever=dense, graph=dense, neighbours=16, batch={batch}, affinity=set, best=0.5, softmax=raw)",
         gar.rank,
         in_batches,
         options={"neighbours": 16, "affinity": "set", "best": 0.5, "softmax_of": "raw"},
         takes_budget=True,
     ),
     "set affinity scaled": Case(
-        "gar(first=bm25, graph=de, neighbours=16, batch={batch}, affinity=set, best=0.1)",
+        "gar(retriever=bm25, graph=dense, neighbours=16, batch={batch}, affinity=set, best=0.1)",
         gar.rank,
         in_batches,
         "bm25",
@@ -220,14 +226,14 @@ CASES = {
         takes_budget=True,
     ),
     "ladr adaptive": Case(
-        "ladr(first=de, graph=de, neighbours=8, seeds=0.5, depth=10, batch={batch})",
+        "ladr(retriever=dense, graph=dense, neighbours=8, seeds=0.5, depth=10, batch={batch})",
         ladr.rank,
         seeded,
         options={"neighbours": 8, "seeds": 0.5, "depth": 10},
         takes_budget=True,
     ),
     "ladr proactive": Case(
-        "ladr(first=bm25, graph=de, neighbours=4, seeds=0.5, mode=proactive)",
+        "ladr(retriever=bm25, graph=dense, neighbours=4, seeds=0.5, mode=proactive)",
         ladr.rank,
         two(0.5),
         "bm25",
@@ -236,36 +242,36 @@ CASES = {
         rounds=(5,),
     ),
     "greedy": Case(
-        "greedy(first=de, graph=de, neighbours=8, seeds=0.5, batch={batch})",
+        "greedy(retriever=dense, graph=dense, neighbours=8, seeds=0.5, batch={batch})",
         greedy.rank,
         seeded,
         options={"neighbours": 8, "seeds": 0.5},
         takes_budget=True,
     ),
     "gp": Case(
-        "gp(vectors=de, first=de, rounds={rounds}, kernel=rbf, scale=1.0, noise=0.05, mean=constant, beta=1.0, "
+        "gp(vectors=dense, retriever=dense, rounds={rounds}, kernel=rbf, scale=1.0, noise=0.05, mean=constant, beta=1.0, "
         "query=false)",
         gaussian_process.rank,
         equal_batches,
         options={"scale": 1.0, "noise": 0.05, "mean": "constant", "beta": 1.0},
     ),
     "gp query": Case(
-        "gp(vectors=de, first=de, rounds={rounds}, scale=2.0, mean=average, beta=0.5, query=true)",
+        "gp(vectors=dense, retriever=dense, rounds={rounds}, scale=2.0, mean=average, beta=0.5, query=true)",
         gaussian_process.rank,
         equal_batches,
         options={"scale": 2.0, "mean": "average", "beta": 0.5, "query": True},
     ),
     "gp matern": Case(
-        "gp(vectors=de, first=hybrid(bm25, de), rounds={rounds}, kernel=matern, mean=first, beta=0)",
+        "gp(vectors=dense, retriever=hybrid(bm25, dense), rounds={rounds}, kernel=matern, mean=first, beta=0)",
         gaussian_process.rank,
         equal_batches,
         "hybrid",
         {"kernel": "matern", "mean": "first", "beta": 0.0},
-        trends=("bm25", "de"),
+        trends=("bm25", "dense"),
         least=4,
     ),
     "gp linear": Case(
-        "gp(vectors=de, first=bm25, rounds={rounds}, kernel=linear, noise=0.3, mean=first, beta=0)",
+        "gp(vectors=dense, retriever=bm25, rounds={rounds}, kernel=linear, noise=0.3, mean=first, beta=0)",
         gaussian_process.rank,
         equal_batches,
         "bm25",
@@ -273,32 +279,32 @@ CASES = {
         trends=("bm25",),
     ),
     "feedback": Case(
-        "feedback(vectors=de, first=de, sample=0.2, rounds={rounds}, a=1.0, b=1.0, c=0.03, normalize=none)",
+        "feedback(vectors=dense, retriever=dense, sample=0.2, rounds={rounds}, a=1.0, b=1.0, c=0.03, normalize=none)",
         feedback.rank,
         sampled,
         options={"a": 1.0, "b": 1.0, "c": 0.03},
     ),
     "feedback of the widest pairs": Case(
-        "feedback(vectors=de, first=bm25, sample=0.2, rounds={rounds}, b=0.5, c=0.1, pairs=3, normalize=first)",
+        "feedback(vectors=dense, retriever=bm25, sample=0.2, rounds={rounds}, b=0.5, c=0.1, pairs=3, normalize=first)",
         feedback.rank,
         sampled,
         "bm25",
         {"b": 0.5, "c": 0.1, "pairs": 3, "normalize": "first"},
     ),
     "refit": Case(
-        "refit(vectors=de, first=de, sample=0.2, rounds={rounds}, steps=20, lr=1.0, normalize=anchors)",
+        "refit(vectors=dense, retriever=dense, sample=0.2, rounds={rounds}, steps=20, lr=1.0, normalize=anchors)",
         refit.rank,
         sampled,
         options={"steps": 20, "lr": 1.0, "normalize": "anchors"},
     ),
     "kriging": Case(
-        "kriging(vectors=de, first=de, rounds={rounds}, rank=100, share=0.7, scale=2.0, smooth=0.3, "
+        "kriging(vectors=dense, retriever=dense, rounds={rounds}, rank=100, share=0.7, scale=2.0, smooth=0.3, "
         "linear=0.5, noise=0.25)",
         kriging.rank,
         eight_first,
     ),
     "kriging of two retrievers": Case(
-        "kriging(vectors=de, first=hybrid(bm25, de), rounds={rounds}, rank=20, share=0.5, scale=1.0, smooth=0.5, "
+        "kriging(vectors=dense, retriever=hybrid(bm25, dense), rounds={rounds}, rank=20, share=0.5, scale=1.0, smooth=0.5, "
         "linear=0.3, noise=0.1, beta=0.5)",
         kriging.rank,
         eight_first,
@@ -312,10 +318,10 @@ CASES = {
             "noise": 0.1,
             "beta": 0.5,
         },
-        trends=("bm25", "de"),
+        trends=("bm25", "dense"),
     ),
     "kriging without anchors": Case(
-        "kriging(vectors=de, first=de, rounds={rounds}, anchors=false, noise=0.1, beta=1)",
+        "kriging(vectors=dense, retriever=dense, rounds={rounds}, anchors=false, noise=0.1, beta=1)",
         kriging.rank,
         eight_first,
         options={"anchors": False, "noise": 0.1, "beta": 1.0},
@@ -344,7 +350,7 @@ def arrays(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.
     data = stored(name)
     items = data.item_vectors.astype(np.float64)
     queries = data.query_vectors.astype(np.float64)
-    cheap = {"de": queries @ items.T, "bm25": data.firsts["bm25"].astype(np.float64)}
+    cheap = {"dense": queries @ items.T, "bm25": data.firsts["bm25"].astype(np.float64)}
     return items, queries, data.scores[: data.n_anchors].astype(np.float64), cheap
 
 
@@ -355,19 +361,19 @@ def problem_of(name: str, query: int, case: Case) -> Problem:
     anchors = slice(0, data.n_anchors)
 
     def ahead(order: np.ndarray) -> np.ndarray:
-        first = np.full(n, -1e9)
-        first[order] = -np.arange(len(order), dtype=np.float64)
-        return first
+        retriever = np.full(n, -1e9)
+        retriever[order] = -np.arange(len(order), dtype=np.float64)
+        return retriever
 
     def fused() -> np.ndarray:
         total = np.zeros(n)
-        for scores in (cheap["bm25"][row], cheap["de"][row]):
+        for scores in (cheap["bm25"][row], cheap["dense"][row]):
             order = np.argsort(-scores, kind="stable")
             total[order] += 1 / (60 + np.arange(1, n + 1))
         return total
 
     firsts = {
-        "de": lambda: cheap["de"][row],
+        "dense": lambda: cheap["dense"][row],
         "bm25": lambda: cheap["bm25"][row],
         "hybrid": fused,
         "fixed": lambda: ahead(data.anchor_items),
@@ -375,7 +381,7 @@ def problem_of(name: str, query: int, case: Case) -> Problem:
     }
     pairs = data.item_scores
     return Problem(
-        first=firsts[case.first](),
+        retriever=firsts[case.retriever](),
         items=items,
         query=queries[row],
         anchor_scores=exact,

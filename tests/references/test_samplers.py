@@ -9,7 +9,7 @@ from synthetic import matrix
 
 from crossknn.evaluation.oracle import OracleFirst, OracleSoftMax, OracleTopK
 from crossknn.methods import method
-from crossknn.search import Search
+from crossknn.search.loop import Search
 from crossknn.types import Queries
 from crossknn_lab.score_matrix import oracle_cur
 from references import adacur, oracle
@@ -22,9 +22,9 @@ SIZE = 4
 def observed_problem(data):
     """Test query 0 of a matrix after a first batch by the dual encoder."""
     row = data.n_anchors
-    first = (data.item_vectors @ data.query_vectors[row]).astype(np.float64)
-    problem = Problem(first=first, anchor_scores=data.scores[:row].astype(np.float64))
-    items = np.argsort(-first, kind="stable")[:SIZE]
+    retriever = (data.item_vectors @ data.query_vectors[row]).astype(np.float64)
+    problem = Problem(retriever=retriever, anchor_scores=data.scores[:row].astype(np.float64))
+    items = np.argsort(-retriever, kind="stable")[:SIZE]
     return problem, [Batch(items, data.scores[row][items].astype(np.float64))]
 
 
@@ -33,7 +33,7 @@ def second_batches(data, sample):
     index, queries, scores = data.rows(0, 1)
     picked = []
     for seed in range(DRAWS):
-        spec = f"adacur(first=de, rounds=3, sample={sample}, center=none)"
+        spec = f"adacur(retriever=dense, rounds=3, sample={sample}, center=none)"
         search = Search(method(spec).plan(index, 3 * SIZE, seed), queries, index.n)
         for _ in range(2):
             pairs = search.ask()
@@ -59,8 +59,8 @@ def test_adacur_draws_as_the_reference_does(sample):
     data = matrix(n=24, anchors=10, tests=2, seed=5)
     problem, batches = observed_problem(data)
     picked = second_batches(data, sample)
-    first = np.bincount(picked[:, 0], minlength=24)
-    assert_same(first, DRAWS * adacur.probabilities(problem, batches, sample))
+    retriever = np.bincount(picked[:, 0], minlength=24)
+    assert_same(retriever, DRAWS * adacur.probabilities(problem, batches, sample))
     rng = np.random.default_rng(0)
     inclusion = adacur.inclusion(problem, batches, SIZE, sample, 4000, rng)
     found = np.bincount(picked.ravel(), minlength=24) / DRAWS
@@ -76,11 +76,11 @@ def test_the_oracles_draw_as_the_reference_does(masked, share):
     count = 6
     found = {}
     for kind in (OracleTopK, OracleSoftMax):
-        first = [
+        retriever = [
             OracleFirst(kind(masked=masked, epsilon=share), exact, seed).top(Queries(["q"]), count)
             for seed in range(DRAWS)
         ]
-        found[kind] = np.array([candidates.items[0] for candidates in first])
+        found[kind] = np.array([candidates.items[0] for candidates in retriever])
     row = exact[0].astype(np.float64)
     included = np.bincount(found[OracleTopK].ravel(), minlength=20)
     expected = oracle.topk_inclusion(row, count, masked, share)

@@ -29,7 +29,7 @@ def rank(
     q starts at `problem.query` and takes one step for each batch, over that batch's items only.
     """
     if not batches:
-        return best_first(problem.first, batches)
+        return best_first(problem.retriever, batches)
     V = given(problem.items, "items")
     q = given(problem.query, "query")
     step = LEARNING_RATES[loss] if lr is None else lr

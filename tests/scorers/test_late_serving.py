@@ -16,12 +16,12 @@ pytest.importorskip("onnx")
 import crossknn as ck  # noqa: E402
 from crossknn.cli.app import run  # noqa: E402
 from crossknn.errors import InputError, ScorerError  # noqa: E402
-from crossknn.first.late import KINDS, LateInteraction  # noqa: E402
 from crossknn.models.export import export_late_interaction  # noqa: E402
 from crossknn.models.late_interaction.base import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
 )
+from crossknn.retrievers.late import KINDS, LateInteraction  # noqa: E402
 from crossknn.scorers import OnnxLateInteraction, TorchLateInteraction  # noqa: E402
 from crossknn.scorers.cross_encoder import bundled_folder  # noqa: E402
 from crossknn.scorers.late import EncodedLateInteraction  # noqa: E402
@@ -351,7 +351,7 @@ sys.meta_path.insert(0, Absent())
 import crossknn as ck
 index = ck.ItemIndex.build({ITEMS!r}, lsa=2)
 index.add_late({str(cmc / "onnx")!r})
-found = ck.Searcher(index, None, "cmc(first=lsa)")({QUERIES!r}, k=2)
+found = ck.Searcher(index, None, "cmc(retriever=lsa)")({QUERIES!r}, k=2)
 print([hit.position for hits in found for hit in hits])
 try:
     ck.open_late({str(cmc / "torch")!r})
@@ -363,7 +363,7 @@ except ck.CrossknnError as error:
     ).stdout.splitlines()
     index = ck.ItemIndex.build(ITEMS, lsa=2)
     index.add_late(cmc / "torch")
-    found = ck.Searcher(index, None, "cmc(first=lsa)")(QUERIES, k=2)
+    found = ck.Searcher(index, None, "cmc(retriever=lsa)")(QUERIES, k=2)
     assert json.loads(printed[0]) == [hit.position for hits in found for hit in hits]
     assert "needs an extra: run  pip install 'crossknn[torch]'" in printed[1]
 
@@ -402,11 +402,11 @@ def test_from_training_to_searching_on_the_command_line(cmc, tmp_path, monkeypat
     made = call("encode", "docs.index", "cmc.onnx")
     assert (made["name"], made["items"], made["states"]) == ("cmc", 7, 7)
     assert made["bytes"] == 7 * (16 * 2) + 8 * 8
-    found = call("search", "docs.index", "the oak", "-k", "3", "--method", "cmc(first=lsa)")
-    assert (found["calls"], found["revealed"], found["budget"]) == (0, 0, 0)
+    found = call("search", "docs.index", "the oak", "-k", "3", "--method", "cmc(retriever=lsa)")
+    assert (found["calls"], found["n_scored"], found["budget"]) == (0, 0, 0)
     hits = found["results"][0]["hits"]
     assert [(hit["round"], hit["probability"]) for hit in hits] == [(0, None)] * 3
-    method = "rnr(first=cmc(first=lsa, depth=4))"
+    method = "rerank(retriever=cmc(retriever=lsa, depth=4))"
     found = call("search", "docs.index", "the oak", "-k", "2", "--budget", "2", "--method", method)
     assert found["calls"] == 2
     # The torch model of the same weights is the same model; another is not.

@@ -118,11 +118,11 @@ def test_folders_open_by_what_they_are(bert, tmp_path):
         collect(scorer, grid(4, 5), QUERIES, ITEMS),
         collect(TorchCrossEncoder(model), grid(4, 5), QUERIES, ITEMS),
     )
-    encoder = DualEncoder(str(dual_encoder(bert).save_pretrained(tmp_path / "de")))
+    encoder = DualEncoder(str(dual_encoder(bert).save_pretrained(tmp_path / "dense")))
     assert isinstance(encoder, TorchDualEncoder)
     assert isinstance(encoder, Encoder)
     with pytest.raises(InputError, match="not a crossknn cross-encoder"):
-        TorchCrossEncoder(tmp_path / "de")
+        TorchCrossEncoder(tmp_path / "dense")
 
 
 def test_a_fingerprint_names_everything_a_score_depends_on(bert):

@@ -12,9 +12,9 @@ from tiny_models import corpus
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from crossknn.align.distill import best_of_rows, distill, paper_settings, student  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.indexes.sparse import SparseScores  # noqa: E402
+from crossknn.fitting.distill import best_of_rows, distill, paper_settings, student  # noqa: E402
+from crossknn.index.sparse import SparseScores  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.models.export import export_dual_encoder  # noqa: E402
 from crossknn.scorers import DualEncoder  # noqa: E402
@@ -390,7 +390,7 @@ def test_a_list_is_the_best_of_what_is_scored(bert, tmp_path, caplog):
     item = np.array([1, 4, 9, 3, 2, 8, 0, 1, 2, 3, 4, 5, 4, 5, 4, 5, 4, 5])
     score = np.array([1, 3, 2, 9, 5, 5, 0, 1, 2, 3, 0, 1, 0, 1, 0, 1, 0, 1], dtype=np.float32)
     scores = SparseScores.of(WOODS.queries.texts, 16, Pairs(query, item), score)
-    from crossknn.align.distill import _lists
+    from crossknn.fitting.distill import _lists
 
     rows, lists = _lists(scores, 3)
     assert rows.tolist() == [0, 3, 5, 6, 7, 8, 9]

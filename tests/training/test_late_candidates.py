@@ -17,8 +17,8 @@ from crossknn.data.labelled import Labelled  # noqa: E402
 from crossknn.data.marks import unmarked  # noqa: E402
 from crossknn.data.queries import QuerySet  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.first.bm25 import BM25  # noqa: E402
-from crossknn.first.tfidf import TfIdf  # noqa: E402
+from crossknn.retrievers.bm25 import BM25  # noqa: E402
+from crossknn.retrievers.tfidf import TfIdf  # noqa: E402
 from crossknn.training.candidates import Lists, Retriever  # noqa: E402
 from crossknn.training.corpora import Corpora  # noqa: E402
 from crossknn.training.negatives import reader  # noqa: E402

@@ -104,11 +104,11 @@ def test_a_dual_encoder_is_the_start_and_the_retriever(bert, data, tmp_path):
         negatives=NegativesSettings(count=1, depth=3),
         training=TRAINING,
     )
-    run.train_dual_encoder(dual, tmp_path / "de")
-    source = str(tmp_path / "de")
+    run.train_dual_encoder(dual, tmp_path / "dense")
+    source = str(tmp_path / "dense")
     settings = settings_of(bert, data, retriever=source, encoder=source, freeze="both")
     run.train_late_interaction(settings, tmp_path / "cmc")
-    dual_model = run.DualEncoderModel.from_pretrained(tmp_path / "de")
+    dual_model = run.DualEncoderModel.from_pretrained(tmp_path / "dense")
     model = LateInteractionModel.from_pretrained(tmp_path / "cmc")
     for mine, theirs in ((model.query, dual_model.query), (model.item, dual_model.item)):
         for one, other in zip(mine.encoder.parameters(), theirs.encoder.parameters(), strict=True):
@@ -179,8 +179,8 @@ def test_settings_that_cannot_be(bert, data, changes, sentence):
 
 def test_every_module_knows_the_same_kinds():
     from crossknn.cli.train import _LATE
-    from crossknn.first.late import KINDS as NAMED
     from crossknn.models.late_interaction.kinds import KINDS
+    from crossknn.retrievers.late import KINDS as NAMED
     from crossknn.scorers.late_memory import bytes_of_candidate
 
     assert set(NAMED) == set(KINDS) == set(_LATE)

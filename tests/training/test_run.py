@@ -115,14 +115,16 @@ def test_a_cross_encoder_end_to_end(bert, data, tmp_path, kind, head):
 
 @pytest.mark.parametrize("kind", ["zeshel", "beir"])
 def test_a_dual_encoder_end_to_end(bert, data, tmp_path, kind):
-    fitted = run.train_dual_encoder(dual_settings(bert, data, kind), tmp_path / "de")
-    check_run(tmp_path / "de", fitted)
-    assert DualEncoderModel.from_pretrained(tmp_path / "de").config.marked == (kind == "zeshel")
+    fitted = run.train_dual_encoder(dual_settings(bert, data, kind), tmp_path / "dense")
+    check_run(tmp_path / "dense", fitted)
+    assert DualEncoderModel.from_pretrained(tmp_path / "dense").config.marked == (kind == "zeshel")
     (part,) = read_labelled(data[kind].folder, data[kind].dev)
-    encoder = DualEncoder(tmp_path / "de")
+    encoder = DualEncoder(tmp_path / "dense")
     assert encoder.encode_items(part.items.texts).shape == (len(part.items), 32)
     # and a cross-encoder that takes its wrong items from it
-    negatives = NegativesSettings(count=2, depth=3, dev_candidates=5, encoder=str(tmp_path / "de"))
+    negatives = NegativesSettings(
+        count=2, depth=3, dev_candidates=5, encoder=str(tmp_path / "dense")
+    )
     settings = cross_settings(bert, data, kind, negatives=negatives)
     fitted = run.train_cross_encoder(settings, tmp_path / "ce")
     check_run(tmp_path / "ce", fitted)

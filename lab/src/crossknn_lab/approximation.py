@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from crossknn.evaluation.oracle import OracleIndex
-from crossknn.indexes.base import Index
+from crossknn.index.base import Index
 from crossknn.methods import Method
 from crossknn.methods.known import search_known
-from crossknn.predictors.wrapped import Wrapped
+from crossknn.search.wrapped import Wrapped
 from crossknn.types import FloatArray, IntArray, Observed, Queries
 
 BANDS = (10, 100, 1000)
@@ -70,7 +70,7 @@ def approximate(
 
     `scores` (m, n) are exact. The scored items (m, b) keep their approximate scores (ADACUR,
     figures 6 to 8). For the approximation from k_i anchor items: `anncur(anchors=1)` with the
-    budget k_i. A method that learns nothing answers with its first stage's scores.
+    budget k_i. A method that learns nothing answers with its retriever's scores.
     """
     plan = method.plan(OracleIndex(index, scores), budget, seed)
     watched = _Watched(plan.predictor)

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import check, outcome, parts_of, truth_of
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.types import FloatArray
 from crossknn_lab.sweep_data import divided
@@ -45,7 +45,7 @@ def choose(
     """The best of `specs` for each budget, 0 for methods without calls; of equals the first.
 
     `queries` limits the dev queries to the first so many. Raises `InputError` for a matrix with
-    fewer than 2 anchor queries or with aligned vectors, and for what a method lacks.
+    fewer than 2 anchor queries or with fitted vectors, and for what a method lacks.
     """
     if not specs or not budgets or not ks:
         raise InputError("there is nothing to choose from: give specs, budgets and ks")

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from crossknn.errors import CrossknnError, InputError
 from crossknn.evaluation.task import Judgements, TaskMeasures
-from crossknn.indexes.disk import alone, keeping
+from crossknn.index.disk import alone, keeping
 from crossknn.scorers.threads import in_flight
 from crossknn.types import Progress
 from crossknn_lab.sweep_cells import Cell, Found, code, search

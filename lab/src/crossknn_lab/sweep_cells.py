@@ -17,7 +17,7 @@ import crossknn
 from crossknn.errors import CrossknnError, InputError
 from crossknn.evaluation.replay import Outcome, Part, RecallRow, check, outcome, parts_of, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import Method
 from crossknn.types import IntArray
 from crossknn_lab.sweep_data import digest, divided
@@ -178,9 +178,9 @@ def code() -> str:
     from the sweep that older cells are of other code.
     """
     root = Path(crossknn.__file__).parent
-    core = ("search.py", "ledger.py", "plan.py", "linalg.py", "spec.py", "types.py")
+    core = ("linalg.py", "spec.py", "types.py")
     files = [root / name for name in core]
-    for package in ("methods", "predictors", "first", "indexes"):
+    for package in ("search", "methods", "predictors", "retrievers", "index"):
         files += sorted((root / package).glob("*.py"))
     made = blake2b(digest_size=8)
     for file in files:

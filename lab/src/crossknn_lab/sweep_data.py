@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stored import StoredMatrix
 from crossknn.types import IntArray
 
 DEV = 3
@@ -28,7 +28,7 @@ class MatrixFile:
     n_items: int
     n_anchors: int
     n_tests: int
-    aligned: tuple[str, ...]
+    fitted: tuple[str, ...]
 
     @classmethod
     def read(cls, path: Path) -> MatrixFile:
@@ -41,7 +41,7 @@ class MatrixFile:
             n_items=matrix.scores.shape[1],
             n_anchors=matrix.n_anchors,
             n_tests=matrix.n_tests,
-            aligned=tuple(matrix.aligned),
+            fitted=tuple(matrix.fitted),
         )
 
     @property
@@ -77,14 +77,14 @@ def divided(
         dev: The last third of the anchors are the tests, the others the anchors.
 
     Raises `InputError` for more anchors than there are, for dev queries of fewer than 2 anchors,
-    and for anything but what is stored of a matrix with aligned vectors: these were fitted to all
+    and for anything but what is stored of a matrix with fitted vectors: these were fitted to all
     its anchors.
     """
     q, a = len(matrix.scores), matrix.n_anchors
     if anchors is not None and anchors > a:
         raise InputError(f"anchors is {anchors}, but the matrix has {a} anchor queries")
-    if matrix.aligned and (dev or seed is not None or anchors not in (None, a)):
-        raise InputError(own_anchors(matrix.aligned))
+    if matrix.fitted and (dev or seed is not None or anchors not in (None, a)):
+        raise InputError(own_anchors(matrix.fitted))
     order = np.arange(q) if seed is None else np.random.default_rng(seed).permutation(q)
     pool, tests = order[:a], order[a:]
     if dev:
@@ -101,10 +101,10 @@ def divided(
     return _taken(matrix, rows, len(known), redrawn=seed is not None), rows
 
 
-def own_anchors(aligned: Iterable[str]) -> str:
-    """Why a matrix with aligned vectors is not divided."""
+def own_anchors(fitted: Iterable[str]) -> str:
+    """Why a matrix with fitted vectors is not divided."""
     return (
-        f"its aligned vectors ({', '.join(aligned)}) were fitted to all its anchor queries, which "
+        f"its fitted vectors ({', '.join(fitted)}) were fitted to all its anchor queries, which "
         "therefore cannot be fewer, drawn anew, or dev queries"
     )
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from crossknn import __version__
 from crossknn.errors import InputError
-from crossknn.indexes.disk import put_file
+from crossknn.index.disk import put_file
 from crossknn.types import FloatArray
 from crossknn_lab.table import FORMAT, SWEEP, Entry, Group, Table, compared, is_called
 

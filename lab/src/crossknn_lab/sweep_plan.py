@@ -50,8 +50,8 @@ def read_matrices(sweep: Sweep) -> list[MatrixFile]:
                 "out as dev queries, so that 2 are needed at least"
             )
         fewer = any(count < file.n_anchors for count in sweep.anchors)
-        if file.aligned and (sweep.redraw or fewer or chooses(sweep)):
-            raise InputError(f"{file.name} cannot be divided: {own_anchors(file.aligned)}")
+        if file.fitted and (sweep.redraw or fewer or chooses(sweep)):
+            raise InputError(f"{file.name} cannot be divided: {own_anchors(file.fitted)}")
         if sweep.anchors and min(sweep.anchors) > file.n_anchors:
             raise InputError(
                 f"nothing is left of {file.name}: it has {file.n_anchors} anchor queries, and "

@@ -1,9 +1,9 @@
 """What a sweep found, as a tidy table, as means over seeds, and as paired differences.
 
     table = read_table("DIR")
-    group = table.group("axn(first=de)", data="scifact", budget=100)
+    group = table.group("axn(retriever=dense)", data="scifact", budget=100)
     group.mean(10)                                  # recall at k = 10 and its interval
-    compared(group, table.group("rnr(first=de)", data="scifact", budget=100), 10)
+    compared(group, table.group("rerank(retriever=dense)", data="scifact", budget=100), 10)
 
 All of it is made of single queries; what has no value is counted, never left out of a mean in
 silence.

@@ -1,4 +1,4 @@
-"""`crossknn align`: pay for scores of train queries once, so that every search finds more."""
+"""`crossknn fit`: pay for scores of train queries once, so that every search finds more."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from crossknn.cli.common import (
 from crossknn.errors import InputError
 
 if TYPE_CHECKING:
-    from crossknn.align.run import Alignment
-    from crossknn.indexes.item_index import ItemIndex
+    from crossknn.fitting.run import Alignment
+    from crossknn.index.item_index import ItemIndex
 
 NAME = "align"
 AUTO = "auto"
@@ -55,9 +55,9 @@ def command(
     per: Annotated[
         int | None, typer.Option(help="How many of them: 100 items, or 5 queries, by default.")
     ] = None,
-    first: Annotated[
+    retriever: Annotated[
         str | None,
-        typer.Option(help="The first stage that picks a query's items; 'random' is one."),
+        typer.Option(help="The retriever that picks a query's items; 'random' is one."),
     ] = None,
     count: Annotated[
         int | None,
@@ -105,9 +105,9 @@ def command(
     Scores are kept in the index as they come: after an interruption the same command goes on, and
     no pair is paid twice. Searches use the new vectors from then on.
     """
-    from crossknn.align.job import Spending
-    from crossknn.align.run import align
-    from crossknn.indexes.item_index import ItemIndex
+    from crossknn.fitting.job import Spending
+    from crossknn.fitting.run import align
+    from crossknn.index.item_index import ItemIndex
     from crossknn.scorers._session import available_threads
 
     check_positive({"per": per, "count": count, "workers": workers, "max-calls": max_calls})
@@ -134,7 +134,7 @@ def command(
         vectors=vectors,
         strategy=strategy,
         per=per,
-        first=first,
+        retriever=retriever,
         spending=Spending(
             workers=at_once, ray=ray, max_calls=max_calls, deadline=seconds, rescore=rescore
         ),
@@ -181,16 +181,16 @@ def show(found: Alignment) -> None:
         note(f"stopped by {found.stopped_by}: the same command goes on from here")
     say(
         f"in the index as {found.name!r}; searches use it from now on, and "
-        f"vectors={found.name} or first={found.name} name it"
+        f"vectors={found.name} or retriever={found.name} name it"
     )
 
 
 def _train_queries(
     source: str, index: ItemIndex, count: int | None, marked: bool, seed: int
 ) -> Sequence[str]:
-    from crossknn.align.pseudo import pseudo_queries
     from crossknn.data.items import Items
     from crossknn.data.reading import read_queries
+    from crossknn.fitting.pseudo import pseudo_queries
 
     if source != AUTO:
         if marked:

@@ -29,7 +29,7 @@ from crossknn.types import Progress as Report
 
 if TYPE_CHECKING:
     from crossknn.data.queries import QuerySet
-    from crossknn.indexes.item_index import ItemIndex
+    from crossknn.index.item_index import ItemIndex
 
 _ESCAPED = re.compile(r"[\x7f-\x9f\ud800-\udfff]")
 
@@ -64,7 +64,7 @@ CacheFile = Annotated[
 ]
 Lists = Annotated[
     Path | None,
-    typer.Option("--lists", help="A TREC run: your own candidates, the first stage 'lists'."),
+    typer.Option("--lists", help="A TREC run: your own candidates, the retriever 'lists'."),
 ]
 Neighbours = Annotated[
     str | None,
@@ -86,7 +86,7 @@ def open_scorer(
 
     `options` are KEY=VALUE. `workers` threads are to share it, and the cores.
     """
-    from crossknn.align.workers import open_with_cores, threads_each
+    from crossknn.fitting.workers import open_with_cores, threads_each
     from crossknn.scorers import CachedScorer
 
     given = _pairs(options or [])
@@ -128,14 +128,14 @@ def is_url(name: str) -> bool:
 
 
 def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> None:
-    """Offer the candidates of a TREC run as the first stage `lists`."""
+    """Offer the candidates of a TREC run as the retriever `lists`."""
     if path is None:
         return
-    from crossknn.first.lists import CandidateLists
+    from crossknn.retrievers.lists import CandidateLists
 
     if queries is None:
         raise InputError("--lists names queries by id: give them with --queries FILE")
-    index.add_first("lists", CandidateLists.from_run(path, queries, index.items.ids))
+    index.add_retriever("lists", CandidateLists.from_run(path, queries, index.items.ids))
 
 
 def check_positive(options: Mapping[str, int | None]) -> None:

@@ -36,8 +36,8 @@ from crossknn.methods import in_full
 NAME = "compare"
 
 METHODS = (
-    "rnr(first=bm25), rnr(first=hybrid), axn(first=hybrid, rounds=10, blend=0.5), "
-    "axn(first=hybrid, rounds=10, ridge=0.3)"
+    "rerank(retriever=bm25), rerank(retriever=hybrid), axn(retriever=hybrid, rounds=10, blend=0.5), "
+    "axn(retriever=hybrid, rounds=10, ridge=0.3)"
 )
 
 
@@ -83,7 +83,7 @@ def command(
     from crossknn.evaluation.compare import compare, task_measures
     from crossknn.evaluation.ground_truth import dense_scores
     from crossknn.evaluation.task import DEFAULT, measure_names
-    from crossknn.indexes.item_index import ItemIndex
+    from crossknn.index.item_index import ItemIndex
     from crossknn.methods import methods as parse_methods
 
     for option, path in (("--plot", plot), ("--plot-offline", plot_offline)):

@@ -28,7 +28,7 @@ from crossknn.errors import MissingExtraError
 from crossknn.evaluation.compare import compare
 from crossknn.evaluation.ground_truth import dense_scores
 from crossknn.evaluation.replay import RecallRow
-from crossknn.indexes.item_index import ItemIndex
+from crossknn.index.item_index import ItemIndex
 from crossknn.methods import methods
 
 NAME = "demo"
@@ -52,7 +52,7 @@ def command(
     Builds an index, shows a few searches, and compares methods at equal budgets with exact search.
     """
     from crossknn.scorers import CachedScorer
-    from crossknn.searcher import Searcher
+    from crossknn.search.searcher import Searcher
 
     check_positive({"queries": queries})
     files = DemoFiles(folder)

@@ -21,7 +21,7 @@ def command(
     ],
     name: Annotated[
         str | None,
-        typer.Option(help="The first stage's name; by default its kind: cmc, poly, som, ..."),
+        typer.Option(help="The retriever's name; by default its kind: cmc, poly, som, ..."),
     ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace the states of another model of this name.")
@@ -32,9 +32,9 @@ def command(
 
     Stop it any time: the same command goes on.
 
-    Afterwards it is a first stage over another one: --method "rnr(first=cmc(first=bm25))".
+    Afterwards it is a retriever over another one: --method "rerank(retriever=cmc(retriever=bm25))".
     """
-    from crossknn.indexes.item_index import ItemIndex
+    from crossknn.index.item_index import ItemIndex
 
     began = time.perf_counter()
     index = ItemIndex.load(folder)
@@ -56,7 +56,7 @@ def command(
     out.print(
         f"{index.n} items in {folder}: {summary['states']:,} states of {name}, "
         f"{size / 1e6:.1f} MB, {summary['seconds']} s; search with  "
-        f'--method "rnr(first={name}(first=hybrid, depth=512))"',
+        f'--method "rerank(retriever={name}(retriever=hybrid, depth=512))"',
         soft_wrap=True,
         highlight=False,
         markup=False,

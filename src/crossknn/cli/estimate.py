@@ -37,9 +37,9 @@ def command(
 ) -> None:
     """Say in calls and seconds what indexing and a search cost here, from a short probe."""
     from crossknn.data.reading import read_items, read_queries
-    from crossknn.indexes.estimate import estimate
-    from crossknn.indexes.item_index import ItemIndex
-    from crossknn.indexes.storage import MANIFEST
+    from crossknn.index.estimate import estimate
+    from crossknn.index.item_index import ItemIndex
+    from crossknn.index.storage import MANIFEST
     from crossknn.scorers import DualEncoder
 
     if not 0 < seconds < 1e9:

@@ -25,7 +25,7 @@ from crossknn.cli.common import (
 from crossknn.errors import IndexFormatError, InputError
 
 if TYPE_CHECKING:
-    from crossknn.indexes.item_index import ItemIndex
+    from crossknn.index.item_index import ItemIndex
 
 NAME = "index"
 
@@ -52,7 +52,9 @@ def command(
     ] = None,
     graph_from: Annotated[
         str | None,
-        typer.Option(help="What they are nearest by: de, lsa, bm25, ...; the vectors by default."),
+        typer.Option(
+            help="What they are nearest by: dense, lsa, bm25, ...; the vectors by default."
+        ),
     ] = None,
     template: Annotated[str, typer.Option(help="How an item's text is made.")] = "{title}\\n{text}",
     id_field: Annotated[str | None, typer.Option(help="Name of the id field.")] = None,
@@ -88,10 +90,10 @@ def command(
     With --anchors, run again after an interruption and no pair is paid twice. In the folder of an
     index of other items, what was paid stays: only pairs with new items are paid for again.
     """
-    from crossknn.align.logs import learn_all
-    from crossknn.align.rebuilt import known_pairs
     from crossknn.data.reading import read_items, read_queries
-    from crossknn.indexes.item_index import ItemIndex
+    from crossknn.fitting.logs import learn_all
+    from crossknn.fitting.rebuilt import known_pairs
+    from crossknn.index.item_index import ItemIndex
 
     check_positive(
         {"limit": limit, "max-calls": max_calls, "item-scores": item_scores, "graph": graph}
@@ -134,7 +136,7 @@ def command(
                 judge, queries.texts, max_calls=max_calls, known=known, progress=report
             )
         calls += done.calls
-        if len(index.anchor_queries) > 1 and index.first_names and index.vector_names:
+        if len(index.anchor_queries) > 1 and index.retriever_names and index.vector_names:
             with progress("learning", "sweeps") as report:
                 learn_all(index, judge.fingerprint, progress=report)
     if judge is not None and item_scores is not None:
@@ -143,7 +145,7 @@ def command(
         with progress("scoring items with items", "pairs") as report:
             done = index.add_item_scores(judge, positions, max_calls=left, progress=report)
         calls += done.calls
-    stages = sorted({*index.first_names, *index.vector_names})
+    stages = sorted({*index.retriever_names, *index.vector_names})
     graphs = {name: kept.neighbours.shape[1] for name, kept in index.graphs.items()}
     summary = {
         "index": str(folder),
@@ -160,7 +162,7 @@ def command(
         return
     neighbours = [f"{k} neighbours by {name}; " for name, k in graphs.items()]
     say(
-        f"{index.n} items in {folder}: first stages {', '.join(stages)}; {''.join(neighbours)}"
+        f"{index.n} items in {folder}: retrievers {', '.join(stages)}; {''.join(neighbours)}"
         f"{summary['anchor_queries']} anchor queries, {calls} cross-encoder calls, "
         f"{summary['seconds']} s"
     )
@@ -168,8 +170,8 @@ def command(
 
 def _take_paid(index: ItemIndex, folder: Path, replace: bool) -> None:
     """Keep the scores that an index in `folder` has paid for; never drop them unasked."""
-    from crossknn.align.rebuilt import LeftBehind
-    from crossknn.indexes.item_index import ItemIndex
+    from crossknn.fitting.rebuilt import LeftBehind
+    from crossknn.index.item_index import ItemIndex
 
     try:
         previous = ItemIndex.load(folder)

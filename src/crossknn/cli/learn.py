@@ -28,8 +28,8 @@ NAME = "learn"
 
 def command(
     folder: Annotated[Path, typer.Argument(help="An index made by `crossknn index`.")],
-    first: Annotated[
-        str, typer.Option(help="The first stage of the searches that are to use it.")
+    retriever: Annotated[
+        str, typer.Option(help="The retriever of the searches that are to use it.")
     ] = "hybrid",
     rank: Annotated[int, typer.Option(help="Factors of the covariance, at most.")] = 100,
     scorer: ScorerName = "bundled",
@@ -41,12 +41,12 @@ def command(
     """Learn from all exact scores at hand: how items vary together, for `kriging`, and item
     vectors, for `axn`.
 
-    Takes the scores that searches have left in --cache, those that `crossknn align` paid for and
+    Takes the scores that searches have left in --cache, those that `crossknn fit` paid for and
     those of anchor queries, of this cross-encoder alone; calls none. The index keeps them: a cache
     that has been read is not needed again.
     """
-    from crossknn.align.logs import VECTORS, learn_all
-    from crossknn.indexes.item_index import ItemIndex
+    from crossknn.fitting.logs import VECTORS, learn_all
+    from crossknn.index.item_index import ItemIndex
     from crossknn.scorers.cache import CachedScorer
     from crossknn.spec import parse
 
@@ -54,22 +54,24 @@ def command(
     if cache is not None and not cache.is_file():
         raise InputError(f"there is no file {cache}: searches make one with  --cache {cache}")
     began = time.perf_counter()
-    index, spec = ItemIndex.load(folder), parse(first)
+    index, spec = ItemIndex.load(folder), parse(retriever)
     judge = open_scorer(scorer, cache, model, scorer_option)
     cached = judge if isinstance(judge, CachedScorer) else None
     with progress("learning", "sweeps") as report:
-        found = learn_all(index, judge.fingerprint, cached, first=spec, rank=rank, progress=report)
+        found = learn_all(
+            index, judge.fingerprint, cached, retriever=spec, rank=rank, progress=report
+        )
     seconds = round(time.perf_counter() - began, 2)
     if json:
-        aligned = [VECTORS] if VECTORS in index.aligned_names else []
-        print_json({"index": str(folder), **found.meta(), "vectors": aligned, "seconds": seconds})
+        fitted = [VECTORS] if VECTORS in index.fitted_names else []
+        print_json({"index": str(folder), **found.meta(), "vectors": fitted, "seconds": seconds})
         return
     anchors = f", {found.anchors} of them anchors" if found.anchors else ""
     say(
         f"learned from {found.pairs:,} scores of {found.queries:,} queries{anchors}, in {seconds} "
-        f"s, for searches with  --method 'kriging(first={found.first})'"
+        f"s, for searches with  --method 'kriging(retriever={found.retriever})'"
     )
-    if VECTORS in index.aligned_names:
+    if VECTORS in index.fitted_names:
         say(f"item vectors {VECTORS} for axn, which takes them by itself")
     shown = ", ".join(f"{name} {value:g}" for name, value in asdict(found.settings).items())
     say(f"settings: {shown}")

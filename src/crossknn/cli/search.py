@@ -27,7 +27,7 @@ from crossknn.cli.common import (
 from crossknn.errors import InputError, visible
 from crossknn.methods import DEFAULT
 from crossknn.methods import method as as_method
-from crossknn.results import Hit, Results
+from crossknn.search.results import Hit, Results
 
 NAME = "search"
 
@@ -42,7 +42,9 @@ def command(
         int | None,
         typer.Option(help="Pairs to score for all queries together; more for those in doubt."),
     ] = None,
-    method: Annotated[str, typer.Option(help="A method's spec, e.g. 'rnr(first=bm25)'.")] = DEFAULT,
+    method: Annotated[
+        str, typer.Option(help="A method's spec, e.g. 'rerank(retriever=bm25)'.")
+    ] = DEFAULT,
     filter: Annotated[
         Path | None, typer.Option(help="A file with the ids of the items allowed, one a line.")
     ] = None,
@@ -62,11 +64,11 @@ def command(
 ) -> None:
     """Search with the cross-encoder: the k best items by exact score, for a budget of calls.
 
-    A first stage alone, such as 'cmc(first=bm25)', makes no calls: the scores are its own.
+    A retriever alone, such as 'cmc(retriever=bm25)', makes no calls: the scores are its own.
     """
     from crossknn.data.reading import read_queries
-    from crossknn.indexes.item_index import ItemIndex
-    from crossknn.searcher import Searcher
+    from crossknn.index.item_index import ItemIndex
+    from crossknn.search.searcher import Searcher
 
     given = read_queries(queries) if queries is not None else None
     texts = [*(query or []), *(given.texts if given else [])]
@@ -123,13 +125,13 @@ def as_json(results: Results) -> dict[str, Any]:
         "method": results.method,
         "budget": results.budget,
         "calls": results.calls,
-        "revealed": results.revealed,
+        "n_scored": results.n_scored,
         "seconds": round(results.seconds, 4),
         "scoring_seconds": round(results.scoring_seconds, 4),
         "stopped_by": results.stopped_by,
         "error": results.error,
         "failed": results.failed,
-        "topped_up": results.topped_up,
+        "n_backfilled": results.n_backfilled,
         "truncated": results.truncated,
         "results": answers,
     }
@@ -159,7 +161,7 @@ def show(results: Results) -> None:
         out.print()
     notes = [
         f"{results.method}: {results.calls} cross-encoder calls "
-        f"({results.revealed} scores used), {results.seconds:.2f} s"
+        f"({results.n_scored} scores used), {results.seconds:.2f} s"
     ]
     if results.stopped_by != "budget":
         notes.append(f"stopped by {results.stopped_by}")
@@ -167,8 +169,8 @@ def show(results: Results) -> None:
         notes.append(f"{results.failed} pairs could not be scored")
     if results.truncated:
         notes.append(f"{results.truncated} pairs were longer than the model reads and were cut")
-    if results.topped_up:
-        notes.append(f"{results.topped_up} items taken in item order: the first stage ran short")
+    if results.n_backfilled:
+        notes.append(f"{results.n_backfilled} items taken in item order: the retriever ran short")
     out.print(Text("; ".join(notes), style="dim"))
 
 
@@ -217,7 +219,5 @@ def _explain(trace: list[Hit]) -> None:
         )
     out.print(table)
     out.print(
-        Text(
-            "bold: the best so far; in round 1 'predicted' is the first stage's own score\n", "dim"
-        )
+        Text("bold: the best so far; in round 1 'predicted' is the retriever's own score\n", "dim")
     )

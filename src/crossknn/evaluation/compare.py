@@ -8,7 +8,7 @@ from crossknn.data.queries import Qrels, QuerySet
 from crossknn.evaluation.measures import exact_top
 from crossknn.evaluation.replay import BATCH, Outcome, outcome
 from crossknn.evaluation.task import Judgements, TaskMeasures
-from crossknn.indexes.item_index import ItemIndex
+from crossknn.index.item_index import ItemIndex
 from crossknn.methods import Method, method
 from crossknn.types import FloatArray, Queries
 

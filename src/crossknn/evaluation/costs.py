@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from crossknn.indexes.base import Anchors, Index, ItemScores, Neighbours, Scale
-from crossknn.indexes.item_index import ItemIndex
-from crossknn.indexes.learned import LEARNED, Learned
+from crossknn.index.base import Anchors, Index, ItemScores, Neighbours, Scale
+from crossknn.index.item_index import ItemIndex
+from crossknn.index.learned import LEARNED, Prior
 from crossknn.types import FloatArray
 
 ANCHORS, ITEM_SCORES = "anchors", "item_scores"
@@ -16,15 +16,15 @@ class Metered:
     """An index that notes which exact scores are read: anchors, item scores, those learned from.
 
     Aligned vectors count, too. It stands for the index in a search; afterwards `calls` is what
-    these parts had cost. A stored matrix does not say what its aligned vectors had cost: they count
+    these parts had cost. A stored matrix does not say what its fitted vectors had cost: they count
     as nothing.
     """
 
     def __init__(self, index: Index) -> None:
         self._index = index
         self._read: set[str] = set()
-        aligned = index.aligned if isinstance(index, ItemIndex) else {}
-        self._paid = {name: vectors.cost.calls for name, vectors in aligned.items()}
+        fitted = index.fitted if isinstance(index, ItemIndex) else {}
+        self._paid = {name: vectors.cost.calls for name, vectors in fitted.items()}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._index, name)
@@ -51,7 +51,7 @@ class Metered:
         return self._index.anchors
 
     @property
-    def learned(self) -> Learned | None:
+    def learned(self) -> Prior | None:
         """The prior for kriging, made of anchors and logs."""
         self._read.add(LEARNED)
         return self._index.learned

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.indexes.dense import score_rows
-from crossknn.indexes.disk import alone
-from crossknn.indexes.storage import digest
-from crossknn.indexes.stored import StoredMatrix, read_arrays, write_arrays
-from crossknn.indexes.table import ScoreTable
+from crossknn.index.dense import score_rows
+from crossknn.index.disk import alone
+from crossknn.index.storage import digest
+from crossknn.index.stored import StoredMatrix, read_arrays, write_arrays
+from crossknn.index.table import ScoreTable
 from crossknn.linalg import top_k
 from crossknn.scorers._store import text_hash
 from crossknn.scorers.base import Scorer

@@ -1,9 +1,9 @@
-"""First stages that know the exact scores: what anchor items would be best (ADACUR 3.2, figure 5).
+"""Retrievers that know the exact scores: what anchor items would be best (ADACUR 3.2, figure 5).
 
 For analysis only: no search can have them. Wherever all exact scores are known (`replay`, sweeps,
-`compare`) they can be named like any first stage:
+`compare`) they can be named like any retriever:
 
-    adacur(first=oracle_topk(masked=10, epsilon=0.5), rounds=1, split=0.5)
+    adacur(retriever=oracle_topk(masked=10, epsilon=0.5), rounds=1, split=0.5)
 
 paper                       here
 TopK^O_{k_m, epsilon}       oracle_topk(masked=k_m, epsilon=epsilon)
@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from crossknn.errors import InputError, SpecError
-from crossknn.first.base import FirstStage
-from crossknn.indexes.base import Index
+from crossknn.index.base import Index
 from crossknn.linalg import mask, top_k
+from crossknn.retrievers.base import Retriever
 from crossknn.spec import Spec, build
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
 
@@ -86,7 +86,7 @@ class OracleFirst:
 
 
 class OracleIndex:
-    """An index that offers, beside its own first stages, those that know the exact scores (m, n).
+    """An index that offers, beside its own retrievers, those that know the exact scores (m, n).
 
     It stands for the index while a search of the m queries is planned.
     """
@@ -97,14 +97,14 @@ class OracleIndex:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._index, name)
 
-    def offered(self, spec: Spec, seed: int) -> FirstStage | None:
-        """The oracle's first stage of that name.
+    def offered(self, spec: Spec, seed: int) -> Retriever | None:
+        """The oracle's retriever of that name.
 
         Raises SpecError for options that it does not have, InputError if it masks every item.
         """
         if spec.name not in ORACLES:
             return None
-        options = build(spec, ORACLES, "first stage")
+        options = build(spec, ORACLES, "retriever")
         if not 0 <= options.epsilon <= 1:
             raise SpecError(f"{spec}: epsilon must lie between 0 and 1")
         if options.masked < 0:

@@ -14,8 +14,8 @@ from crossknn.evaluation.costs import Metered
 from crossknn.evaluation.measures import bootstrap, exact_top, recall
 from crossknn.evaluation.oracle import OracleIndex
 from crossknn.evaluation.task import TaskMeasures, summary
-from crossknn.indexes.base import Index
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.base import Index
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import Method
 from crossknn.methods.known import search_known
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
@@ -131,7 +131,7 @@ def answer(
     k: int,
     seed: int,
 ) -> Answer:
-    """Search with known exact `scores` (m, n). The first stages of `oracle.py` are at hand."""
+    """Search with known exact `scores` (m, n). The retrievers of `oracle.py` are at hand."""
     began = time.perf_counter()
     plan = method.plan(OracleIndex(index, scores), budget, seed)
     search = search_known(plan, queries, scores)
@@ -142,7 +142,7 @@ def answer(
     return Answer(
         items,
         np.pad(best.scores, short, constant_values=np.nan),
-        int(search.revealed.sum()),
+        int(search.n_scored.sum()),
         seconds,
         search.observed().items if method.calls else items,
     )

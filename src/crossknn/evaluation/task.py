@@ -21,7 +21,7 @@ import numpy as np
 from crossknn.data.queries import Qrels
 from crossknn.errors import InputError, nearest
 from crossknn.evaluation.measures import Estimate, bootstrap
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stored import StoredMatrix
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray
 
 ACCURACY, NORMALISED = "accuracy", "accuracy_normalised"

@@ -5,44 +5,44 @@ from __future__ import annotations
 from dataclasses import fields
 
 from crossknn.errors import SpecError
-from crossknn.first.late import KINDS
-from crossknn.methods.adacur import Adacur
-from crossknn.methods.anncur import Anncur
-from crossknn.methods.axn import Axn
+from crossknn.methods.adacur import ADACUR
+from crossknn.methods.anncur import ANNCUR
+from crossknn.methods.axn import AXN
 from crossknn.methods.base import Method
 from crossknn.methods.exact import Exact
 from crossknn.methods.feedback import Feedback
 from crossknn.methods.fixeditem import FixedItem
-from crossknn.methods.gar import Gar
-from crossknn.methods.gp import Gp
+from crossknn.methods.gar import GAR
+from crossknn.methods.gp import GP
 from crossknn.methods.greedy import Greedy
-from crossknn.methods.itemcur import ItemCur
+from crossknn.methods.itemcur import ItemCUR
 from crossknn.methods.kriging import Kriging
-from crossknn.methods.ladr import Ladr
-from crossknn.methods.only import Only
-from crossknn.methods.refit import Refit
-from crossknn.methods.rnr import Rnr
-from crossknn.methods.tour import Tour
+from crossknn.methods.ladr import LADR
+from crossknn.methods.refit import ReFIT
+from crossknn.methods.rerank import Rerank
+from crossknn.methods.retrieve import Retrieve
+from crossknn.methods.tour import TOUR
+from crossknn.retrievers.late import KINDS
 from crossknn.spec import Spec, build, parse, parse_list, split
 
 __all__ = ["DEFAULT", "METHODS", "Method", "in_full", "method", "methods"]
 
-DEFAULT = "axn(first=hybrid, rounds=10, ridge=0.3)"
+DEFAULT = "axn(retriever=hybrid, rounds=10, ridge=0.3)"
 """What a search does unless it is told otherwise."""
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind
     for kind in (
-        *(Exact, Only, Rnr, Anncur, Adacur, Axn, Tour, FixedItem, ItemCur),
-        *(Gar, Ladr, Greedy, Gp, Kriging, Feedback, Refit),
+        *(Exact, Retrieve, Rerank, ANNCUR, ADACUR, AXN, TOUR, FixedItem, ItemCUR),
+        *(GAR, LADR, Greedy, GP, Kriging, Feedback, ReFIT),
     )
 }
 
 
 def method(spec: str | Spec | Method) -> Method:
-    """The method of a spec; `SpecError` if there is none. `cmc(...)` is `only(first=cmc(...))`.
+    """The method of a spec; `SpecError` if there is none. `cmc(...)` is `retrieve(retriever=cmc(...))`.
 
-    >>> method("axn(first=de, rounds=5)").rounds
+    >>> method("axn(retriever=dense, rounds=5)").rounds
     5
     >>> method("axn(round=5)")
     Traceback (most recent call last):
@@ -54,7 +54,7 @@ def method(spec: str | Spec | Method) -> Method:
         raise SpecError(f"{spec!r} is no method: give a spec such as {DEFAULT!r}")
     parsed = parse(spec) if isinstance(spec, str) else spec
     if parsed.name in KINDS:
-        parsed = Spec(Only.name, options={"first": parsed})
+        parsed = Spec(Retrieve.name, options={"retriever": parsed})
     return build(parsed, METHODS, "method")
 
 
@@ -63,8 +63,8 @@ def in_full(spec: str) -> str:
 
     A table that prints it cannot be read as if a bare name were the method's best.
 
-    >>> in_full("tour(first={stage}, rounds=10)")
-    'tour(first={stage}, rounds=10, loss=kl, lr=none, vectors=auto, normalize=none)'
+    >>> in_full("tour(retriever={stage}, rounds=10)")
+    'tour(retriever={stage}, rounds=10, loss=kl, lr=none, vectors=auto, normalize=none)'
     """
     name, _, inside = spec.strip().partition("(")
     if name not in METHODS:

@@ -13,27 +13,27 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from crossknn.indexes.base import Index
-from crossknn.indexes.stages import first_stage
+from crossknn.index.base import Index
+from crossknn.index.stages import open_retriever
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
 from crossknn.methods.needs import Center, anchors, cur
-from crossknn.plan import Plan, equal_rounds
-from crossknn.predictors.base import Predictor
 from crossknn.predictors.sampled import Sampled
+from crossknn.search.plan import Plan, equal_rounds
+from crossknn.search.predictor import Predictor
 from crossknn.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adacur(Method):
+class ADACUR(Method):
     """Alternate between approximating all scores and scoring more anchor items.
 
     With `split` s, s of the budget buys anchor items and the rest reranks the best of the
     approximation. `center=none` is CUR as published; `auto` subtracts a constant from all scores
-    first. `shortlist` restricts a query to that many items of the first stage.
+    first. `shortlist` restricts a query to that many items of the retriever.
     """
 
     name = "adacur"
-    first: Spec = HYBRID
+    retriever: Spec = HYBRID
     rounds: int = 5
     sample: Literal["top", "softmax", "random"] = "top"
     split: float | None = None
@@ -53,7 +53,7 @@ class Adacur(Method):
         if self.sample != "top":
             predictor = Sampled(predictor, self.sample, seed=seed, until=len(batches))
         return Plan(
-            first=first_stage(index, self.first, seed),
+            retriever=open_retriever(index, self.retriever, seed),
             predictor=predictor,
             batches=(*batches, budget - k_i),
             shortlist=self.shortlist,

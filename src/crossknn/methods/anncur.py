@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from crossknn.indexes.base import Index
-from crossknn.indexes.stages import first_stage
+from crossknn.index.base import Index
+from crossknn.index.stages import open_retriever
 from crossknn.methods.base import Method, fraction, part
 from crossknn.methods.needs import Center, anchors, cur
-from crossknn.plan import Plan
+from crossknn.search.plan import Plan
 from crossknn.spec import Spec
 
 RANDOM = Spec("random")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Anncur(Method):
+class ANNCUR(Method):
     """Score anchor items, approximate all others, score the best of those.
 
-    `first=random` takes the same anchor items for every query; any other first stage X picks
+    `retriever=random` takes the same anchor items for every query; any other retriever X picks
     them per query (ANNCUR_X). `center=none` is CUR as published; `auto` subtracts a constant from
     all scores first. `rcond` is the pseudo-inverse's cut: the paper's code keeps
     everything (1e-15), and its recall collapses where the number of anchor items is near that
@@ -35,7 +35,7 @@ class Anncur(Method):
 
     name = "anncur"
     anchors: float = 0.5
-    first: Spec = RANDOM
+    retriever: Spec = RANDOM
     center: Center = "auto"
     rcond: float = 1e-6
 
@@ -44,10 +44,10 @@ class Anncur(Method):
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         fraction(self.name, anchors=self.anchors, rcond=self.rcond)
-        first = Spec("fixed") if self.first == RANDOM else self.first
+        retriever = Spec("fixed") if self.retriever == RANDOM else self.retriever
         k_i = part(budget, self.anchors)
         return Plan(
-            first=first_stage(index, first, seed),
+            retriever=open_retriever(index, retriever, seed),
             predictor=cur(anchors(index, self.name), self.center, self.rcond),
             batches=(k_i, budget - k_i),
         )

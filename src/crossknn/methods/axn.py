@@ -3,7 +3,7 @@
 paper            here
 V                index.vectors(`vectors`)
 R, k_s           `rounds`, equal batches
-INIT             `first`
+INIT             `retriever`
 lambda           `blend`: the weight of the PARAMETRIC query vector (eq. 7)
 """
 
@@ -13,32 +13,32 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from crossknn.errors import SpecError
-from crossknn.indexes.base import Index
-from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
+from crossknn.index.base import Index
+from crossknn.index.stages import default_vectors, need_query_vectors, open_retriever
 from crossknn.methods.base import HYBRID, Method, fraction, positive
 from crossknn.methods.needs import scale
-from crossknn.plan import Plan, equal_rounds
-from crossknn.predictors.base import Predictor
 from crossknn.predictors.least_squares import BlendedLeastSquares
 from crossknn.predictors.ridge import RidgeToEncoder
 from crossknn.predictors.scaled import Normalize
 from crossknn.predictors.vectors import QueryVectors
+from crossknn.search.plan import Plan, equal_rounds
+from crossknn.search.predictor import Predictor
 from crossknn.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Axn(Method):
-    """Refit the query's vector to its exact scores each round, and score what it then likes best.
+class AXN(Method):
+    """ReFIT the query's vector to its exact scores each round, and score what it then likes best.
 
     `ridge` replaces minimum-norm least squares, `blend` and `normalize` by ridge regression towards
     the parametric vector, with offset and gain (`RidgeToEncoder`; not in the paper).
     `normalize` puts exact scores on the scale of the vectors (`ScaledPredictor`). With neither
     `blend` nor `ridge` it searches vectors that queries have none beside (CUR's). `shortlist`
-    restricts a query to that many items of the first stage, for very large corpora.
+    restricts a query to that many items of the retriever, for very large corpora.
     """
 
     name = "axn"
-    first: Spec = HYBRID
+    retriever: Spec = HYBRID
     rounds: int = 10
     blend: float = 0.0
     ridge: float | None = None
@@ -54,7 +54,7 @@ class Axn(Method):
         positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
         fraction(self.name, blend=self.blend, rcond=self.rcond)
         return Plan(
-            first=first_stage(index, self.first, seed),
+            retriever=open_retriever(index, self.retriever, seed),
             predictor=self._predictor(index, default_vectors(index, self.vectors)),
             batches=equal_rounds(budget, self.rounds),
             shortlist=self.shortlist,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from crossknn.errors import SpecError
-from crossknn.indexes.base import Index
-from crossknn.plan import Plan
+from crossknn.index.base import Index
+from crossknn.search.plan import Plan
 from crossknn.spec import Spec, text_of
 
 HYBRID = Spec("hybrid")
@@ -27,7 +27,7 @@ class Method(ABC):
 
     @abstractmethod
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        """The wiring: first stage, predictor and batch sizes that sum to `budget`."""
+        """The wiring: retriever, predictor and batch sizes that sum to `budget`."""
 
     def reads(self, index: Index) -> Collection[str]:
         """What the plan uses of the exact scores kept in the index: they must be the scorer's own.

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossknn.first.chance import FixedFirst
-from crossknn.indexes.base import Index
+from crossknn.index.base import Index
 from crossknn.methods.base import Method
-from crossknn.plan import Plan
-from crossknn.predictors.keep import Keep
+from crossknn.predictors.keep import FirstStageScores
+from crossknn.retrievers.chance import FixedFirst
+from crossknn.search.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,5 +20,5 @@ class Exact(Method):
     name = "exact"
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        first = FixedFirst(np.arange(index.n), index.n)
-        return Plan(first=first, predictor=Keep(first), batches=(index.n,))
+        retriever = FixedFirst(np.arange(index.n), index.n)
+        return Plan(retriever=retriever, predictor=FirstStageScores(retriever), batches=(index.n,))

@@ -6,19 +6,19 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from crossknn.errors import SpecError
-from crossknn.indexes.base import Index
-from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
+from crossknn.index.base import Index
+from crossknn.index.stages import default_vectors, need_query_vectors, open_retriever
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
 from crossknn.methods.needs import scale
-from crossknn.plan import Plan, equal_rounds
 from crossknn.predictors.feedback import FeedbackFormula
 from crossknn.predictors.scaled import Normalize
+from crossknn.search.plan import Plan, equal_rounds
 from crossknn.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
 class Feedback(Method):
-    """Spend `sample` of the budget on `first`, the rest on the top of the formula.
+    """Spend `sample` of the budget on `retriever`, the rest on the top of the formula.
 
     `a`, `b` and `c` are the formula's (`FeedbackFormula`), 1 as Qdrant's training starts; they mean
     little untrained. `pairs` takes that many pairs of the widest gaps, not all. `rounds` is how
@@ -26,7 +26,7 @@ class Feedback(Method):
     """
 
     name = "feedback"
-    first: Spec = HYBRID
+    retriever: Spec = HYBRID
     sample: float = 0.5
     rounds: int = 1
     a: float = 1.0
@@ -47,7 +47,7 @@ class Feedback(Method):
         vectors = need_query_vectors(index, default_vectors(index, self.vectors), str(self))
         sample = part(budget, self.sample)
         return Plan(
-            first=first_stage(index, self.first, seed),
+            retriever=open_retriever(index, self.retriever, seed),
             predictor=FeedbackFormula(
                 index,
                 vectors,

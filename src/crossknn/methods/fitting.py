@@ -16,15 +16,15 @@ from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
 
-from crossknn.indexes.base import Index
-from crossknn.indexes.covariance import RANK, Covariance
-from crossknn.indexes.settings import Settings
-from crossknn.indexes.stages import default_vectors, first_stage, stage_scores
+from crossknn.index.base import Index
+from crossknn.index.covariance import RANK, Covariance
+from crossknn.index.settings import Settings
+from crossknn.index.stages import default_vectors, open_retriever, retriever_scores
 from crossknn.methods.known import search_known
-from crossknn.plan import Plan, equal_rounds
 from crossknn.predictors.kernels import distances
 from crossknn.predictors.kriging import Kriging, content_of
 from crossknn.predictors.posterior import FLOOR
+from crossknn.search.plan import Plan, equal_rounds
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Queries
 
@@ -47,7 +47,7 @@ FARTHEST = 6
 
 @dataclass(frozen=True, slots=True)
 class Revealed:
-    """What searches of q anchors revealed, b items each, and what was known of these before.
+    """What searches of q anchors n_scored, b items each, and what was known of these before.
 
     `known` (q, b, b) are the products of the items' factors, `distances` (q, b, b) those of their
     vectors' directions, squared; `variance` (q,) the residuals' mean square; `drift` (q, b, f) the
@@ -88,21 +88,21 @@ class Revealed:
 
     @classmethod
     def of_all(cls, parts: Sequence[Revealed]) -> Revealed:
-        """What several anchors' searches revealed, as one."""
+        """What several anchors' searches n_scored, as one."""
         names = [field.name for field in fields(cls)]
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def choose(
     index: Index,
-    first: Spec,
+    retriever: Spec,
     *,
     vectors: str = "auto",
     rank: int = RANK,
     seed: int = 0,
     start: Settings | None = None,
 ) -> Settings:
-    """The settings of `kriging(first=..., vectors=..., rank=...)` for an index with anchors.
+    """The settings of `kriging(retriever=..., vectors=..., rank=...)` for an index with anchors.
 
     From `start` (the defaults) one setting after the other is changed by a step, as long as the
     anchors' densities rise by more than the standard error of their mean. `start` itself if fewer
@@ -112,16 +112,16 @@ def choose(
     start = start or Settings()
     if index.anchors is None or len(index.anchors.scores) < LEAST:
         return start
-    parts = _searched(index, first, default_vectors(index, vectors), rank, seed, start)
+    parts = _searched(index, retriever, default_vectors(index, vectors), rank, seed, start)
     told = [part for part in parts if np.ptp(part.scores) > 0]
     return climb(Revealed.of_all(told), start) if len(told) >= LEAST else start
 
 
-def climb(revealed: Revealed, start: Settings) -> Settings:
+def climb(n_scored: Revealed, start: Settings) -> Settings:
     """The settings that coordinate steps from `start` reach; see `choose`."""
     values = asdict(start)
     steps = dict.fromkeys(values, 0)
-    best, density = start, revealed.density(start)
+    best, density = start, n_scored.density(start)
     for _ in range(FARTHEST):
         before = best
         for name in (name for name, value in values.items() if value > 0):
@@ -129,7 +129,7 @@ def climb(revealed: Revealed, start: Settings) -> Settings:
                 if abs(step) > FARTHEST:
                     continue
                 tried = replace(best, **{name: values[name] * STEP**step})
-                found = revealed.density(tried)
+                found = n_scored.density(tried)
                 gain = found - density
                 if gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)):
                     best, density, steps[name] = tried, found, step
@@ -140,13 +140,13 @@ def climb(revealed: Revealed, start: Settings) -> Settings:
 
 
 def _searched(
-    index: Index, first: Spec, vectors: str, rank: int, seed: int, start: Settings
+    index: Index, retriever: Spec, vectors: str, rank: int, seed: int, start: Settings
 ) -> Iterator[Revealed]:
     """What a search of each anchor reveals (q = 1), with what the other folds teach."""
     assert index.anchors is not None
     exact = index.anchors.scores
     seen, queries = index.anchored()
-    cheap = stage_scores(seen, first, queries, seed)
+    cheap = retriever_scores(seen, retriever, queries, seed)
     rows, batches = np.arange(len(exact)), equal_rounds(min(BUDGET, index.n), ROUNDS)
     searched = np.unique(np.linspace(0, len(exact) - 1, MOST).round().astype(int))
     for fold in np.array_split(rows, FOLDS):
@@ -154,10 +154,10 @@ def _searched(
         known = Covariance.of(exact[others], [c[others] for c in cheap], rank)
         for row in np.intersect1d(fold, searched).tolist():
             seen, query = index.anchored(row, row + 1)
-            stage = first_stage(seen, first, seed)
+            stage = open_retriever(seen, retriever, seed)
             items = seen.vectors(vectors)
             predictor = Kriging(items, stage, known, settings=start, beta=0.0)
-            plan = Plan(first=stage, predictor=predictor, batches=batches, shortlist=SHORTLIST)
+            plan = Plan(retriever=stage, predictor=predictor, batches=batches, shortlist=SHORTLIST)
             picks = search_known(plan, query, exact[row : row + 1]).observed().items[0]
             yield _revealed(predictor, known, query, picks, exact[row, picks])
 

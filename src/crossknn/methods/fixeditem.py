@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from crossknn.first.chance import FixedFirst
-from crossknn.indexes.base import Index
+from crossknn.index.base import Index
 from crossknn.methods.base import Method, fraction, part
 from crossknn.methods.needs import item_scores
-from crossknn.plan import Plan
 from crossknn.predictors.fixed_items import FixedItemScores
+from crossknn.retrievers.chance import FixedFirst
+from crossknn.search.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class FixedItem(Method):
         known = item_scores(index, self.name)
         k_i = part(budget, self.anchors)
         return Plan(
-            first=FixedFirst(known.items, index.n),
+            retriever=FixedFirst(known.items, index.n),
             predictor=FixedItemScores(known),
             batches=(k_i, budget - k_i),
         )

@@ -1,7 +1,7 @@
 """A Gaussian process over item vectors (the idea of BAGEL, arXiv 2604.17906; ReBOL, 2603.20513).
 
 there                           here
-first observations              `first`, a batch of budget // `rounds`
+first observations              `retriever`, a batch of budget // `rounds`
 mean + sqrt(beta) * deviation   mean + `beta` * deviation
 the query as an observation     `query=true`
 """
@@ -13,28 +13,28 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from crossknn.errors import SpecError
-from crossknn.indexes.base import Index
-from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
+from crossknn.index.base import Index
+from crossknn.index.stages import default_vectors, need_query_vectors, open_retriever
 from crossknn.methods.base import HYBRID, Method, positive
-from crossknn.plan import Plan, equal_rounds
 from crossknn.predictors.gaussian_process import GaussianProcess, Mean
 from crossknn.predictors.kernels import Kernel, Linear, Matern, Rbf
+from crossknn.search.plan import Plan, equal_rounds
 from crossknn.spec import Spec
 
 KernelName: TypeAlias = Literal["rbf", "matern", "linear"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gp(Method):
+class GP(Method):
     """Score what promises most: predicted mean and `beta` deviations.
 
     `scale` is that of squared distances in the kernels `rbf` and `matern`; `noise` the variance
     that vectors cannot explain, as a share of what they can. `mean` and `query` are explained at
-    `GaussianProcess`. `shortlist` restricts a query to that many items of the first stage.
+    `GaussianProcess`. `shortlist` restricts a query to that many items of the retriever.
     """
 
     name = "gp"
-    first: Spec = HYBRID
+    retriever: Spec = HYBRID
     rounds: int = 10
     kernel: KernelName = "rbf"
     scale: float = 1.0
@@ -50,16 +50,16 @@ class Gp(Method):
         if self.scale <= 0 or self.noise < 0 or self.beta < 0:
             raise SpecError(f"{self}: scale must be above 0, noise and beta 0 or more")
         vectors = default_vectors(index, self.vectors)
-        first = first_stage(index, self.first, seed)
+        retriever = open_retriever(index, self.retriever, seed)
         own = None
         if self.query:
             own = partial(index.query_vectors, name=need_query_vectors(index, vectors, str(self)))
         return Plan(
-            first=first,
+            retriever=retriever,
             predictor=GaussianProcess(
                 index.vectors(vectors),
                 self._kernel(),
-                first,
+                retriever,
                 mean=self.mean,
                 noise=self.noise,
                 beta=self.beta,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from crossknn.indexes.base import Index, Neighbours
-from crossknn.indexes.graphs import default_graph
+from crossknn.index.base import Index, Neighbours
+from crossknn.index.graphs import default_graph
 
 
 def neighbours_of(index: Index, graph: str, k: int, method: str) -> Neighbours:

@@ -10,26 +10,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crossknn.indexes.base import Index
-from crossknn.indexes.graphs import NEIGHBOURS
-from crossknn.indexes.stages import first_stage
+from crossknn.index.base import Index
+from crossknn.index.graphs import NEIGHBOURS
+from crossknn.index.stages import open_retriever
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
 from crossknn.methods.graph import in_batches, neighbours_of
-from crossknn.plan import Plan
 from crossknn.predictors.graph_hops import BestNeighbours
+from crossknn.search.plan import Plan
 from crossknn.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
 class Greedy(Method):
-    """Score the first stage's best, then again and again the neighbours of the best item scored.
+    """Score the retriever's best, then again and again the neighbours of the best item scored.
 
     `batch` pairs are scored at once, which may take the neighbours of several items; with 1 the
     search goes item by item, as published. `seeds=0` starts from a single one (RGS).
     """
 
     name = "greedy"
-    first: Spec = HYBRID
+    retriever: Spec = HYBRID
     graph: str = "auto"
     neighbours: int = NEIGHBOURS
     seeds: float = 0.5
@@ -38,11 +38,11 @@ class Greedy(Method):
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, neighbours=self.neighbours, batch=self.batch)
         fraction(self.name, seeds=self.seeds)
-        first = first_stage(index, self.first, seed)
+        retriever = open_retriever(index, self.retriever, seed)
         graph = neighbours_of(index, self.graph, self.neighbours, self.name)
         seeds = part(budget, self.seeds)
         return Plan(
-            first=first,
-            predictor=BestNeighbours(first, graph, depth=budget),
+            retriever=retriever,
+            predictor=BestNeighbours(retriever, graph, depth=budget),
             batches=(seeds, *in_batches(budget - seeds, self.batch)),
         )

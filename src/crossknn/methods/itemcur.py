@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossknn.indexes.base import Anchors, Index
-from crossknn.indexes.stages import first_stage
+from crossknn.index.base import Anchors, Index
+from crossknn.index.stages import open_retriever
 from crossknn.methods.base import Method, fraction, part
 from crossknn.methods.needs import Center, cur, item_scores
-from crossknn.plan import Plan
+from crossknn.search.plan import Plan
 from crossknn.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
-class ItemCur(Method):
+class ItemCUR(Method):
     """CUR of the item x item matrix; the test-time anchor items are others than its rows.
 
     `center=none` is CUR as published; `auto` subtracts the mean of the matrix first.
@@ -36,7 +36,7 @@ class ItemCur(Method):
         rows = Anchors(scores, center=float(scores.mean(dtype=np.float64)))
         k_i = part(budget, self.anchors)
         return Plan(
-            first=first_stage(index, Spec("fixed"), seed),
+            retriever=open_retriever(index, Spec("fixed"), seed),
             predictor=cur(rows, self.center, self.rcond),
             batches=(k_i, budget - k_i),
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from crossknn.plan import Plan
-from crossknn.search import Search
+from crossknn.search.loop import Search
+from crossknn.search.plan import Plan
 from crossknn.types import FloatArray, Queries
 
 

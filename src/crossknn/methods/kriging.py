@@ -1,9 +1,9 @@
 """Kriging: a Gaussian process that has learned from anchor queries how items vary together.
 
-kriging(first=de)                  mean [1, de, mean score], covariance of anchors and content
-kriging(first=hybrid(bm25, de))    the mean has a column for each stage
-kriging(first=de, mean=hybrid)     de picks the first batch, the mean has all columns
-kriging(anchors=false)             mean [1, first stage], covariance of content alone
+kriging(retriever=dense)                  mean [1, dense, mean score], covariance of anchors and content
+kriging(retriever=hybrid(bm25, dense))    the mean has a column for each stage
+kriging(retriever=dense, mean=hybrid)     dense picks the first batch, the mean has all columns
+kriging(anchors=false)             mean [1, retriever], covariance of content alone
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from crossknn.errors import InputError, SpecError
-from crossknn.indexes.base import Anchors, Index
-from crossknn.indexes.covariance import RANK, Covariance
-from crossknn.indexes.learned import LEARNED, Learned, fits
-from crossknn.indexes.settings import Settings
-from crossknn.indexes.stages import default_vectors, first_stage, stage_scores
+from crossknn.index.base import Anchors, Index
+from crossknn.index.covariance import RANK, Covariance
+from crossknn.index.learned import LEARNED, Prior, fits
+from crossknn.index.settings import Settings
+from crossknn.index.stages import default_vectors, open_retriever, retriever_scores
 from crossknn.methods.base import HYBRID, Method, fraction, positive
 from crossknn.methods.stopping import Course, course
-from crossknn.plan import Plan, Stop
 from crossknn.predictors.kriging import Kriging as Predictor
+from crossknn.search.plan import Plan, Stop
 from crossknn.spec import Spec
 from crossknn.types import FloatArray
 
@@ -39,14 +39,14 @@ FOLDS = 10
 class Kriging(Method):
     """Score what is predicted best, predict again from all scores so far.
 
-    What is predicted is linear in the scores of the stages of `mean` (those of `first`, if it is
+    What is predicted is linear in the scores of the stages of `mean` (those of `retriever`, if it is
     not given) and, where other queries are known, in the items' mean scores. The covariance of two
     items' scores is `share` of that over the anchor queries (at most `rank` factors), and one of
     their vectors' directions: `smooth` of exp(-`scale` * distance^2) and `linear` of the cosine,
     times the variance of the anchors' residuals. `noise` is the variance that none of it explains,
     as a share of the vectors' part. What of these is not given is as the index has learned it, or
     else as `Settings` has it. With `beta`, so many deviations are added to what is predicted.
-    `shortlist` restricts a query to that many items: half the first stage's best, half those that
+    `shortlist` restricts a query to that many items: half the retriever's best, half those that
     the linear part of the prediction ranks first after a round. With `target_recall` a query ends
     when it expects to have found so much of its true top `k`, calibrated on the anchor queries; its
     budget is then what it may spend at most.
@@ -54,7 +54,7 @@ class Kriging(Method):
 
     name = "kriging"
     unread = "kriging(anchors=false)"
-    first: Spec = HYBRID
+    retriever: Spec = HYBRID
     mean: Spec | None = None
     rounds: int = 10
     anchors: bool = True
@@ -98,9 +98,9 @@ class Kriging(Method):
         useful = learned is None or self._learned(index) is not None
         if learned is not None and not useful and (learned.logged or index.anchors is None):
             raise InputError(
-                f"{self}: the index has learned to predict from {learned.first}, not from "
-                f"{self._stages}: search with mean={learned.first} or anchors=false, or learn "
-                f"again with  crossknn learn INDEX --first '{self._stages}'"
+                f"{self}: the index has learned to predict from {learned.retriever}, not from "
+                f"{self._stages}: search with mean={learned.retriever} or anchors=false, or learn "
+                f"again with  crossknn learn INDEX --retriever '{self._stages}'"
             )
         if self.target_recall is None:
             return
@@ -116,10 +116,10 @@ class Kriging(Method):
 
     def _planned(self, index: Index, budget: int, seed: int, covariance: Covariance | None) -> Plan:
         return Plan(
-            first=first_stage(index, self.first, seed),
+            retriever=open_retriever(index, self.retriever, seed),
             predictor=Predictor(
                 index.vectors(default_vectors(index, self.vectors)),
-                first_stage(index, self._stages, seed),
+                open_retriever(index, self._stages, seed),
                 covariance,
                 settings=self._settings(index),
                 beta=self.beta,
@@ -130,9 +130,9 @@ class Kriging(Method):
 
     @property
     def _stages(self) -> Spec:
-        return self.first if self.mean is None else self.mean
+        return self.retriever if self.mean is None else self.mean
 
-    def _learned(self, index: Index) -> Learned | None:
+    def _learned(self, index: Index) -> Prior | None:
         """What the index has learned, if it is of use here."""
         learned = index.learned if self.anchors else None
         return learned if learned is not None and fits(learned, index, self._stages) else None
@@ -166,7 +166,7 @@ class Kriging(Method):
     def _cheap(self, index: Index, seed: int) -> list[FloatArray]:
         """Scores (q, n) of the anchor queries by each stage of the mean."""
         seen, queries = index.anchored()
-        return stage_scores(seen, self._stages, queries, seed)
+        return retriever_scores(seen, self._stages, queries, seed)
 
     def _threshold(
         self, index: Index, budget: int, seed: int, anchors: Anchors, target: float
@@ -190,7 +190,7 @@ class Kriging(Method):
 
 def _batches(budget: int, rounds: int) -> tuple[int, ...]:
     """The first round of `LEAST` items or its share, then equal ones, the larger ones first."""
-    first = min(max(budget // rounds, LEAST), budget)
-    left = budget - first
+    retriever = min(max(budget // rounds, LEAST), budget)
+    left = budget - retriever
     later = min(rounds - 1, left)
-    return (first, *(left // later + (r < left % later) for r in range(later)))
+    return (retriever, *(left // later + (r < left % later) for r in range(later)))

@@ -1,7 +1,7 @@
-"""LADR: candidates from a first stage, and their neighbours (Kulkarni et al. 2023, 2307.16779).
+"""LADR: candidates from a retriever, and their neighbours (Kulkarni et al. 2023, 2307.16779).
 
 paper            here
-lexical seeds    `first`, `seeds` of the budget
+lexical seeds    `retriever`, `seeds` of the budget
 corpus graph, k  index.graph(`graph`, `neighbours`)
 c                `depth`, in the adaptive mode
 """
@@ -11,24 +11,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from crossknn.indexes.base import Index
-from crossknn.indexes.graphs import NEIGHBOURS
-from crossknn.indexes.stages import first_stage
+from crossknn.index.base import Index
+from crossknn.index.graphs import NEIGHBOURS
+from crossknn.index.stages import open_retriever
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
 from crossknn.methods.graph import in_batches, neighbours_of
-from crossknn.plan import Plan
 from crossknn.predictors.graph_hops import SeedNeighbours, TopNeighbours
+from crossknn.search.plan import Plan
 from crossknn.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ladr(Method):
+class LADR(Method):
     """Score seeds, then neighbours: of the `depth` best scored so far, again and again (adaptive),
-    or of the seeds once, in the first stage's order (proactive).
+    or of the seeds once, in the retriever's order (proactive).
     """
 
     name = "ladr"
-    first: Spec = HYBRID
+    retriever: Spec = HYBRID
     graph: str = "auto"
     neighbours: int = NEIGHBOURS
     seeds: float = 0.5
@@ -39,14 +39,14 @@ class Ladr(Method):
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, neighbours=self.neighbours, depth=self.depth, batch=self.batch)
         fraction(self.name, seeds=self.seeds)
-        first = first_stage(index, self.first, seed)
+        retriever = open_retriever(index, self.retriever, seed)
         graph = neighbours_of(index, self.graph, self.neighbours, self.name)
         seeds = part(budget, self.seeds)
         if self.mode == "proactive":
-            predictor = SeedNeighbours(first, graph, depth=budget)
-            return Plan(first=first, predictor=predictor, batches=(seeds, budget - seeds))
+            predictor = SeedNeighbours(retriever, graph, depth=budget)
+            return Plan(retriever=retriever, predictor=predictor, batches=(seeds, budget - seeds))
         return Plan(
-            first=first,
-            predictor=TopNeighbours(first, graph, depth=budget, top=self.depth),
+            retriever=retriever,
+            predictor=TopNeighbours(retriever, graph, depth=budget, top=self.depth),
             batches=(seeds, *in_batches(budget - seeds, self.batch)),
         )

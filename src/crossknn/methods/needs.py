@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import Literal, TypeAlias
 
 from crossknn.errors import InputError
-from crossknn.indexes.base import Anchors, Index, ItemScores
-from crossknn.indexes.stages import default_vectors
+from crossknn.index.base import Anchors, Index, ItemScores
+from crossknn.index.stages import default_vectors
 from crossknn.predictors.least_squares import AnchorLeastSquares
 from crossknn.predictors.scaled import BY_INDEX, Normalize
 

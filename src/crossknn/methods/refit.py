@@ -12,25 +12,25 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from crossknn.errors import SpecError
-from crossknn.indexes.base import Index
-from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
+from crossknn.index.base import Index
+from crossknn.index.stages import default_vectors, need_query_vectors, open_retriever
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
 from crossknn.methods.needs import scale
-from crossknn.plan import Plan, equal_rounds
 from crossknn.predictors.refit import Distilled
 from crossknn.predictors.scaled import Normalize
+from crossknn.search.plan import Plan, equal_rounds
 from crossknn.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refit(Method):
+class ReFIT(Method):
     """Rerank, distil the scores into the query's vector, retrieve again with it.
 
     `normalize` puts the exact scores on another scale before their softmax (`ScaledPredictor`).
     """
 
     name = "refit"
-    first: Spec = HYBRID
+    retriever: Spec = HYBRID
     sample: float = 0.5
     rounds: int = 1
     steps: int = 100
@@ -49,7 +49,7 @@ class Refit(Method):
         vectors = need_query_vectors(index, default_vectors(index, self.vectors), str(self))
         sample = part(budget, self.sample)
         return Plan(
-            first=first_stage(index, self.first, seed),
+            retriever=open_retriever(index, self.retriever, seed),
             predictor=Distilled(
                 index, vectors, steps=self.steps, lr=self.lr, normalize=self.normalize
             ),

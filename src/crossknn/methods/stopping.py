@@ -14,7 +14,7 @@ import numpy as np
 
 from crossknn.linalg import top_k
 from crossknn.methods.known import search_known
-from crossknn.plan import Plan, Stop
+from crossknn.search.plan import Plan, Stop
 from crossknn.types import BoolArray, FloatArray, Queries
 
 NEVER = float("inf")

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from crossknn.indexes.base import Index
-from crossknn.indexes.stages import default_vectors, first_stage, need_query_vectors
+from crossknn.index.base import Index
+from crossknn.index.stages import default_vectors, need_query_vectors, open_retriever
 from crossknn.methods.base import HYBRID, Method, positive
 from crossknn.methods.needs import scale
-from crossknn.plan import Plan, equal_rounds
 from crossknn.predictors.gradient import GradientStep, Loss
 from crossknn.predictors.scaled import Normalize
+from crossknn.search.plan import Plan, equal_rounds
 from crossknn.spec import Spec
 
 LEARNING_RATES: dict[Loss, float] = {"kl": 0.1, "mse": 1e-3}
@@ -22,12 +22,12 @@ LEARNING_RATES: dict[Loss, float] = {"kl": 0.1, "mse": 1e-3}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tour(Method):
+class TOUR(Method):
     """One gradient step on the query's vector a round; `lr` defaults to the paper's."""
 
     name = "tour"
     loss: Loss = "kl"
-    first: Spec = HYBRID
+    retriever: Spec = HYBRID
     rounds: int = 5
     lr: float | None = None
     vectors: str = "auto"
@@ -39,7 +39,7 @@ class Tour(Method):
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds)
         return Plan(
-            first=first_stage(index, self.first, seed),
+            retriever=open_retriever(index, self.retriever, seed),
             predictor=GradientStep(
                 index,
                 need_query_vectors(index, default_vectors(index, self.vectors), self.name),

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from crossknn.errors import SpecError
-from crossknn.first.late import KINDS
+from crossknn.retrievers.late import KINDS
 from crossknn.spec import Spec, parse
 
 INK, QUIET, RULE, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
 
 FAMILIES: Mapping[str, tuple[str, str]] = {
-    "rnr": ("#555c66", "s"),
+    "rerank": ("#555c66", "s"),
     "axn": ("#0072b2", "o"),
     "adacur": ("#c44f00", "D"),
     "anncur": ("#c98500", "^"),
@@ -32,7 +32,7 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "feedback": ("#00868b", "8"),
     "fixeditem": ("#8c564b", "d"),
     "itemcur": ("#b07d62", "H"),
-    "only": ("#9a4db3", "*"),
+    "retrieve": ("#9a4db3", "*"),
     "exact": ("#333a42", "|"),
 }
 """Colour and marker of each method, whatever its options."""
@@ -93,14 +93,14 @@ Styles: TypeAlias = Mapping[str, Style]
 
 
 def family(name: str) -> str:
-    """The method that a spec or a label begins with, `only` for late interaction; "" if none.
+    """The method that a spec or a label begins with, `retrieve` for late interaction; "" if none.
 
-    >>> family("axn(first=de, rounds=5)"), family("CMC"), family("wordnet-act")
+    >>> family("axn(retriever=dense, rounds=5)"), family("CMC"), family("wordnet-act")
     ('axn', 'only', '')
     """
     found = re.match(r"[A-Za-z]+", name)
     word = found[0].lower() if found else ""
-    word = "only" if word in KINDS else word
+    word = "retrieve" if word in KINDS else word
     return word if word in FAMILIES else ""
 
 
@@ -130,8 +130,8 @@ def styles_of(names: Iterable[str]) -> dict[str, Style]:
 def labels_of(names: Iterable[str]) -> dict[str, str]:
     """Short names: the method, and the options in which it differs from others of its name.
 
-    >>> labels_of(["rnr(first=de)", "rnr(first=bm25)", "axn(first=de)"])
-    {'rnr(first=de)': 'rnr de', 'rnr(first=bm25)': 'rnr bm25', 'axn(first=de)': 'axn'}
+    >>> labels_of(["rerank(retriever=dense)", "rerank(retriever=bm25)", "axn(retriever=dense)"])
+    {'rerank(retriever=dense)': 'rerank dense', 'rerank(retriever=bm25)': 'rerank bm25', 'axn(retriever=dense)': 'axn'}
     """
     parsed = {name: _parsed(name) for name in names}
     found = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossknn.indexes.base import Index
+from crossknn.index.base import Index
 from crossknn.predictors.scaled import Normalize, ScaledPredictor
 from crossknn.predictors.vectors import QueryVectors
 from crossknn.types import FloatArray, IntArray

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossknn.indexes.base import ItemScores, Scale
+from crossknn.index.base import ItemScores, Scale
 from crossknn.predictors.vectors import QueryVectors, VectorPredictor
 from crossknn.types import FloatArray, IntArray
 

@@ -9,11 +9,11 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from crossknn.first.base import FirstStage
-from crossknn.first.fusion import stages_of
-from crossknn.predictors.base import Prediction, Predictor
 from crossknn.predictors.kernels import Kernel
 from crossknn.predictors.posterior import Posterior, Trend, Whitened
+from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.fusion import stages_of
+from crossknn.search.predictor import Prediction, Predictor
 from crossknn.types import FloatArray, IntArray, Observed, Queries
 
 Mean: TypeAlias = Literal["none", "average", "constant", "first"]
@@ -61,18 +61,18 @@ class GaussianProcess(Predictor[Posteriors]):
     """Predicts by the posterior of each query, and chooses by mean + `beta` * deviation.
 
     `items` (n, d), float32 or float16. `mean`: `none`; `average`, that of the scores known so far;
-    `constant`, by generalised least squares (ordinary kriging); `first`, linear in the scores of
-    the first stage, or of each stage of a fusion (universal kriging). With `own`, a query's own
-    vector counts as an item with the best score known and the best first-stage scores of all
+    `constant`, by generalised least squares (ordinary kriging); `retriever`, linear in the scores of
+    the retriever, or of each stage of a fusion (universal kriging). With `own`, a query's own
+    vector counts as an item with the best score known and the best retriever scores of all
     (BAGEL, ReBOL). `prior` is what is known of all queries' trends. Until a query has scores that
-    differ and, without a prior, more of them than `columns`, `first` ranks.
+    differ and, without a prior, more of them than `columns`, `retriever` ranks.
 
     Of b items scored in all, a query costs b * n * (d + b / 2) multiplications to predict all
     items in all rounds, and b * n * 4 bytes between rounds. Where these would be more than `KEPT`,
     each round computes all of it again, without `b / 2` where no deviations are needed.
     """
 
-    deviates = True
+    has_std = True
     likely = False
     """Whether deviations are those of the most likely amplitude (see `Posterior.given`)."""
 
@@ -80,7 +80,7 @@ class GaussianProcess(Predictor[Posteriors]):
         self,
         items: FloatArray,
         kernel: Kernel,
-        first: FirstStage,
+        retriever: Retriever,
         *,
         mean: Mean,
         noise: float,
@@ -88,7 +88,7 @@ class GaussianProcess(Predictor[Posteriors]):
         own: Callable[[Queries], FloatArray] | None = None,
         prior: Trend | None = None,
     ) -> None:
-        self.items, self.kernel, self.first, self.own = items, kernel, first, own
+        self.items, self.kernel, self.retriever, self.own = items, kernel, retriever, own
         self.prior = prior
         self.mean, self.noise, self.beta = mean, noise, beta
         self.precision = np.promote_types(items.dtype, np.float32)
@@ -106,7 +106,7 @@ class GaussianProcess(Predictor[Posteriors]):
         """What each query's mean is linear in, at all items: (f, m, n)."""
         ones = np.broadcast_to(np.float32(1), (len(queries), len(self.items)))
         if self.mean == "first":
-            return np.stack([ones, *(stage.scores(queries) for stage in stages_of(self.first))])
+            return np.stack([ones, *(stage.scores(queries) for stage in stages_of(self.retriever))])
         return ones[None] if self.mean == "constant" else ones[None][:0]
 
     def update(self, state: Posteriors, observed: Observed) -> Posteriors:
@@ -146,7 +146,7 @@ class GaussianProcess(Predictor[Posteriors]):
     def predict(self, state: Posteriors, items: IntArray | None = None) -> Prediction:
         return self._predicted(state, items, spread=self.beta != 0)
 
-    def believe(self, state: Posteriors, items: IntArray | None = None) -> Prediction:
+    def posterior(self, state: Posteriors, items: IntArray | None = None) -> Prediction:
         return self._predicted(state, items, spread=True)
 
     def _predicted(self, state: Posteriors, items: IntArray | None, *, spread: bool) -> Prediction:
@@ -155,7 +155,7 @@ class GaussianProcess(Predictor[Posteriors]):
         kept = self._kept(state, count)
         std = np.full((m, count), np.nan, np.float32) if spread or kept else None
         if None in state.rows:
-            cheap = self.first.scores(state.queries)
+            cheap = self.retriever.scores(state.queries)
             mean[:] = cheap if items is None else np.take_along_axis(cheap, items, axis=1)
         if kept:
             self._extend(state, items)

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from crossknn.indexes.base import Index
+from crossknn.index.base import Index
 from crossknn.predictors.scaled import Normalize, ScaledPredictor
 from crossknn.predictors.vectors import QueryVectors
 from crossknn.types import FloatArray, IntArray

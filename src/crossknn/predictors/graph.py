@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from crossknn.first.base import FirstStage
-from crossknn.indexes.base import Neighbours
-from crossknn.predictors.base import Prediction, Predictor
+from crossknn.index.base import Neighbours
+from crossknn.retrievers.base import Retriever
+from crossknn.search.predictor import Prediction, Predictor
 from crossknn.types import (
     NO_ITEM,
     BoolArray,
@@ -42,9 +42,9 @@ class Offer:
 
 
 class Ranking:
-    """The first stage's ranking of a batch of queries, read when it is needed, `depth` at least."""
+    """The retriever's ranking of a batch of queries, read when it is needed, `depth` at least."""
 
-    def __init__(self, first: FirstStage, queries: Queries, depth: int) -> None:
+    def __init__(self, first: Retriever, queries: Queries, depth: int) -> None:
         self.first, self.queries, self.depth = first, queries, depth
         self._read: Candidates | None = None
 
@@ -71,13 +71,13 @@ class Walk:
 
 
 class GraphWalk(Predictor[Walk]):
-    """Offers unscored neighbours of scored items; where the graph has none, the first stage's rest.
+    """Offers unscored neighbours of scored items; where the graph has none, the retriever's rest.
 
-    `graph` (n, k) are the items' neighbours. `depth` is how much of the first stage is read at
+    `graph` (n, k) are the items' neighbours. `depth` is how much of the retriever is read at
     once: the budget. Subclasses say what is offered, and in which order.
     """
 
-    def __init__(self, first: FirstStage, graph: Neighbours, *, depth: int) -> None:
+    def __init__(self, first: Retriever, graph: Neighbours, *, depth: int) -> None:
         self.first, self.graph, self.depth = first, graph, depth
 
     @abstractmethod
@@ -119,7 +119,7 @@ class GraphWalk(Predictor[Walk]):
         allowed: BoolArray | None = None,
         pool: IntArray | None = None,
     ) -> Candidates:
-        # So deep that `count` new ones are among them, if the first stage has so many.
+        # So deep that `count` new ones are among them, if the retriever has so many.
         ranked = state.ranking.top(exclude.shape[1] + count, allowed)
         rows = []
         for row, (offer, out) in enumerate(zip(state.offers, exclude, strict=True)):

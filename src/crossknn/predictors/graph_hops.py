@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossknn.first.base import FirstStage
-from crossknn.indexes.base import Neighbours
+from crossknn.index.base import Neighbours
 from crossknn.predictors.graph import GraphWalk, Offer, best_first, reach
+from crossknn.retrievers.base import Retriever
 from crossknn.types import FloatArray, IntArray
 
 
@@ -56,8 +56,8 @@ class Hops(GraphWalk):
 class TopNeighbours(Hops):
     """All neighbours of the `top` best scored items, until nothing is new (LADR, adaptive)."""
 
-    def __init__(self, first: FirstStage, graph: Neighbours, *, depth: int, top: int) -> None:
-        super().__init__(first, graph, depth=depth)
+    def __init__(self, retriever: Retriever, graph: Neighbours, *, depth: int, top: int) -> None:
+        super().__init__(retriever, graph, depth=depth)
         self.top_sources = top
 
     def ahead(self, items: IntArray, scores: FloatArray) -> Offer:

@@ -1,20 +1,20 @@
-"""GAR's frontier, which takes turns with the first stage (MacAvaney et al. 2022, algorithm 1)."""
+"""GAR's frontier, which takes turns with the retriever (MacAvaney et al. 2022, algorithm 1)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from crossknn.first.base import FirstStage
-from crossknn.indexes.base import Neighbours
-from crossknn.indexes.graphs import cosines
+from crossknn.index.base import Neighbours
+from crossknn.index.graphs import cosines
 from crossknn.predictors.graph import GraphWalk, Offer, Walk, best_first, reach
+from crossknn.retrievers.base import Retriever
 from crossknn.types import NO_ITEM, FloatArray, IntArray
 
 
 class Frontier(GraphWalk):
     """A neighbour is worth the score of its best scored source.
 
-    One batch is taken from the first stage's ranking, the next from the frontier. The paper stops
+    One batch is taken from the retriever's ranking, the next from the frontier. The paper stops
     adding sources of low score once the frontier holds as many items as the budget has left: those
     items would come after all that are left, so it changes nothing and is left out.
     """
@@ -38,7 +38,7 @@ class SetFrontier(Frontier):
 
     def __init__(
         self,
-        first: FirstStage,
+        retriever: Retriever,
         graph: Neighbours,
         *,
         depth: int,
@@ -46,7 +46,7 @@ class SetFrontier(Frontier):
         best: int,
         raw: bool,
     ) -> None:
-        super().__init__(first, graph, depth=depth)
+        super().__init__(retriever, graph, depth=depth)
         self.vectors, self.best, self.raw = vectors, best, raw
 
     def offer(self, before: Offer, items: IntArray, scores: FloatArray, seen: int) -> Offer:

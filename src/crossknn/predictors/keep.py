@@ -1,22 +1,22 @@
-"""The predictor that learns nothing: an item is as good as the first stage says (reranking)."""
+"""The predictor that learns nothing: an item is as good as the retriever says (reranking)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from crossknn.first.base import FirstStage
-from crossknn.predictors.base import Prediction, Predictor
+from crossknn.retrievers.base import Retriever
+from crossknn.search.predictor import Prediction, Predictor
 from crossknn.types import FloatArray, IntArray, Observed, Queries
 
 
-class Keep(Predictor[FloatArray]):
-    """Predicts a first stage's scores, whatever has been observed."""
+class FirstStageScores(Predictor[FloatArray]):
+    """Predicts a retriever's scores, whatever has been observed."""
 
-    def __init__(self, first: FirstStage) -> None:
-        self.first = first
+    def __init__(self, retriever: Retriever) -> None:
+        self.retriever = retriever
 
     def start(self, queries: Queries) -> FloatArray:
-        return self.first.scores(queries)
+        return self.retriever.scores(queries)
 
     def update(self, state: FloatArray, observed: Observed) -> FloatArray:
         return state

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossknn.first.base import FirstStage
-from crossknn.indexes.covariance import Covariance
-from crossknn.indexes.settings import Settings
+from crossknn.index.covariance import Covariance
+from crossknn.index.settings import Settings
 from crossknn.linalg import top_k
 from crossknn.predictors.gaussian_process import GaussianProcess, Posteriors
 from crossknn.predictors.kernels import Content, Factored
 from crossknn.predictors.posterior import Posterior, Trend
+from crossknn.retrievers.base import Retriever
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
 
 
@@ -20,7 +20,7 @@ def content_of(settings: Settings) -> Content:
 
 
 class Kriging(GaussianProcess):
-    """Universal kriging: the mean is linear in the first stage's scores and, with anchors, in the
+    """Universal kriging: the mean is linear in the retriever's scores and, with anchors, in the
     items' mean scores; the covariance is of the anchors and of the vectors, by `settings`.
 
     `items` (n, d). A round costs what that of `GaussianProcess` does with d + r dimensions.
@@ -31,7 +31,7 @@ class Kriging(GaussianProcess):
     def __init__(
         self,
         items: FloatArray,
-        first: FirstStage,
+        retriever: Retriever,
         covariance: Covariance | None,
         *,
         settings: Settings,
@@ -50,7 +50,7 @@ class Kriging(GaussianProcess):
             prior = Trend(covariance.weights, covariance.precision)
         noise = settings.noise
         super().__init__(
-            items, self.planar, first, mean="first", noise=noise, beta=beta, prior=prior
+            items, self.planar, retriever, mean="first", noise=noise, beta=beta, prior=prior
         )
 
     def columns(self, queries: Queries) -> FloatArray:
@@ -69,7 +69,7 @@ class Kriging(GaussianProcess):
     def shortlist(
         self, state: Posteriors, pool: IntArray, allowed: BoolArray | None = None
     ) -> IntArray:
-        """Half of it the first stage's, half what the linear part of the prediction ranks first.
+        """Half of it the retriever's, half what the linear part of the prediction ranks first.
 
         That part costs n (d + r) multiplications once, so that a million items stay searchable.
         """

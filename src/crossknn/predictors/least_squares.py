@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from crossknn.indexes.base import Index, Scale
+from crossknn.index.base import Index, Scale
 from crossknn.linalg import least_squares
-from crossknn.predictors.base import Prediction
 from crossknn.predictors.scaled import Normalize, ScaledPredictor
 from crossknn.predictors.vectors import NormalizedPredictor, QueryVectors
+from crossknn.search.predictor import Prediction
 from crossknn.types import FloatArray, IntArray
 
 

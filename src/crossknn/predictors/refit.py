@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossknn.indexes.base import Index
+from crossknn.index.base import Index
 from crossknn.predictors.gradient import softmax
 from crossknn.predictors.scaled import Normalize, ScaledPredictor
 from crossknn.predictors.vectors import QueryVectors

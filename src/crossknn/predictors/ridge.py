@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossknn.indexes.base import Index, Scale
+from crossknn.index.base import Index, Scale
 from crossknn.predictors.vectors import QueryVectors, VectorPredictor
 from crossknn.types import FloatArray, IntArray, Queries
 

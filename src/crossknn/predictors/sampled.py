@@ -7,7 +7,7 @@ from typing import Generic, Literal, TypeVar
 
 import numpy as np
 
-from crossknn.predictors.base import Prediction, Predictor
+from crossknn.search.predictor import Prediction, Predictor
 from crossknn.types import IntArray, Observed, Queries
 
 Inner = TypeVar("Inner")

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.indexes.base import Index, Scale
+from crossknn.index.base import Index, Scale
 from crossknn.predictors.vectors import NormalizedPredictor, QueryVectors
 from crossknn.types import FloatArray, IntArray, Queries
 
@@ -21,9 +21,9 @@ class ScaledPredictor(NormalizedPredictor):
 
     AXN has no intercept, so where zero lies on the scale of the scores matters (AXN A.2). The
     scale is the index's (`anchors`: mean and deviation of both kinds of score over anchor or train
-    queries), comes from the query's own first batch (`first`: the same two moments, or the mean
+    queries), comes from the query's own first batch (`retriever`: the same two moments, or the mean
     alone where queries have no vectors), or is left alone (`none`); `auto` takes `anchors` where
-    the index knows them, else `first`.
+    the index knows them, else `retriever`.
     """
 
     def __init__(self, index: Index, vectors: str, normalize: Normalize = "auto") -> None:

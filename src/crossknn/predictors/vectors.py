@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossknn.indexes.base import Scale
+from crossknn.index.base import Scale
 from crossknn.linalg import inner
-from crossknn.predictors.base import Prediction, Predictor
+from crossknn.search.predictor import Prediction, Predictor
 from crossknn.types import FloatArray, IntArray, Observed, Queries
 
 

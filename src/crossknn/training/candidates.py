@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from crossknn.data.labelled import Labelled
 from crossknn.errors import InputError
-from crossknn.first.base import FirstStage
-from crossknn.first.chance import RandomFirst
-from crossknn.first.vectors import VectorFirst
 from crossknn.linalg import top_k
+from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.chance import RandomFirst
+from crossknn.retrievers.vectors import VectorFirst
 from crossknn.scorers.encoder import Encoder
 from crossknn.training.corpora import Corpora
 from crossknn.training.negatives import candidates, reader, stage_of
@@ -35,7 +35,7 @@ Found: TypeAlias = NDArray[Any]
 `NO_ITEM` and -inf where there are no more."""
 
 
-class Retriever:
+class CandidateRetriever:
     """The retriever of the settings over any corpus; `encoder` opens the dual encoder, if it is
     one, and is called only if there is need."""
 
@@ -47,7 +47,11 @@ class Retriever:
     ) -> None:
         self._settings, self._open, self._seed = settings, encoder, seed
         self._encoder: Encoder | None = None
-        self._last: tuple[Sequence[str], FirstStage, float] = ((), RandomFirst(0, seed), 1.0)
+        self._last: tuple[Sequence[str], Retriever, float] = (
+            (),
+            RandomFirst(0, seed),
+            1.0,
+        )
 
     def open(self) -> None:
         """Open the dual encoder, if it is one; InputError if it cannot be opened."""
@@ -123,7 +127,7 @@ class Retriever:
             wrong["item"] = items[~is_right][: len(wrong)] + offset
             wrong["score"] = scores[~is_right][: len(wrong)]
 
-    def _stage(self, part: Labelled) -> tuple[FirstStage, float]:
+    def _stage(self, part: Labelled) -> tuple[Retriever, float]:
         """The retriever over a corpus, and what its scores are multiplied by.
 
         The last one is kept: train and dev queries often have one corpus.
@@ -134,7 +138,7 @@ class Retriever:
             self._last = (part.items.texts, stage, scale)
         return stage, scale
 
-    def _new_stage(self, part: Labelled) -> tuple[FirstStage, float]:
+    def _new_stage(self, part: Labelled) -> tuple[Retriever, float]:
         name, scale = self._settings.retriever, self._settings.scale
         if name == "random":
             return RandomFirst(len(part.items), self._seed), scale or 1.0
@@ -168,7 +172,7 @@ class Lists:
     def __init__(
         self, found: Found, n_right: int, settings: CandidateSettings, seed: int = 0
     ) -> None:
-        """`found` (m, n_right + depth) as `Retriever.found` gives it."""
+        """`found` (m, n_right + depth) as `CandidateRetriever.found` gives it."""
         self._found, self._n_right, self._settings, self._seed = found, n_right, settings, seed
 
     def draw(self, rows: Sequence[int], epoch: int) -> Candidates:
@@ -200,7 +204,7 @@ def _listed(part: Labelled) -> Candidates:
     return part.lists
 
 
-def _scale_of(stage: FirstStage) -> float:
+def _scale_of(stage: Retriever) -> float:
     """20 if the item vectors have unit length, else 1."""
     if not isinstance(stage, VectorFirst):
         return 1.0

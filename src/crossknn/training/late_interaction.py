@@ -19,7 +19,7 @@ from crossknn.data.labelled import Labelled
 from crossknn.errors import InputError
 from crossknn.models.late_interaction.base import LateInteractionModel
 from crossknn.scorers.encoder import Encoder
-from crossknn.training.candidates import RETRIEVERS, Found, Lists, Retriever
+from crossknn.training.candidates import RETRIEVERS, CandidateRetriever, Found, Lists
 from crossknn.training.corpora import Corpora, checked_rows
 from crossknn.training.loop import Measures
 from crossknn.training.losses import softmax_near_retriever
@@ -69,7 +69,7 @@ class LateInteractionTask:
         self.model = model
         self.train, self.dev = Corpora(train), Corpora(dev)
         self._candidates, self._loss, self._freeze = candidates, loss or LossSettings(), freeze
-        self._retriever = Retriever(candidates, encoder, seed)
+        self._retriever = CandidateRetriever(candidates, encoder, seed)
         self._seed, self._weights = seed, weights_digest(model)
         self._lists: Lists | None = None
         self._dev_lists: IntArray = np.empty((0, 0), dtype=np.int64)
@@ -98,7 +98,10 @@ class LateInteractionTask:
         if self._lists is not None:
             return
         wanted, train, dev = self._candidates, self.train, self.dev
-        retriever, self._retriever = self._retriever, Retriever(wanted)  # its memory is freed
+        retriever, self._retriever = (
+            self._retriever,
+            CandidateRetriever(wanted),
+        )  # its memory is freed
         drawn = self._seed if wanted.retriever == "random" else ""
         key = f"{wanted.retriever}|{wanted.scale}|{wanted.depth}|{drawn}|{train.digest}"
         found: Found = kept(folder / FOUND, key, lambda: retriever.found(train))

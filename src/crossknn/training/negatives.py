@@ -9,10 +9,10 @@ import numpy as np
 from crossknn.data.labelled import Labelled
 from crossknn.data.marks import unmarked
 from crossknn.errors import InputError
-from crossknn.first.base import FirstStage
-from crossknn.first.bm25 import BM25
-from crossknn.first.tfidf import TfIdf
-from crossknn.first.vectors import VectorFirst
+from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.bm25 import BM25
+from crossknn.retrievers.tfidf import TfIdf
+from crossknn.retrievers.vectors import VectorFirst
 from crossknn.scorers.encoder import Encoder
 from crossknn.training.corpora import Corpora
 from crossknn.training.settings import NegativesSettings
@@ -72,7 +72,7 @@ def mined(
 
 
 def candidates(
-    corpus: Labelled, stage: FirstStage, count: int, progress: Progress | None = None
+    corpus: Labelled, stage: Retriever, count: int, progress: Progress | None = None
 ) -> IntArray:
     """The `count` nearest items of each query, right ones included: (m, count)."""
     found = np.full((len(corpus), count), NO_ITEM, dtype=np.int64)
@@ -85,8 +85,8 @@ def candidates(
     return found
 
 
-def stage_of(corpus: Labelled, kind: str, encoder: Encoder | None = None) -> FirstStage:
-    """BM25, TF-IDF or a dual encoder over the corpus, as a first stage that reads its queries."""
+def stage_of(corpus: Labelled, kind: str, encoder: Encoder | None = None) -> Retriever:
+    """BM25, TF-IDF or a dual encoder over the corpus, as a retriever that reads its queries."""
     if kind in ("bm25", "tfidf"):
         texts = [unmarked(text) for text in corpus.items.texts]
         return _Unmarked(BM25.fit(texts) if kind == "bm25" else TfIdf.fit(texts))
@@ -132,9 +132,9 @@ class _UnmarkedEncoder:
 
 
 class _Unmarked:
-    """A first stage of words, which reads marked queries without their marks."""
+    """A retriever of words, which reads marked queries without their marks."""
 
-    def __init__(self, inner: FirstStage) -> None:
+    def __init__(self, inner: Retriever) -> None:
         self._inner = inner
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:

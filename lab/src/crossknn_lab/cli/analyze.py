@@ -121,7 +121,7 @@ def command(
 
 
 def _read(files: Sequence[Path], names: str | None) -> dict[str, FloatArray]:
-    from crossknn.indexes.stored import StoredMatrix
+    from crossknn.index.stored import StoredMatrix
 
     called = [n.strip() for n in names.split(",")] if names else [file.stem for file in files]
     if len(called) != len(files) or not all(called):

@@ -16,7 +16,10 @@ NAME = "replay"
 def command(
     file: Annotated[Path, typer.Argument(help="A score matrix (.npz; see the docs).")],
     methods: Annotated[
-        str, typer.Option(help="Specs separated by commas, e.g. 'rnr(first=de), axn(first=de)'.")
+        str,
+        typer.Option(
+            help="Specs separated by commas, e.g. 'rerank(retriever=dense), axn(retriever=dense)'."
+        ),
     ],
     budgets: Annotated[str, typer.Option(help="Calls per query, e.g. '50,100'.")] = "50,100",
     k: Neighbours = None,
@@ -37,7 +40,7 @@ def command(
     from crossknn.data.reading import read_qrels
     from crossknn.evaluation.replay import check, parts_of, replay
     from crossknn.evaluation.task import LABELLED, Judgements, TaskMeasures, measure_names
-    from crossknn.indexes.stored import StoredMatrix
+    from crossknn.index.stored import StoredMatrix
     from crossknn.methods import methods as parse_methods
 
     chosen = parse_methods(methods)

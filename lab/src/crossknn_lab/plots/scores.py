@@ -17,7 +17,7 @@ BINS = 90
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
-    """Scores of one kind: `values` (v,) of all pairs, `picked` (p,) of the first stage's picks."""
+    """Scores of one kind: `values` (v,) of all pairs, `picked` (p,) of the retriever's picks."""
 
     name: str
     values: FloatArray
@@ -30,12 +30,12 @@ def score_distributions(
     *,
     title: str,
     x_label: str = "score",
-    picked_label: str = "the first stage's picks",
+    picked_label: str = "the retriever's picks",
     note: str = "",
 ) -> None:
     """Save a picture of how scores are distributed, a line for each kind (AXN 4; ANNCUR 1).
 
-    Cross-encoder and dual encoder, for instance, a panel for each matrix; the first stage's picks
+    Cross-encoder and dual encoder, for instance, a panel for each matrix; the retriever's picks
     are drawn filled, with an area of their own. Raises MissingExtraError without matplotlib.
     """
     names = list(dict.fromkeys(s.name for found in panels.values() for s in found))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stored import StoredMatrix
 from crossknn_lab.sweep_data import MatrixFile
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """A matrix, its first stages and vectors by name, whether it has item scores and labels."""
+    """A matrix, its retrievers and vectors by name, whether it has item scores and labels."""
 
     file: MatrixFile
     firsts: tuple[str, ...]
@@ -27,7 +27,7 @@ class Data:
     @property
     def divisible(self) -> bool:
         """Whether its anchors may be fewer, drawn anew, or dev queries."""
-        return not self.file.aligned
+        return not self.file.fitted
 
     @classmethod
     def read(cls, path: Path) -> Data:

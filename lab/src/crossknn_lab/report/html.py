@@ -9,7 +9,7 @@ from html import escape
 from itertools import count
 from pathlib import Path
 
-from crossknn.indexes.disk import put_file
+from crossknn.index.disk import put_file
 from crossknn.plots.style import DARK, INK, PAPER, QUIET, RULE
 from crossknn_lab.report.page import Block, Cell, Figure, Page, Points, Section, TableOf
 from crossknn_lab.report.text import anchors_of, columns_of_numbers, said

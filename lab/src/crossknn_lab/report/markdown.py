@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from crossknn.indexes.disk import put_file
+from crossknn.index.disk import put_file
 from crossknn.plots.style import PAPER
 from crossknn_lab.report.page import Block, Cell, Figure, Page, Points, Section, TableOf
 from crossknn_lab.report.text import anchors_of, columns_of_numbers, said

@@ -35,7 +35,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class TableOf:
-    """Rows under heads; columns of numbers are aligned right, `best` cells (row, column) are bold.
+    """Rows under heads; columns of numbers are fitted right, `best` cells (row, column) are bold.
 
     `folded`: a long one, closed until the reader opens it by its caption. Raises InputError if a
     row has another length than the head.

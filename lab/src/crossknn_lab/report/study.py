@@ -2,7 +2,7 @@
 
     study = Study([Path("scifact.npz")], Path("work"), SMALL)
     study.run(["methods", "rivals"])
-    study.table("methods").group("rnr(first=de)", data="scifact", budget=100).mean(10)
+    study.table("methods").group("rerank(retriever=dense)", data="scifact", budget=100).mean(10)
 
 Sweeps share one folder of cells, so that no search is made twice; what is computed from the scores
 themselves is kept beside it (`once`). Whoever is killed goes on from there.
@@ -23,8 +23,8 @@ from typing import Any, TypeAlias
 from threadpoolctl import threadpool_limits
 
 from crossknn.errors import InputError
-from crossknn.indexes.disk import put_file
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.disk import put_file
+from crossknn.index.stored import StoredMatrix
 from crossknn.types import Progress
 from crossknn_lab.report.data import Data
 from crossknn_lab.report.presets import Preset

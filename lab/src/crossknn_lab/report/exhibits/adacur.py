@@ -15,15 +15,15 @@ from crossknn_lab.table import Group
 PAPER = "ADACUR"
 
 SAMPLERS = {
-    "anncur, random": "anncur(center=none, anchors=1, first=random)",
-    "adacur, five rounds from random": "adacur(center=none, first=random, rounds=5)",
-    "adacur, five rounds from de": "adacur(center=none, first=de, rounds=5)",
-    "TopK, none masked": "anncur(center=none, anchors=1, first=oracle_topk)",
-    "TopK, best 100 masked": "anncur(center=none, anchors=1, first=oracle_topk(masked=100))",
-    "TopK, 75% random": "anncur(center=none, anchors=1, first=oracle_topk(epsilon=0.75))",
-    "SoftMax, none masked": "anncur(center=none, anchors=1, first=oracle_softmax)",
-    "SoftMax, best 100 masked": "anncur(center=none, anchors=1, first=oracle_softmax(masked=100))",
-    "SoftMax, 75% random": "anncur(center=none, anchors=1, first=oracle_softmax(epsilon=0.75))",
+    "anncur, random": "anncur(center=none, anchors=1, retriever=random)",
+    "adacur, five rounds from random": "adacur(center=none, retriever=random, rounds=5)",
+    "adacur, five rounds from dense": "adacur(center=none, retriever=dense, rounds=5)",
+    "TopK, none masked": "anncur(center=none, anchors=1, retriever=oracle_topk)",
+    "TopK, best 100 masked": "anncur(center=none, anchors=1, retriever=oracle_topk(masked=100))",
+    "TopK, 75% random": "anncur(center=none, anchors=1, retriever=oracle_topk(epsilon=0.75))",
+    "SoftMax, none masked": "anncur(center=none, anchors=1, retriever=oracle_softmax)",
+    "SoftMax, best 100 masked": "anncur(center=none, anchors=1, retriever=oracle_softmax(masked=100))",
+    "SoftMax, 75% random": "anncur(center=none, anchors=1, retriever=oracle_softmax(epsilon=0.75))",
 }
 """Ways to choose 200 anchor items: with `anncur(anchors=1)` nothing is reranked."""
 
@@ -107,7 +107,7 @@ def adaptive(study: Study) -> list[Block]:
         (f"{name}, {count}", spec, count)
         for count in (50, 200)
         for name, spec in (
-            ("ADACUR", "adacur(center=none, first=random, rounds=5)"),
+            ("ADACUR", "adacur(center=none, retriever=random, rounds=5)"),
             ("ANNCUR", "anncur(center=none, anchors=1)"),
         )
     ]
@@ -116,7 +116,7 @@ def adaptive(study: Study) -> list[Block]:
 
 def errors(study: Study) -> list[Block]:
     """Error by rank of every way to choose 200 anchor items."""
-    if not all("de" in data.vectors for data in study.data):
+    if not all("dense" in data.vectors for data in study.data):
         raise InputError("a matrix has no vectors of a dual encoder")
     smallest = min(data.file.n_items for data in study.data)
     usable = {name: spec for name, spec in SAMPLERS.items() if "100" not in spec or smallest > 400}
@@ -164,8 +164,8 @@ EXHIBITS = (
         build=lambda study: recall.against_rounds(
             study,
             (
-                "adacur(center=none, first=random, rounds={rounds}, split=0.5)",
-                "adacur(center=none, first=de, rounds={rounds})",
+                "adacur(center=none, retriever=random, rounds={rounds}, split=0.5)",
+                "adacur(center=none, retriever=dense, rounds={rounds})",
             ),
         ),
     ),
@@ -176,7 +176,7 @@ EXHIBITS = (
         here="The paper: calls take most of the time; solving and multiplying grow with the "
         "rounds. Here: the largest matrix, calls at a nominal 2 ms, the rest measured.",
         build=lambda study: latency.breakdown(
-            study, {"ADACUR": "adacur(center=none, first=de, rounds={rounds})"}
+            study, {"ADACUR": "adacur(center=none, retriever=dense, rounds={rounds})"}
         ),
     ),
     Exhibit(

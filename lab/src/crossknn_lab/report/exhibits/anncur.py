@@ -24,7 +24,7 @@ def splits(study: Study) -> list[Block]:
     reranked = by_data(
         study,
         "methods",
-        lambda g: g.first.method.startswith("rnr") and g.first.anchors == largest[g.first.data],
+        lambda g: g.first.method.startswith("rerank") and g.first.anchors == largest[g.first.data],
     )
     for data in study.data:
         found = by_data(study, "splits").get(data.name)

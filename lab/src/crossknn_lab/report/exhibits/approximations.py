@@ -63,7 +63,7 @@ def _depths(study: Study, data: Data, anchors: int) -> dict[str, Any]:
     truth = truth_of(parts, max(study.k))
     depths = [depth for depth in DEPTHS if depth <= data.file.n_items // 2]
     wanted = {
-        f"rnr(first={stage})": (f"rnr(first={stage})", 1)
+        f"rerank(retriever={stage})": (f"rerank(retriever={stage})", 1)
         for stage in stages(data)
         if stage != "hybrid"
     }

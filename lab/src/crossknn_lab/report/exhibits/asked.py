@@ -16,19 +16,19 @@ from crossknn_lab.report.presets import Preset
 Pair: TypeAlias = tuple[str, str, str]
 """A title, and the specs of the method and of the other."""
 
-RNR = "rnr(first={})"
-ANNCUR = "anncur(anchors=0.5, first={}, rcond=0.03)"
-ADACUR = "adacur(first={}, rounds={}, rcond=0.03)"
-PUBLISHED_ANNCUR = "anncur(center=none, anchors=0.5, first={})"
-PUBLISHED_ADACUR = "adacur(center=none, first={}, rounds={})"
-BLEND = "axn(first=de, rounds={}, blend={}, vectors=de)"
-RIDGE = "axn(first={}, rounds={}, ridge=0.3, vectors=de)"
+RNR = "rerank(retriever={})"
+ANNCUR = "anncur(anchors=0.5, retriever={}, rcond=0.03)"
+ADACUR = "adacur(retriever={}, rounds={}, rcond=0.03)"
+PUBLISHED_ANNCUR = "anncur(center=none, anchors=0.5, retriever={})"
+PUBLISHED_ADACUR = "adacur(center=none, retriever={}, rounds={})"
+BLEND = "axn(retriever=dense, rounds={}, blend={}, vectors=dense)"
+RIDGE = "axn(retriever={}, rounds={}, ridge=0.3, vectors=dense)"
 
 
 def papers_order(preset: Preset) -> list[Pair]:
     """ADACUR_X over ANNCUR_X over reranking X; both as published, too."""
     pairs = []
-    for stage in ("de", "bm25"):
+    for stage in ("dense", "bm25"):
         adacur, anncur = ADACUR.format(stage, 5), ANNCUR.format(stage)
         pairs.append((f"ADACUR_{stage} over ANNCUR_{stage}", adacur, anncur))
         pairs.append((f"ANNCUR_{stage} over RNR_{stage}", anncur, RNR.format(stage)))
@@ -39,11 +39,11 @@ def papers_order(preset: Preset) -> list[Pair]:
 
 
 def axn_over_reranking(preset: Preset) -> list[Pair]:
-    """AXN, as published and with ridge, over reranking the same first stage."""
+    """AXN, as published and with ridge, over reranking the same retriever."""
     return [
-        ("blend 0", BLEND.format(10, 0.0), RNR.format("de")),
-        ("blend 0.8", BLEND.format(10, 0.8), RNR.format("de")),
-        ("ridge 0.3", RIDGE.format("de", 10), RNR.format("de")),
+        ("blend 0", BLEND.format(10, 0.0), RNR.format("dense")),
+        ("blend 0.8", BLEND.format(10, 0.8), RNR.format("dense")),
+        ("ridge 0.3", RIDGE.format("dense", 10), RNR.format("dense")),
     ]
 
 
@@ -51,9 +51,9 @@ def rounds(preset: Preset) -> list[Pair]:
     """Each number of rounds over the one before."""
     several = [r for r in preset.rounds if r > 1]
     forms: dict[str, Callable[[int], str]] = {
-        "ADACUR": lambda count: ADACUR.format("de", count),
+        "ADACUR": lambda count: ADACUR.format("dense", count),
         "AXN, blend 0.5": lambda count: BLEND.format(count, 0.5),
-        "AXN, ridge 0.3": lambda count: RIDGE.format("de", count),
+        "AXN, ridge 0.3": lambda count: RIDGE.format("dense", count),
     }
     return [
         (f"{name}: {more} rounds over {less}", form(more), form(less))
@@ -72,14 +72,14 @@ def blends(preset: Preset) -> list[Pair]:
 
 
 def first_stages(preset: Preset) -> list[Pair]:
-    """Other first stages over the dual encoder."""
+    """Other retrievers over the dual encoder."""
     forms: dict[str, Callable[[str], str]] = {
         "RNR": RNR.format,
         "AXN, ridge 0.3": lambda stage: RIDGE.format(stage, 10),
         "ADACUR": lambda stage: ADACUR.format(stage, 5),
     }
     return [
-        (f"{name}: {stage} over de", form(stage), form("de"))
+        (f"{name}: {stage} over dense", form(stage), form("dense"))
         for name, form in forms.items()
         for stage in ("bm25", "hybrid")
     ]
@@ -88,20 +88,32 @@ def first_stages(preset: Preset) -> list[Pair]:
 def in_short(preset: Preset) -> list[Pair]:
     """One pair or two of each question."""
     return [
-        ("ADACUR over ANNCUR, first stage `de`", ADACUR.format("de", 5), ANNCUR.format("de")),
-        ("ANNCUR over reranking `de`", ANNCUR.format("de"), RNR.format("de")),
         (
-            "AXN as published (blend 0.8) over reranking `de`",
-            BLEND.format(10, 0.8),
-            RNR.format("de"),
+            "ADACUR over ANNCUR, retriever `dense`",
+            ADACUR.format("dense", 5),
+            ANNCUR.format("dense"),
         ),
-        ("AXN with ridge 0.3 over reranking `de`", RIDGE.format("de", 10), RNR.format("de")),
-        ("AXN with ridge: ten rounds over two", RIDGE.format("de", 10), RIDGE.format("de", 2)),
+        ("ANNCUR over reranking `dense`", ANNCUR.format("dense"), RNR.format("dense")),
+        (
+            "AXN as published (blend 0.8) over reranking `dense`",
+            BLEND.format(10, 0.8),
+            RNR.format("dense"),
+        ),
+        (
+            "AXN with ridge 0.3 over reranking `dense`",
+            RIDGE.format("dense", 10),
+            RNR.format("dense"),
+        ),
+        (
+            "AXN with ridge: ten rounds over two",
+            RIDGE.format("dense", 10),
+            RIDGE.format("dense", 2),
+        ),
         ("AXN: blend 0.8 over 0", BLEND.format(10, 0.8), BLEND.format(10, 0.0)),
         (
-            "AXN with ridge: first stage `hybrid` over `de`",
+            "AXN with ridge: retriever `hybrid` over `dense`",
             RIDGE.format("hybrid", 10),
-            RIDGE.format("de", 10),
+            RIDGE.format("dense", 10),
         ),
     ]
 
@@ -117,15 +129,15 @@ QUESTIONS: Sequence[Callable[[Preset], list[Pair]]] = (
 
 
 def methods(preset: Preset, stages: Sequence[str]) -> tuple[str, ...]:
-    """The specs of every method in the questions that begins with one of these first stages."""
+    """The specs of every method in the questions that begins with one of these retrievers."""
     specs = [spec for pairs in QUESTIONS for _, *both in pairs(preset) for spec in both]
     return tuple(spec for spec in dict.fromkeys(specs) if _stage(spec) in stages)
 
 
 def _stage(spec: str) -> str:
     """
-    >>> _stage("axn(first=de, rounds=10)")
-    'de'
+    >>> _stage("axn(retriever=dense, rounds=10)")
+    'dense'
     """
     found = re.search(r"first=(\w+)", spec)
     assert found is not None

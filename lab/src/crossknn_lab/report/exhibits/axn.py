@@ -67,9 +67,9 @@ EXHIBITS = (
         build=lambda study: latency.breakdown(
             study,
             {
-                "ADACUR": "adacur(center=none, first=de, rounds={rounds})",
-                "AXN": "axn(first=de, rounds={rounds}, blend=0.5, vectors=de)",
-                "AXN, ridge": "axn(first=de, rounds={rounds}, ridge=0.3, vectors=de)",
+                "ADACUR": "adacur(center=none, retriever=dense, rounds={rounds})",
+                "AXN": "axn(retriever=dense, rounds={rounds}, blend=0.5, vectors=dense)",
+                "AXN, ridge": "axn(retriever=dense, rounds={rounds}, ridge=0.3, vectors=dense)",
             },
         ),
     ),
@@ -84,8 +84,8 @@ EXHIBITS = (
         build=lambda study: recall.against_rounds(
             study,
             (
-                "axn(first=de, rounds={rounds}, blend=0.5, vectors=de)",
-                "axn(first=de, rounds={rounds}, ridge=0.3, vectors=de)",
+                "axn(retriever=dense, rounds={rounds}, blend=0.5, vectors=dense)",
+                "axn(retriever=dense, rounds={rounds}, ridge=0.3, vectors=dense)",
             ),
         ),
     ),
@@ -154,7 +154,7 @@ EXHIBITS = (
         paper=PAPER,
         label="table 2",
         title="learning rates and epochs of the factorizations",
-        elsewhere="Ours are in docs/alignment.md, and are options of `crossknn align`.",
+        elsewhere="Ours are in docs/alignment.md, and are options of `crossknn fit`.",
     ),
     Exhibit(
         paper=PAPER,

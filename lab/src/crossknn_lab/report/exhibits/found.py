@@ -13,13 +13,15 @@ from crossknn_lab.report.page import TableOf
 from crossknn_lab.report.study import Study
 from crossknn_lab.table import Group, Of, is_called
 
-Keep = Callable[[Group], bool]
+FirstStageScores = Callable[[Group], bool]
 
 TASK = (ACCURACY, "nDCG@10", "R@100")
 """The task's measures that are shown."""
 
 
-def groups(study: Study, sweep: str, *, data: str = "", keep: Keep | None = None) -> list[Group]:
+def groups(
+    study: Study, sweep: str, *, data: str = "", keep: FirstStageScores | None = None
+) -> list[Group]:
     """Of a sweep, those groups that found something; of one matrix, if `data` names it.
 
     What failed is noted in the study. Raises `InputError` if nothing is left.
@@ -38,7 +40,9 @@ def groups(study: Study, sweep: str, *, data: str = "", keep: Keep | None = None
     return found
 
 
-def by_data(study: Study, sweep: str, keep: Keep | None = None) -> dict[str, list[Group]]:
+def by_data(
+    study: Study, sweep: str, keep: FirstStageScores | None = None
+) -> dict[str, list[Group]]:
     """The same, apart by matrix; without those on which nothing was found."""
     made: dict[str, list[Group]] = {}
     for group in groups(study, sweep, keep=keep):

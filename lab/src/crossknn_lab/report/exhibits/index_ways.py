@@ -10,17 +10,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
-from crossknn.align.als import als
-from crossknn.align.factors import Targets, inner_products
-from crossknn.align.plan import Plan, per_item, per_query
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import outcome, parts_of, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
-from crossknn.first.vectors import VectorFirst
-from crossknn.indexes.base import Scale
-from crossknn.indexes.sparse import SparseScores
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.fitting.als import als
+from crossknn.fitting.factors import Targets, inner_products
+from crossknn.fitting.plan import Plan, per_item, per_query
+from crossknn.index.base import Scale
+from crossknn.index.sparse import SparseScores
+from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
+from crossknn.retrievers.vectors import VectorFirst
 from crossknn.types import FloatArray, Pairs, Queries
 from crossknn_lab.report.data import Data
 from crossknn_lab.report.exhibits.found import TASK, nearest
@@ -32,11 +32,11 @@ FITTED = "als"
 PER_QUERY, PER_ITEM = (25, 100, 500), (2, 5, 10)
 """Items scored for each train query (the paper's k_d), and train queries for each item."""
 
-RNR, AXN, ADACUR = "rnr of fitted vectors", "axn of fitted vectors", "adacur"
+RNR, AXN, ADACUR = "rerank of fitted vectors", "axn of fitted vectors", "adacur"
 BY_ITEM = "axn of vectors fitted by items in turn"
 EXACT = "exact"
-OWN = ("rnr(first=de)", "axn(first=de, rounds=10, ridge=0.3, vectors=de)")
-AXN_OF_FITTED = f"axn(first=de, rounds=10, ridge=0.3, vectors={FITTED})"
+OWN = ("rerank(retriever=dense)", "axn(retriever=dense, rounds=10, ridge=0.3, vectors=dense)")
+AXN_OF_FITTED = f"axn(retriever=dense, rounds=10, ridge=0.3, vectors={FITTED})"
 
 
 class Goal(NamedTuple):
@@ -67,7 +67,7 @@ def measured(study: Study) -> dict[str, list[dict[str, Any]]]:
             wide=study.preset.settings,
         )
         for data in study.data
-        if "de" in data.vectors and data.file.n_anchors
+        if "dense" in data.vectors and data.file.n_anchors
     }
     if not made:
         raise InputError("no matrix has both anchor queries and vectors of a dual encoder")
@@ -84,13 +84,15 @@ def _searches(study: Study, data: Data) -> list[dict[str, Any]]:
         cost: dict[str, Any] = {"calls": train * data.file.n_items, "seconds": 0.0}
         cost |= {"what": "all items", "train": train}
         found.append(
-            _searched(study, fewer, ADACUR, "adacur(center=none, first=de, rounds=5)", **cost)
+            _searched(
+                study, fewer, ADACUR, "adacur(center=none, retriever=dense, rounds=5)", **cost
+            )
         )
         for count in PER_QUERY if wide else PER_QUERY[:2]:
             if count < data.file.n_items:
                 fitted, cost = _fit(matrix, train, count, by_item=False)
                 cost["what"] = f"{count} items"
-                found.append(_searched(study, fitted, RNR, f"rnr(first={FITTED})", **cost))
+                found.append(_searched(study, fitted, RNR, f"rerank(retriever={FITTED})", **cost))
                 found.append(_searched(study, fitted, AXN, AXN_OF_FITTED, **cost))
     train = matrix.n_anchors
     for count in PER_ITEM if wide else PER_ITEM[1:2]:
@@ -125,8 +127,8 @@ def _fit(
 
 def _of_queries(items: FloatArray, queries: FloatArray, count: int) -> Plan:
     """Of each train query the dual encoder's best, and a tenth at random for the scale."""
-    batch = Queries([str(row) for row in range(len(queries))], {"de": queries})
-    stage = VectorFirst(items, lambda part: part.vectors["de"])
+    batch = Queries([str(row) for row in range(len(queries))], {"dense": queries})
+    stage = VectorFirst(items, lambda part: part.vectors["dense"])
     return per_query(stage, batch, count, n=len(items), random=max(1, count // 10))
 
 

@@ -26,7 +26,7 @@ from crossknn_lab.report.numbers import percent
 from crossknn_lab.report.page import Block, TableOf, draw
 from crossknn_lab.report.study import Study
 
-LABELS = {OWN[0]: "rnr of the dual encoder", OWN[1]: "axn of the dual encoder"}
+LABELS = {OWN[0]: "rerank of the dual encoder", OWN[1]: "axn of the dual encoder"}
 EXACT_SEARCH = {EXACT: "exact search"}
 
 

@@ -11,8 +11,8 @@ from crossknn.errors import InputError
 from crossknn.evaluation.replay import Part, parts_of
 from crossknn.methods import Method, method
 from crossknn.methods.known import search_known
-from crossknn.predictors.base import Predictor
-from crossknn.predictors.wrapped import Wrapped
+from crossknn.search.predictor import Predictor
+from crossknn.search.wrapped import Wrapped
 from crossknn.types import Candidates, Observed
 from crossknn_lab.plots import Stack, stacked_bars
 from crossknn_lab.report.data import Data
@@ -33,7 +33,7 @@ def breakdown(study: Study, methods: Mapping[str, str]) -> list[Block]:
     `methods` are specs by name, with `{rounds}` where rounds are varied.
     """
     data = max(study.data, key=lambda data: data.file.n_items)
-    if not data.file.n_anchors or "de" not in data.vectors:
+    if not data.file.n_anchors or "dense" not in data.vectors:
         raise InputError(f"{data.name}, the largest matrix, lacks anchor queries or a dual encoder")
     budgets = sorted({nearest(study.budgets, 100), nearest(study.budgets, 500)})
 

@@ -124,7 +124,7 @@ def best_rival(study: Study) -> list[Block]:
         head = ["calls", "k", "best three, recall (%)", "first over second"]
         caption = (
             f"{place.title}: settings chosen on dev queries for every method alike, reranking's "
-            "first stage, too. Which methods are first and second is seen on the test queries "
+            "retriever, too. Which methods are first and second is seen on the test queries "
             "themselves, which favours the first."
         )
         blocks.append(
@@ -204,8 +204,8 @@ EXHIBITS = (
     _pairs("3b", "what does the blend change?", "Against blend 0, ten rounds.", asked.blends),
     _pairs(
         "3c",
-        "what does the first stage change?",
-        "Against the dual encoder as the first stage.",
+        "what does the retriever change?",
+        "Against the dual encoder as the retriever.",
         asked.first_stages,
     ),
     _question(

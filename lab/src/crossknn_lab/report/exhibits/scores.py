@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.indexes.stored import StoredMatrix
+from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import inner, top_k
 from crossknn.types import FloatArray, IntArray
 from crossknn_lab.plots import (
@@ -136,7 +136,7 @@ def grid(study: Study, what: Literal["recall", "error"], *, oracle: bool = False
 
 
 def distributions(study: Study) -> list[Block]:
-    """Scores of cross- and dual encoder with all items, and with the first stage's best."""
+    """Scores of cross- and dual encoder with all items, and with the retriever's best."""
     panels: dict[str, list[Scores]] = {}
     for data in study.data:
         matrix = study.matrix(data)
@@ -195,5 +195,5 @@ def statistics(study: Study) -> list[Block]:
                 ", ".join((*data.firsts, *data.vectors)) or "none",
             ]
         )
-    head = ["matrix", "items", "anchor queries", "test queries", "with a label", "first stages"]
+    head = ["matrix", "items", "anchor queries", "test queries", "with a label", "retrievers"]
     return [TableOf(head=head, rows=rows, caption="The matrices of this report.")]

@@ -13,8 +13,8 @@ from crossknn_lab.report.study import Plans
 PAPERS = (100, 500, 2000)
 """Numbers of anchor queries in the papers (|Q_train|)."""
 
-BASELINE = "rnr(first={stage})"
-"""Reranking, its first stage chosen like every other setting."""
+BASELINE = "rerank(retriever={stage})"
+"""Reranking, its retriever chosen like every other setting."""
 
 EPSILONS = (0.0, 0.25, 0.5, 0.75)
 """Random shares of anchor items of the oracle samplers (ADACUR 3.2)."""
@@ -31,8 +31,8 @@ def anchor_sizes(preset: Preset, data: Data) -> tuple[int, ...]:
 
 
 def stages(data: Data) -> tuple[str, ...]:
-    """First stages of a matrix, the dual encoder first; `hybrid` where there are several."""
-    own = tuple(name for name in ("de", "bm25") if name in (*data.vectors, *data.firsts))
+    """Retrievers of a matrix, the dual encoder first; `hybrid` where there are several."""
+    own = tuple(name for name in ("dense", "bm25") if name in (*data.vectors, *data.firsts))
     return (*own, "hybrid") if len(own) > 1 else own
 
 
@@ -41,18 +41,18 @@ def _tests(preset: Preset, data: Data) -> dict[str, Any]:
 
 
 def methods(preset: Preset, data: Data) -> Mapping[str, Any] | None:
-    """ANNCUR and ADACUR from every first stage, and reranking, by |Q_train|."""
+    """ANNCUR and ADACUR from every retriever, and reranking, by |Q_train|."""
     own = [stage for stage in stages(data) if stage != "hybrid"]
-    tried = [f"rnr(first={stage})" for stage in own]
+    tried = [f"rerank(retriever={stage})" for stage in own]
     if data.file.n_anchors:
         tried += [
             "anncur(center=none, anchors=0.5)",
-            "adacur(center=none, first=random, rounds=5, split=0.5)",
-            "adacur(center=none, first=random, rounds=5, split=0.5, sample=softmax)",
-            "adacur(center=none, first=random, rounds=5)",
+            "adacur(center=none, retriever=random, rounds=5, split=0.5)",
+            "adacur(center=none, retriever=random, rounds=5, split=0.5, sample=softmax)",
+            "adacur(center=none, retriever=random, rounds=5)",
         ]
-        tried += [f"anncur(center=none, anchors=0.5, first={stage})" for stage in own]
-        tried += [f"adacur(center=none, first={stage}, rounds=5)" for stage in own]
+        tried += [f"anncur(center=none, anchors=0.5, retriever={stage})" for stage in own]
+        tried += [f"adacur(center=none, retriever={stage}, rounds=5)" for stage in own]
     sizes = anchor_sizes(preset, data)
     return {"methods": tuple(tried), "anchors": sizes, **_tests(preset, data)} if tried else None
 
@@ -75,11 +75,15 @@ def rounds(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     """ADACUR and AXN with ever more rounds."""
     tried = []
     if data.file.n_anchors:
-        tried.append("adacur(center=none, first=random, rounds={rounds}, split=0.5)")
-        tried += ["adacur(center=none, first=de, rounds={rounds})"] if "de" in data.vectors else []
-    if "de" in data.vectors:
-        tried.append("axn(first=de, rounds={rounds}, blend=0.5, vectors=de)")
-        tried.append("axn(first=de, rounds={rounds}, ridge=0.3, vectors=de)")
+        tried.append("adacur(center=none, retriever=random, rounds={rounds}, split=0.5)")
+        tried += (
+            ["adacur(center=none, retriever=dense, rounds={rounds})"]
+            if "dense" in data.vectors
+            else []
+        )
+    if "dense" in data.vectors:
+        tried.append("axn(retriever=dense, rounds={rounds}, blend=0.5, vectors=dense)")
+        tried.append("axn(retriever=dense, rounds={rounds}, ridge=0.3, vectors=dense)")
     grid = {"rounds": preset.rounds}
     return {"methods": tuple(tried), "grid": grid, **_tests(preset, data)} if tried else None
 
@@ -89,7 +93,7 @@ def oracle_masked(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     if not data.file.n_anchors:
         return None
     tried = tuple(
-        f"anncur(center=none, anchors=0.5, first=oracle_{kind}(masked={{masked}}))"
+        f"anncur(center=none, anchors=0.5, retriever=oracle_{kind}(masked={{masked}}))"
         for kind in ("topk", "softmax")
     )
     grid = {"masked": (0, *(k for k in preset.k if k <= data.file.n_items // 2))}
@@ -101,7 +105,7 @@ def oracle_random(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     if not data.file.n_anchors:
         return None
     tried = tuple(
-        f"anncur(center=none, anchors=0.5, first=oracle_{kind}(epsilon={{epsilon}}))"
+        f"anncur(center=none, anchors=0.5, retriever=oracle_{kind}(epsilon={{epsilon}}))"
         for kind in ("topk", "softmax")
     )
     return {"methods": tried, "grid": {"epsilon": EPSILONS}, **_tests(preset, data)}
@@ -122,26 +126,26 @@ def items(preset: Preset, data: Data) -> Mapping[str, Any] | None:
 
 def query_vectors(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     """Ways to move the query's vector."""
-    if "de" not in data.vectors:
+    if "dense" not in data.vectors:
         return None
     tried = (
-        "rnr(first=de)",
-        "axn(first=de, rounds=10, blend=0.0, vectors=de)",
-        "axn(first=de, rounds=10, blend=0.8, vectors=de)",
-        "axn(first=de, rounds=10, ridge=0.3, vectors=de)",
-        "tour(first=de, loss=kl, rounds=10, vectors=de)",
-        "tour(first=de, loss=mse, rounds=10, vectors=de)",
-        "refit(first=de, vectors=de)",
-        "feedback(first=de, vectors=de)",
+        "rerank(retriever=dense)",
+        "axn(retriever=dense, rounds=10, blend=0.0, vectors=dense)",
+        "axn(retriever=dense, rounds=10, blend=0.8, vectors=dense)",
+        "axn(retriever=dense, rounds=10, ridge=0.3, vectors=dense)",
+        "tour(retriever=dense, loss=kl, rounds=10, vectors=dense)",
+        "tour(retriever=dense, loss=mse, rounds=10, vectors=dense)",
+        "refit(retriever=dense, vectors=dense)",
+        "feedback(retriever=dense, vectors=dense)",
     )
     return {"methods": tried, **_tests(preset, data)}
 
 
 def blend(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     """AXN with every weight of the parametric query vector."""
-    if "de" not in data.vectors:
+    if "dense" not in data.vectors:
         return None
-    tried = ("axn(first=de, rounds=10, blend={blend}, vectors=de)",)
+    tried = ("axn(retriever=dense, rounds=10, blend={blend}, vectors=dense)",)
     return {"methods": tried, "grid": {"blend": preset.blends}, **_tests(preset, data)}
 
 
@@ -149,15 +153,15 @@ def second_encoder(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     """The same with every dual encoder that a matrix has vectors of."""
     if len(data.vectors) < 2:
         return None
-    tried = [f"rnr(first={name})" for name in data.vectors]
-    tried += [f"axn(first={v}, rounds=10, blend=0.5, vectors={v})" for v in data.vectors]
-    tried += [f"axn(first={v}, rounds=10, ridge=0.3, vectors={v})" for v in data.vectors]
+    tried = [f"rerank(retriever={name})" for name in data.vectors]
+    tried += [f"axn(retriever={v}, rounds=10, blend=0.5, vectors={v})" for v in data.vectors]
+    tried += [f"axn(retriever={v}, rounds=10, ridge=0.3, vectors={v})" for v in data.vectors]
     return {"methods": tuple(tried)}
 
 
 def questions(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     """Every method that a question names."""
-    if "de" not in data.vectors:
+    if "dense" not in data.vectors:
         return None
     tried = [
         spec
@@ -170,11 +174,16 @@ def questions(preset: Preset, data: Data) -> Mapping[str, Any] | None:
 def rivals(preset: Preset, data: Data) -> Mapping[str, Any] | None:
     """All methods, each with its settings chosen on dev queries; reranking and exact search."""
     own = stages(data)
-    if not own or not _can_choose(data) or "de" not in data.vectors:
+    if not own or not _can_choose(data) or "dense" not in data.vectors:
         return None
     grid = _grid(preset, own)
     return {
-        "methods": (BASELINE, *(["rnr(first=bm25)"] if "bm25" in own else []), *TRIED, "exact"),
+        "methods": (
+            BASELINE,
+            *(["rerank(retriever=bm25)"] if "bm25" in own else []),
+            *TRIED,
+            "exact",
+        ),
         "grid": grid,
         "choose": True,
         "baseline": BASELINE,
@@ -183,22 +192,22 @@ def rivals(preset: Preset, data: Data) -> Mapping[str, Any] | None:
 
 
 TRIED = (
-    "anncur(anchors={share}, first={stage}, center={center}, rcond={rcond})",
-    "adacur(first={stage}, rounds={rounds}, center={center}, rcond={rcond})",
-    "axn(first={stage}, rounds=10, blend={blend}, rcond={cut}, vectors=de)",
-    "axn(first={stage}, rounds=10, ridge={ridge}, vectors=de)",
-    "tour(first={stage}, loss=kl, rounds=10, lr={lr}, vectors=de)",
-    "refit(first={stage}, sample={sample}, lr={lr}, vectors=de)",
-    "refit(first={stage}, sample=0.1, rounds=9, lr={lr}, vectors=de)",
-    "feedback(first={stage}, sample={sample}, c={gain}, vectors=de)",
-    "feedback(first={stage}, sample=0.1, rounds=9, c={gain}, vectors=de)",
-    "gp(first={stage}, mean={mean}, query={query}, beta={beta}, vectors=de)",
-    "kriging(first={stage}, mean={features}, anchors=false, vectors=de)",
-    "kriging(first={stage}, mean={features}, vectors=de)",
-    "gar(first={stage}, affinity=score, neighbours={neighbours}, graph=de)",
-    "gar(first={stage}, affinity=set, softmax={softmax}, neighbours={neighbours}, graph=de)",
-    "ladr(first={stage}, seeds={sample}, depth={depth}, neighbours={neighbours}, graph=de)",
-    "greedy(first={stage}, seeds={sample}, neighbours={neighbours}, graph=de)",
+    "anncur(anchors={share}, retriever={stage}, center={center}, rcond={rcond})",
+    "adacur(retriever={stage}, rounds={rounds}, center={center}, rcond={rcond})",
+    "axn(retriever={stage}, rounds=10, blend={blend}, rcond={cut}, vectors=dense)",
+    "axn(retriever={stage}, rounds=10, ridge={ridge}, vectors=dense)",
+    "tour(retriever={stage}, loss=kl, rounds=10, lr={lr}, vectors=dense)",
+    "refit(retriever={stage}, sample={sample}, lr={lr}, vectors=dense)",
+    "refit(retriever={stage}, sample=0.1, rounds=9, lr={lr}, vectors=dense)",
+    "feedback(retriever={stage}, sample={sample}, c={gain}, vectors=dense)",
+    "feedback(retriever={stage}, sample=0.1, rounds=9, c={gain}, vectors=dense)",
+    "gp(retriever={stage}, mean={mean}, query={query}, beta={beta}, vectors=dense)",
+    "kriging(retriever={stage}, mean={features}, anchors=false, vectors=dense)",
+    "kriging(retriever={stage}, mean={features}, vectors=dense)",
+    "gar(retriever={stage}, affinity=score, neighbours={neighbours}, graph=dense)",
+    "gar(retriever={stage}, affinity=set, softmax={softmax}, neighbours={neighbours}, graph=dense)",
+    "ladr(retriever={stage}, seeds={sample}, depth={depth}, neighbours={neighbours}, graph=dense)",
+    "greedy(retriever={stage}, seeds={sample}, neighbours={neighbours}, graph=dense)",
 )
 """Methods whose settings are chosen; ReFIT and the formula as published, and in ten rounds."""
 

@@ -1,0 +1,167 @@
+"""Dual encoders distilled from scores a cross-encoder was paid for (ANNCUR A.3, AXN A.2.1).
+
+The papers' rows: DE_BERT+CE starts from an encoder without a task and DE_BASE+CE from a trained
+dual encoder, both with the best of dense rows (`best_of_rows`, charged q * n calls) and the better
+of the two losses; DE_DSTL starts from a trained dual encoder and learns the sparse G by "match",
+charged G's entries. Needs the extra `torch`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from crossknn.errors import InputError
+from crossknn.index.sparse import SparseScores
+from crossknn.linalg import top_k
+from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
+from crossknn.models.trainable import dual_encoder_in, trainable_folder
+from crossknn.training import cards, loop, run
+from crossknn.training.distillation import DistillationTask, Loss
+from crossknn.training.settings import TrainingSettings
+from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Pairs, Progress
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distilled:
+    """A distilled dual encoder and what it cost.
+
+    `folder` is opened by `crossknn.DualEncoder`. queries: train queries it learned from, the
+    held-out ones included. calls: of the cross-encoder. seconds: of training, in this call.
+    loss and measures: of the model that was kept, over the held-out queries.
+    """
+
+    folder: Path
+    loss: Loss
+    queries: int
+    calls: int
+    seconds: float
+    measures: Mapping[str, float]
+
+
+def distill(
+    scores: SparseScores,
+    items: Sequence[str],
+    source: str | Path,
+    folder: Path,
+    *,
+    losses: Sequence[Loss] = ("match",),
+    top: int | None = None,
+    calls: int | None = None,
+    config: DualEncoderConfig | None = None,
+    temperature: float = 1.0,
+    settings: TrainingSettings | None = None,
+    progress: Progress | None = None,
+) -> Distilled:
+    """Train a dual encoder on a cross-encoder's scores; its folder, resuming what is there.
+
+    Args:
+        items: texts (n). source, config: see `student`. losses: "match", "pair" (for the best of
+            dense rows: what is not listed counts as wrong), or both: each is trained, and the
+            better on the held-out queries is kept. top: how many of a query's best scored items
+            its list holds; by default all. calls: what the scores cost, by default one each.
+            temperature: see `DistillationTask`. settings: by default `paper_settings`.
+
+    Queries with fewer than two scored items teach nothing: they are left out, and logged.
+    Raises InputError for unusable scores, settings or sources, TrainingError if the loss is NaN.
+    """
+    if len(items) != scores.n:
+        raise InputError(f"the scores are of {scores.n} items, and {len(items)} items are given")
+    if not losses or (top is not None and top < 2):
+        raise InputError(f"losses are {list(losses)} and top {top}; give a loss, and at least 2")
+    rows, lists = _lists(scores, top)
+    if left := len(scores.queries) - len(rows):
+        logger.warning("%d train queries have fewer than two scored items: left out", left)
+    queries = [scores.queries[row] for row in rows]
+    settings = settings or paper_settings(lists.items.shape[1])
+    calls = len(scores) if calls is None else calls
+    began, date = time.perf_counter(), time.strftime("%Y-%m-%d")
+    kept: tuple[loop.Fitted, Loss, DualEncoderModel] | None = None
+    for place, loss in enumerate(losses):
+        device = run.start_on(settings)
+        model = student(source, config).to(device)
+        task = DistillationTask(
+            model, queries, items, lists, loss=loss, temperature=temperature, seed=settings.seed
+        )
+        told = progress and _part(progress, place, len(losses))
+        fitted = loop.fit(task, settings, folder / run.RUN / loss, progress=told)
+        logger.info("distilled by the loss %s: %s", loss, fitted.best)
+        if kept is None or fitted.best[task.main] > kept[0].best[task.main]:
+            kept = fitted, loss, model
+    assert kept is not None
+    fitted, loss, model = kept
+    story = (
+        f"{len(rows)} train queries with lists of up to {lists.items.shape[1]} items "
+        f"({calls} calls), by the loss {loss}"
+    )
+    card = cards.distilled_card(str(source), story, settings, fitted, date)
+    model.cpu().save_pretrained(folder, card)
+    return Distilled(
+        folder=folder,
+        loss=loss,
+        queries=len(rows),
+        calls=calls,
+        seconds=time.perf_counter() - began,
+        measures=fitted.best,
+    )
+
+
+def paper_settings(listed: int) -> TrainingSettings:
+    """AXN A.2.1 for lists of so many items: AdamW at 1e-5, four passes of one query to a step, 10
+    epochs for 100 items and 4 for 1000; one evaluation an epoch, since each encodes all items."""
+    epochs = 10 if listed <= 100 else 4
+    return TrainingSettings(epochs=epochs, batch=4, accumulate=4, learning_rate=1e-5, evaluations=1)
+
+
+def best_of_rows(
+    queries: Sequence[str], rows: FloatArray, count: int, fingerprint: str | None = None
+) -> SparseScores:
+    """The `count` best entries of dense rows (q, n), for which q * n calls were paid."""
+    best = top_k(rows, count)
+    found = best.items != NO_ITEM
+    pairs = Pairs(np.repeat(np.arange(len(rows)), found.sum(1)), best.items[found])
+    return SparseScores.of(queries, rows.shape[1], pairs, best.scores[found], fingerprint)
+
+
+def student(source: str | Path, config: DualEncoderConfig | None = None) -> DualEncoderModel:
+    """The dual encoder to begin with, from a folder or a hub name: one trained here, a
+    sentence-transformers model that pools by "mean" or "cls", or a Hugging Face encoder, as which
+    `config` makes it one (only then; by default `DualEncoderConfig()`).
+
+    Raises InputError for an ONNX folder or "bundled", which have no weights to train, and for other
+    sentence-transformers models.
+    """
+    folder = trainable_folder(source)
+    found = dual_encoder_in(folder, str(source))
+    if found is None:
+        return DualEncoderModel.new(folder, config or DualEncoderConfig())
+    if config is not None:
+        raise InputError(f"{source} is a dual encoder with settings of its own: give no config")
+    return found
+
+
+def _lists(scores: SparseScores, top: int | None) -> tuple[IntArray, Candidates]:
+    """Queries with two entries or more (m,), and their best, in order: (m, c)."""
+    order = np.lexsort((scores.item, -scores.score, scores.query))
+    counts = np.diff(scores.by_query)
+    width = int(min(counts.max(initial=0), top or scores.n))
+    items = np.full((len(counts), width), NO_ITEM, dtype=np.int64)
+    values = np.full((len(counts), width), -np.inf, dtype=np.float32)
+    rank = np.arange(len(scores)) - scores.by_query[scores.query]
+    order, rank = order[rank < width], rank[rank < width]
+    items[scores.query[order], rank] = scores.item[order]
+    values[scores.query[order], rank] = scores.score[order]
+    rows = np.flatnonzero(counts >= 2)
+    return rows, Candidates(items[rows], values[rows])
+
+
+def _part(progress: Progress, place: int, of: int) -> Progress:
+    """Progress of one of several runs of as many steps."""
+    return lambda done, total: progress(place * total + done, of * total)

@@ -1,0 +1,155 @@
+"""The item graph: the nearest other items of every item (GAR's corpus graph).
+
+Axes: n items, k neighbours, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from crossknn.errors import InputError
+from crossknn.index.base import Index, Neighbours
+from crossknn.index.stages import unaligned
+from crossknn.linalg import inner, top_k
+from crossknn.retrievers.base import Retriever
+from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Progress, Queries
+
+NEIGHBOURS = 16
+"""How many neighbours GAR uses (its k), and the default of everything here."""
+
+_CELLS = 1 << 23
+_QUERIES = 64
+
+
+def nearest_by_vectors(vectors: FloatArray, k: int, progress: Progress | None = None) -> Neighbours:
+    """The k nearest other items by cosine, ties by position: (n, d) -> (n, k), padded.
+
+    Exact, n^2 d multiplications; a block of rows at a time, never an (n, n) array.
+    """
+    n = len(vectors)
+    at_once = max(1, _CELLS // n)
+    lengths = np.concatenate([_lengths(vectors[s : s + at_once]) for s in range(0, n, at_once)])
+
+    def ranked(start: int, stop: int) -> Candidates:
+        # A row's own length does not change its ranking.
+        cosines = inner(vectors[start:stop].astype(np.float32), vectors) / lengths
+        cosines[np.arange(stop - start), np.arange(start, stop)] = -np.inf
+        return top_k(cosines, k)
+
+    return _in_blocks(ranked, n, k, at_once, progress)
+
+
+def nearest_by_words(
+    stage: Retriever, texts: Sequence[str], k: int, progress: Progress | None = None
+) -> Neighbours:
+    """The k best other items of a retriever with each of the n items as its query: (n, k).
+
+    Padded where a stage finds fewer, e.g. BM25 only items that share a word.
+    """
+
+    def ranked(start: int, stop: int) -> Candidates:
+        found = stage.top(Queries(texts[start:stop]), k + 1)
+        rows = [
+            (items[others], scores[others])
+            for item, (items, scores) in enumerate(zip(found.items, found.scores, strict=True))
+            for others in [np.flatnonzero((items != start + item) & (items != NO_ITEM))[:k]]
+        ]
+        return Candidates.from_rows(rows)
+
+    return _in_blocks(ranked, len(texts), k, _QUERIES, progress)
+
+
+def _in_blocks(
+    ranked: Callable[[int, int], Candidates],
+    n: int,
+    k: int,
+    at_once: int,
+    progress: Progress | None,
+) -> Neighbours:
+    neighbours = np.full((n, k), NO_ITEM, np.int32)
+    for start in range(0, n, at_once):
+        stop = min(start + at_once, n)
+        found = ranked(start, stop).items
+        neighbours[start:stop, : found.shape[1]] = found
+        if progress:
+            progress(stop, n)
+    return neighbours
+
+
+def _lengths(vectors: FloatArray) -> FloatArray:
+    """Euclidean lengths (n,), 1 for a vector of zeros."""
+    lengths = np.linalg.norm(vectors.astype(np.float32), axis=1)
+    return np.where(lengths > 0, lengths, 1)
+
+
+def cosines(vectors: FloatArray, items: IntArray, others: Neighbours) -> FloatArray:
+    """Cosines of items (s,) with their neighbours (s, k), any number at `NO_ITEM`: (s, k)."""
+    one, two = vectors[items].astype(np.float32), vectors[others].astype(np.float32)
+    products = np.einsum("sd,skd->sk", one, two)
+    lengths = np.linalg.norm(two, axis=2) * np.linalg.norm(one, axis=1)[:, None]
+    return products / np.where(lengths > 0, lengths, 1)
+
+
+def check_neighbours(neighbours: Any, n: int, what: str) -> Neighbours:
+    """The array as (n, k) int32; `InputError` unless it holds other items, each once in a row."""
+    if neighbours.dtype.kind not in "iu" or neighbours.ndim != 2 or len(neighbours) != n:
+        raise InputError(
+            f"{what} is an array of {neighbours.dtype} of the shape {neighbours.shape}; it must be "
+            f"whole numbers of the shape ({n}, neighbours)"
+        )
+    found = neighbours.astype(np.int64)
+    if not ((found >= NO_ITEM) & (found < n)).all():
+        raise InputError(f"{what} must hold positions of items, 0 to {n - 1}, and -1 for none")
+    if (found == np.arange(n)[:, None]).any():
+        item = int(np.flatnonzero((found == np.arange(n)[:, None]).any(axis=1))[0])
+        raise InputError(f"{what} has item {item} among its own neighbours; leave it out")
+    there = found != NO_ITEM
+    if (there[:, 1:] & ~there[:, :-1]).any():
+        raise InputError(f"{what} has -1 before a neighbour; it may only end a row")
+    ordered = np.sort(found, axis=1)
+    if ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_ITEM)).any():
+        raise InputError(f"{what} has an item twice in a row")
+    return found.astype(np.int32)
+
+
+def nearest_neighbours(neighbours: Neighbours, k: int, name: str) -> Neighbours:
+    """The first k of each row; `InputError` where fewer are stored."""
+    stored = neighbours.shape[1]
+    if k > stored:
+        raise InputError(
+            f"the item graph {name!r} has {stored} neighbours of each item, not {k}: use "
+            f"neighbours={stored}, or make it again with  crossknn index ... --graph {k}  (in a "
+            f"matrix file: the key graph_{name})"
+        )
+    return neighbours[:, :k]
+
+
+def no_graph(name: str, index: Index) -> InputError:
+    """There is no item graph of that name: what to do."""
+    return InputError(
+        f"there is no item graph {name!r} here (there are: {', '.join(index.graph_names) or 'none'}"
+        f"); make it with  crossknn index ... --graph {NEIGHBOURS} --graph-from {name}  (in a "
+        f"matrix file: the key graph_{name})"
+    )
+
+
+def default_graph(index: Index, name: str, method: str) -> str:
+    """`name`; for `auto` the graph of the vectors that are not fitted, or else the first there is.
+
+    Raises `InputError` where there is none.
+    """
+    if name != "auto":
+        return name
+    usual = unaligned(index)
+    if usual in index.graph_names:
+        return str(usual)
+    if not index.graph_names:
+        raise InputError(
+            f"{method} needs the item graph, and there is none here: make it with  crossknn index "
+            f"... --graph {NEIGHBOURS}  or  index.add_graph()  (a matrix file needs vectors, or "
+            "the key graph_<name>)"
+        )
+    return next(iter(index.graph_names))

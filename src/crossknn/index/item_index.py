@@ -1,0 +1,307 @@
+"""The index: items, their vectors, word matching, and scores that were paid for in advance."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from crossknn.checks import as_count, as_path
+from crossknn.data.items import Items
+from crossknn.data.reading import read_items
+from crossknn.errors import InputError
+from crossknn.index.covariance import RANK
+from crossknn.index.disk import alone
+from crossknn.index.encoders import EncodeQueries, GivenEncoder
+from crossknn.index.fitted import FittedVectors
+from crossknn.index.graphs import NEIGHBOURS
+from crossknn.index.item_graph import ItemGraph
+from crossknn.index.late import GivenLate, LateStates, RememberedLate, encoded
+from crossknn.index.learned import LEARNED, Prior, check_same_scorer, without_anchors
+from crossknn.index.paid import PaidScores
+from crossknn.index.part_states import discard
+from crossknn.index.parts import (
+    COMPOSED,
+    DUAL_ENCODER,
+    LSA_NAME,
+    Parts,
+    build_parts,
+    by_name,
+    check_name,
+)
+from crossknn.index.paying import PayingIndex
+from crossknn.index.settings import Settings
+from crossknn.index.sparse import SparseScores
+from crossknn.index.stages import HYBRID, unaligned
+from crossknn.index.storage import IndexReader, read_index
+from crossknn.index.writing import writing
+from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.priors import ItemPriors
+from crossknn.spec import Spec, parse
+from crossknn.types import FloatArray, Pairs, Progress
+
+if TYPE_CHECKING:
+    from crossknn.scorers.cache import CachedScorer
+
+Source: TypeAlias = Items | str | Path | Iterable[str | Mapping[str, object]]
+
+
+class ItemIndex(PayingIndex):
+    """n items as a search sees them; satisfies `crossknn.index.base.Index`.
+
+    Made by `build`, kept by `save`, opened by `load`: mapped, not read, so at once.
+    """
+
+    @classmethod
+    def build(
+        cls,
+        items: Source,
+        *,
+        encoder: GivenEncoder | None = None,
+        vectors: FloatArray | Mapping[str, FloatArray] | None = None,
+        query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None = None,
+        lsa: int | None = None,
+        bm25: bool = True,
+        tfidf: bool = False,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> ItemIndex:
+        """An index of `items`, or of what `read_items` reads from them, in memory.
+
+        `encoder`, a dual encoder or its name ("bundled", a folder, a hub name), gives the vectors
+        "dense". `vectors` are your own: (n, d), called "vectors", or several by name.
+        `query_vectors` makes them for queries, texts (m) -> (m, d). `lsa` is the number of
+        dimensions of latent semantic analysis, 0 for none; None makes 128 where there would be no
+        vectors otherwise.
+        `bm25` and `tfidf` say which word models to fit. `seed` draws `anchor_items`. `progress`
+        is called with (items encoded, n).
+
+        Raises `InputError` for items that cannot be read or vectors that do not fit them.
+        """
+        return cls(
+            build_parts(
+                items if isinstance(items, Items) else read_items(items),
+                encoder=encoder,
+                vectors=by_name(vectors),
+                encode=by_name(query_vectors),
+                lsa=None if lsa is None else as_count(lsa, "lsa", 0),
+                words=["bm25"] * bm25 + ["tfidf"] * tfidf,
+                seed=seed,
+                progress=progress,
+            )
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write the index to `folder`, which must be new, empty or an index, in one atomic step.
+
+        Functions for query vectors and added retrievers are not saved. Pairs that `align` paid
+        for stay in the folder that the index was loaded from: copy its `work-pairs` along, or the
+        next `align` pays them again. Raises `InputError` if the folder is something else, cannot be
+        written or has no room; nothing is changed then.
+        """
+        folder = as_path(folder, "the folder of the index")
+        paid = {name: paid.meta() for name, paid in self._paid.items()}
+        fitted = {name: vectors.meta() for name, vectors in self._aligned.items()}
+        late = {name: states.meta() for name, states in self._late.items()}
+        kept: dict[str, PaidScores | FittedVectors | LateStates] = {
+            **self._paid,
+            **self._aligned,
+            **self._late,
+        }
+        graphs = self.graphs
+        learned = {} if self.learned is None else {LEARNED: self.learned}
+        meta = {**self._parts.meta(), "paid": paid, "fitted": fitted, "late": late}
+        meta["graphs"] = {name: graph.meta() for name, graph in graphs.items()}
+        meta["learned"] = {name: found.meta() for name, found in learned.items()}
+        with writing(folder, meta) as writer:
+            self._parts.write(writer)
+            for name, part in (*kept.items(), *graphs.items(), *learned.items()):
+                part.write(writer, name)
+        self.folder = folder
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        encoder: GivenEncoder | Mapping[str, GivenEncoder | GivenLate] | None = None,
+        query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None = None,
+    ) -> ItemIndex:
+        """Open a saved index, mapped.
+
+        Dual encoders and late-interaction models are opened on the first query, from where they
+        were when they encoded the items; `encoder` takes the place of the index's own, or several
+        by the names of their vectors or states (`{"cmc": folder}`), and must have the same
+        fingerprint. `save` keeps where it is. `query_vectors` is as for `build`.
+        Raises `IndexFormatError` for a folder that is no index, is damaged, unfinished, of a newer
+        version, or of another encoder; `InputError` for an encoder of vectors that it has not.
+        """
+        encode = by_name(query_vectors)
+        index = read_index(
+            as_path(folder, "the folder of the index"), lambda reader: cls._of(reader, encode)
+        )
+        encoders: Mapping[str, Any] = by_name(encoder, alone=DUAL_ENCODER)
+        for name, given in encoders.items():
+            if (remembered := index._encoder(name)) is None:
+                raise InputError(
+                    f"the index {folder} has no vectors {name!r} of a dual encoder, nor such states"
+                )
+            remembered.attach(given)
+        return index
+
+    @classmethod
+    def _of(cls, reader: IndexReader, encode: Mapping[str, EncodeQueries]) -> ItemIndex:
+        paid = {name: PaidScores.read(reader, name) for name in reader.meta["paid"]}
+        fitted = {name: FittedVectors.read(reader, name) for name in reader.meta.get("fitted", ())}
+        late = {name: LateStates.read(reader, name) for name in reader.meta.get("late", ())}
+        graphs = {name: ItemGraph.read(reader, name) for name in reader.meta.get("graphs", ())}
+        learned = Prior.read(reader, LEARNED) if reader.meta.get("learned") else None
+        return cls(Parts.read(reader, encode), paid, fitted, reader.folder, late, graphs, learned)
+
+    def add_retriever(self, name: str, stage: Retriever) -> None:
+        """Offer `stage` as a retriever of this name. It is not saved."""
+        taken = {*self.vector_names, *self.late_names, *COMPOSED}
+        if not name.isidentifier() or name in taken:
+            raise InputError(f"a retriever cannot be named {name!r} here; use another name")
+        if not isinstance(stage, Retriever):
+            raise InputError(
+                f"a retriever has the methods top and scores, and {type(stage).__name__} has "
+                "not; candidate lists are made with CandidateLists(lists, index.items.ids)"
+            )
+        if isinstance(stage, ItemPriors) and len(stage.values) != self.n:
+            raise InputError(f"there are {len(stage.values)} priors for {self.n} items")
+        self._added[name] = stage
+        self.memo.clear()
+
+    def check_free(self, name: str) -> None:
+        """`InputError` if fitted vectors cannot have this name."""
+        check_name(name, "fitted vectors")
+        if name in {*self._parts.vectors, *self.retriever_names, *self.late_names}:
+            raise InputError(f"the index has something else named {name!r}; use another name")
+
+    def add_fitted(self, name: str, fitted: FittedVectors, *, replace: bool = False) -> None:
+        """Offer `fitted` as the item vectors of this name; an index in a folder keeps them there.
+
+        Raises `InputError` if they do not fit, the name is taken (by other fitted vectors: unless
+        `replace`), or there is no room; the index stays as it was then.
+        """
+        self.check_free(name)
+        fitted.check(self.n, self._parts.vectors, name)
+        stored = self._on_disk()
+        known = self._aligned if stored is None else stored.meta.get("fitted", {})
+        if name in known and not replace:
+            raise InputError(
+                f"the index has fitted vectors {name!r}; use another name, or replace them"
+            )
+        kept = self._store("fitted", name, fitted)
+        others = {known: value for known, value in self._aligned.items() if known != name}
+        # An encoder without a name can only be had from here.
+        self._aligned = {**others, name: dataclasses.replace(kept, encoder=fitted.encoder)}
+
+    def add_late(
+        self,
+        model: GivenLate,
+        name: str | None = None,
+        *,
+        replace: bool = False,
+        progress: Progress | None = None,
+    ) -> str:
+        """Encode all items with a late-interaction model, for the retriever `name` (its kind).
+
+        An index in a folder keeps the states there, and where the model is. If the items have been
+        encoded by the same model, only that is noted. They are written as they come: stopped by an
+        error or a kill, the same call goes on where it was. Returns the name. Raises `InputError`
+        if the name is taken (by states of another model: unless `replace`), the model is none,
+        there is no room, or another process is encoding; the index stays as it was then.
+        """
+        remembered = RememberedLate.of(model, name)
+        name = remembered.name
+        check_name(name, "states of items")
+        if name in {*self.vector_names, *self.retriever_names}:
+            raise InputError(f"the index has something else named {name!r}; use another name")
+        work = self._work(f"late-{name}")
+        with alone(work, "states"):
+            stored = self._on_disk()
+            here = stored is not None and name in stored.meta.get("late", {})
+            before = LateStates.read(stored, name) if stored and here else self._late.get(name)
+            before = None if replace else before
+            late = encoded(remembered, self.items.texts, before, work, progress)
+            kept = self._store("late", name, late)
+            discard(work)
+        self._late[name] = dataclasses.replace(kept, model=remembered)
+        return name
+
+    def add_graph(
+        self,
+        name: str | None = None,
+        neighbours: int = NEIGHBOURS,
+        *,
+        progress: Progress | None = None,
+    ) -> str:
+        """Find every item's nearest other items: the graph that `gar`, `ladr` and `greedy` walk.
+
+        By cosine of the vectors `name`, or by `bm25` or `tfidf` with items as queries; by default
+        the vectors that are not fitted (or `bm25` without any). All pairs of items are compared.
+        An index in a folder keeps the graph there. One that is there and as deep stays. Returns the
+        name. Raises `InputError` for fewer than 1 neighbour, a name that is neither, or no room.
+        """
+        neighbours = min(as_count(neighbours, "neighbours"), max(1, self.n - 1))
+        words = [model for model in self._parts.models.names if model != LSA_NAME]
+        name = name or unaligned(self) or "bm25"
+        known = self.graphs.get(name)
+        if known is not None and known.neighbours.shape[1] >= neighbours:
+            return name
+        graph = ItemGraph.of(self, self.items.texts, name, neighbours, words, progress)
+        self._graphs[name] = self._store("graphs", name, graph)
+        return name
+
+    def learn(
+        self,
+        scores: CachedScorer | SparseScores | None = None,
+        *,
+        retriever: str | Spec = HYBRID,
+        rank: int = RANK,
+        settings: Settings | None = None,
+        progress: Progress | None = None,
+    ) -> Prior:
+        """Learn from exact scores how items vary together, for `kriging` searches from now on.
+
+        `scores` are what searches left in a cache (those of its cross-encoder alone), or any other
+        sparse ones; the anchors are added to them, and are enough. What was learned before is
+        forgotten: give all scores. Searches that begin with `retriever` use it. An index in a folder
+        keeps it there. Raises `InputError` if there are scores of fewer than two queries, or of
+        another cross-encoder than the anchors'.
+        """
+        given = _sparse(scores, self.items.texts)
+        known = self.scorer_of("anchors") if self.anchors is not None else given.fingerprint
+        if scores is not None and (len(given) or given.fingerprint is not None):
+            check_same_scorer(known, given.fingerprint, len(self.anchor_queries))
+        learned = Prior.of(
+            self,
+            without_anchors(self.anchor_queries, given),
+            known,
+            parse(retriever) if isinstance(retriever, str) else retriever,
+            rank=rank,
+            settings=settings,
+            progress=progress,
+        )
+        self.learned = self._store("learned", LEARNED, learned)
+        return self.learned
+
+
+def _sparse(scores: CachedScorer | SparseScores | None, items: Sequence[str]) -> SparseScores:
+    """What there is of these items (n,)."""
+    if isinstance(scores, SparseScores):
+        if scores.n != len(items):
+            raise InputError(f"the scores are of {scores.n} items, and the index has {len(items)}")
+        return scores
+    if scores is not None and not hasattr(scores, "paid"):
+        raise InputError(f"{scores!r} has no scores to learn from: give a CachedScorer")
+    if scores is None:
+        none = np.empty(0, np.int64)
+        return SparseScores.of([], len(items), Pairs(none, none), np.empty(0, np.float32))
+    queries, pairs, values = scores.paid(items)
+    return SparseScores.of(queries, len(items), pairs, values, scores.fingerprint)

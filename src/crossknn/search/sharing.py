@@ -1,0 +1,108 @@
+"""How queries share a budget: calls go where they are most likely to find a true top item."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossknn.search.expected import FAR, normal_cdf
+from crossknn.types import FloatArray, IntArray
+
+STEPS = 20
+"""Bisections: to a millionth of the range of scores."""
+
+_LITTLE = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedBudget:
+    """`total` calls for all queries together, to find the true top `k` of each.
+
+    A query has `k` of them at least, and `most` times its equal share at most.
+    """
+
+    total: int
+    k: int
+    most: int = 4
+
+
+def z_scores(
+    known: FloatArray, mean: FloatArray, std: FloatArray, k: int, count: int
+) -> FloatArray:
+    """Deviations by which a query's unscored items lie above its k-th best, the `count` best first.
+
+    `known` (b,) are its exact scores, `mean` and `std` (c,) the predictions. Above the k-th best
+    score lie k items, known or expected: that says where it is. The better an item stands, the
+    likelier it is one of the true top k; infinity for those that it takes to have k scores at all.
+
+    >>> z_scores(np.array([5.0, 3.0]), np.array([0.0, 9.0]), np.array([1e-3, 1e-3]), 2, 9) > 0
+    array([ True, False])
+    """
+    if not len(mean):
+        return mean
+    deviations = np.maximum(std, np.finfo(np.float32).tiny, dtype=np.float64)
+    below = (level(known, mean, deviations, k) - mean) / deviations
+    if count < len(below):
+        below = np.partition(below, count)[:count]
+    found = -np.sort(below)
+    found[: max(k - len(known), 0)] = np.inf
+    return found
+
+
+def level(known: FloatArray, mean: FloatArray, std: FloatArray, k: int) -> float:
+    """The score above which k of all items are expected, known (b,) or not (c,); by bisection."""
+    every = np.concatenate([known, mean])
+    if len(every) <= k:
+        return float(every.min())
+    # Half of 2 k + 1 even chances, at least, are above the lowest of them: more than k.
+    if len(every) > 2 * k:
+        low = -float(np.partition(-every, 2 * k)[2 * k])
+    else:
+        low = min(float(every.min()), float((mean - FAR * std).min()))
+    high = max(float(every.max()), float((mean + FAR * std).max()))
+    near = mean + FAR * std > low
+    mean, std = mean[near], std[near]
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        expected = np.count_nonzero(known > middle) + normal_cdf((mean - middle) / std).sum()
+        low, high = (middle, high) if expected > k else (low, middle)
+    return (low + high) / 2
+
+
+def shared(
+    standing: Sequence[FloatArray | None], room: IntArray, calls: int, left: int
+) -> IntArray:
+    """How many of this round's `calls` each query gets: (m,), at most `room` (m,).
+
+    All `left` calls are planned for the pairs that stand best, of all queries; a round is a part of
+    the plan, the same of every query. So a query of which little is known is not left behind by
+    those whose best is plain: its turn comes in the same plan. None, where nothing can be said,
+    counts as an equal share.
+    """
+    m = len(standing)
+    rows = [np.empty(0) if s is None else s[: room[q]] for q, s in enumerate(standing)]
+    owner = np.repeat(np.arange(m), [len(row) for row in rows])
+    best = np.argsort(-np.concatenate(rows), kind="stable")[:left]
+    plan = np.bincount(owner[best], minlength=m).astype(np.float64)
+    plan[[s is None for s in standing]] = left / m
+    return allocate(plan, room, calls)
+
+
+def allocate(weights: FloatArray, room: IntArray, count: int) -> IntArray:
+    """`count` in whole parts, by `weights` (m,), each at most `room` (m,); less if that is less.
+
+    >>> allocate(np.array([3.0, 1.0, 0.0]), np.array([2, 9, 9]), 7)
+    array([2, 5, 0])
+    """
+    count, exact = min(count, int(room.sum())), np.zeros(len(room))
+    while (rest := count - exact.sum()) > _LITTLE:
+        weight = np.where(exact < room, weights, 0)
+        if not weight.any():
+            weight = (exact < room).astype(np.float64)
+        exact = np.minimum(exact + rest * weight / weight.sum(), room)
+    given = np.floor(exact + _LITTLE).astype(np.int64)
+    largest = np.argsort(given - exact, kind="stable")[: count - int(given.sum())]
+    given[largest] += 1
+    return given

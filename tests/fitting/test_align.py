@@ -1,0 +1,219 @@
+"""Aligning a whole index: what is paid, what is kept, what searches gain, and what is said."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from crossknn.data.queries import QuerySet
+from crossknn.errors import InputError, MissingExtraError, ScorerError, SpecError
+from crossknn.evaluation.compare import compare
+from crossknn.fitting.aligners import ALIGNERS, aligner
+from crossknn.fitting.job import Spending
+from crossknn.fitting.run import align
+from crossknn.index.item_index import ItemIndex
+from crossknn.index.stages import default_vectors
+from crossknn.methods import methods
+from crossknn.search.searcher import Searcher
+from crossknn.types import Queries
+
+N, D, Q = 120, 6, 30
+
+
+class World:
+    """A cross-encoder whose scores are inner products that the dual encoder half knows."""
+
+    def __init__(self, seed=0):
+        rng = np.random.default_rng(seed)
+        self.item = rng.normal(size=(N, D)).astype(np.float32)
+        self.query = rng.normal(size=(2 * Q, D)).astype(np.float32)
+        self.true = self.item + 1.2 * rng.normal(size=(N, D)).astype(np.float32)
+        self.texts = [f"item {i}" for i in range(N)]
+        self.queries = [f"query {q}" for q in range(2 * Q)]
+        self.asked, self.fingerprint, self.bad = 0, "world", set()
+
+    def index(self, folder=None):
+        index = ItemIndex.build(
+            self.texts,
+            vectors=self.item,
+            query_vectors=lambda texts: self.query[[int(t.split()[1]) for t in texts]],
+            bm25=False,
+        )
+        if folder is not None:
+            index.save(folder)
+        return index
+
+    def exact(self):
+        return (5 + 2 * self.query @ self.true.T).astype(np.float32)
+
+    def score(self, pairs, queries, items, **limits):
+        self.asked += len(pairs)
+        q = [int(queries[p].split()[1]) for p in pairs.query]
+        i = [int(items[p].split()[1]) for p in pairs.item]
+        scores = self.exact()[q, i]
+        scores[np.isin(i, list(self.bad))] = np.nan
+        yield np.arange(len(pairs)), scores
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+TRAIN, TEST = slice(0, Q), slice(Q, 2 * Q)
+
+
+@pytest.mark.parametrize("method", ["als", "als(strength=0.05, sweeps=2)", "cur", "cur(rank=4)"])
+def test_aligned_items_are_kept_and_find_more(world, tmp_path, method):
+    index = world.index(tmp_path / "i")
+    found = align(index, world, world.queries[TRAIN], method, per=40)
+    name = method.split("(")[0]
+    assert found.name == name == default_vectors(index)
+    assert found.vectors.cost.calls == found.calls == world.asked
+    again = ItemIndex.load(
+        tmp_path / "i", query_vectors=lambda t: world.query[[int(x.split()[1]) for x in t]]
+    )
+    assert again.fitted[name].method == method
+    np.testing.assert_array_equal(again.vectors(name), index.vectors(name))
+    tests = QuerySet(("",) * Q, tuple(world.queries[TEST]))
+    specs = f"rerank(retriever=vectors), rerank(retriever={name})"
+    _, table = compare(again, tests, world.exact()[TEST], methods(specs), budgets=[20], ks=[10])
+    rows = {found.method: next(found.rows()) for found in table}
+    before, after = rows["rerank(retriever=vectors)"], rows[f"rerank(retriever={name})"]
+    assert after.recall > before.recall + 0.1
+    assert (before.index_calls, after.index_calls) == (0, found.vectors.cost.calls)
+
+
+def test_searches_take_the_new_vectors_unasked(world):
+    index = world.index()
+    align(index, world, world.queries[TRAIN], per=60)
+    query, budget = world.queries[Q], 20
+    chosen = Searcher(index, world, "axn(retriever=random, rounds=2, ridge=0.3)")
+    named = Searcher(index, world, "axn(retriever=random, rounds=2, ridge=0.3, vectors=als)")
+    assert chosen(query, 5, budget)[0] == named(query, 5, budget)[0]
+
+
+def test_no_pair_is_paid_twice_and_a_stop_is_gone_on_from(world, tmp_path):
+    index = world.index(tmp_path / "i")
+    first = align(index, world, world.queries[TRAIN], per=10, spending=Spending(max_calls=55))
+    assert (first.calls, first.stopped_by, world.asked) == (55, "max_calls", 55)
+    assert first.vectors.cost.queries < Q
+    assert any("train queries have too few scores" in note for note in first.notes)
+    second = align(index, world, world.queries[TRAIN], per=10)
+    assert (second.calls, second.reused, second.stopped_by) == (10 * Q - 55, 55, None)
+    third = align(index, world, world.queries[TRAIN], per=10)
+    assert (third.calls, third.reused, world.asked) == (0, 10 * Q, 10 * Q)
+    np.testing.assert_array_equal(second.vectors.values, third.vectors.values)
+    whole = align(world.index(), world, world.queries[TRAIN], per=10)
+    np.testing.assert_allclose(whole.vectors.values, third.vectors.values, atol=1e-6)
+
+
+def test_items_take_turns_with_queries(world):
+    index = world.index()
+    found = align(index, world, world.queries[TRAIN], strategy="i", per=3)
+    assert found.calls == 3 * N
+    assert found.vectors.details["untouched"] <= 2  # those whose scores are all held out
+
+
+def test_what_the_data_cannot_give_is_said(world):
+    found = align(world.index(), world, world.queries[:3], per=5)
+    notes = " ".join(found.notes)
+    assert "items have no score to learn from: they keep the vectors they had" in notes
+    assert "3 train queries move item vectors in 3 of 6 dimensions at most" in notes
+
+
+def test_vectors_without_query_vectors_are_searched_from_another_first_stage(world):
+    index = world.index()
+    align(index, world, world.queries[TRAIN], "cur(rank=6)")
+    found = Searcher(index, world, "axn(retriever=vectors, vectors=cur, rounds=3, blend=0)")(
+        world.queries[Q], 5, 30
+    )
+    best = np.argsort(-world.exact()[Q])[:5]
+    assert [hit.position for hit in found[0]] == best.tolist()
+
+
+def test_another_cross_encoder_is_refused_unless_its_scores_are_dropped(world, tmp_path):
+    index = world.index(tmp_path / "i")
+    align(index, world, world.queries[TRAIN], per=10)
+    world.fingerprint = "other"
+    with pytest.raises(InputError, match="other") as refused:
+        align(index, world, world.queries[TRAIN], per=10)
+    assert "rescore" in str(refused.value)
+    assert index.fitted["als"].fingerprint == "world"
+    found = align(index, world, world.queries[TRAIN], per=10, spending=Spending(rescore=True))
+    assert found.calls == 10 * Q
+    assert index.fitted["als"].fingerprint == "other"
+
+
+def test_a_score_that_is_no_number_leaves_the_index_as_it_was(world, tmp_path):
+    index = world.index(tmp_path / "i")
+    align(index, world, world.queries[:5], per=20)
+    before = np.array(index.vectors("als"))
+    world.bad = set(range(N))
+    with pytest.raises(ScorerError, match="nan"):
+        align(index, world, world.queries[TRAIN], per=20)
+    np.testing.assert_array_equal(ItemIndex.load(tmp_path / "i").vectors("als"), before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"queries": []}, "no train queries"),
+        ({"queries": "one text"}, "list of texts"),
+        ({"queries": ["a", " "]}, "not empty"),
+        ({"name": "two words"}, "two words"),
+        ({"name": "vectors"}, "something else named"),
+        ({"vectors": "none"}, "no item vectors 'none'"),
+        ({"per": 0}, "must be 1 or more"),
+        ({"method": "als(strength=0)"}, "above 0"),
+        ({"method": "als(held_out=1.5)"}, "share"),
+        ({"method": "mf-trns(lr=0)"}, "above 0"),
+        ({"method": "cur(rank=99)"}, "highest rank"),
+        ({"strategy": "items"}, "must be 'q' or 'i'"),
+        ({"encoder_folder": "x"}, "trains no dual encoder"),
+        ({"method": "distill"}, "folder"),
+        ({"strategy": "i", "per": Q + 1}, "there are only"),
+    ],
+)
+def test_wrong_input_costs_nothing(world, arguments, said):
+    arguments = {"queries": world.queries[TRAIN], **arguments}
+    with pytest.raises((InputError, SpecError, MissingExtraError)) as error:
+        align(world.index(), world, **arguments)
+    assert said in str(error.value) or isinstance(error.value, MissingExtraError)
+    assert world.asked == 0
+
+
+def test_aligned_vectors_are_not_aligned_again(world):
+    index = world.index()
+    align(index, world, world.queries[TRAIN], per=10)
+    with pytest.raises(InputError, match="fitted already"):
+        align(index, world, world.queries[TRAIN], per=10, vectors="als", name="twice")
+    align(index, world, world.queries[TRAIN], per=20)  # auto starts from the index's own
+    assert index.fitted["als"].base == "vectors"
+
+
+def test_ways_are_named_in_the_grammar():
+    assert str(aligner("mf-ind(skip=false)")) == "mf-ind(skip=false)"
+    assert set(ALIGNERS) == {"als", "mf-trns", "mf-ind", "cur", "distill"}
+    with pytest.raises(SpecError, match="did you mean"):
+        aligner("alz")
+
+
+def test_equal_train_queries_count_once(world, caplog):
+    with caplog.at_level(logging.WARNING):
+        found = align(world.index(), world, [world.queries[0]] * 3 + [world.queries[1]], per=10)
+    assert found.vectors.cost.queries == 2
+    assert found.calls == 20
+
+
+def test_query_vectors_are_the_encoders_own(world):
+    index = world.index()
+    align(index, world, world.queries[TRAIN], per=10)
+    texts = world.queries[TEST]
+    found = index.query_vectors(Queries(texts), "als")
+    np.testing.assert_array_equal(found[:, :-1], world.query[TEST])
+    assert np.ptp(found[:, -1]) == 0  # the coordinate of the items' biases
+    align(index, world, world.queries[TRAIN], "als(bias=0)", per=10, name="plain")
+    np.testing.assert_array_equal(index.query_vectors(Queries(texts), "plain"), world.query[TEST])

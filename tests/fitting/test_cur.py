@@ -1,0 +1,120 @@
+"""CUR with a rank: the same numbers as ADACUR at full rank, and the rank found."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from crossknn.errors import InputError
+from crossknn.fitting.cur import cur
+
+
+def table(a=40, n=300, rank=40, noise=0.0, seed=0):
+    """Scores of a + 10 queries with a mean of about 2: those of anchors, and of other queries."""
+    rng = np.random.default_rng(seed)
+    scores = 2 + rng.normal(size=(a + 10, rank)) @ rng.normal(size=(rank, n))
+    scores += noise * rng.normal(size=scores.shape)
+    return scores[:a].astype(np.float32), scores[a:]
+
+
+@pytest.mark.parametrize("b", [12, 90])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-4), (np.float16, 2e-2)])
+def test_full_rank_is_adacur(b, dtype, tolerance):
+    """c pinv(R[:, S]) R, everything less the centre (ANNCUR 2.2), with fewer and more than a."""
+    rows, others = table()
+    centre = float(rows.mean())
+    chosen = np.random.default_rng(1).permutation(300)[:b]
+    fit = cur(rows, rank=40, center=centre, dtype=dtype)
+    assert fit.items.dtype == dtype
+    anchors = rows.astype(np.float64) - centre
+    expected = (others[:, chosen] - centre) @ np.linalg.pinv(anchors[:, chosen]) @ anchors
+    scores = fit.scale.beta * (others[:, chosen] - fit.scale.alpha)
+    vectors = scores @ np.linalg.pinv(fit.items[chosen].astype(np.float64)).T
+    found = vectors @ fit.items.T.astype(np.float64) / fit.scale.beta
+    assert np.abs(found - expected).max() < tolerance * np.abs(expected).max()
+
+
+def test_the_anchors_own_vectors_give_their_scores():
+    rows, _ = table()
+    fit = cur(rows, rank=40, center=1.0, dtype=np.float32)
+    found = fit.queries @ fit.items.T / fit.scale.beta + fit.scale.alpha
+    np.testing.assert_allclose(found, rows, atol=1e-4)
+    assert fit.details["explained"] == pytest.approx(1)
+    assert (fit.items**2).sum(1).mean() == pytest.approx(1, rel=1e-4)
+
+
+def test_a_truncation_is_the_best_of_its_rank():
+    rows, _ = table()
+    fit = cur(rows, rank=7, center=0.5, dtype=np.float32)
+    left, values, right = np.linalg.svd(rows - 0.5, full_matrices=False)
+    best = (left[:, :7] * values[:7]) @ right[:7]
+    np.testing.assert_allclose(fit.queries @ fit.items.T / fit.scale.beta, best, atol=2e-4)
+
+
+def test_the_rank_of_low_rank_scores_is_found():
+    rows, _ = table(a=80, n=1000, rank=6)
+    fit = cur(rows - 2, center=0.0)
+    assert fit.details["rank"] == 6
+    assert fit.held_out < 0.02 * fit.initial
+
+
+def test_noise_lowers_the_rank():
+    """Ten strong directions: reconstructing from 50 scores gains nothing from the other seventy."""
+    rows, _ = table(a=80, n=1000, rank=11, noise=1.0)
+    fit = cur(rows, center=2.0, known=50)
+    assert 8 <= fit.details["rank"] <= 16
+    assert fit.details["errors"][64] > fit.held_out
+    assert fit.details["ridge"] > 0
+
+
+def test_a_query_gets_its_vector_from_the_encoders():
+    rng = np.random.default_rng(3)
+    queries, mixing = rng.normal(size=(90, 8)).astype(np.float32), rng.normal(size=(8, 300))
+    scores = 2 + queries @ mixing
+    fit = cur(scores[:80].astype(np.float32), rank=8, center=2.0, queries=queries[:80])
+    found = fit.map(queries[80:]) @ fit.items.T.astype(np.float32) / fit.scale.beta + 2
+    assert np.abs(found - scores[80:]).max() < 0.05 * np.abs(scores).max()
+    assert cur(scores, rank=8, center=2.0).map is None
+
+
+def test_scores_on_the_disk_are_not_copied(tmp_path):
+    path, shape = tmp_path / "scores.npy", (60, 150_000)
+    stored = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+    stored[:] = np.random.default_rng(0).standard_normal(shape, np.float32)
+    stored.flush()
+    rows = np.load(path, mmap_mode="r")
+    tracemalloc.start()
+    fit = cur(rows, rank=8, center=0.0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak - fit.items.nbytes < rows.nbytes / 2
+
+
+def test_one_anchor():
+    rows, _ = table(a=1)
+    fit = cur(rows, center=2.0)
+    assert fit.details["rank"] == 1
+    assert np.isnan(fit.held_out)
+
+
+def test_equal_scores():
+    fit = cur(np.full((4, 9), 3.0, np.float32), center=3.0)
+    assert not fit.items.any()
+
+
+def test_what_cannot_be_factored():
+    rows, _ = table()
+    broken = rows.copy()
+    broken[3, 299] = np.inf
+    for message, scores, options in (
+        ("the rank is 41; the scores of 40 anchor queries and 300 items", rows, {"rank": 41}),
+        ("the rank is 0", rows, {"rank": 0}),
+        ("anchor query 3 and item 299 is inf", broken, {}),
+        (r"shape \(39, 2\); there are 40", rows, {"queries": np.ones((39, 2))}),
+        ("at least one anchor", rows[:0], {}),
+        ("known is 0", rows, {"known": 0}),
+    ):
+        with pytest.raises(InputError, match=message):
+            cur(scores, center=0.0, **options)

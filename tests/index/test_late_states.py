@@ -1,0 +1,182 @@
+"""States of items for late-interaction models: an index keeps them with where their model is."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from index_helpers import corpus
+from late_helpers import WordStates
+
+from crossknn.cli.app import run
+from crossknn.errors import IndexFormatError, InputError
+from crossknn.index.item_index import ItemIndex
+from crossknn.index.stages import open_retriever
+from crossknn.spec import parse
+from crossknn.types import Queries, States
+
+N = 12
+
+
+@pytest.fixture
+def saved(tmp_path):
+    index = ItemIndex.build(corpus(N), encoder=None, lsa=4)
+    index.save(tmp_path / "index")
+    return index
+
+
+def same(found, expected):
+    return np.array_equal(found.values, expected.values) and np.array_equal(
+        found.starts, expected.starts
+    )
+
+
+def test_they_come_back_from_the_disk_mapped(saved, tmp_path):
+    seen = []
+    assert saved.add_late(WordStates(), progress=lambda done, total: seen.append((done, total)))
+    saved.add_late(WordStates("som", "others"), "mine")
+    assert seen == [(N, N)]
+    expected = WordStates().encode_items(saved.items.texts)
+    memory = ItemIndex.build(corpus(N), encoder=None, lsa=4)
+    memory.add_late(WordStates())
+    memory.add_late(WordStates("som", "others"), "mine")
+    memory.save(tmp_path / "other")
+    for folder in (saved.folder, tmp_path / "other"):
+        given = {"cmc": WordStates(), "mine": WordStates("som", "others")}
+        loaded = ItemIndex.load(folder, encoder=given)
+        assert loaded.late_names == ("cmc", "mine")
+        for name in loaded.late_names:
+            late = loaded.late(name)
+            assert same(late.states, expected)
+            assert late.states.values.dtype == np.float16
+            assert isinstance(late.states.values.base, np.memmap)
+            assert late.model is given[name]
+        loaded.save(tmp_path / "third")
+        loaded.save(folder)
+        assert ItemIndex.load(tmp_path / "third").late_names == ("cmc", "mine")
+    meta = ItemIndex.load(saved.folder).description()["late"]["mine"]
+    assert (meta["kind"], meta["fingerprint"], meta["dimensions"]) == ("som", "others", 4)
+    assert meta["states"] == len(expected.values)
+
+
+def test_what_is_added_leaves_the_other_files_where_they_are(saved):
+    before = {path: path.stat().st_mtime_ns for path in saved.folder.glob("data-*/*")}
+    saved.add_late(WordStates())
+    assert isinstance(saved.late("cmc").states.values.base, np.memmap)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_another_model_is_refused(saved):
+    saved.add_late(WordStates())
+    with pytest.raises(IndexFormatError, match="'cmc' were made by another late-interaction model"):
+        ItemIndex.load(saved.folder, encoder={"cmc": WordStates(fingerprint="x")})
+    with pytest.raises(IndexFormatError, match=r"\(4 dimensions\), that of given is words \(5\)"):
+        ItemIndex.load(saved.folder, encoder={"cmc": WordStates(dimensions=5)})
+    nameless = ItemIndex.load(saved.folder)
+    with pytest.raises(
+        InputError, match=r"that has no name \(fingerprint words\); run  crossknn encode"
+    ):
+        open_retriever(nameless, parse("cmc"), 0)
+    with pytest.raises(InputError, match=r"states 'cmc' of another model \(fingerprint words\)"):
+        saved.add_late(WordStates(fingerprint="x"))
+    saved.add_late(WordStates(fingerprint="x"), replace=True)
+    assert saved.late("cmc").model.fingerprint == "x"
+
+
+def test_the_same_model_encodes_once(saved):
+    saved.add_late(WordStates())
+
+    class Lazy(WordStates):
+        def encode_items(self, texts, progress=None):
+            raise AssertionError("the items have been encoded")
+
+    for index in (saved, ItemIndex.load(saved.folder)):
+        index.add_late(Lazy())
+        assert isinstance(index.late("cmc").model, Lazy)
+
+
+def test_a_model_without_a_fingerprint_always_encodes_again(saved):
+    saved.add_late(WordStates(fingerprint=None))
+    with pytest.raises(InputError, match="another model"):
+        saved.add_late(WordStates(fingerprint=None))
+
+
+class Wrong(WordStates):
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def encode_items(self, texts, progress=None):
+        return self.change(super().encode_items(texts))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s.take(0, N - 1), "those of 11 items, out of 12"),
+        (lambda s: States(s.values.astype(np.float32), s.starts), "it must be float16"),
+        (lambda s: States(s.values[:, :3], s.starts), r"must be float16, \(states, 4\)"),
+        (lambda s: States(s.values, np.r_[0, 0, s.starts[2:]]), "at least one state"),
+        (lambda s: States(s.values * np.float16(np.inf), s.starts), "a NaN or an infinity"),
+    ],
+)
+def test_states_that_do_not_fit_change_nothing(saved, change, message):
+    with np.errstate(invalid="ignore"), pytest.raises(InputError, match=message):
+        saved.add_late(Wrong(change))
+    assert not saved.late_names
+    assert not ItemIndex.load(saved.folder).late_names
+
+
+@pytest.mark.parametrize("name", ["lsa", "bm25", "hybrid", "no name", "lists"])
+def test_names_that_are_taken(saved, name):
+    with pytest.raises(InputError, match="another name"):
+        saved.add_late(WordStates(), name)
+
+
+def test_nothing_else_takes_its_name(saved):
+    saved.add_late(WordStates())
+    with pytest.raises(InputError, match="cannot be named 'cmc'"):
+        saved.add_retriever("cmc", open_retriever(saved, parse("bm25"), 0))
+    with pytest.raises(InputError, match="something else named 'cmc'"):
+        saved.check_free("cmc")
+
+
+def test_what_is_no_model(saved):
+    with pytest.raises(InputError, match="object is no late-interaction model: it needs kind"):
+        saved.add_late(object())
+    with pytest.raises(InputError, match="no vectors 'som' of a dual encoder, nor such states"):
+        ItemIndex.load(saved.folder, encoder={"som": WordStates()})
+    with pytest.raises(InputError, match="has no late-interaction model 'som'"):
+        saved.late("som")
+
+
+def test_the_same_items_keep_them_and_others_lose_them(saved, caplog):
+    saved.add_late(WordStates())
+    again = ItemIndex.build(corpus(N), encoder=None, lsa=3)
+    again.take_paid(saved)
+    assert same(again.late("cmc").states, saved.late("cmc").states)
+    assert not caplog.text
+    other = ItemIndex.build(corpus(N + 1), encoder=None, lsa=3)
+    other.take_paid(saved)
+    assert not other.late_names
+    assert "dropped the states cmc: the items have changed" in caplog.text
+
+
+def test_index_again_in_the_same_folder(tmp_path, monkeypatch, capsys, caplog):
+    monkeypatch.chdir(tmp_path)
+
+    def index(count):
+        lines = [json.dumps({"id": f"d{i}", "text": f"part {i}"}) + "\n" for i in range(count)]
+        (tmp_path / "docs.jsonl").write_text("".join(lines))
+        assert run(["index", "docs.jsonl", "docs.index", "--encoder", "none"]) == 0
+        return ItemIndex.load("docs.index")
+
+    index(5).add_late(WordStates())
+    again = index(5)
+    assert again.late_names == ("cmc",)
+    again._encoder("cmc").attach(WordStates())
+    found = open_retriever(again, parse("cmc(retriever=bm25)"), 0).top(Queries(["part 3"]), 5)
+    assert len(found.items[0]) == 5
+    assert index(6).late_names == ()
+    assert "dropped the states cmc" in caplog.text

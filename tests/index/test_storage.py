@@ -1,0 +1,238 @@
+"""Whatever happens to the disk or the process, an index is whole or refused in one sentence."""
+
+import json
+import os
+import pickletools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from index_helpers import FormulaScorer, corpus
+
+from crossknn.errors import IndexFormatError, InputError
+from crossknn.index.item_index import ItemIndex
+from crossknn.index.storage import MANIFEST, manifest_checksum
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def folder(tmp_path):
+    index = ItemIndex.build(corpus(12), tfidf=True, lsa=4)
+    index.add_anchors(FormulaScorer(), ["one", "two"])
+    index.add_item_scores(FormulaScorer(), np.array([3, 1]))
+    index.save(tmp_path / "index")
+    return tmp_path / "index"
+
+
+def files(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def start(code, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=HERE,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
+    )
+
+
+def run(code, *arguments):
+    process = start(code, *arguments)
+    output = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(process.args, process.returncode, *output)
+
+
+def test_every_truncated_or_missing_file_is_noticed(folder):
+    ItemIndex.load(folder)
+    for path in files(folder):
+        whole = path.read_bytes()
+        for damaged in {whole[:-1], whole[: len(whole) // 2], b""} - {whole}:
+            path.write_bytes(damaged)
+            with pytest.raises(IndexFormatError, match=r"damaged") as error:
+                ItemIndex.load(folder)
+            assert "\n" not in str(error.value)
+        path.unlink()
+        with pytest.raises(IndexFormatError):
+            ItemIndex.load(folder)
+        path.write_bytes(whole)
+    ItemIndex.load(folder)
+
+
+def test_changed_bytes_are_noticed(folder):
+    for path in files(folder):
+        whole = path.read_bytes()
+        if len(whole) > 2:
+            middle = len(whole) // 2
+            flipped = bytes([whole[middle] ^ 1])
+            path.write_bytes(whole[:middle] + flipped + whole[middle + 1 :])
+            with pytest.raises(IndexFormatError, match=r"damaged|not a crossknn index|newer"):
+                ItemIndex.load(folder)
+        path.write_bytes(whole)
+
+
+def test_nothing_is_pickled(folder):
+    for path in files(folder):
+        if path.suffix == ".npy":
+            np.load(path, allow_pickle=False)
+        else:
+            assert path.suffix in (".json", ".utf8")
+            with pytest.raises((ValueError, IndexError)):
+                list(pickletools.genops(path.read_bytes()))
+
+
+def edit(folder, **changes):
+    manifest = {**json.loads((folder / MANIFEST).read_text()), **changes}
+    manifest["checksum"] = manifest_checksum(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_newer_foreign_and_outward_manifests(folder):
+    edit(folder, version=2)
+    with pytest.raises(IndexFormatError, match=r"newer version of crossknn .it needs format 2."):
+        ItemIndex.load(folder)
+    edit(folder, version=1, requires=["deleted"])
+    with pytest.raises(IndexFormatError, match=r"newer version .*needs deleted"):
+        ItemIndex.load(folder)
+    edit(folder, requires=[], format="something else")
+    with pytest.raises(IndexFormatError, match=r"is not a crossknn index"):
+        ItemIndex.load(folder)
+    outward = {"x.json": {"path": "../x.json", "bytes": 1, "checksum": 1}}
+    edit(folder, format="crossknn-index", files=outward)
+    with pytest.raises(IndexFormatError, match=r"outside its folder"):
+        ItemIndex.load(folder)
+
+
+def test_folders_that_are_no_index(tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("x")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(IndexFormatError, match=r"there is no index"):
+        ItemIndex.load(tmp_path / "nothing")
+    with pytest.raises(IndexFormatError, match=r"is not a crossknn index: it has no"):
+        ItemIndex.load(tmp_path / "other")
+    with pytest.raises(IndexFormatError):
+        ItemIndex.load(tmp_path / "file")
+    index = ItemIndex.build(["x"])
+    with pytest.raises(InputError, match=r"not an index and not empty .it holds 'thesis\.tex'."):
+        index.save(tmp_path / "other")
+    with pytest.raises(InputError, match=r"is a file"):
+        index.save(tmp_path / "file")
+    assert (tmp_path / "other" / "thesis.tex").read_text() == "x"
+
+
+KILLED = """
+import os, signal, sys
+from index_helpers import corpus
+from crossknn.data.items import Items
+from crossknn.data.reading import read_items
+from crossknn.index.item_index import ItemIndex
+
+class Deadly(list):
+    armed = False
+    def __iter__(self):
+        for position, text in enumerate(super().__iter__()):
+            if self.armed and position == 20:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield text
+
+read = read_items(corpus(40))
+titles = Deadly(read.titles)
+items = Items(ids=read.ids, texts=read.texts, titles=titles, extra=read.extra)
+index = ItemIndex.build(items)
+titles.armed = True
+index.save(sys.argv[1])
+"""
+
+
+def test_a_kill_while_saving_leaves_the_old_index(folder, tmp_path):
+    assert run(KILLED, folder).returncode == -9
+    assert any(entry.name.startswith("partial-") for entry in folder.iterdir())
+    assert ItemIndex.load(folder).n == 12
+    ItemIndex.build(corpus(5)).save(folder)
+    assert ItemIndex.load(folder).n == 5
+    assert len(list(folder.iterdir())) == 2, "what the dead left is removed"
+
+    assert run(KILLED, tmp_path / "new").returncode == -9
+    with pytest.raises(IndexFormatError, match=r"still being written, or its writing was interr"):
+        ItemIndex.load(tmp_path / "new")
+    ItemIndex.build(corpus(5)).save(tmp_path / "new")
+    assert ItemIndex.load(tmp_path / "new").n == 5
+
+
+FULL = """
+import resource, sys
+from index_helpers import corpus
+from crossknn.errors import InputError
+from crossknn.index.item_index import ItemIndex
+
+index = ItemIndex.build(corpus(400))
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+try:
+    index.save(sys.argv[1])
+except InputError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_changes_nothing(folder, tmp_path):
+    before = {path: path.read_bytes() for path in files(folder)}
+    for target in (folder, tmp_path / "new"):
+        done = run(FULL, target)
+        assert f"the index {target} cannot be written: File too large" in done.stdout, done.stderr
+    assert {path: path.read_bytes() for path in files(folder)} == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match=r"cannot be written"):
+        ItemIndex.build(["x"]).save(tmp_path / "file" / "index")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match=r"cannot be written: Permission denied"):
+        ItemIndex.build(["x"]).save(tmp_path / "index")
+
+
+def test_fields_json_cannot_hold(tmp_path):
+    index = ItemIndex.build([{"id": 1, "text": "x", "when": object()}])
+    with pytest.raises(InputError, match=r"cannot be stored as JSON"):
+        index.save(tmp_path / "index")
+    assert not (tmp_path / "index").exists()
+
+
+def test_an_open_index_survives_its_replacement(folder):
+    old = ItemIndex.load(folder)
+    texts = list(old.items.texts)
+    ItemIndex.build(corpus(3)).save(folder)
+    assert list(old.items.texts) == texts
+    assert old.vectors("lsa").shape == (12, 4)
+
+
+WRITER = """
+import sys
+from index_helpers import FormulaScorer, corpus
+from crossknn.index.item_index import ItemIndex
+for n in range(10, 15):
+    index = ItemIndex.build(corpus(n), bm25=False, lsa=2)
+    index.save(sys.argv[1])
+"""
+
+
+def test_writers_and_readers_at_once_always_meet_a_whole_index(folder):
+    writers = [start(WRITER, folder) for _ in range(2)]
+    while any(writer.poll() is None for writer in writers):
+        index = ItemIndex.load(folder)
+        assert len(list(index.items)) == index.n
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert ItemIndex.load(folder).n == 14
+    assert len(list(folder.iterdir())) == 2

@@ -1,0 +1,217 @@
+"""A stored score matrix: several spaces of vectors, and what is wrong with a file."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from contextlib import suppress
+from io import BytesIO
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import aligned_matrix, matrix, run
+
+from crossknn.errors import InputError
+from crossknn.index.base import Index, Scale
+from crossknn.index.stages import default_vectors
+from crossknn.index.stored import StoredMatrix
+from crossknn.methods import method
+
+
+def test_vectors_by_name_with_their_own_scale():
+    data = aligned_matrix()
+    index, queries, _ = data.rows(2, 5)
+    assert isinstance(index, Index)
+    assert list(index.vector_names) == ["dense", "cur", "mf"]
+    assert list(index.query_vector_names) == ["dense", "mf"]
+    assert default_vectors(index) == "mf"
+    moved = data.fitted["mf"].items
+    assert index.vectors("mf") is moved
+    assert np.array_equal(index.vectors("dense"), data.item_vectors)
+    assert np.array_equal(index.query_vectors(queries, "mf"), data.query_vectors[22:25])
+    known = data.scores[:20]
+    assert index.scale("mf") == Scale.match(known, data.query_vectors[:20] @ moved.T)
+    assert index.scale("cur") == Scale(alpha=data.scale.alpha)
+    assert index.scale("dense") == data.scale
+
+
+def test_a_scale_that_is_not_given_only_centres_without_query_vectors_or_is_unknown():
+    data = matrix()
+    (index, _, _) = data.with_vectors("x", data.item_vectors).rows(0, 1)
+    assert index.scale("x") == Scale(alpha=float(data.scores[:20].mean(dtype=np.float64)))
+    (index, _, _) = (
+        StoredMatrix(data.scores, 0, None, None, {}, data.query_ids)
+        .with_vectors("x", data.item_vectors, data.query_vectors)
+        .rows(0, 1)
+    )
+    assert index.scale("x") is None
+    assert default_vectors(index) == "x"
+
+
+def test_the_same_vectors_under_another_name_find_the_same():
+    data = matrix()
+    renamed = data.with_vectors("copy", data.item_vectors, data.query_vectors)
+    for spec in ("axn(retriever={0}, vectors={0}, rounds=3, blend=0.3)", "rerank(retriever={0})"):
+        dense, copy = (
+            run(method(spec.format(n)), renamed, 20).picks().items for n in ("dense", "copy")
+        )
+        assert np.array_equal(dense, copy)
+
+
+def test_files_hold_spaces_by_name_the_latest_last(tmp_path):
+    data = aligned_matrix()
+    arrays = {
+        "scores": data.scores,
+        "n_anchors": 20,
+        "item_vectors": data.item_vectors,
+        "query_vectors": data.query_vectors,
+        "item_vectors_cur": data.fitted["cur"].items,
+        "query_vectors_mf": data.query_vectors,
+        "item_vectors_mf": data.fitted["mf"].items,
+    }
+    np.savez(tmp_path / "m.npz", **arrays)
+    loaded = StoredMatrix.load(tmp_path / "m.npz")
+    assert list(loaded.fitted) == ["cur", "mf"]
+    assert loaded.fitted["cur"].queries is None
+    for spec in (
+        "axn(retriever=dense, vectors=cur, rounds=2, normalize=none)",
+        "rerank(retriever=mf)",
+    ):
+        found = [run(method(spec), m, 20).picks().items for m in (data, loaded)]
+        assert np.array_equal(*found)
+    for change, words in (
+        ({"query_vectors_x": data.query_vectors}, "has 'query_vectors_x' but no such item"),
+        ({"item_vectors_x": np.ones((79, 2))}, r"'item_vectors_x' has the shape \(79, 2\)"),
+        ({"query_vectors_mf": np.ones((26, 2))}, r"'query_vectors_mf' has the shape \(26, 2\)"),
+        ({"item_vectors_x": np.full((80, 2), np.nan)}, "'item_vectors_x' is nan"),
+    ):
+        np.savez(tmp_path / "m.npz", **{**arrays, **change})
+        with pytest.raises(InputError, match=words):
+            StoredMatrix.load(tmp_path / "m.npz")
+
+
+GOOD = {
+    "scores": np.linspace(0, 1, 24).reshape(4, 6),
+    "n_anchors": 1,
+    "item_vectors": np.ones((6, 2)),
+    "query_vectors": np.ones((4, 2)),
+    "first_bm25": np.ones((4, 6)),
+    "labels": [0, 1, 2, -1],
+    "item_score_items": [1, 3],
+    "item_scores": np.ones((2, 6)),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"first_bm25": np.ones((4, 5))},
+            "'first_bm25' has the shape (4, 5); it must be (4 queries, 6 items): mend it, or leave "
+            "it out",
+        ),
+        (
+            {"query_vectors": np.ones((4, 3))},
+            "'query_vectors' has the shape (4, 3); it must be (4 queries, 2 dimensions of the "
+            "items' vectors): mend it, or leave it out",
+        ),
+        (
+            {"item_vectors": np.ones(6)},
+            "'item_vectors' has the shape (6,); it must be (6 items, dimensions): mend it, or leave "
+            "it out",
+        ),
+        (
+            {"labels": np.array(2)},
+            "'labels' has the shape (); it must be (4 queries): mend it, or leave it out",
+        ),
+        (
+            {"item_scores": np.ones((2, 5))},
+            "'item_scores' has the shape (2, 5); it must be (2 items in the query's place, 6 "
+            "items): mend it, or leave it out",
+        ),
+        ({"labels": [0.6, 1, 2, -1]}, "'labels' holds float64; give positions as whole numbers"),
+        (
+            {"item_score_items": [1.0, 3.0]},
+            "'item_score_items' holds float64; give positions as whole numbers",
+        ),
+        (
+            {"first_bm25": np.full((4, 6), "x")},
+            "'first_bm25' holds <U1; give numbers, or leave it out",
+        ),
+        (
+            {"n_anchors": 1.5},
+            "'n_anchors' must be one whole number, how many rows are anchors",
+        ),
+        (
+            {"n_anchors": [1, 2]},
+            "'n_anchors' must be one whole number, how many rows are anchors",
+        ),
+    ],
+)
+def test_a_key_of_another_shape_or_kind_is_refused(tmp_path, change, sentence):
+    path = tmp_path / "m.npz"
+    np.savez(path, **GOOD)
+    StoredMatrix.load(path)
+    np.savez(path, **GOOD | change)
+    with pytest.raises(InputError) as caught:
+        StoredMatrix.load(path)
+    assert str(caught.value) == f"{path}: {sentence}"
+
+
+@pytest.fixture(scope="module")
+def compressed(tmp_path_factory):
+    """A matrix file of which some bytes can be damaged."""
+    path = tmp_path_factory.mktemp("compressed") / "m.npz"
+    np.savez_compressed(path, **GOOD | {"scores": np.random.default_rng(0).normal(size=(4, 6))})
+    return path, path.read_bytes()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_damaged_bytes_are_said_in_a_sentence_or_do_no_harm(compressed, data):
+    path, good = compressed
+    bad = bytearray(good)
+    for _ in range(data.draw(st.integers(1, 4))):
+        bad[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(bad)
+    with suppress(InputError):
+        StoredMatrix.load(path)
+
+
+def test_damaged_compressed_bytes(compressed):
+    path, good = compressed
+    with zipfile.ZipFile(BytesIO(good)) as file:
+        start = file.getinfo("scores.npy").header_offset + 30 + len("scores.npy")
+    path.write_bytes(good[: start + 40] + b"\xff" * 40 + good[start + 80 :])
+    with pytest.raises(InputError) as caught:
+        StoredMatrix.load(path)
+    assert str(caught.value) == f"{path} is not a readable .npz file; see the docs, formats"
+
+
+def test_what_may_not_be_read(tmp_path):
+    path = tmp_path / "m.npz"
+    path.mkdir()
+    with pytest.raises(InputError, match=r"m\.npz cannot be read: Is a directory"):
+        StoredMatrix.load(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read all")
+def test_a_file_without_permission(tmp_path):
+    path = tmp_path / "m.npz"
+    np.savez(path, **GOOD)
+    path.chmod(0)
+    with pytest.raises(InputError, match=r"m\.npz cannot be read: Permission denied"):
+        StoredMatrix.load(path)
+
+
+def test_vectors_that_do_not_fit():
+    data = matrix()
+    with pytest.raises(InputError, match=r"'x' have the shape \(79, 12\); it must be \(80, 12\)"):
+        data.with_vectors("x", data.item_vectors[1:])
+    with pytest.raises(InputError, match="cannot be named 'dense'"):
+        data.with_vectors("dense", data.item_vectors)
+    index, queries, _ = data.with_vectors("x", data.item_vectors).rows(0, 1)
+    with pytest.raises(InputError, match="no query vectors beside its item vectors 'x'"):
+        index.query_vectors(queries, "x")

@@ -1,0 +1,305 @@
+"""Late interaction as a retriever, with a model of NumPy."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from late_helpers import WordStates
+
+import crossknn as ck
+from crossknn.errors import InputError, SpecError
+from crossknn.index.base import Index
+from crossknn.index.stages import open_retriever
+from crossknn.linalg import top_k
+from crossknn.methods import method
+from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.bm25 import BM25
+from crossknn.retrievers.late import LateFirst, LateInteraction
+from crossknn.spec import parse
+from crossknn.types import NO_ITEM, Candidates, Queries, States
+
+WORDS = "cat dog fish tree stone cloud river light".split()  # noqa: SIM905
+RNG = np.random.default_rng(0)
+TEXTS = [" ".join(RNG.choice(WORDS, size=RNG.integers(2, 6))) for _ in range(40)]
+QUERIES = ["cat dog", "stone in a river", "light"]
+
+
+class Listed:
+    """A retriever that gives these rows, whatever is asked, and counts calls."""
+
+    def __init__(self, *rows):
+        self.rows, self.n = [np.array(row, np.int64) for row in rows], len(TEXTS)
+
+    def top(self, queries, count, allowed=None):
+        kept = [row if allowed is None else row[allowed[row]] for row in self.rows]
+        return Candidates.from_rows([(r[:count], -np.arange(len(r[:count]))) for r in kept])
+
+    def scores(self, queries):
+        found = np.full((len(self.rows), self.n), -100, np.float32)
+        for out, row in zip(found, self.rows, strict=True):
+            out[row] = -np.arange(len(row))
+        return found
+
+
+@pytest.fixture
+def model():
+    return WordStates()
+
+
+@pytest.fixture
+def states(model):
+    return model.encode_items(TEXTS)
+
+
+@pytest.fixture
+def index(model):
+    made = ck.ItemIndex.build(TEXTS, lsa=4)
+    made.add_late(model)
+    return made
+
+
+@given(
+    counts=st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    shape=st.sampled_from([(3,), (2, 3), (2, 0), (1, 2, 2)]),
+    data=st.data(),
+)
+@settings(max_examples=40, deadline=None)
+def test_padded_states_are_those_of_each_text(counts, shape, data):
+    starts = np.cumsum([0, *counts], dtype=np.int64)
+    values = np.arange(2 * starts[-1], dtype=np.float16).reshape(-1, 2)
+    made = States(values, starts)
+    texts = np.array(
+        data.draw(
+            st.lists(
+                st.integers(NO_ITEM, len(counts) - 1),
+                min_size=int(np.prod(shape)),
+                max_size=int(np.prod(shape)),
+            )
+        ),
+        np.int64,
+    ).reshape(shape)
+    found, known = made.padded(texts)
+    assert found.dtype == np.float32
+    assert found.shape == (*shape, max([1, *(counts[t] for t in texts.flat if t >= 0)]), 2)
+    for place in np.ndindex(shape):
+        text = texts[place]
+        expected = values[starts[text] : starts[text + 1]] if text != NO_ITEM else values[:0]
+        assert known[place].sum() == len(expected)
+        assert np.array_equal(found[place][known[place]], expected)
+        assert not found[place][~known[place]].any()
+
+
+def test_it_keeps_the_contracts(model, states, index):
+    assert isinstance(model, LateInteraction)
+    assert isinstance(LateFirst(BM25.fit(TEXTS), model, states), Retriever)
+    assert isinstance(index, Index)
+
+
+def expected_order(model, states, query, listed):
+    scores = model.compare(model.encode_queries([query]), states, np.array([listed]))[0]
+    return [listed[j] for j in np.lexsort((listed, -scores))]
+
+
+@pytest.mark.parametrize("depth", [1, 3, 7, 100])
+def test_the_first_candidates_are_ranked_by_the_model_and_the_stages_order_follows(
+    model, states, depth
+):
+    rows = [[7, 3, 9, 1, 30], [5], [2, 4, 8, 16, 32, 39, 0, 1]]
+    stage = LateFirst(Listed(*rows), model, states, depth)
+    queries = Queries(QUERIES)
+    found = stage.top(queries, 6)
+    for q, row in enumerate(rows):
+        order = expected_order(model, states, QUERIES[q], row[:depth]) + row[depth:]
+        kept = found.items[q] != NO_ITEM
+        assert found.items[q][kept].tolist() == order[:6]
+        assert np.isfinite(found.scores[q][kept]).all()
+        assert (np.diff(found.scores[q][kept]) <= 0).all()
+        assert (found.scores[q][~kept] == -np.inf).all()
+
+
+@given(
+    depth=st.integers(1, 50),
+    count=st.integers(0, 45),
+    allowed=st.sets(st.integers(0, 39), min_size=1),
+    seed=st.integers(0, 3),
+)
+@settings(max_examples=40, deadline=None)
+def test_top_is_the_top_of_the_scores_and_asks_the_stage_for_allowed_items_only(
+    depth, count, allowed, seed
+):
+    model = WordStates()
+    orders = [np.random.default_rng(seed + q).permutation(40) for q in range(3)]
+    stage = LateFirst(Listed(*orders), model, model.encode_items(TEXTS), depth)
+    queries = Queries(QUERIES)
+    everything = top_k(stage.scores(queries), 40)
+    found = stage.top(queries, count)
+    assert np.array_equal(found.items, everything.items[:, :count])
+    assert np.array_equal(found.scores, everything.scores[:, :count])
+    permitted = np.isin(np.arange(40), list(allowed))
+    some = stage.top(queries, count, permitted)
+    assert permitted[some.items[some.items != NO_ITEM]].all()
+    assert some.items.shape[1] == min(count, len(allowed))
+    compared = model.compared[-1]
+    assert permitted[compared[compared != NO_ITEM]].all()
+    assert compared.shape[1] == min(max(depth, 0), len(allowed))
+
+
+def test_queries_are_encoded_once_and_beside_the_stage(states):
+    beside = threading.Event()
+
+    class Slow(WordStates):
+        def encode_queries(self, texts):
+            assert beside.wait(10), "the stage has not begun while queries are encoded"
+            return super().encode_queries(texts)
+
+    class Opening(Listed):
+        def top(self, queries, count, allowed=None):
+            beside.set()
+            return super().top(queries, count, allowed)
+
+    model, queries = Slow(), Queries(["cat"])
+    stage = LateFirst(Opening([3, 1, 2]), model, states, 2, name="mine")
+    first = stage.top(queries, 3)
+    assert list(queries.states) == ["mine"]
+    assert np.array_equal(stage.top(queries, 3).items, first.items)
+    stage.scores(queries)
+    assert model.encoded == [["cat"]]
+    assert len(model.compared) == 3  # never cached
+
+
+def test_an_error_of_the_encoder_or_of_the_stage_comes_out(states):
+    class Broken(WordStates):
+        def encode_queries(self, texts):
+            raise InputError("query 0: a text is not a valid string")
+
+    with pytest.raises(InputError, match="query 0"):
+        LateFirst(Listed([1]), Broken(), states).top(Queries(["cat"]), 1)
+
+
+def test_no_candidates_and_a_single_one(model, states, caplog):
+    stage = LateFirst(BM25.fit(TEXTS), model, states)
+    found = stage.top(Queries(["zebra", "cat"]), 5)
+    assert (found.items[0] == NO_ITEM).all()
+    assert (found.items[1] != NO_ITEM).all()
+    message = "cmc has no candidates for 1 of 2 queries, the first of them 'zebra'"
+    assert message in caplog.text
+    assert stage.top(Queries(["zebra"]), 5).items.shape == (1, 0)
+    one = LateFirst(Listed([6]), model, states).top(Queries(["cat"]), 5)
+    assert one.items.tolist() == [[6]]
+
+
+def test_the_grammar(index, model):
+    stage = open_retriever(index, parse("cmc(retriever=bm25, depth=7)"), 0)
+    assert (stage.depth, type(stage.stage).__name__) == (7, "BM25")
+    default = open_retriever(index, parse("cmc"), 0)
+    assert (default.depth, type(default.stage).__name__) == (512, "HybridFirst")
+    fused = open_retriever(index, parse("hybrid(cmc(retriever=lsa), bm25)"), 0)
+    assert [type(part).__name__ for part in fused.stages] == ["LateFirst", "BM25"]
+    index.add_late(WordStates("som"), "mine")
+    nested = open_retriever(index, parse("mine(retriever=cmc(retriever=bm25))"), 0)
+    assert (nested.name, nested.stage.name) == ("mine", "cmc")
+    assert (
+        str(method("cmc(retriever=bm25, depth=3)"))
+        == "retrieve(retriever=cmc(retriever=bm25, depth=3))"
+    )
+    assert method("retrieve(retriever=mine)") == method(str(method("retrieve(retriever=mine)")))
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        ("cmc(dept=3)", SpecError, "retriever 'cmc' has no option 'dept': did you mean depth"),
+        ("cmc(bm25)", SpecError, "retriever 'cmc' takes named options only"),
+        ("cmc(depth=0)", SpecError, r"cmc\(depth=0\): depth must be 1 or more"),
+        ("cmc(depth=lots)", SpecError, "expected a whole number"),
+        (
+            "som",
+            InputError,
+            r"model 'som' \(there are those of: cmc\); make them with  crossknn encode",
+        ),
+        ("poly(retriever=bm25)", InputError, "no states of a model 'poly'"),
+        ("cmk(retriever=bm25)", SpecError, "takes no options"),
+        ("cmk", SpecError, "unknown retriever 'cmk': did you mean cmc"),
+    ],
+)
+def test_specs_that_are_wrong(index, spec, error, message):
+    with pytest.raises(error, match=message):
+        open_retriever(index, parse(spec), 0)
+
+
+def test_a_depth_below_one(model, states):
+    with pytest.raises(InputError, match="depth is 0; it must be 1 or more"):
+        LateFirst(Listed([1]), model, states, 0)
+
+
+def overlap(pairs):
+    return [len(set(q.split()) & set(t.split())) for q, t in pairs]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "rerank(retriever=cmc(retriever=bm25, depth=9))",
+        "axn(retriever=cmc(retriever=hybrid, depth=5), rounds=3, ridge=0.3)",
+        "axn(retriever=hybrid(cmc, bm25), rounds=2, shortlist=20, ridge=0.3)",
+        "tour(retriever=cmc(retriever=lsa), normalize=first)",
+    ],
+)
+def test_every_method_may_start_from_it(index, spec):
+    results = ck.Searcher(index, ck.CallableScorer(overlap, "words"), spec)(QUERIES, 3, 12)
+    assert results.n_scored == 12 * len(QUERIES)
+
+
+def test_three_stages(index, model):
+    results = ck.Searcher(
+        index, ck.CallableScorer(overlap, "words"), "rerank(retriever=cmc(retriever=lsa))"
+    )(QUERIES, 4, 4)
+    stage = open_retriever(index, parse("cmc(retriever=lsa)"), 0)
+    chosen = stage.top(Queries(QUERIES), 4)
+    for q, hits in enumerate(results):
+        assert {hit.position for hit in hits} == set(chosen.items[q].tolist())
+        by_position = dict(zip(chosen.items[q].tolist(), chosen.scores[q].tolist(), strict=True))
+        assert {hit.position: hit.approx for hit in hits} == pytest.approx(by_position)
+
+
+def test_alone_it_makes_no_calls_and_needs_no_scorer(index):
+    search = ck.Searcher(index, None, "cmc(retriever=lsa, depth=20)")
+    results = search(QUERIES, k=30, budget=1)
+    assert (results.calls, results.n_scored, results.budget) == (0, 0, 0)
+    assert (results.method, results.stopped_by) == (
+        "retrieve(retriever=cmc(retriever=lsa, depth=20))",
+        "budget",
+    )
+    stage = open_retriever(index, parse("cmc(retriever=lsa, depth=20)"), 0)
+    expected = stage.top(Queries(QUERIES), 30)
+    for q, hits in enumerate(results):
+        assert [hit.position for hit in hits] == expected.items[q].tolist()
+        assert [hit.score for hit in hits] == expected.scores[q].tolist()
+        assert {(hit.round, hit.source) for hit in hits} == {(0, "first")}
+    allowed = np.arange(40) % 3 == 0
+    some = search(QUERIES, k=5, filter=allowed, trace=True)
+    assert all(allowed[hit.position] for hits in some for hit in hits)
+    assert some.trace == ([], [], [])
+
+
+def test_a_stage_that_finds_fewer_gives_fewer(index):
+    results = ck.Searcher(index, None, "retrieve(retriever=bm25)")(["zebra", "cat"], k=40)
+    assert not results[0]
+    assert 0 < len(results[1]) < 40
+
+
+def test_methods_that_call_still_need_a_scorer(index):
+    with pytest.raises(InputError, match="there is no scorer"):
+        ck.Searcher(index, None, "rerank(retriever=cmc)")
+    with pytest.raises(InputError, match="there is no scorer"):
+        ck.Searcher(index, None, "cmc")(QUERIES, method="rerank(retriever=cmc)")
+    for k, message in (
+        (41, "k is 41, but the index has 40"),
+        ("5", "k is '5'; it must be a whole"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ck.Searcher(index, None, "cmc")(QUERIES, k=k)

@@ -1,0 +1,49 @@
+"""The user's own candidate lists."""
+
+import numpy as np
+import pytest
+
+from crossknn.data.queries import QuerySet
+from crossknn.errors import InputError
+from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.lists import CandidateLists
+from crossknn.types import NO_ITEM, Queries
+
+IDS = ["a", "b", "c", "d"]
+
+
+def test_lists_with_and_without_scores(caplog):
+    stage = CandidateLists({"one": ["c", "a"], "two": [("a", -2.0), ("d", 1.0), ("b", 1.0)]}, IDS)
+    assert isinstance(stage, Retriever)
+    found = stage.top(Queries(["one", "two", "three"]), 10)
+    assert found.items.tolist() == [[2, 0, NO_ITEM], [1, 3, 0], [NO_ITEM] * 3]
+    scores = stage.scores(Queries(["one", "two", "three"]))
+    assert np.array_equal(scores, [[0.5, 0, 1, 0], [-2, 1, -2, 1], [0, 0, 0, 0]])
+    assert "no candidate list for the query 'three'" in caplog.text
+
+
+def test_count_and_filter():
+    stage = CandidateLists({"one": IDS}, IDS)
+    allowed = np.array([False, True, False, True])
+    assert stage.top(Queries(["one"]), 1, allowed).items.tolist() == [[1]]
+    assert stage.top(Queries(["one"]), 3, allowed).items.tolist() == [[1, 3]]
+
+
+def test_from_a_trec_run(tmp_path):
+    (tmp_path / "run").write_text("q1 Q0 b 1 3 tag\nq1 Q0 a 2 2 tag\nq9 Q0 a 1 1 tag\n")
+    queries = QuerySet(("q1", "q2"), ("one", "two"))
+    stage = CandidateLists.from_run(tmp_path / "run", queries, IDS)
+    assert stage.top(queries.batch(), 5).items.tolist() == [[1, 0], [NO_ITEM] * 2]
+    with pytest.raises(InputError, match=r"the list of 'q1' names the unknown item 'b'"):
+        CandidateLists.from_run(tmp_path / "run", queries, ["a"])
+    with pytest.raises(InputError, match="ranks none of the queries"):
+        CandidateLists.from_run(tmp_path / "run", QuerySet(("x",), ("one",)), IDS)
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [(["x"], "unknown item 'x'"), (["a", "a"], "'a' twice"), ([("a", float("nan"))], "'a' nan")],
+)
+def test_wrong_lists_are_named(entry, sentence):
+    with pytest.raises(InputError, match=f"the list of 'one' .*{sentence}"):
+        CandidateLists({"one": entry}, IDS)

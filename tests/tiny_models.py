@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from crossknn.data.dataset import Labelled
 from crossknn.data.items import Items
-from crossknn.data.labelled import Labelled
 from crossknn.data.queries import QuerySet
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

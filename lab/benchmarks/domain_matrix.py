@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 from progress import line
 
+from crossknn.data.dataset import Labelled
 from crossknn.data.items import Items
-from crossknn.data.labelled import Labelled, read_labelled
+from crossknn.data.reading import read_labelled
 from crossknn.demo import collect
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.matrices import MatrixFile

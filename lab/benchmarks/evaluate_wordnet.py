@@ -26,8 +26,9 @@ import numpy as np
 from domain_matrix import sample_of_items, write
 from scipy.stats import spearmanr
 
-from crossknn.data.labelled import Labelled, read_labelled
+from crossknn.data.dataset import Labelled
 from crossknn.data.marks import unmarked
+from crossknn.data.reading import read_labelled
 from crossknn.evaluation.measures import bootstrap
 from crossknn.evaluation.replay import replay
 from crossknn.index.item_index import ItemIndex

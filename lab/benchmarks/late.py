@@ -25,7 +25,8 @@ import torch
 from bfloat16 import Bfloat16CrossEncoder
 from train_late import KINDS
 
-from crossknn.data.labelled import Labelled, read_labelled
+from crossknn.data.dataset import Labelled
+from crossknn.data.reading import read_labelled
 from crossknn.retrievers.bm25 import BM25
 from crossknn.retrievers.vectors import VectorFirst
 from crossknn.scorers import CrossEncoder, DualEncoder

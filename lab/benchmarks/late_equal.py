@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.labelled import read_labelled
 from crossknn.data.marks import unmarked
+from crossknn.data.reading import read_labelled
 from crossknn.evaluation.measures import bootstrap, exact_top, recall
 from crossknn.evaluation.replay import answer
 from crossknn.index.stored import StoredMatrix

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from tokenizers import Tokenizer
 
-from crossknn.data.labelled import read_labelled
+from crossknn.data.reading import read_labelled
 from crossknn.models.export import export_dual_encoder, export_late_interaction
 from crossknn.retrievers.late import LateFirst
 from crossknn.retrievers.vectors import VectorFirst

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from crossknn.data.dataset import Dataset as Dataset
-    from crossknn.data.dataset import read_dataset as read_dataset
+    from crossknn.data.dataset import split as split
     from crossknn.data.items import Items as Items
+    from crossknn.data.reading import read_dataset as read_dataset
     from crossknn.data.reading import read_items as read_items
     from crossknn.data.reading import read_qrels as read_qrels
     from crossknn.data.reading import read_queries as read_queries
-    from crossknn.data.splits import split as split
     from crossknn.errors import CrossknnError as CrossknnError
     from crossknn.errors import InputError as InputError
     from crossknn.index.estimate import estimate as estimate
@@ -60,11 +60,11 @@ _HOMES = {
     "method": "methods",
     "methods": "methods",
     "open_late": "scorers",
-    "read_dataset": "data.dataset",
+    "read_dataset": "data.reading",
     "read_items": "data.reading",
     "read_qrels": "data.reading",
     "read_queries": "data.reading",
-    "split": "data.splits",
+    "split": "data.dataset",
 }
 
 __all__ = [*_HOMES, "__version__"]

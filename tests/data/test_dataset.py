@@ -6,12 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossknn.data.dataset import Dataset, check, read_dataset
-from crossknn.data.formats import FORMATS, open_folder
+from crossknn.data.dataset import Dataset, check
 from crossknn.data.items import Items
-from crossknn.data.labelled import read_labelled
 from crossknn.data.queries import QuerySet
-from crossknn.data.reading import read_items, read_qrels, read_queries
+from crossknn.data.reading import (
+    FORMATS,
+    open_folder,
+    read_dataset,
+    read_items,
+    read_labelled,
+    read_qrels,
+    read_queries,
+)
 from crossknn.errors import InputError
 
 

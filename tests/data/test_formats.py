@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from crossknn.data.dataset import read_dataset
-from crossknn.data.labelled import read_labelled
 from crossknn.data.queries import QuerySet, read_run
-from crossknn.data.reading import read_items, read_qrels, read_queries
+from crossknn.data.reading import read_dataset, read_items, read_labelled, read_qrels, read_queries
 from crossknn.errors import InputError
 
 XML = """<?xml version="1.0" encoding="UTF-8"?>

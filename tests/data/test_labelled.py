@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import jsonl
 
-from crossknn.data.labelled import read_labelled
 from crossknn.data.marks import item_as_query, marked_item, marked_query, unmarked
+from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError
 
 WORDS = ["the", "tall", "oak", "stands", "by", "the", "lake"]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossknn.data.splits import anncur_split, split
+from crossknn.data.dataset import anncur_split, split
 from crossknn.errors import InputError
 
 

@@ -8,9 +8,7 @@ import logging
 
 import pytest
 
-from crossknn.data.dataset import read_dataset
-from crossknn.data.formats import open_folder
-from crossknn.data.labelled import read_labelled
+from crossknn.data.reading import open_folder, read_dataset, read_labelled
 from crossknn.errors import InputError
 
 PAGES = [(11, "Holm oak"), (12, "Lake Como"), (14, "A&B Trees")]

@@ -10,7 +10,7 @@ from typing import Any
 
 from recorded import check
 
-from crossknn.data import dataset, docstrings, labelled, queries, reading, splits
+from crossknn.data import dataset, docstrings, queries, reading
 from crossknn.data.items import Items
 from crossknn.data.queries import QuerySet
 from crossknn.errors import CrossknnError
@@ -237,8 +237,8 @@ READERS: dict[str, Callable[..., Any]] = {
     "items": reading.read_items,
     "queries": reading.read_queries,
     "qrels": reading.read_qrels,
-    "dataset": dataset.read_dataset,
-    "labelled": labelled.read_labelled,
+    "dataset": reading.read_dataset,
+    "labelled": reading.read_labelled,
     "run": queries.read_run,
 }
 EVERY = [(reader, "", {}) for reader in ("items", "queries", "qrels", "dataset", "labelled")]
@@ -385,7 +385,7 @@ def told(value: Any) -> Any:
     if isinstance(value, dataset.Dataset):
         parts = (value.items, value.queries, value.qrels, value.candidates)
         return [str(value), *map(told, parts)]
-    if isinstance(value, labelled.Labelled):
+    if isinstance(value, dataset.Labelled):
         positives = [found.tolist() for found in value.positives]
         ranked = None if value.lists is None else value.lists.items.tolist()
         return [value.name, len(value.items), told(value.queries), positives, ranked]
@@ -456,9 +456,9 @@ def test_splits_and_docstrings():
     check(
         "data_splits.json",
         {
-            "split": {k: v.tolist() for k, v in splits.split(20, {"a": 5, "b": 7}, seed=3).items()},
+            "split": {k: v.tolist() for k, v in dataset.split(20, {"a": 5, "b": 7}, seed=3).items()},
             "anncur": {
-                k: v.tolist()[:20] for k, v in splits.anncur_split(120, 50, index=1).items()
+                k: v.tolist()[:20] for k, v in dataset.anncur_split(120, 50, index=1).items()
             },
             "first_sentence": [docstrings.first_sentence(s) for s in sentences],
             "sentence_bucket": [docstrings.sentence_bucket(s) for s in sentences],

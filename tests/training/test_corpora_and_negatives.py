@@ -10,8 +10,8 @@ from tiny_models import corpus, save_bert
 
 pytest.importorskip("torch")
 
+from crossknn.data.dataset import Labelled
 from crossknn.data.items import Items
-from crossknn.data.labelled import Labelled
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
 from crossknn.training.corpora import Corpora

@@ -12,8 +12,8 @@ from tiny_models import corpus
 
 torch = pytest.importorskip("torch")
 
+from crossknn.data.dataset import Labelled  # noqa: E402
 from crossknn.data.items import Items  # noqa: E402
-from crossknn.data.labelled import Labelled  # noqa: E402
 from crossknn.data.marks import unmarked  # noqa: E402
 from crossknn.data.queries import QuerySet  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402

@@ -12,7 +12,7 @@ from tiny_models import write_beir, write_zeshel
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from crossknn.data.labelled import read_labelled  # noqa: E402
+from crossknn.data.reading import read_labelled  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderModel  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderModel  # noqa: E402

@@ -11,8 +11,8 @@ from tiny_models import corpus
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from crossknn.data.dataset import Labelled  # noqa: E402
 from crossknn.data.items import Items  # noqa: E402
-from crossknn.data.labelled import Labelled  # noqa: E402
 from crossknn.training import checkpoint, loop  # noqa: E402
 from crossknn.training.settings import TrainingSettings  # noqa: E402
 from crossknn.types import NO_ITEM, Pairs  # noqa: E402

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossknn.data.docstrings import collect_standard_library
-from crossknn.data.labelled import read_labelled
+from crossknn.data.reading import read_labelled
 from crossknn.scorers.onnx import OnnxCrossEncoder, OnnxDualEncoder
 from crossknn.types import Pairs
 

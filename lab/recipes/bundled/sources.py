@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from crossknn.data.dataset import Labelled
 from crossknn.data.docstrings import (
     DocItem,
     collect_package,
@@ -19,8 +20,8 @@ from crossknn.data.docstrings import (
     sentence_bucket,
     standard_library_items,
 )
-from crossknn.data.labelled import Labelled, read_labelled
 from crossknn.data.marks import ENTITY, MENTION_END, MENTION_START
+from crossknn.data.reading import read_labelled
 
 SEED = 13
 

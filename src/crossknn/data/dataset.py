@@ -1,19 +1,23 @@
-"""A data set: items, queries, judgements, and the lists that come with it, counted and checked."""
+"""Data sets: `Dataset` leaves nothing out and counts what is amiss, `Labelled` is for training."""
 
 from __future__ import annotations
 
-import logging
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cached_property
+from numbers import Integral
+from typing import TypeVar
 
-from crossknn.data.formats import open_folder
+import numpy as np
+
 from crossknn.data.items import Items
 from crossknn.data.queries import Qrels, QuerySet, Run
 from crossknn.errors import InputError
+from crossknn.types import Candidates, IntArray
 
-logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,9 @@ class Dataset:
     """m queries, n items, judgements by id, and for some data a list of candidates per query.
 
     Nothing is left out: what does not fit together is counted in `findings` (see `check`).
-    Raises `InputError` for an id that comes twice.
+
+    Raises:
+        InputError: for an id that comes twice.
     """
 
     name: str
@@ -63,22 +69,19 @@ class Dataset:
 
     def take(self, rows: Iterable[int]) -> Dataset:
         """The queries at `rows`, with their judgements and lists, and all items."""
-        chosen = [int(row) for row in rows]
-        ids = tuple(self.queries.ids[row] for row in chosen)
-        lists = self.candidates
+        queries, lists = self.queries.take(map(int, rows)), self.candidates
         return Dataset(
             name=self.name,
             items=self.items,
-            queries=QuerySet(ids, tuple(self.queries.texts[row] for row in chosen)),
-            qrels={query: self.qrels[query] for query in ids if query in self.qrels},
-            candidates=None if lists is None else {q: lists[q] for q in ids if q in lists},
+            queries=queries,
+            qrels={query: self.qrels[query] for query in queries.ids if query in self.qrels},
+            candidates=None if lists is None else {q: lists[q] for q in queries.ids if q in lists},
         )
 
     def judged(self) -> Dataset:
         """The queries with a relevant item (a grade above 0)."""
-        return self.take(
-            row for row, query in enumerate(self.queries.ids) if _has_relevant(self.qrels, query)
-        )
+        ids = enumerate(self.queries.ids)
+        return self.take(row for row, query in ids if _has_relevant(self.qrels, query))
 
 
 def check(data: Dataset) -> tuple[Finding, ...]:
@@ -86,99 +89,174 @@ def check(data: Dataset) -> tuple[Finding, ...]:
 
     Queries without judgements or without a relevant item; judged queries and items that are not
     there; in lists, queries and items that are not there and items listed twice; empty texts.
+
+    Raises:
+        InputError: for an id that comes twice.
     """
-    _unique("query", data.queries.ids)
-    queries, items = set(data.queries.ids), set(_unique("item", data.items.ids))
-    judged = [(query, item) for query, found in data.qrels.items() for item in found]
-    lists = data.candidates or {}
+    qrels, lists = data.qrels, data.candidates or {}
+    for what, ids in (("query", data.queries.ids), ("item", data.items.ids)):
+        for repeated in _repeated(ids):
+            raise InputError(f"the {what} id {repeated!r} comes twice; ids must differ")
+    queries, items = set(data.queries.ids), set(data.items.ids)
+    judged = [item for found in qrels.values() for item in found]
     listed = [(query, item) for query, found in lists.items() for item, _ in found]
-    cases: dict[tuple[str, str], Iterable[str]] = {
-        ("queries have no judgement", "query has no judgement"): (
-            q for q in data.queries.ids if q not in data.qrels
-        ),
-        (
-            "queries have no relevant item among their judgements",
-            "query has no relevant item among its judgements",
-        ): (q for q in data.queries.ids if q in data.qrels and not _has_relevant(data.qrels, q)),
-        ("judged queries are not there", "judged query is not there"): (
-            q for q in data.qrels if q not in queries
-        ),
-        (
-            "judgements name items that are not there",
-            "judgement names an item that is not there",
-        ): (i for _, i in judged if i not in items),
-        ("lists are of queries that are not there", "list is of a query that is not there"): (
-            q for q in lists if q not in queries
-        ),
-        ("listed items are not there", "listed item is not there"): (
-            i for _, i in listed if i not in items
-        ),
-        ("items are listed twice for a query", "item is listed twice for a query"): (
-            i for _, i in _twice(listed)
-        ),
-        ("items have an empty text", "item has an empty text"): _empty(
-            data.items.ids, data.items.texts
-        ),
-        ("queries have an empty text", "query has an empty text"): _empty(
-            data.queries.ids, data.queries.texts
-        ),
+    judged_queries = [query for query in data.queries.ids if query in qrels]
+    cases = {
+        "[query has|queries have] no judgement": [q for q in data.queries.ids if q not in qrels],
+        "[query has|queries have] no relevant item among [its|their] judgements": [
+            query for query in judged_queries if not _has_relevant(qrels, query)
+        ],
+        "judged [query is|queries are] not there": [q for q in qrels if q not in queries],
+        "[judgement names an item that is|judgements name items that are] not there": [
+            item for item in judged if item not in items
+        ],
+        "[list is of a query that is|lists are of queries that are] not there": [
+            query for query in lists if query not in queries
+        ],
+        "listed [item is|items are] not there": [i for _, i in listed if i not in items],
+        "[item is|items are] listed twice for a query": [i for _, i in _repeated(listed)],
+        "[item has|items have] an empty text": _empty(data.items.ids, data.items.texts),
+        "[query has|queries have] an empty text": _empty(data.queries.ids, data.queries.texts),
     }
-    found = ((said, list(ids)) for said, ids in cases.items())
-    return tuple(Finding(*said, len(ids), repr(ids[0])) for said, ids in found if ids)
-
-
-def read_dataset(
-    source: str | Path,
-    *,
-    split: str | None = None,
-    domain: str | None = None,
-    limit: int | None = None,
-    format: str | None = None,
-) -> Dataset:
-    """A split of a data folder, or of a data set of ir_datasets (`irds:beir/scifact/test`).
-
-    The format is seen from the layout (docs/data.md), or is `format`. `split` is `test`, or the
-    only one, if it is not named; `domain` is one of a folder that has several corpora; `limit`
-    keeps the first queries. What does not fit together is logged as a warning (`Dataset.findings`).
-
-    Raises `InputError`, one sentence with the place, for damaged records and what is not there.
-    """
-    if limit is not None and limit < 1:
-        raise InputError(f"limit is {limit}; it must be at least 1")
-    folder = open_folder(source, format=format, domain=domain)
-    split = folder.split(split)
-    parts = folder.parts(split, None if domain is None else [domain])
-    if len(parts) != 1:
-        known = ", ".join(str(part.domain) for part in parts)
-        raise InputError(f"{source} has the domains {known}: name one (domain=...)")
-    part = parts[0]
-    data = Dataset(
-        name=part.name,
-        items=part.items(split),
-        queries=part.queries(split),
-        qrels=part.qrels(split),
-        candidates=part.candidates(split),
+    return tuple(
+        Finding(_form(said, 2), _form(said, 1), len(ids), repr(ids[0]))
+        for said, ids in cases.items()
+        if ids
     )
-    if limit is not None:
-        data = data.take(range(min(limit, len(data))))
-    for finding in data.findings:
-        logger.warning("%s: %s", data.name, finding)
-    return data
 
 
-def _unique(what: str, ids: Sequence[str]) -> Sequence[str]:
-    for found, _ in _twice(zip(ids, ids, strict=True)):
-        raise InputError(f"the {what} id {found!r} comes twice; ids must differ")
-    return ids
+def _form(said: str, which: int) -> str:
+    """The singular (1) or plural (2) of `[singular|plural]`."""
+    return re.sub(r"\[(.*?)\|(.*?)\]", lambda found: str(found[which]), said)
 
 
-def _twice(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [pair for pair, count in Counter(pairs).items() for _ in range(count - 1)]
+def _repeated(values: Iterable[T]) -> list[T]:
+    return [value for value, count in Counter(values).items() for _ in range(count - 1)]
 
 
 def _has_relevant(qrels: Qrels, query: str) -> bool:
     return any(grade > 0 for grade in qrels.get(query, {}).values())
 
 
-def _empty(ids: Sequence[str], texts: Sequence[str]) -> Iterable[str]:
-    return (text_id for text_id, text in zip(ids, texts, strict=True) if not text.strip())
+def _empty(ids: Sequence[str], texts: Sequence[str]) -> list[str]:
+    return [text_id for text_id, text in zip(ids, texts, strict=True) if not text.strip()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """m queries, n items, and for each query the positions of its relevant items (at least one).
+
+    The strict view of a data set: every item that a judgement names is there. `lists` are those
+    that come with the queries (m, c), if they were asked for.
+    """
+
+    name: str
+    items: Items
+    queries: QuerySet
+    positives: tuple[IntArray, ...]
+    lists: Candidates | None = None
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    @cached_property
+    def gold(self) -> IntArray:
+        """The first relevant item of each query: (m,)."""
+        return np.array([found[0] for found in self.positives], dtype=np.int64)
+
+    def take(self, rows: Iterable[int]) -> Labelled:
+        """The queries at `rows`, with the whole corpus."""
+        rows, lists = [int(row) for row in rows], self.lists
+        return Labelled(
+            name=self.name,
+            items=self.items,
+            queries=self.queries.take(rows),
+            positives=tuple(self.positives[r] for r in rows),
+            lists=None if lists is None else Candidates(lists.items[rows], lists.scores[rows]),
+        )
+
+    def without(self, ids: Iterable[str]) -> Labelled:
+        """All queries but those with these ids."""
+        held = set(ids)
+        return self.take(row for row, query in enumerate(self.queries.ids) if query not in held)
+
+    def sample(self, count: int | None, seed: int) -> Labelled:
+        """`count` random queries, in their order; all if None or if there are no more."""
+        if count is None or count >= len(self):
+            return self
+        return self.take(split(self, {"sample": count}, seed)["sample"])
+
+
+def split(of: int | Sized, sizes: Mapping[str, int], seed: int = 0) -> dict[str, IntArray]:
+    """Disjoint random parts: name -> positions (size,), ascending; what is left over is in none.
+
+    A part depends on the seed, on the sizes before it and on its own; a smaller first part lies
+    within a larger one.
+
+    Args:
+        of: how many queries (or items) there are, or the ids themselves.
+        sizes: the size of each part by name.
+
+    Raises:
+        InputError: for a size that is negative or no whole number, and if the sizes exceed what
+            there is.
+    """
+    n = of if isinstance(of, int) else len(of)
+    for name, size in sizes.items():
+        if not isinstance(size, Integral) or size < 0:
+            raise InputError(
+                f"the part {name!r} has the size {size}; it must be a whole number, 0 or more"
+            )
+    if sum(sizes.values()) > n:
+        asked = " + ".join(f"{name} {size}" for name, size in sizes.items())
+        raise InputError(f"the parts ({asked}) are more than the {n} there are: make them smaller")
+    order = np.random.default_rng(seed).permutation(n)
+    parts = np.split(order, np.cumsum(list(sizes.values()), dtype=np.int64))
+    return {name: np.sort(part) for name, part in zip(sizes, parts, strict=False)}
+
+
+ANNCUR_SIZES = (50, 100, 200, 500, 1000, 2000)
+"""The numbers of train queries for which the ANNCUR paper's code draws splits, in its order."""
+
+
+def anncur_split(
+    n: int,
+    n_train: int,
+    *,
+    index: int = 0,
+    seed: int = 0,
+    dev_share: float = 0.1,
+    all_sizes: Sequence[int] = ANNCUR_SIZES,
+    n_splits: int = 5,
+) -> dict[str, IntArray]:
+    """The `index`-th split of n queries into `n_train` train and all other test queries.
+
+    Drawn as in the authors' code for ANNCUR (Yadav et al. 2022, 3; iesl/anncur,
+    `utils/split_zeshel_ment2ent_for_cur_exps.py`), where one generator draws `n_splits` splits of
+    every size after the other, so that a split depends on those before it; sizes above n are passed
+    over.
+
+    Returns:
+        Ascending positions: `train` (n_train,), `test`, and of the train queries `dev` (dev_share
+        of them) and `train_only`.
+
+    Raises:
+        InputError: if n_train exceeds n or is not one of the sizes, or if there is no such split.
+    """
+    if n_train not in all_sizes:
+        known = ", ".join(map(str, all_sizes))
+        raise InputError(f"n_train is {n_train}; splits are drawn for {known} (all_sizes)")
+    if n_train > n:
+        raise InputError(f"n_train is {n_train}, but there are {n} queries")
+    if not 0 <= index < n_splits or not 0 <= dev_share < 1:
+        raise InputError(
+            f"index is {index} and dev_share {dev_share}: there are splits 0 to {n_splits - 1}, "
+            "and a share lies between 0 and 1"
+        )
+    rng = np.random.default_rng(seed)
+    before = [size for size in all_sizes[: all_sizes.index(n_train)] if size <= n]
+    for size in [size for size in before for _ in range(n_splits)] + [n_train] * (index + 1):
+        train = np.sort(rng.choice(n, size=size, replace=False))
+        dev = np.sort(rng.choice(train, size=int(size * dev_share), replace=False))
+    test, train_only = np.setdiff1d(np.arange(n), train), np.setdiff1d(train, dev)
+    return {"train": train, "test": test, "dev": dev, "train_only": train_only}

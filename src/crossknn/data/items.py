@@ -7,25 +7,16 @@ is scored by the cross-encoder, encoded, tokenized and stored, so nothing can di
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import overload
 
 import numpy as np
 
-from crossknn.data.records import (
-    Ids,
-    Located,
-    Numbered,
-    Record,
-    as_text,
-    id_text,
-    missing_field,
-    pick_field,
-    records_of,
-)
+from crossknn.data.records import Record, Records, read_records
 from crossknn.errors import InputError, nearest
 from crossknn.types import IntArray
 
@@ -33,8 +24,6 @@ DEFAULT_TEMPLATE = "{title}\n{text}"
 """How title and text become one string; the ends are stripped, so either may be empty."""
 
 ID_FIELDS = ("id", "_id", "docno", "doc_id", "document_id")
-TITLE_FIELDS = ("title",)
-TEXT_FIELDS = ("text",)
 
 BARE_FIELDS = (("id", "text"), ("id", "url", "title", "text"))
 """The fields of a TSV without a header, by their number: passages and documents of MS MARCO."""
@@ -90,7 +79,7 @@ class Items(Sequence[Item]):
             return self._position[item_id]
         except KeyError:
             # Difflib over a whole corpus takes minutes; the first ids show what ids look like.
-            some = [known for _, known in zip(range(1000), self._position, strict=False)]
+            some = list(islice(self._position, 10))
             hint = nearest(item_id, some) if len(some) < 10 else f"ids look like {some[0]!r}"
             raise InputError(f"there is no item with the id {item_id!r} ({hint})") from None
 
@@ -99,14 +88,14 @@ class Items(Sequence[Item]):
         return np.array([self.position(item_id) for item_id in item_ids], dtype=np.int64)
 
 
-def item_records(path: Path, *, text_field: str = "text", known: Iterable[str] = ()) -> Located:
+def item_records(path: Path, *, text_field: str = "text", known: Iterable[str] = ()) -> Records:
     """The records of a file of items; `known` are fields beside the usual ones."""
-    names = (*ID_FIELDS, *TITLE_FIELDS, *TEXT_FIELDS, *known)
-    return records_of(path, text_field=text_field, known=names, bare=BARE_FIELDS)
+    names = (*ID_FIELDS, "title", "text", *known)
+    return read_records(path, text_field=text_field, known=names, bare=BARE_FIELDS)
 
 
 def items_from(
-    records: Located,
+    records: Records,
     *,
     id_field: str | None = None,
     title_field: str | None = None,
@@ -117,63 +106,40 @@ def items_from(
 ) -> Items:
     """Items from records; the arguments are those of `read_items`.
 
-    Raises `InputError` as `read_items` does, for an empty text only without `allow_empty`.
+    Raises:
+        InputError: as `read_items` does, for an empty text only without `allow_empty`.
     """
     names = _template_fields(template)
-    ids, collected = Ids(records.unit), _Columns([], [], [])
-    id_name: str | None = None
-    for number, record in _first(records, limit):
-        place = records.place(number)
-        if not len(ids):
-            id_name = pick_field(record, id_field, ID_FIELDS)
-            if id_field and id_name is None:
-                raise missing_field(place, id_field, record)
-        item_id = _id_of(record, id_name, number, place)
-        ids.add(item_id, number, place)
-        values = _named_values(record, place, names, title_field, text_field)
-        text = template.format_map(values).strip()
-        if not (allow_empty or text):
-            raise InputError(f"{place} has an empty text")
-        collected.texts.append(text)
-        collected.titles.append(values.get("title", ""))
-        used = {id_name, title_field or "title", text_field or "text"}
-        collected.extra.append({str(k): v for k, v in record.items() if k not in used})
-    if not len(ids):
-        raise InputError(f"{records.file or 'the sequence'} holds no items")
-    return Items(
-        ids=list(ids),
-        texts=collected.texts,
-        titles=collected.titles,
-        extra=collected.extra,
-        template=template,
-    )
-
-
-@dataclass(frozen=True)
-class _Columns:
-    texts: list[str]
-    titles: list[str]
-    extra: list[Mapping[str, object]]
-
-
-def _first(records: Iterable[Numbered], limit: int | None) -> Iterator[Numbered]:
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}; it must be at least 1")
-    for count, entry in enumerate(records):
-        if count == limit:
-            return
-        yield entry
+    ids: dict[str, int] = {}
+    texts: list[str] = []
+    titles: list[str] = []
+    extra: list[Mapping[str, object]] = []
+    id_name: str | None = None
+    for record in islice(records.rows, limit):
+        if not ids:
+            id_name = id_field or record.first_of(ID_FIELDS)
+        record.add_id(_id(record, id_name), ids)
+        values = _values(record, names, title_field, text_field)
+        text = template.format_map(values).strip()
+        if not (allow_empty or text):
+            raise InputError(f"{record.place} has an empty text")
+        texts.append(text)
+        titles.append(values["title"])
+        used = {id_name, title_field or "title", text_field or "text"}
+        extra.append({str(k): v for k, v in record.fields.items() if k not in used})
+    if not ids:
+        raise records.none("items")
+    return Items(ids=list(ids), texts=texts, titles=titles, extra=extra, template=template)
 
 
-def _id_of(record: Record, name: str | None, number: int, place: str) -> str:
-    if name is None:
-        found = pick_field(record, None, ID_FIELDS)
-        if found:
-            raise InputError(f"{place} has an {found!r}, but the first record has none")
-        return str(number)
-    if name not in record:
-        raise missing_field(place, name, record)
-    return id_text(record[name], place)
+def _id(record: Record, name: str | None) -> str:
+    if name is not None:
+        return record.id(name)
+    if found := record.first_of(ID_FIELDS):
+        raise InputError(f"{record.place} has an {found!r}, but the first record has none")
+    return str(record.number)
 
 
 def _template_fields(template: str) -> list[str]:
@@ -182,29 +148,24 @@ def _template_fields(template: str) -> list[str]:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:
         raise InputError(f"the template {template!r} is not valid: {error}") from None
-    names = []
-    for _, name, spec, conversion in parts:
-        if name is None:
-            continue
+    found = [part[1:] for part in parts if part[1] is not None]
+    for name, spec, conversion in found:
         if spec or conversion or not name or not name.replace("-", "_").isidentifier():
             raise InputError(f"the template {template!r} may hold only {{field}} names")
-        names.append(name)
-    if not names:
+    if not found:
         raise InputError(f"the template {template!r} names no field, e.g. {{text}}")
-    return names
+    return [str(name) for name, _, _ in found]
 
 
-def _named_values(
-    record: Record, place: str, names: list[str], title_field: str | None, text_field: str | None
+def _values(
+    record: Record, names: list[str], title_field: str | None, text_field: str | None
 ) -> dict[str, str]:
     """What the template's names stand for in this record, and the title."""
     values = {}
     for name in {*names, "title"}:
-        usual = {"title": title_field, "text": text_field}.get(name) or name
-        if usual in record:
-            values[name] = as_text(record[usual], place, usual).strip()
-        elif name == "title" and title_field is None:
+        given = {"title": title_field, "text": text_field}.get(name)
+        if name == "title" and given is None and name not in record.fields:
             values[name] = ""
         else:
-            raise missing_field(place, usual, record)
+            values[name] = record.text(given or name).strip()
     return values

@@ -1,27 +1,22 @@
-"""Queries, judgements (qrels) and ranked lists (runs), read all-or-nothing."""
+"""Queries, judgements (qrels) and ranked lists (runs), read all-or-nothing.
+
+A file of queries that begins with a tag holds TREC topics, in XML (TREC Web, TREC-COVID:
+`<topics><topic number="1"><query>...`) or in the older form that is not XML (TREC 1 to 8, Robust
+2004: `<top>`, then the lines `<num> Number: 301`, `<title> ...`, `<desc> ...`, which are not closed,
+then `</top>`). The query is `query`, else `title`; the longer fields are not read. Both are as
+ir_datasets reads them (`ir_datasets/formats/trec.py`: TrecXmlQueries, TrecQueries).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from crossknn.data.marks import marked_query
-from crossknn.data.records import (
-    Ids,
-    Located,
-    Record,
-    as_text,
-    existing,
-    id_text,
-    missing_field,
-    pick_field,
-    read_lines,
-    records_of,
-)
-from crossknn.data.topics import are_topics, read_topics
+from crossknn.data.records import Record, Records, parse_xml, read_lines, read_records
 from crossknn.errors import InputError
 from crossknn.types import Queries
 
@@ -33,6 +28,8 @@ Qrels: TypeAlias = dict[str, dict[str, int]]
 
 Run: TypeAlias = dict[str, list[tuple[str, float]]]
 """Query id -> (item id, score), best first."""
+
+_OLD_FIELD = re.compile(r"<(num|title|desc|narr)> *(?:(?:Number|Topic|Description|Narrative):)?")
 
 
 @dataclass(frozen=True)
@@ -53,77 +50,141 @@ class QuerySet:
         """The first `count` queries; all if None."""
         return QuerySet(self.ids[:count], self.texts[:count])
 
+    def take(self, rows: Iterable[int]) -> QuerySet:
+        """The queries at `rows`."""
+        rows = list(rows)
+        return QuerySet(tuple(self.ids[r] for r in rows), tuple(self.texts[r] for r in rows))
+
     def select(self, ids: Iterable[str]) -> QuerySet:
         """The queries with these ids, in this set's order; unknown ids are left out."""
         wanted = set(ids)
-        kept = [(i, t) for i, t in zip(self.ids, self.texts, strict=True) if i in wanted]
-        return QuerySet(tuple(i for i, _ in kept), tuple(t for _, t in kept))
+        return self.take(row for row, query in enumerate(self.ids) if query in wanted)
 
 
-def query_records(path: Path) -> Located:
+def query_records(path: Path) -> Records:
     """The records of a file of queries."""
-    if are_topics(existing(path)):
-        return read_topics(path)
-    return records_of(path, known=(*ID_FIELDS, *TEXT_FIELDS), bare=(("id", "text"),))
+    start = next((line for _, line in read_lines(path) if line.strip()), "").lstrip()
+    if not start.startswith("<"):
+        return read_records(path, known=(*ID_FIELDS, *TEXT_FIELDS), bare=(("id", "text"),))
+    lines = list(read_lines(path))
+    topics = _old_topics(path, lines) if start.startswith("<top>") else _xml_topics(path, lines)
+    return Records(str(path), topics)
 
 
-def queries_from(records: Located) -> QuerySet:
-    """Queries from records; InputError for an empty one, an id that comes twice, and if none."""
-    ids, texts = Ids(records.unit), []
-    for number, record in records:
-        place = records.place(number)
-        id_name = pick_field(record, None, ID_FIELDS)
-        query_id = id_text(record[id_name], place) if id_name else str(number)
-        ids.add(query_id, number, place)
-        text = _text(record, place)
-        if not text:
-            raise InputError(f"{place} has an empty query")
-        texts.append(text)
-    if not len(ids):
-        raise InputError(f"{records.file or 'the sequence'} holds no queries")
+def queries_from(records: Records) -> QuerySet:
+    """Queries from records.
+
+    Raises:
+        InputError: for an empty query, an id that comes twice, and if there are none.
+    """
+    ids: dict[str, int] = {}
+    texts = []
+    for record in records.rows:
+        id_name = record.first_of(ID_FIELDS)
+        record.add_id(record.id(id_name) if id_name else str(record.number), ids)
+        texts.append(_text(record))
+        if not texts[-1]:
+            raise InputError(f"{record.place} has an empty query")
+    if not ids:
+        raise records.none("queries")
     return QuerySet(tuple(ids), tuple(texts))
 
 
-def _text(record: Record, place: str) -> str:
+def _text(record: Record) -> str:
     """The query's text; a mention in its context is marked (`crossknn.data.marks`)."""
-    if "context_document_id" in record:
+    if "context_document_id" in record.fields:
         raise InputError(
-            f"{place} is a mention without its context: read the folder that has documents/ too"
+            f"{record.place} is a mention without its context: read the folder that has documents/ "
+            "too"
         )
-    name = pick_field(record, None, TEXT_FIELDS)
-    if name is not None:
-        return as_text(record[name], place, name).strip()
-    if "mention" not in record:
-        raise missing_field(place, "text", record)
-    left, mention, right = (
-        as_text(record.get(field, ""), place, field)
-        for field in ("context_left", "mention", "context_right")
+    name = record.first_of(TEXT_FIELDS)
+    if name is None and "mention" in record.fields:
+        return mention_text(record)
+    return record.text(name or "text").strip()
+
+
+def mention_text(record: Record) -> str:
+    """The marked query of `context_left`, `mention` and `context_right`."""
+    context = record.fields
+    left, right = (
+        record.text(f"context_{side}") if f"context_{side}" in context else ""
+        for side in ("left", "right")
     )
+    mention = record.text("mention")
     if not mention.strip():
-        raise InputError(f"{place} has an empty mention")
+        raise InputError(f"{record.place} has an empty mention")
     return marked_query(left, mention, right)
+
+
+def _xml_topics(path: Path, lines: list[tuple[int, str]]) -> Iterator[Record]:
+    root = parse_xml("".join(line for _, line in lines), path)
+    for number, topic in enumerate(root.iter("topic"), start=1):
+        fields = {str(child.tag): "".join(child.itertext()) for child in topic}
+        fields = fields or {"query": "".join(topic.itertext())}
+        topic_id = topic.get("number") or fields.get("num") or fields.get("number") or ""
+        yield _topic(path, number, topic_id, fields)
+
+
+def _old_topics(path: Path, lines: list[tuple[int, str]]) -> Iterator[Record]:
+    count, fields = 0, dict[str, str]()
+    name: str | None = None
+    for number, line in lines:
+        found = _OLD_FIELD.match(line.strip())
+        if line.startswith("<top>"):
+            count, fields, name = count + 1, {}, None
+        elif line.startswith("</top>"):
+            yield _topic(path, count, fields.get("num", ""), fields)
+            fields, name = {}, None
+        elif found:
+            name = found[1]
+            fields[name] = line.strip()[found.end() :].replace(f"</{name}>", "")
+        elif line.startswith("<"):
+            name = None
+        elif name is not None:
+            fields[name] += f" {line}"
+        elif line.strip():
+            raise InputError(f"{path}, line {number} stands outside the fields of a topic")
+    if fields:
+        raise InputError(f"{path}, topic {count} has no end </top>")
+
+
+def _topic(path: Path, number: int, topic_id: str, fields: dict[str, str]) -> Record:
+    place = f"{path}, topic {number}"
+    if not topic_id.strip():
+        raise InputError(f"{place} has no number")
+    text = fields.get("query", fields.get("title"))
+    if text is None:
+        raise InputError(f"{place} has neither a query nor a title")
+    return Record({"id": topic_id.strip(), "text": " ".join(text.split())}, number, place)
 
 
 def file_qrels(path: Path) -> Qrels:
     """The judgements of a file; see `crossknn.data.reading.read_qrels`."""
     qrels: Qrels = {}
-    for number, line in read_lines(existing(path)):
-        row = columns(line)
-        if not row or (number == 1 and not _is_grade(row[-1])):
+    for number, line in read_lines(path):
+        row, place = columns(line), f"{path}, line {number}"
+        is_judged = bool(row) and re.fullmatch(r"[+-]?\d+", row[-1]) is not None
+        if not row or (number == 1 and not is_judged):
             continue
-        if len(row) not in (3, 4) or not _is_grade(row[-1]):
+        if len(row) not in (3, 4) or not is_judged:
             raise InputError(
-                f"{path}, line {number} is not a judgement: expected query, item and a whole "
-                "number (BEIR), or query, 0, item and a whole number (TREC)"
+                f"{place} is not a judgement: expected query, item and a whole number (BEIR), or "
+                "query, 0, item and a whole number (TREC)"
             )
-        judge(qrels, row[0], row[-2], int(row[-1]), f"{path}, line {number}")
+        judge(qrels, row[0], row[-2], int(row[-1]), place)
     if not qrels:
         raise InputError(f"{path} holds no judgements")
     return qrels
 
 
+def columns(line: str) -> list[str]:
+    """The columns of a line: between tabs if it has some, else between blanks."""
+    line = line.strip()
+    return line.split("\t") if "\t" in line else line.split()
+
+
 def judge(qrels: Qrels, query: str, item: str, grade: int, place: str) -> None:
-    """Note a judgement, or raise that the pair was judged before with another grade."""
+    """Add a judgement, or raise that the pair was judged before with another grade."""
     if qrels.setdefault(query, {}).setdefault(item, grade) != grade:
         raise InputError(
             f"{place} judges query {query!r} and item {item!r} a second time, with another grade"
@@ -136,9 +197,13 @@ def read_run(path: str | Path) -> Run:
     MS MARCO has tab-separated lines query, item, rank, or (`top1000`) query id, item id, query,
     text, in no order: the score is -rank, and without a rank the place in the list counts as one.
 
-    Lists are sorted by score, ties by rank. Raises `InputError` with file and line.
+    Returns:
+        Lists sorted by score, ties by rank.
+
+    Raises:
+        InputError: one sentence with file and line.
     """
-    path = existing(Path(path))
+    path = Path(path)
     found: dict[str, dict[str, tuple[float, int]]] = {}
     for number, line in read_lines(path):
         if not line.strip():
@@ -158,8 +223,8 @@ def read_run(path: str | Path) -> Run:
     if not found:
         raise InputError(f"{path} holds no ranked lists")
     return {
-        query: [(item, -float(cost)) for item, (cost, _) in sorted(items.items(), key=_cost)]
-        for query, items in found.items()
+        query: [(i, -float(ranked[i][0])) for i in sorted(ranked, key=ranked.__getitem__)]
+        for query, ranked in found.items()
     }
 
 
@@ -172,17 +237,3 @@ def _listed(line: str) -> tuple[str, str, int | None, float | None]:
         return row[0], row[1], int(row[2]), None
     query, _, item, rank, score, _ = line.split()
     return query, item, int(rank), float(score)
-
-
-def _cost(entry: tuple[str, tuple[float, int]]) -> tuple[float, int]:
-    return entry[1]
-
-
-def columns(line: str) -> list[str]:
-    """The columns of a line: between tabs if it has some, else between blanks."""
-    line = line.strip()
-    return line.split("\t") if "\t" in line else line.split()
-
-
-def _is_grade(text: str) -> bool:
-    return re.fullmatch(r"[+-]?\d+", text) is not None

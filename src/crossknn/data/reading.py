@@ -1,15 +1,61 @@
-"""Items, queries and judgements from wherever they are: a file, a data folder, Python sequences."""
+"""Data from wherever they are: a file, a data folder, a name of ir_datasets, Python sequences."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from crossknn.data.formats import folder_at
+import numpy as np
+
+from crossknn.checks import as_path
+from crossknn.data.dataset import Dataset, Labelled
+from crossknn.data.dialogs import Dstc7
+from crossknn.data.formats import Beir, DataFolder, Irds, MsMarco, Trec
 from crossknn.data.items import DEFAULT_TEMPLATE, Items, item_records, items_from
+from crossknn.data.linking import Aida, Blink, Wned, Zeshel
 from crossknn.data.queries import Qrels, QuerySet, file_qrels, queries_from, query_records
-from crossknn.data.records import given_records
-from crossknn.errors import InputError
+from crossknn.data.records import existing, given_records
+from crossknn.errors import InputError, nearest
+from crossknn.types import Candidates
+
+logger = logging.getLogger(__name__)
+
+FORMATS: dict[str, type[DataFolder]] = {
+    format.format: format
+    for format in (Beir, Zeshel, Trec, MsMarco, Dstc7, Aida, Wned, Blink, Irds)
+}
+
+
+def open_folder(
+    source: str | Path, *, format: str | None = None, domain: str | None = None
+) -> DataFolder:
+    """The data folder at `source`, of the format its layout shows, or of `format`.
+
+    Raises:
+        InputError: if there is none, if `format` is unknown, and if the layout is that of none or
+            of several formats.
+    """
+    path = Path(source)
+    if format is not None and format not in FORMATS:
+        raise InputError(f"unknown data format {format!r}: {nearest(format, FORMATS)}")
+    if not Irds.recognises(path) and not existing(path).is_dir():
+        raise InputError(f"{path} is a file, where a folder of data is expected")
+    found = [format] if format else [name for name in FORMATS if FORMATS[name].recognises(path)]
+    if not found:
+        raise InputError(
+            f"{path} is a folder without corpus.jsonl, documents/, topics or another sign of a "
+            f"known format ({', '.join(FORMATS)}; see the docs, data)"
+        )
+    if len(found) > 1:
+        raise InputError(f"{path} looks like {' and '.join(found)}: say which (format=...)")
+    return FORMATS[found[0]](path, domain)
+
+
+def _folder_at(source: str | Path) -> DataFolder | None:
+    """The data folder or named data set at `source`; None if it is a file."""
+    path = as_path(source, "the source")
+    return open_folder(path) if Irds.recognises(path) or existing(path).is_dir() else None
 
 
 def read_items(
@@ -29,24 +75,25 @@ def read_items(
 
     Fields that are not named are found under their usual names: `id`, `_id`, `docno`, `doc_id` or
     `document_id`; `title`, which may be absent; `text`. If the first record has no id, no record
-    may have one, and ids are line numbers from 1 (positions from 0 for Python sequences).
-    `template` may use `{title}`, `{text}` and any other field. `limit` keeps the first items only.
-    All further fields become `extra`.
+    may have one, and ids are line numbers from 1 (positions from 0 for Python sequences). All
+    further fields become `extra`.
 
-    Raises `InputError`, one sentence with file and line, for an empty corpus, an id that comes
-    twice, an empty text, a missing field, and a line that cannot be read.
+    Args:
+        template: may use `{title}`, `{text}` and any other field.
+        limit: keep the first so many items.
+
+    Raises:
+        InputError: one sentence with file and line, for an empty corpus, an id that comes twice, an
+            empty text, a missing field, and a line that cannot be read.
     """
     if not isinstance(source, (str, Path)):
         records = given_records(source, text_field=text_field or "text")
+    elif (folder := _folder_at(source)) is not None:
+        id_field, title_field = id_field or folder.id_field, title_field or folder.title_field
+        records = folder.item_records()
     else:
-        folder = folder_at(source)
-        if folder is None:
-            given = [field for field in (id_field, title_field, text_field) if field]
-            records = item_records(Path(source), text_field=text_field or "text", known=given)
-        else:
-            id_field = id_field or folder.id_field
-            title_field = title_field or folder.title_field
-            records = folder.item_records()
+        known = [field for field in (id_field, title_field, text_field) if field]
+        records = item_records(Path(source), text_field=text_field or "text", known=known)
     return items_from(
         records,
         id_field=id_field,
@@ -67,20 +114,23 @@ def read_queries(
 
     JSON lines and CSV have the fields `id` (`_id`, `qid`, `query_id`) and `text` (`query`); a TSV
     has such a header or two columns, id and text, without one; a `.txt` has a query per line. A
-    file that begins with a tag holds TREC topics (`crossknn.data.topics`). Mentions in context
+    file that begins with a tag holds TREC topics (`crossknn.data.queries`). Mentions in context
     (ZESHEL: `context_left`, `mention`, `context_right`, `mention_id`) become marked queries. Ids
-    that are absent are line numbers from 1 (positions from 0 for Python sequences). `split` names
-    the part of a folder, without it all queries of a BEIR folder are read; `limit` keeps the first.
+    that are absent are line numbers from 1 (positions from 0 for Python sequences).
 
-    Raises `InputError`, one sentence with file and line.
+    Args:
+        split: the part of a folder; without it all queries of a BEIR folder are read.
+        limit: keep the first so many queries.
+
+    Raises:
+        InputError: one sentence with file and line.
     """
-    if isinstance(source, (str, Path)):
-        folder = folder_at(source)
-        if folder is not None:
-            return folder.queries(split).first(limit)
-        records = query_records(Path(source))
+    if not isinstance(source, (str, Path)):
+        records = given_records(source)
+    elif (folder := _folder_at(source)) is not None:
+        return folder.queries(split).first(limit)
     else:
-        records = given_records(source, text_field="text")
+        records = query_records(Path(source))
     if split is not None:
         raise InputError(f"split {split!r} needs a data folder such as a BEIR folder, not {source}")
     return queries_from(records).first(limit)
@@ -92,7 +142,122 @@ def read_qrels(path: str | Path, *, split: str | None = None) -> Qrels:
     TREC lines have four columns, the second of which is ignored. Of a data folder (docs/data.md) or
     an `irds:` name the judgements of `split` are read, `test` by default.
 
-    Raises `InputError`, one sentence with file and line.
+    Raises:
+        InputError: one sentence with file and line.
     """
-    folder = folder_at(path)
+    folder = _folder_at(path)
     return file_qrels(Path(path)) if folder is None else folder.qrels(folder.split(split))
+
+
+def read_dataset(
+    source: str | Path,
+    *,
+    split: str | None = None,
+    domain: str | None = None,
+    limit: int | None = None,
+    format: str | None = None,
+) -> Dataset:
+    """A split of a data folder, or of a data set of ir_datasets (`irds:beir/scifact/test`).
+
+    What does not fit together is logged as a warning (`Dataset.findings`).
+
+    Args:
+        split: `test`, or the only one, if it is not named.
+        domain: one of a folder that has several corpora.
+        limit: keep the first so many queries.
+        format: seen from the layout (docs/data.md) if it is not named.
+
+    Raises:
+        InputError: one sentence with the place, for damaged records and what is not there.
+    """
+    if limit is not None and limit < 1:
+        raise InputError(f"limit is {limit}; it must be at least 1")
+    folder = open_folder(source, format=format, domain=domain)
+    split = folder.split(split)
+    parts = folder.parts(split, None if domain is None else [domain])
+    if len(parts) != 1:
+        known = ", ".join(str(part.domain) for part in parts)
+        raise InputError(f"{source} has the domains {known}: name one (domain=...)")
+    [part] = parts
+    data = Dataset(
+        name=part.name,
+        items=part.items(split),
+        queries=part.queries(split),
+        qrels=part.qrels(split),
+        candidates=part.candidates(split),
+    )
+    if limit is not None:
+        data = data.take(range(min(limit, len(data))))
+    for finding in data.findings:
+        logger.warning("%s: %s", data.name, finding)
+    return data
+
+
+def read_labelled(
+    folder: str | Path,
+    split: str = "train",
+    domains: Iterable[str] | None = None,
+    *,
+    lists: bool = False,
+) -> list[Labelled]:
+    """What a data folder (docs/data.md) holds of a split: one corpus, or one per domain.
+
+    Queries without a relevant item are left out; of links to Wikipedia pages those that the list of
+    pages lacks are, with a warning.
+
+    Args:
+        domains: keep these; of ZESHEL wherever they lie, without it they are the split's own.
+        lists: read the lists that come with the queries too.
+
+    Raises:
+        InputError: one sentence with file and line, for a missing or duplicate label, a relevant
+            item outside the corpus, a mention that is not in its sentence, and lists that are not
+            there.
+    """
+    source = open_folder(folder)
+    if domains is None:
+        split = source.split(split)
+    return [_labelled(part, split, lists) for part in source.parts(split, domains)]
+
+
+def _labelled(part: DataFolder, split: str, lists: bool) -> Labelled:
+    items, queries, qrels = part.items(split), part.queries(split), part.qrels(split)
+    known = set(queries.ids)
+    for query in qrels:
+        if query not in known:
+            place = part.judged_at(split, query)
+            raise InputError(f"{place}: the query {query!r} is not among the queries")
+    found: dict[str, list[int]] = {}
+    missing = 0
+    for query in queries.ids:
+        for item in (item for item, grade in qrels.get(query, {}).items() if grade > 0):
+            try:
+                found.setdefault(query, []).append(items.position(item))
+            except InputError as error:
+                if part.complete:
+                    raise InputError(f"{part.judged_at(split, query, item)}: {error}") from None
+                missing += 1
+    found = {query: positions for query, positions in found.items() if positions}
+    if not found:
+        raise InputError(f"{part.judged_at(split, '')}: no query has a relevant item")
+    if missing:
+        logger.warning("%s: %d relevant items are not there and are left out", part.name, missing)
+    return Labelled(
+        name=part.name,
+        items=items,
+        queries=queries.select(found),
+        positives=tuple(np.array(positions, np.int64) for positions in found.values()),
+        lists=_lists(part, items, split, found) if lists else None,
+    )
+
+
+def _lists(part: DataFolder, items: Items, split: str, queries: Iterable[str]) -> Candidates:
+    given = part.candidates(split)
+    if not given:
+        raise InputError(f"{part.path} has no lists of candidates for the split {split!r}")
+    return Candidates.from_rows(
+        [
+            (items.positions(item for item, _ in row), np.array([score for _, score in row]))
+            for row in (given.get(query, []) for query in queries)
+        ]
+    )

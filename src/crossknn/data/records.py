@@ -1,4 +1,4 @@
-"""Records of JSONL, CSV, TSV and text files, each with its line number.
+"""Records of JSON lines, CSV, TSV and text files; each says where it stands.
 
 Readers are all-or-nothing: the first bad line ends the reading with one sentence that names it.
 """
@@ -9,50 +9,85 @@ import csv
 import gzip
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, TypeAlias, cast
+from typing import IO, NamedTuple, cast
 
 from crossknn.errors import InputError, nearest
 
 logger = logging.getLogger(__name__)
 
-Record: TypeAlias = Mapping[str, object]
-Numbered: TypeAlias = tuple[int, Record]
-"""A record and its line number (from 1), or its position (from 0) in a Python sequence."""
-
-
-@dataclass(frozen=True)
-class Located:
-    """Records, and how to say where one stands: `FILE, line 3`, or `entry 3` of a sequence."""
-
-    numbered: Iterable[Numbered]
-    unit: str
-    file: str = ""
-
-    def __iter__(self) -> Iterator[Numbered]:
-        return iter(self.numbered)
-
-    def place(self, number: int) -> str:
-        """Where the record with this number stands."""
-        return f"{self.file}, {self.unit} {number}" if self.file else f"{self.unit} {number}"
-
-
 FILE_TYPES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt")
 _LONGEST_FIELD = 2**31 - 1
 
 
-def file_type(path: Path) -> str:
-    """The ending that says how to read `path`; `.gz` is looked through."""
-    ending = (Path(path.stem) if path.suffix == ".gz" else path).suffix.lower()
-    if ending not in FILE_TYPES:
-        raise InputError(
-            f"{path} has the unknown file type {ending or '(none)'!r}; "
-            f"known: {', '.join(FILE_TYPES)}, or a BEIR folder"
-        )
-    return ending
+class Record(NamedTuple):
+    """Named fields, the record's number, and its place for messages, e.g. `FILE, line 3`.
+
+    Numbers are lines (from 1), or positions (from 0) in a Python sequence.
+    """
+
+    fields: Mapping[str, object]
+    number: int
+    place: str
+
+    def first_of(self, names: Iterable[str]) -> str | None:
+        """The first of the field names that the record has."""
+        return next((name for name in names if name in self.fields), None)
+
+    def field(self, name: str) -> object:
+        """A field's value; `InputError` if it is missing, with the nearest one there is."""
+        if name not in self.fields:
+            hint = nearest(name, map(str, self.fields))
+            raise InputError(f"{self.place} has no field {name!r} ({hint})")
+        return self.fields[name]
+
+    def text(self, name: str) -> str:
+        """A field's value as text; numbers are written out, null is empty."""
+        value = self.field(name)
+        if isinstance(value, str):
+            return _without_surrogates(value, self.place)
+        if value is None:
+            return ""
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return str(value)
+        raise InputError(f"{self.place}: field {name!r} is a {type(value).__name__}, not text")
+
+    def id(self, name: str) -> str:
+        """A field's value as an id: a non-empty string without line ends and tabs, or an integer."""
+        value = self.field(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        text = _without_surrogates(value, self.place).strip() if isinstance(value, str) else ""
+        if not text or len(text.splitlines()) > 1 or "\t" in text:
+            raise InputError(
+                f"{self.place} has the id {value!r}; an id is a non-empty string or an integer"
+            )
+        return text
+
+    def add_id(self, value: str, seen: dict[str, int]) -> None:
+        """Add an id of this record to `seen`; `InputError` if another record has it."""
+        first = seen.setdefault(value, self.number)
+        if first != self.number:
+            unit = self.place.rpartition(", ")[2].split()[0]
+            raise InputError(
+                f"{self.place} repeats the id {value!r} of {unit} {first}; ids must differ"
+            )
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of a file, or of a Python sequence (`source` is empty)."""
+
+    source: str
+    rows: Iterable[Record]
+
+    def none(self, what: str) -> InputError:
+        """The error that there are none."""
+        return InputError(f"{self.source or 'the sequence'} holds no {what}")
 
 
 def existing(path: Path) -> Path:
@@ -63,11 +98,11 @@ def existing(path: Path) -> Path:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number, line with its end) of a UTF-8 file; a byte order mark is dropped."""
+    """(number, line with its end) of a UTF-8 file, maybe `.gz`; a byte order mark is dropped."""
     existing(path)
     start = 0
     try:
-        with _open(path) as file:
+        with cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
             for number, line in enumerate(file, start=1):
                 try:
                     text = line.decode("utf-8")
@@ -83,68 +118,6 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise InputError(f"{path} cannot be read: {reason}") from error
 
 
-def _open(path: Path) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb"))
-
-
-def read_records(
-    path: Path,
-    *,
-    text_field: str,
-    known: Collection[str] = (),
-    bare: Collection[tuple[str, ...]] = (),
-) -> Iterator[Numbered]:
-    """Records of a file, by its type; a line of a `.txt` file becomes `{text_field: line}`.
-
-    A `.tsv` whose first row names none of the `known` fields has no header: its fields are those of
-    `bare` that are as many.
-    """
-    kind = file_type(path)
-    if kind == ".txt":
-        return _text_records(path, text_field)
-    if kind == ".tsv":
-        return _table_records(path, read_rows(path, tabs=True), known, bare)
-    if kind == ".csv":
-        return _table_records(path, read_rows(path, tabs=False), (), ())
-    return _json_records(path)
-
-
-def records_of(
-    path: Path,
-    *,
-    text_field: str = "text",
-    known: Collection[str] = (),
-    bare: Collection[tuple[str, ...]] = (),
-) -> Located:
-    """The records of a file (`read_records`) with their places."""
-    found = read_records(path, text_field=text_field, known=known, bare=bare)
-    return Located(found, "line", str(path))
-
-
-def _text_records(path: Path, text_field: str) -> Iterator[Numbered]:
-    for number, line in read_lines(path):
-        if line.strip():
-            yield number, {text_field: line.strip()}
-
-
-def _json_records(path: Path) -> Iterator[Numbered]:
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            # Only the reason: the line itself may be a megabyte long.
-            reason = getattr(error, "msg", str(error))
-            raise InputError(f"{path}, line {number} is not valid JSON: {reason}") from None
-        if not isinstance(record, dict):
-            raise InputError(
-                f"{path}, line {number} holds a JSON {type(record).__name__}; "
-                "each line must be one JSON object"
-            )
-        yield number, record
-
-
 def read_rows(path: Path, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
     """(number of its last line, fields) of each row that is not blank; quotes only in CSV."""
     last = 0
@@ -156,34 +129,118 @@ def read_rows(path: Path, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
             yield line
 
     if tabs:
-        for line in lines():
-            if line.strip():
-                yield last, line.rstrip("\r\n").split("\t")
+        yield from ((last, line.rstrip("\r\n").split("\t")) for line in lines() if line.strip())
         return
     before = csv.field_size_limit(_LONGEST_FIELD)
     try:
-        for row in csv.reader(lines(), strict=True):
-            if row:
-                yield last, row
+        yield from ((last, row) for row in csv.reader(lines(), strict=True) if row)
     except csv.Error as error:
         raise InputError(f"{path}, line {last} is not valid CSV: {error}") from None
     finally:
         csv.field_size_limit(before)
 
 
-def _table_records(
+def read_records(
+    path: Path,
+    *,
+    text_field: str = "text",
+    known: Sequence[str] = (),
+    bare: Sequence[tuple[str, ...]] = (),
+) -> Records:
+    """Records of a file by its type; a line of a `.txt` file becomes `{text_field: line}`.
+
+    A `.tsv` whose first row names none of the `known` fields has no header: its fields are those of
+    `bare` that are as many.
+    """
+    ending = (Path(path.stem) if path.suffix == ".gz" else path).suffix.lower()
+    if ending not in FILE_TYPES:
+        raise InputError(
+            f"{path} has the unknown file type {ending or '(none)'!r}; "
+            f"known: {', '.join(FILE_TYPES)}, or a BEIR folder"
+        )
+    if ending == ".txt":
+        lines = ((number, line.strip()) for number, line in read_lines(path))
+        rows: Iterable[tuple[int, dict[str, object]]] = (
+            (number, {text_field: line}) for number, line in lines if line
+        )
+    elif ending == ".tsv":
+        rows = _table(path, read_rows(path, tabs=True), known, bare)
+    elif ending == ".csv":
+        rows = _table(path, read_rows(path, tabs=False), (), ())
+    else:
+        rows = _json_lines(path)
+    name = str(path)
+    return Records(name, (Record(row, number, f"{name}, line {number}") for number, row in rows))
+
+
+def given_records(source: Iterable[object], *, text_field: str = "text") -> Records:
+    """Records of Python strings and mappings, numbered by position from 0."""
+    if not isinstance(source, Iterable):
+        raise InputError(f"{source!r:.80} is neither a file nor a list of texts")
+    return Records("", (_given(entry, n, text_field) for n, entry in enumerate(source)))
+
+
+def _given(entry: object, position: int, text_field: str) -> Record:
+    place = f"entry {position}"
+    if isinstance(entry, str):
+        return Record({text_field: entry}, position, place)
+    if isinstance(entry, Mapping):
+        return Record(entry, position, place)
+    raise InputError(f"{place} is a {type(entry).__name__}; each must be a string or a mapping")
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        record = parse_json(line, path, number)
+        if not isinstance(record, dict):
+            raise InputError(
+                f"{path}, line {number} holds a JSON {type(record).__name__}; "
+                "each line must be one JSON object"
+            )
+        yield number, record
+
+
+def parse_json(text: str, path: Path, number: int | None = None) -> object:
+    """The JSON value of a whole file, or of its line with a number."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        line = number or getattr(error, "lineno", 1)
+        # Only the reason: the line itself may be a megabyte long.
+        reason = getattr(error, "msg", error)
+        raise InputError(f"{path}, line {line} is not valid JSON: {reason}") from None
+
+
+def parse_xml(text: str, path: Path) -> ET.Element:
+    """The root element of a whole file."""
+    try:
+        return ET.fromstring(text)
+    except ET.ParseError as error:
+        line, _ = error.position
+        raise InputError(f"{path}, line {line} is not well-formed XML: {error}") from None
+
+
+def _table(
     path: Path,
     rows: Iterator[tuple[int, list[str]]],
-    known: Collection[str],
-    bare: Collection[tuple[str, ...]],
-) -> Iterator[Numbered]:
+    known: Sequence[str],
+    bare: Sequence[tuple[str, ...]],
+) -> Iterator[tuple[int, dict[str, object]]]:
     first = next(rows, None)
     if first is None:
         return
-    names = [name.strip() for name in first[1]]
+    names: Sequence[str] = [name.strip() for name in first[1]]
     if bare and not set(names) & set(known):
-        names = _names_of_columns(path, len(names), known, bare)
-        rows = chain([first], rows)
+        count, rows = len(names), chain([first], rows)
+        names = next((usual for usual in bare if len(usual) == count), ())
+        if not names:
+            usual = " or ".join(", ".join(fields) for fields in bare)
+            raise InputError(
+                f"{path}, line 1 has {count} fields and names none of {', '.join(known)}; a table "
+                f"without a header has the fields {usual}"
+            )
     elif len(set(names)) < len(names):
         raise InputError(f"{path}, line 1 names a column twice: {', '.join(names)}")
     for number, row in rows:
@@ -194,98 +251,13 @@ def _table_records(
         yield number, dict(zip(names, row, strict=True))
 
 
-def _names_of_columns(
-    path: Path, count: int, known: Collection[str], bare: Collection[tuple[str, ...]]
-) -> list[str]:
-    for names in bare:
-        if len(names) == count:
-            return list(names)
-    usual = " or ".join(", ".join(names) for names in bare)
-    raise InputError(
-        f"{path}, line 1 has {count} fields and names none of {', '.join(known)}; a table without "
-        f"a header has the fields {usual}"
-    )
-
-
-def given_records(source: Iterable[object], *, text_field: str) -> Located:
-    """Records from Python strings and mappings, numbered by position from 0."""
-    return Located(_given(source, text_field), "entry")
-
-
-def _given(source: Iterable[object], text_field: str) -> Iterator[Numbered]:
-    if not isinstance(source, Iterable):
-        raise InputError(f"{source!r:.80} is neither a file nor a list of texts")
-    for position, entry in enumerate(source):
-        if isinstance(entry, str):
-            yield position, {text_field: entry}
-        elif isinstance(entry, Mapping):
-            yield position, entry
-        else:
-            raise InputError(
-                f"entry {position} is a {type(entry).__name__}; each must be a string or a mapping"
-            )
-
-
-def pick_field(record: Record, wanted: str | None, usual: tuple[str, ...]) -> str | None:
-    """The field named `wanted`, or the first usual one `record` has; None if it has neither."""
-    return next((name for name in ((wanted,) if wanted else usual) if name in record), None)
-
-
-def missing_field(where: str, what: str, record: Record) -> InputError:
-    """The error that `record` lacks the field `what`, with the nearest one it has."""
-    return InputError(f"{where} has no field {what!r} ({nearest(what, map(str, record))})")
-
-
-def as_text(value: object, where: str, name: str) -> str:
-    """A field's value as text; numbers are written out, null is empty."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return _without_surrogates(value, where)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)
-    raise InputError(f"{where}: field {name!r} is a {type(value).__name__}, not text")
-
-
-def _without_surrogates(text: str, where: str) -> str:
+def _without_surrogates(text: str, place: str) -> str:
     # JSON can spell half a surrogate pair, which no UTF-8 file and no tokenizer can hold.
     if text.isascii():
         return text
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        logger.warning("%s holds half a surrogate pair; it is replaced by U+FFFD", where)
+        logger.warning("%s holds half a surrogate pair; it is replaced by U+FFFD", place)
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
-
-
-def id_text(value: object, where: str) -> str:
-    """An id as text: a non-empty string without line ends, or an integer."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    text = _without_surrogates(value, where).strip() if isinstance(value, str) else ""
-    if not text or len(text.splitlines()) > 1 or "\t" in text:
-        raise InputError(f"{where} has the id {value!r}; an id is a non-empty string or an integer")
-    return text
-
-
-class Ids:
-    """Collects ids and names both places of the first one that comes twice."""
-
-    def __init__(self, unit: str) -> None:
-        self._unit = unit
-        self._seen: dict[str, int] = {}
-
-    def add(self, value: str, number: int, where: str) -> None:
-        """Note `value`, or raise that it was seen before."""
-        first = self._seen.setdefault(value, number)
-        if first != number:
-            raise InputError(
-                f"{where} repeats the id {value!r} of {self._unit} {first}; ids must differ"
-            )
-
-    def __len__(self) -> int:
-        return len(self._seen)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._seen)

@@ -1,4 +1,4 @@
 """Training cross-encoders and dual encoders (extra `torch`): one loop, one settings file.
 
-corpora (data.labelled) -> negatives -> task (cross_encoder, dual_encoder) -> loop.fit -> folder
+corpora (data.reading) -> negatives -> task (cross_encoder, dual_encoder) -> loop.fit -> folder
 """

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from crossknn.data.labelled import Labelled
+from crossknn.data.dataset import Labelled
 from crossknn.errors import InputError
 from crossknn.linalg import top_k
 from crossknn.retrievers.base import Retriever

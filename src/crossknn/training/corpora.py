@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossknn.data.labelled import Labelled
+from crossknn.data.dataset import Labelled
 from crossknn.errors import InputError
 from crossknn.models.tokens import Row, token_batches
 from crossknn.types import NO_ITEM, IntArray, Pairs

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossknn.data.labelled import Labelled
+from crossknn.data.dataset import Labelled
 from crossknn.models.cross_encoder import CrossEncoderModel
 from crossknn.scorers.encoder import Encoder
 from crossknn.training.corpora import Corpora, checked_rows, in_passes

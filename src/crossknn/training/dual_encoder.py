@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossknn.data.labelled import Labelled
+from crossknn.data.dataset import Labelled
 from crossknn.errors import InputError
 from crossknn.models.dual_encoder import DualEncoderModel
 from crossknn.models.tokens import Row

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossknn.data.labelled import Labelled
+from crossknn.data.dataset import Labelled
 from crossknn.errors import InputError
 from crossknn.models.late_interaction.base import LateInteractionModel
 from crossknn.scorers.encoder import Encoder

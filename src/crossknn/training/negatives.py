@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossknn.data.labelled import Labelled
+from crossknn.data.dataset import Labelled
 from crossknn.data.marks import unmarked
 from crossknn.errors import InputError
 from crossknn.retrievers.base import Retriever

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 
-from crossknn.data.labelled import Labelled, read_labelled
+from crossknn.data.dataset import Labelled
+from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError, nearest
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel

@@ -31,7 +31,7 @@ from crossknn.retrievers.bm25 import BM25
 from crossknn.retrievers.vectors import VectorFirst
 from crossknn.scorers import CrossEncoder, DualEncoder
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.late_torch import TorchLateInteraction
+from crossknn.scorers.torch import TorchLateInteraction
 from crossknn.training.negatives import reader
 from crossknn.training.run import RUN
 from crossknn.training.states import kept_states, weights_digest

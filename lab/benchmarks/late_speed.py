@@ -26,7 +26,7 @@ from crossknn.models.export import export_dual_encoder, export_late_interaction
 from crossknn.retrievers.late import LateFirst
 from crossknn.retrievers.vectors import VectorFirst
 from crossknn.scorers import CrossEncoder, DualEncoder, open_late
-from crossknn.scorers.cross_encoder import bundled_folder
+from crossknn.scorers.opening import bundled_folder
 from crossknn.types import Pairs, Queries, States
 
 COMPARED = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)

@@ -15,7 +15,7 @@ from crossknn.data.items import Items
 from crossknn.data.queries import Qrels, QuerySet
 from crossknn.data.reading import read_items
 from crossknn.scorers import CrossEncoder, Scorer
-from crossknn.scorers._session import available_threads
+from crossknn.scorers.onnx import available_threads
 from crossknn.types import Progress
 
 BUDGETS = (25, 50, 100, 200)

@@ -363,7 +363,7 @@ def table():
 
 @pytest.mark.parametrize(("what", "arguments", "code"), CALLS, ids=[c[0] for c in CALLS])
 def test_one_sentence_and_nothing_half_written(folder, url, table, what, arguments, code):
-    from crossknn.scorers.cross_encoder import bundled_folder
+    from crossknn.scorers.opening import bundled_folder
 
     dual = str(bundled_folder("dual-encoder"))
     given = [a.replace("URL", url).replace("DUAL", dual) for a in arguments]

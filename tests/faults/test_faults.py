@@ -45,7 +45,7 @@ STALLING = {name for name in FAULTS if name.startswith(("accepts", "reads", "sto
 
 
 def late(name):
-    """Median and worst time after a deadline, as `lab/benchmarks/deadlines.py` has measured it."""
+    """Median and worst time after a deadline, as `benchmarks/deadlines.py` has measured it."""
     found = json.loads(MEASURED.read_text())["faults"].get(name) if MEASURED.exists() else None
     return f"{found['median']:.0f}, {found['worst']:.0f}" if found else ""
 
@@ -110,7 +110,7 @@ def test_no_fault_hangs_or_loses_what_was_found(index, caplog):
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["first request", "third round"])
 def test_a_deadline_binds_every_fault(index, moment):
-    """The bound is loose: other programs run here. `lab/benchmarks/deadlines.py` measures p99."""
+    """The bound is loose: other programs run here. `benchmarks/deadlines.py` measures p99."""
     names, late = sorted(FAULTS), {}
     for name in names:
         server = Faulty(FAULTS[name], MOMENTS[moment][0])
@@ -237,7 +237,7 @@ def test_cancelling_frees_the_thread_and_stalled_searches_slow_nothing(index):
     before, freed, after = asyncio.run(run())
     server.close()
     well.close()
-    assert freed < 5  # 0.1 on an idle machine: lab/benchmarks/deadlines.py
+    assert freed < 5  # 0.1 on an idle machine: benchmarks/deadlines.py
     assert after < before + 5
 
 

@@ -16,7 +16,7 @@ from crossknn.index import dense
 from crossknn.index.item_index import ItemIndex
 from crossknn.scorers.cache import CachedScorer
 from crossknn.scorers.callable import CallableScorer
-from crossknn.scorers.robust import NothingScoredError
+from crossknn.scorers.streaming import NothingScoredError
 from crossknn.types import Pairs
 
 Q, N = len(QUERIES), len(ITEMS)

@@ -20,7 +20,7 @@ from crossknn.index.item_index import ItemIndex
 from crossknn.index.maps import GatedSkip, Linear
 from crossknn.index.stages import default_vectors, open_retriever
 from crossknn.index.storage import MANIFEST
-from crossknn.scorers.cross_encoder import bundled_folder
+from crossknn.scorers.opening import bundled_folder
 from crossknn.spec import parse
 from crossknn.types import Queries
 

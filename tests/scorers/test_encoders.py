@@ -7,7 +7,7 @@ import pytest
 
 from crossknn.errors import InputError
 from crossknn.scorers import DualEncoder, Encoder, OnnxDualEncoder, SentenceTransformerEncoder
-from crossknn.scorers.cross_encoder import bundled_folder
+from crossknn.scorers.opening import bundled_folder
 
 FOLDER = bundled_folder("dual-encoder")
 TEXTS = [

@@ -23,9 +23,12 @@ from crossknn.models.late_interaction.base import (  # noqa: E402
 )
 from crossknn.retrievers.late import KINDS, LateInteraction  # noqa: E402
 from crossknn.scorers import OnnxLateInteraction, TorchLateInteraction  # noqa: E402
-from crossknn.scorers.cross_encoder import bundled_folder  # noqa: E402
-from crossknn.scorers.late import EncodedLateInteraction  # noqa: E402
-from crossknn.scorers.late_memory import available_memory, bytes_of_candidate  # noqa: E402
+from crossknn.scorers.late import (  # noqa: E402
+    LateInteractionScorer,
+    available_memory,
+    bytes_of_candidate,
+)
+from crossknn.scorers.opening import bundled_folder  # noqa: E402
 from crossknn.types import NO_ITEM, States  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -219,13 +222,13 @@ def test_a_list_that_memory_does_not_allow(cmc, monkeypatch):
     assert np.isfinite(model.compare(*states, LISTS)[0]).all()
 
 
-class Small(EncodedLateInteraction):
+class Small(LateInteractionScorer):
     """Fails above so many candidates in all, as a device with little memory does."""
 
-    kind, dimensions, fingerprint, name = "poly", 2, "small", "small"
+    kind, dimensions, fingerprint, name, bytes_at_once = "poly", 2, "small", "small", 1 << 30
 
     def __init__(self, most, joint):
-        self.most, self.joint, self.bytes_at_once = most, joint, 1 << 30
+        self.most, self.joint = most, joint
 
     def _states(self, rows, queries):
         pytest.fail("nothing is encoded here")

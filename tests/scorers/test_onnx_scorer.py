@@ -15,7 +15,7 @@ from crossknn.errors import CrossknnError, InputError
 from crossknn.models.tokens import Tokenizer, longest_first, padded, token_batches
 from crossknn.scorers import CrossEncoder, DualEncoder, NothingScoredError, OnnxCrossEncoder
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.cross_encoder import bundled_folder
+from crossknn.scorers.opening import bundled_folder
 from crossknn.types import Pairs
 
 FOLDER = bundled_folder("cross-encoder")
@@ -103,7 +103,7 @@ def test_a_score_does_not_depend_on_padding(scorer, alone, extra, rows):
     encoded = scorer._encoding.pairs(pairs, QUERIES, ITEMS)
     feeds = padded(encoded, 0, scorer.max_length)
     wider = {name: np.pad(array, ((0, 0), (0, extra))) for name, array in feeds.items()}
-    found = scorer._sessions[0].run(["scores"], wider)[0]
+    found = scorer._session.run(["scores"], wider)[0]
     np.testing.assert_allclose(found, alone[0, :rows], **TOLERANCE)
 
 

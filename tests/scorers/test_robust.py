@@ -11,7 +11,7 @@ from scorer_helpers import collect, grid
 from crossknn.errors import ScorerError
 from crossknn.scorers import CallableScorer, MatrixScorer, NothingScoredError
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.robust import windowed_batches
+from crossknn.scorers.streaming import Call, Deadline
 from crossknn.types import Pairs
 
 QUERIES = ["q0", "q1"]
@@ -135,7 +135,9 @@ def test_no_pairs_no_batches():
 def test_windowed_batches_cover_everything_once(lengths, size, window):
     p = len(lengths)
     pairs = Pairs(np.zeros(p, int), np.arange(p))
-    batches = list(windowed_batches(pairs, lengths, size, window))
+    call = Call(pairs, [], [], Deadline())
+    call.costs = np.array(lengths)
+    batches = list(call.by_cost(size, window))
     assert sorted(np.concatenate(batches).tolist() if batches else []) == list(range(p))
     assert all(1 <= len(batch) <= size for batch in batches)
     assert all(len(set(batch // window)) == 1 for batch in batches)

@@ -181,7 +181,7 @@ def test_every_module_knows_the_same_kinds():
     from crossknn.cli.train import _LATE
     from crossknn.models.late_interaction.kinds import KINDS
     from crossknn.retrievers.late import KINDS as NAMED
-    from crossknn.scorers.late_memory import bytes_of_candidate
+    from crossknn.scorers.late import bytes_of_candidate
 
     assert set(NAMED) == set(KINDS) == set(_LATE)
     assert all(bytes_of_candidate(kind, 8, 4, 4) > 0 for kind in NAMED)

@@ -108,7 +108,7 @@ def command(
     from crossknn.fitting.job import Spending
     from crossknn.fitting.run import align
     from crossknn.index.item_index import ItemIndex
-    from crossknn.scorers._session import available_threads
+    from crossknn.scorers.onnx import available_threads
 
     check_positive({"per": per, "count": count, "workers": workers, "max-calls": max_calls})
     if ray and (model or scorer_option or is_url(scorer)):

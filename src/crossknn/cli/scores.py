@@ -73,7 +73,7 @@ def command(
     from crossknn.data.reading import read_qrels, read_queries
     from crossknn.index.item_index import ItemIndex
     from crossknn.index.matrices import DType, MatrixFile
-    from crossknn.scorers._session import available_threads
+    from crossknn.scorers.onnx import available_threads
 
     if queries is None and item_item is None:
         raise InputError("nothing to score: give --queries FILE, --item-item N, or both")

@@ -21,7 +21,7 @@ from crossknn.index.base import Scale
 from crossknn.index.encoders import RememberedEncoder
 from crossknn.index.fitted import FittedVectors
 from crossknn.index.sparse import SparseScores
-from crossknn.scorers.cross_encoder import DualEncoder, needs_torch
+from crossknn.scorers.opening import DualEncoder, needs_torch
 from crossknn.spec import build, parse
 from crossknn.types import FloatArray, Queries
 

@@ -12,7 +12,7 @@ from crossknn.fitting.bank import ScoreBank
 from crossknn.fitting.workers import Workers, on_threads
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.paying import Budget
-from crossknn.scorers.robust import NothingScoredError
+from crossknn.scorers.streaming import NothingScoredError
 from crossknn.types import Pairs, Progress
 
 logger = logging.getLogger(__name__)

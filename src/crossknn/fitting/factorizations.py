@@ -15,7 +15,7 @@ from crossknn.fitting.aligner import Aligner
 from crossknn.fitting.factors import Fit, Targets
 from crossknn.fitting.job import Job
 from crossknn.index.fitted import FittedVectors
-from crossknn.scorers.cross_encoder import needs_torch
+from crossknn.scorers.opening import needs_torch
 from crossknn.types import Progress
 
 

@@ -10,9 +10,9 @@ from crossknn.fitting.blocks import Block
 from crossknn.models.folder import MANIFEST
 from crossknn.models.hub import existing
 from crossknn.scorers import threads
-from crossknn.scorers._session import available_threads
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.cross_encoder import BUNDLED, CrossEncoder, bundled_folder
+from crossknn.scorers.onnx import available_threads
+from crossknn.scorers.opening import BUNDLED, CrossEncoder, bundled_folder
 from crossknn.scorers.paying import Scored, score_block
 
 Workers: TypeAlias = Callable[[Iterator[Block]], Iterator[tuple[Block, Scored]]]

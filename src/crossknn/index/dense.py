@@ -17,7 +17,7 @@ from crossknn.index.table import ScoreTable
 from crossknn.scorers._store import text_hash
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.paying import Budget, Scored, score_block
-from crossknn.scorers.robust import NothingScoredError
+from crossknn.scorers.streaming import NothingScoredError
 from crossknn.scorers.threads import on_threads
 from crossknn.types import FloatArray, IntArray, Pairs, Progress
 

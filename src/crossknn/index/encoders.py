@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from crossknn.errors import CrossknnError, IndexFormatError, InputError
-from crossknn.scorers.encoder import Encoder
+from crossknn.scorers.base import Encoder
 from crossknn.types import FloatArray
 
 EncodeQueries: TypeAlias = Callable[[Sequence[str]], FloatArray]
@@ -156,7 +156,7 @@ class RememberedEncoder(Remembered[Encoder]):
 
     @classmethod
     def open(cls, name: str) -> Encoder:
-        from crossknn.scorers.cross_encoder import DualEncoder
+        from crossknn.scorers.opening import DualEncoder
 
         return DualEncoder(name)
 

@@ -11,8 +11,7 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
-from crossknn.scorers.base import Scorer
-from crossknn.scorers.encoder import Encoder
+from crossknn.scorers.base import Encoder, Scorer
 from crossknn.types import Pairs
 
 _FIRST_BATCH = 8

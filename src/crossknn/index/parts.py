@@ -17,7 +17,7 @@ from crossknn.index.encoders import EncodeQueries, RememberedEncoder, checked_ve
 from crossknn.index.models import Models, model_class
 from crossknn.index.storage import IndexReader
 from crossknn.index.writing import IndexWriter
-from crossknn.scorers.encoder import Encoder
+from crossknn.scorers.base import Encoder
 from crossknn.types import FloatArray, IntArray, Progress
 
 DUAL_ENCODER = "dense"

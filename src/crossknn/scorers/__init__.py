@@ -9,77 +9,54 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from crossknn.scorers.base import Scorer
-    from crossknn.scorers.cache import CachedScorer
-    from crossknn.scorers.callable import CallableScorer
-    from crossknn.scorers.cross_encoder import CrossEncoder, DualEncoder, as_scorer, open_late
-    from crossknn.scorers.encoder import Encoder, SentenceTransformerEncoder
-    from crossknn.scorers.http import HttpScorer
-    from crossknn.scorers.late_onnx import OnnxLateInteraction
-    from crossknn.scorers.late_torch import TorchLateInteraction
-    from crossknn.scorers.matrix import MatrixScorer
-    from crossknn.scorers.onnx import OnnxCrossEncoder, OnnxDualEncoder
-    from crossknn.scorers.predict import PredictScorer
-    from crossknn.scorers.robust import NothingScoredError
-    from crossknn.scorers.torch import TorchCrossEncoder, TorchDualEncoder
+    from crossknn.scorers.base import Encoder as Encoder
+    from crossknn.scorers.base import Scorer as Scorer
+    from crossknn.scorers.cache import CachedScorer as CachedScorer
+    from crossknn.scorers.callable import CallableScorer as CallableScorer
+    from crossknn.scorers.http import HttpScorer as HttpScorer
+    from crossknn.scorers.library import PredictScorer as PredictScorer
+    from crossknn.scorers.library import SentenceTransformerEncoder as SentenceTransformerEncoder
+    from crossknn.scorers.matrix import MatrixScorer as MatrixScorer
+    from crossknn.scorers.onnx import OnnxCrossEncoder as OnnxCrossEncoder
+    from crossknn.scorers.onnx import OnnxDualEncoder as OnnxDualEncoder
+    from crossknn.scorers.onnx import OnnxLateInteraction as OnnxLateInteraction
+    from crossknn.scorers.opening import CrossEncoder as CrossEncoder
+    from crossknn.scorers.opening import DualEncoder as DualEncoder
+    from crossknn.scorers.opening import as_scorer as as_scorer
+    from crossknn.scorers.opening import open_late as open_late
+    from crossknn.scorers.streaming import NothingScoredError as NothingScoredError
+    from crossknn.scorers.torch import TorchCrossEncoder as TorchCrossEncoder
+    from crossknn.scorers.torch import TorchDualEncoder as TorchDualEncoder
+    from crossknn.scorers.torch import TorchLateInteraction as TorchLateInteraction
 
-__all__ = [
-    "CachedScorer",
-    "CallableScorer",
-    "CrossEncoder",
-    "DualEncoder",
-    "Encoder",
-    "HttpScorer",
-    "MatrixScorer",
-    "NothingScoredError",
-    "OnnxCrossEncoder",
-    "OnnxDualEncoder",
-    "OnnxLateInteraction",
-    "PredictScorer",
-    "Scorer",
-    "SentenceTransformerEncoder",
-    "TorchCrossEncoder",
-    "TorchDualEncoder",
-    "TorchLateInteraction",
-    "as_scorer",
-    "open_late",
-]
-
-_MODULES = {
-    "CachedScorer": "cache",
-    "CallableScorer": "callable",
-    "CrossEncoder": "cross_encoder",
-    "DualEncoder": "cross_encoder",
-    "Encoder": "encoder",
-    "HttpScorer": "http",
-    "MatrixScorer": "matrix",
-    "NothingScoredError": "robust",
-    "OnnxCrossEncoder": "onnx",
-    "OnnxDualEncoder": "onnx",
-    "OnnxLateInteraction": "late_onnx",
-    "PredictScorer": "predict",
-    "Scorer": "base",
-    "SentenceTransformerEncoder": "encoder",
-    "TorchCrossEncoder": "torch",
-    "TorchDualEncoder": "torch",
-    "TorchLateInteraction": "late_torch",
-    "as_scorer": "cross_encoder",
-    "open_late": "cross_encoder",
+_HOMES = {
+    "base": ("Encoder", "Scorer"),
+    "cache": ("CachedScorer",),
+    "callable": ("CallableScorer",),
+    "http": ("HttpScorer",),
+    "library": ("PredictScorer", "SentenceTransformerEncoder"),
+    "matrix": ("MatrixScorer",),
+    "onnx": ("OnnxCrossEncoder", "OnnxDualEncoder", "OnnxLateInteraction"),
+    "opening": ("CrossEncoder", "DualEncoder", "as_scorer", "open_late"),
+    "streaming": ("NothingScoredError",),
+    "torch": ("TorchCrossEncoder", "TorchDualEncoder", "TorchLateInteraction"),
 }
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        module = import_module(f"{__name__}.{_MODULES[name]}")
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         from crossknn.errors import MissingExtraError
 
         raise MissingExtraError(name, "torch") from error
-    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -16,8 +16,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.scorers._store import ScoreStore, text_hash
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.deadline import Deadline
-from crossknn.scorers.robust import NothingScoredError
+from crossknn.scorers.streaming import Deadline, NothingScoredError
 from crossknn.types import FloatArray, IntArray, Pairs
 
 logger = logging.getLogger(__name__)
@@ -50,7 +49,7 @@ class CachedScorer:
         store_queries: bool = True,
     ) -> None:
         """Raises InputError without any fingerprint, or if `path` is not a score cache."""
-        from crossknn.scorers.cross_encoder import as_scorer
+        from crossknn.scorers.opening import as_scorer
 
         scorer = as_scorer(scorer)
         name = fingerprint or scorer.fingerprint

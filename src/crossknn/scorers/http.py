@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPException
+from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError, visible
-from crossknn.scorers.deadline import Deadline, Speed
-from crossknn.scorers.robust import BatchTooLargeError, PlainError, excerpt, stream
-from crossknn.types import FloatArray, IntArray, Pairs
-
-if TYPE_CHECKING:
-    import urllib3
+from crossknn.scorers.streaming import (
+    BatchedScorer,
+    BatchTooLargeError,
+    Call,
+    Deadline,
+    PlainError,
+    excerpt,
+)
+from crossknn.types import FloatArray, IntArray
 
 API_KEY_VARIABLE = "CROSSKNN_API_KEY"
 
@@ -29,32 +33,37 @@ Shape = Literal["auto", "cohere", "tei"]
 MAX_ANSWER = 16 << 20
 """Bytes of an answer that are read at most: 16 MiB."""
 
-_TOO_LARGE = (413, 422)
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 60.0
 _EPSILON = 1e-7
-_CHUNK = 1 << 16
 _SHORTEST_SECRET = 4
-_SAID_LIMIT = re.compile(r"max(?:imum)?[\w ]*batch[\w ]*size\D{0,12}(\d+)", re.IGNORECASE)
+_STATED_LIMIT = re.compile(r"max(?:imum)?[\w ]*batch[\w ]*size\D{0,12}(\d+)", re.IGNORECASE)
 
 
-class HttpScorer:
+class HttpScorer(BatchedScorer):
     """Scores with the reranking service at `url` (`/rerank` is added to a URL without a path).
 
-    `shape` is how the service speaks: "cohere" (also Jina, Voyage-like, infinity, vLLM): `query`,
-    `documents` -> `results[{index, relevance_score}]`; "tei" (Text Embeddings Inference):
-    `query`, `texts`, `raw_scores` -> `[{index, score}]`; "auto" finds out with the first request.
+    Batches that are refused as too large are cut to the limit that the service states, or halved,
+    for good. `fingerprint` is None unless `model` is named: what stands behind a URL may change.
+    Neither it nor any message holds what stands in the URL before `@` or after `?`. `score` raises
+    ScorerError, in one sentence with the URL, if the endpoint is down, too slow, refuses the key or
+    answers nonsense; at the deadline requests under way are broken off.
 
-    `timeout` is in seconds, for a whole request: connecting, sending, and the last byte of the
-    answer, of which 16 MiB are read at most. A connection that fails and the answers 429 and 5xx
-    are tried `retries` times more, with growing pauses or those that `Retry-After` asks for, up to
-    a minute. `batch` is the most items in a request; batches that are refused as too large are cut
-    to the limit that the service states, or halved, for good. `concurrency` requests run at once.
-    `probabilities=True` turns answers between 0 and 1 back into logits, which the methods that
-    fit scores need. The API key comes from `api_key` or the variable CROSSKNN_API_KEY.
+    Args:
+        api_key: by default what the variable CROSSKNN_API_KEY says.
+        shape: how the service speaks: "cohere" (also Jina, Voyage-like, infinity, vLLM): `query`,
+            `documents` -> `results[{index, relevance_score}]`; "tei" (Text Embeddings Inference):
+            `query`, `texts`, `raw_scores` -> `[{index, score}]`; "auto": the first request tells.
+        timeout: seconds for a whole request: connecting, sending, and the last byte of the answer,
+            of which 16 MiB are read at most.
+        retries: more tries after a connection that fails and the answers 429 and 5xx, with growing
+            pauses or those that `Retry-After` asks for, up to a minute.
+        batch: most items in a request.
+        concurrency: requests at once.
+        probabilities: turn answers between 0 and 1 back into logits, which methods fit.
 
-    `fingerprint` is None unless `model` is named: what stands behind a URL may change. Neither it
-    nor any message holds what stands in the URL before `@` or after `?`.
+    Raises:
+        InputError: the URL is not http(s), or an option is out of range.
     """
 
     def __init__(
@@ -70,7 +79,6 @@ class HttpScorer:
         concurrency: int = 4,
         probabilities: bool = False,
     ) -> None:
-        """Raises InputError for a URL that is not http(s), or an option out of range."""
         parts = _checked(url)
         if model is not None and not isinstance(model, str):
             raise InputError(f"model must be a name, got {model!r}")
@@ -83,121 +91,69 @@ class HttpScorer:
             ("concurrency", concurrency, 1),
             ("retries", retries, 0),
         ):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            if type(value) is not int or value < least:
                 raise InputError(f"{name} must be a whole number of {least} or more, got {value!r}")
         if type(timeout) not in (int, float) or not 0 < timeout < 1e6:
             raise InputError(f"timeout must be a number of seconds above 0, got {timeout!r}")
         key = api_key or os.environ.get(API_KEY_VARIABLE)
         if key and not (key.isascii() and key.isprintable()):
             raise InputError(f"the API key (api_key or {API_KEY_VARIABLE}) is not printable ASCII")
-        import urllib3
-
-        host = parts.hostname if ":" not in str(parts.hostname) else f"[{parts.hostname}]"
-        netloc = host if parts.port is None else f"{host}:{parts.port}"
-        path = parts.path if parts.path.strip("/") else "/rerank"
-        self._url = urlunsplit((parts.scheme, netloc, path, parts.query, ""))
-        self._name = urlunsplit((parts.scheme, netloc, path, "", ""))
-        self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if key:
-            self._headers["Authorization"] = f"Bearer {key}"
-        elif parts.username:
-            login = f"{parts.username}:{parts.password or ''}"
-            self._headers |= urllib3.make_headers(basic_auth=login)
+        self._client = _Client(parts, key, float(timeout))
+        super().__init__(self._client.name, "the endpoint {}")
         values = (value for _, value in parse_qsl(parts.query))
         known = (key, parts.username, parts.password, *values)
         self._secrets = [s for s in known if s and len(s) >= _SHORTEST_SECRET]
         self._model, self._probabilities = model, probabilities
         self._shape: Shape = shape
         self._timeout, self._retries, self._batch = float(timeout), retries, batch
-        self._concurrency = concurrency
-        self._pool = _pool(concurrency)
-        self._speed = Speed()
-        self._lock, self._finding = threading.Lock(), threading.Lock()
+        self.workers = concurrency
+        self._finding_shape = threading.Lock()
         self._ailing = self._asked_limit = False
+        raw = "|probabilities" if probabilities else ""
+        self.fingerprint = None if model is None else f"http:{self.name}|model={model}{raw}"
 
     def __repr__(self) -> str:
-        return f"HttpScorer({self._name!r}, model={self._model!r})"
+        return f"HttpScorer({self.name!r}, model={self._model!r})"
 
-    @property
-    def fingerprint(self) -> str | None:
-        """URL and model, or None if no model is named."""
-        if self._model is None:
-            return None
-        raw = "|probabilities" if self._probabilities else ""
-        return f"http:{self._name}|model={self._model}{raw}"
-
-    def score(
-        self,
-        pairs: Pairs,
-        queries: Sequence[str],
-        items: Sequence[str],
-        *,
-        time_left: float | None = None,
-        cancel: threading.Event | None = None,
-    ) -> Iterator[tuple[IntArray, FloatArray]]:
-        """Yields (positions (b,), scores (b,) float32), as the answers come.
-
-        Raises ScorerError, in one sentence with the URL, if the endpoint is down, too slow,
-        refuses the key or answers nonsense. At the deadline requests under way are broken off.
-        """
-        self._ailing = False
-        deadline = Deadline(time_left, cancel)
-
-        def run(positions: IntArray) -> object:
-            query = queries[int(pairs.query[positions[0]])]
-            texts = [items[i] for i in pairs.item[positions].tolist()]
-            return self._rerank(query, texts, deadline)
-
-        return stream(
-            pairs,
-            queries,
-            items,
-            self._batches(pairs),
-            run,
-            who=f"the endpoint {self._name}",
-            deadline=deadline,
-            speed=self._speed,
-            workers=self._concurrency,
-        )
-
-    def _batches(self, pairs: Pairs) -> Iterator[IntArray]:
+    def _batches(self, call: Call) -> Iterator[IntArray]:
         """Positions of one query at a time, queries in order of appearance."""
-        order = np.argsort(pairs.query, kind="stable")
-        _, starts = np.unique(pairs.query[order], return_index=True)
-        groups = np.split(order, starts[1:]) if len(order) else []
-        for group in sorted(groups, key=lambda g: int(g[0])):
-            start = 0
-            while start < len(group):
+        self._ailing = False
+        _, first, inverse = np.unique(call.pairs.query, return_index=True, return_inverse=True)
+        order = np.argsort(first[inverse], kind="stable")
+        starts = np.searchsorted(first[inverse][order], np.sort(first))
+        for group in np.split(order, starts[1:]) if len(order) else []:
+            while len(group):
                 size = self._batch
-                yield group[start : start + size]
-                start += size
+                yield group[:size]
+                group = group[size:]
 
-    def _rerank(self, query: str, texts: list[str], deadline: Deadline) -> FloatArray:
-        if self._shape == "auto":
-            with self._finding:  # the first request finds the shape for all that wait here
-                scores = self._find_shape(query, texts, deadline)
-        else:
-            scores = self._scores(query, texts, deadline)
-        if scores is None:
-            raise ScorerError(
-                f"{self._name} gave an answer that is not a list of {len(texts)} scores in the "
-                f"{self._shape} shape"
-            )
+    def _run(self, call: Call, positions: IntArray) -> FloatArray:
+        pairs = call.texts(positions)
+        query, texts = pairs[0][0], [item for _, item in pairs]
+        scores = self._rerank(query, texts, call.deadline)
         if self._probabilities:
-            clipped = np.clip(scores.astype(np.float64), _EPSILON, 1 - _EPSILON)
-            scores = np.log(clipped / (1 - clipped)).astype(np.float32)
+            clipped = np.clip(scores, _EPSILON, 1 - _EPSILON)
+            scores = np.log(clipped / (1 - clipped))
         return scores
 
-    def _scores(self, query: str, texts: list[str], deadline: Deadline) -> FloatArray | None:
+    def _rerank(self, query: str, texts: list[str], deadline: Deadline) -> FloatArray:
+        """Scores (b,) of `texts`."""
+        if self._shape == "auto":
+            with self._finding_shape:  # the first request finds the shape for all that wait here
+                if self._shape == "auto":
+                    return self._find_shape(query, texts, deadline)
         answer = self._post(self._shape, query, texts, deadline)
-        return _parse(self._shape, answer, len(texts))
+        if (scores := _parse(self._shape, answer, len(texts))) is None:
+            raise ScorerError(
+                f"{self.name} gave an answer that is not a list of {len(texts)} scores in the "
+                f"{self._shape} shape"
+            )
+        return scores
 
-    def _find_shape(self, query: str, texts: list[str], deadline: Deadline) -> FloatArray | None:
+    def _find_shape(self, query: str, texts: list[str], deadline: Deadline) -> FloatArray:
         """Try the shapes; keep the one whose answer makes sense."""
-        if self._shape != "auto":
-            return self._scores(query, texts, deadline)
         refusal: Exception | None = None
-        answer: object = None
+        answered = False
         shapes: tuple[Shape, ...] = ("cohere", "tei")
         for shape in shapes:
             try:
@@ -205,14 +161,14 @@ class HttpScorer:
             except (_RefusedError, BatchTooLargeError) as error:
                 refusal = error
                 continue
-            scores = _parse(shape, answer, len(texts))
-            if scores is not None:
+            answered = answered or answer is not None
+            if (scores := _parse(shape, answer, len(texts))) is not None:
                 self._shape = shape
                 return scores
-        if answer is None and refusal is not None:
+        if refusal is not None and not answered:
             raise refusal
         raise ScorerError(
-            f"{self._name} does not answer like a reranking service: neither "
+            f"{self.name} does not answer like a reranking service: neither "
             f"results[index, relevance_score] nor [index, score] for {len(texts)} texts"
         )
 
@@ -232,21 +188,21 @@ class HttpScorer:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
             raise ScorerError(
-                f"{self._name} gave an answer that is not JSON: {self._said(data, 60)}"
+                f"{self.name} gave an answer that is not JSON: {self._said(data, 60)}"
             ) from error
 
     def _request(self, body: bytes, count: int, deadline: Deadline) -> tuple[int, bytes]:
         """Status and answer of a request, tried again where that may help."""
         for attempt in range(1 + self._retries):
             last = attempt == self._retries
-            wait, why = _FIRST_PAUSE * 2**attempt, ""
+            wait = _FIRST_PAUSE * 2**attempt
             try:
-                status, data, retry_after = self._attempt("POST", self._url, body, deadline)
+                status, data, retry_after = self._client.send("POST", body, deadline)
             except _UnreachableError as error:
-                why = f"{self._name} cannot be reached: {self._clean(str(error))}"
+                why = f"{self.name} cannot be reached: {self._clean(str(error))}"
             except TimeoutError as error:
                 raise ScorerError(
-                    f"{self._name} did not answer a request of {count} items within "
+                    f"{self.name} did not answer a request of {count} items within "
                     f"{self._timeout:g} s: raise timeout or lower batch"
                 ) from error
             else:
@@ -257,67 +213,18 @@ class HttpScorer:
                     return status, data
                 if retry_after > _LONGEST_PAUSE:
                     raise ScorerError(
-                        f"{self._name} asks to be tried again in {retry_after:g} s (HTTP {status})"
+                        f"{self.name} asks to be tried again in {retry_after:g} s (HTTP {status})"
                     )
                 wait = max(wait, retry_after)
-                why = f"{self._name} is overloaded or down (HTTP {status}): {self._said(data)}"
+                why = f"{self.name} is overloaded or down (HTTP {status}): {self._said(data)}"
             if last or wait >= deadline.left() or not deadline.sleep(wait):
                 raise ScorerError(why)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _attempt(
-        self, verb: str, url: str, body: bytes | None, deadline: Deadline
-    ) -> tuple[int, bytes, float]:
-        """Status, body and `Retry-After` in seconds of one answer.
-
-        Raises `_UnreachableError` or TimeoutError.
-        """
-        from urllib3.exceptions import (
-            ConnectTimeoutError,
-            HTTPError,
-            NewConnectionError,
-            ReadTimeoutError,
-        )
-
-        most = min(self._timeout, max(deadline.left(), 1e-3))
-        link = _Link()
-        deadline.interrupt(link, link.cut, most)
-        try:
-            answer = self._pool.request(
-                verb,
-                url,
-                body=body,
-                headers=self._headers,
-                redirect=False,
-                preload_content=False,
-                timeout=most,
-            )
-            data = bytearray()
-            for chunk in answer.stream(_CHUNK):
-                data += chunk
-                if len(data) > MAX_ANSWER:
-                    answer.close()
-                    raise ScorerError(
-                        f"{self._name} gave an answer of more than {MAX_ANSWER >> 20} MiB"
-                    )
-            answer.release_conn()
-        except (HTTPError, OSError, ValueError) as error:
-            # The library counts refused connections among the slow ones.
-            refused = isinstance(error, NewConnectionError)
-            if isinstance(error, ConnectTimeoutError) and not refused:
-                raise _UnreachableError(f"no connection within {most:g} s") from error
-            if link.is_cut or isinstance(error, ReadTimeoutError | TimeoutError):
-                raise TimeoutError from error
-            raise _UnreachableError(_reason(error)) from error
-        finally:
-            deadline.forget(link)
-            link.leave()
-        return int(answer.status), bytes(data), _retry_after(answer.headers.get("Retry-After"))
-
     def _refusal(self, status: int, data: bytes, count: int, deadline: Deadline) -> Exception:
         """What an answer other than 200 means."""
-        said = self._said(data, 120)
-        if status in _TOO_LARGE and count > 1:
+        said = self._said(data)
+        if status in (413, 422) and count > 1:
             stated = None
             if self._shape != "auto":  # else it may be the wrong shape that is refused
                 stated = self._stated_limit(data, deadline)
@@ -326,28 +233,26 @@ class HttpScorer:
             return BatchTooLargeError(f"HTTP {status}: {said}", stated)
         if status in (401, 403):
             return ScorerError(
-                f"{self._name} refused access (HTTP {status}): set api_key or {API_KEY_VARIABLE}"
+                f"{self.name} refused access (HTTP {status}): set api_key or {API_KEY_VARIABLE}"
             )
         if status == 404 or 300 <= status < 400:
-            return ScorerError(f"{self._name} is not a reranking service (HTTP {status})")
+            return ScorerError(f"{self.name} is not a reranking service (HTTP {status})")
         if status in (429, 502, 503, 504):
             return ScorerError(
-                f"{self._name} is overloaded or down (HTTP {status}, after "
+                f"{self.name} is overloaded or down (HTTP {status}, after "
                 f"{self._retries + 1} tries): {said}"
             )
         return _RefusedError(f"HTTP {status}: {said}")
 
     def _stated_limit(self, data: bytes, deadline: Deadline) -> int | None:
         """The most items in a request: what the refusal says, or else `/info` (asked once)."""
-        if (found := _SAID_LIMIT.search(_text(data[:10_000]))) is not None:
+        if (found := _STATED_LIMIT.search(_text(data))) is not None:
             return int(found[1])
         if self._asked_limit:
             return None
         self._asked_limit = True
-        parts = urlsplit(self._url)
-        url = urlunsplit((parts.scheme, parts.netloc, "/info", parts.query, ""))
         try:
-            status, answer, _ = self._attempt("GET", url, None, deadline)
+            status, answer, _ = self._client.send("GET", None, deadline, path="/info")
             limit = json.loads(answer)["max_client_batch_size"] if status == 200 else None
         except (ScorerError, _UnreachableError, TimeoutError, ValueError, KeyError, TypeError):
             return None
@@ -355,7 +260,7 @@ class HttpScorer:
 
     def _said(self, data: bytes, length: int = 120) -> str:
         """The beginning of an answer, for messages."""
-        return excerpt(self._clean(_text(data[:10_000])), length)
+        return excerpt(self._clean(_text(data)), length)
 
     def _clean(self, text: str) -> str:
         """A text without the key, the password and the values in the URL, fit for a message."""
@@ -372,82 +277,97 @@ class _UnreachableError(Exception):
     """There was no connection, or it broke."""
 
 
-class _Link:
-    """The socket of the request that a thread is making, so that another thread can cut it."""
+class _Client:
+    """Sends requests to one host, over connections that are kept open between them.
 
-    _of_thread = threading.local()
+    The connections are our own, not a pool's: another thread has to be able to cut one.
+    """
 
-    def __init__(self) -> None:
-        self.is_cut = False
-        self._socket: socket.socket | None = None
-        _Link._of_thread.link = self
+    def __init__(self, parts: Any, key: str | None, timeout: float) -> None:
+        import urllib3.connection
 
-    @classmethod
-    def opened(cls, connection: Any) -> None:
-        """The thread's request goes over this connection."""
-        link = getattr(cls._of_thread, "link", None)
-        if link is not None and connection.sock is not None:
-            link._socket = connection.sock
-            if link.is_cut:
-                link.cut()
+        host = parts.hostname if ":" not in parts.hostname else f"[{parts.hostname}]"
+        netloc = host if parts.port is None else f"{host}:{parts.port}"
+        self._path = parts.path if parts.path.strip("/") else "/rerank"
+        self._query, self._timeout = parts.query, timeout
+        self.name = urlunsplit((parts.scheme, netloc, self._path, "", ""))
+        kinds = urllib3.connection.HTTPConnection, urllib3.connection.HTTPSConnection
+        self._kind = kinds[parts.scheme == "https"]
+        self._host, self._port = parts.hostname, parts.port
+        self._idle: list[Any] = []
+        self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
+        elif parts.username:
+            login = f"{parts.username}:{parts.password or ''}"
+            self._headers |= urllib3.make_headers(basic_auth=login)
 
-    def cut(self) -> None:
-        """Break the connection off: whoever reads from it or writes to it gets an error."""
-        self.is_cut = True
-        if self._socket is not None:
-            try:
-                self._socket.shutdown(socket.SHUT_RDWR)
-            except OSError:  # closed already
-                return
+    def send(
+        self, verb: str, body: bytes | None, deadline: Deadline, path: str | None = None
+    ) -> tuple[int, bytes, float]:
+        """Status, body and `Retry-After` in seconds of one answer.
 
-    def leave(self) -> None:
-        """The request has ended."""
-        _Link._of_thread.link = None
-
-
-class _Watched:
-    """A connection that tells the thread's `_Link` its socket, when it is made and when reused."""
-
-    def connect(self) -> None:
-        super().connect()  # type: ignore[misc]
-        _Link.opened(self)
-
-    def putrequest(self, *args: Any, **options: Any) -> None:
-        _Link.opened(self)
-        super().putrequest(*args, **options)  # type: ignore[misc]
-
-
-def _pool(size: int) -> urllib3.PoolManager:
-    """Connections whose sockets are known to the thread's `_Link`."""
-    import urllib3
-    from urllib3.connection import HTTPConnection, HTTPSConnection
-
-    class Plain(_Watched, HTTPConnection):
-        pass
-
-    class Secure(_Watched, HTTPSConnection):
-        pass
-
-    class PlainPool(urllib3.HTTPConnectionPool):
-        ConnectionCls = Plain
-
-    class SecurePool(urllib3.HTTPSConnectionPool):
-        ConnectionCls = Secure
-
-    logging.getLogger("urllib3.connectionpool").addFilter(_without_query)
-    pool = urllib3.PoolManager(maxsize=max(size, 4), retries=False)
-    pool.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
-    return pool
-
-
-def _without_query(record: logging.LogRecord) -> bool:
-    """Takes from the library's log lines what stands after `?` in a URL."""
-    if isinstance(record.args, tuple):
-        record.args = tuple(
-            arg.split("?")[0] + "?..." if isinstance(arg, str) and "?" in arg else arg
-            for arg in record.args
+        Raises `_UnreachableError` or TimeoutError; ScorerError for an answer without end.
+        """
+        from urllib3.exceptions import (
+            ConnectTimeoutError,
+            HTTPError,
+            NewConnectionError,
+            ReadTimeoutError,
         )
-    return True
+
+        most = min(self._timeout, max(deadline.left(), 1e-3))
+        connection = self._connection(most)
+        cut = threading.Event()
+
+        def interrupt() -> None:
+            cut.set()
+            with suppress(AttributeError, OSError):  # not connected yet, or closed already
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+        target = urlunsplit(("", "", path or self._path, self._query, ""))
+        try:
+            with deadline.interrupting(interrupt, most):
+                if connection.is_closed:
+                    connection.connect()
+                if cut.is_set():
+                    raise TimeoutError
+                connection.request(verb, target, body, self._headers, preload_content=False)
+                answer = connection.getresponse()
+                data = self._read(answer)
+        except (HTTPError, HTTPException, OSError, ValueError) as error:
+            connection.close()
+            # The library counts refused connections among the slow ones.
+            refused = isinstance(error, NewConnectionError)
+            if isinstance(error, ConnectTimeoutError) and not refused:
+                raise _UnreachableError(f"no connection within {most:g} s") from error
+            if cut.is_set() or isinstance(error, ReadTimeoutError | TimeoutError):
+                raise TimeoutError from error
+            raise _UnreachableError(_reason(error)) from error
+        except ScorerError:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        return answer.status, data, _retry_after(answer.headers.get("Retry-After"))
+
+    def _connection(self, timeout: float) -> Any:
+        """A connection that nobody uses, or a new one."""
+        while self._idle:
+            with suppress(IndexError):  # another thread was faster
+                connection = self._idle.pop()
+                if connection.is_connected:
+                    connection.timeout = timeout
+                    return connection
+                connection.close()
+        return self._kind(self._host, self._port, timeout=timeout)
+
+    def _read(self, answer: Any) -> bytes:
+        data = bytearray()
+        for chunk in answer.stream(1 << 16):
+            data += chunk
+            if len(data) > MAX_ANSWER:
+                raise ScorerError(f"{self.name} gave an answer of more than {MAX_ANSWER >> 20} MiB")
+        return bytes(data)
 
 
 def _checked(url: str) -> Any:
@@ -481,32 +401,27 @@ def _parse(shape: Shape, answer: object, count: int) -> FloatArray | None:
     field = "score" if shape == "tei" else "relevance_score"
     if shape == "cohere":
         answer = answer.get("results") if isinstance(answer, dict) else None
-    if not isinstance(answer, list) or len(answer) != count:
+    if not isinstance(answer, list) or not all(isinstance(entry, dict) for entry in answer):
         return None
-    scores = np.full(count, np.nan, dtype=np.float64)
-    seen = np.zeros(count, dtype=np.bool_)
-    for entry in answer:
-        index = entry.get("index") if isinstance(entry, dict) else None
-        if type(index) is not int or not 0 <= index < count or seen[index]:
-            return None
-        score = entry.get(field)
-        if not isinstance(score, (int, float)) or isinstance(score, bool):
-            return None
-        seen[index] = True
-        try:
-            scores[index] = score
-        except OverflowError:  # a whole number of 400 digits
-            return None
-    return scores
+    found = {
+        entry.get("index"): entry.get(field) for entry in answer if type(entry.get("index")) is int
+    }
+    if len(answer) != count or sorted(found) != list(range(count)):
+        return None
+    scores = [found[index] for index in range(count)]
+    if any(isinstance(score, bool) or not isinstance(score, int | float) for score in scores):
+        return None
+    with suppress(OverflowError):  # a whole number of 400 digits
+        return np.array(scores, dtype=np.float64)
+    return None
 
 
 def _retry_after(value: str | None) -> float:
     """Seconds; 0 for a date, for which the growing pauses have to do."""
     try:
-        seconds = float(value or 0)
+        return max(0.0, float(value or 0))
     except ValueError:
         return 0.0
-    return seconds if seconds >= 0 else 0.0
 
 
 def _reason(error: BaseException) -> str:
@@ -518,4 +433,5 @@ def _reason(error: BaseException) -> str:
 
 
 def _text(data: bytes) -> str:
-    return data.decode("utf-8", errors="replace")
+    """The beginning of an answer."""
+    return data[:10_000].decode("utf-8", errors="replace")

@@ -5,42 +5,34 @@ Axes: m queries, n items, c candidates, t states of a text, d dimensions, b text
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.models.tokens import Encoding, Row
-from crossknn.scorers._encoded import EncodedModel
-from crossknn.scorers.late_memory import available_memory, bytes_of_candidate
-from crossknn.scorers.robust import excerpt
+from crossknn.models.tokens import Row
+from crossknn.scorers.streaming import excerpt
+from crossknn.scorers.token_models import TextReader
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Progress, States
 
-_AT_ONCE = 256 << 20
-"""Bytes that a batch of lists takes, about; a list that needs more is compared alone."""
 
-
-class EncodedLateInteraction(EncodedModel):
+class LateInteractionScorer(TextReader):
     """Encodes single texts and compares their states; `_states` and `_scores` differ by framework.
 
-    Longer texts lose their end and are counted in `truncated`. Set by subclasses: `kind`;
-    `dimensions`, d of what an index keeps of an item; `joint`, whether the score of a candidate
-    depends on the others in its list; `fingerprint`.
+    Set by subclasses: `kind`; `dimensions`, d of what an index keeps of an item; `joint`, whether
+    the score of a candidate depends on the others in its list; `fingerprint`, which names
+    everything that states and scores depend on.
     """
 
     kind: str
     dimensions: int
     joint: bool
-
-    @property
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Names everything that states and scores depend on."""
-
-    def __init__(self, name: str, encoding: Encoding, tokens_per_run: int) -> None:
-        super().__init__(name, encoding, tokens_per_run)
-        self.bytes_at_once = _AT_ONCE
+    fingerprint: str
+    bytes_at_once = 256 << 20
+    """Bytes that a batch of lists takes, about; a list that needs more is compared alone."""
 
     @abstractmethod
     def _states(self, rows: Sequence[Row], queries: bool) -> tuple[FloatArray, BoolArray]:
@@ -75,12 +67,12 @@ class EncodedLateInteraction(EncodedModel):
             values, known = self._states(rows, what == "query")
             with np.errstate(over="ignore"):  # infinite in half precision: said below
                 values = values.astype(dtype)
-            for place, states, mask in zip(positions.tolist(), values, known, strict=True):
-                kept[place] = states[mask]
-                if not np.isfinite(kept[place]).all():
+            for position, states, mask in zip(positions.tolist(), values, known, strict=True):
+                kept[position] = states[mask]
+                if not np.isfinite(kept[position]).all():
                     raise ScorerError(
                         f"the model {self.name} gave a state that is not finite for {what} "
-                        f"{place} {excerpt(texts[place])}"
+                        f"{position} {excerpt(texts[position])}"
                     )
         starts = np.cumsum([0, *map(len, kept)], dtype=np.int64)
         return States(np.concatenate([np.empty((0, self.dimensions), dtype), *kept]), starts)
@@ -89,13 +81,18 @@ class EncodedLateInteraction(EncodedModel):
         """Scores (m, c) float32 of `lists` (m, c): positions in `items`, `NO_ITEM` for none (-inf).
 
         Takes as many queries at a time as memory allows, and goes through a list by parts unless
-        the model looks at all candidates together. Raises InputError for lists that do not fit, an
-        item that stands twice in a list, and a list that is more than memory allows.
+        the model looks at all candidates together.
+
+        Raises:
+            InputError: lists that do not fit, an item that stands twice in a list, or a list that
+                is more than memory allows.
+            ScorerError: a score is not finite.
         """
         _check(queries, items, lists)
         scores = np.full(lists.shape, -np.inf, np.float32)
-        longest = len(_columns(lists))
-        each = self._bytes_each(queries, items)
+        longest = len(_filled(lists))
+        t_query, t_item = (int(states.counts.max(initial=1)) for states in (queries, items))
+        each = bytes_of_candidate(self.kind, self.dimensions, t_query, t_item)
         width = longest if self.joint else min(longest, max(1, self.bytes_at_once // each))
         room = self._room()
         if room is not None and width * each > room:
@@ -103,8 +100,9 @@ class EncodedLateInteraction(EncodedModel):
         rows = max(1, self.bytes_at_once // max(1, width * each))
         for start in range(0, len(lists), rows):
             batch = np.arange(start, min(start + rows, len(lists)))
-            for columns in _parts(lists[batch], width):
-                place = np.ix_(batch, columns)
+            filled = _filled(lists[batch])
+            for first in range(0, len(filled), max(1, width)):
+                place = np.ix_(batch, filled[first : first + width])
                 scores[place] = self._compared(queries, items, batch, lists[place])
         wrong = np.argwhere(~np.isfinite(scores) & (lists != NO_ITEM))
         if len(wrong):
@@ -114,10 +112,6 @@ class EncodedLateInteraction(EncodedModel):
                 f"{scores[row, column]} for query {row}"
             )
         return scores
-
-    def _bytes_each(self, queries: States, items: States) -> int:
-        t_query, t_item = (int(states.counts.max(initial=1)) for states in (queries, items))
-        return bytes_of_candidate(self.kind, self.dimensions, t_query, t_item)
 
     def _compared(
         self, queries: States, items: States, rows: IntArray, lists: IntArray
@@ -129,25 +123,21 @@ class EncodedLateInteraction(EncodedModel):
         except MemoryError:
             b, c = lists.shape
             if b > 1:
-                halves = [slice(0, b // 2), slice(b // 2, b)]
-                parts = [self._compared(queries, items, rows[h], lists[h]) for h in halves]
-                return np.concatenate(parts)
+                halves = (slice(b // 2), slice(b // 2, None))
+                return np.concatenate(
+                    [self._compared(queries, items, rows[h], lists[h]) for h in halves]
+                )
             if c > 1 and not self.joint:
-                halves = [slice(0, c // 2), slice(c // 2, c)]
-                parts = [self._compared(queries, items, rows, lists[:, h]) for h in halves]
-                return np.concatenate(parts, axis=1)
-        raise self._too_many(c, self._limit(queries, items, rows, lists))
-
-    def _limit(self, queries: States, items: States, rows: IntArray, lists: IntArray) -> int:
-        """How many candidates of a list that is too long can be compared, found by halving."""
-        most = lists.shape[1] // 2
-        while most:
+                parts = (lists[:, : c // 2], lists[:, c // 2 :])
+                return np.hstack([self._compared(queries, items, rows, part) for part in parts])
+        most = c // 2
+        while most:  # found by halving, for the message
             try:
                 self._scores(*queries.padded(rows), *items.padded(lists[:, :most]))
                 break
             except MemoryError:
                 most //= 2
-        return most
+        raise self._too_many(c, most)
 
     def _too_many(self, asked: int, most: int) -> InputError:
         return InputError(
@@ -156,16 +146,9 @@ class EncodedLateInteraction(EncodedModel):
         )
 
 
-def _columns(lists: IntArray) -> IntArray:
+def _filled(lists: IntArray) -> IntArray:
     """The columns of (b, c) that hold items."""
     return np.flatnonzero((lists != NO_ITEM).any(axis=0))
-
-
-def _parts(lists: IntArray, width: int) -> Iterator[IntArray]:
-    """`_columns`, `width` of them at a time."""
-    columns = _columns(lists)
-    for start in range(0, len(columns), max(1, width)):
-        yield columns[start : start + width]
 
 
 def _check(queries: States, items: States, lists: IntArray) -> None:
@@ -185,3 +168,55 @@ def _check(queries: States, items: States, lists: IntArray) -> None:
         raise InputError(
             f"the candidate list of query {row} holds item {ordered[row, column]} twice"
         )
+
+
+def bytes_of_candidate(kind: str, d: int, t_query: int, t_item: int) -> int:
+    """About what one candidate takes while it is compared, with states of d dimensions.
+
+    CMC reads its list in parts of 256 rows, so that nothing here grows with the list.
+    """
+    t = t_query + t_item
+    floats = {
+        "cmc": 12 * d + 2 * 2048,
+        "poly": 4 * d + 2 * t_query,
+        "som": t_item * (2 * d + 2 * t_query),
+        "deformer": t * (14 * d + 24 * t),
+        "mixencoder": 20 * d + 36 * t_query,
+    }
+    return 4 * floats[kind]
+
+
+def available_memory() -> int | None:
+    """Bytes that this process can still get, of the machine and of its group; None if unknown."""
+    found = [room for room in (_of_machine(), _of_group()) if room is not None]
+    return min(found, default=None)
+
+
+def _of_machine() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _of_group() -> int | None:
+    """What a container's limit (control groups, version 2 or 1) leaves."""
+    root = Path("/sys/fs/cgroup")
+    for limit, used, details in (
+        ("memory.max", "memory.current", "memory.stat"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+    ):
+        try:
+            left = int((root / limit).read_text()) - int((root / used).read_text())
+            kept = dict(line.split() for line in (root / details).read_text().splitlines())
+            # Cached files are given back when memory is asked for.
+            return left + int(kept.get("inactive_file", 0))
+        except (OSError, ValueError):  # no such group, or no limit: "max"
+            continue
+    return None

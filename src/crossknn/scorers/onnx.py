@@ -1,27 +1,60 @@
-"""A cross-encoder and a dual encoder as ONNX graphs on CPUs: the default scorer and encoder."""
+"""Models as ONNX graphs on CPUs, without torch: the default scorer and encoder.
+
+A model folder holds `crossknn.json` (its manifest), `tokenizer.json` and graphs: `model.onnx`, and
+`item.onnx` if a dual encoder has two towers; of a late-interaction model `query.onnx`, `item.onnx`
+if it is another, and `compare.onnx`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from crossknn.errors import InputError
-from crossknn.models.folder import ITEM_MODEL, MODEL, TOKENIZER
+from crossknn.models.folder import (
+    COMPARE_MODEL,
+    DATA,
+    INPUTS,
+    ITEM_MODEL,
+    LATE_GRAPHS,
+    MANIFEST,
+    MODEL,
+    QUERY_MODEL,
+    TOKENIZER,
+    content_hash,
+    late_content,
+)
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
-from crossknn.scorers._encoded import EncodedCrossEncoder, EncodedDualEncoder, EncodedModel
-from crossknn.scorers._folder import read_manifest
-from crossknn.scorers._session import checked_max_length, open_session
-from crossknn.types import FloatArray, IntArray
+from crossknn.scorers.late import LateInteractionScorer
+from crossknn.scorers.token_models import TokenEncoder, TokenScorer
+from crossknn.types import BoolArray, FloatArray, IntArray
+
+FORMAT = 1
+LATE_INTERACTION = "late-interaction"
+KINDS = {
+    "cross-encoder": "a cross-encoder",
+    "dual-encoder": "a dual encoder",
+    LATE_INTERACTION: "a late-interaction model",
+}
+_PRECISIONS = ("float32", "int8")
+_COMPARED = ("query", "query_mask", "items", "item_mask")
 
 
-class OnnxModel(EncodedModel):
-    """A model folder, opened: manifest, tokenizer, session, and limits."""
+class OnnxCrossEncoder(TokenScorer):
+    """Scores with the model folder `folder`. May be used from many threads.
 
-    _kind: ClassVar[str]
-    _output: ClassVar[str]
-    _n_texts: ClassVar[int]
-    _first: ClassVar[str] = MODEL
+    Args:
+        threads: cores of one run (all by default).
+        max_length: a smaller limit in tokens than the model's own.
+        tokens_per_run: tokens of a batch, padding included.
+
+    Raises:
+        InputError: the folder is not a cross-encoder in the ONNX folder format.
+    """
 
     def __init__(
         self,
@@ -31,77 +64,226 @@ class OnnxModel(EncodedModel):
         max_length: int | None = None,
         tokens_per_run: int = 512,
     ) -> None:
-        """Raises InputError if the folder is not a model of this kind in the ONNX folder format."""
-        for name, value in (("tokens_per_run", tokens_per_run), ("threads", threads)):
-            if value is not None and (type(value) is not int or value < 1):
-                raise InputError(f"{name} must be a whole number of 1 or more, got {value!r}")
-        self._manifest = read_manifest(folder, self._kind)
-        tokenizer = Tokenizer.load(self._manifest.folder / TOKENIZER)
-        template = tokenizer.single if self._n_texts == 1 else tokenizer.pair
-        limit = checked_max_length(self._manifest, max_length, template.n_special + self._n_texts)
-        halves = self._manifest.halves if limit == self._manifest.max_length else {}
-        encoding = Encoding(
-            tokenizer,
-            Window(max_length=limit, **halves),
-            self._manifest.query_prefix,
-            self._manifest.item_prefix,
-            marked=self._manifest.marked,
-        )
-        super().__init__(self._manifest.name, encoding, tokens_per_run)
-        files = [self._first]
-        files += [ITEM_MODEL] if (self._manifest.folder / ITEM_MODEL).exists() else []
-        self._sessions = [
-            open_session(self._manifest, threads, self._output, file) for file in files
-        ]
-
-    @property
-    def fingerprint(self) -> str:
-        """Name, revision, hash of the files, precision, length limit and prefixes."""
-        return self._manifest.fingerprint(self.max_length)
-
-    def _run(self, session: Any, rows: Sequence[Row]) -> Any:
-        return session.run([self._output], self._feeds(rows))[0]
-
-    def _feeds(self, rows: Sequence[Row]) -> dict[str, IntArray]:
-        return padded(rows, self._manifest.pad_token_id, self.max_length)
-
-
-class OnnxCrossEncoder(OnnxModel, EncodedCrossEncoder):
-    """Scores with the model folder `folder` (`model.onnx`, `tokenizer.json`, `crossknn.json`).
-
-    `threads` is the number of cores of one run (all by default); `max_length` a smaller limit
-    than the model's own; `tokens_per_run` the size of a batch in tokens, padding included.
-
-    A pair longer than the limit loses tokens of its longer text first, as in training: a query
-    of up to half the limit stays whole. Such pairs are counted in `truncated`.
-    May be used from many threads.
-    """
-
-    _kind = "cross-encoder"
-    _output = "scores"
-    _n_texts = 2
+        self._model = OnnxModel(folder, "cross-encoder", threads, max_length, tokens_per_run)
+        self._session = self._model.open("scores")
+        self.fingerprint = self._model.fingerprint
+        super().__init__(self._model.name, self._model.encoding, tokens_per_run)
 
     def _logits(self, rows: Sequence[Row]) -> FloatArray:
-        scores: FloatArray = self._run(self._sessions[0], rows)
+        scores: FloatArray = self._session.run(["scores"], self._model.feeds(rows))[0]
         return scores
 
 
-class OnnxDualEncoder(OnnxModel, EncodedDualEncoder):
-    """Encodes with the dual encoder in the model folder `folder`; options as `OnnxCrossEncoder`.
+class OnnxDualEncoder(TokenEncoder):
+    """Encodes with the dual encoder in the model folder `folder`; options as `OnnxCrossEncoder`."""
 
-    Longer texts lose their end and are counted in `truncated`. May be used from many threads.
-    """
-
-    _kind = "dual-encoder"
-    _output = "vectors"
-    _n_texts = 1
-
-    @property
-    def dimensions(self) -> int:
-        """d, the length of a vector."""
-        return self._manifest.dimensions
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        threads: int | None = None,
+        max_length: int | None = None,
+        tokens_per_run: int = 512,
+    ) -> None:
+        self._model = OnnxModel(folder, "dual-encoder", threads, max_length, tokens_per_run)
+        self._sessions = self._model.open_towers("vectors", MODEL)
+        self.dimensions, self.fingerprint = self._model.dimensions, self._model.fingerprint
+        super().__init__(self._model.name, self._model.encoding, tokens_per_run)
 
     def _vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray:
-        session = self._sessions[0 if queries else -1]  # one tower, or the item's is the second
-        vectors: FloatArray = self._run(session, rows)
+        session = self._sessions[0 if queries else -1]
+        vectors: FloatArray = session.run(["vectors"], self._model.feeds(rows))[0]
         return vectors
+
+
+class OnnxLateInteraction(LateInteractionScorer):
+    """Encodes and compares with the late-interaction model in the model folder `folder`.
+
+    Options as `OnnxCrossEncoder`. The fingerprint is that of the model which was exported; of the
+    files if they have changed since.
+    """
+
+    def __init__(
+        self, folder: str | Path, *, threads: int | None = None, tokens_per_run: int = 512
+    ) -> None:
+        self._model = OnnxModel(folder, LATE_INTERACTION, threads, None, tokens_per_run)
+        self._sessions = self._model.open_towers("states", QUERY_MODEL)
+        self._compare = self._model.open("scores", COMPARE_MODEL, frozenset(_COMPARED))
+        self.kind, self.joint = self._model.head, self._model.joint
+        self.dimensions = self._model.dimensions
+        self.fingerprint = self._model.weights or self._model.fingerprint
+        super().__init__(self._model.name, self._model.encoding, tokens_per_run)
+
+    def _states(self, rows: Sequence[Row], queries: bool) -> tuple[FloatArray, BoolArray]:
+        session = self._sessions[0 if queries else -1]
+        values, mask = session.run(["states", "mask"], self._model.feeds(rows))
+        return values, mask
+
+    def _scores(
+        self, query: FloatArray, query_mask: BoolArray, items: FloatArray, item_mask: BoolArray
+    ) -> FloatArray:
+        feeds = dict(zip(_COMPARED, (query, query_mask, items, item_mask), strict=True))
+        with _memory_errors():
+            scores: FloatArray = self._compare.run(["scores"], feeds)[0]
+        return scores
+
+
+class OnnxModel:
+    """A model folder, checked: what its manifest says, its tokenizer, and its graphs when opened.
+
+    Raises InputError, in one sentence, for a folder that is absent, foreign, incomplete, of a newer
+    format, or of another kind than `kind` (one of `KINDS`), and for options out of range.
+
+    `head`, `joint` and `weights` are a late-interaction model's: which one it is, whether it looks
+    at all candidates together, and the fingerprint of the model that was exported, or "" if the
+    files or the settings have changed since.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        kind: str,
+        threads: int | None,
+        max_length: int | None,
+        tokens_per_run: int,
+    ) -> None:
+        for name, value in (("tokens_per_run", tokens_per_run), ("threads", threads)):
+            if value is not None and (type(value) is not int or value < 1):
+                raise InputError(f"{name} must be a whole number of 1 or more, got {value!r}")
+        self._folder, self._threads = Path(folder), threads
+        self._raw = raw = _read_manifest(self._folder, kind)
+        late = kind == LATE_INTERACTION
+        self.name, self._pad = self._field("name", str), self._field("pad_token_id", int)
+        self.dimensions = 0 if kind == "cross-encoder" else self._field("dimensions", int)
+        self.head = self._field("head", str) if late else ""
+        self.joint = late and raw.get("joint") is not False
+        self._prefixes = [str(raw.get(f"{side}_prefix") or "") for side in ("query", "item")]
+        tokenizer = Tokenizer.load(self._folder / TOKENIZER)
+        self.encoding = self._encoding(tokenizer, kind == "cross-encoder", max_length)
+        files = (MODEL, MODEL + DATA, ITEM_MODEL, ITEM_MODEL + DATA, TOKENIZER)
+        there = [self._folder / file for file in files if (self._folder / file).exists()]
+        content = late_content(self._folder, raw) if late else content_hash(*there)
+        self.weights = str(raw.get("weights") or "") if raw.get("content") == content else ""
+        parts = [
+            f"{kind}:{self.name}@{self._field('revision', str)}",
+            f"content={content}",
+            raw["precision"],
+            f"max_length={self.encoding.window.max_length}",
+        ]
+        if any(self._prefixes):
+            parts.append(f"prefixes={json.dumps(self._prefixes)}")
+        self.fingerprint = "|".join(parts)
+        """Names everything that the answers depend on."""
+
+    def _encoding(self, tokenizer: Tokenizer, paired: bool, max_length: int | None) -> Encoding:
+        own = self._field("max_length", int)
+        least = tokenizer.pair.n_special + 2 if paired else tokenizer.single.n_special + 1
+        if max_length is None:
+            max_length = own
+        elif type(max_length) is not int or not least <= max_length <= own:
+            raise InputError(
+                f"max_length must be from {least} to {own} for {self.name}, got {max_length!r}"
+            )
+        names = [name for name in ("query_length", "item_length") if name in self._raw]
+        halves = {name: self._field(name, int) for name in names}
+        return Encoding(
+            tokenizer,
+            Window(max_length=max_length, **(halves if max_length == own else {})),
+            *self._prefixes,
+            marked=self._raw.get("marked") is not False,
+        )
+
+    def _field(self, name: str, kind: type) -> Any:
+        value = self._raw.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise InputError(f"{self._folder / MANIFEST} has no usable {name!r}: {value!r}")
+        return value
+
+    def feeds(self, rows: Sequence[Row]) -> dict[str, IntArray]:
+        """Rows (b) -> a graph's inputs (b, t)."""
+        return padded(rows, self._pad, self.encoding.window.max_length)
+
+    def open_towers(self, output: str, query: str) -> list[Any]:
+        """Sessions of the query's tower and of the item's, if it is another."""
+        two = (self._folder / ITEM_MODEL).exists()
+        return [self.open(output, file) for file in ([query, ITEM_MODEL] if two else [query])]
+
+    def open(self, output: str, file: str = MODEL, wanted: Set[str] = frozenset(INPUTS)) -> Any:
+        """An ONNX Runtime session whose graph, `file`, has the `wanted` inputs and `output`.
+
+        Raises InputError if the graph cannot be loaded or has other inputs or outputs.
+        """
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._threads or available_threads()
+        options.inter_op_num_threads = 1
+        # Spinning threads would take the cores from Python, the tokenizer and other sessions.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        path = self._folder / file
+        try:
+            session = onnxruntime.InferenceSession(
+                str(path),
+                options,
+                providers=["CPUExecutionProvider"],
+                # The fused operator is slower than Add + LayerNormalization on CPUs.
+                disabled_optimizers=["SkipLayerNormFusion"],
+            )
+        except Exception as error:  # onnxruntime's own classes share no base
+            said = (str(error).strip() or repr(error)).splitlines()[0]
+            raise InputError(f"{path} is not a model that ONNX Runtime can load: {said}") from error
+        inputs = {i.name for i in session.get_inputs()}
+        outputs = [o.name for o in session.get_outputs()]
+        if inputs != wanted or output not in outputs:
+            raise InputError(
+                f"{path} does not fit: it takes {sorted(inputs)} and gives {outputs}, where "
+                f"{sorted(wanted)} and {output!r} are needed"
+            )
+        return session
+
+
+def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise InputError(f"there is no model folder {folder}")
+    if not (folder / MANIFEST).is_file():
+        raise InputError(f"{folder} is not a crossknn model folder: it has no {MANIFEST}")
+    try:
+        raw = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder / MANIFEST} cannot be read: {error}") from error
+    if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
+        raise InputError(f"{folder / MANIFEST} is not a crossknn model description")
+    if raw["format"] > FORMAT:
+        raise InputError(
+            f"{folder} has model format {raw['format']}; this version of crossknn reads up to "
+            f"{FORMAT}: upgrade crossknn"
+        )
+    if raw.get("kind") != kind:
+        is_what = KINDS.get(str(raw.get("kind")), f"of the unknown kind {raw.get('kind')!r}")
+        raise InputError(f"{folder} is {is_what}, where {KINDS[kind]} is needed")
+    for name in (*(LATE_GRAPHS if kind == LATE_INTERACTION else (MODEL,)), TOKENIZER):
+        if not (folder / name).is_file() or not (folder / name).stat().st_size:
+            raise InputError(f"{folder} is incomplete: {name} is missing or empty")
+    if raw.get("precision") not in _PRECISIONS:
+        raise InputError(f"{folder} has the unknown precision {raw.get('precision')!r}")
+    return raw
+
+
+def available_threads() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def _memory_errors() -> Iterator[None]:
+    """ONNX Runtime's errors of a full memory as MemoryError."""
+    try:
+        yield
+    except Exception as error:  # onnxruntime's own classes share no base
+        if "allocate" not in str(error) and "bad_alloc" not in str(error):
+            raise
+        raise MemoryError from error

@@ -10,7 +10,7 @@ import numpy as np
 
 from crossknn.errors import ScorerError
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.robust import NothingScoredError, describe_pair
+from crossknn.scorers.streaming import NothingScoredError, describe_pair
 from crossknn.types import FloatArray, IntArray, Pairs
 
 GIVE_UP_AFTER = 8

@@ -19,7 +19,7 @@ from crossknn.methods import DEFAULT, Method
 from crossknn.methods import method as as_method
 from crossknn.models.hub import first_line
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.robust import GIVE_UP_AFTER
+from crossknn.scorers.streaming import GIVE_UP_AFTER
 from crossknn.search.answers import hits_of, joined
 from crossknn.search.loop import Search
 from crossknn.search.request import allowed_items, check_counts, equal_share, query_texts

@@ -15,7 +15,7 @@ from crossknn.linalg import top_k
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.chance import RandomFirst
 from crossknn.retrievers.vectors import VectorFirst
-from crossknn.scorers.encoder import Encoder
+from crossknn.scorers.base import Encoder
 from crossknn.training.corpora import Corpora
 from crossknn.training.negatives import candidates, reader, stage_of
 from crossknn.training.settings import CandidateSettings

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from crossknn.data.dataset import Labelled
 from crossknn.models.cross_encoder import CrossEncoderModel
-from crossknn.scorers.encoder import Encoder
+from crossknn.scorers.base import Encoder
 from crossknn.training.corpora import Corpora, checked_rows, in_passes
 from crossknn.training.loop import Measures
 from crossknn.training.losses import softmax_cross_entropy

@@ -15,7 +15,7 @@ from crossknn.data.dataset import Labelled
 from crossknn.errors import InputError
 from crossknn.models.dual_encoder import DualEncoderModel
 from crossknn.models.tokens import Row
-from crossknn.scorers.encoder import Encoder
+from crossknn.scorers.base import Encoder
 from crossknn.scorers.torch import TorchDualEncoder
 from crossknn.training.corpora import Corpora, checked_rows, in_passes
 from crossknn.training.loop import Measures

@@ -13,7 +13,7 @@ from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.bm25 import BM25
 from crossknn.retrievers.tfidf import TfIdf
 from crossknn.retrievers.vectors import VectorFirst
-from crossknn.scorers.encoder import Encoder
+from crossknn.scorers.base import Encoder
 from crossknn.training.corpora import Corpora
 from crossknn.training.settings import NegativesSettings
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Progress, Queries

@@ -20,7 +20,7 @@ from crossknn.errors import InputError, nearest
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
 from crossknn.models.late_interaction.base import LateInteractionConfig, LateInteractionModel
-from crossknn.scorers.cross_encoder import DualEncoder
+from crossknn.scorers.opening import DualEncoder
 from crossknn.training import cards, loop
 from crossknn.training.candidates import LISTS
 from crossknn.training.cross_encoder import CrossEncoderTask

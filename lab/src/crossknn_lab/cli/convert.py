@@ -33,7 +33,7 @@ def command(
     json: AsJson = False,
 ) -> None:
     """Convert a CHECKPOINT of ANNCUR's ZESHEL models, CMC or the MS MARCO [EMB]-CE to FOLDER."""
-    from crossknn.scorers.cross_encoder import needs_torch
+    from crossknn.scorers.opening import needs_torch
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already and not empty: choose another folder")

@@ -27,7 +27,7 @@ def command(
     Writes index.html, page.md with its images, and the tables of all sweeps. Run again after an
     interruption, and nothing is searched twice. The exit code is 1 if some searches failed.
     """
-    from crossknn.scorers._session import available_threads
+    from crossknn.scorers.onnx import available_threads
     from crossknn_lab.report.presets import preset as named
     from crossknn_lab.report.reproduce import matrices_of, reproduce
 

@@ -26,7 +26,7 @@ def command(
     Run again after an interruption, or with more in the file, and no cell is searched twice. The
     exit code is 1 if some could not be searched; the table says why.
     """
-    from crossknn.scorers._session import available_threads
+    from crossknn.scorers.onnx import available_threads
     from crossknn_lab.sweep import run_sweep
     from crossknn_lab.sweep_file import read_sweep
 

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from crossknn import __version__
-from crossknn.scorers._session import available_threads
+from crossknn.scorers.onnx import available_threads
 
 PACKAGES = ("numpy", "scipy", "scikit-learn", "bm25s", "ir-measures", "onnxruntime")
 """Those that figures depend on."""

@@ -1,0 +1,317 @@
+"""Opening a model by what it is called: a folder, a URL, a hub name, or nothing at all.
+
+What a folder holds is told from its files before anything is loaded: libraries load a bi-encoder,
+or a model without a classifier, as a cross-encoder with random weights in its head, and go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from crossknn.errors import InputError, MissingExtraError, nearest
+from crossknn.models.folder import MANIFEST
+from crossknn.models.hub import existing, first_line, snapshot
+from crossknn.models.library import open_library
+from crossknn.models.saved import KINDS
+from crossknn.models.weights import (
+    SCORING,
+    has_head,
+    is_bi_encoder,
+    module_kinds,
+    read_json,
+    weight_names,
+)
+from crossknn.scorers.base import Encoder, Scorer
+
+if TYPE_CHECKING:
+    from crossknn.scorers.late import LateInteractionScorer
+
+PathOrName: TypeAlias = str | Path | None
+
+BUNDLED = "bundled"
+
+# What a hub snapshot needs: no code, no other frameworks' weights, no exported copies.
+_SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.onnx", "model.onnx.data")
+_PICKLES = (".ckpt", ".pt", ".pth", ".torch", ".bin")
+_CONVERT = "crossknn-lab convert CHECKPOINT FOLDER"
+_EMB = f"an [EMB] checkpoint is first made one by  {_CONVERT} --layout msmarco-emb"
+_OPENERS = {
+    "cross_encoder.json": "CrossEncoder",
+    "dual_encoder.json": "DualEncoder",
+    "late_interaction.json": "open_late",
+}
+"""Settings file of a model of ours -> what opens it."""
+
+
+def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # noqa: N802
+    """Open a cross-encoder.
+
+    - None or "bundled": the small model that comes with the package;
+    - a folder with `crossknn.json`: `OnnxCrossEncoder`;
+    - a folder with `cross_encoder.json`, trained or converted here: `TorchCrossEncoder`;
+    - a Hugging Face or sentence-transformers folder, or a hub name: `PredictScorer` (torch extra);
+    - `http://` or `https://`: `HttpScorer`, a `/rerank` endpoint.
+
+    Args:
+        options: go to that class; for sentence-transformers models `batch` goes to `PredictScorer`
+            and the rest (`device`, `max_length`, `revision`, `model_kwargs`) to their own class.
+            Loading runs no code from a model's folder.
+
+    Raises:
+        InputError: it is not a cross-encoder with one score per pair; the message says why.
+        MissingExtraError: the model needs torch.
+    """
+    if path_or_name is None or path_or_name == BUNDLED:
+        path_or_name = bundled_folder("cross-encoder")
+    if isinstance(path_or_name, str) and path_or_name.startswith(("http://", "https://")):
+        from crossknn.scorers.http import HttpScorer
+
+        return HttpScorer(path_or_name, **_known_options(HttpScorer, options))
+    folder = _folder_of(path_or_name, options)
+    if (folder / MANIFEST).exists():
+        from crossknn.scorers.onnx import OnnxCrossEncoder
+
+        return OnnxCrossEncoder(folder, **_known_options(OnnxCrossEncoder, options))
+    if _is_own(folder, str(path_or_name), "cross_encoder.json"):
+        with needs_torch(f"the cross-encoder {path_or_name}"):
+            from crossknn.scorers.torch import TorchCrossEncoder
+
+            return TorchCrossEncoder(folder, **_known_options(TorchCrossEncoder, options))
+    from crossknn.scorers.library import PredictScorer
+
+    _check_cross_encoder(folder, str(path_or_name))
+    batch = {"batch": options.pop("batch")} if "batch" in options else {}
+    what = f"the cross-encoder {path_or_name}"
+    model = open_library("CrossEncoder", str(folder), what, **options)
+    try:
+        model.preprocess([("a query", "an item")])
+    except Exception as error:  # a chat template that has no place for a query and a document
+        raise InputError(f"{what} cannot read a pair: {first_line(error)}") from error
+    return PredictScorer(model, name=str(path_or_name), **batch)
+
+
+def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # noqa: N802
+    """Open a dual encoder: None or "bundled", an ONNX folder, a bi-encoder's folder or hub name.
+
+    Args:
+        options: go to `OnnxDualEncoder`, `TorchDualEncoder` or `SentenceTransformerEncoder`.
+
+    Raises:
+        InputError: it is not a dual encoder; the message says why.
+        MissingExtraError: the model needs torch.
+    """
+    if path_or_name is None or path_or_name == BUNDLED:
+        path_or_name = bundled_folder("dual-encoder")
+    folder = _folder_of(path_or_name, options)
+    if (folder / MANIFEST).exists():
+        from crossknn.scorers.onnx import OnnxDualEncoder
+
+        return OnnxDualEncoder(folder, **options)
+    if _is_own(folder, str(path_or_name), "dual_encoder.json"):
+        with needs_torch(f"the dual encoder {path_or_name}"):
+            from crossknn.scorers.torch import TorchDualEncoder
+
+            return TorchDualEncoder(folder, **options)
+    from crossknn.scorers.library import SentenceTransformerEncoder
+
+    _check_dual_encoder(folder, str(path_or_name))
+    return SentenceTransformerEncoder(folder, **options)
+
+
+def open_late(path_or_name: str | Path, **options: Any) -> LateInteractionScorer:
+    """Open a late-interaction model: a folder trained here, its ONNX export, or a hub name of one.
+
+    Args:
+        options: go to `TorchLateInteraction` or `OnnxLateInteraction`.
+
+    Raises:
+        InputError: it is not a late-interaction model; the message says why.
+        MissingExtraError: the model needs torch.
+    """
+    folder = _folder_of(path_or_name, options)
+    if (folder / MANIFEST).exists():
+        from crossknn.scorers.onnx import OnnxLateInteraction
+
+        return OnnxLateInteraction(folder, **options)
+    if not _is_own(folder, str(path_or_name), "late_interaction.json"):
+        raise InputError(
+            f"{path_or_name} is not a late-interaction model: it has neither {MANIFEST} nor "
+            f"late_interaction.json; train one with  crossknn train cmc"
+        )
+    with needs_torch(f"the late-interaction model {path_or_name}"):
+        from crossknn.scorers.torch import TorchLateInteraction
+
+        return TorchLateInteraction(folder, **options)
+
+
+def as_scorer(what: Any = None, **options: Any) -> Scorer:
+    """Make a scorer of what users have: a scorer, a path, a name, a model, a function, a matrix.
+
+    Raises InputError for anything else.
+    """
+    if what is None or isinstance(what, (str, Path)):
+        return CrossEncoder(what, **options)
+    if isinstance(what, Scorer):
+        return what
+    if getattr(what, "ndim", None) == 2 and hasattr(what, "dtype"):
+        from crossknn.scorers.matrix import MatrixScorer
+
+        return MatrixScorer(what, **options)
+    if hasattr(what, "predict") or hasattr(what, "encode"):
+        from crossknn.scorers.library import PredictScorer
+
+        return PredictScorer(what, **options)
+    if callable(what):
+        from crossknn.scorers.callable import CallableScorer
+
+        return CallableScorer(what, **options)
+    raise InputError(
+        f"cannot score with {type(what).__name__}: give a cross-encoder, its folder, name or URL, "
+        f"an object with predict(pairs), a function, or a matrix of scores"
+    )
+
+
+def bundled_folder(kind: str) -> Path:
+    """The folder of the model of `kind` that comes with the package."""
+    folder = Path(str(files("crossknn"))) / "bundled" / kind
+    if not (folder / MANIFEST).is_file():
+        raise InputError(
+            f"this installation has no bundled {kind}: reinstall crossknn, or give a model"
+        )
+    return folder
+
+
+@contextmanager
+def needs_torch(what: str) -> Iterator[None]:
+    """Turns a missing import inside into the error that names the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(what, "torch") from error
+
+
+def _known_options(kind: type, options: dict[str, Any]) -> dict[str, Any]:
+    """The options, if `kind` has them all. Raises InputError otherwise."""
+    known = [p.name for p in signature(kind).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            raise InputError(f"{kind.__name__} has no option {name!r}: {nearest(name, known)}")
+    return options
+
+
+def _folder_of(path_or_name: str | Path, options: dict[str, Any]) -> Path:
+    """An existing folder, or the local snapshot of a hub name."""
+    found = existing(path_or_name)
+    if found is not None and found.is_dir():
+        return found
+    if found is not None:
+        hint = f"; a checkpoint is first made one by  {_CONVERT}"
+        hint = hint if found.suffix in _PICKLES else ""
+        raise InputError(f"{path_or_name} is a file, where a model folder is needed{hint}")
+    name, revision, ignored = (
+        str(path_or_name),
+        options.pop("revision", None),
+        ("onnx/*", "openvino/*"),
+    )
+    folder = snapshot(name, revision, (*_SMALL_FILES, "*.safetensors"), ignored)
+    if any(folder.glob("*.safetensors")) or (folder / "model.onnx").exists():
+        return folder
+    return snapshot(name, revision, (*_SMALL_FILES, "*.bin"), ignored)
+
+
+def _is_own(folder: Path, name: str, settings: str) -> bool:
+    """Whether `folder` holds a model of ours; InputError if not of the kind of `settings`."""
+    if (folder / settings).exists():
+        return True
+    for other, opener in _OPENERS.items():
+        if (folder / other).exists():
+            raise InputError(
+                f"{name} is a {KINDS[other]}, where a {KINDS[settings]} is needed: open it with "
+                f"{opener}"
+            )
+    return False
+
+
+def _check_cross_encoder(folder: Path, name: str) -> None:
+    """Raises InputError, with the reason, unless `folder` holds a cross-encoder with one score."""
+    config = _config(folder, name)
+    if is_bi_encoder(folder):
+        raise InputError(
+            f"{name} is a bi-encoder: it encodes texts one by one and cannot score a pair; open it "
+            f"with DualEncoder, and give a cross-encoder here"
+        )
+    architecture = _architecture(config)
+    if {*module_kinds(folder)[-1:]} & {*SCORING}:
+        return
+    if architecture.endswith("ForCausalLM"):
+        if "document" in _chat_template(folder):
+            return  # scored by the logits of two words; sentence-transformers knows how
+        raise InputError(
+            f"{name} is a causal language model, and neither modules.json nor a chat template with "
+            f"the roles 'query' and 'document' says how it scores a pair: give its folder the "
+            f"chat_template.jinja of its author"
+        )
+    if not architecture.endswith("ForSequenceClassification"):
+        raise InputError(
+            f"{name} has no classification head ({architecture or 'no architecture'}), so that it "
+            f"cannot score a pair: a fine-tuned cross-encoder is needed; {_EMB}"
+        )
+    labels = config.get("id2label")
+    # 2 is the library's default where the file says nothing.
+    n_labels = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
+    if n_labels != 1:
+        raise InputError(
+            f"{name} has {n_labels} outputs for a pair: it is a classifier, and none of its "
+            f"outputs is a score; a cross-encoder with one output is needed"
+        )
+    names = weight_names(folder, name)
+    if names is not None and not has_head(names):
+        raise InputError(
+            f"{name} has no weights for its classification head, so that its scores would be "
+            f"random; {_EMB}"
+        )
+
+
+def _check_dual_encoder(folder: Path, name: str) -> None:
+    """Raises InputError if `folder` is no model folder, or holds a cross-encoder or a model that
+    makes no vector or several of a text."""
+    about = folder / "config_sentence_transformers.json"
+    kind = read_json(about).get("model_type") if about.is_file() else None
+    if kind in ("SparseEncoder", "MultiVectorEncoder"):
+        raise InputError(
+            f"{name} is a {kind} of sentence-transformers: a dual encoder makes one dense vector "
+            f"of a text; give a SentenceTransformer model here"
+        )
+    if (folder / "modules.json").exists() and is_bi_encoder(folder):
+        return
+    if _architecture(_config(folder, name)).endswith("ForSequenceClassification"):
+        raise InputError(
+            f"{name} is a cross-encoder: it scores pairs and has no vectors for single texts; "
+            f"open it with CrossEncoder, and give a dual encoder here"
+        )
+
+
+def _chat_template(folder: Path) -> str:
+    if (folder / "chat_template.jinja").is_file():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    path = folder / "tokenizer_config.json"
+    return str(read_json(path).get("chat_template") or "") if path.is_file() else ""
+
+
+def _config(folder: Path, name: str) -> dict[str, Any]:
+    for path in (folder / "config.json", folder / "0_Transformer" / "config.json"):
+        if path.is_file():
+            config = read_json(path)
+            return config if isinstance(config, dict) else {}
+    if (folder / "modules.json").is_file():
+        return {}
+    raise InputError(f"{name} is not a model folder: it has neither crossknn.json nor config.json")
+
+
+def _architecture(config: dict[str, Any]) -> str:
+    return str((config.get("architectures") or [""])[0])

@@ -143,7 +143,7 @@ def labels_of(names: Iterable[str]) -> dict[str, str]:
         options = dict.fromkeys(option for other in like for option in other.options)
         differ = [o for o in options if len({str(other.options.get(o)) for other in like}) > 1]
         said = [
-            str(spec.options[o]) if o == "first" else f"{o}={spec.options[o]}"
+            str(spec.options[o]) if o == "retriever" else f"{o}={spec.options[o]}"
             for o in differ
             if o in spec.options
         ]

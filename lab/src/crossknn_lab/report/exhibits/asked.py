@@ -139,6 +139,6 @@ def _stage(spec: str) -> str:
     >>> _stage("axn(retriever=dense, rounds=10)")
     'dense'
     """
-    found = re.search(r"first=(\w+)", spec)
+    found = re.search(r"retriever=(\w+)", spec)
     assert found is not None
     return found[1]

@@ -8,9 +8,9 @@ With late interaction: c candidates per query, t states of a text, s states in a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,6 +123,17 @@ class States:
         values = np.zeros((*mask.shape, self.values.shape[1]), np.float32)
         values[mask] = self.values[(first[..., None] + np.arange(t))[mask]]
         return values, mask
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Artifact:
+    """What a fit left in an index: `meta`, values for JSON, and named `arrays`.
+
+    An array may also be a sequence of texts. Arrays of a saved index are memory-mapped.
+    """
+
+    meta: Mapping[str, Any]
+    arrays: Mapping[str, Any]
 
 
 @dataclass(eq=False, slots=True)

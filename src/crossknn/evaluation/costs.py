@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from crossknn.index.base import Anchors, Index, ItemScores, Neighbours, Scale
+from crossknn.index.base import Anchors, Index, ItemScores, Named, Neighbours, Scale
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.learned import LEARNED, Prior
 from crossknn.types import FloatArray
@@ -29,10 +29,15 @@ class Metered:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._index, name)
 
-    def vectors(self, name: str) -> FloatArray:
-        """Item vectors (n, d)."""
-        self._read.add(name)
-        return self._index.vectors(name)
+    @property
+    def vectors(self) -> Named[FloatArray]:
+        """Item vectors (n, d) by name."""
+
+        def read(name: str) -> FloatArray:
+            self._read.add(name)
+            return self._index.vectors[name]
+
+        return Named(self._index.vectors, read)
 
     def graph(self, name: str, k: int) -> Neighbours:
         """The nearest other items of every item, by vectors or words: (n, k)."""

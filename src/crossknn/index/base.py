@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,38 @@ from numpy.typing import NDArray
 from crossknn.index.memo import Memo
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.late import LateInteraction
-from crossknn.types import FloatArray, IntArray, Queries, States
+from crossknn.types import Artifact, FloatArray, IntArray, Queries, States
 
 if TYPE_CHECKING:
     from crossknn.index.learned import Prior
 
 Neighbours: TypeAlias = NDArray[np.int32]
 """The nearest other items of items, nearest first, as positions (n, k); `NO_ITEM` ends a row."""
+
+
+Value = TypeVar("Value")
+
+
+class Named(Mapping[str, Value]):
+    """Values by name, each looked up when it is asked for."""
+
+    def __init__(self, names: Collection[str], get: Callable[[str], Value]) -> None:
+        self._names, self._get = names, get
+
+    def __getitem__(self, name: str) -> Value:
+        return self._get(name)
+
+    def __call__(self, name: str) -> Value:  # until all callers use []
+        return self._get(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +75,7 @@ class Anchors:
 
     scores: FloatArray
     center: float = 0.0
+    queries: Queries = field(default_factory=lambda: Queries(()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +123,32 @@ class Index(Protocol):
         """Names of the retrievers that are not made of vectors, e.g. `bm25`, `tfidf`."""
         ...
 
-    def vectors(self, name: str) -> FloatArray:
-        """Item vectors (n, d) float32 or float16, possibly memory-mapped."""
+    @property
+    def vectors(self) -> Named[FloatArray]:
+        """Item vectors (n, d) by name, float32 or float16, possibly memory-mapped."""
+        ...
+
+    @property
+    def artifacts(self) -> Mapping[str, Artifact]:
+        """What fits have left, by name."""
+        ...
+
+    @property
+    def cache(self) -> Memo:
+        """What methods computed from the index once, in memory."""
+        ...
+
+    def has_query_vectors(self, name: str) -> bool:
+        """Whether queries have vectors in the space of `vectors[name]`."""
         ...
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
         """Query vectors (m, d) in the space of `vectors(name)`; kept in `queries.vectors`."""
+        ...
+
+    @property
+    def retrievers(self) -> Named[Retriever]:
+        """Retrievers that are not made of vectors, by name."""
         ...
 
     def retriever(self, name: str) -> Retriever:
@@ -114,8 +160,9 @@ class Index(Protocol):
         """Names of the late-interaction models that the items have states of, e.g. `cmc`."""
         ...
 
-    def late(self, name: str) -> Late:
-        """The late-interaction model of that name (one of `late_names`), and the items' states."""
+    @property
+    def late(self) -> Named[Late]:
+        """Late-interaction models by name, and the items' states."""
         ...
 
     @property

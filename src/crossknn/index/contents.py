@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from crossknn.errors import InputError, nearest
-from crossknn.index.base import Anchors, Index, ItemScores, Late, Neighbours, Scale
+from crossknn.index.artifacts import StoredArtifact
+from crossknn.index.base import Anchors, Index, ItemScores, Late, Named, Neighbours, Scale
 from crossknn.index.encoders import RememberedEncoder, checked_vectors
 from crossknn.index.fitted import FittedVectors
 from crossknn.index.graphs import nearest_neighbours, no_graph
@@ -20,7 +21,7 @@ from crossknn.index.memo import Memo
 from crossknn.index.paid import CENTRE, PaidScores, positions_of
 from crossknn.index.parts import DUAL_ENCODER, LSA_NAME, Parts
 from crossknn.retrievers.base import Retriever
-from crossknn.types import FloatArray, IntArray, Queries
+from crossknn.types import Artifact, FloatArray, IntArray, Queries
 
 
 class IndexContents:
@@ -38,6 +39,7 @@ class IndexContents:
         late: Mapping[str, LateStates] | None = None,
         graphs: Mapping[str, ItemGraph] | None = None,
         learned: Prior | None = None,
+        artifacts: Mapping[str, StoredArtifact] | None = None,
     ) -> None:
         """Use `build` or `load`, which make the parts."""
         self.items = parts.items
@@ -48,6 +50,7 @@ class IndexContents:
         self._late = dict(late or {})
         self._graphs = dict(graphs or {})
         self._added: dict[str, Retriever] = {}
+        self._artifacts = dict(artifacts or {})
         self.learned = learned
         """What `learn` made of all scores at hand."""
         self._item_scores: ItemScores | None = None
@@ -86,7 +89,31 @@ class IndexContents:
         fitted = [name for name in self._parts.models.names if name != LSA_NAME]
         return tuple(dict.fromkeys([*fitted, *self._added]))
 
-    def vectors(self, name: str) -> FloatArray:
+    @property
+    def vectors(self) -> Named[FloatArray]:
+        """Item vectors (n, d) by name."""
+        return Named(self.vector_names, self._vectors)
+
+    @property
+    def retrievers(self) -> Named[Retriever]:
+        """Retrievers that are not made of vectors, by name."""
+        return Named(self.retriever_names, self.retriever)
+
+    @property
+    def artifacts(self) -> Mapping[str, Artifact]:
+        """What fits have left, by name."""
+        return MappingProxyType({name: kept.artifact for name, kept in self._artifacts.items()})
+
+    @property
+    def cache(self) -> Memo:
+        """What methods computed from the index once, in memory."""
+        return self.memo
+
+    def has_query_vectors(self, name: str) -> bool:
+        """Whether the index can make query vectors in the space of `vectors[name]`."""
+        return name in self.query_vector_names
+
+    def _vectors(self, name: str) -> FloatArray:
         """Item vectors (n, d) float32 (fitted: or float16), mapped if the index was loaded."""
         if name in self._aligned:
             return self._aligned[name].values
@@ -127,7 +154,12 @@ class IndexContents:
         """Names of the late-interaction models that the items have states of, e.g. `cmc`."""
         return tuple(self._late)
 
-    def late(self, name: str) -> Late:
+    @property
+    def late(self) -> Named[Late]:
+        """Late-interaction models by name, and the items' states."""
+        return Named(self.late_names, self._late_of)
+
+    def _late_of(self, name: str) -> Late:
         """The late-interaction model of that name, opened, and the items' states."""
         if name not in self._late:
             raise _unknown("late-interaction model", name, self.late_names)
@@ -186,7 +218,7 @@ class IndexContents:
             return None
         paid = self._paid["anchors"]
         scale = paid.scales.get(DUAL_ENCODER, paid.scales[CENTRE])
-        return Anchors(paid.scores, center=scale.alpha)
+        return Anchors(paid.scores, scale.alpha, Queries(paid.texts))
 
     def anchored(self, start: int = 0, stop: int | None = None) -> tuple[Index, Queries]:
         """The anchor queries start..stop, and the index: they see it as others do."""

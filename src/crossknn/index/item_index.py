@@ -13,6 +13,7 @@ from crossknn.checks import as_count, as_path
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
 from crossknn.errors import InputError
+from crossknn.index.artifacts import StoredArtifact
 from crossknn.index.covariance import RANK
 from crossknn.index.disk import alone
 from crossknn.index.encoders import EncodeQueries, GivenEncoder
@@ -41,7 +42,7 @@ from crossknn.index.writing import writing
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.priors import ItemPriors
 from crossknn.spec import Spec, parse
-from crossknn.types import FloatArray, Pairs, Progress
+from crossknn.types import Artifact, FloatArray, Pairs, Progress
 
 if TYPE_CHECKING:
     from crossknn.scorers.cache import CachedScorer
@@ -115,10 +116,12 @@ class ItemIndex(PayingIndex):
         learned = {} if self.learned is None else {LEARNED: self.learned}
         meta = {**self._parts.meta(), "paid": paid, "fitted": fitted, "late": late}
         meta["graphs"] = {name: graph.meta() for name, graph in graphs.items()}
+        meta["artifacts"] = {name: kept.meta() for name, kept in self._artifacts.items()}
         meta["learned"] = {name: found.meta() for name, found in learned.items()}
         with writing(folder, meta) as writer:
             self._parts.write(writer)
-            for name, part in (*kept.items(), *graphs.items(), *learned.items()):
+            others = (*graphs.items(), *learned.items(), *self._artifacts.items())
+            for name, part in (*kept.items(), *others):
                 part.write(writer, name)
         self.folder = folder
 
@@ -159,7 +162,9 @@ class ItemIndex(PayingIndex):
         late = {name: LateStates.read(reader, name) for name in reader.meta.get("late", ())}
         graphs = {name: ItemGraph.read(reader, name) for name in reader.meta.get("graphs", ())}
         learned = Prior.read(reader, LEARNED) if reader.meta.get("learned") else None
-        return cls(Parts.read(reader, encode), paid, fitted, reader.folder, late, graphs, learned)
+        artifacts = {n: StoredArtifact.read(reader, n) for n in reader.meta.get("artifacts", ())}
+        parts, folder = Parts.read(reader, encode), reader.folder
+        return cls(parts, paid, fitted, folder, late, graphs, learned, artifacts)
 
     def add_retriever(self, name: str, stage: Retriever) -> None:
         """Offer `stage` as a retriever of this name. It is not saved."""
@@ -257,6 +262,26 @@ class ItemIndex(PayingIndex):
         graph = ItemGraph.of(self, self.items.texts, name, neighbours, words, progress)
         self._graphs[name] = self._store("graphs", name, graph)
         return name
+
+    def put_artifact(self, name: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+        """Keep what a fit has found, in the folder of the index too, in one atomic step.
+
+        `meta` are values for JSON. An artifact of the same name is replaced. Raises `InputError`
+        for what cannot be stored.
+        """
+        if not name.isidentifier():
+            raise InputError(f"an artifact cannot be named {name!r}; use another name")
+        made = StoredArtifact(Artifact(dict(meta), dict(arrays)))
+        made.meta()
+        self._artifacts[name] = self._store("artifacts", name, made)
+
+    def drop_artifact(self, name: str) -> None:
+        """Forget the artifact `name`, if there is one."""
+        if self._artifacts.pop(name, None) is not None and self.folder is not None:
+            self.memo.clear()
+            dropped = {"build": self._parts.build, "artifacts": {name: None}}
+            with writing(self.folder, dropped, keep=True) as writer:
+                writer.replace(f"artifact-{name}.")
 
     def learn(
         self,

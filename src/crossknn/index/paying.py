@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from crossknn.data.marks import item_as_query
 from crossknn.errors import IndexFormatError, InputError
+from crossknn.index.artifacts import StoredArtifact
 from crossknn.index.contents import IndexContents
 from crossknn.index.dense import DenseReport
 from crossknn.index.disk import alone
@@ -28,7 +29,7 @@ from crossknn.types import IntArray, Progress
 logger = logging.getLogger(__name__)
 
 N_ITEM_SCORES = 500
-Added = TypeVar("Added", PaidScores, FittedVectors, LateStates, ItemGraph, Prior)
+Added = TypeVar("Added", PaidScores, FittedVectors, LateStates, ItemGraph, Prior, StoredArtifact)
 
 
 class PayingIndex(IndexContents):

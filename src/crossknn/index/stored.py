@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.index.base import Anchors, Index, ItemScores, Late, Neighbours, Scale
+from crossknn.index.base import Anchors, Index, ItemScores, Late, Named, Neighbours, Scale
 from crossknn.index.graphs import (
     check_neighbours,
     nearest_by_vectors,
@@ -35,7 +35,7 @@ from crossknn.index.stored_checks import check_arrays
 from crossknn.linalg import inner
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.stored import StoredFirst
-from crossknn.types import FloatArray, IntArray, Queries
+from crossknn.types import Artifact, FloatArray, IntArray, Queries
 
 DUAL_ENCODER = "dense"
 
@@ -66,6 +66,7 @@ class StoredMatrix:
     fitted: Mapping[str, StoredVectors] = field(default_factory=dict)
     graphs: Mapping[str, Neighbours] = field(default_factory=dict)
     learned: Prior | None = None
+    artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     memo: Memo = field(default_factory=Memo, init=False, repr=False)
     _computed: dict[str, Neighbours] = field(default_factory=dict, init=False, repr=False)
 
@@ -82,7 +83,10 @@ class StoredMatrix:
     @cached_property
     def anchors(self) -> Anchors | None:
         """The scores of the anchor queries, if there are any."""
-        return Anchors(self.scores[: self.n_anchors], self.scale.alpha) if self.scale else None
+        if self.scale is None:
+            return None
+        queries = self.queries(slice(0, self.n_anchors))
+        return Anchors(self.scores[: self.n_anchors], self.scale.alpha, queries)
 
     @cached_property
     def spaces(self) -> Mapping[str, StoredVectors]:
@@ -91,6 +95,12 @@ class StoredMatrix:
             return self.fitted
         encoded = StoredVectors(self.item_vectors, self.query_vectors, self.scale)
         return {DUAL_ENCODER: encoded, **self.fitted}
+
+    def queries(self, where: slice) -> Queries:
+        """The queries in the rows `where`, with their vectors."""
+        spaces = self.spaces.items()
+        vectors = {n: v.queries[where] for n, v in spaces if v.queries is not None}
+        return Queries(self.query_ids[where], vectors)
 
     def graph(self, name: str, k: int) -> Neighbours:
         """The k nearest other items of every item (n, k): stored, or of the vectors `name`, once.
@@ -195,14 +205,17 @@ class StoredIndex:
         self.graph_names: Collection[str] = tuple({**matrix.graphs, **matrix.spaces})
         self.anchors = matrix.anchors
         self.learned = matrix.learned
+        self.artifacts = matrix.artifacts
+        self.cache = matrix.memo
+        self.vectors = Named(self.vector_names, lambda name: matrix.spaces[name].items)
+        self.retrievers = Named(self.retriever_names, self.retriever)
+        self.late = Named(self.late_names, self._late_of)
         self.memo = matrix.memo
 
     @property
     def queries(self) -> Queries:
         """Those queries, with their vectors."""
-        spaces = self.matrix.spaces.items()
-        vectors = {n: v.queries[self.where] for n, v in spaces if v.queries is not None}
-        return Queries(self.matrix.query_ids[self.where], vectors)
+        return self.matrix.queries(self.where)
 
     def anchored(self, start: int = 0, stop: int | None = None) -> tuple[Index, Queries]:
         """The anchor queries start..stop, and the index as they see it."""
@@ -210,9 +223,9 @@ class StoredIndex:
         seen = StoredIndex(self.matrix, slice(rows.start, rows.stop))
         return seen, seen.queries
 
-    def vectors(self, name: str) -> FloatArray:
-        """Item vectors (n, d)."""
-        return self.matrix.spaces[name].items
+    def has_query_vectors(self, name: str) -> bool:
+        """Whether the queries have vectors beside the item vectors `name`."""
+        return name in self.query_vector_names
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
         """Query vectors (m, d); `InputError` where there are none."""
@@ -224,7 +237,7 @@ class StoredIndex:
         """The stored retriever `first_<name>`."""
         return StoredFirst(self.matrix.firsts[name][self.where])
 
-    def late(self, name: str) -> Late:
+    def _late_of(self, name: str) -> Late:
         """A matrix has no states; `InputError`."""
         raise InputError(f"the matrix has no states of items for {name!r}")
 

@@ -196,9 +196,13 @@ def _commit(
 
 
 def _merged(before: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
-    """Every mapping of `added`, joined to the one that was there: what is new comes last."""
+    """Every mapping of `added`, joined to the one that was there: what is new comes last.
+
+    What is None is dropped.
+    """
     return {
-        key: {n: v for n, v in before.get(key, {}).items() if n not in values} | values
+        key: {n: v for n, v in before.get(key, {}).items() if n not in values}
+        | {n: v for n, v in values.items() if v is not None}
         for key, values in added.items()
         if key != "build"
     }

@@ -11,7 +11,7 @@ from synthetic import matrix
 from crossknn.errors import InputError, ScorerError
 from crossknn.linalg import least_squares, top_k
 from crossknn.methods import method
-from crossknn.predictors.keep import FirstStageScores
+from crossknn.methods.rerank import FirstStageScores
 from crossknn.retrievers.stored import StoredFirst
 from crossknn.search.loop import Search
 from crossknn.search.plan import Plan, equal_rounds

@@ -27,8 +27,8 @@ from crossknn.index.factor_model import covariance_of
 from crossknn.index.sparse import SparseScores
 from crossknn.index.stages import open_retriever
 from crossknn.index.stored import StoredMatrix
-from crossknn.methods.known import search_known
 from crossknn.methods.kriging import Kriging
+from crossknn.search.loop import simulate
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Pairs
 
@@ -66,7 +66,7 @@ def chosen(matrix: StoredMatrix, kind: str, b: int) -> IntArray:
     if kind == "top":
         return open_retriever(seen, FIRST, 0).top(queries, b).items
     plan = Given(first=FIRST, anchors=False).plan(seen, b, 0)
-    return search_known(plan, queries, exact).observed().items
+    return simulate(plan, queries, exact).observed().items
 
 
 def entries(matrix: StoredMatrix, items: IntArray) -> tuple[SparseScores, list[FloatArray]]:

@@ -89,3 +89,9 @@ def least_squares(vectors: FloatArray, scores: FloatArray, rcond: float) -> Floa
     return np.linalg.lstsq(
         np.asarray(vectors, np.float64), np.asarray(scores, np.float64), rcond=rcond
     )[0]
+
+
+def softmax(values: FloatArray) -> FloatArray:
+    """Of one row of values: (b,) -> (b,), summing to 1."""
+    weights = np.exp(values - values.max())
+    return weights / weights.sum()

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
+from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from crossknn.errors import SpecError, nearest
@@ -151,7 +153,7 @@ def build(spec: Spec, known: Mapping[str, type[T]], kind: str) -> T:
     if spec.name not in known:
         raise SpecError(f"unknown {kind} {spec.name!r}: {nearest(spec.name, known)}")
     target = known[spec.name]
-    hints = get_type_hints(target)
+    hints = _hints(target)  # type: ignore[arg-type]
     options = [f.name for f in fields(target) if f.init]  # type: ignore[arg-type]
     if spec.args:
         raise SpecError(
@@ -176,6 +178,39 @@ def text_of(name: str, configuration: Any) -> str:
     return f"{name}({', '.join(changed)})" if changed else name
 
 
+def check_options(name: str, configuration: Any) -> None:
+    """Bring the options of a frozen dataclass to their types; text becomes a spec where one is due.
+
+    Raises:
+        SpecError: An option is of another type.
+    """
+    hints = _hints(type(configuration))  # type: ignore[arg-type]
+    for option in fields(configuration):
+        value = getattr(configuration, option.name)
+        if value is not option.default:
+            where = f"{name}({option.name}={value})"
+            value = _convert(_as_value(value, hints[option.name], where), hints[option.name], where)
+            object.__setattr__(configuration, option.name, value)
+
+
+@cache
+def _hints(target: Hashable) -> dict[str, Any]:
+    return get_type_hints(target)
+
+
+def _as_value(value: Any, hint: Any, where: str) -> Value:
+    """What the grammar has for a Python value."""
+    if isinstance(value, str):
+        return parse(value) if Spec in (hint, *get_args(hint)) else Spec(value)
+    if value is None or isinstance(value, bool):
+        return Spec(str(value).lower())
+    if isinstance(value, Spec | Integral):
+        return value if isinstance(value, Spec) else int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise SpecError(f"{where}: expected {_kind(hint)}")
+
+
 def _convert(value: Value, hint: Any, where: str) -> Any:
     """`value` as the annotated type `hint`; the error names the option."""
     origin = get_origin(hint)
@@ -189,8 +224,7 @@ def _convert(value: Value, hint: Any, where: str) -> Any:
                     return _convert(value, choice, where)
                 except SpecError:
                     continue
-        names = " or ".join(_kind(c) for c in choices)
-        raise SpecError(f"{where}: expected {names}")
+        raise SpecError(f"{where}: expected {_kind(hint)}")
     if origin is Literal:
         if isinstance(value, Spec) and value.name in get_args(hint) and not value.args:
             return value.name
@@ -209,6 +243,8 @@ def _convert(value: Value, hint: Any, where: str) -> Any:
 
 
 def _kind(hint: Any) -> str:
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(_kind(choice) for choice in get_args(hint))
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(str, get_args(hint)))
     return {

@@ -125,7 +125,7 @@ def test_a_plan_reads_the_exact_scores_that_it_says(spec):
     data = aligned_matrix() if spec in ALIGNED_METHODS else matrix()
     index, queries, scores = data.rows(0, 2)
     chosen = method(spec)
-    says = set(chosen.reads(index))
+    says = set(chosen.required_artifacts(index))
     # Whether there is something learned may be asked by whoever would use it.
     allowed = says | ({LEARNED} if chosen.name == "kriging" and chosen.anchors else set())
     touchy = Touchy(index, allowed)

@@ -23,9 +23,9 @@ from crossknn.index.stages import retriever_scores
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.methods.fitting import choose
-from crossknn.methods.known import search_known
 from crossknn.methods.stopping import course
 from crossknn.search.expected import expected_recall
+from crossknn.search.loop import simulate
 from crossknn.search.plan import Stop
 from crossknn.search.sharing import SharedBudget, z_scores
 from crossknn.spec import parse
@@ -109,7 +109,7 @@ def plan_of(spec: str, budget: int):
 
 def searched(plan):
     _, queries, scores = cut().rows(0, TESTS)
-    return search_known(plan, queries, scores), queries
+    return simulate(plan, queries, scores), queries
 
 
 def predicted(plan, observed, queries):
@@ -194,14 +194,14 @@ def curve_numbers() -> dict[str, object]:
     _, queries, scores = cut().rows(0, TESTS)
     found = course(plan_of(spec, 60), queries, scores, 5)
     given = [plan_of(f"{spec[:-1]}, target_recall={t}, k=5)", 60) for t in (0.5, 0.8)]
-    search = search_known(given[1], queries, scores)
+    search = simulate(given[1], queries, scores)
     return {
         "expected": found.expected[:-1, :6],
         "achieved": found.achieved[:, :6],
         "recalls": [found.recall(t) for t in (0.2, 0.5, 0.8)],
         "threshold": [plan.stop.expected for plan in given],
         "calls": search.n_scored,
-        "never": search_known(
+        "never": simulate(
             replace(given[0], stop=Stop(k=5, expected=2.0)), queries, scores
         ).n_scored[:3],
     }
@@ -212,7 +212,7 @@ def shared_numbers() -> dict[str, object]:
     found = {}
     for name in ("plain", "gp"):
         plan = replace(plan_of(SPECS[name], 30), share=SharedBudget(total=30 * TESTS, k=10))
-        found[name] = search_known(plan, queries, scores).n_scored
+        found[name] = simulate(plan, queries, scores).n_scored
     return found
 
 

@@ -13,7 +13,7 @@ from synthetic import aligned_matrix, matrix, run
 from crossknn.errors import InputError
 from crossknn.index.base import Scale
 from crossknn.methods import method
-from crossknn.predictors.ridge import ridge_to
+from crossknn.methods.axn import ridge_to
 from crossknn.search.loop import Search
 
 

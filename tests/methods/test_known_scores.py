@@ -7,7 +7,7 @@ import pytest
 from synthetic import matrix, run
 
 from crossknn.methods import method
-from crossknn.methods.known import search_known
+from crossknn.search.loop import simulate
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from crossknn.methods.known import search_known
 def test_it_asks_what_the_loop_asks_and_tells_each_pair_its_own_score(spec):
     data, chosen = matrix(n=40, anchors=12, tests=5), method(spec)
     index, queries, scores = data.rows(0, data.n_tests)
-    found = search_known(chosen.plan(index, 15, 0), queries, scores)
+    found = simulate(chosen.plan(index, 15, 0), queries, scores)
     picks, same = found.picks(), run(chosen, data, 15).picks()
     np.testing.assert_array_equal(picks.items, same.items)
     np.testing.assert_array_equal(picks.scores, np.take_along_axis(scores, picks.items, axis=1))

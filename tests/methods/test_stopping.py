@@ -11,8 +11,8 @@ from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
 from crossknn.methods import method
-from crossknn.methods.known import search_known
 from crossknn.methods.stopping import NEVER, Course, course
+from crossknn.search.loop import simulate
 from crossknn.search.plan import Stop
 
 SPEC = "kriging(retriever=dense, rounds=6, k=3{})"
@@ -24,7 +24,7 @@ def world():
 
 def search(plan, data):
     _, queries, scores = data.rows(0, data.n_tests)
-    return search_known(plan, queries, scores)
+    return simulate(plan, queries, scores)
 
 
 def test_a_threshold_by_hand():

@@ -510,9 +510,9 @@ def test_an_index_without_anchors_is_searched_as_if_they_were_left_out(spec):
 
 def test_what_it_reads_of_the_paid_scores_is_said():
     index, bare = (data.rows(0, 1)[0] for data in (matrix(), with_anchors(0)))
-    assert method(WITH).reads(index) == ("anchors",)
-    assert method(WITHOUT).reads(index) == ()
-    assert method(WITH).reads(bare) == ()
+    assert method(WITH).required_artifacts(index) == ("anchors",)
+    assert method(WITHOUT).required_artifacts(index) == ()
+    assert method(WITH).required_artifacts(bare) == ()
 
 
 def test_it_needs_vectors():

@@ -14,7 +14,7 @@ import numpy as np
 from crossknn.evaluation.oracle import OracleIndex
 from crossknn.index.base import Index
 from crossknn.methods import Method
-from crossknn.methods.known import search_known
+from crossknn.search.loop import simulate
 from crossknn.search.wrapped import Wrapped
 from crossknn.types import FloatArray, IntArray, Observed, Queries
 
@@ -74,7 +74,7 @@ def approximate(
     """
     plan = method.plan(OracleIndex(index, scores), budget, seed)
     watched = _Watched(plan.predictor)
-    search = search_known(replace(plan, predictor=watched), queries, scores)
+    search = simulate(replace(plan, predictor=watched), queries, scores)
     state = watched.start(queries) if watched.state is None else watched.state
     state = watched.update(state, search.observed())
     return watched.predict(state).mean, search.observed().items

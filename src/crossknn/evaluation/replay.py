@@ -17,7 +17,7 @@ from crossknn.evaluation.task import TaskMeasures, summary
 from crossknn.index.base import Index
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import Method
-from crossknn.methods.known import search_known
+from crossknn.search.loop import simulate
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
 
 BATCH = 64
@@ -134,7 +134,7 @@ def answer(
     """Search with known exact `scores` (m, n). The retrievers of `oracle.py` are at hand."""
     began = time.perf_counter()
     plan = method.plan(OracleIndex(index, scores), budget, seed)
-    search = search_known(plan, queries, scores)
+    search = simulate(plan, queries, scores)
     best = search.best(k)
     seconds = time.perf_counter() - began
     short = ((0, 0), (0, k - best.items.shape[1]))

@@ -6,21 +6,15 @@ from dataclasses import fields
 
 from crossknn.errors import SpecError
 from crossknn.methods.adacur import ADACUR
-from crossknn.methods.anncur import ANNCUR
 from crossknn.methods.axn import AXN
 from crossknn.methods.base import Method
-from crossknn.methods.exact import Exact
-from crossknn.methods.feedback import Feedback
-from crossknn.methods.fixeditem import FixedItem
+from crossknn.methods.cur import ANNCUR, FixedItem, ItemCUR
+from crossknn.methods.feedback import Feedback, ReFIT
 from crossknn.methods.gar import GAR
 from crossknn.methods.gp import GP
-from crossknn.methods.greedy import Greedy
-from crossknn.methods.itemcur import ItemCUR
+from crossknn.methods.graph import LADR, Greedy
 from crossknn.methods.kriging import Kriging
-from crossknn.methods.ladr import LADR
-from crossknn.methods.refit import ReFIT
-from crossknn.methods.rerank import Rerank
-from crossknn.methods.retrieve import Retrieve
+from crossknn.methods.rerank import Exact, Rerank, Retrieve
 from crossknn.methods.tour import TOUR
 from crossknn.retrievers.late import KINDS
 from crossknn.spec import Spec, build, parse, parse_list, split

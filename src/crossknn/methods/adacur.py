@@ -2,34 +2,43 @@
 
 paper            here
 N_r, k_s         `rounds`, equal batches
-S^ = C U R_anc   `needs.cur`, refitted every round
-TopK / SoftMax   `sample`
+S^ = C U R_anc   `cur_predictor`, refitted every round
+TopK / SoftMax   `sample`: greedily, or by `Sampled`
 No-Split         `split=none`: the whole budget goes to anchor items
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+import numpy as np
 
 from crossknn.index.base import Index
 from crossknn.index.stages import open_retriever
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
-from crossknn.methods.needs import Center, anchors, cur
-from crossknn.predictors.sampled import Sampled
+from crossknn.methods.cur import Center, anchors_of, cur_predictor
 from crossknn.search.plan import Plan, equal_rounds
-from crossknn.search.predictor import Predictor
+from crossknn.search.predictor import Prediction, Predictor
 from crossknn.spec import Spec
+from crossknn.types import IntArray, Observed, Queries
 
 
 @dataclass(frozen=True, kw_only=True)
 class ADACUR(Method):
     """Alternate between approximating all scores and scoring more anchor items.
 
-    With `split` s, s of the budget buys anchor items and the rest reranks the best of the
-    approximation. `center=none` is CUR as published; `auto` subtracts a constant from all scores
-    first. `shortlist` restricts a query to that many items of the retriever.
+    Args:
+        retriever: Picks the first anchor items.
+        rounds: Batches of anchor items.
+        sample: Choose the next anchor items by the approximation (`top`), by its `softmax`, or at
+            `random`.
+        split: Share of the budget that buys anchor items; the rest reranks the best of the
+            approximation. None: all of it.
+        center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
+        rcond: Cut of the pseudo-inverse.
+        shortlist: Search only so many items of the retriever.
     """
 
     name = "adacur"
@@ -41,20 +50,60 @@ class ADACUR(Method):
     rcond: float = 1e-6
     shortlist: int | None = None
 
-    def reads(self, index: Index) -> Collection[str]:
+    def required_artifacts(self, index: Index) -> Collection[str]:
         return ("anchors",)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
         fraction(self.name, split=self.split, rcond=self.rcond)
         k_i = budget if self.split is None else part(budget, self.split)
-        predictor: Predictor[Any] = cur(anchors(index, self.name), self.center, self.rcond)
         batches = equal_rounds(k_i, self.rounds)
+        predictor: Predictor[Any] = cur_predictor(
+            anchors_of(index, self.name), self.center, self.rcond
+        )
         if self.sample != "top":
-            predictor = Sampled(predictor, self.sample, seed=seed, until=len(batches))
+            predictor = Sampled(
+                predictor, uniform=self.sample == "random", seed=seed, until=len(batches)
+            )
         return Plan(
             retriever=open_retriever(index, self.retriever, seed),
             predictor=predictor,
             batches=(*batches, budget - k_i),
             shortlist=self.shortlist,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SampledState:
+    """The wrapped predictor's state, the queries' generators, and the number of batches scored."""
+
+    inner: Any
+    generators: tuple[np.random.Generator, ...]
+    batches: int = 0
+
+
+class Sampled(Predictor[SampledState]):
+    """Samples items without replacement, by softmax of the prediction or uniformly (ADACUR 2.2).
+
+    The top of scores plus Gumbel noise is a sample from their softmax without replacement; scored
+    items are masked before anything is compared, so an underflow cannot tie with them. After
+    `until` batches the wrapped predictor chooses greedily.
+    """
+
+    def __init__(self, predictor: Predictor[Any], *, uniform: bool, seed: int, until: int) -> None:
+        self.predictor, self.uniform, self.seed, self.until = predictor, uniform, seed, until
+
+    def start(self, queries: Queries) -> SampledState:
+        generators = tuple(queries.generator(q, self.seed) for q in range(len(queries)))
+        return SampledState(self.predictor.start(queries), generators)
+
+    def update(self, state: SampledState, observed: Observed) -> SampledState:
+        inner = self.predictor.update(state.inner, observed)
+        return replace(state, inner=inner, batches=state.batches + 1)
+
+    def predict(self, state: SampledState, items: IntArray | None = None) -> Prediction:
+        mean, std = self.predictor.predict(state.inner, items)
+        if state.batches >= self.until:
+            return Prediction(mean, std)
+        noise = np.stack([g.gumbel(size=mean.shape[1]) for g in state.generators])
+        return Prediction((noise if self.uniform else mean + noise).astype(np.float32), std)

@@ -1,40 +1,49 @@
 """AXN: adaptive cross-encoder nearest neighbours (Yadav et al. 2024, algorithm 1).
 
 paper            here
-V                index.vectors(`vectors`)
+V                item vectors `vectors`, (n, d)
 R, k_s           `rounds`, equal batches
 INIT             `retriever`
+u_q              the query's vector, `least_squares` (eq. 4)
 lambda           `blend`: the weight of the PARAMETRIC query vector (eq. 7)
+
+Beyond the paper: `ridge` regression towards the parametric vector.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
 
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.index.stages import default_vectors, need_query_vectors, open_retriever
+from crossknn.linalg import least_squares
 from crossknn.methods.base import HYBRID, Method, fraction, positive
-from crossknn.methods.needs import scale
-from crossknn.predictors.least_squares import BlendedLeastSquares
-from crossknn.predictors.ridge import RidgeToEncoder
-from crossknn.predictors.scaled import Normalize
-from crossknn.predictors.vectors import QueryVectors
+from crossknn.methods.vectors import Fit, Normalize, Scored, encoder_predictor, read_scale
 from crossknn.search.plan import Plan, equal_rounds
-from crossknn.search.predictor import Predictor
 from crossknn.spec import Spec
+from crossknn.types import FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
 class AXN(Method):
-    """ReFIT the query's vector to its exact scores each round, and score what it then likes best.
+    """Refit the query's vector to its exact scores each round, and score what it then likes best.
 
-    `ridge` replaces minimum-norm least squares, `blend` and `normalize` by ridge regression towards
-    the parametric vector, with offset and gain (`RidgeToEncoder`; not in the paper).
-    `normalize` puts exact scores on the scale of the vectors (`ScaledPredictor`). With neither
-    `blend` nor `ridge` it searches vectors that queries have none beside (CUR's). `shortlist`
-    restricts a query to that many items of the retriever, for very large corpora.
+    Args:
+        retriever: Picks the first batch.
+        rounds: Number of batches.
+        blend: Weight of the encoder's query vector beside the least-squares one, 0 to 1.
+        ridge: Fit by ridge regression towards the encoder's vector instead (`ridge_to`); takes the
+            place of `blend` and `normalize`.
+        vectors: Name of the item vectors. Without `blend` and `ridge` they may be such that queries
+            have none beside (CUR's).
+        normalize: Scale of the exact scores (`methods.vectors.normalizer`).
+        rcond: Singular values below this share of the largest are dropped.
+        shortlist: Search only so many items of the retriever, for very large corpora.
     """
 
     name = "axn"
@@ -47,26 +56,73 @@ class AXN(Method):
     rcond: float = 1e-6
     shortlist: int | None = None
 
-    def reads(self, index: Index) -> Collection[str]:
-        return scale(index, self.vectors, self.normalize) if self.ridge is None else ()
+    def required_artifacts(self, index: Index) -> Collection[str]:
+        return read_scale(index, self.vectors, self.normalize) if self.ridge is None else ()
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
         fraction(self.name, blend=self.blend, rcond=self.rcond)
+        vectors = default_vectors(index, self.vectors)
+        if self.blend or self.ridge is not None:
+            need_query_vectors(index, vectors, str(self))
+        normalize = self.normalize if self.ridge is None else "none"
         return Plan(
             retriever=open_retriever(index, self.retriever, seed),
-            predictor=self._predictor(index, default_vectors(index, self.vectors)),
+            predictor=encoder_predictor(index, vectors, self._fit(), normalize),
             batches=equal_rounds(budget, self.rounds),
             shortlist=self.shortlist,
         )
 
-    def _predictor(self, index: Index, vectors: str) -> Predictor[QueryVectors]:
-        if self.blend or self.ridge is not None:
-            need_query_vectors(index, vectors, str(self))
+    def _fit(self) -> Fit:
         if self.ridge is None:
-            return BlendedLeastSquares(
-                index, vectors, blend=self.blend, rcond=self.rcond, normalize=self.normalize
-            )
+            return partial(blended, blend=self.blend, rcond=self.rcond)
         if self.blend or self.ridge <= 0:
             raise SpecError(f"{self}: ridge must be above 0, and takes the place of blend")
-        return RidgeToEncoder(index, vectors, ridge=self.ridge)
+        return partial(ridge_to_parametric, ridge=self.ridge)
+
+
+def blended(scored: Scored, *, blend: float, rcond: float) -> tuple[FloatArray, float]:
+    """u = (1 - lambda) argmin |V u - c|^2 + lambda u_parametric (AXN 2.2, eq. 4 and 7)."""
+    fitted = least_squares(scored.vectors, scored.scores, rcond)
+    if scored.parametric is None:
+        return fitted, 0.0
+    return (1 - blend) * fitted + blend * scored.parametric, 0.0
+
+
+def ridge_to_parametric(scored: Scored, *, ridge: float) -> tuple[FloatArray, float]:
+    """Scale and offset between the two kinds of score are fitted too: nothing to normalise."""
+    assert scored.parametric is not None
+    vectors = scored.vectors.astype(np.float64)
+    return ridge_to(vectors, scored.scores, scored.parametric.astype(np.float64), ridge)
+
+
+def ridge_to(
+    vectors: FloatArray, scores: FloatArray, prior: FloatArray, ridge: float
+) -> tuple[FloatArray, float]:
+    """Ridge regression towards a prior vector: score ~ offset + gain * (prior . v) + (u . v).
+
+    AXN regularises its fit by averaging it with the parametric vector; this does so where data are
+    thin, and lets go where they are not. Universal kriging with a linear covariance and the trend
+    [1, parametric score], in the words of geostatistics.
+
+    Args:
+        vectors: Vectors (b, d) of the scored items, float64.
+        scores: Their exact scores (b,).
+        prior: Vector (d,) that the fit is drawn to.
+        ridge: Penalty of |u|^2, in units of |v|^2; offset and gain are not penalised.
+
+    Returns:
+        The vector gain * prior + u, (d,), and the offset.
+    """
+    covariance = vectors @ vectors.T
+    covariance[np.diag_indices_from(covariance)] += ridge
+    # Whitened by the Cholesky factor L of the (b, b) covariance, generalised least squares for
+    # offset and gain is ordinary least squares.
+    factor = np.linalg.cholesky(covariance)
+    trend = np.stack([np.ones(len(scores)), vectors @ prior], axis=1)
+    white = np.linalg.solve(factor, np.column_stack([trend, scores]))
+    (offset, gain), *_ = np.linalg.lstsq(white[:, :2], white[:, 2], rcond=1e-6)
+    # u = V' (V V' + ridge I)^-1 (scores - trend), the ridge solution in its dual form.
+    residual = white[:, 2] - white[:, :2] @ np.array([offset, gain])
+    weights = np.linalg.solve(factor.T, residual)
+    return gain * prior + weights @ vectors, float(offset)

@@ -10,29 +10,45 @@ from typing import ClassVar
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.search.plan import Plan
-from crossknn.spec import Spec, text_of
+from crossknn.spec import Spec, check_options, text_of
 
 HYBRID = Spec("hybrid")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """A configuration; `str(method)` is its spec in the grammar."""
+    """A configuration of a search; `str(method)` is its spec in the grammar.
+
+    Subclasses are frozen keyword-only dataclasses. An option that is a spec may be given as text,
+    `AXN(retriever="bm25")`; one of a wrong type raises SpecError.
+    """
 
     name: ClassVar[str]
     calls: ClassVar[bool] = True
     """Whether it calls the cross-encoder."""
-    unread: ClassVar[str] = "axn(normalize=first)"
+    fallback: ClassVar[str] = "axn(normalize=first)"
     """What to search with where the exact scores kept in the index are of another cross-encoder."""
+
+    def __post_init__(self) -> None:
+        check_options(self.name, self)
 
     @abstractmethod
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        """The wiring: retriever, predictor and batch sizes that sum to `budget`."""
+        """Wire a search: retriever, predictor and batch sizes.
 
-    def reads(self, index: Index) -> Collection[str]:
-        """What the plan uses of the exact scores kept in the index: they must be the scorer's own.
+        Args:
+            index: What is searched.
+            budget: Pairs that a query may score; the batches sum to it.
+            seed: Seed of all randomness.
 
-        `anchors`, `item_scores`, or item vectors, by name, for the scale that was fitted for them.
+        Raises:
+            InputError: The index lacks what the method needs, or an option is out of range.
+        """
+
+    def required_artifacts(self, index: Index) -> Collection[str]:
+        """What the plan reads of the exact scores kept in the index; they must be the scorer's own.
+
+        Returns `anchors`, `item_scores`, or the names of item vectors whose fitted scale is read.
         """
         return ()
 

@@ -1,28 +1,49 @@
-"""Relevance feedback by Qdrant's formula: rerank a sample, search once more by what it taught."""
+"""Relevance feedback: rerank a sample, and search once more with the vector that it taught.
+
+Qdrant (version 1.17, the strategy named naive): with inner products for sim, its formula
+
+    F(d) = a sim(q, d) + sum over pairs of  gap^b  c (sim(d, positive) - sim(d, negative))
+
+over all pairs of scored items with different scores (`gap` is the difference) is an inner product
+with one vector, a q + c sum_i w_i v_i, where w_i = sum_j sign(s_i - s_j) |s_i - s_j|^b.
+
+ReFIT (arXiv 2305.11744)    here
+K reranked candidates       `sample` of the budget
+number of updates           `steps`
+second retrieval            the rest of the budget, in `rounds` rounds; reranked too
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
 
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.index.stages import default_vectors, need_query_vectors, open_retriever
+from crossknn.linalg import softmax
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
-from crossknn.methods.needs import scale
-from crossknn.predictors.feedback import FeedbackFormula
-from crossknn.predictors.scaled import Normalize
+from crossknn.methods.vectors import Fit, Normalize, Scored, encoder_predictor, read_scale
 from crossknn.search.plan import Plan, equal_rounds
 from crossknn.spec import Spec
+from crossknn.types import FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
 class Feedback(Method):
-    """Spend `sample` of the budget on `retriever`, the rest on the top of the formula.
+    """Spend `sample` of the budget on the retriever, the rest on the top of Qdrant's formula.
 
-    `a`, `b` and `c` are the formula's (`FeedbackFormula`), 1 as Qdrant's training starts; they mean
-    little untrained. `pairs` takes that many pairs of the widest gaps, not all. `rounds` is how
-    often it is applied, each time to all scores so far.
+    Args:
+        retriever: Picks the sample.
+        sample: Share of the budget, 0 to 1.
+        rounds: How often the formula is applied, each time to all scores so far.
+        a, b, c: The formula's, 1 as Qdrant's training starts; they mean little untrained.
+        pairs: Take so many pairs of the widest gaps, not all.
+        vectors: Name of the item vectors; queries must have some beside them.
+        normalize: Scale of the exact scores (`methods.vectors.normalizer`).
     """
 
     name = "feedback"
@@ -36,26 +57,97 @@ class Feedback(Method):
     vectors: str = "auto"
     normalize: Normalize = "auto"
 
-    def reads(self, index: Index) -> Collection[str]:
-        return scale(index, self.vectors, self.normalize)
+    def required_artifacts(self, index: Index) -> Collection[str]:
+        return read_scale(index, self.vectors, self.normalize)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds, pairs=self.pairs)
-        fraction(self.name, sample=self.sample)
         if self.b < 0:
             raise SpecError(f"{self}: b must be 0 or more")
-        vectors = need_query_vectors(index, default_vectors(index, self.vectors), str(self))
-        sample = part(budget, self.sample)
-        return Plan(
-            retriever=open_retriever(index, self.retriever, seed),
-            predictor=FeedbackFormula(
-                index,
-                vectors,
-                a=self.a,
-                b=self.b,
-                c=self.c,
-                pairs=self.pairs,
-                normalize=self.normalize,
-            ),
-            batches=(sample, *equal_rounds(budget - sample, self.rounds)),
-        )
+        fit = partial(formula, a=self.a, b=self.b, c=self.c, pairs=self.pairs)
+        return _sample_then_search(self, index, budget, seed, fit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReFIT(Method):
+    """Rerank a sample, distil its scores into the query's vector, retrieve again with it.
+
+    Args:
+        retriever: Picks the sample.
+        sample: Share of the budget, 0 to 1.
+        rounds: How often the vector is distilled and searched with.
+        steps: Gradient steps of a distillation.
+        lr: Size of a step.
+        vectors: Name of the item vectors; queries must have some beside them.
+        normalize: Scale of the exact scores before their softmax.
+    """
+
+    name = "refit"
+    retriever: Spec = HYBRID
+    sample: float = 0.5
+    rounds: int = 1
+    steps: int = 100
+    lr: float = 1.0
+    vectors: str = "auto"
+    normalize: Normalize = "auto"
+
+    def required_artifacts(self, index: Index) -> Collection[str]:
+        return read_scale(index, self.vectors, self.normalize)
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        positive(self.name, rounds=self.rounds, steps=self.steps)
+        if self.lr <= 0:
+            raise SpecError(f"{self}: lr must be above 0")
+        fit = partial(distilled, steps=self.steps, lr=self.lr)
+        return _sample_then_search(self, index, budget, seed, fit)
+
+
+def formula(
+    scored: Scored, *, a: float, b: float, c: float, pairs: int | None
+) -> tuple[FloatArray, float]:
+    """The vector of Qdrant's F."""
+    assert scored.parametric is not None
+    weights = pair_weights(scored.scores, b, pairs)
+    return a * scored.parametric + c * (weights @ scored.vectors.astype(np.float64)), 0.0
+
+
+def pair_weights(scores: FloatArray, b: float, pairs: int | None = None) -> FloatArray:
+    """Sum over the pairs that an item is in, of gap^b as the positive, of -gap^b as the negative.
+
+    (b,) -> (b,); the weights sum to 0. `pairs` takes so many pairs of the widest gaps, ties by the
+    position of the positive, then of the negative.
+
+    >>> pair_weights(np.array([3.0, 1.0, 1.0]), 2.0)
+    array([ 8., -4., -4.])
+    >>> pair_weights(np.array([3.0, 1.0, 1.0]), 2.0, pairs=1)
+    array([ 4., -4.,  0.])
+    """
+    gaps = scores[:, None] - scores
+    if pairs is not None:
+        narrow = np.argsort(-gaps, axis=None, kind="stable")[pairs:]
+        gaps.ravel()[narrow] = 0.0
+    strength = np.where(gaps > 0, np.maximum(gaps, 0.0) ** b, 0.0)
+    return strength.sum(axis=1) - strength.sum(axis=0)
+
+
+def distilled(scored: Scored, *, steps: int, lr: float) -> tuple[FloatArray, float]:
+    """Gradient descent on KL(softmax(exact) || softmax(q . v)) over all scored items, from the
+    vector that the round before left."""
+    vectors, wanted = scored.vectors.astype(np.float64), softmax(scored.scores)
+    query = scored.current.astype(np.float64)
+    for _ in range(steps):
+        query -= lr * ((softmax(vectors @ query) - wanted) @ vectors)
+    return query, 0.0
+
+
+def _sample_then_search(
+    method: Feedback | ReFIT, index: Index, budget: int, seed: int, fit: Fit
+) -> Plan:
+    fraction(method.name, sample=method.sample)
+    vectors = need_query_vectors(index, default_vectors(index, method.vectors), str(method))
+    sample = part(budget, method.sample)
+    return Plan(
+        retriever=open_retriever(index, method.retriever, seed),
+        predictor=encoder_predictor(index, vectors, fit, method.normalize),
+        batches=(sample, *equal_rounds(budget - sample, method.rounds)),
+    )

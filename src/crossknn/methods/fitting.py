@@ -20,10 +20,10 @@ from crossknn.index.base import Index
 from crossknn.index.covariance import RANK, Covariance
 from crossknn.index.settings import Settings
 from crossknn.index.stages import default_vectors, open_retriever, retriever_scores
-from crossknn.methods.known import search_known
 from crossknn.predictors.kernels import distances
 from crossknn.predictors.kriging import Kriging, content_of
 from crossknn.predictors.posterior import FLOOR
+from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan, equal_rounds
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Queries
@@ -158,7 +158,7 @@ def _searched(
             items = seen.vectors(vectors)
             predictor = Kriging(items, stage, known, settings=start, beta=0.0)
             plan = Plan(retriever=stage, predictor=predictor, batches=batches, shortlist=SHORTLIST)
-            picks = search_known(plan, query, exact[row : row + 1]).observed().items[0]
+            picks = simulate(plan, query, exact[row : row + 1]).observed().items[0]
             yield _revealed(predictor, known, query, picks, exact[row, picks])
 
 

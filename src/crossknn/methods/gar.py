@@ -4,7 +4,7 @@ paper            here
 R_0              `retriever`, as deep as it is
 G, k             index.graph(`graph`, `neighbours`)
 b                `batch`
-F                Frontier; SetFrontier with `affinity=set`
+F                the frontier: `by_best_source`, or `SetAffinity` with `affinity=set` (Quam)
 c                the budget
 """
 
@@ -13,25 +13,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from crossknn.errors import InputError
-from crossknn.index.base import Index
-from crossknn.index.graphs import NEIGHBOURS, default_graph
+from crossknn.index.base import Index, Neighbours
+from crossknn.index.graphs import NEIGHBOURS, cosines, default_graph
 from crossknn.index.stages import open_retriever, unaligned
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
-from crossknn.methods.graph import in_batches
-from crossknn.predictors.graph_pools import Frontier, SetFrontier
-from crossknn.retrievers.base import Retriever
+from crossknn.methods.graph import (
+    Expand,
+    Frontier,
+    GraphPredictor,
+    best_first,
+    in_batches,
+    reach,
+)
 from crossknn.search.plan import Plan
 from crossknn.spec import Spec
+from crossknn.types import NO_ITEM, FloatArray, IntArray
 
 
 @dataclass(frozen=True, kw_only=True)
 class GAR(Method):
     """Take turns between the retriever's best items and neighbours of what scored best.
 
-    `affinity=set` is the loop of Quam (2410.20286): a neighbour counts by its cosine to all of the
-    best scored items, which are `best` of the budget. With `softmax=raw` their weights are a
-    softmax of exact scores, as in Quam; with `scaled`, of these over their standard deviation.
+    Args:
+        retriever: Its ranking gives every other batch.
+        graph: Name of the item graph.
+        neighbours: Neighbours of an item that are followed.
+        batch: Pairs scored at once.
+        affinity: A neighbour counts by its best source's `score` (GAR), or by its cosine to the
+            `set` of the best scored items (the loop of Quam, 2410.20286).
+        best: Size of that set, as a share of the budget.
+        softmax: Weights in the set are a softmax of exact scores (`raw`, as in Quam), or of these
+            over their standard deviation (`scaled`).
     """
 
     name = "gar"
@@ -47,25 +62,69 @@ class GAR(Method):
         positive(self.name, neighbours=self.neighbours, batch=self.batch)
         fraction(self.name, best=self.best)
         retriever = open_retriever(index, self.retriever, seed)
+        expand = self._expand(index, budget)
         return Plan(
             retriever=retriever,
-            predictor=self._frontier(index, retriever, budget),
+            predictor=GraphPredictor(retriever, index.n, budget, expand, alternate=True),
             batches=in_batches(budget, self.batch),
         )
 
-    def _frontier(self, index: Index, retriever: Retriever, budget: int) -> Frontier:
+    def _expand(self, index: Index, budget: int) -> Expand:
         name = default_graph(index, self.graph, self.name)
         graph = index.graph(name, self.neighbours)
         if self.affinity == "score":
-            return Frontier(retriever, graph, depth=budget)
+            return by_best_source(graph)
         vectors = name if name in index.vector_names else unaligned(index)
         if vectors is None:
             raise InputError(f"{self}: affinity=set needs item vectors, and there are none here")
-        return SetFrontier(
-            retriever,
-            graph,
-            depth=budget,
-            vectors=index.vectors(vectors),
-            best=part(budget, self.best),
-            raw=self.softmax == "raw",
-        )
+        best, raw = part(budget, self.best), self.softmax == "raw"
+        return SetAffinity(graph, index.vectors(vectors), best, raw)
+
+
+def by_best_source(graph: Neighbours) -> Expand:
+    """A neighbour is worth the score of its best scored source (algorithm 1).
+
+    The paper stops adding sources of low score once the frontier holds as many items as the budget
+    has left: those items would come after all that are left, so it changes nothing.
+    """
+
+    def expand(before: Frontier, items: IntArray, scores: FloatArray, n_seen: int) -> Frontier:
+        order = best_first(items, scores)
+        return reach(graph, items[order], scores[order], items)
+
+    return expand
+
+
+@dataclass(frozen=True)
+class SetAffinity:
+    """A neighbour is worth the sum of its affinities to the best scored items (Quam, algorithm 1).
+
+    After each batch, every source in it that is among the `best` scored so far adds to its
+    neighbours: the cosine of their `vectors` (n, d), times the source's share in the softmax of
+    these scores.
+    """
+
+    graph: Neighbours
+    vectors: FloatArray
+    best: int
+    raw: bool
+
+    def __call__(
+        self, before: Frontier, items: IntArray, scores: FloatArray, n_seen: int
+    ) -> Frontier:
+        best = best_first(items, scores)[: self.best]
+        deviation = 1.0 if self.raw else scores.std() or 1.0
+        shares = np.exp((scores[best] - scores[best[0]]) / deviation)
+        shares /= shares.sum()
+        latest = best >= n_seen
+        sources = items[best[latest]]
+        neighbours = self.graph[sources]
+        gains = cosines(self.vectors, sources, neighbours) * shares[latest][:, None]
+        reached = np.concatenate([before.items, neighbours.ravel().astype(np.int64)])
+        values = np.concatenate([before.values, gains.ravel()])
+        # Unscored items by the sum of their values, ties in the order of arrival.
+        new = ~np.isin(reached, np.append(items, NO_ITEM))
+        found, first, where = np.unique(reached[new], return_index=True, return_inverse=True)
+        sums = np.bincount(where, values[new], minlength=len(found)).astype(np.float64)
+        order = np.lexsort((first, -sums))
+        return Frontier(found[order], sums[order], np.zeros(len(order), np.int64))

@@ -1,12 +1,237 @@
-"""What the methods that walk the item graph share."""
+"""Methods that walk the item graph: what is near the best scored items is scored next.
+
+LADR (Kulkarni et al. 2023, 2307.16779)   here
+lexical seeds                             `retriever`, `seeds` of the budget
+corpus graph, k                           index.graph(`graph`, `neighbours`)
+c                                         `depth`, in the adaptive mode
+
+bi-metric search (2406.02891), RGS (2509.07163)   here: `Greedy`
+d, D                                              what the graph is made of; the cross-encoder
+Q, Q / 2                                          the budget; `seeds` of it
+
+GAR is in `gar`. Axes: m queries, n items, b scored items of a query, s sources, k neighbours,
+f items of a frontier.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+
 from crossknn.index.base import Index, Neighbours
-from crossknn.index.graphs import default_graph
+from crossknn.index.graphs import NEIGHBOURS, default_graph
+from crossknn.index.stages import open_retriever
+from crossknn.methods.base import HYBRID, Method, fraction, part, positive
+from crossknn.retrievers.base import Retriever
+from crossknn.search.plan import Plan
+from crossknn.search.predictor import Prediction, Predictor
+from crossknn.spec import Spec
+from crossknn.types import (
+    NO_ITEM,
+    BoolArray,
+    Candidates,
+    FloatArray,
+    IntArray,
+    Observed,
+    Queries,
+)
 
 
-def neighbours_of(index: Index, graph: str, k: int, method: str) -> Neighbours:
+@dataclass(frozen=True, kw_only=True)
+class LADR(Method):
+    """Score seeds, then neighbours: of the best scored so far, again and again (adaptive), or of
+    the seeds once, in the retriever's order (proactive).
+
+    Args:
+        retriever: Picks the seeds.
+        graph: Name of the item graph.
+        neighbours: Neighbours of an item that are followed.
+        seeds: Share of the budget, 0 to 1.
+        depth: So many of the best scored items are sources (adaptive).
+        mode: `adaptive` or `proactive`.
+        batch: Pairs scored at once.
+    """
+
+    name = "ladr"
+    retriever: Spec = HYBRID
+    graph: str = "auto"
+    neighbours: int = NEIGHBOURS
+    seeds: float = 0.5
+    depth: int = 50
+    mode: Literal["adaptive", "proactive"] = "adaptive"
+    batch: int = 16
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        positive(self.name, neighbours=self.neighbours, depth=self.depth, batch=self.batch)
+        fraction(self.name, seeds=self.seeds)
+        retriever = open_retriever(index, self.retriever, seed)
+        graph = graph_of(index, self.graph, self.neighbours, self.name)
+        seeds = part(budget, self.seeds)
+        if self.mode == "proactive":
+            predictor = GraphPredictor(retriever, index.n, budget, _seed_neighbours(graph))
+            return Plan(retriever=retriever, predictor=predictor, batches=(seeds, budget - seeds))
+        expand = _step_by_step(graph, sources=self.depth, one_step=True)
+        return Plan(
+            retriever=retriever,
+            predictor=GraphPredictor(retriever, index.n, budget, expand),
+            batches=(seeds, *in_batches(budget - seeds, self.batch)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greedy(Method):
+    """Score the retriever's best, then again and again the neighbours of the best item scored.
+
+    Args:
+        retriever: Picks the seeds.
+        graph: Name of the item graph.
+        neighbours: Neighbours of an item that are followed.
+        seeds: Share of the budget, 0 to 1; 0 starts from a single item (RGS).
+        batch: Pairs scored at once, which may be neighbours of several items; with 1 the search
+            goes item by item, as published.
+    """
+
+    name = "greedy"
+    retriever: Spec = HYBRID
+    graph: str = "auto"
+    neighbours: int = NEIGHBOURS
+    seeds: float = 0.5
+    batch: int = 16
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        positive(self.name, neighbours=self.neighbours, batch=self.batch)
+        fraction(self.name, seeds=self.seeds)
+        retriever = open_retriever(index, self.retriever, seed)
+        graph = graph_of(index, self.graph, self.neighbours, self.name)
+        seeds = part(budget, self.seeds)
+        return Plan(
+            retriever=retriever,
+            predictor=GraphPredictor(retriever, index.n, budget, _step_by_step(graph)),
+            batches=(seeds, *in_batches(budget - seeds, self.batch)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """Unscored items that the graph leads a query to, in the order in which to score them.
+
+    `items` (f,), each once; `values` (f,), what they are expected to score; `steps` (f,) rising
+    numbers: items of one step are met from the same sources.
+    """
+
+    items: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    values: FloatArray = field(default_factory=lambda: np.empty(0))
+    steps: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def take(self, where: IntArray | BoolArray) -> Frontier:
+        """A part of it."""
+        return Frontier(self.items[where], self.values[where], self.steps[where])
+
+
+Expand: TypeAlias = Callable[[Frontier, IntArray, FloatArray, int], Frontier]
+"""The new frontier, from the one before, all scored items (b,), their exact scores (b,), and how
+many of them the frontier before was made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphState:
+    """Where m queries stand: their frontiers, the number of scores these are made of (m,), and the
+    number of batches scored."""
+
+    ranking: _LazyRanking
+    frontiers: tuple[Frontier, ...]
+    n_seen: IntArray
+    batches: int = 0
+
+
+class GraphPredictor(Predictor[GraphState]):
+    """The frontier's items first; where it has none, the rest of the retriever's ranking.
+
+    Args:
+        retriever: Its ranking goes on where the graph ends.
+        n: Number of items.
+        depth: How much of the ranking is read at once: the budget.
+        expand: What the graph offers a query, from its exact scores.
+        alternate: Take every other batch from the ranking, as far as that goes (GAR).
+    """
+
+    def __init__(
+        self, retriever: Retriever, n: int, depth: int, expand: Expand, *, alternate: bool = False
+    ) -> None:
+        self.retriever, self.n, self.depth = retriever, n, depth
+        self.expand, self.alternate = expand, alternate
+
+    def start(self, queries: Queries) -> GraphState:
+        m = len(queries)
+        ranking = _LazyRanking(self.retriever, queries, self.depth)
+        return GraphState(ranking, (Frontier(),) * m, np.zeros(m, np.int64))
+
+    def update(self, state: GraphState, observed: Observed) -> GraphState:
+        frontiers = list(state.frontiers)
+        for q, items, scores in observed.rows():
+            known = scores.astype(np.float64)
+            frontiers[q] = self.expand(frontiers[q], items, known, int(state.n_seen[q]))
+        counts = observed.counts.copy()
+        return GraphState(state.ranking, tuple(frontiers), counts, state.batches + 1)
+
+    def predict(self, state: GraphState, items: IntArray | None = None) -> Prediction:
+        """The values of frontier items; -inf for the others, of which the graph says nothing."""
+        mean = np.full((len(state.frontiers), self.n), -np.inf, np.float32)
+        for q, frontier in enumerate(state.frontiers):
+            mean[q, frontier.items] = frontier.values
+        return Prediction(mean if items is None else np.take_along_axis(mean, items, axis=1))
+
+    def top(
+        self,
+        state: GraphState,
+        count: int,
+        exclude: IntArray,
+        allowed: BoolArray | None = None,
+        pool: IntArray | None = None,
+    ) -> Candidates:
+        # So deep that `count` new ones are among them, if the retriever has so many.
+        ranked = state.ranking.top(exclude.shape[1] + count, allowed)
+        rows = []
+        for q, (frontier, out) in enumerate(zip(state.frontiers, exclude, strict=True)):
+            parts = [(frontier.items, frontier.values), (ranked.items[q], ranked.scores[q])]
+            if self.alternate and state.batches % 2 == 0:
+                parts.reverse()
+            items, values = map(np.concatenate, zip(*parts, strict=True))
+            free = np.ones(self.n, np.bool_) if allowed is None else allowed.copy()
+            if pool is not None:
+                free &= np.isin(np.arange(self.n), pool[q])
+            free[out[out != NO_ITEM]] = False
+            chosen = _first_free(items, count, free)
+            rows.append((items[chosen], values[chosen]))
+        return Candidates.from_rows(rows)
+
+
+class _LazyRanking:
+    """The retriever's ranking of m queries, read when it is needed, `depth` at least."""
+
+    def __init__(self, retriever: Retriever, queries: Queries, depth: int) -> None:
+        self.retriever, self.queries, self.depth = retriever, queries, depth
+        self._read: Candidates | None = None
+
+    def top(self, count: int, allowed: BoolArray | None) -> Candidates:
+        """The first `count` allowed items of each query, or more."""
+        if self._read is None or count > self.depth:
+            self.depth = max(count, self.depth)
+            self._read = self.retriever.top(self.queries, self.depth, allowed)
+        return self._read
+
+
+def _first_free(items: IntArray, count: int, free: BoolArray) -> IntArray:
+    """Positions in `items` of the first `count` that are `free` (n,), each item once."""
+    where = np.flatnonzero((items != NO_ITEM) & free[items])
+    once = np.sort(np.unique(items[where], return_index=True)[1])
+    return where[once[:count]]
+
+
+def graph_of(index: Index, graph: str, k: int, method: str) -> Neighbours:
     """The graph of that name, or the usual one for `auto`; `InputError` where there is none."""
     return index.graph(default_graph(index, graph, method), k)
 
@@ -18,3 +243,65 @@ def in_batches(budget: int, size: int) -> tuple[int, ...]:
     (10, 10, 3)
     """
     return tuple(min(size, budget - done) for done in range(0, budget, size))
+
+
+def best_first(items: IntArray, scores: FloatArray) -> IntArray:
+    """Positions of the items ordered by score, ties by item: (b,) -> (b,)."""
+    return np.lexsort((items, -scores))
+
+
+def reach(graph: Neighbours, sources: IntArray, scores: FloatArray, scored: IntArray) -> Frontier:
+    """The neighbours of sources (s,) that are not `scored` (b,), source by source, nearest first.
+
+    The value of each is its first source's score; a source is a step.
+    """
+    items = graph[sources].ravel().astype(np.int64)
+    new = np.flatnonzero(~np.isin(items, np.append(scored, NO_ITEM)))
+    new = new[np.sort(np.unique(items[new], return_index=True)[1])]
+    source = new // graph.shape[1]
+    return Frontier(items[new], scores[source], source)
+
+
+def _seed_neighbours(graph: Neighbours) -> Expand:
+    """The neighbours of the first batch, in the order of that batch (LADR, proactive)."""
+
+    def expand(before: Frontier, items: IntArray, scores: FloatArray, n_seen: int) -> Frontier:
+        if n_seen:
+            return before.take(~np.isin(before.items, items))
+        return reach(graph, items, scores, items)
+
+    return expand
+
+
+def _step_by_step(
+    graph: Neighbours, sources: int | None = None, *, one_step: bool = False
+) -> Expand:
+    """The neighbours of the best `sources` scored, best first; a step once begun is finished.
+
+    A batch that a step does not fill takes the first of the next, as the scores before the batch
+    have it. `one_step`: the neighbours of all sources are one step.
+    """
+
+    def expand(before: Frontier, items: IntArray, scores: FloatArray, n_seen: int) -> Frontier:
+        best = best_first(items, scores)[:sources]
+        ahead = reach(graph, items[best], scores[best], items)
+        if one_step:
+            ahead = replace(ahead, steps=np.zeros_like(ahead.steps))
+        begun = _begun(before, items[n_seen:])
+        more = ahead.take(~np.isin(ahead.items, begun.items))
+        return Frontier(
+            np.concatenate([begun.items, more.items]),
+            np.concatenate([begun.values, more.values]),
+            np.concatenate([np.zeros_like(begun.steps), 1 + more.steps]),
+        )
+
+    return expand
+
+
+def _begun(before: Frontier, latest: IntArray) -> Frontier:
+    """What is left of the step that the last of the `latest` items (c,) was taken from."""
+    taken = np.flatnonzero(np.isin(before.items, latest))
+    if not len(taken):
+        return Frontier()
+    same = before.steps == before.steps[taken[-1]]
+    return before.take(same & (np.arange(len(same)) > taken[-1]))

@@ -53,7 +53,7 @@ class Kriging(Method):
     """
 
     name = "kriging"
-    unread = "kriging(anchors=false)"
+    fallback = "kriging(anchors=false)"
     retriever: Spec = HYBRID
     mean: Spec | None = None
     rounds: int = 10
@@ -70,7 +70,7 @@ class Kriging(Method):
     target_recall: float | None = None
     k: int = 10
 
-    def reads(self, index: Index) -> Collection[str]:
+    def required_artifacts(self, index: Index) -> Collection[str]:
         learned = self._learned(index) is not None
         anchored = self.anchors and index.anchors is not None
         calibrated = self.target_recall is not None or not learned

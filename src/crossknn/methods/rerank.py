@@ -1,24 +1,75 @@
-"""RNR, retrieve and rerank: one round, the retriever's best items."""
+"""Methods that fit nothing: retrieve and rerank, retrieve alone, and exact search."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from crossknn.index.base import Index
 from crossknn.index.stages import open_retriever
 from crossknn.methods.base import HYBRID, Method
-from crossknn.predictors.keep import FirstStageScores
+from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.chance import FixedFirst
 from crossknn.search.plan import Plan
+from crossknn.search.predictor import Prediction, Predictor
 from crossknn.spec import Spec
+from crossknn.types import FloatArray, IntArray, Observed, Queries
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rerank(Method):
-    """Score the `budget` best items of `retriever`."""
+    """Score the best `budget` items of `retriever`, in one round."""
 
     name = "rerank"
     retriever: Spec = HYBRID
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        retriever = open_retriever(index, self.retriever, seed)
-        return Plan(retriever=retriever, predictor=FirstStageScores(retriever), batches=(budget,))
+        return _one_round(open_retriever(index, self.retriever, seed), (budget,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieve(Method):
+    """The best of `retriever` by its own scores; no cross-encoder is called (CMC 3.3).
+
+    `cmc(...)` and its rivals by name are short for `retrieve(retriever=cmc(...))`.
+    """
+
+    name = "retrieve"
+    calls = False
+    retriever: Spec = HYBRID
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        return _one_round(open_retriever(index, self.retriever, seed), ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exact(Method):
+    """Score all allowed items, in item order; the budget is ignored."""
+
+    name = "exact"
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        return _one_round(FixedFirst(np.arange(index.n), index.n), (index.n,))
+
+
+class FirstStageScores(Predictor[FloatArray]):
+    """Predicts the retriever's own scores, whatever has been observed."""
+
+    def __init__(self, retriever: Retriever) -> None:
+        self.retriever = retriever
+
+    def start(self, queries: Queries) -> FloatArray:
+        return self.retriever.scores(queries)
+
+    def update(self, state: FloatArray, observed: Observed) -> FloatArray:
+        return state
+
+    def predict(self, state: FloatArray, items: IntArray | None = None) -> Prediction:
+        if items is None:
+            return Prediction(state.copy())
+        return Prediction(np.take_along_axis(state, items, axis=1))
+
+
+def _one_round(retriever: Retriever, batches: tuple[int, ...]) -> Plan:
+    return Plan(retriever=retriever, predictor=FirstStageScores(retriever), batches=batches)

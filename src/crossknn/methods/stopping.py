@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from crossknn.linalg import top_k
-from crossknn.methods.known import search_known
+from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan, Stop
 from crossknn.types import BoolArray, FloatArray, Queries
 
@@ -58,7 +58,7 @@ class Course:
 def course(plan: Plan, queries: Queries, scores: FloatArray, k: int) -> Course:
     """Search queries whose exact scores (m, n) are known, to the end."""
     m = len(scores)
-    search = search_known(replace(plan, stop=Stop(k=k, expected=NEVER)), queries, scores)
+    search = simulate(replace(plan, stop=Stop(k=k, expected=NEVER)), queries, scores)
     picks, truth = search.picks().items, top_k(scores, k).items
     found = np.array([np.isin(picks[q], truth[q]) for q in range(m)])
     so_far = np.cumsum(found, axis=1) / truth.shape[1]

@@ -1,5 +1,10 @@
 """TOUR, test-time optimization of the query vector (Sung et al. 2023), as AXN runs it (AXN B.2).
 
+paper            here
+q_t              the query's vector after t rounds
+eta              `lr`
+L_hard / L_soft  `loss`: KL of softmaxed scores (`kl`), or the mean squared error (`mse`)
+
 AXN's variant: one gradient step a round on the batch of top B / R items, all of them new.
 """
 
@@ -7,15 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeAlias
+
+import numpy as np
 
 from crossknn.index.base import Index
 from crossknn.index.stages import default_vectors, need_query_vectors, open_retriever
+from crossknn.linalg import softmax
 from crossknn.methods.base import HYBRID, Method, positive
-from crossknn.methods.needs import scale
-from crossknn.predictors.gradient import GradientStep, Loss
-from crossknn.predictors.scaled import Normalize
+from crossknn.methods.vectors import Normalize, Scored, encoder_predictor, read_scale
 from crossknn.search.plan import Plan, equal_rounds
 from crossknn.spec import Spec
+from crossknn.types import FloatArray
+
+Loss: TypeAlias = Literal["kl", "mse"]
 
 LEARNING_RATES: dict[Loss, float] = {"kl": 0.1, "mse": 1e-3}
 """What AXN B.2 chose, from {0.1, 0.5, 1.0} and {1e-2, 1e-3, 1e-4}."""
@@ -23,7 +34,16 @@ LEARNING_RATES: dict[Loss, float] = {"kl": 0.1, "mse": 1e-3}
 
 @dataclass(frozen=True, kw_only=True)
 class TOUR(Method):
-    """One gradient step on the query's vector a round; `lr` defaults to the paper's."""
+    """Take one gradient step on the query's vector a round, and score what it then likes best.
+
+    Args:
+        loss: `kl` or `mse`, between exact and approximate scores of the latest batch.
+        retriever: Picks the first batch.
+        rounds: Number of batches.
+        lr: Size of a step; the paper's if it is not given.
+        vectors: Name of the item vectors; queries must have some beside them.
+        normalize: Scale of the exact scores (`methods.vectors.normalizer`).
+    """
 
     name = "tour"
     loss: Loss = "kl"
@@ -33,19 +53,30 @@ class TOUR(Method):
     vectors: str = "auto"
     normalize: Normalize = "none"
 
-    def reads(self, index: Index) -> Collection[str]:
-        return scale(index, self.vectors, self.normalize)
+    def required_artifacts(self, index: Index) -> Collection[str]:
+        return read_scale(index, self.vectors, self.normalize)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds)
+        vectors = need_query_vectors(index, default_vectors(index, self.vectors), self.name)
+        lr = LEARNING_RATES[self.loss] if self.lr is None else self.lr
+        step = partial(gradient_step, loss=self.loss, lr=lr)
         return Plan(
             retriever=open_retriever(index, self.retriever, seed),
-            predictor=GradientStep(
-                index,
-                need_query_vectors(index, default_vectors(index, self.vectors), self.name),
-                loss=self.loss,
-                lr=LEARNING_RATES[self.loss] if self.lr is None else self.lr,
-                normalize=self.normalize,
-            ),
+            predictor=encoder_predictor(index, vectors, step, self.normalize),
             batches=equal_rounds(budget, self.rounds),
         )
+
+
+def gradient_step(scored: Scored, *, loss: Loss, lr: float) -> tuple[FloatArray, float]:
+    """q - lr * dL/dq, L over the items of the latest batch."""
+    latest = slice(scored.n_seen, None)
+    batch, exact = scored.vectors[latest].astype(np.float64), scored.scores[latest]
+    if not len(batch):
+        return scored.current, 0.0
+    approx = batch @ scored.current
+    slopes = {
+        "kl": softmax(approx) - softmax(exact),  # of KL(softmax(exact) || softmax(approx))
+        "mse": 2 * (approx - exact) / len(batch),
+    }
+    return scored.current - lr * (slopes[loss] @ batch), 0.0

@@ -152,19 +152,19 @@ class Searcher:
     def _check_models(self, chosen: Method) -> None:
         """Scores kept in the index are of use only with the cross-encoder that made them."""
         mine = None if self.scorer is None else self.scorer.fingerprint
-        for name in chosen.reads(self.index):
+        for name in chosen.required_artifacts(self.index):
             known = self.index.scorer_of(name)
             if known is not None and known != mine and name == LEARNED:
                 raise InputError(
                     f"the index has learned from scores of the cross-encoder {known}, and this "
                     f"search uses {mine or 'one without a fingerprint'}: learn from those of this "
-                    f"one (crossknn learn INDEX), or search with {chosen.unread}"
+                    f"one (crossknn learn INDEX), or search with {chosen.fallback}"
                 )
             if known is not None and known != mine:
                 raise InputError(
                     f"the index holds scores of the cross-encoder {known}, and this search uses "
                     f"{mine or 'one without a fingerprint'}: pay for them again with this one, or "
-                    f"use a method that does not read them, e.g. {chosen.unread}"
+                    f"use a method that does not read them, e.g. {chosen.fallback}"
                 )
 
 

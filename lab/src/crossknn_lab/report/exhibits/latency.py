@@ -10,7 +10,7 @@ from typing import Any
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import Part, parts_of
 from crossknn.methods import Method, method
-from crossknn.methods.known import search_known
+from crossknn.search.loop import simulate
 from crossknn.search.predictor import Predictor
 from crossknn.search.wrapped import Wrapped
 from crossknn.types import Candidates, Observed
@@ -70,7 +70,7 @@ def _timed(found: Method, part: Part, budget: int) -> dict[str, float]:
     spent = Clock()
     began = time.thread_time()
     plan = found.plan(index, budget, 0)
-    search_known(replace(plan, predictor=Timed(plan.predictor, spent)), queries, scores)
+    simulate(replace(plan, predictor=Timed(plan.predictor, spent)), queries, scores)
     whole = time.thread_time() - began
     each = 1000 / len(queries)
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -11,10 +12,10 @@ from hypothesis import strategies as st
 from synthetic import aligned_matrix, matrix, run
 
 from crossknn.errors import InputError, SpecError
+from crossknn.linalg import softmax
 from crossknn.methods import method
-from crossknn.predictors.feedback import FeedbackFormula, pair_weights
-from crossknn.predictors.gradient import softmax
-from crossknn.predictors.refit import Distilled
+from crossknn.methods.feedback import distilled, formula, pair_weights
+from crossknn.methods.vectors import encoder_predictor
 from crossknn.types import Observed
 
 
@@ -41,7 +42,7 @@ def test_feedback_is_the_formula_over_all_pairs(count, seed, a, b, c):
     data = matrix(tests=2, seed=seed)
     index, queries, scores = data.rows(0, 2)
     rounded = np.round(scores)  # some pairs have no gap
-    predictor = FeedbackFormula(index, "dense", a=a, b=b, c=c, pairs=None, normalize="none")
+    predictor = encoder_predictor(index, "dense", partial(formula, a=a, b=b, c=c, pairs=None))
     items = np.tile(np.arange(3, 3 + count), (2, 1))
     told = Observed(items, np.take_along_axis(rounded, items, 1), np.full(2, count))
     mean = predictor.predict(predictor.update(predictor.start(queries), told)).mean
@@ -80,7 +81,7 @@ def refitted(steps, lr, count=9):
     """Query 0's vector after distillation, its items' vectors, its exact scores."""
     data = matrix(tests=1)
     index, queries, scores = data.rows(0, 1)
-    predictor = Distilled(index, "dense", steps=steps, lr=lr, normalize="none")
+    predictor = encoder_predictor(index, "dense", partial(distilled, steps=steps, lr=lr))
     told = Observed(np.arange(count)[None], scores[:, :count], np.array([count]))
     state = predictor.update(predictor.start(queries), told)
     return state.current[0].astype(np.float64), data.item_vectors[:count], scores[0, :count]

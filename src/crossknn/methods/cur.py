@@ -1,0 +1,164 @@
+"""CUR approximations from fixed anchor items (Yadav et al. 2022).
+
+paper            here
+R_anc            index.anchors.scores (k_q, n)
+I_anc, k_i       the first batch: `anchors` of the budget
+c_test U R_anc   `cur_predictor` (section 2.2, eq. 5)
+k_r              the second batch: the rest of the budget
+itemCUR          `ItemCUR` (section 3.2)
+fixedITEM        `FixedItem` (section 3.2, figure 7)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from crossknn.errors import InputError
+from crossknn.index.base import Anchors, Index, ItemScores, Scale
+from crossknn.index.stages import open_retriever
+from crossknn.linalg import least_squares
+from crossknn.methods.base import Method, fraction, part
+from crossknn.methods.vectors import Scored, VectorPredictor
+from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.chance import FixedFirst
+from crossknn.search.plan import Plan
+from crossknn.spec import Spec
+from crossknn.types import FloatArray
+
+Center: TypeAlias = Literal["auto", "none"]
+"""What CUR subtracts from exact scores: the constant that the index knows, or nothing."""
+
+RANDOM = Spec("random")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ANNCUR(Method):
+    """Score anchor items, approximate all others, score the best of those.
+
+    Args:
+        anchors: Share of the budget that buys anchor items, 0 to 1.
+        retriever: Picks the anchor items: `random` the same ones for every query, any other
+            retriever X per query (ANNCUR_X).
+        center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
+        rcond: Cut of the pseudo-inverse. The paper's code keeps everything (1e-15), and its recall
+            collapses where anchor items are about as many as anchor queries; 0.01 avoids that.
+    """
+
+    name = "anncur"
+    anchors: float = 0.5
+    retriever: Spec = RANDOM
+    center: Center = "auto"
+    rcond: float = 1e-6
+
+    def required_artifacts(self, index: Index) -> Collection[str]:
+        return ("anchors",)
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        fraction(self.name, anchors=self.anchors, rcond=self.rcond)
+        chosen = Spec("fixed") if self.retriever == RANDOM else self.retriever
+        predictor = cur_predictor(anchors_of(index, self.name), self.center, self.rcond)
+        retriever = open_retriever(index, chosen, seed)
+        return _two_rounds(retriever, predictor, budget, self.anchors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemCUR(Method):
+    """CUR of the item x item matrix: items in the place of anchor queries.
+
+    Args:
+        anchors: Share of the budget that buys anchor items; they are others than the matrix's rows.
+        center: `none` is CUR as published; `auto` subtracts the mean of the matrix first.
+        rcond: Cut of the pseudo-inverse.
+    """
+
+    name = "itemcur"
+    anchors: float = 0.5
+    center: Center = "auto"
+    rcond: float = 1e-6
+
+    def required_artifacts(self, index: Index) -> Collection[str]:
+        return ("item_scores",)
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        fraction(self.name, anchors=self.anchors, rcond=self.rcond)
+        scores = _item_scores(index, self.name).scores
+        rows = Anchors(scores, center=float(scores.mean(dtype=np.float64)))
+        predictor = cur_predictor(rows, self.center, self.rcond)
+        retriever = open_retriever(index, Spec("fixed"), seed)
+        return _two_rounds(retriever, predictor, budget, self.anchors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedItem(Method):
+    """Items and query as vectors of exact scores with the same fixed items; their dot product.
+
+    Args:
+        anchors: Share of the budget that goes to the first of the index's fixed items.
+    """
+
+    name = "fixeditem"
+    anchors: float = 0.5
+
+    def required_artifacts(self, index: Index) -> Collection[str]:
+        return ("item_scores",)
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        fraction(self.name, anchors=self.anchors)
+        known = _item_scores(index, self.name)
+        dimension = {int(item): d for d, item in enumerate(known.items)}
+
+        def fit(scored: Scored) -> tuple[FloatArray, float]:
+            vector = np.zeros(len(known.items))  # 0 where the query is not scored yet
+            for item, score in zip(scored.items.tolist(), scored.scores, strict=True):
+                if item in dimension:
+                    vector[dimension[item]] = score
+            return vector, 0.0
+
+        predictor = VectorPredictor(known.scores.T, fit)
+        return _two_rounds(FixedFirst(known.items, index.n), predictor, budget, self.anchors)
+
+
+def cur_predictor(rows: Anchors, center: Center, rcond: float) -> VectorPredictor:
+    """c pinv(R[:, S]) R: least squares on the scored columns S of R_anc (k_q, n).
+
+    CUR has no intercept: a constant is subtracted from R and c, and added to the approximation.
+    u . (r_i - center) is u . r_i - center * sum(u), so R itself is never copied.
+    """
+    offset = rows.center if center == "auto" else 0.0
+    scale = Scale(alpha=offset)
+
+    def fit(scored: Scored) -> tuple[FloatArray, float]:
+        u = least_squares(scored.vectors - offset, scored.scores, rcond)
+        return u, -offset * float(u.sum())
+
+    return VectorPredictor(rows.scores.T, fit, normalize=lambda scored: scale)
+
+
+def anchors_of(index: Index, method: str) -> Anchors:
+    """R_anc, the exact scores of anchor queries; `InputError` if there are none."""
+    if index.anchors is None or not len(index.anchors.scores):
+        raise InputError(
+            f"{method} needs the scores of anchor queries, and there are none here: add them with  "
+            "crossknn index ... --anchors QUERIES  (in a matrix file: the key n_anchors)"
+        )
+    return index.anchors
+
+
+def _item_scores(index: Index, method: str) -> ItemScores:
+    if index.item_scores is None:
+        raise InputError(
+            f"{method} needs item x item scores, and there are none here: add them with  crossknn "
+            "index ... --item-scores N  (in a matrix file: the keys item_scores, item_score_items)"
+        )
+    return index.item_scores
+
+
+def _two_rounds(
+    retriever: Retriever, predictor: VectorPredictor, budget: int, anchors: float
+) -> Plan:
+    k_i = part(budget, anchors)
+    return Plan(retriever=retriever, predictor=predictor, batches=(k_i, budget - k_i))

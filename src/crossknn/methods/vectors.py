@@ -1,0 +1,172 @@
+"""One vector per query: approximate score = query vector . item vector.
+
+Most methods differ only in how the query's vector is fitted to its exact scores: each hands in a
+function (`Fit`), and what they share is here. Axes: m queries, n items, b scored items of a query,
+d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from crossknn.errors import InputError
+from crossknn.index.base import Index, Scale
+from crossknn.index.stages import default_vectors
+from crossknn.linalg import inner
+from crossknn.search.predictor import Prediction, Predictor
+from crossknn.types import FloatArray, IntArray, Observed, Queries
+
+Normalize: TypeAlias = Literal["auto", "anchors", "first", "none"]
+"""How exact scores are brought to the scale of the vectors: see `normalizer`."""
+
+BY_INDEX: tuple[Normalize, ...] = ("auto", "anchors")
+"""Those that take the scale that the index knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """All exact scores of one query, and its vectors so far.
+
+    `items` (b,) positions, their `vectors` (b, d) as the index has them, and `scores` (b,) float64
+    on the vectors' scale. `current` (d,) was fitted to the first `n_seen` of them; `parametric`
+    (d,) is what the query's encoder says, None where it has none.
+    """
+
+    items: IntArray
+    vectors: FloatArray
+    scores: FloatArray
+    current: FloatArray
+    parametric: FloatArray | None
+    n_seen: int
+
+
+Fit: TypeAlias = Callable[[Scored], tuple[FloatArray, float]]
+"""The query's new vector u (d,), and an offset: score ~ u . v + offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryVectors:
+    """State of a vector predictor: of every query what `Scored` says, its scale and its offset."""
+
+    current: FloatArray
+    parametric: FloatArray | None
+    scales: tuple[Scale, ...]
+    offsets: tuple[float, ...]
+    n_seen: IntArray
+
+
+class VectorPredictor(Predictor[QueryVectors]):
+    """Approximate scores `current @ items.T + offset`, on the scale of the exact scores.
+
+    Args:
+        items: Item vectors (n, d), float32 or float16.
+        fit: How a query's vector is fitted to its exact scores.
+        parametric: Query vectors (m, d) known before any exact score, if there are any.
+        normalize: Scale of a query's exact scores, settled by its first batch.
+    """
+
+    def __init__(
+        self,
+        items: FloatArray,
+        fit: Fit,
+        *,
+        parametric: Callable[[Queries], FloatArray] | None = None,
+        normalize: Callable[[Scored], Scale] | None = None,
+    ) -> None:
+        self.items, self.fit = items, fit
+        self.parametric, self.normalize = parametric, normalize
+
+    def start(self, queries: Queries) -> QueryVectors:
+        m = len(queries)
+        known = None if self.parametric is None else self.parametric(queries)
+        current = np.zeros((m, self.items.shape[1])) if known is None else known
+        none = np.zeros(m, np.int64)
+        return QueryVectors(current.astype(np.float32), known, (Scale(),) * m, (0.0,) * m, none)
+
+    def update(self, state: QueryVectors, observed: Observed) -> QueryVectors:
+        current, scales, offsets = state.current.copy(), [*state.scales], [*state.offsets]
+        for q, items, scores in observed.rows():
+            known = Scored(
+                items=items,
+                vectors=self.items[items],
+                scores=scores.astype(np.float64),
+                current=state.current[q],
+                parametric=None if state.parametric is None else state.parametric[q],
+                n_seen=int(state.n_seen[q]),
+            )
+            if self.normalize is not None and not known.n_seen:
+                scales[q] = self.normalize(known)
+            current[q], offsets[q] = self.fit(_on_scale(known, scales[q]))
+        return QueryVectors(
+            current, state.parametric, tuple(scales), tuple(offsets), observed.counts
+        )
+
+    def predict(self, state: QueryVectors, items: IntArray | None = None) -> Prediction:
+        if items is None:
+            approx = inner(state.current, self.items)
+        else:
+            rows = zip(items, state.current, strict=True)
+            approx = np.stack([self.items[row] @ u for row, u in rows])
+        for q, (scale, offset) in enumerate(zip(state.scales, state.offsets, strict=True)):
+            if offset or scale != Scale():
+                approx[q] /= scale.beta
+                approx[q] += scale.alpha + offset / scale.beta
+        return Prediction(approx)
+
+
+def encoder_predictor(
+    index: Index, name: str, fit: Fit, normalize: Normalize = "none"
+) -> VectorPredictor:
+    """A predictor in the space of the item vectors `name`, from the encoder's query vectors."""
+
+    def parametric(queries: Queries) -> FloatArray:
+        return index.query_vectors(queries, name)
+
+    return VectorPredictor(
+        index.vectors(name),
+        fit,
+        parametric=parametric if name in index.query_vector_names else None,
+        normalize=normalizer(index, name, normalize),
+    )
+
+
+def normalizer(
+    index: Index, vectors: str, normalize: Normalize
+) -> Callable[[Scored], Scale] | None:
+    """The scale of exact scores; fits have no intercept, so where zero lies matters (AXN A.2).
+
+    `anchors` is the index's scale: mean and standard deviation of exact and approximate scores over
+    anchor or train queries. `first` takes the same two moments from the query's own first batch, or
+    the mean alone where queries have no vectors. `none` leaves the scores alone; `auto` takes
+    `anchors` where the index knows them, else `first`.
+    """
+    if normalize == "none":
+        return None
+    known = index.scale(vectors) if normalize in BY_INDEX else None
+    if known is not None:
+        return lambda scored: known
+    if normalize == "anchors":
+        raise InputError(
+            f"normalize=anchors needs a scale for the item vectors {vectors!r}, and the index "
+            "has none: add anchor queries, or use normalize=first"
+        )
+    return _first_batch
+
+
+def read_scale(index: Index, vectors: str, normalize: Normalize) -> Collection[str]:
+    """What normalizing exact scores reads: the name of the vectors whose scale is taken, if any."""
+    return (default_vectors(index, vectors),) if normalize in BY_INDEX else ()
+
+
+def _first_batch(scored: Scored) -> Scale:
+    if scored.parametric is None:
+        return Scale.match(scored.scores, np.zeros(1))
+    return Scale.match(scored.scores, scored.vectors @ scored.parametric)
+
+
+def _on_scale(scored: Scored, scale: Scale) -> Scored:
+    return replace(scored, scores=scale.beta * (scored.scores - scale.alpha))

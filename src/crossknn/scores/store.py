@@ -1,0 +1,555 @@
+"""One file of exact scores: whatever was scored anywhere is here, and is never scored again.
+
+A score belongs to a cross-encoder (its fingerprint), a query and an item (their texts). Texts are
+named by digests once, and by integers from then on. Scores lie in blocks of one query with many
+items, each with a CRC-32 that is checked whenever the block is read:
+
+    scorers   id, fingerprint, and in how many seconds how many pairs were scored
+    texts     id, digest (16 bytes), text (of queries), checksum
+    blocks    scorer, query, item ids (`start`, start + 1, ... or int32 `items`), float32 scores
+
+The file is SQLite's, in WAL mode: a kill loses no transaction, and many processes of one host may
+share it. 10^8 pairs of 1,000 queries take 400 MB; they are written in 3 s and read in 1 s.
+
+Axes: q queries, n items, p pairs, b scores of a block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from crossknn.checks import as_path
+from crossknn.errors import InputError
+from crossknn.scores.views import SparseScores
+from crossknn.types import FloatArray, IntArray, Pairs
+
+_APPLICATION = 0x786B6E6E  # "xknn"
+_FORMAT = 2
+_BUSY_SECONDS = 30.0
+_VARIABLES = 500
+_SMALL, _MANY = 8_192, 32  # so many small blocks of a query become one
+
+_SCHEMA = (
+    "CREATE TABLE scorers (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE, "
+    "pairs INTEGER NOT NULL DEFAULT 0, seconds REAL NOT NULL DEFAULT 0)",
+    "CREATE TABLE texts (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text BLOB, "
+    "crc INTEGER NOT NULL)",
+    "CREATE TABLE blocks (id INTEGER PRIMARY KEY, scorer INTEGER NOT NULL, "
+    "query INTEGER NOT NULL, start INTEGER NOT NULL, items BLOB, scores BLOB NOT NULL, "
+    "crc INTEGER NOT NULL)",
+    "CREATE INDEX blocks_of ON blocks (scorer, query)",
+)
+_COLUMNS = "id, query, start, items, scores, crc"
+
+
+class StoreFullError(InputError):
+    """Scores cannot be written: the disk is full, read-only or gone."""
+
+
+class _Block(NamedTuple):
+    """Scores (b,) of the query with the items `start`, start + 1, ... or `items` (b,) ascending."""
+
+    row: int
+    query: int
+    start: int
+    items: IntArray | None
+    scores: FloatArray
+
+    def ids(self) -> IntArray:
+        """The ids of the items (b,)."""
+        return self.start + np.arange(len(self.scores)) if self.items is None else self.items
+
+    def find(self, wanted: IntArray, found: FloatArray) -> None:
+        """Put the scores of the items with the ids `wanted` (p,) that are here into `found`."""
+        if self.items is None:
+            at = wanted - self.start
+            here = (at >= 0) & (at < len(self.scores))
+        else:
+            at = np.minimum(np.searchsorted(self.items, wanted), len(self.items) - 1)
+            here = self.items[at] == wanted
+        found[here] = self.scores[at[here]]
+
+
+def text_digest(text: str) -> bytes:
+    """16 bytes that stand for a text."""
+    return hashlib.blake2b(_encoded(text), digest_size=16).digest()
+
+
+class ScoreStore:
+    """Exact scores by (fingerprint, query text, item text); in a file, or in memory.
+
+    May be used from many threads and, each with its own object, from many processes of one host.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        self._left: list[sqlite3.Connection] = []
+        self._connection: sqlite3.Connection | None = None
+
+    @classmethod
+    def open(cls, path: str | Path | None = None) -> ScoreStore:
+        """The store in the file `path`, which is made when the first score comes.
+
+        Without a path, an empty store in memory. Raises InputError if the file cannot be opened,
+        is damaged, or is something else.
+        """
+        store = cls(None if path is None else as_path(path, "the file of scores"))
+        with store._reading():
+            return store
+
+    def close(self) -> None:
+        """Close the file; it is opened again when the store is used again."""
+        with self._lock:
+            if self._connection is not None and self._process == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ScoreStore({str(self.path) if self.path else 'in memory'}, {len(self):,} scores)"
+
+    def __len__(self) -> int:
+        """Number of scores, of all cross-encoders."""
+        found = self._select("SELECT coalesce(sum(length(scores)), 0) FROM blocks")
+        return int(found[0][0]) // 4 if found else 0
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """The cross-encoders that there are scores of."""
+        return [row[0] for row in self._select("SELECT fingerprint FROM scorers ORDER BY id")]
+
+    def queries(self, fingerprint: str | None = None) -> list[str]:
+        """Texts of all queries that have a score, or one by this cross-encoder."""
+        of = "" if fingerprint is None else f"WHERE scorer = {self._scorer(fingerprint)}"
+        found = self._texts(f"SELECT DISTINCT query FROM blocks {of}")
+        return [text for text in found.values() if text is not None]
+
+    def get(
+        self, fingerprint: str, queries: Sequence[str], items: Sequence[str], pairs: Pairs
+    ) -> FloatArray:
+        """Scores (p,) float32 of `pairs` of these texts, NaN where unknown.
+
+        Raises InputError for a damaged block, as every way to read does.
+        """
+        chosen, query = np.unique(pairs.query, return_inverse=True)
+        others, item = np.unique(pairs.item, return_inverse=True)
+        known = self.ids([queries[place] for place in chosen.tolist()])
+        return self.lookup(
+            fingerprint, known[query], self.ids([items[place] for place in others.tolist()])[item]
+        )
+
+    def put(
+        self,
+        fingerprint: str,
+        queries: Sequence[str],
+        items: Sequence[str],
+        pairs: Pairs,
+        scores: FloatArray,
+    ) -> int:
+        """Keep the scores (p,) of `pairs`; returns how many were not known. Those that are stay.
+
+        Raises InputError for a score that is not finite, StoreFullError if they cannot be written.
+        """
+        chosen, query = np.unique(pairs.query, return_inverse=True)
+        others, item = np.unique(pairs.item, return_inverse=True)
+        known = self.ids([queries[place] for place in chosen.tolist()], add=True, keep=True)
+        ids = self.ids([items[place] for place in others.tolist()], add=True)
+        return self.insert(fingerprint, known[query], ids[item], scores)
+
+    def rows(self, fingerprint: str, queries: Sequence[str], items: Sequence[str]) -> FloatArray:
+        """Dense scores (q, n) float32 of all pairs of these texts, NaN where unknown."""
+        ids, found = self.ids(items), np.full((len(queries), len(items)), np.nan, np.float32)
+        for row, query in enumerate(self.ids(queries).tolist()):
+            for block in self._blocks(fingerprint, query):
+                block.find(ids, found[row])
+        return found
+
+    def log(
+        self, fingerprint: str, items: Sequence[str], queries: Sequence[str] | None = None
+    ) -> SparseScores:
+        """All scores by this cross-encoder of pairs of any query, or one of `queries`, and `items`.
+
+        Items of equal texts have equal scores.
+        """
+        texts = sorted(self.queries(fingerprint)) if queries is None else list(queries)
+        ids = self.ids(items)
+        order = np.argsort(ids, kind="stable")
+        known = ids[order]
+        parts: list[tuple[IntArray, IntArray, FloatArray]] = []
+        for row, query in enumerate(self.ids(texts).tolist()):
+            for block in self._blocks(fingerprint, query):
+                low, high = (np.searchsorted(known, block.ids(), side) for side in _SIDES)
+                which = np.repeat(np.arange(len(low)), high - low)  # entry of the block
+                place = np.arange(len(which)) - np.repeat(np.cumsum(high - low) - high, high - low)
+                parts.append((np.full(len(which), row), order[place], block.scores[which]))
+        query, item, score = (
+            np.concatenate([np.empty(0, kind), *(part[column] for part in parts)])
+            for column, kind in enumerate((np.int64, np.int64, np.float32))
+        )
+        return SparseScores.of(texts, len(items), Pairs(query, item), score, fingerprint)
+
+    def ids(self, texts: Sequence[str], *, add: bool = False, keep: bool = False) -> IntArray:
+        """The integers (t,) that stand for texts here, -1 for unknown ones unless they are `add`ed.
+
+        With `keep` the texts themselves are kept, as those of queries are.
+        """
+        rows = [(text_digest(text), _encoded(text) if keep else None) for text in texts]
+        return self._ids(rows, add)
+
+    def lookup(self, fingerprint: str, queries: IntArray, items: IntArray) -> FloatArray:
+        """`get` by ids (p,) of texts."""
+        found = np.full(len(queries), np.nan, np.float32)
+        for query, places in _grouped(queries):
+            part = found[places]
+            for block in self._blocks(fingerprint, query):
+                block.find(items[places], part)
+            found[places] = part
+        return found
+
+    def insert(
+        self, fingerprint: str, queries: IntArray, items: IntArray, scores: FloatArray
+    ) -> int:
+        """`put` by ids (p,) of texts, in one transaction."""
+        values = np.asarray(scores, np.float32)
+        if not np.isfinite(values).all():
+            raise InputError(f"a score is {values[~np.isfinite(values)][0]}: it cannot be kept")
+        added = 0
+        with self._writing() as db:
+            db.execute("INSERT OR IGNORE INTO scorers (fingerprint) VALUES (?)", (fingerprint,))
+            for query, places in _grouped(queries):
+                ids, first = np.unique(items[places], return_index=True)
+                new = np.full(len(ids), np.nan, np.float32)
+                blocks = list(self._blocks(fingerprint, query))
+                for block in blocks:
+                    block.find(ids, new)
+                chosen = np.flatnonzero(np.isnan(new))
+                added += len(chosen)
+                small = [block for block in blocks if len(block.scores) < _SMALL]
+                ids, values_of = ids[chosen], values[places][first[chosen]]
+                if len(small) >= _MANY:
+                    ids = np.concatenate([*(block.ids() for block in small), ids])
+                    values_of = np.concatenate([*(block.scores for block in small), values_of])
+                    rows = [(block.row,) for block in small]
+                    db.executemany("DELETE FROM blocks WHERE id = ?", rows)
+                if len(ids):
+                    self._add(db, fingerprint, query, ids, values_of)
+        return added
+
+    def add_all(self, other: ScoreStore) -> None:
+        """Take over all scores of another store."""
+        texts = other._select("SELECT id, digest, text FROM texts")
+        own = np.full(max((row[0] for row in texts), default=0) + 1, -1)
+        own[[row[0] for row in texts]] = self._ids([row[1:] for row in texts], add=True)
+        for scorer, fingerprint in other._select("SELECT id, fingerprint FROM scorers"):
+            self.record_time(fingerprint, *other._time(fingerprint))
+            found = other._select("SELECT DISTINCT query FROM blocks WHERE scorer = ?", (scorer,))
+            for (query,) in found:
+                for block in other._blocks(fingerprint, query):
+                    queries = np.full(len(block.scores), own[query])
+                    self.insert(fingerprint, queries, own[block.ids()], block.scores)
+
+    def record_time(self, fingerprint: str, pairs: int, seconds: float) -> None:
+        """Note that scoring so many pairs took so many seconds, by however many workers."""
+        if pairs:
+            with self._writing() as db:
+                db.execute("INSERT OR IGNORE INTO scorers (fingerprint) VALUES (?)", (fingerprint,))
+                db.execute(
+                    "UPDATE scorers SET pairs = pairs + ?, seconds = seconds + ? "
+                    "WHERE fingerprint = ?",
+                    (pairs, seconds, fingerprint),
+                )
+
+    def seconds_per_pair(self, fingerprint: str | None) -> float:
+        """Seconds that a pair has taken in all collections so far; 0.0 before there was one."""
+        pairs, seconds = self._time(fingerprint or "")
+        return seconds / pairs if pairs else 0.0
+
+    def verify(self, *, repair: bool = False) -> list[str]:
+        """Check every row: a sentence for each kind of damage, none if all is well.
+
+        `repair` removes what is damaged, so that it is scored again.
+        """
+        found: list[str] = []
+        for row in self._select("PRAGMA quick_check"):
+            if row[0] != "ok":
+                raise self._damaged(row[0])
+        names = {row[0]: row[1] for row in self._select("SELECT id, fingerprint FROM scorers")}
+        known = set[int]()
+        bad: dict[str, list[tuple[int]]] = {"texts": [], "blocks": []}
+        for number, digest, text, crc in self._select("SELECT id, digest, text, crc FROM texts"):
+            whole = _text_crc(number, digest, text) == crc
+            known.add(number) if whole else bad["texts"].append((number,))
+        for scorer, *row in self._select(f"SELECT scorer, {_COLUMNS} FROM blocks"):
+            whole = scorer in names and row[1] in known and _crc(names[scorer], *row[1:5]) == row[5]
+            if not whole:
+                bad["blocks"].append((row[0],))
+        for table, rows in bad.items():
+            if rows:
+                found.append(f"{len(rows)} of the {table} of scores in {self.path} are damaged")
+                if repair:
+                    with self._writing() as db:
+                        db.executemany(f"DELETE FROM {table} WHERE id = ?", rows)
+        return found
+
+    def _ids(self, texts: Sequence[tuple[bytes, bytes | None]], add: bool) -> IntArray:
+        """`ids` of (digest, text to be kept or None)."""
+        found = self._find([digest for digest, _ in texts])
+        lacking = [row for row in texts if not _has(found, *row)] if add else []
+        if lacking:
+            with self._writing() as db:
+                found.update(self._find([digest for digest, _ in lacking]))
+                (last,) = db.execute("SELECT coalesce(max(id), 0) FROM texts").fetchone()
+                for digest, text in lacking:
+                    if not _has(found, digest, text):
+                        number = found[digest][0] if digest in found else last + 1
+                        last = max(last, number)
+                        row = (number, digest, text, _text_crc(number, digest, text))
+                        db.execute("INSERT OR REPLACE INTO texts VALUES (?, ?, ?, ?)", row)
+                        found[digest] = number, text is not None
+        return np.array([found.get(digest, (-1,))[0] for digest, _ in texts], dtype=np.int64)
+
+    def _add(
+        self,
+        db: sqlite3.Connection,
+        fingerprint: str,
+        query: int,
+        ids: IntArray,
+        scores: FloatArray,
+    ) -> None:
+        """A block of scores (b,), in the order of the ids."""
+        order = np.argsort(ids)
+        ids, start = ids[order], int(ids.min())
+        dense = int(ids[-1]) - start + 1 == len(ids)
+        items = None if dense else ids.astype("<i4").tobytes()
+        values = scores[order].astype("<f4").tobytes()
+        crc = _crc(fingerprint, query, start, items, values)
+        db.execute(
+            "INSERT INTO blocks (scorer, query, start, items, scores, crc) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            (self._scorer(fingerprint), query, start, items, values, crc),
+        )
+
+    def _blocks(self, fingerprint: str, query: int) -> Iterator[_Block]:
+        """The blocks of a query, checked."""
+        if query < 0:
+            return
+        for row in self._select(
+            f"SELECT {_COLUMNS} FROM blocks WHERE scorer = ? AND query = ? ORDER BY id",
+            (self._scorer(fingerprint), query),
+        ):
+            number, query, start, items, scores, crc = row
+            if _crc(fingerprint, query, start, items, scores) != crc:
+                raise self._damaged("a block of scores has another checksum")
+            ids = None if items is None else np.frombuffer(items, "<i4").astype(np.int64)
+            yield _Block(number, query, start, ids, np.frombuffer(scores, "<f4"))
+
+    def _scorer(self, fingerprint: str) -> int:
+        """The id of a cross-encoder, 0 if there are no scores of it."""
+        found = self._select("SELECT id FROM scorers WHERE fingerprint = ?", (fingerprint,))
+        return int(found[0][0]) if found else 0
+
+    def _time(self, fingerprint: str) -> tuple[int, float]:
+        found = self._select(
+            "SELECT pairs, seconds FROM scorers WHERE fingerprint = ?", (fingerprint,)
+        )
+        return found[0] if found else (0, 0.0)
+
+    def _find(self, digests: Sequence[bytes]) -> dict[bytes, tuple[int, bool]]:
+        """By digest, (the id of a text, whether the text is kept)."""
+        found: dict[bytes, tuple[int, bool]] = {}
+        for start in range(0, len(digests), _VARIABLES):
+            part = digests[start : start + _VARIABLES]
+            marks = ",".join("?" * len(part))
+            for number, digest, text, crc in self._select(
+                f"SELECT id, digest, text, crc FROM texts WHERE digest IN ({marks})", part
+            ):
+                if _text_crc(number, digest, text) != crc:
+                    raise self._damaged("a text has another checksum")
+                found[digest] = number, text is not None
+        return found
+
+    def _texts(self, which: str) -> dict[int, str | None]:
+        """The texts, where they are kept, of the ids that a SELECT gives."""
+        found: dict[int, str | None] = {}
+        for number, digest, text, crc in self._select(
+            f"SELECT id, digest, text, crc FROM texts WHERE id IN ({which}) ORDER BY id"
+        ):
+            if _text_crc(number, digest, text) != crc:
+                raise self._damaged("a text has another checksum")
+            found[number] = None if text is None else text.decode("utf-8", "surrogatepass")
+        return found
+
+    def _select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """All rows; none if there is no file yet."""
+        with self._reading() as db:
+            return [] if db is None else db.execute(statement, values).fetchall()
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        with self._lock:
+            if self._db() is None and self.path is not None and not self.path.exists():
+                yield None
+                return
+            try:
+                yield self._opened()
+            except sqlite3.OperationalError as error:
+                raise InputError(f"the scores in {self.path} cannot be read: {error}") from error
+            except sqlite3.DatabaseError as error:
+                raise self._damaged(error) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, or a part of that under way in this thread."""
+        with self._lock:
+            db = self._opened()
+            if db.in_transaction:
+                yield db
+                return
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield db
+                    db.execute("COMMIT")
+                except BaseException:
+                    if db.in_transaction:
+                        db.execute("ROLLBACK")
+                    raise
+            except sqlite3.OperationalError as error:
+                raise StoreFullError(
+                    f"scores cannot be kept in {self.path}: {error}; what is there so far stays"
+                ) from error
+            except sqlite3.DatabaseError as error:
+                raise self._damaged(error) from error
+
+    def _db(self) -> sqlite3.Connection | None:
+        """The connection of this process, if it is open."""
+        if self._process != os.getpid():
+            # After a fork the connection belongs to the parent: not to be used, nor closed, here.
+            self._left += [self._connection] if self._connection else []
+            self._process, self._connection = os.getpid(), None
+        return self._connection
+
+    def _opened(self) -> sqlite3.Connection:
+        if (db := self._db()) is None:
+            db = self._connection = self._retried(self._open)
+        return db
+
+    def _open(self) -> sqlite3.Connection:
+        name: str | Path = self.path or ":memory:"
+        if self.path is not None and self.path.exists() and not _writable(self.path):
+            name = f"{self.path.absolute().as_uri()}?immutable=1"
+        db = sqlite3.connect(
+            name,
+            timeout=_BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=isinstance(name, str),
+        )
+        try:
+            self._prepare(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _retried(self, action: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
+        """Turning WAL on does not wait for other processes that are opening the file."""
+        until = time.monotonic() + _BUSY_SECONDS
+        while True:
+            try:
+                return action()
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise InputError(f"cannot open the scores {self.path}: {error}") from error
+                time.sleep(0.02)
+            except sqlite3.DatabaseError as error:
+                raise self._damaged(error) from error
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application != _APPLICATION and (tables or application or version):
+            raise InputError(f"{self.path} is a database, but holds no scores of crossknn")
+        if tables and version != _FORMAT:
+            raise InputError(
+                f"the scores in {self.path} have the format {version}, and this version of "
+                f"crossknn reads {_FORMAT}: name another file"
+            )
+        if not tables:
+            db.execute("BEGIN IMMEDIATE")
+            if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                for statement in _SCHEMA:
+                    db.execute(statement)
+                db.execute(f"PRAGMA application_id = {_APPLICATION}")
+                db.execute(f"PRAGMA user_version = {_FORMAT}")
+            db.execute("COMMIT")
+            db.execute("PRAGMA journal_mode = WAL")
+        # In WAL mode, NORMAL loses nothing when a process dies.
+        db.execute("PRAGMA synchronous = NORMAL")
+
+    def _damaged(self, what: object) -> InputError:
+        return InputError(
+            f"the scores in {self.path} are damaged ({what}): remove what is damaged with  "
+            "crossknn index verify --repair , or move the file away; it is scored again"
+        )
+
+
+_SIDES: tuple[Any, Any] = ("left", "right")
+
+
+def _has(found: Mapping[bytes, tuple[int, bool]], digest: bytes, text: bytes | None) -> bool:
+    """Whether a text is there, kept if it is to be."""
+    return digest in found and (text is None or found[digest][1])
+
+
+def _grouped(queries: IntArray) -> Iterator[tuple[int, IntArray]]:
+    """(query, places) of each different query, its places in order."""
+    order = np.argsort(queries, kind="stable")
+    different, first = np.unique(queries[order], return_index=True)
+    yield from (
+        zip(different.tolist(), np.split(order, first[1:]), strict=True) if len(order) else ()
+    )
+
+
+def _crc(fingerprint: str, query: int, start: int, items: bytes | None, scores: bytes) -> int:
+    """The checksum of a block, and of whose scores it holds."""
+    head = fingerprint.encode() + struct.pack("<qq?", query, start, items is None)
+    return zlib.crc32(scores, zlib.crc32(items or b"", zlib.crc32(head)))
+
+
+def _text_crc(number: int, digest: bytes, text: bytes | None) -> int:
+    return zlib.crc32(text or b"", zlib.crc32(digest, number & 0xFFFFFFFF))
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK)

@@ -1,0 +1,239 @@
+"""A scorer that never computes what the store has: the view of the store that a search uses."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+
+from crossknn.errors import InputError
+from crossknn.scorers.base import Scorer
+from crossknn.scorers.deadline import Deadline
+from crossknn.scorers.robust import NothingScoredError
+from crossknn.scores.store import ScoreStore, StoreFullError
+from crossknn.types import FloatArray, IntArray, Pairs
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE = 30.0
+"""Seconds to wait for a pair that another thread is scoring, before scoring it here."""
+
+
+class StoredScorer:
+    """Asks `scorer` only for pairs that `store` has no score of, and keeps every batch there.
+
+    Many threads may share one object, which scores no pair twice; many processes the store.
+    """
+
+    def __init__(
+        self, scorer: Scorer, store: ScoreStore | str | Path, *, fingerprint: str | None = None
+    ) -> None:
+        """`store` may be a file; `fingerprint` replaces the scorer's own.
+
+        Raises InputError without any fingerprint, or if the file is no store.
+        """
+        from crossknn.scorers.cross_encoder import as_scorer
+
+        scorer = as_scorer(scorer)
+        name = fingerprint or scorer.fingerprint
+        if name is None:
+            raise InputError(
+                f"{type(scorer).__name__} has no fingerprint, so that its scores could be mistaken "
+                f"for another model's: give fingerprint='a name you change with the model'"
+            )
+        self.scorer, self.fingerprint = scorer, name
+        self.store = store if isinstance(store, ScoreStore) else ScoreStore.open(store)
+        self._claims: dict[int, tuple[object, int]] = {}
+        self._changed = threading.Condition()
+        self._warned = False
+        self._numbers = count(-2, -1)
+
+    @property
+    def truncated(self) -> int:
+        """Pairs the scorer had to cut so far (0 if it does not say)."""
+        return int(getattr(self.scorer, "truncated", 0))
+
+    def score(
+        self,
+        pairs: Pairs,
+        queries: Sequence[str],
+        items: Sequence[str],
+        *,
+        time_left: float | None = None,
+        cancel: threading.Event | None = None,
+    ) -> StoredStream:
+        """Yields (positions (b,), scores (b,) float32): all known pairs first, at once.
+
+        The stream's `computed` is the number of its pairs that the scorer computed so far.
+        """
+        return StoredStream(self, pairs, queries, items, Deadline(time_left, cancel))
+
+    def _ids(self, texts: Sequence[str], keep: bool) -> IntArray:
+        """Ids (t,) of texts; negative ones for new texts of a store that cannot be written."""
+        try:
+            return self.store.ids(texts, add=True, keep=keep)
+        except StoreFullError as error:
+            self._warn(error)
+            found = self.store.ids(texts)
+            found[found < 0] = [next(self._numbers) for _ in range(np.count_nonzero(found < 0))]
+            return found
+
+    def _keep(self, queries: IntArray, items: IntArray, scores: FloatArray) -> None:
+        """Keep scores; a search goes on where that cannot be: a score is worth more."""
+        here = (queries >= 0) & (items >= 0)
+        try:
+            self.store.insert(self.fingerprint, queries[here], items[here], scores[here])
+        except StoreFullError as error:
+            self._warn(error)
+
+    def _warn(self, error: StoreFullError) -> None:
+        if not self._warned:
+            logger.warning("%s", error)
+        self._warned = True
+
+
+class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
+    """The batches of one call, and how many of its pairs were really computed.
+
+    A pair that is missing is claimed and looked up once more: two threads that want it at the same
+    time cannot both find it missing.
+    """
+
+    def __init__(
+        self,
+        owner: StoredScorer,
+        pairs: Pairs,
+        queries: Sequence[str],
+        items: Sequence[str],
+        deadline: Deadline,
+    ) -> None:
+        self.computed = 0
+        self._owner, self._deadline = owner, deadline
+        self._pairs, self._queries, self._items = pairs, queries, items
+        self._batches = self._run()
+
+    def __next__(self) -> tuple[IntArray, FloatArray]:
+        return next(self._batches)
+
+    def close(self) -> None:
+        """Compute no more; whatever other threads wait for is left to them."""
+        self._batches.close()
+
+    def _run(self) -> Generator[tuple[IntArray, FloatArray], None, None]:
+        self._query, self._item = self._ids()
+        key = (self._query << 32) + self._item
+        self._keys, self._first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        self._order = np.argsort(inverse, kind="stable")  # places of a key, key by key
+        self._ends = np.cumsum(np.bincount(inverse, minlength=len(self._keys)))
+        everything = np.argsort(self._first)  # different pairs in the order they are asked in
+        any_known = False
+        try:
+            missing = yield from self._known(everything)
+            any_known = len(missing) < len(everything)
+            mine, others = self._claim(missing)
+            yield from self._compute((yield from self._known(mine)), any_known)
+            if len(others):
+                self._wait(others)
+                yield from self._compute((yield from self._known(others)), True)
+        finally:
+            self._release(everything)
+
+    def _ids(self) -> tuple[IntArray, IntArray]:
+        """The ids (p,) of the texts of queries and items."""
+        found = []
+        for places, texts, keep in (
+            (self._pairs.query, self._queries, True),
+            (self._pairs.item, self._items, False),
+        ):
+            used, where = np.unique(places, return_inverse=True)
+            chosen = [str(texts[place]) for place in used.tolist()]
+            found.append(self._owner._ids(chosen, keep)[where])
+        return found[0], found[1]
+
+    def _known(self, which: IntArray) -> Generator[tuple[IntArray, FloatArray], None, IntArray]:
+        """One batch of the different pairs `which` that are stored; returns the others."""
+        first = self._first[which]
+        found = self._owner.store.lookup(
+            self._owner.fingerprint, self._query[first], self._item[first]
+        )
+        known = ~np.isnan(found)
+        if known.any():
+            self._release(which[known])
+            yield self._spread(which[known], found[known])
+        return which[~known]
+
+    def _compute(
+        self, missing: IntArray, any_yielded: bool
+    ) -> Generator[tuple[IntArray, FloatArray], None, None]:
+        """Score what is missing, one place per pair, keeping every batch before passing it on."""
+        if not len(missing) or self._deadline.over():
+            return
+        first, owner = self._first[missing], self._owner
+        stream = owner.scorer.score(
+            self._pairs.take(first), self._queries, self._items, **self._deadline.rest()
+        )
+        try:
+            for where, scores in stream:
+                owner._keep(self._query[first[where]], self._item[first[where]], scores)
+                self._release(missing[where])
+                self.computed += len(where)
+                any_yielded = True
+                yield self._spread(missing[where], scores)
+        except NothingScoredError as error:
+            if not any_yielded:
+                raise
+            logger.warning("%s", error)
+        finally:
+            getattr(stream, "close", lambda: None)()
+        self._release(missing)
+
+    def _claim(self, which: IntArray) -> tuple[IntArray, IntArray]:
+        """Claim the pairs that no other thread is scoring; (those, the others)."""
+        thread, owner = threading.get_ident(), self._owner
+        with owner._changed:
+            # Two streams in one thread must not wait for each other.
+            taken = np.array(
+                [owner._claims.get(key, (0, thread))[1] != thread for key in self._keys_of(which)],
+                np.bool_,
+            )
+            for key in self._keys_of(which[~taken]):
+                owner._claims.setdefault(key, (self, thread))
+        return which[~taken], which[taken]
+
+    def _wait(self, which: IntArray) -> None:
+        """Wait until others have scored these pairs, or claim them."""
+        owner, until, keys = self._owner, time.monotonic() + _PATIENCE, self._keys_of(which)
+        with owner._changed:
+            while (
+                any(key in owner._claims for key in keys)
+                and not self._deadline.over()
+                and time.monotonic() < until
+            ):
+                owner._changed.wait(self._deadline.pause())
+            for key in keys:  # whoever still holds a claim is too slow, or stopped reading
+                owner._claims[key] = (self, threading.get_ident())
+
+    def _release(self, which: IntArray) -> None:
+        claims = self._owner._claims
+        with self._owner._changed:
+            for key in self._keys_of(which):
+                if claims.get(key, (None, 0))[0] is self:
+                    del claims[key]
+            self._owner._changed.notify_all()
+
+    def _keys_of(self, which: IntArray) -> list[int]:
+        found: list[int] = self._keys[which].tolist()
+        return found
+
+    def _spread(self, which: IntArray, scores: FloatArray) -> tuple[IntArray, FloatArray]:
+        """Scores of different pairs -> scores of all their places."""
+        ends = self._ends[which]
+        counts = ends - np.where(which > 0, self._ends[which - 1], 0)
+        start = np.repeat(ends - np.cumsum(counts), counts)
+        places = self._order[start + np.arange(int(counts.sum()))]
+        return places, np.repeat(scores.astype(np.float32), counts)

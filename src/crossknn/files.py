@@ -104,7 +104,7 @@ def sync(path: Path) -> None:
 
 def text_digest(text: str) -> bytes:
     """16 bytes that stand for a text."""
-    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def digest(texts: Iterable[str]) -> str:

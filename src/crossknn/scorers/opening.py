@@ -176,6 +176,16 @@ def as_scorer(what: Any = None, **options: Any) -> Scorer:
     )
 
 
+def open_with_cores(name: PathOrName, cores: int, **options: Any) -> Scorer:
+    """The cross-encoder of that name, with so many cores if it is one for ONNX Runtime."""
+    if isinstance(name, str) and name.startswith(("http://", "https://")):
+        return CrossEncoder(name, **options)
+    folder = bundled_folder("cross-encoder") if name in (None, BUNDLED) else existing(name or "")
+    if folder is not None and (folder / MANIFEST).is_file():
+        options = {"threads": cores, **options}
+    return CrossEncoder(name, **options)
+
+
 def bundled_folder(kind: str) -> Path:
     """The folder of the model of `kind` that comes with the package."""
     folder = Path(str(files("crossknn"))) / "bundled" / kind

@@ -26,8 +26,7 @@ import numpy as np
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.deadline import Deadline
-from crossknn.scorers.robust import NothingScoredError, describe_pair
+from crossknn.scorers.streaming import Deadline, NothingScoredError, describe_pair
 from crossknn.scores.store import ScoreStore
 from crossknn.types import FloatArray, IntArray, Pairs, Progress
 
@@ -39,7 +38,7 @@ _HOPELESS = 8  # so many blocks in a row of which no pair can be scored stand fo
 _POLL = 0.2
 
 Job = TypeVar("Job")
-Keep: TypeAlias = Callable[[IntArray, FloatArray], object]
+FirstStageScores: TypeAlias = Callable[[IntArray, FloatArray], object]
 """Called with (positions in a block (b,), scores (b,)) of each batch."""
 
 
@@ -189,7 +188,7 @@ def score_block(
     pairs: Pairs,
     queries: Sequence[str],
     items: Sequence[str],
-    keep: Keep,
+    keep: FirstStageScores,
     deadline: Deadline,
 ) -> Scored:
     """Score the pairs (b,) of a block and `keep` each batch as it comes.

@@ -19,7 +19,7 @@ import numpy as np
 
 from crossknn.errors import CrossknnError, InputError, MissingExtraError, ScorerError
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.deadline import Deadline
+from crossknn.scorers.streaming import Deadline
 from crossknn.scores.collect import Run, Scored, run_jobs, score_block
 from crossknn.types import FloatArray, Pairs
 
@@ -105,7 +105,7 @@ class _Worker:
 
 
 def _open(source: str | Path) -> Scorer:
-    from crossknn.fitting.workers import open_with_cores
+    from crossknn.scorers.opening import open_with_cores
 
     return open_with_cores(source, 1)
 

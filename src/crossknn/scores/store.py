@@ -16,7 +16,6 @@ Axes: q queries, n items, p pairs, b scores of a block.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sqlite3
 import struct
@@ -33,6 +32,7 @@ import numpy as np
 
 from crossknn.checks import as_path
 from crossknn.errors import InputError
+from crossknn.files import text_digest
 from crossknn.scores.views import SparseScores
 from crossknn.types import FloatArray, IntArray, Pairs
 
@@ -81,11 +81,6 @@ class _Block(NamedTuple):
             at = np.minimum(np.searchsorted(self.items, wanted), len(self.items) - 1)
             here = self.items[at] == wanted
         found[here] = self.scores[at[here]]
-
-
-def text_digest(text: str) -> bytes:
-    """16 bytes that stand for a text."""
-    return hashlib.blake2b(_encoded(text), digest_size=16).digest()
 
 
 class ScoreStore:

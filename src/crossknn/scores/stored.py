@@ -13,8 +13,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.deadline import Deadline
-from crossknn.scorers.robust import NothingScoredError
+from crossknn.scorers.streaming import Deadline, NothingScoredError
 from crossknn.scores.store import ScoreStore, StoreFullError
 from crossknn.types import FloatArray, IntArray, Pairs
 
@@ -37,7 +36,7 @@ class StoredScorer:
 
         Raises InputError without any fingerprint, or if the file is no store.
         """
-        from crossknn.scorers.cross_encoder import as_scorer
+        from crossknn.scorers.opening import as_scorer
 
         scorer = as_scorer(scorer)
         name = fingerprint or scorer.fingerprint

@@ -1,0 +1,218 @@
+"""Collecting: nothing is scored twice, and a stop costs at most the requests in flight."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from crossknn.errors import InputError, ScorerError
+from crossknn.scorers import CallableScorer
+from crossknn.scores.collect import Limits, collect, dense_scores
+from crossknn.scores.store import ScoreStore
+from crossknn.types import Pairs
+
+QUERIES = [f"query {q}" for q in range(7)]
+ITEMS = [f"item {i}" for i in range(90)]
+
+
+def value(query, item):
+    return len(query) * 3 + hash((query, item)) % 1000 / 7
+
+
+class Counting:
+    """Scores, remembers what it was asked, and may fail or be slow."""
+
+    def __init__(self, *, batch=8, fail_after=None, pause=0.0, broken=(), on_call=None):
+        self.asked, self.batch = [], batch
+        self.fail_after, self.pause, self.broken, self.on_call = fail_after, pause, broken, on_call
+        self._lock = threading.Lock()
+
+    @property
+    def scorer(self):
+        return CallableScorer(self, "counting", batch=self.batch)
+
+    def __call__(self, pairs):
+        time.sleep(self.pause)
+        if self.on_call:
+            self.on_call()
+        with self._lock:
+            if self.fail_after is not None and len(self.asked) + len(pairs) > self.fail_after:
+                raise ScorerError("the endpoint is gone")
+            if any(item in self.broken for _, item in pairs):
+                raise ValueError("cannot read it")
+            self.asked += pairs
+        return [value(q, i) for q, i in pairs]
+
+
+def exact(queries=QUERIES, items=ITEMS):
+    return np.array([[value(q, i) for i in items] for q in queries], np.float32)
+
+
+@pytest.fixture(params=["memory", "file"])
+def store(request, tmp_path):
+    return ScoreStore.open(None if request.param == "memory" else tmp_path / "s")
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_every_pair_is_scored_once_and_more_queries_cost_only_themselves(store, workers):
+    fn, limits, told = Counting(), Limits(workers=workers), []
+    report = collect(
+        store, fn.scorer, QUERIES[:4], ITEMS, limits=limits, progress=lambda *a: told.append(a)
+    )
+    assert (report.calls, report.reused, report.complete) == (4 * 90, 0, True)
+    assert told[0] == (0, 360)
+    assert sorted(told) == told
+    assert told[-1] == (360, 360)
+    np.testing.assert_array_equal(
+        dense_scores(store, fn.scorer, QUERIES[1:6], ITEMS[::-1], limits=limits),
+        exact(QUERIES[1:6], ITEMS[::-1]),
+    )
+    assert sorted(fn.asked) == sorted((q, i) for q in QUERIES[:6] for i in ITEMS)
+    assert store.seconds_per_pair(fn.scorer.fingerprint) > 0
+
+
+def test_equal_texts_and_pairs_given_twice_are_scored_once(store):
+    fn, items = Counting(), ["a", "b", "a"]
+    pairs = Pairs(np.array([0, 0, 0, 1, 1]), np.array([0, 2, 0, 1, 1]))
+    report = collect(store, fn.scorer, ["q", "r"], items, pairs)
+    assert (report.pairs, report.calls) == (2, 2)
+    assert fn.asked == [("q", "a"), ("r", "b")]
+    assert dense_scores(store, fn.scorer, ["q", "q"], items).shape == (2, 3)
+    assert len(fn.asked) == 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_limit_of_calls_is_exact_and_whole_rows_come_first(store, workers):
+    fn, limits = Counting(), Limits(max_calls=200, workers=workers)
+    report = collect(store, fn.scorer, QUERIES, ITEMS, limits=limits)
+    assert (report.calls, len(fn.asked), report.stopped_by) == (200, 200, "max_calls")
+    found = store.rows(fn.scorer.fingerprint, QUERIES, ITEMS)
+    np.testing.assert_array_equal(found[:2], exact()[:2])
+    report = collect(store, fn.scorer, QUERIES[:3], ITEMS)  # finished with fewer queries
+    assert (report.reused, report.calls, report.complete) == (200, 70, True)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_failing_endpoint_costs_only_the_requests_in_flight(store, workers):
+    fn = Counting(fail_after=100)
+    with pytest.raises(ScorerError, match="gone"):
+        collect(store, fn.scorer, QUERIES, ITEMS, limits=Limits(workers=workers))
+    assert len(store) == len(fn.asked) >= 100 - 8 * workers
+    fn.fail_after = None
+    collect(store, fn.scorer, QUERIES, ITEMS, limits=Limits(workers=workers))
+    assert sorted(fn.asked) == sorted((q, i) for q in QUERIES for i in ITEMS)
+
+
+def test_a_deadline_stops_within_a_block(store):
+    fn = Counting(pause=0.02, batch=4)
+    report = collect(store, fn.scorer, QUERIES, ITEMS, limits=Limits(deadline=0.15))
+    assert report.stopped_by == "deadline"
+    assert 0 < report.scored == len(store) == len(fn.asked) < 80
+    assert report.failed == 0
+
+
+def test_pairs_that_cannot_be_scored_are_left_out_and_asked_again(store):
+    fn = Counting(broken={ITEMS[3]})
+    report = collect(store, fn.scorer, QUERIES, ITEMS)
+    assert (report.failed, report.complete, report.stopped_by) == (7, False, None)
+    with pytest.raises(ScorerError, match="query 0 and item 3 could not be scored"):
+        dense_scores(store, fn.scorer, QUERIES, ITEMS)
+    fn.broken = ()
+    report = collect(store, fn.scorer, QUERIES, ITEMS)
+    assert (report.calls, report.complete) == (7, True)
+
+
+def test_a_model_that_scores_nothing_is_given_up(store):
+    fn = Counting(broken=set(ITEMS))
+    with pytest.raises(ScorerError, match="could score none"):
+        collect(store, fn.scorer, QUERIES * 9, ITEMS)
+
+
+def test_scores_that_would_outlive_a_nameless_scorer_are_refused(tmp_path):
+    scorer = CallableScorer(lambda pairs: [1.0] * len(pairs))
+    assert dense_scores(ScoreStore.open(), scorer, ["q"], ["a"]) == 1
+    with pytest.raises(InputError, match="has no fingerprint"):
+        collect(ScoreStore.open(tmp_path / "s"), scorer, ["q"], ["a"])
+
+
+@pytest.mark.parametrize("options", [{"workers": 0}, {"max_calls": -1}])
+def test_limits_out_of_range_are_refused(options):
+    with pytest.raises(InputError, match=r"is (0|-1); it"):
+        Limits(**options)
+
+
+def test_threads_with_stores_of_their_own_share_the_work_of_a_file(tmp_path):
+    fn = Counting(pause=0.001)
+
+    def work():
+        collect(ScoreStore.open(tmp_path / "s"), fn.scorer, QUERIES, ITEMS)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert sorted(fn.asked) == sorted((q, i) for q in QUERIES for i in ITEMS)
+
+
+COLLECTING = """
+import sys, time
+from crossknn.scorers import CallableScorer
+from crossknn.scores.collect import Limits, collect
+from crossknn.scores.store import ScoreStore
+log = open(sys.argv[2], "a", buffering=1)
+def score(pairs):
+    time.sleep(0.006)
+    for q, i in pairs:
+        log.write(f"{q}\\t{i}\\n")
+    return [len(q) + len(i) / 8 for q, i in pairs]
+queries, items = [f"query {q}" for q in range(5)], [f"item {i}" for i in range(200)]
+collect(ScoreStore.open(sys.argv[1]), CallableScorer(score, "f", batch=8), queries, items,
+        limits=Limits(workers=int(sys.argv[3])))
+"""
+
+
+def run(tmp_path, workers=1):
+    paths = [str(tmp_path / "s"), str(tmp_path / "log")]
+    return subprocess.Popen([sys.executable, "-c", COLLECTING, *paths, str(workers)])
+
+
+def test_two_processes_never_score_the_same_pair(tmp_path):
+    running = [run(tmp_path) for _ in range(2)]
+    assert [process.wait(60) for process in running] == [0, 0]
+    asked = (tmp_path / "log").read_text().splitlines()
+    assert len(asked) == len(set(asked)) == 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_kills_cost_at_most_the_requests_in_flight(tmp_path, seed):
+    kill_and_go_on(tmp_path, seed)
+
+
+def test_a_kill_costs_at_most_the_requests_in_flight(tmp_path):
+    kill_and_go_on(tmp_path, 7)
+
+
+def kill_and_go_on(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    workers, kills = int(rng.integers(1, 4)), 0
+    while True:
+        process = run(tmp_path, workers)
+        try:
+            assert process.wait(float(rng.uniform(0.3, 0.8))) == 0
+            break
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            kills += 1
+            assert ScoreStore.open(tmp_path / "s").verify() == []
+    asked = (tmp_path / "log").read_text().splitlines()
+    store = ScoreStore.open(tmp_path / "s")
+    assert len(store) == len(set(asked)) == 1000
+    assert len(asked) - len(set(asked)) <= kills * workers * 8

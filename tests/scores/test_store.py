@@ -1,0 +1,224 @@
+"""The store against a dictionary; damages are found; processes share a file."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossknn.errors import InputError
+from crossknn.scores.store import ScoreStore, StoreFullError
+from crossknn.types import Pairs
+
+TEXTS = st.sampled_from(["", "a", "b", "a\nb", "é", "\ud800", "x" * 300, "0"])
+
+
+def pairs_of(rows):
+    rows = np.array(rows, np.int64).reshape(-1, 2)
+    return Pairs(rows[:, 0], rows[:, 1])
+
+
+@st.composite
+def writes(draw):
+    queries = draw(st.lists(TEXTS, min_size=1, max_size=4))
+    items = draw(st.lists(TEXTS, min_size=1, max_size=6))
+    rows = draw(
+        st.lists(
+            st.tuples(st.integers(0, len(queries) - 1), st.integers(0, len(items) - 1)),
+            max_size=12,
+        )
+    )
+    scores = draw(st.lists(st.floats(-9, 9, width=32), min_size=len(rows), max_size=len(rows)))
+    return draw(st.sampled_from(["f", "g"])), queries, items, pairs_of(rows), np.array(scores)
+
+
+@given(st.lists(writes(), max_size=6), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_a_store_is_a_dictionary_that_keeps_the_first_score(steps, in_memory):
+    known = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = None if in_memory else Path(folder) / "scores.db"
+        store = ScoreStore.open(path)
+        for fingerprint, queries, items, pairs, scores in steps:
+            before = len(known)
+            for q, i, score in zip(pairs.query, pairs.item, scores, strict=True):
+                known.setdefault((fingerprint, queries[q], items[i]), np.float32(score))
+            assert store.put(fingerprint, queries, items, pairs, scores) == len(known) - before
+            if not in_memory:
+                store.close()
+                store = ScoreStore.open(path)
+        copy = ScoreStore.open()
+        copy.add_all(store)
+        copy.add_all(store)
+        for one in (store, copy):
+            assert len(one) == len(known)
+            assert one.verify() == []
+            for fingerprint, queries, items, pairs, _ in steps:
+                wanted = [[known.get((fingerprint, q, i), np.nan) for i in items] for q in queries]
+                dense = one.rows(fingerprint, queries, items)
+                np.testing.assert_array_equal(dense, np.array(wanted, np.float32))
+                np.testing.assert_array_equal(
+                    one.get(fingerprint, queries, items, pairs), dense[pairs.query, pairs.item]
+                )
+                log = one.log(fingerprint, items)
+                assert len(log) == sum(
+                    f == fingerprint and i == item for f, _, i in known for item in items
+                )
+                for q, i, score in zip(log.query, log.item, log.score, strict=True):
+                    assert known[fingerprint, log.queries[q], items[i]] == score
+                own = set(one.queries(fingerprint))
+                assert own == {q for f, q, _ in known if f == fingerprint}
+
+
+def test_many_small_batches_become_few_blocks(tmp_path):
+    store, items = ScoreStore.open(tmp_path / "s"), [f"i{i}" for i in range(500)]
+    wanted = np.random.default_rng(0).normal(size=500).astype(np.float32)
+    for item in np.random.default_rng(1).permutation(500):
+        pair = Pairs(np.zeros(1, int), np.array([item]))
+        store.put("f", ["q"], items, pair, wanted[[item]])
+    np.testing.assert_array_equal(store.rows("f", ["q"], items)[0], wanted)
+    db = sqlite3.connect(tmp_path / "s")
+    assert db.execute("SELECT count(*) FROM blocks").fetchone()[0] < 40
+
+
+def test_scores_are_kept_as_they_are_in_float32(tmp_path):
+    values = np.array([1 / 3, 1e-30, -1e30])
+    store = ScoreStore.open(tmp_path / "s")
+    store.put("f", ["q"], ["a", "b", "c"], Pairs(np.zeros(3, int), np.arange(3)), values)
+    np.testing.assert_array_equal(
+        store.rows("f", ["q"], ["c", "b", "a"])[0], values[::-1].astype(np.float32)
+    )
+    with pytest.raises(InputError, match="a score is nan"):
+        store.put("f", ["q"], ["d"], Pairs(np.zeros(1, int), np.zeros(1, int)), [np.nan])
+    assert len(store) == 3
+
+
+def test_opening_makes_no_file_and_reading_knows_nothing(tmp_path):
+    store = ScoreStore.open(tmp_path / "s")
+    assert (len(store), store.queries(), store.fingerprints) == (0, [], [])
+    assert np.isnan(store.rows("f", ["q"], ["a"])).all()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def filled(tmp_path):
+    path, n = tmp_path / "s.db", 3_000
+    with ScoreStore.open(path) as store:
+        items, queries = [f"item {i}" for i in range(n)], [f"query {q}" for q in range(12)]
+        table = np.random.default_rng(2).normal(size=(12, n)).astype(np.float32)
+        for row, query in enumerate(queries):
+            store.put("f", [query], items, Pairs(np.zeros(n, int), np.arange(n)), table[row])
+    return path, queries, items, table
+
+
+@pytest.mark.parametrize("kind", ["flip", "zero", "cut"])
+@pytest.mark.parametrize("part", range(4))
+def test_damage_is_one_sentence_or_changes_nothing(filled, kind, part):
+    path, queries, items, table = filled
+    whole = path.read_bytes()
+    rng = np.random.default_rng(part)
+    for place in rng.integers(len(whole), size=12).tolist():
+        data = bytearray(whole)
+        if kind == "flip":
+            data[place] ^= 1 << int(rng.integers(8))
+        elif kind == "zero":
+            data[place : place + 512] = bytes(len(data[place : place + 512]))
+        else:
+            data = data[:place]
+        path.write_bytes(data)
+        for ending in ("-wal", "-shm"):
+            Path(f"{path}{ending}").unlink(missing_ok=True)
+        try:
+            with ScoreStore.open(path) as store:
+                found = store.rows("f", queries, items)
+        except InputError as error:
+            said = str(error)
+        else:
+            said = None
+        if said is not None:
+            assert str(path) in said
+            continue
+        known = ~np.isnan(found)  # what cannot be found any more is scored again
+        np.testing.assert_array_equal(found[known], table[known])
+
+
+def test_a_damaged_block_is_refused_until_it_is_repaired(filled):
+    path, queries, items, table = filled
+    db = sqlite3.connect(path)
+    db.execute("UPDATE blocks SET scores = zeroblob(length(scores)) WHERE id = 3")
+    db.commit()
+    db.close()
+    store = ScoreStore.open(path)
+    with pytest.raises(InputError, match=r"s\.db are damaged.*verify --repair"):
+        store.rows("f", queries, items)
+    assert store.verify() == [f"1 of the blocks of scores in {path} are damaged"]
+    assert store.verify(repair=True)
+    assert store.verify() == []
+    found = store.rows("f", queries, items)
+    assert np.isnan(found[2]).all()
+    np.testing.assert_array_equal(np.delete(found, 2, 0), np.delete(table, 2, 0))
+
+
+def test_other_files_and_other_formats_are_refused(tmp_path):
+    (tmp_path / "text").write_text("no database, and long enough to be none " * 9)
+    with pytest.raises(InputError, match="text are damaged"):
+        ScoreStore.open(tmp_path / "text")
+    for name, statement in (("other", "CREATE TABLE t (a)"), ("old", "PRAGMA user_version = 1")):
+        db = sqlite3.connect(tmp_path / name)
+        db.execute(statement)
+        if name == "old":
+            db.execute("PRAGMA application_id = 2020306542")
+            db.execute("CREATE TABLE t (a)")
+        db.commit()
+        db.close()
+    with pytest.raises(InputError, match="holds no scores of crossknn"):
+        ScoreStore.open(tmp_path / "other")
+    with pytest.raises(InputError, match="have the format 1"):
+        ScoreStore.open(tmp_path / "old")
+    with pytest.raises(InputError, match="cannot open the scores"):
+        ScoreStore.open(tmp_path / "none" / "s").put(
+            "f", ["q"], ["a"], Pairs(np.zeros(1, int), np.zeros(1, int)), [1.0]
+        )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_store_is_read(filled):
+    path, queries, items, table = filled
+    path.chmod(0o444)
+    with ScoreStore.open(path) as store:
+        np.testing.assert_array_equal(store.rows("f", queries, items), table)
+        with pytest.raises(StoreFullError):
+            store.put("f", ["q"], ["a"], Pairs(np.zeros(1, int), np.zeros(1, int)), [1.0])
+
+
+FILLING = """
+import sys
+import numpy as np
+from crossknn.scores.store import ScoreStore
+from crossknn.types import Pairs
+store, start = ScoreStore.open(sys.argv[1]), int(sys.argv[2])
+items = [str(i) for i in range(300)]
+for item in range(start, start + 150, 5):
+    pairs = Pairs(np.zeros(5, int), np.arange(item, item + 5))
+    store.put("f", ["q"], items, pairs, np.arange(item, item + 5.0))
+"""
+
+
+def test_processes_share_a_new_file(tmp_path):
+    running = [
+        subprocess.Popen([sys.executable, "-c", FILLING, str(tmp_path / "s"), str(start)])
+        for start in (0, 75, 150)
+    ]
+    assert [process.wait(60) for process in running] == [0, 0, 0]
+    store = ScoreStore.open(tmp_path / "s")
+    items = [str(i) for i in range(300)]
+    np.testing.assert_array_equal(store.rows("f", ["q"], items)[0], np.arange(300))
+    assert len(store) == 300

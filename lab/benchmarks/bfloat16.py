@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import openvino
 
-from crossknn.models.tokens import Row, padded
+from crossknn.models.tokens import Row
 from crossknn.scorers import OnnxCrossEncoder
 from crossknn.types import FloatArray
 
@@ -40,13 +40,13 @@ class Bfloat16CrossEncoder(OnnxCrossEncoder):
 
     def _logits(self, rows: Sequence[Row]) -> FloatArray:
         """One shape for each length in steps of 8: OpenVINO prepares every new shape for itself."""
-        feeds = padded(rows, self._manifest.pad_token_id, self.max_length)
+        feeds = self._model.feeds(rows)
         length = -(-feeds["input_ids"].shape[1] // STEP) * STEP
-        shape = (max(len(rows), self._tokens_per_run // length), length)
+        shape = (max(len(rows), self._model.tokens_per_run // length), length)
         wide: dict[str, Any] = {}
         for name, values in feeds.items():
             wide[name] = np.zeros(shape, values.dtype)
             wide[name][: len(rows), : values.shape[1]] = values
         wide["attention_mask"][len(rows) :, 0] = 1
-        scores: FloatArray = np.array(self._request.infer(wide)[self._output])[: len(rows)]
+        scores: FloatArray = np.array(self._request.infer(wide)["scores"])[: len(rows)]
         return scores

@@ -100,7 +100,7 @@ def test_a_score_depends_on_nothing_but_its_pair(by_size, alone, chosen, size):
 @settings(max_examples=8, deadline=None)
 def test_a_score_does_not_depend_on_padding(scorer, alone, extra, rows):
     pairs = Pairs(np.zeros(rows, int), np.arange(rows))
-    encoded = scorer._encoding.pairs(pairs, QUERIES, ITEMS)
+    encoded = scorer._runtime.encoding.pairs(pairs, QUERIES, ITEMS)
     feeds = padded(encoded, 0, scorer.max_length)
     wider = {name: np.pad(array, ((0, 0), (0, extra))) for name, array in feeds.items()}
     found = scorer._session.run(["scores"], wider)[0]
@@ -127,7 +127,7 @@ def test_token_ids_are_the_tokenizers_own(by_limit, query, item, limit):
     own.enable_truncation(limit, strategy="longest_first")
     expected = own.encode(query, item)
     one = Pairs(np.array([0]), np.array([0]))
-    (row,) = by_limit[limit]._encoding.pairs(one, [query], [item])
+    (row,) = by_limit[limit]._runtime.encoding.pairs(one, [query], [item])
     assert row.ids.tolist() == expected.ids
     assert row.kinds.tolist() == expected.type_ids
     assert row.cut == bool(expected.overflowing)

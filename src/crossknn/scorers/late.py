@@ -23,14 +23,12 @@ class LateInteractionScorer(TextReader):
     """Encodes single texts and compares their states; `_states` and `_scores` differ by framework.
 
     Set by subclasses: `kind`; `dimensions`, d of what an index keeps of an item; `joint`, whether
-    the score of a candidate depends on the others in its list; `fingerprint`, which names
-    everything that states and scores depend on.
+    the score of a candidate depends on the others in its list.
     """
 
     kind: str
     dimensions: int
     joint: bool
-    fingerprint: str
     bytes_at_once = 256 << 20
     """Bytes that a batch of lists takes, about; a list that needs more is compared alone."""
 
@@ -39,13 +37,8 @@ class LateInteractionScorer(TextReader):
         """Rows of texts (b) -> states (b, t, d) and which of them there are (b, t)."""
 
     @abstractmethod
-    def _scores(
-        self, query: FloatArray, query_mask: BoolArray, items: FloatArray, item_mask: BoolArray
-    ) -> FloatArray:
-        """(b, t_q, d), (b, t_q), (b, c, t_i, d), (b, c, t_i) -> scores (b, c).
-
-        Raises MemoryError if there is not enough.
-        """
+    def _scores(self, *states: FloatArray | BoolArray) -> FloatArray:
+        """(b, t_q, d), (b, t_q), (b, c, t_i, d), (b, c, t_i) -> scores (b, c), or MemoryError."""
 
     def _room(self) -> int | None:
         """Bytes that a comparison may take; None if that is unknown."""

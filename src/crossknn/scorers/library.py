@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.models.library import open_library, own_prompts, reads_messages, settings
+from crossknn.models.library import open_library, own_prompts, settings
 from crossknn.models.tokens import CHARACTERS_PER_TOKEN
 from crossknn.scorers.streaming import BatchedScorer, Call
 from crossknn.scorers.token_models import check_finite
@@ -121,21 +121,13 @@ class PredictScorer(BatchedScorer):
     @cached_property
     def _around(self) -> int:
         """Tokens that a model puts around the two texts of a pair, at most."""
-        return _SPECIAL + (self._lengths([("", "")])[0] if self._wraps else 0)
-
-    @property
-    def _wraps(self) -> bool:
-        return bool(self._prompt) or reads_messages(self._model)
+        return _SPECIAL + self._lengths([("", "")])[0]
 
     def _lengths(self, texts: list[tuple[str, str]]) -> list[int]:
         """Tokens of each pair before anything is cut."""
-        if self._wraps:
-            whole = {"text": {"truncation": False, "verbose": False}}
-            made = self._model.preprocess(texts, prompt=self._prompt, processing_kwargs=whole)
-            return [int(count) for count in made["attention_mask"].sum(1)]
-        left, right = zip(*texts, strict=True)
-        rows = self._model.tokenizer(list(left), list(right), truncation=False, verbose=False)
-        return [len(ids) for ids in rows["input_ids"]]
+        whole = {"text": {"truncation": False, "verbose": False}}
+        made = self._model.preprocess(texts, prompt=self._prompt, processing_kwargs=whole)
+        return [int(count) for count in made["attention_mask"].sum(1)]
 
     def _count_too_long(self, texts: list[tuple[str, str]]) -> int:
         """How many pairs lose tokens, which the library does not say."""

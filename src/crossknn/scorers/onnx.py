@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +65,7 @@ class OnnxCrossEncoder(TokenScorer):
     ) -> None:
         self._model = OnnxModel(folder, "cross-encoder", threads, max_length, tokens_per_run)
         self._session = self._model.open("scores")
-        self.fingerprint = self._model.fingerprint
-        super().__init__(self._model.name, self._model.encoding, tokens_per_run)
+        super().__init__(self._model)
 
     def _logits(self, rows: Sequence[Row]) -> FloatArray:
         scores: FloatArray = self._session.run(["scores"], self._model.feeds(rows))[0]
@@ -87,8 +85,8 @@ class OnnxDualEncoder(TokenEncoder):
     ) -> None:
         self._model = OnnxModel(folder, "dual-encoder", threads, max_length, tokens_per_run)
         self._sessions = self._model.open_towers("vectors", MODEL)
-        self.dimensions, self.fingerprint = self._model.dimensions, self._model.fingerprint
-        super().__init__(self._model.name, self._model.encoding, tokens_per_run)
+        self.dimensions = self._model.dimensions
+        super().__init__(self._model)
 
     def _vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray:
         session = self._sessions[0 if queries else -1]
@@ -111,20 +109,22 @@ class OnnxLateInteraction(LateInteractionScorer):
         self._compare = self._model.open("scores", COMPARE_MODEL, frozenset(_COMPARED))
         self.kind, self.joint = self._model.head, self._model.joint
         self.dimensions = self._model.dimensions
-        self.fingerprint = self._model.weights or self._model.fingerprint
-        super().__init__(self._model.name, self._model.encoding, tokens_per_run)
+        super().__init__(self._model)
 
     def _states(self, rows: Sequence[Row], queries: bool) -> tuple[FloatArray, BoolArray]:
         session = self._sessions[0 if queries else -1]
         values, mask = session.run(["states", "mask"], self._model.feeds(rows))
         return values, mask
 
-    def _scores(
-        self, query: FloatArray, query_mask: BoolArray, items: FloatArray, item_mask: BoolArray
-    ) -> FloatArray:
-        feeds = dict(zip(_COMPARED, (query, query_mask, items, item_mask), strict=True))
-        with _memory_errors():
-            scores: FloatArray = self._compare.run(["scores"], feeds)[0]
+    def _scores(self, *states: FloatArray | BoolArray) -> FloatArray:
+        try:
+            scores: FloatArray = self._compare.run(
+                ["scores"], dict(zip(_COMPARED, states, strict=True))
+            )[0]
+        except Exception as error:  # onnxruntime's own classes share no base
+            if "allocate" not in str(error) and "bad_alloc" not in str(error):
+                raise
+            raise MemoryError from error
         return scores
 
 
@@ -134,9 +134,8 @@ class OnnxModel:
     Raises InputError, in one sentence, for a folder that is absent, foreign, incomplete, of a newer
     format, or of another kind than `kind` (one of `KINDS`), and for options out of range.
 
-    `head`, `joint` and `weights` are a late-interaction model's: which one it is, whether it looks
-    at all candidates together, and the fingerprint of the model that was exported, or "" if the
-    files or the settings have changed since.
+    `head` and `joint` are a late-interaction model's: which one it is, and whether it looks at all
+    candidates together.
     """
 
     def __init__(
@@ -150,7 +149,7 @@ class OnnxModel:
         for name, value in (("tokens_per_run", tokens_per_run), ("threads", threads)):
             if value is not None and (type(value) is not int or value < 1):
                 raise InputError(f"{name} must be a whole number of 1 or more, got {value!r}")
-        self._folder, self._threads = Path(folder), threads
+        self._folder, self._threads, self.tokens_per_run = Path(folder), threads, tokens_per_run
         self._raw = raw = _read_manifest(self._folder, kind)
         late = kind == LATE_INTERACTION
         self.name, self._pad = self._field("name", str), self._field("pad_token_id", int)
@@ -160,20 +159,25 @@ class OnnxModel:
         self._prefixes = [str(raw.get(f"{side}_prefix") or "") for side in ("query", "item")]
         tokenizer = Tokenizer.load(self._folder / TOKENIZER)
         self.encoding = self._encoding(tokenizer, kind == "cross-encoder", max_length)
+        self.fingerprint = self._fingerprint(kind)
+
+    def _fingerprint(self, kind: str) -> str:
+        """Names everything that the answers depend on.
+
+        That of the model which was exported, where that is known and no file has changed since.
+        """
         files = (MODEL, MODEL + DATA, ITEM_MODEL, ITEM_MODEL + DATA, TOKENIZER)
         there = [self._folder / file for file in files if (self._folder / file).exists()]
-        content = late_content(self._folder, raw) if late else content_hash(*there)
-        self.weights = str(raw.get("weights") or "") if raw.get("content") == content else ""
-        parts = [
-            f"{kind}:{self.name}@{self._field('revision', str)}",
-            f"content={content}",
-            raw["precision"],
-            f"max_length={self.encoding.window.max_length}",
-        ]
-        if any(self._prefixes):
-            parts.append(f"prefixes={json.dumps(self._prefixes)}")
-        self.fingerprint = "|".join(parts)
-        """Names everything that the answers depend on."""
+        late = kind == LATE_INTERACTION
+        content = late_content(self._folder, self._raw) if late else content_hash(*there)
+        if self._raw.get("weights") and self._raw.get("content") == content:
+            return str(self._raw["weights"])
+        limit = self.encoding.window.max_length
+        prefixes = f"|prefixes={json.dumps(self._prefixes)}" if any(self._prefixes) else ""
+        return (
+            f"{kind}:{self.name}@{self._field('revision', str)}|content={content}|"
+            f"{self._raw['precision']}|max_length={limit}{prefixes}"
+        )
 
     def _encoding(self, tokenizer: Tokenizer, paired: bool, max_length: int | None) -> Encoding:
         own = self._field("max_length", int)
@@ -276,14 +280,3 @@ def available_threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-@contextmanager
-def _memory_errors() -> Iterator[None]:
-    """ONNX Runtime's errors of a full memory as MemoryError."""
-    try:
-        yield
-    except Exception as error:  # onnxruntime's own classes share no base
-        if "allocate" not in str(error) and "bad_alloc" not in str(error):
-            raise
-        raise MemoryError from error

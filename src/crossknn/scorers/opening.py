@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.resources import files
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from crossknn.errors import InputError, MissingExtraError, nearest
 from crossknn.models.folder import MANIFEST
 from crossknn.models.hub import existing, first_line, snapshot
 from crossknn.models.library import open_library
-from crossknn.models.saved import KINDS
 from crossknn.models.weights import (
     SCORING,
     has_head,
@@ -41,11 +41,11 @@ _PICKLES = (".ckpt", ".pt", ".pth", ".torch", ".bin")
 _CONVERT = "crossknn-lab convert CHECKPOINT FOLDER"
 _EMB = f"an [EMB] checkpoint is first made one by  {_CONVERT} --layout msmarco-emb"
 _OPENERS = {
-    "cross_encoder.json": "CrossEncoder",
-    "dual_encoder.json": "DualEncoder",
-    "late_interaction.json": "open_late",
+    "cross_encoder.json": ("CrossEncoder", "cross-encoder", "CrossEncoder"),
+    "dual_encoder.json": ("DualEncoder", "dual encoder", "DualEncoder"),
+    "late_interaction.json": ("open_late", "late-interaction model", "LateInteraction"),
 }
-"""Settings file of a model of ours -> what opens it."""
+"""Settings file of a model of ours -> what opens it, what it is, and the end of its classes' names."""
 
 
 def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # noqa: N802
@@ -66,22 +66,13 @@ def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # 
         InputError: it is not a cross-encoder with one score per pair; the message says why.
         MissingExtraError: the model needs torch.
     """
-    if path_or_name is None or path_or_name == BUNDLED:
-        path_or_name = bundled_folder("cross-encoder")
     if isinstance(path_or_name, str) and path_or_name.startswith(("http://", "https://")):
         from crossknn.scorers.http import HttpScorer
 
         return HttpScorer(path_or_name, **_known_options(HttpScorer, options))
-    folder = _folder_of(path_or_name, options)
-    if (folder / MANIFEST).exists():
-        from crossknn.scorers.onnx import OnnxCrossEncoder
-
-        return OnnxCrossEncoder(folder, **_known_options(OnnxCrossEncoder, options))
-    if _is_own(folder, str(path_or_name), "cross_encoder.json"):
-        with needs_torch(f"the cross-encoder {path_or_name}"):
-            from crossknn.scorers.torch import TorchCrossEncoder
-
-            return TorchCrossEncoder(folder, **_known_options(TorchCrossEncoder, options))
+    folder, own = _open_own(path_or_name, "cross_encoder.json", options)
+    if own is not None:
+        return cast("Scorer", own)
     from crossknn.scorers.library import PredictScorer
 
     _check_cross_encoder(folder, str(path_or_name))
@@ -105,18 +96,9 @@ def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # 
         InputError: it is not a dual encoder; the message says why.
         MissingExtraError: the model needs torch.
     """
-    if path_or_name is None or path_or_name == BUNDLED:
-        path_or_name = bundled_folder("dual-encoder")
-    folder = _folder_of(path_or_name, options)
-    if (folder / MANIFEST).exists():
-        from crossknn.scorers.onnx import OnnxDualEncoder
-
-        return OnnxDualEncoder(folder, **options)
-    if _is_own(folder, str(path_or_name), "dual_encoder.json"):
-        with needs_torch(f"the dual encoder {path_or_name}"):
-            from crossknn.scorers.torch import TorchDualEncoder
-
-            return TorchDualEncoder(folder, **options)
+    folder, own = _open_own(path_or_name, "dual_encoder.json", options)
+    if own is not None:
+        return cast("Encoder", own)
     from crossknn.scorers.library import SentenceTransformerEncoder
 
     _check_dual_encoder(folder, str(path_or_name))
@@ -133,20 +115,13 @@ def open_late(path_or_name: str | Path, **options: Any) -> LateInteractionScorer
         InputError: it is not a late-interaction model; the message says why.
         MissingExtraError: the model needs torch.
     """
-    folder = _folder_of(path_or_name, options)
-    if (folder / MANIFEST).exists():
-        from crossknn.scorers.onnx import OnnxLateInteraction
-
-        return OnnxLateInteraction(folder, **options)
-    if not _is_own(folder, str(path_or_name), "late_interaction.json"):
+    _, own = _open_own(path_or_name, "late_interaction.json", options)
+    if own is None:
         raise InputError(
             f"{path_or_name} is not a late-interaction model: it has neither {MANIFEST} nor "
             f"late_interaction.json; train one with  crossknn train cmc"
         )
-    with needs_torch(f"the late-interaction model {path_or_name}"):
-        from crossknn.scorers.torch import TorchLateInteraction
-
-        return TorchLateInteraction(folder, **options)
+    return cast("LateInteractionScorer", own)
 
 
 def as_scorer(what: Any = None, **options: Any) -> Scorer:
@@ -205,6 +180,33 @@ def needs_torch(what: str) -> Iterator[None]:
         raise MissingExtraError(what, "torch") from error
 
 
+def _open_own(
+    path_or_name: PathOrName, settings: str, options: dict[str, Any]
+) -> tuple[Path, object | None]:
+    """The folder of a model, and the model if it is one of ours, which has the file `settings`.
+
+    Raises InputError for a model of ours of another kind.
+    """
+    opener, kind, name = _OPENERS[settings]
+    if path_or_name is None or path_or_name == BUNDLED:
+        path_or_name = bundled_folder(settings.removesuffix(".json").replace("_", "-"))
+    folder = _folder_of(path_or_name, options)
+    if (folder / MANIFEST).exists():
+        made = getattr(import_module("crossknn.scorers.onnx"), f"Onnx{name}")
+        return folder, made(folder, **_known_options(made, options))
+    if (folder / settings).exists():
+        with needs_torch(f"the {kind} {path_or_name}"):
+            made = getattr(import_module("crossknn.scorers.torch"), f"Torch{name}")
+        return folder, made(folder, **_known_options(made, options))
+    for other, (opener, kind, _) in _OPENERS.items():
+        if (folder / other).exists():
+            raise InputError(
+                f"{path_or_name} is a {kind}, where a {_OPENERS[settings][1]} is needed: open it "
+                f"with {opener}"
+            )
+    return folder, None
+
+
 def _known_options(kind: type, options: dict[str, Any]) -> dict[str, Any]:
     """The options, if `kind` has them all. Raises InputError otherwise."""
     known = [p.name for p in signature(kind).parameters.values() if p.kind is p.KEYWORD_ONLY]
@@ -217,34 +219,20 @@ def _known_options(kind: type, options: dict[str, Any]) -> dict[str, Any]:
 def _folder_of(path_or_name: str | Path, options: dict[str, Any]) -> Path:
     """An existing folder, or the local snapshot of a hub name."""
     found = existing(path_or_name)
-    if found is not None and found.is_dir():
+    if found is None:
+        name, revision, ignored = (
+            str(path_or_name),
+            options.pop("revision", None),
+            ("onnx/*", "openvino/*"),
+        )
+        folder = snapshot(name, revision, (*_SMALL_FILES, "*.safetensors"), ignored)
+        if any(folder.glob("*.safetensors")) or (folder / "model.onnx").exists():
+            return folder
+        return snapshot(name, revision, (*_SMALL_FILES, "*.bin"), ignored)
+    if found.is_dir():
         return found
-    if found is not None:
-        hint = f"; a checkpoint is first made one by  {_CONVERT}"
-        hint = hint if found.suffix in _PICKLES else ""
-        raise InputError(f"{path_or_name} is a file, where a model folder is needed{hint}")
-    name, revision, ignored = (
-        str(path_or_name),
-        options.pop("revision", None),
-        ("onnx/*", "openvino/*"),
-    )
-    folder = snapshot(name, revision, (*_SMALL_FILES, "*.safetensors"), ignored)
-    if any(folder.glob("*.safetensors")) or (folder / "model.onnx").exists():
-        return folder
-    return snapshot(name, revision, (*_SMALL_FILES, "*.bin"), ignored)
-
-
-def _is_own(folder: Path, name: str, settings: str) -> bool:
-    """Whether `folder` holds a model of ours; InputError if not of the kind of `settings`."""
-    if (folder / settings).exists():
-        return True
-    for other, opener in _OPENERS.items():
-        if (folder / other).exists():
-            raise InputError(
-                f"{name} is a {KINDS[other]}, where a {KINDS[settings]} is needed: open it with "
-                f"{opener}"
-            )
-    return False
+    hint = f"; a checkpoint is first made one by  {_CONVERT}" if found.suffix in _PICKLES else ""
+    raise InputError(f"{path_or_name} is a file, where a model folder is needed{hint}")
 
 
 def _check_cross_encoder(folder: Path, name: str) -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -22,6 +23,17 @@ _PAIRS_AT_ONCE_IN_TIME = 64
 _TEXTS_AT_ONCE = 4096
 
 
+class TokenModel(Protocol):
+    """A model of some framework: what is read, and how many tokens at once, padding included."""
+
+    name: str
+    encoding: Encoding
+    tokens_per_run: int
+
+    @property
+    def fingerprint(self) -> str: ...
+
+
 class TokenScorer(BatchedScorer):
     """Scores rows of pairs; `_logits` is all that differs between frameworks.
 
@@ -32,10 +44,14 @@ class TokenScorer(BatchedScorer):
     of up to half the limit stays whole. Such pairs are counted in `truncated`.
     """
 
-    def __init__(self, name: str, encoding: Encoding, tokens_per_run: int) -> None:
-        super().__init__(name)
-        self._encoding, self._tokens_per_run = encoding, tokens_per_run
-        self.max_length = encoding.window.max_length
+    def __init__(self, model: TokenModel) -> None:
+        super().__init__(model.name)
+        self._runtime, self.max_length = model, model.encoding.window.max_length
+
+    @property
+    def fingerprint(self) -> str:
+        """Names everything that the scores depend on; worked out when first asked for."""
+        return self._runtime.fingerprint
 
     @abstractmethod
     def _logits(self, rows: Sequence[Row]) -> FloatArray:
@@ -44,11 +60,11 @@ class TokenScorer(BatchedScorer):
     def _batches(self, call: Call) -> Iterator[IntArray]:
         at_once = _PAIRS_AT_ONCE_IN_TIME if call.deadline.limited else _PAIRS_AT_ONCE
         for window in call.slices(at_once):
-            rows = self._encoding.pairs(call.pairs.take(window), call.queries, call.items)
+            rows = self._runtime.encoding.pairs(call.pairs.take(window), call.queries, call.items)
             call.prepared = dict(zip(window.tolist(), rows, strict=True))
             lengths = np.array([len(r.ids) if isinstance(r, Row) else 1 for r in rows], np.int64)
             call.costs[window] = lengths
-            for batch in token_batches(lengths, self._tokens_per_run):
+            for batch in token_batches(lengths, self._runtime.tokens_per_run):
                 yield window[batch]
 
     def _run(self, call: Call, positions: IntArray) -> FloatArray:
@@ -70,12 +86,18 @@ class TextReader:
     and the first items that do are warned of.
     """
 
-    def __init__(self, name: str, encoding: Encoding, tokens_per_run: int) -> None:
-        self.name, self.max_length = name, encoding.window.max_length
-        self.truncated = 0
-        self._encoding, self._tokens_per_run = encoding, tokens_per_run
+    truncated = 0
+
+    def __init__(self, model: TokenModel) -> None:
+        self._runtime, self.name = model, model.name
+        self.max_length = model.encoding.window.max_length
         self._warned: set[str] = set()
         self._lock = threading.Lock()
+
+    @property
+    def fingerprint(self) -> str:
+        """Names everything that the answers depend on; worked out when first asked for."""
+        return self._runtime.fingerprint
 
     def _text_batches(
         self, texts: Sequence[str], what: str, progress: Progress | None
@@ -88,13 +110,13 @@ class TextReader:
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             rows: list[Row] = []
             window = texts[start : start + _TEXTS_AT_ONCE]
-            for row in self._encoding.texts(window, queries=what == "query"):
+            for row in self._runtime.encoding.texts(window, queries=what == "query"):
                 if isinstance(row, InputError):
                     raise InputError(f"{what} {start + len(rows)}: {row}")
                 rows.append(row)
             n_cut += sum(row.cut for row in rows)
             lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
-            for batch in token_batches(lengths, self._tokens_per_run):
+            for batch in token_batches(lengths, self._runtime.tokens_per_run):
                 yield start + batch, [rows[r] for r in batch]
                 done += len(batch)
                 if progress:

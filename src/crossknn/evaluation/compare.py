@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from crossknn.data.queries import Qrels, QuerySet
-from crossknn.evaluation.measures import exact_top
-from crossknn.evaluation.replay import BATCH, Outcome, outcome
+from crossknn.evaluation.replay import BATCH, Outcome, outcomes
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import Method, method
@@ -32,22 +31,23 @@ def compare(
     measures: Sequence[str] = (),
     seed: int = 0,
 ) -> tuple[Outcome, Iterator[Outcome]]:
-    """Exact search itself, and every method and budget, given the exact scores (m, n) of all pairs.
+    """Compare methods with exact search, given the exact scores of all pairs.
 
-    The methods are searched as they are asked for. One that makes no calls has one budget, 0.
+    Args:
+        scores: of every query with every item (m, n).
+        methods: by name, e.g. from `crossknn.methods.methods`.
+        budgets: calls per query. A method that makes no calls has one budget, 0.
+        ks: the depths of recall.
+        qrels: judgements, for the task's own `measures`.
+
+    Returns:
+        What exact search itself gives, and every method at every budget, searched as it is asked
+        for.
     """
-    truth = exact_top(scores, max(ks))
     task = task_measures(index, queries, qrels, measures) if qrels and measures else None
     parts = [
         (index, Queries(queries.texts[s : s + BATCH]), scores[s : s + BATCH])
         for s in range(0, len(queries), BATCH)
     ]
-
-    def made(name: str, chosen: Method, budget: int) -> Outcome:
-        return outcome(name, chosen, parts, truth, budget=budget, ks=ks, seed=seed, task=task)
-
-    return made("exact", method("exact"), index.n), (
-        made(name, chosen, budget)
-        for name, chosen in methods.items()
-        for budget in (budgets if chosen.calls else (0,))
-    )
+    [exact] = outcomes(parts, {"exact": method("exact")}, [index.n], ks, seed=seed, task=task)
+    return exact, outcomes(parts, methods, budgets, ks, seed=seed, task=task)

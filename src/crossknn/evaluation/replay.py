@@ -47,7 +47,7 @@ class Answer:
 class RecallRow:
     """One line of a replay; `recall` and `ci` in 0-1, `calls` and `seconds` per query.
 
-    `index_calls` were paid once, before all queries, for what the method reads. `measures` are the
+    `index_calls` were made once, before all queries, for what the method reads. `measures` are the
     task's own (the same for every k), with their intervals and the number of queries that have a
     value; `unjudged` queries have none.
     """
@@ -69,11 +69,8 @@ class RecallRow:
 
     def as_dict(self) -> dict[str, object]:
         """The row as JSON-ready values; without the task's measures if there are none."""
-        found = asdict(self)
-        if not self.measures:
-            for name in ("measures", "measures_ci", "measures_n", "unjudged"):
-                del found[name]
-        return found
+        own = () if self.measures else ("measures", "measures_ci", "measures_n", "unjudged")
+        return {name: value for name, value in asdict(self).items() if name not in own}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -98,25 +95,24 @@ class Outcome:
     def rows(self) -> Iterator[RecallRow]:
         """A row for each k: means over the queries, and intervals."""
         measures = summary(self.task, seed=self.seed)
+        known = {name: found for name, found in measures.items() if found.n}
+        intervals = {n: (round(e.low, 5), round(e.high, 5)) for n, e in known.items()}
         for k, values in self.recall.items():
-            interval = bootstrap(values, seed=self.seed)
+            found = bootstrap(values, seed=self.seed)
             yield RecallRow(
                 method=self.method,
                 k=k,
                 budget=self.budget,
-                recall=round(interval.mean, 5),
-                ci=(round(interval.low, 5), round(interval.high, 5)),
+                recall=round(found.mean, 5),
+                ci=(round(found.low, 5), round(found.high, 5)),
                 n_queries=len(values),
                 calls=round(float(self.calls.mean()), 2),
                 seconds=round(float(self.seconds.mean()), 6),
                 seed=self.seed,
                 index_calls=self.index_calls,
                 measures={n: round(e.mean, 5) if e.n else None for n, e in measures.items()},
-                measures_ci={
-                    n: (round(e.low, 5), round(e.high, 5)) if e.n else None
-                    for n, e in measures.items()
-                },
-                measures_n={n: e.n for n, e in measures.items()},
+                measures_ci={name: intervals.get(name) for name in measures},
+                measures_n={name: found.n for name, found in measures.items()},
                 unjudged=self.unjudged,
             )
 
@@ -131,10 +127,9 @@ def answer(
     k: int,
     seed: int,
 ) -> Answer:
-    """Search with known exact `scores` (m, n). The retrievers of `oracle.py` are at hand."""
+    """Search m queries with known exact `scores` (m, n). The retrievers of `oracle` are at hand."""
     began = time.perf_counter()
-    plan = method.plan(OracleIndex(index, scores), budget, seed)
-    search = simulate(plan, queries, scores)
+    search = simulate(method.plan(OracleIndex(index, scores), budget, seed), queries, scores)
     best = search.best(k)
     seconds = time.perf_counter() - began
     short = ((0, 0), (0, k - best.items.shape[1]))
@@ -159,37 +154,34 @@ def outcome(
     seed: int = 0,
     task: TaskMeasures | None = None,
 ) -> Outcome:
-    """Search all queries of `parts` (m in all), whose exact top items are `truth` (m, max(ks)).
+    """Search all queries of `parts`, m in all.
 
-    A method that makes no calls is asked with the budget 0.
+    Args:
+        truth: their exact top items (m, max(ks)).
+        budget: calls per query; 0 for a method that makes none.
+        task: adds the task's measures; its judgements are of these queries in order.
     """
     depth = max(*ks, task.depth if task else 1)
-    hits: dict[int, list[FloatArray]] = {k: [] for k in ks}
-    values: dict[str, list[FloatArray]] = {measure: [] for measure in (task.names if task else ())}
-    calls, seconds, index_calls, start = [], [], 0, 0
+    values: list[dict[str, FloatArray]] = []
+    answers, calls, seconds, index_calls, start = [], [], [], 0, 0
     for index, queries, scores in parts:
-        metered = Metered(index)
+        metered, r = Metered(index), len(queries)
         got = answer(method, metered, queries, scores, budget=budget, k=depth, seed=seed)
-        rows = slice(start, start + len(queries))
-        for k in ks:
-            hits[k].append(recall(got.items[:, :k], truth[rows, :k]))
-        for measure, found in (
-            task.values(got.items, got.scored, start=start).items() if task else ()
-        ):
-            values[measure].append(found)
+        answers.append(got.items)
+        values.append(task.values(got.items, got.scored, start=start) if task else {})
         made = np.count_nonzero(got.scored != NO_ITEM, axis=1) if method.calls else 0
-        calls.append(np.full(len(queries), made))
-        seconds.append(np.full(len(queries), got.seconds / len(queries)))
-        index_calls = max(index_calls, metered.calls)
-        start = rows.stop
+        calls.append(np.full(r, made))
+        seconds.append(np.full(r, got.seconds / r))
+        index_calls, start = max(index_calls, metered.calls), start + r
+    items = np.concatenate(answers)
     return Outcome(
         method=name,
         budget=budget,
         seed=seed,
-        recall={k: np.concatenate(found) for k, found in hits.items()},
+        recall={k: recall(items[:, :k], truth[:, :k]) for k in ks},
         calls=np.concatenate(calls),
         seconds=np.concatenate(seconds),
-        task={measure: np.concatenate(found) for measure, found in values.items()},
+        task={m: np.concatenate([part[m] for part in values]) for m in values[0]},
         unjudged=task.judgements.take(0, start).unjudged if task else 0,
         index_calls=index_calls,
     )
@@ -215,6 +207,25 @@ def check(parts: Sequence[Part], methods: Mapping[str, Method], budget: int, see
         method.plan(OracleIndex(index, scores), budget, seed)
 
 
+def outcomes(
+    parts: Sequence[Part],
+    methods: Mapping[str, Method],
+    budgets: Sequence[int],
+    ks: Sequence[int],
+    *,
+    seed: int = 0,
+    task: TaskMeasures | None = None,
+) -> Iterator[Outcome]:
+    """Every method at every budget, searched as they are asked for.
+
+    A method that makes no calls has one budget, 0. `task` adds the task's measures.
+    """
+    truth = truth_of(parts, max(ks))
+    for name, method in methods.items():
+        for budget in budgets if method.calls else (0,):
+            yield outcome(name, method, parts, truth, budget=budget, ks=ks, seed=seed, task=task)
+
+
 def replay(
     matrix: StoredMatrix,
     methods: Mapping[str, Method],
@@ -225,14 +236,7 @@ def replay(
     queries: int | None = None,
     task: TaskMeasures | None = None,
 ) -> Iterator[RecallRow]:
-    """Rows of every method, budget and k, over the test queries of a stored matrix.
-
-    A method that makes no calls has one budget, 0. `queries` limits the test queries to the first
-    so many. `task` adds the task's measures; its judgements are of the test queries in order.
-    """
+    """Rows of every method, budget and k, over the first `queries` test queries of a matrix."""
     parts = parts_of(matrix, queries)
-    truth = truth_of(parts, max(ks))
-    for name, method in methods.items():
-        for budget in budgets if method.calls else (0,):
-            found = outcome(name, method, parts, truth, budget=budget, ks=ks, seed=seed, task=task)
-            yield from found.rows()
+    for found in outcomes(parts, methods, budgets, ks, seed=seed, task=task):
+        yield from found.rows()

@@ -61,23 +61,24 @@ class Judgements:
     ) -> Judgements:
         """From judgements by id. A query is judged if the qrels name it, with grade 0 even.
 
-        Raises InputError if no query is judged: then the ids are of something else.
+        Raises:
+            InputError: if no query is judged: then the ids are of something else.
         """
         position = {item: str(i) for i, item in enumerate(item_ids)}
-        rows = tuple(
-            {position.get(item, f"absent {item}"): g for item, g in qrels.get(query, {}).items()}
-            for query in query_ids
-        )
-        if not any(rows):
+        judged = [qrels.get(query, {}) for query in query_ids]
+        if not any(judged):
             raise InputError("no query is judged in the qrels: do their ids agree?")
-        judged = (item for query in query_ids for item in qrels.get(query, ()))
-        return cls(rows, sum(item not in position for item in judged))
+        return cls(
+            tuple({position.get(i, f"absent {i}"): g for i, g in row.items()} for row in judged),
+            absent=sum(item not in position for row in judged for item in row),
+        )
 
     @classmethod
     def of_matrix(cls, matrix: StoredMatrix, qrels: Qrels | None = None) -> Judgements | None:
         """Of a stored matrix's test queries: by `qrels`, or else its labels; None without either.
 
-        Raises InputError if the matrix lacks the ids that qrels need.
+        Raises:
+            InputError: if the matrix lacks the ids that qrels need.
         """
         if qrels is None:
             known = matrix.labels
@@ -100,7 +101,7 @@ class Judgements:
     @property
     def unjudged(self) -> int:
         """How many queries have none; they are left out of every measure."""
-        return len(self.rows) - int(self.judged.sum())
+        return len(self) - int(self.judged.sum())
 
     @cached_property
     def relevant(self) -> tuple[IntArray, ...]:
@@ -120,11 +121,9 @@ class Judgements:
                 "of the task's measures"
             )
         if self.absent:
-            items, missed = (
-                ("item is", "if it is relevant, it counts")
-                if self.absent == 1
-                else ("items are", "relevant ones count")
-            )
+            one = self.absent == 1
+            items = "item is" if one else "items are"
+            missed = "if it is relevant, it counts" if one else "relevant ones count"
             found.append(f"{self.absent} judged {items} not among the items; {missed} as missed")
         return found
 
@@ -143,17 +142,17 @@ class TaskMeasures:
 
     Accuracy is 1 where the best item is relevant; normalised accuracy leaves out (NaN) the queries
     none of whose relevant items was scored, which no reranking could put right (CMC, table 2).
-
-    Raises InputError for a measure that is not known or cannot be computed here.
     """
 
     def __init__(self, judgements: Judgements, names: Sequence[str] = DEFAULT) -> None:
+        """Raises InputError for a measure that is not known or cannot be computed here."""
         if not names:
             raise InputError(f"no measure is named; for instance {', '.join(LABELLED)}")
         self.judgements = judgements
-        parsed = {name: None if name in (ACCURACY, NORMALISED) else _parse(name) for name in names}
-        self._measures = [measure for measure in parsed.values() if measure is not None]
-        self.names = tuple(str(m) if m is not None else name for name, m in parsed.items())
+        own = (ACCURACY, NORMALISED)
+        parsed = [name if name in own else _parse(name) for name in dict.fromkeys(names)]
+        self._measures = [measure for measure in parsed if not isinstance(measure, str)]
+        self.names = tuple(map(str, parsed))
         """The measures' names, as ir-measures spells them."""
 
     @property
@@ -167,9 +166,11 @@ class TaskMeasures:
     ) -> dict[str, FloatArray]:
         """Each measure's values (r,), NaN where there is none, of the queries from `start` on.
 
-        `items` (r, c) are their answers, best first, padded with -1, and `scored` (r, b) all items
-        whose exact score is known, in any order (the answers alone if it is not given). Items tie
-        with none: an answer's order is what is measured.
+        Args:
+            items: the answers (r, c), best first, padded with -1. Items tie with none: an answer's
+                order is what is measured.
+            scored: all items whose exact score is known (r, b), in any order; the answers alone if
+                it is not given.
         """
         part = self.judgements.take(start, start + len(items))
         if len(part) != len(items):
@@ -178,8 +179,7 @@ class TaskMeasures:
                 "in the judgements"
             )
         found = self._ranked(part, items) if self._measures else {}
-        best = items[:, :1] if items.shape[1] else np.full((len(items), 1), NO_ITEM)
-        right = _hits(best, part)
+        right = _hits(items[:, :1], part)
         known = _hits(items if scored is None else scored, part)
         found[ACCURACY] = np.where(part.judged, right, np.nan)
         found[NORMALISED] = np.where(part.judged & known, right, np.nan)
@@ -208,22 +208,18 @@ class TaskEstimate(Estimate):
 
 def summary(values: Mapping[str, FloatArray], *, seed: int = 0) -> dict[str, TaskEstimate]:
     """Mean and interval of each measure's values (m,), over those that are not NaN."""
-    return {name: _estimate(found[~np.isnan(found)], seed) for name, found in values.items()}
-
-
-def _estimate(known: FloatArray, seed: int) -> TaskEstimate:
-    if not len(known):
-        return TaskEstimate(np.nan, np.nan, np.nan, 0)
-    found = bootstrap(known, seed=seed)
-    return TaskEstimate(found.mean, found.low, found.high, len(known))
+    estimates = {}
+    for name, found in values.items():
+        known = found[~np.isnan(found)]
+        mean = bootstrap(known, seed=seed) if len(known) else Estimate(np.nan, np.nan, np.nan)
+        estimates[name] = TaskEstimate(mean.mean, mean.low, mean.high, len(known))
+    return estimates
 
 
 def _hits(items: IntArray, part: Judgements) -> BoolArray:
     """(r,) whether one of a query's relevant items is among `items` (r, c)."""
-    return np.array(
-        [np.isin(row, true).any() for row, true in zip(items, part.relevant, strict=True)],
-        dtype=np.bool_,
-    ).reshape(len(items))
+    rows = zip(items, part.relevant, strict=True)
+    return np.fromiter((np.isin(row, true).any() for row, true in rows), np.bool_, len(items))
 
 
 def _parse(name: str) -> Any:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from crossknn import linalg
 from crossknn.linalg import inner
-from crossknn.retrievers.vectors import VectorFirst
+from crossknn.retrievers.dense import DenseRetriever
 from crossknn.types import Queries
 
 
@@ -31,7 +31,7 @@ def test_half_precision_gives_the_product_of_the_same_values(seed, m, n, chunk):
 def test_half_precision_is_never_copied_whole():
     items = np.ones((60_000, 64), np.float16)
     queries = np.ones((2, 64), np.float32)
-    first = VectorFirst(items, lambda _: queries)
+    first = DenseRetriever(items, lambda _: queries)
     tracemalloc.start()
     scores = first.scores(Queries(["a", "b"]))
     peak = tracemalloc.get_traced_memory()[1]

@@ -12,7 +12,7 @@ from crossknn.errors import InputError, ScorerError
 from crossknn.linalg import least_squares, top_k
 from crossknn.methods import method
 from crossknn.methods.rerank import FirstStageScores
-from crossknn.retrievers.stored import StoredFirst
+from crossknn.retrievers.lists import StoredRetriever
 from crossknn.search.loop import Search
 from crossknn.search.plan import Plan, equal_rounds
 from crossknn.types import NO_ITEM, Pairs, Queries
@@ -91,7 +91,7 @@ def test_provenance_of_every_pick():
 def test_a_first_stage_that_runs_short_is_topped_up_in_item_order():
     cheap = np.full((1, 6), -np.inf, np.float32)
     cheap[0, [4, 2]] = [2, 1]
-    retriever = StoredFirst(cheap)
+    retriever = StoredRetriever(cheap)
     plan = Plan(retriever=retriever, predictor=FirstStageScores(retriever), batches=(5,))
     search = Search(plan, Queries(["q"]), 6)
     assert search.ask().item.tolist() == [4, 2, 0, 1, 3]

@@ -33,7 +33,7 @@ from crossknn.fitting.plan import Plan, per_item, per_query
 from crossknn.index.base import Scale
 from crossknn.index.sparse import SparseScores
 from crossknn.index.stored import StoredMatrix, StoredVectors
-from crossknn.retrievers.vectors import VectorFirst
+from crossknn.retrievers.dense import DenseRetriever
 from crossknn.scorers import DualEncoder
 from crossknn.types import Queries
 
@@ -129,7 +129,7 @@ class Rows:
         if q is None:
             return per_item(n, len(pool), count, seed=SEED)
         batch = Queries([str(i) for i in range(q)], {"dense": pool.vectors[:q]})
-        stage = VectorFirst(self.world.items, lambda part: part.vectors["dense"])
+        stage = DenseRetriever(self.world.items, lambda part: part.vectors["dense"])
         return per_query(stage, batch, count, n=n, random=count // 10, seed=SEED)
 
     def fitted(

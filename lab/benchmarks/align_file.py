@@ -28,7 +28,7 @@ def put(path: Path, matrix: str, about: dict[str, Any], row: str, values: dict[s
 
 
 def place(row: str) -> tuple[Any, ...]:
-    """Where a row stands: unaligned, dense rows, items of queries, queries of items; then pools."""
+    """Where a row stands: unfitted, dense rows, items of queries, queries of items; then pools."""
     head, _, way = row.partition(", ")
     words = head.split()
     if not way:

@@ -38,7 +38,7 @@ from crossknn.methods import methods
 from crossknn.models.backbone import open_backbone
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.export import export_cross_encoder
-from crossknn.retrievers.vectors import VectorFirst
+from crossknn.retrievers.dense import DenseRetriever
 from crossknn.scorers import DualEncoder, OnnxCrossEncoder
 from crossknn.training.negatives import candidates
 from crossknn.types import Pairs
@@ -100,7 +100,7 @@ def candidates_of(options: argparse.Namespace, corpus: Labelled, encoder: str) -
         opened = DualEncoder(options.work / "dual-encoder" if own else options.encoder)
         read = (lambda texts: texts) if own else (lambda texts: [unmarked(t) for t in texts])
         items = opened.encode_items(read(list(corpus.items.texts)))
-        stage = VectorFirst(items, lambda queries: opened.encode_queries(read(queries.texts)))
+        stage = DenseRetriever(items, lambda queries: opened.encode_queries(read(queries.texts)))
         np.save(path, candidates(corpus, stage, 64))
     return np.load(path)
 

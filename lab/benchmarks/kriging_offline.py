@@ -25,9 +25,9 @@ from crossknn.index.base import Index
 from crossknn.index.covariance import Covariance
 from crossknn.index.factor_model import covariance_of
 from crossknn.index.sparse import SparseScores
-from crossknn.index.stages import open_retriever
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods.kriging import Kriging
+from crossknn.retrievers.specs import open_retriever
 from crossknn.search.loop import simulate
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Pairs

@@ -27,8 +27,8 @@ from train_late import KINDS
 
 from crossknn.data.dataset import Labelled
 from crossknn.data.reading import read_labelled
-from crossknn.retrievers.bm25 import BM25
-from crossknn.retrievers.vectors import VectorFirst
+from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.lexical import BM25
 from crossknn.scorers import CrossEncoder, DualEncoder
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.torch import TorchLateInteraction
@@ -92,7 +92,7 @@ class Part:
             return
         queries = Queries(self.corpus.queries.texts)
         found = {"bm25": BM25.fit(self.corpus.items.texts).top(queries, BM25_DEPTH).items}
-        stages: dict[str, VectorFirst] = {}
+        stages: dict[str, DenseRetriever] = {}
         for name, source in (("first", self.options.first), ("own", self.options.encoder)):
             stage = stages[source] = stages.get(source) or self.stage(source)
             found[name] = stage.top(queries, DEPTH).items
@@ -107,12 +107,12 @@ class Part:
             found[f"right-{name}"] = np.stack(right)
         np.savez(self.path("candidates"), **found)
 
-    def stage(self, source: str) -> VectorFirst:
+    def stage(self, source: str) -> DenseRetriever:
         """A dual encoder as a retriever for the test queries."""
         encoder = reader(DualEncoder(source))
         vectors = encoder.encode_items(self.corpus.items.texts)
         asked = encoder.encode_queries(self.corpus.queries.texts)
-        return VectorFirst(vectors, lambda queries: asked)
+        return DenseRetriever(vectors, lambda queries: asked)
 
     def scores(self) -> None:
         """The cross-encoder's scores of the candidates: (m, c) each, some columns at a time."""

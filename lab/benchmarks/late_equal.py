@@ -29,8 +29,8 @@ from crossknn.evaluation.replay import answer
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import methods
 from crossknn.models.export import export_late_interaction
-from crossknn.retrievers.late import LateFirst
-from crossknn.retrievers.vectors import VectorFirst
+from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.late import LateRetriever
 from crossknn.scorers import CrossEncoder, DualEncoder, open_late
 from crossknn.types import Pairs, Queries
 
@@ -75,10 +75,10 @@ def main() -> None:
         states = cmc.encode_items(items)
         scorer = CrossEncoder(options.scorer, threads=options.threads)
 
-        def stage_of(rows: slice) -> VectorFirst:
-            return VectorFirst(vectors, lambda queries: asked[rows])
+        def stage_of(rows: slice) -> DenseRetriever:
+            return DenseRetriever(vectors, lambda queries: asked[rows])
 
-        late = LateFirst(stage_of(slice(None)), cmc, states, DEPTH).scores(Queries(texts))
+        late = LateRetriever(stage_of(slice(None)), cmc, states, DEPTH).scores(Queries(texts))
         matrix = replace(
             stored,
             item_vectors=vectors,

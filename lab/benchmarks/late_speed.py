@@ -23,8 +23,8 @@ from tokenizers import Tokenizer
 
 from crossknn.data.reading import read_labelled
 from crossknn.models.export import export_dual_encoder, export_late_interaction
-from crossknn.retrievers.late import LateFirst
-from crossknn.retrievers.vectors import VectorFirst
+from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.late import LateRetriever
 from crossknn.scorers import CrossEncoder, DualEncoder, open_late
 from crossknn.scorers.opening import bundled_folder
 from crossknn.types import Pairs, Queries, States
@@ -67,9 +67,9 @@ def main() -> None:
         vectors = np.concatenate([vectors, np.zeros_like(np.tile(vectors, (copies - 1, 1)))])
         states = States(np.tile(states.values, (copies, 1)), np.arange(len(vectors) + 1))
         items = items * copies
-        stage = VectorFirst(vectors, lambda queries: first.encode_queries(queries.texts))
+        stage = DenseRetriever(vectors, lambda queries: first.encode_queries(queries.texts))
         late = {
-            depth: LateFirst(stage, cmc, states, depth)
+            depth: LateRetriever(stage, cmc, states, depth)
             for _, depth in PIPELINES
             if depth is not None
         }

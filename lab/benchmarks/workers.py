@@ -21,7 +21,7 @@ from crossknn.fitting.bank import ScoreBank
 from crossknn.fitting.collect import collect
 from crossknn.fitting.plan import per_query
 from crossknn.fitting.workers import open_with_cores
-from crossknn.retrievers.chance import RandomFirst
+from crossknn.retrievers.base import RandomItems
 from crossknn.types import Queries
 
 PER_QUERY = 64
@@ -40,7 +40,7 @@ def main() -> None:
     corpus = collect_standard_library()
     queries = list(corpus.queries.values())[: -(-options.pairs // PER_QUERY)]
     items = [item.item_text for item in corpus.items]
-    stage = RandomFirst(len(items), 0)
+    stage = RandomItems(len(items), 0)
     pairs = per_query(stage, Queries(queries), PER_QUERY, n=len(items)).pairs.take(
         slice(options.pairs)
     )

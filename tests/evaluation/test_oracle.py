@@ -12,8 +12,8 @@ from crossknn.errors import InputError, SpecError
 from crossknn.evaluation.measures import exact_top
 from crossknn.evaluation.oracle import OracleIndex
 from crossknn.evaluation.replay import answer, replay
-from crossknn.index.stages import open_retriever
 from crossknn.methods import method, methods
+from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM
 

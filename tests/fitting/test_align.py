@@ -14,8 +14,8 @@ from crossknn.fitting.aligners import ALIGNERS, aligner
 from crossknn.fitting.job import Spending
 from crossknn.fitting.run import align
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.stages import default_vectors
 from crossknn.methods import methods
+from crossknn.retrievers.specs import default_vectors
 from crossknn.search.searcher import Searcher
 from crossknn.types import Queries
 

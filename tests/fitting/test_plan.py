@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from crossknn.errors import InputError
 from crossknn.fitting.plan import per_item, per_query
-from crossknn.retrievers.bm25 import BM25
-from crossknn.retrievers.chance import RandomFirst
-from crossknn.retrievers.vectors import VectorFirst
+from crossknn.retrievers.base import RandomItems
+from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.lexical import BM25
 from crossknn.types import Queries
 
 QUERIES = Queries([f"query {q}" for q in range(7)])
@@ -29,7 +29,7 @@ def test_per_query_takes_the_top_of_the_stage_query_by_query():
     items = vectors(600, seed=1)
     queries = Queries([f"query {q}" for q in range(300)], {"dense": vectors(300)})
     pairs = per_query(
-        VectorFirst(items, lambda batch: batch.vectors["dense"]), queries, 9, n=600
+        DenseRetriever(items, lambda batch: batch.vectors["dense"]), queries, 9, n=600
     ).pairs
     query, item = rows(pairs, 9)
     assert (query == query[:, :1]).all()
@@ -42,7 +42,7 @@ def test_per_query_takes_the_top_of_the_stage_query_by_query():
 def test_a_part_of_a_querys_items_is_drawn_from_all_of_them():
     items = vectors(600, seed=1)
     queries = Queries([f"query {q}" for q in range(40)], {"dense": vectors(40)})
-    stage = VectorFirst(items, lambda batch: batch.vectors["dense"])
+    stage = DenseRetriever(items, lambda batch: batch.vectors["dense"])
     plan = per_query(stage, queries, 120, n=600, random=60)
     query, item = rows(plan.pairs, 120)
     assert all(len(set(row)) == 120 for row in item.tolist())
@@ -58,7 +58,7 @@ def test_a_part_of_a_querys_items_is_drawn_from_all_of_them():
 def test_a_smaller_plan_draws_what_a_larger_one_does():
     items = vectors(600, seed=1)
     queries = Queries([f"query {q}" for q in range(9)], {"dense": vectors(9)})
-    stage = VectorFirst(items, lambda batch: batch.vectors["dense"])
+    stage = DenseRetriever(items, lambda batch: batch.vectors["dense"])
     sets = []
     for count in (20, 40, 80):
         query, item = rows(per_query(stage, queries, count, n=600, random=count // 10).pairs, count)
@@ -82,7 +82,7 @@ def test_per_query_fills_what_the_stage_does_not_find_with_random_items():
 
 def test_per_query_depends_on_the_seed_alone_and_reports_progress():
     seen = []
-    stage = RandomFirst(20, 0)
+    stage = RandomItems(20, 0)
     retriever = per_query(stage, QUERIES, 4, n=20, progress=lambda *step: seen.append(step)).pairs
     again = per_query(stage, QUERIES, 4, n=20).pairs
     other = per_query(stage, QUERIES, 4, n=20, seed=1).pairs
@@ -93,7 +93,7 @@ def test_per_query_depends_on_the_seed_alone_and_reports_progress():
 
 
 def test_per_query_asks_for_no_more_items_than_there_are():
-    pairs = per_query(RandomFirst(3, 0), QUERIES, 10, n=3).pairs
+    pairs = per_query(RandomItems(3, 0), QUERIES, 10, n=3).pairs
     assert sorted(zip(pairs.query, pairs.item, strict=True)) == [
         (q, i) for q in range(7) for i in range(3)
     ]
@@ -123,9 +123,9 @@ def test_per_item_draws_every_pair_alike():
 
 def test_bad_counts_are_refused():
     with pytest.raises(InputError, match="items per query is 0"):
-        per_query(RandomFirst(5, 0), QUERIES, 0, n=5)
+        per_query(RandomItems(5, 0), QUERIES, 0, n=5)
     with pytest.raises(InputError, match="no train queries"):
-        per_query(RandomFirst(5, 0), Queries([]), 1, n=5)
+        per_query(RandomItems(5, 0), Queries([]), 1, n=5)
     with pytest.raises(InputError, match=r"8 queries per item .* only 7"):
         per_item(5, 7, 8)
     with pytest.raises(InputError, match="queries per item is -1"):

@@ -13,8 +13,8 @@ from crossknn.index.fitted import FittedVectors
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import METHODS as METHODS
 from crossknn.methods import method
+from crossknn.retrievers.base import ItemPriors
 from crossknn.retrievers.lists import CandidateLists
-from crossknn.retrievers.priors import ItemPriors
 from crossknn.search.loop import Search
 from crossknn.search.sharing import SharedBudget
 from crossknn.spec import parse

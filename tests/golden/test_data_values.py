@@ -456,7 +456,9 @@ def test_splits_and_docstrings():
     check(
         "data_splits.json",
         {
-            "split": {k: v.tolist() for k, v in dataset.split(20, {"a": 5, "b": 7}, seed=3).items()},
+            "split": {
+                k: v.tolist() for k, v in dataset.split(20, {"a": 5, "b": 7}, seed=3).items()
+            },
             "anncur": {
                 k: v.tolist()[:20] for k, v in dataset.anncur_split(120, 50, index=1).items()
             },

@@ -105,7 +105,7 @@ def build():
 
 
 def retriever(index, text):
-    from crossknn.index.stages import open_retriever
+    from crossknn.retrievers.specs import open_retriever
     from crossknn.spec import parse
 
     return open_retriever(index, parse(text), 7)

@@ -19,11 +19,11 @@ import pytest
 from crossknn.index.covariance import Covariance
 from crossknn.index.factor_model import covariance_of
 from crossknn.index.sparse import SparseScores
-from crossknn.index.stages import retriever_scores
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.methods.fitting import choose
 from crossknn.methods.stopping import course
+from crossknn.retrievers.specs import retriever_scores
 from crossknn.search.expected import expected_recall
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Stop

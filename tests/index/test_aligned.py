@@ -18,8 +18,8 @@ from crossknn.index.encoders import RememberedEncoder
 from crossknn.index.fitted import FittedVectors, IndexingCost
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.maps import GatedSkip, Linear
-from crossknn.index.stages import default_vectors, open_retriever
 from crossknn.index.storage import MANIFEST
+from crossknn.retrievers.specs import default_vectors, open_retriever
 from crossknn.scorers.opening import bundled_folder
 from crossknn.spec import parse
 from crossknn.types import Queries

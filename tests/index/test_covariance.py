@@ -211,7 +211,12 @@ def test_it_is_computed_once_for_all_parts_of_a_matrix(made):
 
 def test_each_first_stage_and_rank_has_its_own(made):
     index, _, _ = matrix().rows(0, 2)
-    specs = ("retriever=dense", "retriever=bm25", "retriever=hybrid(bm25, dense)", "retriever=dense, rank=7")
+    specs = (
+        "retriever=dense",
+        "retriever=bm25",
+        "retriever=hybrid(bm25, dense)",
+        "retriever=dense, rank=7",
+    )
     covariances = [
         method(f"kriging({spec})").plan(index, 10, 0).predictor.covariance for spec in specs * 2
     ]

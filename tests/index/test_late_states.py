@@ -12,7 +12,7 @@ from late_helpers import WordStates
 from crossknn.cli.app import run
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.stages import open_retriever
+from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import parse
 from crossknn.types import Queries, States
 

@@ -15,7 +15,7 @@ from crossknn.index.item_index import ItemIndex
 from crossknn.index.settings import Settings
 from crossknn.index.sparse import SparseScores
 from crossknn.methods import method
-from crossknn.retrievers.priors import ItemPriors
+from crossknn.retrievers.base import ItemPriors
 from crossknn.scorers import CachedScorer, CallableScorer
 from crossknn.search.searcher import Searcher
 from crossknn.spec import parse

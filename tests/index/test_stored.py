@@ -15,9 +15,9 @@ from synthetic import aligned_matrix, matrix, run
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index, Scale
-from crossknn.index.stages import default_vectors
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
+from crossknn.retrievers.specs import default_vectors
 
 
 def test_vectors_by_name_with_their_own_scale():

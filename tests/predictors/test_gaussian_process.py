@@ -15,7 +15,7 @@ from crossknn.methods import method
 from crossknn.predictors.gaussian_process import GaussianProcess
 from crossknn.predictors.kernels import Linear, Matern, Rbf, distances
 from crossknn.predictors.posterior import FLOOR, Posterior
-from crossknn.retrievers.vectors import VectorFirst
+from crossknn.retrievers.dense import DenseRetriever
 from crossknn.search.predictor import Prediction, Predictor
 from crossknn.types import NO_ITEM, Observed
 
@@ -154,7 +154,7 @@ def test_vectors_that_are_no_numbers_are_said():
 def process(data, *, dtype=np.float32, **options):
     """A predictor over the test queries of a matrix, the queries, and what it starts from."""
     index, queries, scores = data.rows(0, data.n_tests)
-    retriever = VectorFirst(index.vectors("dense"), lambda q: index.query_vectors(q, "dense"))
+    retriever = DenseRetriever(index.vectors("dense"), lambda q: index.query_vectors(q, "dense"))
     settings = {"mean": "constant", "noise": 0.05, "beta": 1.0, **options}
     made = GaussianProcess(index.vectors("dense").astype(dtype), Rbf(2.0), retriever, **settings)
     return made, queries, scores

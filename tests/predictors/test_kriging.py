@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
-from crossknn.index.stages import open_retriever
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.predictors.gaussian_process import GaussianProcess
 from crossknn.predictors.kernels import Content, Factored, Linear, Rbf
 from crossknn.predictors.kriging import Kriging
 from crossknn.predictors.posterior import FLOOR, Posterior, Trend
+from crossknn.retrievers.specs import open_retriever
 from crossknn.search.loop import Search
 from crossknn.search.plan import Plan, equal_rounds
 from crossknn.spec import parse

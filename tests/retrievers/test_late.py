@@ -13,12 +13,12 @@ from late_helpers import WordStates
 import crossknn as ck
 from crossknn.errors import InputError, SpecError
 from crossknn.index.base import Index
-from crossknn.index.stages import open_retriever
 from crossknn.linalg import top_k
 from crossknn.methods import method
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.bm25 import BM25
-from crossknn.retrievers.late import LateFirst, LateInteraction
+from crossknn.retrievers.late import LateInteraction, LateRetriever
+from crossknn.retrievers.lexical import BM25
+from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM, Candidates, Queries, States
 
@@ -95,7 +95,7 @@ def test_padded_states_are_those_of_each_text(counts, shape, data):
 
 def test_it_keeps_the_contracts(model, states, index):
     assert isinstance(model, LateInteraction)
-    assert isinstance(LateFirst(BM25.fit(TEXTS), model, states), Retriever)
+    assert isinstance(LateRetriever(BM25.fit(TEXTS), model, states), Retriever)
     assert isinstance(index, Index)
 
 
@@ -109,7 +109,7 @@ def test_the_first_candidates_are_ranked_by_the_model_and_the_stages_order_follo
     model, states, depth
 ):
     rows = [[7, 3, 9, 1, 30], [5], [2, 4, 8, 16, 32, 39, 0, 1]]
-    stage = LateFirst(Listed(*rows), model, states, depth)
+    stage = LateRetriever(Listed(*rows), model, states, depth)
     queries = Queries(QUERIES)
     found = stage.top(queries, 6)
     for q, row in enumerate(rows):
@@ -133,7 +133,7 @@ def test_top_is_the_top_of_the_scores_and_asks_the_stage_for_allowed_items_only(
 ):
     model = WordStates()
     orders = [np.random.default_rng(seed + q).permutation(40) for q in range(3)]
-    stage = LateFirst(Listed(*orders), model, model.encode_items(TEXTS), depth)
+    stage = LateRetriever(Listed(*orders), model, model.encode_items(TEXTS), depth)
     queries = Queries(QUERIES)
     everything = top_k(stage.scores(queries), 40)
     found = stage.top(queries, count)
@@ -162,7 +162,7 @@ def test_queries_are_encoded_once_and_beside_the_stage(states):
             return super().top(queries, count, allowed)
 
     model, queries = Slow(), Queries(["cat"])
-    stage = LateFirst(Opening([3, 1, 2]), model, states, 2, name="mine")
+    stage = LateRetriever(Opening([3, 1, 2]), model, states, 2, name="mine")
     first = stage.top(queries, 3)
     assert list(queries.states) == ["mine"]
     assert np.array_equal(stage.top(queries, 3).items, first.items)
@@ -177,18 +177,18 @@ def test_an_error_of_the_encoder_or_of_the_stage_comes_out(states):
             raise InputError("query 0: a text is not a valid string")
 
     with pytest.raises(InputError, match="query 0"):
-        LateFirst(Listed([1]), Broken(), states).top(Queries(["cat"]), 1)
+        LateRetriever(Listed([1]), Broken(), states).top(Queries(["cat"]), 1)
 
 
 def test_no_candidates_and_a_single_one(model, states, caplog):
-    stage = LateFirst(BM25.fit(TEXTS), model, states)
+    stage = LateRetriever(BM25.fit(TEXTS), model, states)
     found = stage.top(Queries(["zebra", "cat"]), 5)
     assert (found.items[0] == NO_ITEM).all()
     assert (found.items[1] != NO_ITEM).all()
     message = "cmc has no candidates for 1 of 2 queries, the first of them 'zebra'"
     assert message in caplog.text
     assert stage.top(Queries(["zebra"]), 5).items.shape == (1, 0)
-    one = LateFirst(Listed([6]), model, states).top(Queries(["cat"]), 5)
+    one = LateRetriever(Listed([6]), model, states).top(Queries(["cat"]), 5)
     assert one.items.tolist() == [[6]]
 
 
@@ -196,9 +196,9 @@ def test_the_grammar(index, model):
     stage = open_retriever(index, parse("cmc(retriever=bm25, depth=7)"), 0)
     assert (stage.depth, type(stage.stage).__name__) == (7, "BM25")
     default = open_retriever(index, parse("cmc"), 0)
-    assert (default.depth, type(default.stage).__name__) == (512, "HybridFirst")
+    assert (default.depth, type(default.stage).__name__) == (512, "RankFusion")
     fused = open_retriever(index, parse("hybrid(cmc(retriever=lsa), bm25)"), 0)
-    assert [type(part).__name__ for part in fused.stages] == ["LateFirst", "BM25"]
+    assert [type(part).__name__ for part in fused.stages] == ["LateRetriever", "BM25"]
     index.add_late(WordStates("som"), "mine")
     nested = open_retriever(index, parse("mine(retriever=cmc(retriever=bm25))"), 0)
     assert (nested.name, nested.stage.name) == ("mine", "cmc")
@@ -233,7 +233,7 @@ def test_specs_that_are_wrong(index, spec, error, message):
 
 def test_a_depth_below_one(model, states):
     with pytest.raises(InputError, match="depth is 0; it must be 1 or more"):
-        LateFirst(Listed([1]), model, states, 0)
+        LateRetriever(Listed([1]), model, states, 0)
 
 
 def overlap(pairs):

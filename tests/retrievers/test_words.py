@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 
 from crossknn.errors import InputError
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.bm25 import BM25
-from crossknn.retrievers.lsa import LSA
-from crossknn.retrievers.postings import Tokenizer
-from crossknn.retrievers.tfidf import TfIdf
+from crossknn.retrievers.lexical import BM25, LSA, TFIDF, Tokenizer
 from crossknn.types import NO_ITEM, Queries
 
 TEXTS = [
@@ -66,11 +63,11 @@ def test_scores_are_those_of_the_definitions(texts, query):
         BM25.fit(texts).scores(queries)[0], bm25_by_definition(query, texts), atol=1e-5
     )
     assert np.allclose(
-        TfIdf.fit(texts).scores(queries)[0], tfidf_by_definition(query, texts), atol=1e-5
+        TFIDF.fit(texts).scores(queries)[0], tfidf_by_definition(query, texts), atol=1e-5
     )
 
 
-@pytest.mark.parametrize("model", [BM25, TfIdf])
+@pytest.mark.parametrize("model", [BM25, TFIDF])
 def test_top_is_the_sorted_scores_with_ties_by_position_and_nothing_unmatched(model):
     stage = model.fit(TEXTS * 2)
     queries = Queries(["cat dog", "xyzzy", ""])
@@ -83,7 +80,7 @@ def test_top_is_the_sorted_scores_with_ties_by_position_and_nothing_unmatched(mo
     assert scores.dtype == np.float32
 
 
-@pytest.mark.parametrize("model", [BM25, TfIdf])
+@pytest.mark.parametrize("model", [BM25, TFIDF])
 def test_filters_are_honoured_before_the_cut(model):
     texts = ["cat"] * 50 + ["cat dog bird"]
     allowed = np.zeros(51, bool)
@@ -95,7 +92,7 @@ def test_filters_are_honoured_before_the_cut(model):
 def test_texts_without_words():
     for query in ("cat", "!"):
         assert BM25.fit(["!", "?"]).top(Queries([query]), 5).items.size == 0
-    for fit in (TfIdf.fit, LSA.fit):
+    for fit in (TFIDF.fit, LSA.fit):
         with pytest.raises(InputError, match="no text holds a word"):
             fit(["!", "the"])
 
@@ -104,7 +101,7 @@ def test_lsa_with_all_dimensions_is_tfidf_cosine():
     texts = [text for text in TEXTS if text]
     model, vectors = LSA.fit(texts, dimensions=100)
     inner = model.encode_queries(texts) @ vectors.T
-    assert np.allclose(inner, TfIdf.fit(texts).scores(Queries(texts)), atol=1e-4)
+    assert np.allclose(inner, TFIDF.fit(texts).scores(Queries(texts)), atol=1e-4)
     assert np.allclose(model.encode_items(texts), vectors, atol=1e-4)
     assert vectors.dtype == np.float32
     assert not model.encode_queries(["xyzzy"]).any()

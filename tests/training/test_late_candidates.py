@@ -17,8 +17,7 @@ from crossknn.data.items import Items  # noqa: E402
 from crossknn.data.marks import unmarked  # noqa: E402
 from crossknn.data.queries import QuerySet  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.retrievers.bm25 import BM25  # noqa: E402
-from crossknn.retrievers.tfidf import TfIdf  # noqa: E402
+from crossknn.retrievers.lexical import BM25, TFIDF  # noqa: E402
 from crossknn.training.candidates import Lists, Retriever  # noqa: E402
 from crossknn.training.corpora import Corpora  # noqa: E402
 from crossknn.training.negatives import reader  # noqa: E402
@@ -110,7 +109,7 @@ LISTS = Candidates.from_rows(
 # What a retriever finds
 
 
-@pytest.mark.parametrize(("name", "stage", "scale"), [("bm25", BM25, 1), ("tfidf", TfIdf, 20)])
+@pytest.mark.parametrize(("name", "stage", "scale"), [("bm25", BM25, 1), ("tfidf", TFIDF, 20)])
 def test_words_find_the_best_wrong_items_and_score_right_ones_too(name, stage, scale):
     found = Retriever(wanted(retriever=name, depth=4, count=2)).found(Corpora([PART]))
     scores = stage.fit(PART.items.texts).scores(Queries(PART.queries.texts)) * scale

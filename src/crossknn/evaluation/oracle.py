@@ -20,7 +20,7 @@ import numpy as np
 from crossknn.errors import InputError, SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import mask, top_k
-from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.base import AllScores, Retriever
 from crossknn.spec import Spec, build
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
 
@@ -51,7 +51,7 @@ class OracleSoftMax(OracleTopK):
 ORACLES: dict[str, type[OracleTopK]] = {kind.name: kind for kind in (OracleTopK, OracleSoftMax)}
 
 
-class OracleFirst:
+class OracleFirst(AllScores):
     """Samples by exact scores (m, n): row r belongs to the r-th query of the batch.
 
     Of `count` items, `round(epsilon * count)` are uniformly random among those neither masked nor
@@ -63,7 +63,7 @@ class OracleFirst:
         self.options, self.exact, self.seed = options, exact, seed
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        left = top_k(mask(self.scores(queries), None, allowed), self.exact.shape[1])
+        left = top_k(mask(self.of_all(queries), None, allowed), self.exact.shape[1])
         rows = []
         for q, (items, scores) in enumerate(zip(left.items, left.scores, strict=True)):
             pool = items != NO_ITEM
@@ -71,7 +71,7 @@ class OracleFirst:
             rows.append((items[pool][chosen], scores[pool][chosen]))
         return Candidates.from_rows(rows)
 
-    def scores(self, queries: Queries) -> FloatArray:
+    def of_all(self, queries: Queries) -> FloatArray:
         """The exact scores (m, n) float32, -inf for the masked items."""
         scores = np.array(self.exact, np.float32)
         return mask(scores, top_k(scores, self.options.masked).items, None)

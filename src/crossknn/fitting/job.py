@@ -21,8 +21,8 @@ from crossknn.index.base import Anchors, Scale
 from crossknn.index.fitted import IndexingCost
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.sparse import SparseScores
-from crossknn.index.stages import open_retriever
-from crossknn.retrievers.chance import RandomFirst
+from crossknn.retrievers.base import RandomItems
+from crossknn.retrievers.specs import open_retriever
 from crossknn.scorers.base import Scorer
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, Pairs, Progress, Queries
@@ -179,7 +179,7 @@ class Job:
             what = f"no train query has the scores of all {self.index.n} items yet"
             raise _nothing(what, report.failed)
         n, texts = self.index.n, self.index.anchor_queries
-        chance = per_query(RandomFirst(n, self.seed), Queries(texts), _ENOUGH, n=n).pairs
+        chance = per_query(RandomItems(n, self.seed), Queries(texts), _ENOUGH, n=n).pairs
         self._by_chance = SparseScores.of(
             texts, n, chance, anchors.scores[chance.query, chance.item]
         )

@@ -18,8 +18,8 @@ from crossknn.index.fitted import FittedVectors, IndexingCost
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.learned import Prior, check_same_scorer
 from crossknn.index.sparse import SparseScores
-from crossknn.index.stages import HYBRID, unaligned
 from crossknn.methods.fitting import choose
+from crossknn.retrievers.specs import HYBRID, unfitted
 from crossknn.scorers.cache import CachedScorer
 from crossknn.spec import Spec
 from crossknn.types import Progress, Queries
@@ -53,7 +53,7 @@ def learn_all(
     found = index.learn(
         scores, retriever=retriever, rank=rank, settings=settings, progress=progress
     )
-    base = unaligned(index)
+    base = unfitted(index)
     if len(scores) and base is not None and base in index.query_vector_names and _free(index):
         index.add_fitted(VECTORS, log_vectors(index, scores, base), replace=True)
     return found

@@ -14,7 +14,7 @@ from crossknn.fitting.factorizations import FreeVectors
 from crossknn.fitting.job import PER, Job, Spending, Strategy, Tell, silent
 from crossknn.index.fitted import FittedVectors
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.stages import default_vectors, unaligned
+from crossknn.retrievers.specs import default_vectors, unfitted
 from crossknn.scorers import as_scorer
 from crossknn.spec import Spec, parse
 
@@ -104,7 +104,7 @@ def align(
 
 def _base(index: ItemIndex, name: str) -> str:
     """The vectors to start from: not ones that were fitted already, unless they are named."""
-    found = (name == "auto" and unaligned(index)) or default_vectors(index, name)
+    found = (name == "auto" and unfitted(index)) or default_vectors(index, name)
     if found in index.fitted_names:
         raise InputError(
             f"the vectors {found!r} are fitted already: start from the index's own, "

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from crossknn.index.memo import Memo
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.late import LateInteraction
-from crossknn.types import Artifact, FloatArray, IntArray, Queries, States
+from crossknn.retrievers.late import Late as Late
+from crossknn.types import Artifact, FloatArray, IntArray, Queries
 
 if TYPE_CHECKING:
     from crossknn.index.learned import Prior
@@ -84,14 +84,6 @@ class ItemScores:
 
     items: IntArray
     scores: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class Late:
-    """A late-interaction model, and the states of the n items that it compares queries with."""
-
-    model: LateInteraction
-    states: States
 
 
 @runtime_checkable

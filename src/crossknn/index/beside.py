@@ -11,8 +11,8 @@ import numpy as np
 from crossknn.data.queries import Qrels, QuerySet
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.stages import open_retriever
 from crossknn.index.stored import DUAL_ENCODER, narrowed
+from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index, Neighbours
-from crossknn.index.stages import unaligned
 from crossknn.linalg import inner, top_k
 from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.specs import unfitted
 from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Progress, Queries
 
 NEIGHBOURS = 16
@@ -143,7 +143,7 @@ def default_graph(index: Index, name: str, method: str) -> str:
     """
     if name != "auto":
         return name
-    usual = unaligned(index)
+    usual = unfitted(index)
     if usual in index.graph_names:
         return str(usual)
     if not index.graph_names:

@@ -36,11 +36,10 @@ from crossknn.index.parts import (
 from crossknn.index.paying import PayingIndex
 from crossknn.index.settings import Settings
 from crossknn.index.sparse import SparseScores
-from crossknn.index.stages import HYBRID, unaligned
 from crossknn.index.storage import IndexReader, read_index
 from crossknn.index.writing import writing
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.priors import ItemPriors
+from crossknn.retrievers.base import ItemPriors, Retriever
+from crossknn.retrievers.specs import HYBRID, unfitted
 from crossknn.spec import Spec, parse
 from crossknn.types import Artifact, FloatArray, Pairs, Progress
 
@@ -255,7 +254,7 @@ class ItemIndex(PayingIndex):
         """
         neighbours = min(as_count(neighbours, "neighbours"), max(1, self.n - 1))
         words = [model for model in self._parts.models.names if model != LSA_NAME]
-        name = name or unaligned(self) or "bm25"
+        name = name or unfitted(self) or "bm25"
         known = self.graphs.get(name)
         if known is not None and known.neighbours.shape[1] >= neighbours:
             return name

@@ -14,16 +14,16 @@ from crossknn.index.covariance import RANK, Covariance
 from crossknn.index.factor_model import covariance_of
 from crossknn.index.settings import Settings
 from crossknn.index.sparse import SparseScores
-from crossknn.index.stages import (
+from crossknn.index.storage import IndexReader
+from crossknn.index.writing import IndexWriter
+from crossknn.retrievers.fusion import stages_of
+from crossknn.retrievers.specs import (
     default_vectors,
     open_retriever,
     retriever_scores,
     stage_names,
-    unaligned,
+    unfitted,
 )
-from crossknn.index.storage import IndexReader
-from crossknn.index.writing import IndexWriter
-from crossknn.retrievers.fusion import stages_of
 from crossknn.spec import Spec, parse
 from crossknn.types import FloatArray, Progress, Queries
 
@@ -86,7 +86,7 @@ class Prior:
             covariance = covariance_of(
                 scores,
                 _at_entries(index, retriever, scores, seed),
-                index.vectors(unaligned(index) or default_vectors(index)),
+                index.vectors(unfitted(index) or default_vectors(index)),
                 rank=rank,
                 anchors=dense,
                 seed=seed,

@@ -7,11 +7,12 @@ from importlib import import_module
 from typing import Any
 
 from crossknn.index.storage import IndexReader
+from crossknn.types import Artifact
 
 _WHERE = {
-    "bm25": ("crossknn.retrievers.bm25", "BM25"),
-    "tfidf": ("crossknn.retrievers.tfidf", "TfIdf"),
-    "lsa": ("crossknn.retrievers.lsa", "LSA"),
+    "bm25": ("crossknn.retrievers.lexical", "BM25"),
+    "tfidf": ("crossknn.retrievers.lexical", "TFIDF"),
+    "lsa": ("crossknn.retrievers.lexical", "LSA"),
 }
 
 
@@ -41,5 +42,5 @@ class Models:
         if name not in self._open:
             assert self._reader is not None
             state = self._reader.state(f"model-{name}")
-            self._open[name] = model_class(name).from_state(state)
+            self._open[name] = model_class(name).of(Artifact(state, state))
         return self._open[name]

@@ -18,7 +18,7 @@ from crossknn.index.models import Models, model_class
 from crossknn.index.storage import IndexReader
 from crossknn.index.writing import IndexWriter
 from crossknn.scorers.base import Encoder
-from crossknn.types import FloatArray, IntArray, Progress
+from crossknn.types import Artifact, FloatArray, IntArray, Progress
 
 DUAL_ENCODER = "dense"
 LSA_NAME = "lsa"
@@ -65,7 +65,8 @@ class Parts:
         for name, values in self.vectors.items():
             writer.array(f"vectors-{name}", values)
         for name in self.models.names:
-            writer.state(f"model-{name}", self.models[name].state())
+            model: Artifact = self.models[name].artifact()
+            writer.state(f"model-{name}", {**model.meta, **model.arrays})
 
     @property
     def query_vector_names(self) -> tuple[str, ...]:

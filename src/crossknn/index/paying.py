@@ -18,10 +18,10 @@ from crossknn.index.item_graph import ItemGraph
 from crossknn.index.late import LateStates
 from crossknn.index.learned import Prior
 from crossknn.index.paid import PaidScores, fit_scales, pay
-from crossknn.index.stages import unaligned
 from crossknn.index.storage import IndexReader, read_index
 from crossknn.index.table import Known
 from crossknn.index.writing import writing
+from crossknn.retrievers.specs import unfitted
 from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
 from crossknn.types import IntArray, Progress
@@ -145,8 +145,8 @@ class PayingIndex(IndexContents):
 
     def _carry_learned(self, other: IndexContents, same_items: bool) -> None:
         """Keep what another index has learned, if it predicts from the same here."""
-        base = unaligned(other)
-        same = base is not None and base == unaligned(self)
+        base = unfitted(other)
+        same = base is not None and base == unfitted(self)
         if other.learned is None:
             return
         if (

@@ -34,7 +34,7 @@ from crossknn.index.memo import Memo
 from crossknn.index.stored_checks import check_arrays
 from crossknn.linalg import inner
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.stored import StoredFirst
+from crossknn.retrievers.lists import StoredRetriever
 from crossknn.types import Artifact, FloatArray, IntArray, Queries
 
 DUAL_ENCODER = "dense"
@@ -207,6 +207,7 @@ class StoredIndex:
         self.learned = matrix.learned
         self.artifacts = matrix.artifacts
         self.cache = matrix.memo
+        self.fitted = matrix.fitted
         self.vectors = Named(self.vector_names, lambda name: matrix.spaces[name].items)
         self.retrievers = Named(self.retriever_names, self.retriever)
         self.late = Named(self.late_names, self._late_of)
@@ -235,7 +236,7 @@ class StoredIndex:
 
     def retriever(self, name: str) -> Retriever:
         """The stored retriever `first_<name>`."""
-        return StoredFirst(self.matrix.firsts[name][self.where])
+        return StoredRetriever(self.matrix.firsts[name][self.where])
 
     def _late_of(self, name: str) -> Late:
         """A matrix has no states; `InputError`."""

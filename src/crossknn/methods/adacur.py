@@ -16,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 
 from crossknn.index.base import Index
-from crossknn.index.stages import open_retriever
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
 from crossknn.methods.cur import Center, anchors_of, cur_predictor
+from crossknn.retrievers.specs import open_retriever
 from crossknn.search.plan import Plan, equal_rounds
 from crossknn.search.predictor import Prediction, Predictor
 from crossknn.spec import Spec

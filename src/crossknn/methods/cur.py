@@ -19,12 +19,11 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Anchors, Index, ItemScores, Scale
-from crossknn.index.stages import open_retriever
 from crossknn.linalg import least_squares
 from crossknn.methods.base import Method, fraction, part
 from crossknn.methods.vectors import Scored, VectorPredictor
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.chance import FixedFirst
+from crossknn.retrievers.base import Retriever, fixed_order
+from crossknn.retrievers.specs import open_retriever
 from crossknn.search.plan import Plan
 from crossknn.spec import Spec
 from crossknn.types import FloatArray
@@ -119,7 +118,7 @@ class FixedItem(Method):
             return vector, 0.0
 
         predictor = VectorPredictor(known.scores.T, fit)
-        return _two_rounds(FixedFirst(known.items, index.n), predictor, budget, self.anchors)
+        return _two_rounds(fixed_order(known.items, index.n), predictor, budget, self.anchors)
 
 
 def cur_predictor(rows: Anchors, center: Center, rcond: float) -> VectorPredictor:

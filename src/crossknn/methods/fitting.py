@@ -19,10 +19,10 @@ import numpy as np
 from crossknn.index.base import Index
 from crossknn.index.covariance import RANK, Covariance
 from crossknn.index.settings import Settings
-from crossknn.index.stages import default_vectors, open_retriever, retriever_scores
 from crossknn.predictors.kernels import distances
 from crossknn.predictors.kriging import Kriging, content_of
 from crossknn.predictors.posterior import FLOOR
+from crossknn.retrievers.specs import default_vectors, open_retriever, retriever_scores
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan, equal_rounds
 from crossknn.spec import Spec

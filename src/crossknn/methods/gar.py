@@ -18,7 +18,6 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Index, Neighbours
 from crossknn.index.graphs import NEIGHBOURS, cosines, default_graph
-from crossknn.index.stages import open_retriever, unaligned
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
 from crossknn.methods.graph import (
     Expand,
@@ -28,6 +27,7 @@ from crossknn.methods.graph import (
     in_batches,
     reach,
 )
+from crossknn.retrievers.specs import open_retriever, unfitted
 from crossknn.search.plan import Plan
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, FloatArray, IntArray
@@ -74,7 +74,7 @@ class GAR(Method):
         graph = index.graph(name, self.neighbours)
         if self.affinity == "score":
             return by_best_source(graph)
-        vectors = name if name in index.vector_names else unaligned(index)
+        vectors = name if name in index.vector_names else unfitted(index)
         if vectors is None:
             raise InputError(f"{self}: affinity=set needs item vectors, and there are none here")
         best, raw = part(budget, self.best), self.softmax == "raw"

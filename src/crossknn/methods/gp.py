@@ -14,10 +14,10 @@ from typing import Literal, TypeAlias
 
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
-from crossknn.index.stages import default_vectors, need_query_vectors, open_retriever
 from crossknn.methods.base import HYBRID, Method, positive
 from crossknn.predictors.gaussian_process import GaussianProcess, Mean
 from crossknn.predictors.kernels import Kernel, Linear, Matern, Rbf
+from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan, equal_rounds
 from crossknn.spec import Spec
 

@@ -23,9 +23,9 @@ import numpy as np
 
 from crossknn.index.base import Index, Neighbours
 from crossknn.index.graphs import NEIGHBOURS, default_graph
-from crossknn.index.stages import open_retriever
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
 from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.specs import open_retriever
 from crossknn.search.plan import Plan
 from crossknn.search.predictor import Prediction, Predictor
 from crossknn.spec import Spec

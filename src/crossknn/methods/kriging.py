@@ -18,10 +18,10 @@ from crossknn.index.base import Anchors, Index
 from crossknn.index.covariance import RANK, Covariance
 from crossknn.index.learned import LEARNED, Prior, fits
 from crossknn.index.settings import Settings
-from crossknn.index.stages import default_vectors, open_retriever, retriever_scores
 from crossknn.methods.base import HYBRID, Method, fraction, positive
 from crossknn.methods.stopping import Course, course
 from crossknn.predictors.kriging import Kriging as Predictor
+from crossknn.retrievers.specs import default_vectors, open_retriever, retriever_scores
 from crossknn.search.plan import Plan, Stop
 from crossknn.spec import Spec
 from crossknn.types import FloatArray

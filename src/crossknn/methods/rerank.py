@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossknn.index.base import Index
-from crossknn.index.stages import open_retriever
 from crossknn.methods.base import HYBRID, Method
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.chance import FixedFirst
+from crossknn.retrievers.base import Retriever, fixed_order
+from crossknn.retrievers.specs import open_retriever
 from crossknn.search.plan import Plan
 from crossknn.search.predictor import Prediction, Predictor
 from crossknn.spec import Spec
@@ -50,7 +49,7 @@ class Exact(Method):
     name = "exact"
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        return _one_round(FixedFirst(np.arange(index.n), index.n), (index.n,))
+        return _one_round(fixed_order(np.arange(index.n), index.n), (index.n,))
 
 
 class FirstStageScores(Predictor[FloatArray]):

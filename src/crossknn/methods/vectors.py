@@ -15,8 +15,8 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index, Scale
-from crossknn.index.stages import default_vectors
 from crossknn.linalg import inner
+from crossknn.retrievers.specs import default_vectors
 from crossknn.search.predictor import Prediction, Predictor
 from crossknn.types import FloatArray, IntArray, Observed, Queries
 

@@ -7,20 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossknn.linalg import top_k
-from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.base import Retriever, scores_of
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
 
 
-def stages_of(retriever: Retriever) -> Sequence[Retriever]:
-    """The stages of a fusion, or the one stage."""
-    return retriever.stages if isinstance(retriever, HybridFirst) else (retriever,)
+class RankFusion:
+    """Items by the sum of 1 / (60 + rank) over the rankings of `stages`, ranks from 1.
 
-
-class HybridFirst:
-    """Items by the sum of 1 / (60 + rank) over the stages' rankings, ranks from 1.
-
-    An item that a stage does not find gets nothing from it. `top` reads the stages' first 10,000
-    items, or `count` if that is more; `scores` reads all.
+    An item that a stage does not find gets nothing from it. The stages' first 10,000 items are
+    read, or `count` if that is more; all of them for scores of all items.
     """
 
     constant = 60
@@ -30,30 +25,41 @@ class HybridFirst:
         self.stages = tuple(stages)
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
+        """The items of the largest sums; see `Retriever.top`."""
         depth = max(count, self.depth)
-        rankings = [stage.top(queries, depth, allowed) for stage in self.stages]
-        return Candidates.from_rows([self._fuse(rankings, q, count) for q in range(len(queries))])
+        rankings = [stage.top(queries, depth, allowed).items for stage in self.stages]
+        rows = []
+        for ranked in zip(*rankings, strict=True):
+            items, sums = self._fused([row[row != NO_ITEM] for row in ranked])
+            best = np.lexsort((items, -sums))[:count]
+            rows.append((items[best], sums[best]))
+        return Candidates.from_rows(rows)
 
-    def scores(self, queries: Queries) -> FloatArray:
-        return np.sum([self._reciprocal_ranks(s.scores(queries)) for s in self.stages], axis=0)
+    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
+        """Sums (m, c) for given items, or for all: (m, n)."""
+        if items is None:
+            return np.sum([self._all(stage.scores(queries)) for stage in self.stages], axis=0)
+        return scores_of(self.top(queries, self.depth * len(self.stages)), items, 0)
 
-    def _reciprocal_ranks(self, scores: FloatArray) -> FloatArray:
-        fused = np.zeros(scores.shape, np.float32)
+    def _fused(self, rows: Sequence[IntArray]) -> tuple[IntArray, FloatArray]:
+        """The items in any of the stages' rankings, in order, and their sums."""
+        items, where = np.unique(np.concatenate(rows), return_inverse=True)
+        sums = np.zeros(len(items), np.float32)
+        np.add.at(sums, where, np.concatenate([self._values(len(row)) for row in rows]))
+        return items, sums
+
+    def _all(self, scores: FloatArray) -> FloatArray:
+        """Reciprocal ranks of all items in a stage's scores: (m, n) -> (m, n)."""
+        ranks = np.zeros(scores.shape, np.float32)
         for row, items in enumerate(top_k(scores, scores.shape[1]).items):
             found = items[items != NO_ITEM]
-            fused[row, found] = self._values(len(found))
-        return fused
-
-    def _fuse(
-        self, rankings: Sequence[Candidates], query: int, count: int
-    ) -> tuple[IntArray, FloatArray]:
-        rows = [ranking.items[query] for ranking in rankings]
-        rows = [row[row != NO_ITEM] for row in rows]
-        items, where = np.unique(np.concatenate(rows), return_inverse=True)
-        fused = np.zeros(len(items), np.float32)
-        np.add.at(fused, where, np.concatenate([self._values(len(row)) for row in rows]))
-        best = np.lexsort((items, -fused))[:count]
-        return items[best], fused[best]
+            ranks[row, found] = self._values(len(found))
+        return ranks
 
     def _values(self, count: int) -> FloatArray:
         return (1 / (self.constant + 1 + np.arange(count))).astype(np.float32)
+
+
+def stages_of(retriever: Retriever) -> Sequence[Retriever]:
+    """The stages of a fusion, or the one retriever."""
+    return retriever.stages if isinstance(retriever, RankFusion) else (retriever,)

@@ -1,4 +1,4 @@
-"""The user's own candidates: a ranked list per query, from anywhere."""
+"""Your own candidates, from anywhere: a ranked list per query, or stored scores of all items."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import numpy as np
 
 from crossknn.data.queries import QuerySet, read_run
 from crossknn.errors import InputError
+from crossknn.retrievers.base import AllScores, scores_of
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Queries
 
 logger = logging.getLogger(__name__)
 
 RankedIds: TypeAlias = Sequence[str | tuple[str, float]]
+"""Item ids, best first, or (id, score)."""
 
 
 class CandidateLists:
@@ -23,6 +25,14 @@ class CandidateLists:
 
     A list without scores is scored 1 / rank. Items that are not listed score 0, or as the worst
     listed item if that is below 0. A query without a list has an empty row.
+
+    Args:
+        lists: A query's text -> item ids or (id, score).
+        ids: The ids (n,) of the items.
+        names: A query's text -> its id, by which an error names the list.
+
+    Raises:
+        InputError: For an unknown id, an id listed twice, or a score that is no number.
     """
 
     def __init__(
@@ -31,14 +41,8 @@ class CandidateLists:
         ids: Sequence[str],
         names: Mapping[str, str] | None = None,
     ) -> None:
-        """`lists` maps a query's text to item ids or (id, score); `ids` (n,) are the items'.
-
-        `names` maps the text to the query's id, by which an error names the list. Raises
-        `InputError` for an unknown id, an id listed twice, or a score that is no number.
-        """
-        position = {item_id: p for p, item_id in enumerate(ids)}
+        position, names = {item_id: p for p, item_id in enumerate(ids)}, names or {}
         self._n = len(position)
-        names = names or {}
         self._rows = {
             text: _row(names.get(text, text), ranked, position) for text, ranked in lists.items()
         }
@@ -53,16 +57,6 @@ class CandidateLists:
         lists = {texts[query]: ranked for query, ranked in run.items()}
         return CandidateLists(lists, ids, {texts[query]: query for query in run})
 
-    def scores(self, queries: Queries) -> FloatArray:
-        """Scores of all items: (m, n) float32."""
-        scores = np.zeros((len(queries), self._n), dtype=np.float32)
-        for r, text in enumerate(queries.texts):
-            items, listed = self._row_of(text)
-            if len(items):
-                scores[r] = min(0.0, float(listed[-1]))
-                scores[r, items] = listed
-        return scores
-
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """The first `count` allowed items of each list; rows may be short."""
         rows = []
@@ -73,12 +67,37 @@ class CandidateLists:
             rows.append((items[:count], listed[:count]))
         return Candidates.from_rows(rows)
 
+    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
+        """Scores (m, c) of given items, or of all: (m, n)."""
+        if items is None:
+            items = np.broadcast_to(np.arange(self._n), (len(queries), self._n))
+        found = self.top(queries, self._n)
+        worst = np.where(np.isfinite(found.scores), found.scores, 0).min(axis=1, initial=0)
+        return scores_of(found, items, worst)
+
     def _row_of(self, text: str) -> tuple[IntArray, FloatArray]:
         row = self._rows.get(text)
         if row is None:
             logger.warning("there is no candidate list for the query %.80r", text)
             return np.zeros(0, np.int64), np.zeros(0, np.float32)
         return row
+
+
+class StoredRetriever(AllScores):
+    """Stored cheap scores (q, n).
+
+    The query with a text has the row `rows[text]`; without `rows`, row r belongs to the r-th query.
+    """
+
+    def __init__(self, stored: FloatArray, rows: Mapping[str, int] | None = None) -> None:
+        self.stored, self.rows = stored, rows
+
+    def of_all(self, queries: Queries) -> FloatArray:
+        """The stored scores, as float32: (m, n)."""
+        if self.rows is None:
+            return self.stored.astype(np.float32)
+        found: FloatArray = self.stored[[self.rows[text] for text in queries.texts]]
+        return found.astype(np.float32)
 
 
 def _row(name: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[IntArray, FloatArray]:

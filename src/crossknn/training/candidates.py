@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from crossknn.data.dataset import Labelled
 from crossknn.errors import InputError
 from crossknn.linalg import top_k
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.chance import RandomFirst
-from crossknn.retrievers.vectors import VectorFirst
+from crossknn.retrievers.base import RandomItems, Retriever
+from crossknn.retrievers.dense import DenseRetriever
 from crossknn.scorers.base import Encoder
 from crossknn.training.corpora import Corpora
 from crossknn.training.negatives import candidates, reader, stage_of
@@ -49,7 +48,7 @@ class CandidateRetriever:
         self._encoder: Encoder | None = None
         self._last: tuple[Sequence[str], Retriever, float] = (
             (),
-            RandomFirst(0, seed),
+            RandomItems(0, seed),
             1.0,
         )
 
@@ -141,7 +140,7 @@ class CandidateRetriever:
     def _new_stage(self, part: Labelled) -> tuple[Retriever, float]:
         name, scale = self._settings.retriever, self._settings.scale
         if name == "random":
-            return RandomFirst(len(part.items), self._seed), scale or 1.0
+            return RandomItems(len(part.items), self._seed), scale or 1.0
         if name in WORDS:
             return stage_of(part, name), scale or (_UNIT_SCALE if name == "tfidf" else 1.0)
         self.open()
@@ -206,7 +205,7 @@ def _listed(part: Labelled) -> Candidates:
 
 def _scale_of(stage: Retriever) -> float:
     """20 if the item vectors have unit length, else 1."""
-    if not isinstance(stage, VectorFirst):
+    if not isinstance(stage, DenseRetriever):
         return 1.0
     lengths = np.linalg.norm(stage.items[:256].astype(np.float32), axis=1)
     return _UNIT_SCALE if np.allclose(lengths, 1.0, atol=1e-2) else 1.0

@@ -10,9 +10,8 @@ from crossknn.data.dataset import Labelled
 from crossknn.data.marks import unmarked
 from crossknn.errors import InputError
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.bm25 import BM25
-from crossknn.retrievers.tfidf import TfIdf
-from crossknn.retrievers.vectors import VectorFirst
+from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.scorers.base import Encoder
 from crossknn.training.corpora import Corpora
 from crossknn.training.settings import NegativesSettings
@@ -89,13 +88,13 @@ def stage_of(corpus: Labelled, kind: str, encoder: Encoder | None = None) -> Ret
     """BM25, TF-IDF or a dual encoder over the corpus, as a retriever that reads its queries."""
     if kind in ("bm25", "tfidf"):
         texts = [unmarked(text) for text in corpus.items.texts]
-        return _Unmarked(BM25.fit(texts) if kind == "bm25" else TfIdf.fit(texts))
+        return _Unmarked(BM25.fit(texts) if kind == "bm25" else TFIDF.fit(texts))
     if encoder is None:
         raise InputError(
             "negatives of kind 'dual-encoder' need one: set negatives.encoder to its folder"
         )
     items = encoder.encode_items(corpus.items.texts)
-    return VectorFirst(items, lambda queries: encoder.encode_queries(queries.texts))
+    return DenseRetriever(items, lambda queries: encoder.encode_queries(queries.texts))
 
 
 def reader(encoder: Encoder) -> Encoder:
@@ -140,8 +139,8 @@ class _Unmarked:
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         return self._inner.top(Queries([unmarked(text) for text in queries.texts]), count, allowed)
 
-    def scores(self, queries: Queries) -> FloatArray:
-        return self._inner.scores(Queries([unmarked(text) for text in queries.texts]))
+    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
+        return self._inner.scores(Queries([unmarked(text) for text in queries.texts]), items)
 
 
 def _random(corpus: Labelled, depth: int, seed: int) -> IntArray:

@@ -20,7 +20,7 @@ from crossknn.index.base import Scale
 from crossknn.index.sparse import SparseScores
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
-from crossknn.retrievers.vectors import VectorFirst
+from crossknn.retrievers.dense import DenseRetriever
 from crossknn.types import FloatArray, Pairs, Queries
 from crossknn_lab.report.data import Data
 from crossknn_lab.report.exhibits.found import TASK, nearest
@@ -128,7 +128,7 @@ def _fit(
 def _of_queries(items: FloatArray, queries: FloatArray, count: int) -> Plan:
     """Of each train query the dual encoder's best, and a tenth at random for the scale."""
     batch = Queries([str(row) for row in range(len(queries))], {"dense": queries})
-    stage = VectorFirst(items, lambda part: part.vectors["dense"])
+    stage = DenseRetriever(items, lambda part: part.vectors["dense"])
     return per_query(stage, batch, count, n=len(items), random=max(1, count // 10))
 
 

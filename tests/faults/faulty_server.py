@@ -7,8 +7,8 @@ import json
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 
 DRIP = 0.03
 """Seconds between two bytes of a slow answer."""
@@ -18,7 +18,8 @@ WAIT = 20.0
 
 
 class Faulty:
-    """Answers in Cohere's shape; from request `start` (from 0) on it does `fault(connection, body)`.
+    """Answers in Cohere's shape; from request `start` (from 0) on it does `fault(server, connection,
+    body)`, which returns whether the connection stays open.
 
     `busy` requests before that are answered 503, so that the fault comes during a retry.
     """
@@ -26,8 +27,7 @@ class Faulty:
     def __init__(self, fault: Callable, start: int = 0, busy: int = 0) -> None:
         self.fault, self.start, self.busy = fault, start, busy
         self.count = 0
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
+        self._stop, self._lock = threading.Event(), threading.Lock()
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/rerank"
         threading.Thread(target=self._serve, daemon=True).start()
@@ -35,6 +35,10 @@ class Faulty:
     def close(self) -> None:
         self._stop.set()
         self._socket.close()
+
+    def sleep(self, seconds: float) -> bool:
+        """Wait; False when the test is over."""
+        return not self._stop.wait(seconds)
 
     def _serve(self) -> None:
         while True:
@@ -47,69 +51,39 @@ class Faulty:
     def _handle(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            while not self._stop.is_set() and self._answer(connection):
-                pass
+            with connection, connection.makefile("rb") as file:
+                while not self._stop.is_set() and self._answer(connection, file):
+                    pass
         except OSError:
             pass
-        finally:
-            connection.close()
 
-    def _answer(self, connection: socket.socket) -> bool:
+    def _answer(self, connection: socket.socket, file) -> bool:
         """Answer one request; False when the connection is to be closed."""
-        early = getattr(self.fault, "early", False)
-        with self._lock:
-            if early and self.count >= self.start:
-                self.count += 1
-                number = self.count - 1
-            else:
-                number = None
-        if number is not None:
-            return bool(self.fault(self, connection, {}))
-        body = _read(connection)
+        early = self.fault in EARLY and self.count >= self.start
+        body = {} if early else _read(file)
         if body is None:
             return False
         with self._lock:
-            number = self.count
-            self.count += 1
+            number, self.count = self.count, self.count + 1
         if number < self.start:
-            send(connection, good(body))
-        elif number < self.start + self.busy:
-            send(connection, b"busy", "503 Service Unavailable")
+            connection.sendall(answer(good(body)))
+        elif number < self.start + self.busy and not early:
+            connection.sendall(answer(b"busy", "503 Service Unavailable"))
         else:
             return bool(self.fault(self, connection, body))
         return True
 
-    def stall(self) -> bool:
-        """Do nothing until the test is over."""
-        self._stop.wait(WAIT)
-        return False
 
-    def sleep(self, seconds: float) -> bool:
-        """Wait; False when the test is over."""
-        return not self._stop.wait(seconds)
-
-
-def _read(connection: socket.socket) -> dict | None:
+def _read(file) -> dict | None:
     """The body of one request; None at the end of the connection."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        chunk = connection.recv(65536)
-        if not chunk:
-            return None
-        data += chunk
-    head, _, rest = data.partition(b"\r\n\r\n")
-    lengths = [
-        line.split(b":")[1]
-        for line in head.split(b"\r\n")
-        if line.lower().startswith(b"content-length")
-    ]
-    length = int(lengths[0]) if lengths else 0
-    while len(rest) < length:
-        chunk = connection.recv(65536)
-        if not chunk:
-            return None
-        rest += chunk
-    return json.loads(rest) if rest else {}
+    length, line = 0, file.readline()
+    if not line:
+        return None
+    while line.strip():
+        if line.lower().startswith(b"content-length"):
+            length = int(line.split(b":")[1])
+        line = file.readline()
+    return json.loads(file.read(length) or b"{}")
 
 
 def score(query: str, text: str) -> float:
@@ -123,206 +97,144 @@ def good(body: dict) -> bytes:
     return json.dumps({"results": rows}).encode()
 
 
-def head(length: int | str | None, status: str = "200 OK", *more: str) -> bytes:
+def head(length: int | None, status: str = "200 OK", *more: str) -> bytes:
     lines = [f"HTTP/1.1 {status}", "Content-Type: application/json", *more]
     if length is not None:
         lines.append(f"Content-Length: {length}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-def send(connection: socket.socket, data: bytes, status: str = "200 OK", *more: str) -> None:
-    connection.sendall(head(len(data), status, *more) + data)
+def answer(data: bytes, status: str = "200 OK", *more: str) -> bytes:
+    return head(len(data), status, *more) + data
 
 
-def _reset(connection: socket.socket) -> None:
+def stay(server: Faulty, connection: socket.socket) -> bool:
+    return True
+
+
+def close(server: Faulty, connection: socket.socket) -> bool:
+    return False
+
+
+def reset(server: Faulty, connection: socket.socket) -> bool:
     """Close so that the other side gets a reset."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection.close()
+    return False
 
 
-FAULTS: dict[str, Callable] = {}
+def stall(server: Faulty, connection: socket.socket) -> bool:
+    """Do nothing until the test is over."""
+    server.sleep(WAIT)
+    return False
 
 
-def fault(name: str, *, early: bool = False) -> Callable:
-    """Register a fault; `early` ones do not even read the request."""
+def sends(data: bytes | Callable, end: Callable = stay) -> Callable:
+    """Send what `data` makes of the request's body (bytes, or an iterator of them), then `end`."""
 
-    def register(function: Callable) -> Callable:
-        function.early = early
-        FAULTS[name] = function
-        return function
+    def act(server, connection, body):
+        made = data(body) if callable(data) else data
+        for part in [made] if isinstance(made, bytes) else made:
+            connection.sendall(part)
+            if server._stop.is_set():
+                return False
+        return end(server, connection)
 
-    return register
+    return act
 
 
-def answers(name: str, data: bytes | Callable, status: str = "200 OK", *more: str) -> None:
-    """A fault that is an answer."""
+def drips(data: Callable) -> Callable:
+    """Send what `data` makes of the body a byte at a time, after a part that comes at once."""
 
-    @fault(name)
-    def reply(server, connection, body):
-        found = data(body) if callable(data) else data
-        send(connection, found, status, *more)
+    def act(server, connection, body):
+        start, rest = data(body)
+        connection.sendall(start)
+        for byte in rest:
+            connection.sendall(bytes([byte]))
+            if not server.sleep(DRIP):
+                return False
         return True
 
-
-@fault("closes every connection", early=True)
-def _(server, connection, body):
-    return False
+    return act
 
 
-@fault("resets every connection", early=True)
-def _(server, connection, body):
-    _reset(connection)
-    return False
+def slow(seconds: float) -> Callable:
+    """A good answer after so many seconds."""
 
-
-@fault("accepts and reads nothing", early=True)
-def _(server, connection, body):
-    return server.stall()
-
-
-@fault("reads and never answers")
-def _(server, connection, body):
-    return server.stall()
-
-
-@fault("closes after reading")
-def _(server, connection, body):
-    return False
-
-
-@fault("resets after reading")
-def _(server, connection, body):
-    _reset(connection)
-    return False
-
-
-@fault("stops within the status line")
-def _(server, connection, body):
-    connection.sendall(b"HTTP/1.1 20")
-    return server.stall()
-
-
-@fault("stops after the headers")
-def _(server, connection, body):
-    connection.sendall(head(len(good(body))))
-    return server.stall()
-
-
-@fault("stops within the body")
-def _(server, connection, body):
-    data = good(body)
-    connection.sendall(head(len(data)) + data[: len(data) // 2])
-    return server.stall()
-
-
-@fault("closes within the body")
-def _(server, connection, body):
-    data = good(body)
-    connection.sendall(head(len(data)) + data[: len(data) // 2])
-    return False
-
-
-@fault("resets within the body")
-def _(server, connection, body):
-    data = good(body)
-    connection.sendall(head(len(data)) + data[: len(data) // 2])
-    _reset(connection)
-    return False
-
-
-def _drip(server, connection, data: bytes) -> bool:
-    for byte in data:
-        connection.sendall(bytes([byte]))
-        if not server.sleep(DRIP):
+    def reply(server, connection, body):
+        if not server.sleep(seconds):
             return False
-    return True
+        connection.sendall(answer(good(body)))
+        return True
+
+    return reply
 
 
-@fault("drips the body")
-def _(server, connection, body):
+def half(body: dict) -> bytes:
     data = good(body)
-    connection.sendall(head(len(data)))
-    return _drip(server, connection, data)
+    return head(len(data)) + data[: len(data) // 2]
 
 
-@fault("drips the headers")
-def _(server, connection, body):
-    data = good(body)
-    return _drip(server, connection, head(len(data)) + data)
+def claims(difference: int) -> Callable:
+    """A good answer whose length is said to be another."""
+    return lambda body: head(len(good(body)) + difference) + good(body)
 
 
-@fault("sends headers without end")
-def _(server, connection, body):
-    connection.sendall(b"HTTP/1.1 200 OK\r\n")
-    while server.sleep(0.001):
-        connection.sendall(b"X-More: and more\r\n" * 10)
-    return False
+def endless(begin: bytes, part: bytes) -> Callable:
+    def parts(body) -> Iterator[bytes]:
+        yield begin
+        while True:
+            yield part
+
+    return parts
 
 
-@fault("sends a body without end")
-def _(server, connection, body):
-    connection.sendall(head(None, "200 OK", "Transfer-Encoding: chunked"))
-    while server.sleep(0.0):
-        connection.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
-    return False
+@cache
+def bomb() -> bytes:
+    return answer(gzip.compress(b" " * (1 << 26)) * 16, "200 OK", "Content-Encoding: gzip")
 
 
-@fault("sends 100 MB")
-def _(server, connection, body):
-    connection.sendall(head(100 << 20))
-    for _ in range(100):
-        connection.sendall(b" " * (1 << 20))
-    return True
+CHUNKED = head(None, "200 OK", "Transfer-Encoding: chunked")
+FAULTS: dict[str, Callable] = {
+    "closes every connection": sends(b"", close),
+    "resets every connection": sends(b"", reset),
+    "accepts and reads nothing": sends(b"", stall),
+    "reads and never answers": sends(b"", stall),
+    "closes after reading": sends(b"", close),
+    "resets after reading": sends(b"", reset),
+    "stops within the status line": sends(b"HTTP/1.1 20", stall),
+    "stops after the headers": sends(lambda body: head(len(good(body))), stall),
+    "stops within the body": sends(half, stall),
+    "closes within the body": sends(half, close),
+    "resets within the body": sends(half, reset),
+    "drips the body": drips(lambda body: (head(len(good(body))), good(body))),
+    "drips the headers": drips(lambda body: (b"", answer(good(body)))),
+    "sends headers without end": sends(
+        endless(b"HTTP/1.1 200 OK\r\n", b"X-More: and more\r\n" * 10)
+    ),
+    "sends a body without end": sends(
+        endless(CHUNKED, b"10000\r\n" + b" " * 0x10000 + b"\r\n"), close
+    ),
+    "sends 100 MB": sends(lambda body: [head(100 << 20), *[b" " * (1 << 20)] * 100]),
+    "sends a compressed gigabyte": sends(lambda body: bomb()),
+    "says it is compressed and is not": sends(
+        lambda body: answer(good(body), "200 OK", "Content-Encoding: gzip")
+    ),
+    "does not speak HTTP": sends(b"\x16\x03\x01\x02\x00 220 smtp.example ready\r\n\r\n", close),
+    "gives a length that is too large": sends(claims(10), stall),
+    "gives a length that is too small": sends(claims(-10), close),
+    "sends a broken chunk": sends(CHUNKED + b"xyz\r\nhello\r\n", close),
+}
+EARLY = {
+    FAULTS[name]
+    for name in (
+        "closes every connection",
+        "resets every connection",
+        "accepts and reads nothing",
+    )
+}
+"""Faults that do not even read the request."""
 
-
-@fault("sends a compressed gigabyte")
-def _(server, connection, body):
-    send(connection, _bomb(), "200 OK", "Content-Encoding: gzip")
-    return True
-
-
-_BOMB: list[bytes] = []
-
-
-def _bomb() -> bytes:
-    if not _BOMB:
-        _BOMB.append(gzip.compress(b" " * (1 << 26)) * 16)
-    return _BOMB[0]
-
-
-@fault("says it is compressed and is not")
-def _(server, connection, body):
-    send(connection, good(body), "200 OK", "Content-Encoding: gzip")
-    return True
-
-
-@fault("does not speak HTTP")
-def _(server, connection, body):
-    connection.sendall(b"\x16\x03\x01\x02\x00 220 smtp.example ready\r\n\r\n")
-    return False
-
-
-@fault("gives a length that is too large")
-def _(server, connection, body):
-    data = good(body)
-    connection.sendall(head(len(data) + 10) + data)
-    return server.stall()
-
-
-@fault("gives a length that is too small")
-def _(server, connection, body):
-    data = good(body)
-    connection.sendall(head(len(data) - 10) + data)
-    return False
-
-
-@fault("sends a broken chunk")
-def _(server, connection, body):
-    connection.sendall(head(None, "200 OK", "Transfer-Encoding: chunked") + b"xyz\r\nhello\r\n")
-    return False
-
-
-for _status in (
+STATUSES = (
     "400 Bad Request",
     "401 Unauthorized",
     "403 Forbidden",
@@ -336,69 +248,54 @@ for _status in (
     "502 Bad Gateway",
     "503 Service Unavailable",
     "504 Gateway Timeout",
-):
-    answers(f"answers {_status}", b'{"error": "no"}', _status)
-answers(
-    "answers 429 and asks for an hour", b"slow down", "429 Too Many Requests", "Retry-After: 3600"
 )
-answers(
-    "answers 429 until a date",
-    b"slow down",
-    "429 Too Many Requests",
-    "Retry-After: Fri, 31 Dec 2099 23:59:59 GMT",
-)
-answers("redirects", b"", "301 Moved Permanently", "Location: http://127.0.0.1:9/elsewhere")
-answers("answers 200 with nothing", b"")
-answers("answers HTML", b"<html>Welcome</html>")
-answers("answers null", b"null")
-answers("answers an error with 200", b'{"error": {"message": "out of memory"}}')
-answers("nests a million brackets", b"[" * 1_000_000)
-answers("answers bytes that are no UTF-8", b"\xff\xfe\x00\x80" * 20)
+FAULTS |= {f"answers {status}": sends(answer(b'{"error": "no"}', status)) for status in STATUSES}
+BUSY, MOVED = "429 Too Many Requests", "301 Moved Permanently"
+DATE = "Retry-After: Fri, 31 Dec 2099 23:59:59 GMT"
+ELSEWHERE = "Location: http://127.0.0.1:9/elsewhere"
+ERROR = b'{"error": {"message": "out of memory"}}'
+ANSWERS = {
+    "answers 429 and asks for an hour": answer(b"slow down", BUSY, "Retry-After: 3600"),
+    "answers 429 until a date": answer(b"slow down", BUSY, DATE),
+    "redirects": answer(b"", MOVED, ELSEWHERE),
+    "answers 200 with nothing": answer(b""),
+    "answers HTML": answer(b"<html>Welcome</html>"),
+    "answers null": answer(b"null"),
+    "answers an error with 200": answer(ERROR),
+    "nests a million brackets": answer(b"[" * 1_000_000),
+    "answers bytes that are no UTF-8": answer(b"\xff\xfe\x00\x80" * 20),
+}
+FAULTS |= {name: sends(data) for name, data in ANSWERS.items()}
 
 
-def _rows(change: Callable) -> Callable:
+def rows(change: Callable) -> Callable:
+    """A fault that changes the rows of a good answer."""
+
     def made(body: dict) -> bytes:
-        rows = json.loads(good(body))["results"]
-        return json.dumps({"results": change(rows)}).encode()
+        return answer(json.dumps({"results": change(json.loads(good(body))["results"])}).encode())
 
-    return made
-
-
-def _each(value: object) -> Callable:
-    return _rows(lambda rows: [{**row, "relevance_score": value} for row in rows])
+    return sends(made)
 
 
-answers("gives too few scores", _rows(lambda rows: rows[:-1]))
-answers("gives too many scores", _rows(lambda rows: [*rows, {**rows[0], "index": len(rows)}]))
-answers("gives an item twice", _rows(lambda rows: [*rows[:-1], rows[0]]))
-answers(
-    "gives an index beyond the end",
-    _rows(lambda rows: [{**r, "index": r["index"] + 1} for r in rows]),
-)
-answers(
-    "gives a negative index", _rows(lambda rows: [{**r, "index": -1 - r["index"]} for r in rows])
-)
-answers("gives scores of null", _each(None))
-answers("gives scores as texts", _each("0.5"))
-answers("gives true and false", _each(True))
-answers("gives NaN", _each(float("nan")))
-answers("gives infinity", _each(float("inf")))
-answers("gives a number of 400 digits", _each(10**400))
-answers("gives lists", _each([1.0]))
+def each(value: object) -> Callable:
+    return rows(lambda rows: [{**row, "relevance_score": value} for row in rows])
 
 
-def slow(seconds: float) -> Callable:
-    """A good answer after so many seconds."""
-
-    def reply(server, connection, body):
-        if not server.sleep(seconds):
-            return False
-        send(connection, good(body))
-        return True
-
-    return reply
+def indexed(change: Callable) -> Callable:
+    return rows(lambda rows: [{**row, "index": change(row["index"])} for row in rows])
 
 
-def pause() -> None:
-    """Let threads that were left behind end."""
-    time.sleep(0.05)
+FAULTS |= {
+    "gives too few scores": rows(lambda rows: rows[:-1]),
+    "gives too many scores": rows(lambda rows: [*rows, {**rows[0], "index": len(rows)}]),
+    "gives an item twice": rows(lambda rows: [*rows[:-1], rows[0]]),
+    "gives an index beyond the end": indexed(lambda index: index + 1),
+    "gives a negative index": indexed(lambda index: -1 - index),
+    "gives scores of null": each(None),
+    "gives scores as texts": each("0.5"),
+    "gives true and false": each(True),
+    "gives NaN": each(float("nan")),
+    "gives infinity": each(float("inf")),
+    "gives a number of 400 digits": each(10**400),
+    "gives lists": each([1.0]),
+}

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from errors_table import check_table
-from faulty_server import FAULTS, Faulty, score, slow
+from faulty_server import EARLY, FAULTS, Faulty, score, slow
 
 import crossknn as ck
 from crossknn.errors import CrossknnError, ScorerError
@@ -95,7 +95,7 @@ def test_no_fault_hangs_or_loses_what_was_found(index, caplog):
             assert said
             assert "\n" not in said
             assert "Traceback" not in said
-            if getattr(FAULTS[name], "early", False):  # what the system says depends on the moment
+            if FAULTS[name] in EARLY:  # what the system says depends on the moment
                 said = re.sub("reached: .*", "reached: ...", said)
             sentences.append(said.replace(url, "URL").replace("|", "\\|"))
         rows.append(f"| {name} | {' | '.join(cells)} | {late(name)} | `{sentences[1]}` |")
@@ -245,18 +245,8 @@ def test_the_command_line_prints_what_was_found_and_exits_with_3(index, tmp_path
     index.save(tmp_path / "docs.index")
     server = Faulty(FAULTS["answers HTML"], start=2)
     command = [sys.executable, "-m", "crossknn", "search", str(tmp_path / "docs.index"), "topic 3"]
-    options = [
-        "-k",
-        "3",
-        "--budget",
-        "25",
-        "--method",
-        METHOD,
-        "--scorer",
-        server.url,
-        "--model",
-        "m",
-    ]
+    options = ["-k", "3", "--budget", "25", "--method", METHOD, "--model", "m"]
+    options += ["--scorer", server.url]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     server.close()
     assert done.returncode == 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 
 import numpy as np
@@ -230,23 +229,6 @@ def test_a_reranker_made_of_pooling_and_a_dense_layer(tmp_path):
         export_cross_encoder(model, tmp_path / "onnx")
 
 
-def test_models_trained_here_keep_the_window_of_local_attention(tmp_path):
-    from transformers import AutoModel
-
-    folder = save_hf(tmp_path, "ModernBertModel", **LOCAL)
-    model = CrossEncoderModel.new(folder, CrossEncoderConfig(max_length=64)).eval()
-    ids = torch.randint(5, 50, (2, 60), generator=torch.Generator().manual_seed(0))
-    mask = torch.ones_like(ids)
-    mask[1, 40:] = 0
-    from crossknn.models.backbone import states
-
-    with torch.inference_mode():
-        expected = AutoModel.from_pretrained(folder)(input_ids=ids, attention_mask=mask)
-        found = states(model.encoder, ids, mask, torch.zeros_like(ids))
-    expected = expected.last_hidden_state
-    np.testing.assert_allclose(found[mask == 1], expected[mask == 1], atol=1e-4)
-
-
 # ---- code in a model folder ----
 
 CODE = """
@@ -357,20 +339,3 @@ def test_an_older_library_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(library, "__version__", "5.4.1")
     with pytest.raises(InputError, match=r"needs sentence-transformers 6 or later, and 5.4.1 is"):
         DualEncoder(folder)
-
-
-def test_a_hub_name_brings_templates_and_no_code(tmp_path, reranker, monkeypatch):
-    def download(name, **options):
-        from fnmatch import fnmatch
-
-        patterns = options["allow_patterns"]
-        assert not any(fnmatch("custom.py", pattern) for pattern in patterns)
-        for file in os.listdir(reranker):
-            if any(fnmatch(file, pattern) for pattern in patterns):
-                shutil.copy(reranker / file, tmp_path / file)
-        return str(tmp_path)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    np.testing.assert_allclose(
-        scores_of(CrossEncoder("someone/reranker", device="cpu")), by_hand(reranker), atol=1e-4
-    )

@@ -4,7 +4,6 @@ import http.server
 import io
 import json
 import logging
-import socket
 import threading
 import time
 
@@ -212,29 +211,6 @@ def test_nonsense_is_an_error_with_the_url(serve, answer, shape):
         collect(HttpScorer(service.url, shape=shape), grid(1, 10), QUERIES, ITEMS)
 
 
-def test_slow_is_an_error_that_says_so(serve):
-    done = threading.Event()
-
-    def slow(body):
-        done.wait(10)
-        return cohere(body)
-
-    service = serve(slow)
-    start = time.monotonic()
-    with pytest.raises(ScorerError, match=r"did not answer a request of 10 items within 0.3 s"):
-        collect(HttpScorer(service.url, timeout=0.3), grid(1, 10), QUERIES, ITEMS)
-    assert time.monotonic() - start < 2
-    done.set()
-
-
-def test_down_is_an_error_that_says_so():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(ScorerError, match=rf"{url}/rerank cannot be reached: .*refused"):
-        collect(HttpScorer(url, retries=1), grid(1, 10), QUERIES, ITEMS)
-
-
 def test_probabilities_become_logits(serve):
     logits = np.linspace(-8, 8, 10)
 
@@ -248,23 +224,6 @@ def test_probabilities_become_logits(serve):
     np.testing.assert_allclose(found[1:], logits[1:], rtol=1e-4)
     assert np.isfinite(found[0])
     assert found[0] < found[1]
-
-
-def test_many_threads(serve):
-    scorer = HttpScorer(serve(tei).url, batch=3)
-    wrong = []
-
-    def work():
-        if not np.array_equal(collect(scorer, grid(2, 10), QUERIES, ITEMS), EXPECTED):
-            wrong.append(1)
-
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive()
-    assert wrong == []
 
 
 def test_options_are_checked():
@@ -351,14 +310,3 @@ def test_requests_run_at_once(serve):
     scorer = HttpScorer(service.url, shape="cohere", batch=1, concurrency=4)
     np.testing.assert_array_equal(collect(scorer, grid(2, 10), QUERIES, ITEMS), EXPECTED)
     assert max(most) == 4
-
-
-def test_a_long_pause_that_is_asked_for_is_not_slept(serve):
-    from faulty_server import FAULTS, Faulty
-
-    server = Faulty(FAULTS["answers 429 and asks for an hour"])
-    began = time.perf_counter()
-    with pytest.raises(ScorerError, match="asks to be tried again in 3600 s"):
-        collect(HttpScorer(server.url), grid(1, 2), QUERIES, ITEMS)
-    server.close()
-    assert time.perf_counter() - began < 2

@@ -25,7 +25,6 @@ from crossknn.retrievers.late import KINDS, LateInteraction  # noqa: E402
 from crossknn.scorers import OnnxLateInteraction, TorchLateInteraction  # noqa: E402
 from crossknn.scorers.late import (  # noqa: E402
     LateInteractionScorer,
-    available_memory,
     bytes_of_candidate,
 )
 from crossknn.scorers.opening import bundled_folder  # noqa: E402
@@ -139,17 +138,6 @@ def test_neither_the_order_nor_padding_nor_other_queries_matter(served):
         np.testing.assert_allclose(alone, plain[:1], rtol=1e-4, atol=1e-4 * scale)
 
 
-def test_lists_may_have_holes(served):
-    holes = np.full((3, 15), NO_ITEM)
-    for row in range(3):  # no column has items of two rows
-        holes[row, row::3] = LISTS[row]
-    for model in served[1:]:
-        plain, found = compared(model), compared(model, holes)
-        scale = np.abs(plain[np.isfinite(plain)]).max()
-        for row in range(3):
-            np.testing.assert_allclose(found[row, row::3], plain[row], rtol=1e-4, atol=1e-4 * scale)
-
-
 def test_batches_of_bounded_memory_change_nothing(served, monkeypatch):
     kind = served[0]
     for model in served[1:]:
@@ -201,16 +189,6 @@ def test_wrong_lists(cmc, which, lists, message):
         model.compare(*states, np.array(lists))
 
 
-def test_no_candidates_and_one(cmc):
-    for which in ("torch", "onnx"):
-        model = ck.open_late(cmc / which)
-        states = model.encode_queries(QUERIES[:2]), model.encode_items(ITEMS)
-        assert model.compare(*states, np.empty((2, 0), np.int64)).shape == (2, 0)
-        nothing = model.compare(*states, np.full((2, 3), NO_ITEM))
-        assert (nothing == -np.inf).all()
-        assert np.isfinite(model.compare(*states, np.array([[3], [3]]))).all()
-
-
 def test_a_list_that_memory_does_not_allow(cmc, monkeypatch):
     model = ck.open_late(cmc / "onnx")
     states = model.encode_queries(QUERIES), model.encode_items(ITEMS)
@@ -258,10 +236,6 @@ def test_scores_that_are_no_numbers_name_the_item():
     queries = States(np.full((1, 2), np.nan, np.float32), np.arange(2))
     with pytest.raises(ScorerError, match="small gave item 2 the score nan for query 0"):
         Small(9, True).compare(queries, items, np.array([[2, 0]]))
-
-
-def test_memory_is_known_here():
-    assert available_memory() > 1 << 20
 
 
 PEAK = """
@@ -329,17 +303,6 @@ def test_an_export_with_other_settings_is_another_model(cmc, tmp_path, changes):
         (tmp_path / "crossknn.json").write_text(json.dumps(told | more))
         found.add(ck.open_late(tmp_path).fingerprint)
     assert len(found) == 3
-
-
-def test_half_precision_is_another_model(cmc):
-    plain, half = (
-        TorchLateInteraction(cmc / "torch", device="cpu", dtype=dtype)
-        for dtype in (None, "bfloat16")
-    )
-    assert plain.fingerprint != half.fingerprint
-    one, other = compared(plain), compared(half)
-    there = np.isfinite(one)
-    assert np.corrcoef(one[there], other[there])[0, 1] > 0.99
 
 
 def test_the_base_install_serves_the_export(cmc):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scorer_helpers import collect, grid
 
 from crossknn.errors import CrossknnError, InputError
-from crossknn.models.tokens import Tokenizer, longest_first, padded, token_batches
+from crossknn.models.tokens import Tokenizer, padded
 from crossknn.scorers import CrossEncoder, DualEncoder, NothingScoredError, OnnxCrossEncoder
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import bundled_folder
@@ -133,25 +133,6 @@ def test_token_ids_are_the_tokenizers_own(by_limit, query, item, limit):
     assert row.cut == bool(expected.overflowing)
 
 
-@given(a=st.integers(0, 40), b=st.integers(0, 40), room=st.integers(2, 40))
-def test_longest_first_keeps_the_query_as_far_as_it_can(a, b, room):
-    keep_a, keep_b = longest_first(a, b, room)
-    assert keep_a <= a
-    assert keep_b <= b
-    assert keep_a + keep_b == min(a + b, room)
-    if a <= room // 2:
-        assert keep_a == a
-
-
-@given(lengths=st.lists(st.integers(1, 300), max_size=40), tokens=st.integers(1, 1000))
-def test_token_batches_cover_everything_once_within_the_limit(lengths, tokens):
-    lengths = np.array(lengths, dtype=np.int64)
-    batches = list(token_batches(lengths, tokens))
-    assert sorted(int(p) for batch in batches for p in batch) == list(range(len(lengths)))
-    for batch in batches:
-        assert len(batch) == 1 or len(batch) * lengths[batch].max() <= tokens
-
-
 def test_truncation_is_counted_and_reported_once(caplog):
     short = OnnxCrossEncoder(FOLDER, max_length=16)
     pairs = Pairs(np.zeros(4, int), np.array([3, 4, 5, 2]))
@@ -182,16 +163,6 @@ def test_one_bad_item_never_fails_the_others(scorer, alone, caplog):
     assert sum("not a valid string" in r.getMessage() for r in caplog.records) == 2
     with pytest.raises(NothingScoredError, match="not a valid string"):
         collect(scorer, Pairs(np.array([0]), np.array([4])), QUERIES, items)
-
-
-def test_calls_longer_than_a_window(scorer):
-    rng = np.random.default_rng(0)
-    items = [f"{'item ' * int(n)}{i}" for i, n in enumerate(rng.integers(0, 8, 1300))]
-    pairs = Pairs(np.zeros(1300, int), np.arange(1300))
-    found = collect(scorer, pairs, ["number"], items)
-    some = rng.choice(1300, 40, replace=False)
-    again = collect(scorer, pairs.take(some), ["number"], items)
-    np.testing.assert_allclose(found[some], again, **TOLERANCE)
 
 
 def test_many_threads_share_one_scorer(alone):

@@ -100,15 +100,6 @@ def test_scores_are_raw_logits(folder, logits):
 
 
 @pytest.mark.torch
-def test_cross_encoders_saved_by_sentence_transformers(folder, logits, tmp_path):
-    from sentence_transformers import CrossEncoder as TorchCrossEncoder
-
-    TorchCrossEncoder(str(folder), device="cpu").save_pretrained(str(tmp_path / "saved"))
-    found = collect(CrossEncoder(tmp_path / "saved", device="cpu"), grid(2, 6), QUERIES, ITEMS)
-    np.testing.assert_allclose(found, logits.ravel(), atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.torch
 def test_the_fingerprint_follows_weights_and_length(folder, tmp_path):
     import torch
     from sentence_transformers import CrossEncoder as TorchCrossEncoder
@@ -143,17 +134,6 @@ def test_truncation_is_counted_and_reported_once(folder, caplog):
 
 
 @pytest.mark.torch
-def test_two_outputs_are_refused(tmp_path, tiny_bert):
-    from sentence_transformers import CrossEncoder as TorchCrossEncoder
-
-    path = save(tmp_path, tiny_bert, 2)
-    with pytest.raises(InputError, match="2 outputs for a pair"):
-        CrossEncoder(path)
-    with pytest.raises(InputError, match="2 outputs for a pair"):
-        PredictScorer(TorchCrossEncoder(str(path), device="cpu"))
-
-
-@pytest.mark.torch
 def test_models_without_a_trained_head_are_refused(folder, tmp_path, tiny_bert):
     from safetensors.numpy import load_file, save_file
     from transformers import BertModel
@@ -172,27 +152,6 @@ def test_models_without_a_trained_head_are_refused(folder, tmp_path, tiny_bert):
     save_file(kept, headless / "model.safetensors")
     with pytest.raises(InputError, match="no weights for its classification head"):
         CrossEncoder(headless)
-
-
-@pytest.mark.torch
-def test_incomplete_folders_are_refused(folder, tmp_path):
-    cut = tmp_path / "cut"
-    shutil.copytree(folder, cut)
-    whole = (cut / "model.safetensors").read_bytes()
-    (cut / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match="is truncated"):
-        CrossEncoder(cut)
-    (cut / "model.safetensors").unlink()
-    with pytest.raises(InputError, match="has no weights"):
-        CrossEncoder(cut)
-
-
-@pytest.mark.torch
-def test_a_cross_encoder_is_no_dual_encoder(folder):
-    from crossknn.scorers import DualEncoder
-
-    with pytest.raises(InputError, match="is a cross-encoder"):
-        DualEncoder(folder)
 
 
 def test_a_number_of_labels_that_is_not_said_is_two(tmp_path):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from scorer_helpers import collect, grid
-from tiny_models import CONTENT, save_bert
+from tiny_models import save_bert
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -61,14 +61,6 @@ def test_a_cross_encoder_is_a_scorer_that_gives_the_models_scores(bert):
     assert found.std() > 0.01
     assert scorer.max_length == 32
     assert scorer.truncated == 8  # whatever has the long query or the long item
-
-
-@pytest.mark.parametrize("tokens", [1, 64, 10_000])
-def test_scores_do_not_depend_on_the_tokens_per_run(bert, tokens):
-    model = cross_encoder(bert)
-    expected = collect(TorchCrossEncoder(model), grid(4, 5), QUERIES, ITEMS)
-    found = collect(TorchCrossEncoder(model, tokens_per_run=tokens), grid(4, 5), QUERIES, ITEMS)
-    np.testing.assert_allclose(found, expected, **CLOSE)
 
 
 def test_scoring_has_no_dropout_and_no_gradients_and_leaves_the_mode(bert):
@@ -190,22 +182,6 @@ def test_a_dual_encoder_is_an_encoder_that_gives_the_models_vectors(bert):
     assert encoder.truncated == 2
     encoder.encode_queries(QUERIES)
     assert encoder.truncated == 3
-
-
-def test_no_texts_are_no_vectors(bert):
-    encoder = TorchDualEncoder(dual_encoder(bert))
-    assert encoder.encode_items([]).shape == (0, 16)
-
-
-def test_many_texts_keep_their_order(bert):
-    encoder = TorchDualEncoder(dual_encoder(bert), tokens_per_run=256)
-    draw = np.random.default_rng(0)
-    texts = [" ".join(draw.choice(CONTENT, 1 + draw.integers(12))) for _ in range(60)]
-    vectors = encoder.encode_items(texts)
-    order = draw.permutation(60)
-    np.testing.assert_allclose(
-        encoder.encode_items([texts[p] for p in order]), vectors[order], **CLOSE
-    )
 
 
 def test_vectors_that_are_no_numbers_are_named(bert):

@@ -459,9 +459,6 @@ def test_splits_and_docstrings():
             "split": {
                 k: v.tolist() for k, v in dataset.split(20, {"a": 5, "b": 7}, seed=3).items()
             },
-            "anncur": {
-                k: v.tolist()[:20] for k, v in dataset.anncur_split(120, 50, index=1).items()
-            },
             "first_sentence": [docstrings.first_sentence(s) for s in sentences],
             "sentence_bucket": [docstrings.sentence_bucket(s) for s in sentences],
             "queries": dict(corpus.queries),

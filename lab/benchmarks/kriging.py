@@ -18,10 +18,9 @@ from threadpoolctl import threadpool_limits
 
 from crossknn.evaluation.replay import check, outcome, parts_of, truth_of
 from crossknn.index.base import Index
-from crossknn.index.covariance import Covariance
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import Method, method
-from crossknn.methods.kriging import Kriging
+from crossknn.methods.kriging import Kriging, Prior
 from crossknn.spec import Spec
 
 KS = (1, 10, 100)
@@ -33,8 +32,8 @@ FULL = "kriging(retriever=dense)"
 class FlatPrior(Kriging):
     """Nothing is known of a query's weights before its scores."""
 
-    def covariance(self, index: Index, seed: int) -> Covariance | None:
-        found = super().covariance(index, seed)
+    def prior(self, index: Index, seed: int) -> Prior | None:
+        found = super().prior(index, seed)
         return found and replace(found, precision=np.zeros_like(found.precision))
 
 
@@ -42,8 +41,8 @@ class FlatPrior(Kriging):
 class NoMean(Kriging):
     """The items' mean scores say nothing: their column is 0."""
 
-    def covariance(self, index: Index, seed: int) -> Covariance | None:
-        found = super().covariance(index, seed)
+    def prior(self, index: Index, seed: int) -> Prior | None:
+        found = super().prior(index, seed)
         return found and replace(found, mean=np.zeros_like(found.mean))
 
 

@@ -22,11 +22,10 @@ from threadpoolctl import threadpool_limits
 
 from crossknn.evaluation.replay import outcome, parts_of, truth_of
 from crossknn.index.base import Index
-from crossknn.index.covariance import Covariance
-from crossknn.index.factor_model import covariance_of
 from crossknn.index.sparse import SparseScores
 from crossknn.index.stored import StoredMatrix
-from crossknn.methods.kriging import Kriging
+from crossknn.methods.kriging import Kriging, Prior, fit_dense
+from crossknn.methods.kriging.factor_model import fit_sparse
 from crossknn.retrievers.specs import open_retriever
 from crossknn.search.loop import simulate
 from crossknn.spec import Spec
@@ -42,11 +41,11 @@ FIRST = Spec("dense")
 
 @dataclass(frozen=True, kw_only=True)
 class Given(Kriging):
-    """Kriging with a covariance that was made elsewhere, or none."""
+    """Kriging with a prior that was fitted elsewhere, or none."""
 
-    known: Covariance | None = None
+    known: Prior | None = None
 
-    def covariance(self, index: Index, seed: int) -> Covariance | None:
+    def prior(self, index: Index, seed: int) -> Prior | None:
         return self.known
 
 
@@ -65,7 +64,7 @@ def chosen(matrix: StoredMatrix, kind: str, b: int) -> IntArray:
         return np.stack([rng.permutation(seen.n)[:b] for _ in exact])
     if kind == "top":
         return open_retriever(seen, FIRST, 0).top(queries, b).items
-    plan = Given(first=FIRST, anchors=False).plan(seen, b, 0)
+    plan = Given(retriever=FIRST, anchors=False).plan(seen, b, 0)
     return simulate(plan, queries, exact).observed().items
 
 
@@ -78,17 +77,17 @@ def entries(matrix: StoredMatrix, items: IntArray) -> tuple[SparseScores, list[F
     return sparse, [cheap_of(matrix)[sparse.query, sparse.item]]
 
 
-def covariances(matrix: StoredMatrix) -> Iterator[tuple[str, int, Any]]:
-    """(name, offline calls, how the covariance is made) of every row."""
+def priors(matrix: StoredMatrix) -> Iterator[tuple[str, int, Any]]:
+    """(name, offline calls, how the prior is fitted) of every row."""
     exact, (q, n) = matrix.scores, (matrix.n_anchors, matrix.scores.shape[1])
 
-    def dense(count: int) -> Covariance:
-        return Covariance.of(exact[:count], [cheap_of(matrix)[:count]])
+    def dense(count: int) -> Prior:
+        return fit_dense(exact[:count], [cheap_of(matrix)[:count]])
 
-    def sparse(kind: str, b: int) -> Covariance:
+    def sparse(kind: str, b: int) -> Prior:
         known, cheap = entries(matrix, chosen(matrix, kind, b))
         assert matrix.item_vectors is not None
-        return covariance_of(known, cheap, matrix.item_vectors)
+        return fit_sparse(known, cheap, matrix.item_vectors)
 
     yield "nothing", 0, lambda: None
     for count in (*(a for a in ANCHORS if a < q), q):
@@ -110,14 +109,14 @@ def main() -> None:
         known = {row["name"] for row in kept.of(path.stem)}
         parts = parts_of(matrix, matrix.n_tests)
         truth = truth_of(parts, max(KS))
-        for name, calls, make in covariances(matrix):
+        for name, calls, make in priors(matrix):
             if name in known or not name.startswith(tuple(options.only) or ""):
                 continue
             with threadpool_limits(1):
                 began = time.process_time()
                 covariance = make()
                 seconds = time.process_time() - began
-                one = Given(first=FIRST, anchors=covariance is not None, known=covariance)
+                one = Given(retriever=FIRST, anchors=covariance is not None, known=covariance)
                 made = [outcome(name, one, parts, truth, budget=b, ks=KS) for b in BUDGETS]
             recall = {
                 str(budget): {k: values.tolist() for k, values in each.recall.items()}

@@ -109,7 +109,7 @@ def main() -> None:
             "pairs": learned.pairs,
             "seconds": round(seconds, 1),
         }
-        taught = replace(data, learned=learned, fitted={VECTORS: stored(index, data)})
+        taught = replace(data, artifacts=index.artifacts, fitted={VECTORS: stored(index, data)})
         for spec in (METHOD, AXN):
             rows.append({**row, "method": spec, "recall": recalls(taught, spec, budgets)})
             print(rows[-1], flush=True)

@@ -54,12 +54,12 @@ class SyntheticIndex:
 
     retriever_names = late_names = fitted_names = ()
     vector_names = query_vector_names = ("dense",)
-    anchor_items = item_scores = learned = None
+    anchor_items = item_scores = None
 
     def __init__(self, vectors, anchors=None, given=None):
         """`given`: the anchor queries' vectors (q, d)."""
         self.n, self._vectors, self.anchors = len(vectors), vectors, anchors
-        self._given, self.memo = given, Memo()
+        self._given, self.memo, self.artifacts = given, Memo(), {}
 
     def vectors(self, name):
         return self._vectors

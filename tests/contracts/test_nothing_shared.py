@@ -10,7 +10,6 @@ import pytest
 from synthetic import ALIGNED_METHODS, METHODS, aligned_matrix, matrix
 
 from crossknn.evaluation.costs import Metered
-from crossknn.index.learned import LEARNED
 from crossknn.methods import method
 from crossknn.search.loop import Search
 from crossknn.types import Observed, Ranking
@@ -92,8 +91,8 @@ class Touchy:
         self._index, self._readable, self.touched = index, set(readable), set()
 
     def __getattr__(self, name):
-        if name in ("anchors", "anchored", "item_scores", "learned"):
-            self._touch({"anchored": "anchors"}.get(name, name))
+        if name in ("anchors", "anchored", "item_scores", "artifacts"):
+            self._touch({"anchored": "anchors", "artifacts": "kriging"}.get(name, name))
         return getattr(self._index, name)
 
     def scale(self, name):
@@ -126,8 +125,8 @@ def test_a_plan_reads_the_exact_scores_that_it_says(spec):
     index, queries, scores = data.rows(0, 2)
     chosen = method(spec)
     says = set(chosen.required_artifacts(index))
-    # Whether there is something learned may be asked by whoever would use it.
-    allowed = says | ({LEARNED} if chosen.name == "kriging" and chosen.anchors else set())
+    # Whether there is a prior may be asked by whoever would use it.
+    allowed = says | ({"kriging"} if chosen.name == "kriging" and chosen.anchors else set())
     touchy = Touchy(index, allowed)
     search = Search(chosen.plan(touchy, 20, 0), queries, index.n)
     while len(pairs := search.ask()):

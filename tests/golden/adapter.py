@@ -110,7 +110,9 @@ def equip(index, scorer, *, anchors, items, graph, depth, name, moved, base, lis
 
 def learn(index, first):
     """Fit the prior of kriging to the anchors of the index."""
-    index.learn(retriever=_words(first))
+    from crossknn.methods.kriging.fitting import fit_prior
+
+    fit_prior(index, retriever=_words(first))
 
 
 class WordStates:

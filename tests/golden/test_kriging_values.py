@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossknn.index.covariance import Covariance
-from crossknn.index.factor_model import covariance_of
 from crossknn.index.sparse import SparseScores
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
-from crossknn.methods.fitting import choose
-from crossknn.methods.stopping import course
+from crossknn.methods.kriging import KernelParameters, Prior, fit_dense, record_curve
+from crossknn.methods.kriging.factor_model import fit_sparse
+from crossknn.methods.kriging.fitting import fit_hyperparameters
+from crossknn.methods.kriging.prior import process
 from crossknn.retrievers.specs import retriever_scores
 from crossknn.search.expected import expected_recall
 from crossknn.search.loop import simulate
@@ -66,18 +66,18 @@ def cheap_scores(which: str):
     return retriever_scores(index, parse(HYBRID), queries, 0)
 
 
-def dense_fit(rank: int) -> Covariance:
-    return Covariance.of(cut().scores[:ANCHORS], cheap_scores("anchors"), rank)
+def dense_fit(rank: int) -> Prior:
+    return fit_dense(cut().scores[:ANCHORS], cheap_scores("anchors"), rank)
 
 
-def sparse_fit(seen: np.ndarray, rank: int, anchors: bool) -> Covariance:
+def sparse_fit(seen: np.ndarray, rank: int, anchors: bool) -> Prior:
     """From the test queries' scores where `seen` (m, n), and those of ten anchors if wanted."""
     data, cheap = cut(), cheap_scores("tests")
     dense = data.scores[:10], [values[:10] for values in cheap_scores("anchors")]
     query, item = np.nonzero(seen)
     texts = [f"query {row}" for row in range(TESTS)]
     scores = data.scores[ANCHORS:][query, item]
-    return covariance_of(
+    return fit_sparse(
         SparseScores.of(texts, N, Pairs(query, item), scores),
         [values[query, item] for values in cheap],
         data.item_vectors,
@@ -86,21 +86,11 @@ def sparse_fit(seen: np.ndarray, rank: int, anchors: bool) -> Covariance:
     )
 
 
-def with_covariance(plan, covariance):
-    """A kriging plan that predicts from another covariance."""
+def with_prior(plan, prior):
+    """A kriging plan that predicts from another prior."""
     old = plan.predictor
-    return replace(
-        plan,
-        predictor=type(old)(
-            old.items, old.retriever, covariance, settings=settings_of_default(), beta=old.beta
-        ),
-    )
-
-
-def settings_of_default():
-    from crossknn.index.settings import Settings
-
-    return Settings()
+    made = process(old.arrays[-1], old.retriever, prior, KernelParameters(), old.beta)
+    return replace(plan, predictor=made)
 
 
 def plan_of(spec: str, budget: int):
@@ -122,7 +112,7 @@ def predicted(plan, observed, queries):
 # What is stored.
 
 
-def numbers_of(fit: Covariance) -> dict[str, object]:
+def numbers_of(fit: Prior) -> dict[str, object]:
     products = fit.factor.astype(np.float64) @ fit.factor.T
     return {
         "shape": list(fit.factor.shape),
@@ -145,10 +135,10 @@ def a_log() -> np.ndarray:
     return seen
 
 
-def posterior_numbers(spec: str, covariance=None) -> dict[str, object]:
+def posterior_numbers(spec: str, prior=None) -> dict[str, object]:
     plan = plan_of(spec, 40)
-    if covariance is not None:
-        plan = with_covariance(plan, covariance)
+    if prior is not None:
+        plan = with_prior(plan, prior)
     search, queries = searched(plan)
     mean, std = predicted(plan, search.observed(), queries)
     return {
@@ -192,7 +182,7 @@ def z_score_numbers(spec: str) -> dict[str, object]:
 def curve_numbers() -> dict[str, object]:
     spec = SPECS["plain"]
     _, queries, scores = cut().rows(0, TESTS)
-    found = course(plan_of(spec, 60), queries, scores, 5)
+    found = record_curve(plan_of(spec, 60), queries, scores, 5)
     given = [plan_of(f"{spec[:-1]}, target_recall={t}, k=5)", 60) for t in (0.5, 0.8)]
     search = simulate(given[1], queries, scores)
     return {
@@ -218,7 +208,7 @@ def shared_numbers() -> dict[str, object]:
 
 def chosen_numbers() -> dict[str, object]:
     index, *_ = cut().rows(0, TESTS)
-    return asdict(choose(index, parse("dense"), rank=20))
+    return asdict(fit_hyperparameters(index, parse("dense"), rank=20))
 
 
 COMPUTED = {

@@ -73,5 +73,5 @@ def command(
     )
     if VECTORS in index.fitted_names:
         say(f"item vectors {VECTORS} for axn, which takes them by itself")
-    shown = ", ".join(f"{name} {value:g}" for name, value in asdict(found.settings).items())
-    say(f"settings: {shown}")
+    shown = ", ".join(f"{name} {value:g}" for name, value in asdict(found.parameters).items())
+    say(f"kernel parameters: {shown}")

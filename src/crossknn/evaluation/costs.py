@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from crossknn.index.base import Anchors, Index, ItemScores, Named, Neighbours, Scale
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.learned import LEARNED, Prior
-from crossknn.types import FloatArray
+from crossknn.types import Artifact, FloatArray
 
 ANCHORS, ITEM_SCORES = "anchors", "item_scores"
 
@@ -56,10 +56,10 @@ class Metered:
         return self._index.anchors
 
     @property
-    def learned(self) -> Prior | None:
-        """The prior for kriging, made of anchors and logs."""
-        self._read.add(LEARNED)
-        return self._index.learned
+    def artifacts(self) -> Mapping[str, Artifact]:
+        """What fits have left, made of anchors and logs."""
+        self._read.update(self._index.artifacts)
+        return self._index.artifacts
 
     @property
     def item_scores(self) -> ItemScores | None:
@@ -71,10 +71,10 @@ class Metered:
     def calls(self) -> int:
         """Cross-encoder calls that went into what was read."""
         paid = sum(self._paid[name] for name in self._read if name in self._paid)
-        anchors, learned = self._index.anchors, self._index.learned
+        anchors, fitted = self._index.anchors, self._index.artifacts.items()
         dense = 0 if anchors is None or ANCHORS not in self._read else anchors.scores.size
-        pairs = 0 if learned is None or LEARNED not in self._read else learned.pairs
-        paid += max(dense, pairs)  # what was learned from includes the anchors
+        pairs = [artifact.meta.get("pairs", 0) for name, artifact in fitted if name in self._read]
+        paid += max(dense, *pairs, 0)  # what was fitted to includes the anchors
         if ITEM_SCORES in self._read and self._index.item_scores is not None:
             paid += self._index.item_scores.scores.size
         return paid

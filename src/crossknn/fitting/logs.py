@@ -13,12 +13,12 @@ from crossknn.fitting.factorizations import Als
 from crossknn.fitting.factors import Targets
 from crossknn.fitting.job import BANK
 from crossknn.fitting.work import read_meta, there
-from crossknn.index.covariance import RANK
 from crossknn.index.fitted import FittedVectors, IndexingCost
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.learned import Prior, check_same_scorer
 from crossknn.index.sparse import SparseScores
-from crossknn.methods.fitting import choose
+from crossknn.methods.kriging import Prior
+from crossknn.methods.kriging.fitting import check_same_scorer, fit_hyperparameters, fit_prior
+from crossknn.methods.kriging.prior import RANK
 from crossknn.retrievers.specs import HYBRID, unfitted
 from crossknn.scorers.cache import CachedScorer
 from crossknn.spec import Spec
@@ -41,7 +41,7 @@ def learn_all(
 ) -> Prior:
     """Learn from all scores that there are: what `kriging` knows, and vectors for `axn`.
 
-    `ItemIndex.learn` with the settings that the anchors choose; and from sparse scores fitted
+    `fit_prior` with the kernel parameters that the anchors choose; and from sparse scores fitted
     vectors `log`, by alternating least squares from the index's own, unless it has others that
     were fitted on purpose. Calls no cross-encoder. Raises `InputError`, with nothing kept, for
     scores of another one than the index's, and a cache that has none of its items.
@@ -49,9 +49,9 @@ def learn_all(
     if cached is not None:
         check_same_scorer(index.scorer_of("anchors"), fingerprint, len(index.anchor_queries))
     scores = folded(index, fingerprint, cached)
-    settings = choose(index, retriever, rank=rank)
-    found = index.learn(
-        scores, retriever=retriever, rank=rank, settings=settings, progress=progress
+    parameters = fit_hyperparameters(index, retriever, rank=rank)
+    found = fit_prior(
+        index, scores, retriever=retriever, rank=rank, parameters=parameters, progress=progress
     )
     base = unfitted(index)
     if len(scores) and base is not None and base in index.query_vector_names and _free(index):

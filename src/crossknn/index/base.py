@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,6 @@ from crossknn.index.memo import Memo
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.late import Late as Late
 from crossknn.types import Artifact, FloatArray, IntArray, Queries
-
-if TYPE_CHECKING:
-    from crossknn.index.learned import Prior
 
 Neighbours: TypeAlias = NDArray[np.int32]
 """The nearest other items of items, nearest first, as positions (n, k); `NO_ITEM` ends a row."""
@@ -181,11 +178,6 @@ class Index(Protocol):
     def anchored(self, start: int = 0, stop: int | None = None) -> tuple[Index, Queries]:
         """The anchor queries start..stop, in the order of `anchors`, and the index as a search of
         theirs sees it."""
-        ...
-
-    @property
-    def learned(self) -> Prior | None:
-        """What the index has learned from all scores at hand, if it was asked to."""
         ...
 
     @property

@@ -16,7 +16,6 @@ from crossknn.index.fitted import FittedVectors
 from crossknn.index.graphs import nearest_neighbours, no_graph
 from crossknn.index.item_graph import ItemGraph, checksum
 from crossknn.index.late import LateStates, RememberedLate
-from crossknn.index.learned import LEARNED, Prior
 from crossknn.index.memo import Memo
 from crossknn.index.paid import CENTRE, PaidScores, positions_of
 from crossknn.index.parts import DUAL_ENCODER, LSA_NAME, Parts
@@ -38,7 +37,6 @@ class IndexContents:
         folder: Path | None = None,
         late: Mapping[str, LateStates] | None = None,
         graphs: Mapping[str, ItemGraph] | None = None,
-        learned: Prior | None = None,
         artifacts: Mapping[str, StoredArtifact] | None = None,
     ) -> None:
         """Use `build` or `load`, which make the parts."""
@@ -51,8 +49,6 @@ class IndexContents:
         self._graphs = dict(graphs or {})
         self._added: dict[str, Retriever] = {}
         self._artifacts = dict(artifacts or {})
-        self.learned = learned
-        """What `learn` made of all scores at hand."""
         self._item_scores: ItemScores | None = None
         self.memo = Memo()
 
@@ -257,12 +253,12 @@ class IndexContents:
         return next(iter(known), None)
 
     def scorer_of(self, name: str) -> str | None:
-        """The cross-encoder of `anchors`, `item_scores`, of what was `learned`, or of the scale of
-        item vectors, if known."""
+        """The cross-encoder of `anchors`, `item_scores`, an artifact, or the scale of item vectors,
+        if known."""
         if name in self._aligned:
             return self._aligned[name].fingerprint
-        if name == LEARNED:
-            return None if self.learned is None else self.learned.fingerprint
+        if name in self._artifacts:
+            return self._artifacts[name].artifact.meta.get("fingerprint")
         paid = self._paid.get(name, self._paid.get("anchors"))
         return None if paid is None else paid.fingerprint
 
@@ -283,7 +279,7 @@ class IndexContents:
             "fitted": {name: fitted.meta() for name, fitted in self._aligned.items()},
             "late": {name: late.meta() for name, late in self._late.items()},
             "graphs": {name: graph.meta() for name, graph in self.graphs.items()},
-            "learned": None if self.learned is None else self.learned.meta(),
+            "artifacts": {name: kept.meta() for name, kept in self._artifacts.items()},
             "scales": {n: {"alpha": s.alpha, "beta": s.beta} for n, s in found.items() if s},
         }
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-import numpy as np
 
 from crossknn.checks import as_count, as_path
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
 from crossknn.errors import InputError
 from crossknn.index.artifacts import StoredArtifact
-from crossknn.index.covariance import RANK
 from crossknn.index.disk import alone
 from crossknn.index.encoders import EncodeQueries, GivenEncoder
 from crossknn.index.fitted import FittedVectors
 from crossknn.index.graphs import NEIGHBOURS
 from crossknn.index.item_graph import ItemGraph
 from crossknn.index.late import GivenLate, LateStates, RememberedLate, encoded
-from crossknn.index.learned import LEARNED, Prior, check_same_scorer, without_anchors
 from crossknn.index.paid import PaidScores
 from crossknn.index.part_states import discard
 from crossknn.index.parts import (
@@ -34,17 +30,14 @@ from crossknn.index.parts import (
     check_name,
 )
 from crossknn.index.paying import PayingIndex
-from crossknn.index.settings import Settings
-from crossknn.index.sparse import SparseScores
 from crossknn.index.storage import IndexReader, read_index
 from crossknn.index.writing import writing
 from crossknn.retrievers.base import ItemPriors, Retriever
-from crossknn.retrievers.specs import HYBRID, unfitted
-from crossknn.spec import Spec, parse
-from crossknn.types import Artifact, FloatArray, Pairs, Progress
+from crossknn.retrievers.specs import unfitted
+from crossknn.types import Artifact, FloatArray, Progress
 
 if TYPE_CHECKING:
-    from crossknn.scorers.cache import CachedScorer
+    pass
 
 Source: TypeAlias = Items | str | Path | Iterable[str | Mapping[str, object]]
 
@@ -112,15 +105,12 @@ class ItemIndex(PayingIndex):
             **self._late,
         }
         graphs = self.graphs
-        learned = {} if self.learned is None else {LEARNED: self.learned}
         meta = {**self._parts.meta(), "paid": paid, "fitted": fitted, "late": late}
         meta["graphs"] = {name: graph.meta() for name, graph in graphs.items()}
         meta["artifacts"] = {name: kept.meta() for name, kept in self._artifacts.items()}
-        meta["learned"] = {name: found.meta() for name, found in learned.items()}
         with writing(folder, meta) as writer:
             self._parts.write(writer)
-            others = (*graphs.items(), *learned.items(), *self._artifacts.items())
-            for name, part in (*kept.items(), *others):
+            for name, part in (*kept.items(), *graphs.items(), *self._artifacts.items()):
                 part.write(writer, name)
         self.folder = folder
 
@@ -160,10 +150,9 @@ class ItemIndex(PayingIndex):
         fitted = {name: FittedVectors.read(reader, name) for name in reader.meta.get("fitted", ())}
         late = {name: LateStates.read(reader, name) for name in reader.meta.get("late", ())}
         graphs = {name: ItemGraph.read(reader, name) for name in reader.meta.get("graphs", ())}
-        learned = Prior.read(reader, LEARNED) if reader.meta.get("learned") else None
         artifacts = {n: StoredArtifact.read(reader, n) for n in reader.meta.get("artifacts", ())}
         parts, folder = Parts.read(reader, encode), reader.folder
-        return cls(parts, paid, fitted, folder, late, graphs, learned, artifacts)
+        return cls(parts, paid, fitted, folder, late, graphs, artifacts)
 
     def add_retriever(self, name: str, stage: Retriever) -> None:
         """Offer `stage` as a retriever of this name. It is not saved."""
@@ -281,51 +270,3 @@ class ItemIndex(PayingIndex):
             dropped = {"build": self._parts.build, "artifacts": {name: None}}
             with writing(self.folder, dropped, keep=True) as writer:
                 writer.replace(f"artifact-{name}.")
-
-    def learn(
-        self,
-        scores: CachedScorer | SparseScores | None = None,
-        *,
-        retriever: str | Spec = HYBRID,
-        rank: int = RANK,
-        settings: Settings | None = None,
-        progress: Progress | None = None,
-    ) -> Prior:
-        """Learn from exact scores how items vary together, for `kriging` searches from now on.
-
-        `scores` are what searches left in a cache (those of its cross-encoder alone), or any other
-        sparse ones; the anchors are added to them, and are enough. What was learned before is
-        forgotten: give all scores. Searches that begin with `retriever` use it. An index in a folder
-        keeps it there. Raises `InputError` if there are scores of fewer than two queries, or of
-        another cross-encoder than the anchors'.
-        """
-        given = _sparse(scores, self.items.texts)
-        known = self.scorer_of("anchors") if self.anchors is not None else given.fingerprint
-        if scores is not None and (len(given) or given.fingerprint is not None):
-            check_same_scorer(known, given.fingerprint, len(self.anchor_queries))
-        learned = Prior.of(
-            self,
-            without_anchors(self.anchor_queries, given),
-            known,
-            parse(retriever) if isinstance(retriever, str) else retriever,
-            rank=rank,
-            settings=settings,
-            progress=progress,
-        )
-        self.learned = self._store("learned", LEARNED, learned)
-        return self.learned
-
-
-def _sparse(scores: CachedScorer | SparseScores | None, items: Sequence[str]) -> SparseScores:
-    """What there is of these items (n,)."""
-    if isinstance(scores, SparseScores):
-        if scores.n != len(items):
-            raise InputError(f"the scores are of {scores.n} items, and the index has {len(items)}")
-        return scores
-    if scores is not None and not hasattr(scores, "paid"):
-        raise InputError(f"{scores!r} has no scores to learn from: give a CachedScorer")
-    if scores is None:
-        none = np.empty(0, np.int64)
-        return SparseScores.of([], len(items), Pairs(none, none), np.empty(0, np.float32))
-    queries, pairs, values = scores.paid(items)
-    return SparseScores.of(queries, len(items), pairs, values, scores.fingerprint)

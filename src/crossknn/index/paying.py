@@ -16,7 +16,6 @@ from crossknn.index.disk import alone
 from crossknn.index.fitted import FittedVectors
 from crossknn.index.item_graph import ItemGraph
 from crossknn.index.late import LateStates
-from crossknn.index.learned import Prior
 from crossknn.index.paid import PaidScores, fit_scales, pay
 from crossknn.index.storage import IndexReader, read_index
 from crossknn.index.table import Known
@@ -29,7 +28,7 @@ from crossknn.types import IntArray, Progress
 logger = logging.getLogger(__name__)
 
 N_ITEM_SCORES = 500
-Added = TypeVar("Added", PaidScores, FittedVectors, LateStates, ItemGraph, Prior, StoredArtifact)
+Added = TypeVar("Added", PaidScores, FittedVectors, LateStates, ItemGraph, StoredArtifact)
 
 
 class PayingIndex(IndexContents):
@@ -132,7 +131,7 @@ class PayingIndex(IndexContents):
                     graph.neighbours.shape[1],
                     name,
                 )
-        self._carry_learned(other, same_items)
+        self._carry_artifacts(other, same_items)
         if not same_items:
             return not other._paid and set(other._aligned) <= set(self._aligned)
         self._paid = {
@@ -143,19 +142,19 @@ class PayingIndex(IndexContents):
         }
         return True
 
-    def _carry_learned(self, other: IndexContents, same_items: bool) -> None:
-        """Keep what another index has learned, if it predicts from the same here."""
+    def _carry_artifacts(self, other: IndexContents, same_items: bool) -> None:
+        """Keep what was fitted to another index, if it is of the same items and vectors."""
         base = unfitted(other)
-        same = base is not None and base == unfitted(self)
-        if other.learned is None:
+        if not other._artifacts:
             return
         if (
             same_items
-            and same
-            and self._parts.same_space(other._parts, str(base))
+            and base is not None
+            and base == unfitted(self)
+            and self._parts.same_space(other._parts, base)
             and ("bm25" in self.retriever_names) == ("bm25" in other.retriever_names)
         ):
-            self.learned = other.learned
+            self._artifacts.update(other._artifacts)
             return
         logger.warning(
             "dropped what the index has learned: its items or vectors have changed; the scores it "

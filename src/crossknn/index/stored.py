@@ -29,7 +29,6 @@ from crossknn.index.graphs import (
     nearest_neighbours,
     no_graph,
 )
-from crossknn.index.learned import Prior
 from crossknn.index.memo import Memo
 from crossknn.index.stored_checks import check_arrays
 from crossknn.linalg import inner
@@ -65,7 +64,6 @@ class StoredMatrix:
     item_ids: tuple[str, ...] | None = None
     fitted: Mapping[str, StoredVectors] = field(default_factory=dict)
     graphs: Mapping[str, Neighbours] = field(default_factory=dict)
-    learned: Prior | None = None
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     memo: Memo = field(default_factory=Memo, init=False, repr=False)
     _computed: dict[str, Neighbours] = field(default_factory=dict, init=False, repr=False)
@@ -204,7 +202,6 @@ class StoredIndex:
         self.late_names: Collection[str] = ()
         self.graph_names: Collection[str] = tuple({**matrix.graphs, **matrix.spaces})
         self.anchors = matrix.anchors
-        self.learned = matrix.learned
         self.artifacts = matrix.artifacts
         self.cache = matrix.memo
         self.fitted = matrix.fitted

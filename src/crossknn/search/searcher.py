@@ -14,7 +14,6 @@ import numpy as np
 
 from crossknn.checks import as_count
 from crossknn.errors import CrossknnError, InputError, ScorerError
-from crossknn.index.learned import LEARNED
 from crossknn.methods import DEFAULT, Method
 from crossknn.methods import method as as_method
 from crossknn.models.hub import first_line
@@ -154,7 +153,7 @@ class Searcher:
         mine = None if self.scorer is None else self.scorer.fingerprint
         for name in chosen.required_artifacts(self.index):
             known = self.index.scorer_of(name)
-            if known is not None and known != mine and name == LEARNED:
+            if known is not None and known != mine and name in self.index.artifacts:
                 raise InputError(
                     f"the index has learned from scores of the cross-encoder {known}, and this "
                     f"search uses {mine or 'one without a fingerprint'}: learn from those of this "

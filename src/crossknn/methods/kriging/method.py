@@ -1,0 +1,257 @@
+"""Kriging: a Gaussian process whose mean and covariance were fitted to other queries' scores.
+
+kriging(retriever=dense)                 mean [1, dense, mean score], covariance of anchors and content
+kriging(retriever=hybrid(bm25, dense))   the mean has a basis function for each stage
+kriging(retriever=dense, mean=hybrid)    dense picks the first batch, the mean has all stages
+kriging(anchors=false)                   mean [1, retriever], covariance of content alone
+
+The posterior is `crossknn.methods.posterior`'s; universal kriging in the words of geostatistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from crossknn.errors import InputError, SpecError
+from crossknn.index.base import Index
+from crossknn.linalg import top_k
+from crossknn.methods.base import HYBRID, Method, fraction, positive
+from crossknn.methods.kriging.prior import NAME, RANK, KernelParameters, Prior, fit_dense, process
+from crossknn.retrievers.specs import (
+    default_vectors,
+    open_retriever,
+    retriever_scores,
+    stage_names,
+)
+from crossknn.search.loop import simulate
+from crossknn.search.plan import Plan, Stop
+from crossknn.spec import Spec, parse
+from crossknn.types import BoolArray, FloatArray, Queries
+
+LEAST = 8
+"""Items of the first round: of fewer the trend says too little, and the next rounds follow it."""
+
+FOLDS = 10
+"""Parts of the anchor queries that are searched, each with what the others teach, to calibrate."""
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kriging(Method):
+    """Score what is predicted best, predict again from all scores so far.
+
+    Args:
+        mean: retriever whose stages' scores the prediction is linear in; `retriever` by default.
+            Where other queries are known, the items' mean scores are one more basis function.
+        rounds: how often it predicts anew.
+        anchors: false: as if no other query were known.
+        rank: factors of the covariance over other queries, at most.
+        share, scale, smooth, linear, noise: see `KernelParameters`; what is not given is as in the
+            index's prior, or the default.
+        beta: so many standard deviations are added to what is predicted.
+        vectors: whose directions the covariance by content is of.
+        shortlist: restricts a query to so many items: half the retriever's best, half those that the
+            linear part of the prediction ranks first after a round.
+        target_recall: a query ends when it expects to have found so much of its true top `k`,
+            calibrated on the anchor queries; its budget is then what it may spend at most.
+    """
+
+    name = "kriging"
+    fallback = "kriging(anchors=false)"
+    retriever: Spec = HYBRID
+    mean: Spec | None = None
+    rounds: int = 10
+    anchors: bool = True
+    rank: int = RANK
+    share: float | None = None
+    scale: float | None = None
+    smooth: float | None = None
+    linear: float | None = None
+    noise: float | None = None
+    beta: float = 0.0
+    vectors: str = "auto"
+    shortlist: int | None = None
+    target_recall: float | None = None
+    k: int = 10
+
+    def required_artifacts(self, index: Index) -> Collection[str]:
+        fitted = self._fitted_prior(index) is not None
+        dense = self.anchors and index.anchors is not None
+        return [NAME] * fitted + ["anchors"] * (
+            dense and (not fitted or self.target_recall is not None)
+        )
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        self._check(index)
+        plan = self._plan(index, budget, seed, self.prior(index, seed))
+        if self.target_recall is None:
+            return plan
+        curve = self._curve(index, budget, seed)
+        return replace(plan, stop=Stop(k=self.k, expected=curve.threshold(self.target_recall)))
+
+    def prior(self, index: Index, seed: int) -> Prior | None:
+        """What is known of other queries' scores: the index's prior, or else one of its anchors;
+        None if nothing is, or is wanted.
+
+        To search with another one, override it; `target_recall` is calibrated with that of the
+        anchors all the same.
+        """
+        if (fitted := self._fitted_prior(index)) is not None:
+            return replace(fitted, factor=fitted.factor[:, : self.rank])
+        if not self.anchors or index.anchors is None:
+            return None
+        exact = index.anchors.scores
+
+        def fit() -> Prior:
+            return fit_dense(exact, self._anchor_scores(index, seed), self.rank)
+
+        return index.cache.get(("prior", str(self._mean), self.rank, seed), (exact,), fit)
+
+    def _check(self, index: Index) -> None:
+        positive(self.name, rounds=self.rounds, rank=self.rank, shortlist=self.shortlist, k=self.k)
+        fraction(self.name, target_recall=self.target_recall)
+        known = self._parameters(index)
+        sizes = (known.share, known.smooth, known.linear, known.noise, self.beta)
+        if known.scale <= 0 or min(sizes) < 0 or known.smooth + known.linear == 0:
+            raise SpecError(
+                f"{self}: scale must be above 0; share, smooth, linear, noise and beta 0 or more, "
+                "and smooth and linear not both 0"
+            )
+        fitted = stored_prior(index) if self.anchors else None
+        useless = fitted is not None and self._fitted_prior(index) is None
+        if fitted is not None and useless and (fitted.from_log or index.anchors is None):
+            raise InputError(
+                f"{self}: the index has learned to predict from {fitted.retriever}, not from "
+                f"{self._mean}: search with mean={fitted.retriever} or anchors=false, or learn "
+                f"again with  crossknn learn INDEX --retriever '{self._mean}'"
+            )
+        if self.target_recall is None:
+            return
+        if not self.anchors:
+            raise SpecError(f"{self}: target_recall needs the anchors: leave anchors=false out")
+        anchors = 0 if index.anchors is None else len(index.anchors.scores)
+        if anchors < 3:
+            raise InputError(
+                f"{self}: target_recall is calibrated on three anchor queries or more, and there "
+                f"are {anchors or 'none'} here: add some with  crossknn index ... --anchors "
+                "QUERIES, or leave it out"
+            )
+
+    def _plan(self, index: Index, budget: int, seed: int, prior: Prior | None) -> Plan:
+        first = min(max(budget // self.rounds, LEAST), budget)
+        left, later = budget - first, min(self.rounds - 1, budget - first)
+        return Plan(
+            retriever=open_retriever(index, self.retriever, seed),
+            predictor=process(
+                index.vectors[default_vectors(index, self.vectors)],
+                open_retriever(index, self._mean, seed),
+                prior,
+                self._parameters(index),
+                self.beta,
+            ),
+            batches=(first, *(left // later + (r < left % later) for r in range(later))),
+            shortlist=self.shortlist,
+        )
+
+    @property
+    def _mean(self) -> Spec:
+        return self.retriever if self.mean is None else self.mean
+
+    def _fitted_prior(self, index: Index) -> Prior | None:
+        """The index's prior, if it is for these stages and of all anchors there are."""
+        prior = stored_prior(index) if self.anchors else None
+        if prior is None:
+            return None
+        same = stage_names(index, parse(prior.retriever)) == stage_names(index, self._mean)
+        anchors = 0 if index.anchors is None else len(index.anchors.scores)
+        return prior if same and (prior.from_log or prior.anchors == anchors) else None
+
+    def _parameters(self, index: Index) -> KernelParameters:
+        """Those given, or else the prior's, or else the defaults."""
+        prior = self._fitted_prior(index)
+        known = asdict(prior.parameters if prior else KernelParameters())
+        given = {name: getattr(self, name) for name in known}
+        return KernelParameters(**{n: known[n] if v is None else v for n, v in given.items()})
+
+    def _anchor_scores(self, index: Index, seed: int) -> list[FloatArray]:
+        """Scores (q, n) of the anchor queries by each stage of the mean."""
+        seen, queries = index.anchored()
+        return retriever_scores(seen, self._mean, queries, seed)
+
+    def _curve(self, index: Index, budget: int, seed: int) -> CalibrationCurve:
+        """Each part of the anchors is searched with what the others teach."""
+        assert index.anchors is not None
+        exact, free = index.anchors.scores, replace(self, target_recall=None)
+
+        def record() -> CalibrationCurve:
+            cheap, curves = self._anchor_scores(index, seed), []
+            for fold in np.array_split(np.arange(len(exact)), min(FOLDS, len(exact))):
+                others = np.setdiff1d(np.arange(len(exact)), fold)
+                prior = fit_dense(exact[others], [c[others] for c in cheap], self.rank)
+                seen, queries = index.anchored(int(fold[0]), int(fold[-1]) + 1)
+                plan = self._plan(seen, budget, seed, prior)
+                curves.append(record_curve(plan, queries, exact[fold], self.k))
+            return CalibrationCurve.joined(curves)
+
+        return index.cache.get(("curve", str(free), self.k, budget, seed), (exact,), record)
+
+
+def stored_prior(index: Index) -> Prior | None:
+    """The prior that is kept with an index, if there is one."""
+    artifact = index.artifacts.get(NAME)
+    return None if artifact is None else Prior.of(artifact.meta, artifact.arrays)
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationCurve:
+    """What m searches expected of their top k before each round, and what they had achieved.
+
+    Both (t, m), for t - 1 rounds after the first, and the end: there nothing is expected any more.
+    Predictions are a little too sure of themselves, and whoever stops at the first good moment picks
+    the lucky ones: so a target is not what is to be expected, but where stopping reached it.
+    """
+
+    expected: FloatArray
+    achieved: FloatArray
+
+    @classmethod
+    def joined(cls, parts: Sequence[CalibrationCurve]) -> CalibrationCurve:
+        """Searches of several batches, as one."""
+        expected, achieved = [p.expected for p in parts], [p.achieved for p in parts]
+        return cls(np.hstack(expected), np.hstack(achieved))
+
+    def recall(self, threshold: float) -> float:
+        """Mean over queries that stop when they expect so much, or at the end."""
+        enough: BoolArray = self.expected >= threshold
+        enough[-1] = True
+        return float(self.achieved[enough.argmax(axis=0), np.arange(enough.shape[1])].mean())
+
+    def threshold(self, target: float) -> float:
+        """The least expectation from which on stopping reaches the target; `NEVER` if none does.
+
+        Of those below one that falls short, some may reach it by luck.
+        """
+        found, known = NEVER, self.expected[:-1]
+        for tried in np.unique(known[np.isfinite(known)])[::-1].tolist():
+            if self.recall(tried) < target:
+                break
+            found = tried
+        return found
+
+
+def record_curve(plan: Plan, queries: Queries, scores: FloatArray, k: int) -> CalibrationCurve:
+    """Search m queries whose exact scores (m, n) are known, to the end."""
+    m = len(scores)
+    search = simulate(replace(plan, stop=Stop(k=k, expected=NEVER)), queries, scores)
+    picks, truth = search.picks().items, top_k(scores, k).items
+    found = np.array([np.isin(picks[q], truth[q]) for q in range(m)])
+    so_far = np.cumsum(found, axis=1) / truth.shape[1]
+    achieved = [so_far[np.arange(m), count - 1] for count, _ in search.expectations]
+    expected = [expected for _, expected in search.expectations]
+    return CalibrationCurve(
+        np.array([*expected, np.full(m, np.nan)]), np.array([*achieved, so_far[:, -1]])
+    )

@@ -1,0 +1,279 @@
+"""What exact scores of a query say about all others: the posterior that `gp` and `kriging` share.
+
+    score(x) = offset + h(x)' w + residual(x) + noise,   residual ~ GP(0, amplitude * k)
+
+Rasmussen and Williams 2006: the mean and variance given b scores are 2.2, the basis functions h are
+2.7, kernels k are chapter 4. Geostatistics call it simple, ordinary or universal kriging, by h.
+
+Axes: b scored points, c predicted points, p coordinates of a point, f basis functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from crossknn.errors import InputError
+from crossknn.linalg import solve_scaled
+from crossknn.types import FloatArray
+
+FLOOR = 1e-5
+"""The least noise, as a share of the variance: less would drown in single precision."""
+
+PRIOR_SCORES = 10
+"""Scores that the kernel's own amplitude is worth where the prior was fitted, not assumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`x . y`: scores linear in the vectors, as AXN has them."""
+
+    def __call__(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        return left @ right.T
+
+    def variance(self, points: FloatArray) -> FloatArray:
+        return np.einsum("cp,cp->c", points, points)
+
+    def unit(self, points: FloatArray) -> float:
+        return float(self.variance(points).mean()) or 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Directional:
+    """`smooth` g(|x - y|^2) + `linear` cos(x, y), for x and y brought to unit length.
+
+    g(s) is exp(-scale s), or Matern's function of smoothness 5/2, which may bend more sharply;
+    sqrt(1 / (2 scale)) is its length scale.
+    """
+
+    scale: float
+    smooth: float = 1.0
+    linear: float = 0.0
+    matern: bool = False
+
+    def __call__(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        return self.at(squared_distances(left, right))
+
+    def at(self, distances: FloatArray) -> FloatArray:
+        """Covariances at squared distances, of the same shape."""
+        if self.matern:
+            far = np.sqrt(10 * self.scale * distances)
+            near = (1 + far + far**2 / 3) * np.exp(-far)
+        else:
+            near = np.exp(-self.scale * distances)
+        if self.linear == 0 and self.smooth == 1:
+            return near
+        return self.smooth * near + self.linear * (1 - distances / 2)  # cos = 1 - |x - y|^2 / 2
+
+    def variance(self, points: FloatArray) -> FloatArray:
+        return np.full(len(points), self.smooth + self.linear, points.dtype)
+
+    def unit(self, points: FloatArray) -> float:
+        return self.smooth + self.linear or 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LowRankPlusResidual:
+    """`share` <f_x, f_y> + `amount` `rest`(v_x, v_y), a point being factors f (rank,), then v (d,).
+
+    Noise is a share of what the low-rank part leaves.
+    """
+
+    rank: int
+    share: float
+    amount: float
+    rest: Directional
+
+    def __call__(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        rest = self.amount * self.rest(left[:, self.rank :], right[:, self.rank :])
+        return rest + (self.share * left[:, : self.rank]) @ right[:, : self.rank].T
+
+    def variance(self, points: FloatArray) -> FloatArray:
+        known = np.square(points[:, : self.rank]).sum(axis=1)
+        return self.share * known + self.amount * self.rest.variance(points)
+
+    def unit(self, points: FloatArray) -> float:
+        return self.amount * self.rest.unit(points)
+
+    def linear_term(self, weights: FloatArray, points: FloatArray) -> FloatArray:
+        """The linear part of sum_b weights_b k(points_b, .), without g: a vector (p,)."""
+        factors, vectors = points[:, : self.rank], points[:, self.rank :]
+        rest = self.amount * self.rest.linear * ((weights / _lengths(vectors)) @ vectors)
+        return np.concatenate([self.share * (weights @ factors), rest])
+
+    def linear_scores(self, terms: FloatArray, points: FloatArray) -> FloatArray:
+        """Values of linear terms (m, p) at points (c, p): (m, c), for m c p multiplications."""
+        factors, vectors = points[:, : self.rank], points[:, self.rank :]
+        rest = terms[:, self.rank :] @ vectors.T / _lengths(vectors)
+        return rest + terms[:, : self.rank] @ factors.T
+
+
+Kernel: TypeAlias = Linear | Directional | LowRankPlusResidual
+"""Called with points (a, p) and (c, p), their covariances (a, c); `variance` of each point with
+itself (c,); `unit`, the mean variance of points: what noise is a share of."""
+
+
+def squared_distances(left: FloatArray, right: FloatArray) -> FloatArray:
+    """Between the directions of vectors: (a, d) and (c, d) -> (a, c), from 0 to 4."""
+    cosines = left @ right.T
+    cosines /= _lengths(left)[:, None]
+    cosines /= _lengths(right)
+    return np.maximum(2 - 2 * cosines, 0)
+
+
+def _lengths(vectors: FloatArray) -> FloatArray:
+    """(c, d) -> (c,); 1 where a vector is 0, which is then as far from everything."""
+    lengths = np.sqrt(np.einsum("cd,cd->c", vectors, vectors))
+    return np.where(lengths > 0, lengths, lengths.dtype.type(1))
+
+
+class Weights(NamedTuple):
+    """A Gaussian prior of w: `mean` (f,), `precision` (f, f), 0 where nothing is known."""
+
+    mean: FloatArray
+    precision: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What is assumed of a query's scores before any is known.
+
+    Args:
+        noise: variance that the kernel does not explain, as a share of its unit.
+        centre: take the mean of the scores off first, so that a shift of all scores moves every
+            prediction by as much even where they are fewer than the basis functions.
+        likely: the amplitude is that of maximum likelihood, r' K^-1 r / (b - f), or with a prior
+            (10 + r' K^-1 r) / (10 + b), r being scores - offset - h w; otherwise the mean square
+            of r over the unit.
+        prior: of w; without one it is fitted by generalised least squares.
+    """
+
+    kernel: Kernel
+    noise: float
+    centre: bool = True
+    likely: bool = False
+    prior: Weights | None = None
+
+    def posterior(
+        self,
+        points: FloatArray,
+        scores: FloatArray,
+        basis: FloatArray,
+        unit: float | None = None,
+    ) -> Posterior:
+        """Condition on `scores` (b,) at `points` (b, p), where h is `basis` (b, f).
+
+        `unit` is the kernel's at these points, if it is not given. Raises `InputError` if the
+        covariance is not positive definite.
+        """
+        exact, b = points.astype(np.float64), len(points)
+        unit = unit or self.kernel.unit(exact)
+        covariance = self.kernel(exact, exact)
+        covariance[np.diag_indices(b)] += max(self.noise, FLOOR) * unit
+        try:
+            factor = np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError:
+            factor = covariance * np.nan
+        if not np.isfinite(factor).all():
+            raise InputError(
+                f"the covariance of {b} scored items is not positive definite: their vectors are "
+                "not all numbers, or the kernel is none"
+            )
+        offset = float(scores.mean()) if self.centre else 0.0
+        white = solve_triangular(factor, np.column_stack([basis, scores - offset]), lower=True)
+        weights = self._weights(white[:, :-1], white[:, -1])
+        residual = white[:, -1] - white[:, :-1] @ weights
+        amplitude = np.square(scores - offset - basis @ weights).mean() / unit
+        if self.likely and self.prior is None:
+            amplitude = residual @ residual / max(b - basis.shape[1], 1)
+        elif self.likely:
+            amplitude = (PRIOR_SCORES + residual @ residual) / (PRIOR_SCORES + b)
+        return Posterior(points, factor, residual, offset, weights, float(amplitude), unit)
+
+    def _weights(self, basis: FloatArray, scores: FloatArray) -> FloatArray:
+        """w (f,) from whitened scores (b,) and basis (b, f), equation 2.42.
+
+        (H'K^-1 H + B^-1)^-1 (H'K^-1 y + B^-1 b) with a prior; the pseudo-inverse without.
+        """
+        if self.prior is None:
+            return np.linalg.lstsq(basis, scores, rcond=1e-6)[0]
+        known = basis.T @ scores + self.prior.precision @ self.prior.mean
+        return solve_scaled(basis.T @ basis + self.prior.precision, known)
+
+
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    """What b exact scores of a query say about the score at any point.
+
+    With K = L L' the covariance of the scored `points` (b, p) plus noise, `factor` is L (b, b) and
+    `residual` (b,) is L^-1 (scores - offset - h w). `unit` is the kernel's, and `amplitude` what K
+    is to be multiplied by for this query.
+    """
+
+    points: FloatArray
+    factor: FloatArray
+    residual: FloatArray
+    offset: float
+    weights: FloatArray
+    amplitude: float
+    unit: float
+
+    @property
+    def pull(self) -> FloatArray:
+        """K^-1 (scores - offset - h w): the weights (b,) of the scored points' covariances."""
+        found = solve_triangular(self.factor, self.residual, lower=True, trans=1)
+        return found.astype(self.points.dtype)
+
+    def at(self, others: Whitened, basis: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Mean and std (c,) of the scores at other points, with `basis` (c, f).
+
+        mean = offset + h w + r' L^-1' V (2.25, 2.41) and var = amplitude (k(x, x) - sum V^2) (2.26):
+        that of the score without noise, w taken as known.
+        """
+        known = self.residual.astype(others.rows.dtype) @ others.rows
+        left = np.maximum(others.variance - others.explained, 0)
+        return self.offset + basis @ self.weights + known, np.sqrt(self.amplitude * left)
+
+
+@dataclass(frozen=True, slots=True)
+class Whitened:
+    """V = L^-1 k(scored, others), `rows` (b, c), for b scored `points` (b, p) and c others.
+
+    `explained` (c,) is the sum of squares of V's columns, `variance` (c,) is k(x, x).
+    """
+
+    variance: FloatArray
+    explained: FloatArray
+    points: FloatArray
+    rows: FloatArray
+
+    @classmethod
+    def empty(cls, variance: FloatArray) -> Whitened:
+        """Before any score is known."""
+        nothing = np.zeros((0, len(variance)), variance.dtype)
+        return cls(variance, np.zeros_like(variance), np.zeros((0, 0)), nothing)
+
+    def begins(self, posterior: Posterior) -> bool:
+        """Whether the posterior only adds to the points that are taken in."""
+        known = len(self.points)
+        return not known or np.array_equal(posterior.points[:known], self.points)
+
+    def extended(self, posterior: Posterior, covariances: FloatArray) -> Whitened:
+        """With k(new, others) (b', c) of the scored points that are not in it yet.
+
+        L V = k, so the new rows of V are L_22^-1 (k_2 - L_21 V_1).
+        """
+        known, lower = len(self.points), posterior.factor.astype(covariances.dtype)
+        if not len(covariances):
+            return self
+        left = covariances - lower[known:, :known] @ self.rows
+        new = solve_triangular(lower[known:, known:], left, lower=True, check_finite=False)
+        return Whitened(
+            self.variance,
+            self.explained + np.einsum("bc,bc->c", new, new),
+            posterior.points,
+            np.vstack([self.rows, new]),
+        )

@@ -1,0 +1,352 @@
+"""The posterior that gp and kriging share, against the textbook; and the predictor by rounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import matrix, run
+
+from crossknn.errors import InputError, SpecError
+from crossknn.evaluation.replay import replay
+from crossknn.index.stored import StoredMatrix
+from crossknn.methods import method, methods
+from crossknn.methods.posterior import (
+    FLOOR,
+    Directional,
+    Linear,
+    LowRankPlusResidual,
+    Model,
+    Weights,
+    Whitened,
+    squared_distances,
+)
+from crossknn.types import Observed
+
+CONTENT = Directional(2.0, 0.3, 0.5)
+KERNELS = (
+    Linear(),
+    Directional(2.0),
+    Directional(0.7, matern=True),
+    CONTENT,
+    LowRankPlusResidual(rank=2, share=0.7, amount=1.5, rest=CONTENT),
+)
+every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=str)
+
+
+def unit(rng, *shape):
+    vectors = rng.normal(size=shape)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def predicted(posterior, kernel, points, basis):
+    """Mean and std (c,) at other points."""
+    others = Whitened.empty(kernel.variance(points))
+    return posterior.at(others.extended(posterior, kernel(posterior.points, points)), basis)
+
+
+def known(scores, count):
+    """Exact scores of the first `count` items of every query."""
+    m = len(scores)
+    return Observed(np.tile(np.arange(count), (m, 1)), scores[:, :count], np.full(m, count))
+
+
+def planned(spec, data=None):
+    """A spec's predictor on the test queries of a matrix, they, and their scores."""
+    index, queries, scores = (data or matrix()).rows(0, 99)
+    return method(spec).plan(index, 24, 0).predictor, queries, scores
+
+
+def test_kernels_by_hand():
+    x, y = np.array([[3.0, 0.0]]), np.array([[0.0, 2.0], [5.0, 0.0], [-1.0, 0.0], [0.0, 0.0]])
+    assert Linear()(x, y[:2]).tolist() == [[0.0, 15.0]]
+    across, opposite = 0.3 * np.exp(-4.0), 0.3 * np.exp(-8.0) - 0.5
+    np.testing.assert_allclose(CONTENT(x, y), [[across, 0.8, opposite, across]])
+    np.testing.assert_allclose(Directional(1.5)(x, y[:2]), [[np.exp(-3.0), 1.0]])
+    far = np.sqrt(5 * 2 * 1.5 * 2)
+    expected = [[(1 + far + far**2 / 3) * np.exp(-far), 1.0]]
+    np.testing.assert_allclose(Directional(1.5, matern=True)(x, y[:2]), expected)
+    rng = np.random.default_rng(0)
+    factor, vectors = rng.normal(size=(20, 2)), rng.normal(size=(20, 5))
+    expected = 0.7 * factor @ factor.T + 1.5 * CONTENT(vectors, vectors)
+    points = np.hstack([factor, vectors])
+    np.testing.assert_allclose(KERNELS[-1](points, points), expected)
+    assert KERNELS[-1].unit(points) == pytest.approx(1.5 * 0.8)
+    np.testing.assert_allclose(squared_distances(x, -7 * x), 4)
+
+
+@every_kernel
+def test_a_kernel_is_positive_semidefinite_and_knows_its_diagonal(kernel):
+    points = np.random.default_rng(0).normal(size=(30, 4))
+    covariance = kernel(points, points)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-9
+    np.testing.assert_allclose(kernel.variance(points), np.diag(covariance))
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_the_linear_term_of_weighted_covariances_by_hand(rank):
+    rng = np.random.default_rng(0)
+    points, others, weights = rng.normal(size=(6, 8)), rng.normal(size=(9, 8)), rng.normal(size=6)
+    points[2, 3:], others[4, 3:] = 0, 0
+    kernel = LowRankPlusResidual(rank, 0.7, 1.5, CONTENT)
+    several = np.stack([weights, -2 * weights])
+    terms = np.stack([kernel.linear_term(w, points) for w in several])
+    whole = LowRankPlusResidual(rank, 0.7, 1.5, Directional(2.0, 0.0, 0.5))
+    expected = several @ whole(points, others)
+    np.testing.assert_allclose(kernel.linear_scores(terms, others), expected, atol=1e-12)
+
+
+@every_kernel
+@settings(max_examples=20, deadline=None)
+@given(
+    b=st.integers(4, 12), seed=st.integers(0, 99), noise=st.floats(0.01, 2), likely=st.booleans()
+)
+def test_the_posterior_is_universal_kriging_by_the_textbook(kernel, b, seed, noise, likely):
+    rng = np.random.default_rng(seed)
+    points, scores, new = unit(rng, b, 5), rng.normal(size=b), unit(rng, 7, 5)
+    basis = np.column_stack([np.ones(b), rng.normal(size=b)])
+    new_basis = np.column_stack([np.ones(7), rng.normal(size=7)])
+    model = Model(kernel=kernel, noise=noise, likely=likely)
+    posterior = model.posterior(points, scores, basis)
+    mean, std = predicted(posterior, kernel, new, new_basis)
+
+    unit_of = kernel.unit(points)
+    inverse = np.linalg.inv(kernel(points, points) + noise * unit_of * np.eye(b))
+    weights = np.linalg.solve(basis.T @ inverse @ basis, basis.T @ inverse @ scores)
+    residual, between = scores - basis @ weights, kernel(new, points)
+    np.testing.assert_allclose(mean, new_basis @ weights + between @ inverse @ residual, atol=1e-6)
+    left = kernel.variance(new) - np.einsum("cb,bd,cd->c", between, inverse, between)
+    amplitude = (
+        residual @ inverse @ residual / (b - 2) if likely else (residual**2).mean() / unit_of
+    )
+    np.testing.assert_allclose(std**2, np.maximum(left, 0) * amplitude, atol=1e-8, rtol=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(b=st.integers(1, 10), seed=st.integers(0, 99), noise=st.floats(0.01, 2))
+def test_weights_with_a_prior_are_one_more_linear_kernel(b, seed, noise):
+    """Rasmussen and Williams 2006, 2.7: weights ~ N(mean, 1 / precision) beside the kernel."""
+    rng = np.random.default_rng(seed)
+    points, scores, new = rng.normal(size=(b, 4)), rng.normal(size=b), rng.normal(size=(7, 4))
+    basis, new_basis = rng.normal(size=(b, 3)), rng.normal(size=(7, 3))
+    root, mean = rng.normal(size=(3, 5)), rng.normal(size=3)
+    prior = Weights(mean, root @ root.T)
+    model = Model(kernel=CONTENT, noise=noise, centre=False, prior=prior, likely=True)
+    posterior = model.posterior(points, scores, basis)
+    found, _ = predicted(posterior, CONTENT, new, new_basis)
+
+    spread = np.linalg.inv(prior.precision)
+    alone = CONTENT(points, points) + 0.8 * noise * np.eye(b)
+    covariance = alone + basis @ spread @ basis.T
+    between = CONTENT(new, points) + new_basis @ spread @ basis.T
+    expected = new_basis @ mean + between @ np.linalg.solve(covariance, scores - basis @ mean)
+    np.testing.assert_allclose(found, expected, atol=1e-6 * (1 + np.linalg.norm(spread)))
+    residual = scores - basis @ posterior.weights
+    amplitude = (10 + residual @ np.linalg.solve(alone, residual)) / (10 + b)
+    assert posterior.amplitude == pytest.approx(amplitude, rel=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    b=st.integers(1, 9),
+    shift=st.floats(-50, 50),
+    factor=st.floats(0.1, 10),
+)
+def test_the_scale_of_the_scores_does_not_matter(seed, b, shift, factor):
+    rng = np.random.default_rng(seed)
+    points, scores, new = unit(rng, b, 5), rng.normal(size=b), unit(rng, 6, 5)
+    basis, new_basis = np.ones((b, 2)), np.ones((6, 2))
+    basis[:, 1], new_basis[:, 1] = rng.normal(size=b), rng.normal(size=6)
+    model = Model(kernel=Directional(2.0), noise=0.1)
+    (mean, std), (new_mean, new_std) = (
+        predicted(model.posterior(points, values, basis), model.kernel, new, new_basis)
+        for values in (scores, factor * scores + shift)
+    )
+    np.testing.assert_allclose(new_mean, factor * mean + shift, atol=1e-6)
+    np.testing.assert_allclose(new_std, factor * std, atol=1e-6)
+
+
+@every_kernel
+def test_nothing_is_left_unknown_at_scored_items_without_noise(kernel):
+    rng = np.random.default_rng(3)
+    points, scores = unit(rng, 5, 8), rng.normal(size=5)
+    posterior = Model(kernel=kernel, noise=0).posterior(points, scores, np.empty((5, 0)))
+    mean, std = predicted(posterior, kernel, points, np.empty((5, 0)))
+    np.testing.assert_allclose(mean, scores, atol=1e-3)
+    elsewhere = predicted(posterior, kernel, unit(rng, 5, 8), np.empty((5, 0)))[1]
+    assert std.max() < 5e-3 < elsewhere.min()
+
+
+@every_kernel
+def test_equal_vectors_with_different_scores_stay_positive_definite(kernel):
+    points, scores = np.ones((4, 3), np.float32), np.array([1.0, 2.0, 3.0, 2.0])
+    posterior = Model(kernel=kernel, noise=0).posterior(points, scores, np.ones((4, 1)))
+    mean, std = predicted(posterior, kernel, points, np.ones((4, 1)))
+    np.testing.assert_allclose(mean, 2, atol=0.05)
+    assert np.isfinite(std).all()
+
+
+def test_vectors_that_are_no_numbers_are_said():
+    with pytest.raises(InputError, match="covariance of 3 scored items is not positive definite"):
+        Model(kernel=Linear(), noise=0.1).posterior(
+            np.full((3, 2), np.nan), np.arange(3.0), np.ones((3, 1))
+        )
+
+
+@settings(max_examples=25, deadline=None)
+@given(b=st.integers(1, 8), seed=st.integers(0, 99))
+def test_a_linear_kernel_without_mean_and_noise_is_minimum_norm_least_squares(b, seed):
+    rng = np.random.default_rng(seed)
+    points, scores, new = rng.normal(size=(b, 8)), rng.normal(size=b), rng.normal(size=(5, 8))
+    fitted, *_ = np.linalg.lstsq(points, scores)
+    model = Model(kernel=Linear(), noise=0, centre=False)
+    posterior = model.posterior(points, scores, np.empty((b, 0)))
+    mean, _ = predicted(posterior, model.kernel, new, np.empty((5, 0)))
+    # What ridge regression with the floor under the noise differs by, at most.
+    products = points @ points.T
+    ridge = FLOOR * np.diag(products).mean() / np.linalg.eigvalsh(products)[0]
+    bound = ridge * np.linalg.norm(fitted) * np.linalg.norm(new, axis=1)
+    assert (np.abs(mean - new @ fitted) <= bound + 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    ("budget", "axn", "gp"),
+    [
+        (9, "rounds=3, blend=0, normalize=none", "rounds=3, kernel=linear, mean=none, noise=0"),
+        (12, "rounds=3, blend=0, normalize=none", "rounds=3, kernel=linear, mean=none, noise=0"),
+        (30, "rounds=5, ridge=0.3", "rounds=5, kernel=linear, mean=first, noise=0.3"),
+    ],
+)
+def test_searching_with_a_linear_kernel_is_axn(budget, axn, gp):
+    data = matrix(tests=10)
+    expected = run(method(f"axn(retriever=dense, {axn})"), data, budget).picks()
+    found = run(method(f"gp(retriever=dense, {gp}, beta=0)"), data, budget).picks()
+    assert found.items.tolist() == expected.items.tolist()
+
+
+@pytest.mark.parametrize("mean", ["none", "average", "constant", "first"])
+def test_some_items_are_predicted_as_among_all(mean):
+    predictor, queries, scores = planned(f"gp(retriever=dense, mean={mean})")
+    state = predictor.update(predictor.start(queries), known(scores, 9))
+    items = np.random.default_rng(0).integers(0, 80, size=(6, 11))
+    every, some = predictor.predict(state), predictor.predict(state, items)
+    for all_of, part in zip(every, some, strict=True):
+        np.testing.assert_allclose(part, np.take_along_axis(all_of, items, 1), rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", ["", ", query=true"])
+def test_rounds_extend_what_is_kept_and_change_nothing(monkeypatch, options):
+    """Three rounds of one state, each predicted: of all items, of a pool, and of another pool."""
+    predictor, queries, scores = planned(f"gp(retriever=dense{options})")
+    rng = np.random.default_rng(1)
+    pools = [np.sort(rng.permuted(np.tile(np.arange(80), (6, 1)), axis=1)[:, :30]) for _ in "ab"]
+    state = predictor.start(queries)
+    for count in (5, 9, 14):
+        state = predictor.update(state, known(scores, count))
+        fresh = predictor.update(predictor.start(queries), known(scores, count))
+        for items in (None, pools[0], pools[0], pools[1]):
+            found = predictor.predict(state, items)
+            with monkeypatch.context() as nothing:
+                nothing.setattr("crossknn.methods.gp.KEPT", 0)
+                expected = predictor.predict(fresh, items)
+            for mine, theirs in zip(found, expected, strict=True):
+                np.testing.assert_allclose(mine, theirs, rtol=2e-4, atol=2e-5)
+    assert not fresh.kept
+
+
+def test_a_round_computes_the_covariances_of_its_own_items_only(monkeypatch):
+    predictor, queries, scores = planned("gp(retriever=dense)")
+    asked, real = [], Directional.__call__
+    monkeypatch.setattr(
+        Directional, "__call__", lambda k, x, y: asked.append((len(x), len(y))) or real(k, x, y)
+    )
+    state = predictor.start(queries)
+    for count, new in ((5, 5), (9, 4), (14, 5)):
+        state = predictor.update(state, known(scores, count))
+        asked.clear()
+        predictor.predict(state)
+        assert asked == [(6 * new, 80)]  # of all queries in one pass
+
+
+def test_scores_of_other_items_than_before_are_no_extension():
+    predictor, queries, scores = planned("gp(retriever=dense)")
+    state = predictor.update(predictor.start(queries), known(scores, 5))
+    predictor.predict(state)
+    items = np.tile(np.arange(20, 32), (6, 1))
+    observed = Observed(items, np.take_along_axis(scores, items, 1), np.full(6, 12))
+    found = predictor.predict(predictor.update(state, observed))
+    expected = predictor.predict(predictor.update(predictor.start(queries), observed))
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-5)
+    np.testing.assert_allclose(found.std, expected.std, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("mean", "count"), [("constant", 1), ("first", 2)])
+def test_the_retriever_ranks_while_scores_say_too_little(mean, count):
+    predictor, queries, scores = planned(f"gp(retriever=dense, mean={mean})")
+    start, cheap = predictor.start(queries), predictor.retriever.scores(queries)
+    for observed in (known(scores, count), known(np.ones_like(scores), 9)):
+        prediction = predictor.predict(predictor.update(start, observed))
+        np.testing.assert_array_equal(prediction.mean, cheap)
+        assert np.isnan(prediction.std).all()
+    more = predictor.predict(predictor.update(start, known(scores, count + 1)))
+    assert (more.mean != cheap).any()
+
+
+def test_the_query_counts_as_an_item_with_the_best_score():
+    states = []
+    for options in ("", ", query=true"):
+        predictor, queries, scores = planned(f"gp(retriever=dense{options})")
+        states.append(predictor.update(predictor.start(queries), known(scores, 9)))
+    own, kernel = queries.vectors["dense"], predictor.model.kernel
+    for q, (plain, row) in enumerate(zip(states[0].rows, states[1].rows, strict=True)):
+        np.testing.assert_array_equal(row.points[0], own[q])
+        assert len(row.points) == 10
+        before, after = (predicted(r, kernel, own[[q]], np.ones((1, 1))) for r in (plain, row))
+        assert after[0] > before[0]
+        assert after[1] < 0.5 * before[1]
+
+
+def test_beta_prefers_what_is_unknown():
+    data = matrix(tests=20)
+
+    def spread(beta):
+        picks = run(method(f"gp(retriever=dense, rounds=4, beta={beta})"), data, 24).picks().items
+        return np.mean([Directional(2.0)(v, v).mean() for v in data.item_vectors[picks]])
+
+    assert spread(8) < spread(1) < spread(0)
+
+
+@pytest.mark.parametrize("option", ["scale=0", "scale=-1", "noise=-0.1", "beta=-1"])
+def test_options_out_of_range_are_said(option):
+    with pytest.raises(SpecError, match="scale must be above 0, noise and beta 0 or more"):
+        run(method(f"gp({option})"), matrix(), 10)
+
+
+def test_query_vectors_are_needed_only_for_the_query():
+    data = matrix().with_vectors("cur", matrix().item_vectors)
+    run(method("gp(retriever=bm25, vectors=cur, mean=first)"), data, 10)
+    with pytest.raises(InputError, match=r"gp.* needs query vectors, and .* 'cur'"):
+        run(method("gp(retriever=bm25, vectors=cur, query=true)"), data, 10)
+
+
+GP, KRIGING = "gp(retriever=dense, scale=2, mean=first)", "kriging(retriever=dense)"
+FIGURES = {  # recall in percent at k = 1, 10, 100 by the prototype
+    ("wordnet-act", GP, 50): (95.0, 55.0, 17.6),
+    ("scifact", GP, 100): (70.0, 44.9, 21.1),
+    ("scifact", KRIGING, 50): (92.2, 67.6, 27.8),
+    ("scifact", "kriging(retriever=hybrid(bm25, dense))", 100): (95.6, 84.0, 48.5),
+    ("scifact", "kriging(retriever=dense, anchors=false)", 100): (68.9, 46.0, 22.0),
+    ("wordnet-act", KRIGING, 100): (97.0, 81.2, 46.8),
+}
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "spec", "budget"), FIGURES)
+def test_the_figures_beside_the_stored_matrices_are_reached(shared, name, spec, budget):
+    data = StoredMatrix.load(shared / "matrices" / f"{name}.npz")
+    found = [100 * row.recall for row in replay(data, methods(spec), [budget], [1, 10, 100])]
+    for recall, expected in zip(found, FIGURES[name, spec, budget], strict=True):
+        assert recall >= expected - 2.3  # at k = 1 two queries of 90

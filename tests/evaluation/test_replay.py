@@ -1,23 +1,28 @@
-"""Replay on stored matrices: the figures that a right implementation gives."""
+"""Replay on stored matrices: the figures that a right implementation gives, and its oracles."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from synthetic import METHODS, matrix, run
 
-from crossknn.errors import InputError
+from crossknn.errors import InputError, SpecError
+from crossknn.evaluation.agreement import agreement
 from crossknn.evaluation.measures import exact_top, recall
+from crossknn.evaluation.oracle import OracleIndex
 from crossknn.evaluation.replay import answer, check, outcome, parts_of, replay, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method, methods
+from crossknn.retrievers.specs import open_retriever
+from crossknn.scorers.matrix import MatrixScorer
+from crossknn.spec import parse
 from crossknn.types import NO_ITEM
 
-# Recall in percent at k = 1, 10, 100 from the table beside the stored matrices.
 FIGURES = {
     "wordnet-act": {
         ("rerank(retriever=dense)", 100): (96.0, 53.5, 19.7),
@@ -46,6 +51,7 @@ FIGURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_figures_beside_the_stored_matrices(shared, name):
@@ -60,90 +66,38 @@ def test_the_figures_beside_the_stored_matrices(shared, name):
 
 
 def test_rows_say_what_was_done():
-    rows = list(
-        replay(matrix(), methods("axn(retriever=dense,rounds=3), exact"), [10], [1, 5], queries=4)
-    )
+    specs = "axn(retriever=dense,rounds=3), exact, retrieve(retriever=dense)"
+    rows = list(replay(matrix(), methods(specs), [10], [1, 5], queries=4))
     assert [(r.method, r.k, r.budget, r.n_queries, r.calls) for r in rows] == [
         ("axn(retriever=dense, rounds=3)", 1, 10, 4, 10.0),
         ("axn(retriever=dense, rounds=3)", 5, 10, 4, 10.0),
         ("exact", 1, 10, 4, 80.0),
         ("exact", 5, 10, 4, 80.0),
+        ("retrieve(retriever=dense)", 1, 0, 4, 0.0),
+        ("retrieve(retriever=dense)", 5, 0, 4, 0.0),
     ]
     assert rows[2].recall == rows[3].recall == 1
     assert all(r.ci[0] <= r.recall <= r.ci[1] and r.seconds > 0 for r in rows)
-
-
-def test_what_makes_no_calls_is_replayed_once():
-    rows = list(
-        replay(
-            matrix(), methods("retrieve(retriever=dense), rerank(retriever=dense)"), [10, 20], [5]
-        )
-    )
-    assert [(r.method, r.budget, r.calls) for r in rows] == [
-        ("retrieve(retriever=dense)", 0, 0.0),
-        ("rerank(retriever=dense)", 10, 10.0),
-        ("rerank(retriever=dense)", 20, 20.0),
+    own = [
+        *["method", "k", "budget", "recall", "ci", "n_queries", "calls", "seconds", "seed"],
+        "index_calls",
     ]
-
-
-def test_labels_bring_the_tasks_own_measures():
-    """The same run's accuracy: gold items are the exact best of half of the test queries."""
-    data = matrix()
-    best = exact_top(data.scores, 1)[:, 0]
-    labels = np.where(np.arange(26) % 2 == 0, best, NO_ITEM)
-    data = replace(data, labels=labels)
-    task = TaskMeasures(Judgements.of_matrix(data), ["accuracy", "accuracy_normalised", "RR@10"])
-    exact, reranked, only = replay(
-        data,
-        methods("exact, rerank(retriever=dense), retrieve(retriever=dense)"),
-        [5],
-        [1],
-        task=task,
-    )
-    assert exact.measures == {"accuracy": 1.0, "accuracy_normalised": 1.0, "RR@10": 1.0}
-    assert exact.measures_n == {"accuracy": 3, "accuracy_normalised": 3, "RR@10": 3}
-    assert (exact.unjudged, exact.n_queries) == (3, 6)
-    index, queries, scores = data.rows(0, 6)
-    scored = answer(
-        method("rerank(retriever=dense)"), index, queries, scores, budget=5, k=1, seed=0
-    ).scored
-    inside = [labels[20 + q] in scored[q] for q in (0, 2, 4)]
-    assert reranked.measures["accuracy"] == round(sum(inside) / 3, 5)  # scored golds are on top
-    assert reranked.measures_n["accuracy_normalised"] == sum(inside) < 3
-    assert only.measures["RR@10"] < 1
-    low, high = reranked.measures_ci["accuracy"]
-    assert low <= reranked.measures["accuracy"] <= high
-    row = json.loads(json.dumps(reranked.as_dict()))
-    assert row["measures"]["accuracy"] == reranked.measures["accuracy"]
-    assert row["unjudged"] == 3
+    assert list(rows[0].as_dict()) == own
 
 
 def test_a_measure_without_any_value_is_null():
     data = replace(matrix(), labels=np.full(26, NO_ITEM))
     task = TaskMeasures(Judgements.of_matrix(data), ["accuracy"])
     (row,) = replay(data, methods("rerank(retriever=dense)"), [5], [1], task=task)
-    assert row.measures == {"accuracy": None}
-    assert '"measures_ci": {"accuracy": null}' in json.dumps(row.as_dict())
-
-
-def test_rows_without_judgements_are_as_they_were():
-    (row,) = replay(matrix(), methods("rerank(retriever=dense)"), [5], [1])
-    assert list(row.as_dict()) == [
-        *("method", "k", "budget", "recall", "ci", "n_queries", "calls", "seconds", "seed"),
-        "index_calls",
-    ]
+    found = row.as_dict()
+    assert found["measures"] == found["measures_ci"] == {"accuracy": None}
+    assert (found["measures_n"], found["unjudged"]) == ({"accuracy": 0}, 6)
 
 
 def test_rows_say_what_the_scores_that_were_read_had_cost():
-    rows = list(
-        replay(
-            matrix(),
-            methods("rerank(retriever=dense), adacur(retriever=dense), itemcur"),
-            [20],
-            [5],
-        )
-    )
-    assert [row.index_calls for row in rows] == [0, 20 * 80, 15 * 80]
+    specs = methods("rerank(retriever=dense), adacur(retriever=dense), itemcur")
+    found = [row.index_calls for row in replay(matrix(), specs, [20], [5])]
+    assert found == [0, 20 * 80, 15 * 80]
 
 
 def test_outcomes_keep_every_query():
@@ -152,14 +106,13 @@ def test_outcomes_keep_every_query():
     parts = parts_of(data)
     assert [len(queries) for _, queries, _ in parts] == [64, 6]
     task = TaskMeasures(Judgements.of_matrix(data), ["RR@10"])
-    axn = method("axn(retriever=dense, rounds=3)")
-    truth = truth_of(parts, 10)
+    axn, truth = method("axn(retriever=dense, rounds=3)"), truth_of(parts, 10)
     found = outcome("axn", axn, parts, truth, budget=20, ks=[1, 10], task=task)
     arrays = (*found.recall.values(), *found.task.values(), found.calls, found.seconds)
     assert [values.shape for values in arrays] == [(70,)] * 5
-    one, ten = found.rows()
-    assert one.recall == round(float(found.recall[1].mean()), 5)
-    assert ten.recall == round(float(found.recall[10].mean()), 5)
+    assert [row.recall for row in found.rows()] == [
+        round(float(values.mean()), 5) for values in found.recall.values()
+    ]
     searched = run(axn, data, 20).best(10).items
     assert np.array_equal(found.recall[10], recall(searched, exact_top(data.scores[20:], 10)))
     places = searched == data.labels[20:, None]
@@ -181,11 +134,108 @@ def test_a_k_above_the_budget_caps_recall():
     assert 0 < row.recall <= 5 / 20
 
 
-def test_a_matrix_without_item_pairs_is_refused_by_name(tmp_path):
-    np.savez(tmp_path / "m.npz", scores=np.random.default_rng(0).normal(size=(4, 9)), n_anchors=2)
-    data = StoredMatrix.load(tmp_path / "m.npz")
-    with pytest.raises(InputError, match="fixeditem needs item x item scores"):
-        list(replay(data, methods("fixeditem"), [4], [1]))
+# Retrievers that know the exact scores (ADACUR 3.2)
+
+
+def picks(spec: str, count: int, *, seed: int = 0, allowed=None) -> np.ndarray:
+    index, queries, scores = matrix().rows(0, 6)
+    stage = open_retriever(OracleIndex(index, scores), parse(spec), seed)
+    return stage.top(queries, count, allowed).items
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    kind=st.sampled_from(["topk", "softmax"]),
+    masked=st.integers(0, 79),
+    epsilon=st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]),
+    count=st.integers(1, 90),
+    seed=st.integers(0, 3),
+)
+def test_items_differ_none_is_masked_and_the_share_of_chance_is_exact(
+    kind, masked, epsilon, count, seed
+):
+    best = exact_top(matrix().rows(0, 6)[2], 80)
+    expected = min(count, 80 - masked)
+    greedy = expected - round(epsilon * expected)
+    found = picks(f"oracle_{kind}(masked={masked}, epsilon={epsilon})", count, seed=seed)
+    for row, order in zip(found, best, strict=True):
+        assert len(set(row.tolist())) == len(row) == expected
+        assert not set(row.tolist()) & set(order[:masked].tolist())
+        if kind == "topk":
+            assert row[:greedy].tolist() == order[masked : masked + greedy].tolist()
+
+
+def test_softmax_samples_in_proportion_to_the_exponential():
+    index, queries, scores = matrix().rows(0, 1)
+    p = np.exp(scores[0] - scores[0].max())
+    p /= p.sum()
+    spec, oracles = parse("oracle_softmax"), OracleIndex(index, scores)
+    stages = (open_retriever(oracles, spec, seed) for seed in range(600))
+    counts = np.bincount([int(s.top(queries, 1).items[0, 0]) for s in stages], minlength=80) / 600
+    assert counts == pytest.approx(p, abs=4 * float(np.sqrt(p * (1 - p) / 600).max()))
+
+
+def test_chance_is_by_seed_and_a_filter_is_kept():
+    first, again, other = (picks("oracle_topk(epsilon=1)", 10, seed=s) for s in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    allowed = np.arange(80) % 2 == 0
+    for row in picks("oracle_softmax(masked=3, epsilon=0.5)", 50, allowed=allowed):
+        assert (row[row != NO_ITEM] % 2 == 0).all()
+
+
+def test_replay_has_them_wherever_a_retriever_is_named():
+    specs = (
+        "rerank(retriever=oracle_topk), rerank(retriever=oracle_topk(masked=5)), "
+        "anncur(retriever=oracle_topk(masked=5, epsilon=0.5)), "
+        "rerank(retriever=hybrid(oracle_topk, dense))"
+    )
+    rows = list(replay(matrix(), methods(specs), [20], [5]))
+    assert [row.calls for row in rows] == [20.0] * 4
+    assert [rows[0].recall, rows[1].recall] == [1, 0]
+    # Masked items are kept from the anchors only: the approximation may find them (figure 5a).
+    masked = methods("adacur(retriever=oracle_topk(masked=5), rounds=1, split=0.5)")
+    (row,) = replay(matrix(noise=0.0, anchors=40), masked, [40], [5])
+    assert row.recall == 1
+    index, queries, scores = matrix().rows(0, 2)
+    spec = method("rerank(retriever=oracle_topk(masked=1))")
+    with pytest.raises(SpecError, match="oracle_topk"):
+        spec.plan(index, 10, 0)
+    assert answer(spec, index, queries, scores, budget=10, k=1, seed=0).calls == 20
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("oracle_topk(mask=3)", "no option 'mask': did you mean masked"),
+        ("oracle_topk(epsilon=1.5)", "epsilon must lie between 0 and 1"),
+        ("oracle_softmax(masked=-1)", "masked must be 0 or more"),
+        ("oracle_topk(masked=80)", "masks all 80 items"),
+    ],
+)
+def test_wrong_options(spec, words):
+    with pytest.raises(InputError, match=words):
+        picks(spec, 3)
+
+
+# Two scorers
+
+
+def test_two_scorers_agree_as_far_as_their_ranks_do():
+    scores = np.random.default_rng(0).normal(size=(3, 12)).astype(np.float32)
+    queries, items = ["a", "b", "c"], [f"item {i}" for i in range(12)]
+    steps: list[tuple[int, int]] = []
+    one, other = MatrixScorer(scores), MatrixScorer(2 * scores + 1)
+    found = agreement(one, other, queries, items, progress=lambda *step: steps.append(step))
+    assert (found.queries, found.pairs, steps[-1]) == (3, 36, (72, 72))
+    assert found.spearman_mean == found.spearman_lowest == 1
+    assert found.largest_difference == pytest.approx(float(np.abs(scores + 1).max()))
+    assert agreement(one, MatrixScorer(-scores), queries, items, per_query=5).spearman_lowest == -1
+    with pytest.raises(InputError, match="at least one query and two items"):
+        agreement(one, other, queries, items[:1])
+
+
+# Files
 
 
 def test_files_survive_the_round_trip(tmp_path):

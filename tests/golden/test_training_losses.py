@@ -1,0 +1,112 @@
+"""Golden values: ten training losses and the dev measures of every kind of model, recorded at commit
+a2db68d (run this file to write them anew)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+from recorded import same  # noqa: E402
+from tiny_models import save_bert, write_beir, write_zeshel  # noqa: E402
+
+pytestmark = pytest.mark.torch
+FILE = Path(__file__).with_name("training_losses.json")
+OPTIONS = {
+    "cmc": {"feed_forward": 32},
+    "poly": {"codes": 3},
+    "som": {"projected": True, "dimensions": 8},
+    "deformer": {"layers": 1},
+    "mixencoder": {},
+}
+NEGATIVES = {"kind": "tfidf", "count": 3, "depth": 4, "dev_candidates": 5}
+MINED = {"count": 1, "depth": 3}
+CASES = {
+    "cross cls": ("cross", "beir", {"head": "cls"}, NEGATIVES, {}),
+    "cross emb": ("cross", "zeshel", {"head": "emb"}, NEGATIVES | {"skip": 1}, {}),
+    "cross random": ("cross", "beir", {"head": "cls"}, NEGATIVES | {"kind": "random"}, {}),
+    "dual": ("dual", "beir", {"shared": False}, MINED, {}),
+    "dual normalized": ("dual", "zeshel", {"normalize": True}, MINED | {"skip": 1}, {}),
+    **{kind: (kind, "zeshel", {}, {"retriever": "bm25"}, {}) for kind in OPTIONS},
+    "cmc frozen": ("cmc", "beir", {}, {"retriever": "tfidf", "fixed": 0.0}, {"freeze": "items"}),
+    "som frozen": ("som", "zeshel", {}, {"retriever": "random"}, {"freeze": "both"}),
+    "poly uniform": ("poly", "beir", {}, {"retriever": "bm25", "sampling": "uniform"}, {}),
+}
+
+
+def losses(case: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Ten losses, two passes a step, and what the best checkpoint measured."""
+    from crossknn.training import loop, run, settings
+
+    kind, layout, model, wrong, more = CASES[case]
+    monkeypatch.setattr(loop, "_STEPS_BETWEEN_LINES", 1)
+    data = folder / "data"
+    training = settings.TrainingSettings(
+        steps=10, batch=4, accumulate=2, learning_rate=1e-3, warmup=0.2, evaluations=1,
+        precision="float32", threads=1, seed=3,
+    )  # fmt: skip
+    lengths = {"query_length": 24, "item_length": 24}
+    marked = {"marked": layout == "zeshel"}
+    about = {
+        "encoder": str(save_bert(folder / "bert", std=0.1)),
+        "data": settings.DataSettings(
+            folder=(write_zeshel if layout == "zeshel" else write_beir)(data),
+            dev="valid" if layout == "zeshel" else "dev",
+        ),
+        "training": training,
+        **more,
+    }
+    if kind == "cross":
+        made = settings.CrossEncoderSettings(
+            model={"max_length": 48} | marked | model,
+            negatives=settings.NegativesSettings(**wrong),
+            **about,
+        )
+        fitted = run.train_cross_encoder(made, folder / "model")
+    elif kind == "dual":
+        made = settings.DualEncoderSettings(
+            model=lengths | marked | model, negatives=settings.NegativesSettings(**wrong), **about
+        )
+        fitted = run.train_dual_encoder(made, folder / "model")
+    else:
+        found = {"count": 3, "depth": 4, "dev_candidates": 5} | wrong
+        made = settings.LateInteractionSettings(
+            kind=kind,
+            model=lengths | marked | {"options": OPTIONS[kind]},
+            candidates=settings.CandidateSettings(**found),
+            **about,
+        )
+        fitted = run.train_late_interaction(made, folder / "model")
+    log = (folder / "model" / "run" / "log.jsonl").read_text().splitlines()
+    lines = [json.loads(line) for line in log]
+    return {
+        "losses": [float(f"{line['loss']:.6g}") for line in lines if "loss" in line],
+        "best": {name: float(f"{value:.6g}") for name, value in fitted.best.items()},
+        "best_step": fitted.best_step,
+    }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_training_gives_the_losses_that_it_gave(case, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    found, wanted = losses(case, tmp_path, monkeypatch), json.loads(FILE.read_text())[case]
+    assert len(found["losses"]) == 10
+    assert same(found["losses"], wanted["losses"], 2e-3), (found["losses"], wanted["losses"])
+    assert same(found["best"], wanted["best"], 2e-3), (found, wanted)
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    made = {}
+    for case in CASES:
+        with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as work:
+            made[case] = losses(case, Path(work), patch)
+            print(case, made[case], flush=True)
+    rows = ",\n".join(f"{json.dumps(case)}: {json.dumps(made[case])}" for case in made)
+    FILE.write_text(f"{{\n{rows}\n}}\n")

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from crossknn.data.docstrings import collect_standard_library, first_sentence, is_held_out
-from crossknn.evaluation.agreement import compare_tables
+from crossknn.evaluation.measures import Agreement
 from crossknn.models.export import FFN_OUTPUT, export_cross_encoder
 from crossknn.scorers.onnx import OnnxCrossEncoder
 from crossknn.types import Pairs
@@ -180,10 +180,10 @@ def measure(paths: Paths, n_queries: int, n_timed: int, repeats: int) -> dict[st
         }
         if name != "sentence-transformers":
             row["random items"] = asdict(
-                compare_tables(scores["sentence-transformers"], scores[name])
+                Agreement.of(scores["sentence-transformers"], scores[name])
             )
             row["top 100"] = asdict(
-                compare_tables(top_scores["sentence-transformers"], top_scores[name])
+                Agreement.of(top_scores["sentence-transformers"], top_scores[name])
             )
         result[name] = row
     return result

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from synthetic import ALIGNED_METHODS, METHODS, aligned_matrix, matrix
 
-from crossknn.evaluation.costs import Metered
+from crossknn.evaluation.replay import Metered
 from crossknn.methods import method
 from crossknn.search.loop import Search
 from crossknn.types import Observed, Ranking

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from synthetic import METHODS, matrix, run
 
 from crossknn.errors import InputError, SpecError
-from crossknn.evaluation.agreement import agreement
-from crossknn.evaluation.measures import exact_top, recall
+from crossknn.evaluation.measures import agreement, exact_top, recall
 from crossknn.evaluation.oracle import OracleIndex
 from crossknn.evaluation.replay import answer, check, outcome, parts_of, replay, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures

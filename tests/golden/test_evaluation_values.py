@@ -11,8 +11,8 @@ from synthetic import aligned_matrix, matrix
 from crossknn.data.queries import QuerySet
 from crossknn.data.reading import read_items
 from crossknn.evaluation import measures
-from crossknn.evaluation.agreement import compare_tables
 from crossknn.evaluation.compare import compare
+from crossknn.evaluation.measures import Agreement
 from crossknn.evaluation.oracle import OracleIndex
 from crossknn.evaluation.replay import answer, parts_of, replay, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names, summary
@@ -88,7 +88,7 @@ def test_measures():
         "compare sets": asdict(measures.compare_sets([a - b, (b - a)[:9] / 3])),
         "signs": [measures.paired(a + d, b).sign for d in (-0.5, 0.2, 1)],
         "notes": judged.notes(),
-        "agreement": asdict(compare_tables(scores[:, :20], scores[:, :20] + rng.random((7, 20)))),
+        "agreement": asdict(Agreement.of(scores[:, :20], scores[:, :20] + rng.random((7, 20)))),
     }
     for name, judgements in (("qrels", judged), ("labels", labels)):
         task = TaskMeasures(judgements, measure_names(NAMES))

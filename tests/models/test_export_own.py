@@ -9,7 +9,7 @@ from tiny_models import save_bert
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnx")
 
-from crossknn.evaluation.agreement import agreement  # noqa: E402
+from crossknn.evaluation.measures import agreement  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.models.export import export_cross_encoder, export_dual_encoder  # noqa: E402

@@ -99,7 +99,7 @@ def _compare(
     seed: int,
 ) -> dict[str, Any]:
     from crossknn.data.reading import read_items, read_queries
-    from crossknn.evaluation.agreement import agreement
+    from crossknn.evaluation.measures import agreement
     from crossknn.scorers import CrossEncoder
 
     texts = read_items(items, template=template.replace("\\n", "\n")).texts

@@ -1,4 +1,5 @@
-"""Recall against exact search, intervals over queries, and whether a difference is chance."""
+"""Recall against exact search, intervals over queries, whether a difference is chance, and how near
+two scorers are."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.linalg import top_k
-from crossknn.types import FloatArray, IntArray
+from crossknn.scorers.base import Scorer
+from crossknn.types import FloatArray, IntArray, Pairs, Progress
 
 _AT_ONCE = 500
 """Resamples that are drawn together: bounds the memory to so many times the queries."""
@@ -177,3 +179,67 @@ def _finite(values: FloatArray) -> FloatArray:
         query = int(np.flatnonzero(~np.isfinite(values))[0])
         raise InputError(f"the value of query {query} is {values[query]}, so there is no mean")
     return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Rank correlation of two scorers per query (mean and lowest), and their largest difference.
+
+    `spread` is the standard deviation of the reference's scores, the unit to read it in.
+    """
+
+    queries: int
+    pairs: int
+    spearman_mean: float
+    spearman_lowest: float
+    largest_difference: float
+    spread: float
+
+    @classmethod
+    def of(cls, reference: FloatArray, other: FloatArray) -> Agreement:
+        """Of two score tables (m, b) of the same pairs."""
+        from scipy.stats import spearmanr
+
+        values = [spearmanr(a, b).statistic for a, b in zip(reference, other, strict=True)]
+        return cls(
+            queries=len(reference),
+            pairs=reference.size,
+            spearman_mean=round(float(np.mean(values)), 6),
+            spearman_lowest=round(float(np.min(values)), 6),
+            largest_difference=float(np.abs(reference - other).max()),
+            spread=round(float(reference.std()), 4),
+        )
+
+
+def agreement(
+    reference: Scorer,
+    other: Scorer,
+    queries: Sequence[str],
+    items: Sequence[str],
+    *,
+    per_query: int = 100,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Agreement:
+    """Score `per_query` random items of each query with both.
+
+    Raises:
+        InputError: for fewer than two items, and where a pair cannot be scored.
+        ScorerError: if a scorer fails.
+    """
+    per_query = min(per_query, len(items))
+    if per_query < 2 or not len(queries):
+        raise InputError("agreement needs at least one query and two items")
+    generator = np.random.default_rng(seed)
+    chosen = [generator.choice(len(items), per_query, replace=False) for _ in queries]
+    pairs = Pairs(np.repeat(np.arange(len(queries)), per_query), np.concatenate(chosen))
+    scores, done = np.full((2, len(pairs)), np.nan, np.float32), 0
+    for row, scorer in zip(scores, (reference, other), strict=True):
+        for positions, found in scorer.score(pairs, queries, items):
+            row[positions] = found
+            done += len(positions)
+            if progress:
+                progress(done, 2 * len(pairs))
+    if np.isnan(scores).any():
+        raise InputError("some pairs could not be scored, so that the models cannot be compared")
+    return Agreement.of(*scores.reshape(2, len(queries), per_query))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.evaluation.costs import Metered
 from crossknn.evaluation.measures import bootstrap, exact_top, recall
 from crossknn.evaluation.oracle import OracleIndex
 from crossknn.evaluation.task import TaskMeasures, summary
-from crossknn.index.base import Index
+from crossknn.index.base import Index, Named, Neighbours, Scale
+from crossknn.index.item_index import ItemIndex
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import Method
 from crossknn.search.loop import simulate
@@ -115,6 +115,56 @@ class Outcome:
                 measures_n={name: found.n for name, found in measures.items()},
                 unjudged=self.unjudged,
             )
+
+
+class Metered:
+    """An index that notes what a search reads of what had cost cross-encoder calls (AXN, 3).
+
+    That is anchors, item scores, fitted vectors and artifacts. It stands for the index in a search.
+    A stored matrix does not say what its fitted vectors had cost: they count as nothing.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._read: set[str] = set()
+        fitted = index.fitted if isinstance(index, ItemIndex) else {}
+        self._costs = {name: vectors.cost.calls for name, vectors in fitted.items()}
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._index, name)
+        self._read.update(value if name == "artifacts" else (name,))
+        return value
+
+    @property
+    def vectors(self) -> Named[FloatArray]:
+        """Item vectors (n, d) by name."""
+
+        def read(name: str) -> FloatArray:
+            self._read.add(name)
+            return self._index.vectors[name]
+
+        return Named(self._index.vectors, read)
+
+    def graph(self, name: str, k: int) -> Neighbours:
+        """The nearest other items of every item, by vectors or words: (n, k)."""
+        self._read.add(name)
+        return self._index.graph(name, k)
+
+    def scale(self, name: str) -> Scale | None:
+        """The scale of vectors: fitted with them, or on the anchors."""
+        self._read.add(name if name in self._costs else "anchors")
+        return self._index.scale(name)
+
+    @property
+    def calls(self) -> int:
+        """Cross-encoder calls that went into what was read."""
+        index, read = self._index, self._read
+        anchors = index.anchors if "anchors" in read else None
+        pairs = [a.meta.get("pairs", 0) for name, a in index.artifacts.items() if name in read]
+        calls = max(anchors.scores.size if anchors else 0, *pairs, 0)  # fits include the anchors
+        item_scores = index.item_scores if "item_scores" in read else None
+        calls += item_scores.scores.size if item_scores else 0
+        return calls + sum(cost for name, cost in self._costs.items() if name in read)
 
 
 def answer(

@@ -22,7 +22,7 @@ from typing import Any
 from progress import line
 from train_wordnet import data as wordnet_data
 
-from crossknn.models.late_interaction.kinds import head_of
+from crossknn.models.late.model import head_of
 from crossknn.training.run import RUN, train_late_interaction
 from crossknn.training.settings import (
     CandidateSettings,

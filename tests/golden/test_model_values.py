@@ -160,7 +160,7 @@ def test_dual_encoders(bert, tmp_path, name):
 @pytest.mark.parametrize("name", LATE)
 def test_late_interaction_models(bert, tmp_path, name):
     from crossknn.models.export import export_late_interaction
-    from crossknn.models.late_interaction.base import LateInteractionConfig, LateInteractionModel
+    from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel
 
     config = LateInteractionConfig(**{"query_length": 24, "item_length": 20, **LATE[name]})
     model = draw(LateInteractionModel.new(bert, config))

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from crossknn.models.late_interaction.cmc import CMC, CMCOptions  # noqa: E402
+from crossknn.models.late.heads import CMC, CMCOptions  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -128,7 +128,7 @@ def test_a_duplicate_has_the_score_of_its_like():
 _MEMORY = """
 import resource, sys
 import torch
-from crossknn.models.late_interaction.cmc import CMC, CMCOptions
+from crossknn.models.late.heads import CMC, CMCOptions
 
 class Encoder:
     class config:

@@ -8,11 +8,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from crossknn.models.late_interaction.base import (  # noqa: E402
+from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
 )
-from crossknn.models.late_interaction.kinds import KINDS  # noqa: E402
+from crossknn.models.late.model import KINDS  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -13,11 +13,11 @@ transformers = pytest.importorskip("transformers")
 
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
-from crossknn.models.late_interaction.base import (  # noqa: E402
+from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
 )
-from crossknn.models.late_interaction.kinds import KINDS  # noqa: E402
+from crossknn.models.late.model import KINDS  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -18,7 +18,7 @@ from references import late  # noqa: E402
 import crossknn as ck  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.export import export_late_interaction  # noqa: E402
-from crossknn.models.late_interaction.base import (  # noqa: E402
+from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
 )

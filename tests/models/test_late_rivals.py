@@ -11,7 +11,7 @@ from tiny_models import save_bert
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from crossknn.models.late_interaction.base import (  # noqa: E402
+from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
 )

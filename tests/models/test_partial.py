@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
-from crossknn.models.partial import partial  # noqa: E402
+from crossknn.models.cross_encoder import partial  # noqa: E402
 
 pytestmark = pytest.mark.torch
 WINDOW = {"query_length": 20, "item_length": 20, "max_length": 48}

@@ -20,7 +20,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: 
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
 from crossknn.models.export import export_cross_encoder, export_dual_encoder  # noqa: E402
-from crossknn.models.trainable import dual_encoder_in  # noqa: E402
+from crossknn.models.dual_encoder import dual_encoder_in  # noqa: E402
 from crossknn.scorers import (  # noqa: E402
     CrossEncoder,
     DualEncoder,

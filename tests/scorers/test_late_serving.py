@@ -17,7 +17,7 @@ import crossknn as ck  # noqa: E402
 from crossknn.cli.app import run  # noqa: E402
 from crossknn.errors import InputError, ScorerError  # noqa: E402
 from crossknn.models.export import export_late_interaction  # noqa: E402
-from crossknn.models.late_interaction.base import (  # noqa: E402
+from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
 )

@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 from crossknn.errors import InputError, ScorerError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
-from crossknn.models.late_interaction.base import (  # noqa: E402
+from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
 )

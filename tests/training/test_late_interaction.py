@@ -16,7 +16,7 @@ from crossknn.data.dataset import Labelled  # noqa: E402
 from crossknn.data.items import Items  # noqa: E402
 from crossknn.data.queries import QuerySet  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.models.late_interaction.base import (  # noqa: E402
+from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
 )

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.models.late_interaction.base import LateInteractionModel  # noqa: E402
+from crossknn.models.late.model import LateInteractionModel  # noqa: E402
 from crossknn.training import checkpoint, run  # noqa: E402
 from crossknn.training.settings import (  # noqa: E402
     CandidateSettings,
@@ -179,7 +179,7 @@ def test_settings_that_cannot_be(bert, data, changes, sentence):
 
 def test_every_module_knows_the_same_kinds():
     from crossknn.cli.train import _LATE
-    from crossknn.models.late_interaction.kinds import KINDS
+    from crossknn.models.late.model import KINDS
     from crossknn.retrievers.late import KINDS as NAMED
     from crossknn.scorers.late import bytes_of_candidate
 

@@ -18,7 +18,7 @@ import crossknn.training  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig  # noqa: E402
-from crossknn.models.late_interaction.base import (  # noqa: E402
+from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
 )

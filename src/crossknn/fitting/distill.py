@@ -19,8 +19,12 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.sparse import SparseScores
 from crossknn.linalg import top_k
-from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
-from crossknn.models.trainable import dual_encoder_in, trainable_folder
+from crossknn.models.dual_encoder import (
+    DualEncoderConfig,
+    DualEncoderModel,
+    dual_encoder_in,
+    trainable_folder,
+)
 from crossknn.training import cards, loop, run
 from crossknn.training.distillation import DistillationTask, Loss
 from crossknn.training.settings import TrainingSettings

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from crossknn.fitting.blocks import Block
 from crossknn.models.folder import MANIFEST
-from crossknn.models.hub import existing
+from crossknn.models.library import existing
 from crossknn.scorers import threads
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.onnx import available_threads

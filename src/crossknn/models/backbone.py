@@ -1,27 +1,38 @@
-"""The Hugging Face encoder inside every model here: opened, given marks, run, and saved.
+"""The Hugging Face encoder inside every model here: opened, given marks, run, taken apart, saved.
 
-Axes: b rows, t tokens, d dimensions.
+Axes: b rows, t tokens, p tokens that are read, h heads, d dimensions.
 """
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from crossknn.data.marks import MARKS
 from crossknn.errors import InputError
-from crossknn.models.hub import first_line
+from crossknn.models.folder import TOKENIZER
+from crossknn.models.library import first_line
 from crossknn.models.tokens import Row, padded
 
 MASKED = -1e9
-TOKENIZER = "tokenizer.json"
+UNUSED = tuple(f"[unused{place}]" for place in range(len(MARKS)))
+"""The tokens of a vocabulary whose places the marks take (ANNCUR, A.2)."""
+_SPECIAL = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
+_BERT_PARTS = {
+    "": {"attention", "intermediate", "output"},
+    "attention": {"self", "output"},
+    "attention.self": {"query", "key", "value", "dropout"},
+    "attention.output": {"dense", "LayerNorm", "dropout"},
+}
 
 
 def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tokenizer]:
@@ -101,11 +112,10 @@ def add_marks(tokenizer: Tokenizer, encoder: Any) -> Tokenizer:
         return tokenizer
     content = json.loads(tokenizer.to_str())
     vocabulary = content["model"].get("vocab")
-    unused = [f"[unused{place}]" for place in range(len(MARKS))]
-    if isinstance(vocabulary, dict) and all(name in vocabulary for name in unused):
-        for mark, name in zip(MARKS, unused, strict=True):
+    if isinstance(vocabulary, dict) and all(name in vocabulary for name in UNUSED):
+        for mark, name in zip(MARKS, UNUSED, strict=True):
             vocabulary[mark] = vocabulary.pop(name)
-        content["added_tokens"] = [t for t in content["added_tokens"] if t["content"] not in unused]
+        content["added_tokens"] = [t for t in content["added_tokens"] if t["content"] not in UNUSED]
         tokenizer = Tokenizer.from_str(json.dumps(content))
     tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in MARKS])
     size = tokenizer.get_vocab_size()
@@ -126,34 +136,45 @@ def states(
     Token types are given only where the model has several.
     """
     # A mask of four axes goes to every layer as it is: local attention would lose its window.
-    local = "sliding_attention" in (getattr(encoder.config, "layer_types", None) or ())
-    arguments = {
-        "input_ids": input_ids,
-        "attention_mask": attention_mask
-        if local
-        else (1.0 - attention_mask[:, None, None, :].float()) * MASKED,
-    }
-    if int(getattr(encoder.config, "type_vocab_size", 0) or 0) > 1:
+    is_local = "sliding_attention" in (getattr(encoder.config, "layer_types", None) or ())
+    mask = attention_mask if is_local else bias_of(attention_mask)[:, None, None, :]
+    arguments = {"input_ids": input_ids, "attention_mask": mask}
+    if has_token_types(encoder.config):
         arguments["token_type_ids"] = token_type_ids
     if position_ids is not None:
         arguments["position_ids"] = position_ids
-    found: Tensor = encoder(**arguments).last_hidden_state
-    return found.float()
+    result: Tensor = encoder(**arguments).last_hidden_state
+    return result.float()
 
 
-def tensors(rows: list[Row], pad_token_id: int, max_length: int, device: Any) -> list[Tensor]:
+def has_token_types(config: Any) -> bool:
+    """Whether an encoder with this configuration has vectors for several token types."""
+    return int(getattr(config, "type_vocab_size", 0) or 0) > 1
+
+
+def states_at(states: Tensor, positions: Tensor) -> Tensor:
+    """States of some tokens: (b, t, d), (b, p) -> (b, p, d)."""
+    return states.gather(1, positions[:, :, None].expand(-1, -1, states.shape[2]))
+
+
+def bias_of(mask: Tensor) -> Tensor:
+    """What is added to attention logits, 0 or so low that nothing is left: (...) -> (...)."""
+    return (1.0 - mask.float()) * MASKED
+
+
+def tensors(
+    rows: Sequence[Row], pad_token_id: int, max_length: int, device: Any = None
+) -> list[Tensor]:
     """Rows (b) -> input ids, attention mask and token types (b, t) on `device`."""
     arrays = padded(rows, pad_token_id, max_length)
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    return [torch.from_numpy(arrays[name]).to(device) for name in names]
+    return [torch.from_numpy(array).to(device) for array in arrays.values()]
 
 
 def position_limit(config: Any) -> int:
     """The longest input in tokens that an encoder with this configuration has positions for."""
     positions = int(getattr(config, "max_position_embeddings", 512) or 512)
-    return (
-        positions - 2 if config.model_type in ("roberta", "xlm-roberta", "camembert") else positions
-    )
+    is_offset = config.model_type in ("roberta", "xlm-roberta", "camembert")
+    return positions - 2 if is_offset else positions
 
 
 def save_backbone(encoder: Any, tokenizer: Tokenizer, folder: Path) -> None:
@@ -162,14 +183,78 @@ def save_backbone(encoder: Any, tokenizer: Tokenizer, folder: Path) -> None:
 
     with quiet():
         encoder.save_pretrained(folder)
-    names = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
     known = {
         f"{name}_token": token
-        for name, token in names.items()
+        for name, token in _SPECIAL.items()
         if tokenizer.token_to_id(token) is not None
     }
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_max_length=position_limit(encoder.config), **known
-    )
+    limit = position_limit(encoder.config)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=limit, **known)
     fast.save_pretrained(folder)
     tokenizer.save(str(folder / TOKENIZER), pretty=False)
+
+
+# Layers of encoders built as BERT is (RoBERTa, ELECTRA and others), run one by one.
+
+
+def layers_of(encoder: Any) -> nn.ModuleList:
+    """The layers of an encoder; InputError if they are not built as BERT's are."""
+    layers = getattr(getattr(encoder, "encoder", None), "layer", None)
+    modules = dict(layers[0].named_modules()) if layers else {}
+    parts = {
+        name: {part for part, _ in modules[name].named_children()}
+        for name in _BERT_PARTS
+        if name in modules
+    }
+    if parts != _BERT_PARTS:
+        raise InputError(
+            f"the layers of a {encoder.config.model_type} encoder are not built as BERT's are, "
+            "which this model takes apart: start from a BERT, RoBERTa or ELECTRA"
+        )
+    return layers
+
+
+def copy_layers(encoder: Any, count: int) -> nn.ModuleList:
+    """Copies of the `count` top layers; of the top one only where there are fewer."""
+    layers = layers_of(encoder)
+    places = (-min(left, len(layers)) for left in range(count, 0, -1))
+    return nn.ModuleList(copy.deepcopy(layers[place]) for place in places)
+
+
+def cut_layers(encoder: Any, count: int) -> None:
+    """Take the `count` top layers off; InputError if none would be left."""
+    layers = layers_of(encoder)
+    if count >= len(layers):
+        raise InputError(
+            f"the encoder has {len(layers)} layers, of which the head would take {count}: at least "
+            "one must stay in the towers (the option layers says how many it takes)"
+        )
+    encoder.encoder.layer = layers[:-count]
+    encoder.config.num_hidden_layers = len(layers) - count
+
+
+def run_layer(layer: Any, read: Tensor, states: Tensor, mask: Tensor) -> Tensor:
+    """What a layer gives at some tokens, whose states are `read`, out of those of all, `states`:
+    (b, p, d), (b, t, d) and the mask (b, t) -> (b, p, d)."""
+    attention = layer.attention.self
+    heads = attention.num_attention_heads
+    attended = functional.scaled_dot_product_attention(
+        in_heads(attention.query(read), heads),
+        in_heads(attention.key(states), heads),
+        in_heads(attention.value(states), heads),
+        attn_mask=bias_of(mask)[:, None, None, :],
+        dropout_p=attention.dropout.p if layer.training else 0.0,
+    )
+    result = layer.attention.output(join_heads(attended), read)
+    out: Tensor = layer.output(layer.intermediate(result), result)
+    return out.float()
+
+
+def in_heads(states: Tensor, count: int) -> Tensor:
+    """(b, p, d) -> (b, h, p, d / h)."""
+    return states.unflatten(2, (count, -1)).transpose(1, 2)
+
+
+def join_heads(states: Tensor) -> Tensor:
+    """(b, h, p, d / h) -> (b, p, d)."""
+    return states.transpose(1, 2).flatten(2)

@@ -7,27 +7,27 @@
   separator.
 - interaction: states and word matches together, for plain texts (`crossknn.models.interaction`).
 
-Scores are raw logits. Axes: b pairs, t tokens, d dimensions.
+Scores are raw logits. Axes: b pairs, t tokens, p tokens that are read, d dimensions.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import torch
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
 
 from crossknn.errors import InputError
-from crossknn.models.backbone import open_backbone, position_limit, states, tensors
+from crossknn.models.backbone import open_backbone, position_limit, run_layer, states, states_at
+from crossknn.models.base import TorchModel
 from crossknn.models.interaction import InteractionHead
-from crossknn.models.saved import read_settings, write_model
-from crossknn.models.tokens import Encoding, Row, Tokenizer, Window
+from crossknn.models.tokens import Row, Tokenizer, Window
 
-SETTINGS = "cross_encoder.json"
 HEADS = ("cls", "emb", "interaction")
 HeadKind = Literal["cls", "emb", "interaction"]
 
@@ -36,12 +36,15 @@ HeadKind = Literal["cls", "emb", "interaction"]
 class CrossEncoderConfig:
     """What a cross-encoder is, beside its weights.
 
-    head: "cls", "emb" or "interaction". marked: whether mentions and titles are marked
-    (`crossknn.data.marks`). max_length, query_length, item_length: see `Window`. item_position: the
-    position of the item's first token if it is not the one after the query (128 in the published
-    ZESHEL checkpoints, whose queries were padded to it). scale: what [EMB] inner products are
-    multiplied by. pooler: whether a [CLS] head has a dense tanh layer before its linear one.
-    dropout: before that one.
+    Args:
+        head: "cls", "emb" or "interaction".
+        marked: whether mentions and titles are marked (`crossknn.data.marks`).
+        max_length, query_length, item_length: see `Window`.
+        item_position: the position of the item's first token if it is not the one after the query
+            (128 in the published ZESHEL checkpoints, whose queries were padded to it).
+        scale: what [EMB] inner products are multiplied by.
+        pooler: whether a [CLS] head has a dense tanh layer before its linear one.
+        dropout: before that one.
     """
 
     head: HeadKind = "emb"
@@ -74,6 +77,7 @@ class CrossEncoderConfig:
 
     @property
     def window(self) -> Window:
+        """The limits as one value."""
         return Window(
             max_length=self.max_length,
             query_length=self.query_length,
@@ -92,17 +96,13 @@ class ClsHead(nn.Module):  # type: ignore[misc]
         nn.init.normal_(self.out.weight, std=0.02)
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, states: Tensor, input_ids: Tensor, *_: Tensor) -> Tensor:
-        """(b, t, d) and (b, t) -> (b,)."""
-        return self.read(states_at(states, self.positions(input_ids)))
-
     def positions(self, input_ids: Tensor) -> Tensor:
         """The tokens that are read: (b, t) -> (b, 1)."""
         return torch.zeros_like(input_ids[:, :1])
 
-    def read(self, found: Tensor) -> Tensor:
+    def forward(self, read: Tensor) -> Tensor:
         """Their states (b, 1, d) -> (b,)."""
-        first = found[:, 0]
+        first = read[:, 0]
         if self.dense is not None:
             first = torch.tanh(self.dense(first))
         scores: Tensor = self.out(self.dropout(first)).squeeze(-1)
@@ -118,10 +118,6 @@ class EmbHead(nn.Module):  # type: ignore[misc]
         self.separator = separator
         self.scale = scale
 
-    def forward(self, states: Tensor, input_ids: Tensor, *_: Tensor) -> Tensor:
-        """(b, t, d) and (b, t) -> (b,)."""
-        return self.read(states_at(states, self.positions(input_ids)))
-
     def positions(self, input_ids: Tensor) -> Tensor:
         """The tokens that are read: (b, t) -> (b, 3), the marks, or (b, 2)."""
         if self.marks:
@@ -129,10 +125,10 @@ class EmbHead(nn.Module):  # type: ignore[misc]
         separator = first_place(input_ids == self.separator)
         return torch.stack([torch.zeros_like(separator), separator], dim=1)
 
-    def read(self, found: Tensor) -> Tensor:
+    def forward(self, read: Tensor) -> Tensor:
         """Their states (b, 3, d) or (b, 2, d) -> (b,)."""
-        query = (found[:, 0] + found[:, 1]) / 2 if self.marks else found[:, 0]
-        return (query * found[:, -1]).sum(-1) * self.scale
+        query = (read[:, 0] + read[:, 1]) / 2 if self.marks else read[:, 0]
+        return (query * read[:, -1]).sum(-1) * self.scale
 
 
 def first_place(where: Tensor) -> Tensor:
@@ -141,40 +137,27 @@ def first_place(where: Tensor) -> Tensor:
     return (where.long() * falling).argmax(1)
 
 
-def states_at(states: Tensor, positions: Tensor) -> Tensor:
-    """States of some tokens: (b, t, d), (b, p) -> (b, p, d)."""
-    return states.gather(1, positions[:, :, None].expand(-1, -1, states.shape[2]))
-
-
-class CrossEncoderModel(nn.Module):  # type: ignore[misc]
+class CrossEncoderModel(TorchModel):
     """Scores of encoded pairs; see the module's docstring.
 
     Build one with `new` from any encoder, or with `from_pretrained` from what `save_pretrained`
     wrote.
     """
 
+    SETTINGS, Config, LENGTHS, n_towers = "cross_encoder.json", CrossEncoderConfig, "max_length", 1
+
     def __init__(self, encoder: Any, tokenizer: FastTokenizer, config: CrossEncoderConfig) -> None:
-        super().__init__()
+        super().__init__([encoder], tokenizer, config)
         limit = position_limit(encoder.config)
-        if config.max_length > limit:
-            raise InputError(
-                f"max_length is {config.max_length}; the encoder has {limit} positions"
-            )
-        last = (config.item_position or 0) + (config.item_length or 0)
-        if last > limit:
+        if (config.item_position or 0) + (config.item_length or 0) > limit:
             raise InputError(
                 f"item_position is {config.item_position} for items of {config.item_length} "
                 f"tokens; the encoder has {limit} positions"
             )
-        self.encoder = encoder
-        self.config = config
-        self.fast_tokenizer = tokenizer
-        self.tokenizer = Tokenizer(tokenizer)
-        self.encoding = Encoding(self.tokenizer, config.window, marked=config.marked)
         if config.marked and not self.tokenizer.marks:
             raise InputError("the tokenizer has no [Ms], [Me] and [ENT], which marked pairs need")
+        self.encoder = encoder
         dimensions = int(encoder.config.hidden_size)
-        self.head: ClsHead | EmbHead | InteractionHead
         if config.head == "cls":
             self.head = ClsHead(dimensions, pooler=config.pooler, dropout=config.dropout)
         elif config.head == "interaction":
@@ -191,49 +174,27 @@ class CrossEncoderModel(nn.Module):  # type: ignore[misc]
         A folder that `save_pretrained` wrote gives its head too, if it is of the same kind.
         """
         model = cls(*open_backbone(source, marked=config.marked), config)
-        if (Path(source) / SETTINGS).is_file() and _saved(Path(source)).head == config.head:
-            model.load_head(Path(source))
+        folder = Path(source)
+        if (folder / cls.SETTINGS).is_file() and cls.read_config(folder).head == config.head:
+            model.load_head(folder)
         return model
 
-    @classmethod
-    def from_pretrained(cls, folder: str | Path) -> Self:
-        """What `save_pretrained` wrote; InputError for anything else."""
-        folder = Path(folder)
-        config = _saved(folder)
-        model = cls(*open_backbone(folder, marked=config.marked), config)
-        model.load_head(folder)
-        return model.eval()
-
-    def save_pretrained(self, folder: str | Path, card: str | None = None) -> Path:
-        """Write a Hugging Face folder: the encoder, the head, the settings, a model card."""
-        return write_model(
-            Path(folder),
-            encoders={"": (self.encoder, self.fast_tokenizer)},
-            head=self.head.state_dict(),
-            settings=SETTINGS,
-            content={"kind": "cross-encoder", **asdict(self.config)},
-            card=card,
-        )
-
-    def load_head(self, folder: Path) -> None:
-        """Take the head's weights from a folder; InputError names those that are missing."""
-        from crossknn.models.saved import read_head
-
-        read_head(self.head, folder)
+    def encoders(self) -> list[Any]:
+        return [self.encoder]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """(b, t) three times -> raw scores (b,)."""
-        found = states(
-            self.encoder, input_ids, attention_mask, token_type_ids, self.positions(token_type_ids)
-        )
-        scores: Tensor = self.head(found, input_ids, attention_mask, token_type_ids)
+        given = input_ids, attention_mask, token_type_ids
+        last = states(self.encoder, *given, self.positions(token_type_ids))
+        if isinstance(self.head, InteractionHead):
+            return self.head(last, *given)
+        scores: Tensor = self.head(states_at(last, self.head.positions(input_ids)))
         return scores
 
-    def score_rows(self, rows: Sequence[Row], device: Any = None) -> Tensor:
+    def score_rows(self, rows: Sequence[Row]) -> Tensor:
         """Rows of pairs (b) -> raw scores (b,)."""
-        device = device or next(self.parameters()).device
-        padding = self.tokenizer.padding
-        return cast(Tensor, self(*tensors(list(rows), padding, self.config.max_length, device)))
+        scores: Tensor = self(*self.tensors(rows))
+        return scores
 
     def positions(self, token_type_ids: Tensor) -> Tensor | None:
         """Positions (b, t) if the item's first token has one of its own."""
@@ -250,12 +211,6 @@ class CrossEncoderModel(nn.Module):  # type: ignore[misc]
         )
 
 
-def _saved(folder: Path) -> CrossEncoderConfig:
-    """The settings in a folder that `save_pretrained` wrote."""
-    known = {field.name for field in fields(CrossEncoderConfig)}
-    return CrossEncoderConfig(**read_settings(folder / SETTINGS, "cross-encoder", known))
-
-
 def _outside(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Ids of the tokens that belong to neither text of a pair: special ones, padding, marks."""
     if [kind for ids, kind in tokenizer.pair.pieces if ids is None] != [0, 1]:
@@ -264,3 +219,55 @@ def _outside(tokenizer: Tokenizer) -> tuple[int, ...]:
         )
     special = {int(i) for ids, _ in tokenizer.pair.pieces if ids is not None for i in ids}
     return tuple(sorted({*special, tokenizer.padding, *tokenizer.marks}))
+
+
+class PartialModel(nn.Module):  # type: ignore[misc]
+    """The same scores with the last layer only where it is read: a seventh less work (six layers).
+
+    A [CLS] head reads one token of the last layer, an [EMB] head two or three. Keys and values of
+    that layer are needed everywhere, but queries, the attention's output and the feed-forward block
+    only at the tokens that are read. Weights are shared with `model`, a `CrossEncoderModel` or a
+    BertForSequenceClassification; see `partial`.
+    """
+
+    def __init__(self, model: Any, encoder: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.body, self.last = _without_last(encoder), encoder.encoder.layer[-1]
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """(b, t) three times -> raw scores (b,)."""
+        is_own, positions = isinstance(self.model, CrossEncoderModel), None
+        at = torch.zeros_like(input_ids[:, :1])
+        if is_own:
+            at = self.model.head.positions(input_ids)
+            positions = self.model.positions(token_type_ids)
+        below = states(self.body, input_ids, attention_mask, token_type_ids, positions)
+        read = run_layer(self.last, states_at(below, at), below, attention_mask)
+        if is_own:
+            scores: Tensor = self.model.head(read)
+            return scores
+        pooled = self.model.dropout(self.model.bert.pooler(read))
+        logits: Tensor = self.model.classifier(pooled)[:, 0]
+        return logits
+
+
+def partial(model: Any) -> PartialModel | None:
+    """A `PartialModel` of a cross-encoder on a BERT; None if there is none of it."""
+    if isinstance(model, CrossEncoderModel):
+        encoder = None if isinstance(model.head, InteractionHead) else model.encoder
+    else:
+        is_bert = type(model).__name__ == "BertForSequenceClassification"
+        encoder = model.bert if is_bert else None
+    if type(encoder).__name__ != "BertModel" or len(encoder.encoder.layer) < 2:
+        return None
+    return PartialModel(model, encoder)
+
+
+def _without_last(encoder: Any) -> Any:
+    """The encoder without its last layer; every other module is shared."""
+    body, inner = copy.copy(encoder), copy.copy(encoder.encoder)
+    body._modules, inner._modules = dict(encoder._modules), dict(encoder.encoder._modules)
+    inner.layer = nn.ModuleList(list(encoder.encoder.layer)[:-1])
+    body.encoder = inner
+    return body

@@ -6,7 +6,7 @@ Axes: b rows, t tokens, d dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,23 +16,27 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from crossknn.errors import InputError
-from crossknn.models.backbone import open_backbone, position_limit, states, tensors
-from crossknn.models.saved import read_settings, write_model
-from crossknn.models.tokens import Encoding, Row, Tokenizer, Window
+from crossknn.models.backbone import open_backbone, position_limit, states
+from crossknn.models.base import TorchModel
+from crossknn.models.folder import MANIFEST
+from crossknn.models.library import existing, is_bi_encoder, open_library, snapshot
+from crossknn.models.tokens import Row, Window
 
-SETTINGS = "dual_encoder.json"
-ITEM_TOWER = "item"
-"""The subfolder of the item tower, where the towers are two."""
+_BUNDLED = "bundled"
+_FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DualEncoderConfig:
     """What a dual encoder is, beside its weights.
 
-    pooling: "mean" of the tokens' states, "cls", the first one, or "marks", the mean of the marks'
-    states, which are those an [EMB]-CE reads. normalize: whether vectors have
-    unit length. shared: one tower for both. marked: whether mentions and titles are marked.
-    query_length, item_length: tokens, special ones included.
+    Args:
+        pooling: "mean" of the tokens' states, "cls", the first one, or "marks", the mean of the
+            marks' states, which are those an [EMB]-CE reads.
+        normalize: whether vectors have unit length.
+        shared: one tower for both.
+        marked: whether mentions and titles are marked.
+        query_length, item_length: tokens, special ones included.
     """
 
     pooling: Literal["mean", "cls", "marks"] = "mean"
@@ -50,6 +54,7 @@ class DualEncoderConfig:
 
     @property
     def window(self) -> Window:
+        """The limits as one value."""
         return Window.of_each(self.query_length, self.item_length)
 
 
@@ -66,19 +71,21 @@ class Tower(nn.Module):  # type: ignore[misc]
         self.marks = tuple(marks)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        found = states(self.encoder, input_ids, attention_mask, token_type_ids)
+        last = states(self.encoder, input_ids, attention_mask, token_type_ids)
         if self.pooling == "cls":
-            vectors = found[:, 0]
+            vectors = last[:, 0]
         else:
             mask = attention_mask.float()
             if self.pooling == "marks":
                 mask = torch.stack([input_ids == mark for mark in self.marks]).any(0).float()
-            vectors = (found * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+            vectors = (last * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
         return functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
 
-class DualEncoderModel(nn.Module):  # type: ignore[misc]
+class DualEncoderModel(TorchModel):
     """Two towers, or one for both; see the module's docstring."""
+
+    SETTINGS, Config = "dual_encoder.json", DualEncoderConfig
 
     def __init__(
         self,
@@ -87,22 +94,10 @@ class DualEncoderModel(nn.Module):  # type: ignore[misc]
         tokenizer: FastTokenizer,
         config: DualEncoderConfig,
     ) -> None:
-        super().__init__()
-        limit = position_limit(query_encoder.config)
-        if config.window.max_length > limit:
-            raise InputError(
-                f"query_length or item_length is {config.window.max_length}; the encoder has "
-                f"{limit} positions"
-            )
-        self.config = config
-        self.fast_tokenizer = tokenizer
-        self.tokenizer = Tokenizer(tokenizer)
-        self.encoding = Encoding(self.tokenizer, config.window, marked=config.marked)
-        towers = [
-            Tower(encoder, config.pooling, config.normalize, self.tokenizer.marks)
-            for encoder in (query_encoder, item_encoder)
-        ]
-        self.query, self.item = towers[0], towers[0 if config.shared else 1]
+        super().__init__([query_encoder, item_encoder], tokenizer, config)
+        settings = config.pooling, config.normalize, self.tokenizer.marks
+        self.query = Tower(query_encoder, *settings)
+        self.item = self.query if config.shared else Tower(item_encoder, *settings)
 
     @classmethod
     def new(cls, source: str | Path, config: DualEncoderConfig) -> Self:
@@ -111,29 +106,9 @@ class DualEncoderModel(nn.Module):  # type: ignore[misc]
         other = encoder if config.shared else open_backbone(source, marked=config.marked)[0]
         return cls(encoder, other, tokenizer, config)
 
-    @classmethod
-    def from_pretrained(cls, folder: str | Path) -> Self:
-        """What `save_pretrained` wrote; InputError for anything else."""
-        folder = Path(folder)
-        known = {field.name for field in fields(DualEncoderConfig)}
-        config = DualEncoderConfig(**read_settings(folder / SETTINGS, "dual encoder", known))
-        encoder, tokenizer = open_backbone(folder, marked=config.marked)
-        other = encoder if config.shared else open_backbone(folder / ITEM_TOWER)[0]
-        return cls(encoder, other, tokenizer, config).eval()
-
-    def save_pretrained(self, folder: str | Path, card: str | None = None) -> Path:
-        """Write a Hugging Face folder (the query tower), `item/` if the item tower is another."""
-        encoders = {"": (self.query.encoder, self.fast_tokenizer)}
-        if not self.config.shared:
-            encoders[ITEM_TOWER] = (self.item.encoder, self.fast_tokenizer)
-        return write_model(
-            Path(folder),
-            encoders=encoders,
-            head={},
-            settings=SETTINGS,
-            content={"kind": "dual encoder", **asdict(self.config)},
-            card=card,
-        )
+    def encoders(self) -> list[Any]:
+        towers = [self.query] if self.config.shared else [self.query, self.item]
+        return [tower.encoder for tower in towers]
 
     @property
     def dimensions(self) -> int:
@@ -142,8 +117,51 @@ class DualEncoderModel(nn.Module):  # type: ignore[misc]
 
     def forward(self, rows: Sequence[Row], *, queries: bool) -> Tensor:
         """Rows of single texts (b) -> vectors (b, d)."""
-        tower = self.query if queries else self.item
-        device = next(self.parameters()).device
-        padding, limit = self.tokenizer.padding, self.config.window.max_length
-        vectors: Tensor = tower(*tensors(list(rows), padding, limit, device))
+        vectors: Tensor = (self.query if queries else self.item)(*self.tensors(rows))
         return vectors
+
+
+def trainable_folder(source: str | Path) -> Path:
+    """The folder of a folder or hub name; InputError for an ONNX one or "bundled"."""
+    folder = None
+    if str(source) != _BUNDLED:
+        folder = existing(source) or snapshot(str(source), None, _FILES)
+    if folder is None or (folder / MANIFEST).is_file():
+        raise InputError(
+            f"{source} is an ONNX model, whose weights cannot be trained: begin with a folder of "
+            "torch weights (a dual encoder trained here, sentence-transformers or Hugging Face)"
+        )
+    return folder
+
+
+def dual_encoder_in(folder: Path, source: str) -> DualEncoderModel | None:
+    """The dual encoder in a folder: one trained here, or a sentence-transformers model that pools
+    by "mean" or "cls"; None if there is none. Raises InputError for other such models."""
+    if (folder / DualEncoderModel.SETTINGS).is_file():
+        return DualEncoderModel.from_pretrained(folder)
+    if not is_bi_encoder(folder):
+        return None
+    loaded = open_library("SentenceTransformer", str(folder), f"the encoder {source}", device="cpu")
+    kinds = [type(module).__name__ for module in loaded]
+    pooling = _pooling(loaded[1]) if kinds[1:2] == ["Pooling"] else ""
+    if kinds[0] != "Transformer" or pooling not in ("mean", "cls") or {*kinds[2:]} - {"Normalize"}:
+        raise InputError(
+            f"{source} is made of {', '.join(kinds)} {f'({pooling})' * bool(pooling)}: only "
+            "Transformer, Pooling by mean or cls, and Normalize can be trained"
+        )
+    limit = position_limit(loaded[0].auto_model.config)
+    length = min(int(loaded.max_seq_length or 512), limit)
+    config = DualEncoderConfig(
+        pooling="cls" if pooling == "cls" else "mean",
+        normalize="Normalize" in kinds,
+        query_length=length,
+        item_length=length,
+    )
+    older = folder / "0_Transformer"
+    return DualEncoderModel.new(older if older.is_dir() else folder, config)
+
+
+def _pooling(module: Any) -> str:
+    """How a Pooling module pools, in the library's versions."""
+    mode = getattr(module, "pooling_mode", None) or module.get_pooling_mode_str()
+    return mode if isinstance(mode, str) else "+".join(mode)

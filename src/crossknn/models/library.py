@@ -1,16 +1,21 @@
-"""Models of sentence-transformers as their authors meant them: prompts and settings, but no code.
+"""Models of others: where they are, what their folders hold, and loading them without their code.
 
-The library itself is imported only to load a model.
+The libraries themselves are imported only to load a model.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
+from crossknn.checks import as_path
 from crossknn.errors import InputError, MissingExtraError
-from crossknn.models.hub import first_line
 
+SCORING = ("LogitScore", "Dense")
+"""The modules of sentence-transformers that make a score of what comes before them."""
+_HEADS = ("classifier", "score", "logits_proj", "classification_head")
 _MAJOR = 6
 _YOURSELF = "load it with sentence-transformers yourself and pass the loaded model"
 _ITEM_PROMPTS = ("document", "passage", "corpus")
@@ -24,6 +29,119 @@ _SETTINGS = (
     "document_length",
     "query_expansion",
 )
+
+
+def existing(path_or_name: str | Path) -> Path | None:
+    """The file or folder there, or None for what can only be a hub name; InputError if neither."""
+    path, name = as_path(path_or_name, "the model").expanduser(), str(path_or_name)
+    if name and path.exists():  # Path("") would be the current folder
+        return path
+    looks_local = isinstance(path_or_name, Path) or name.startswith((".", "/", "~"))
+    if looks_local or name.count("/") > 1 or "\\" in name or " " in name or not name:
+        raise InputError(f"there is no model folder {name!r}")
+    return None
+
+
+def snapshot(
+    name: str, revision: str | None, allow: Sequence[str], ignore: Sequence[str] = ()
+) -> Path:
+    """A local folder with the files of a hub name that match. Raises InputError if it has none."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{name} is no folder; to load it from the Hugging Face hub", "torch"
+        ) from error
+    try:
+        files = {"allow_patterns": list(allow), "ignore_patterns": list(ignore)}
+        return Path(snapshot_download(name, revision=revision, **files))
+    except Exception as error:
+        raise InputError(
+            f"there is no folder {name!r}, and the Hugging Face hub gave no model of that name: "
+            f"{first_line(error)}"
+        ) from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or its type if it has none.
+
+    A model folder that brings Python code is refused by the libraries with advice to trust it.
+    """
+    text = str(error).strip()
+    if "trust_remote_code" in text:
+        return "it needs Python code from its own folder, which crossknn never runs"
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file. Raises InputError if it is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+
+
+def weight_names(folder: Path, name: str) -> list[str] | None:
+    """Names of the weights in a folder's files; None if those have names of their own.
+
+    Raises InputError if there are none, or if a file is damaged.
+    """
+    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
+        if (folder / index).is_file():
+            return list(read_json(folder / index).get("weight_map", {}))
+    if (folder / "model.safetensors").is_file():
+        return _safetensors_names(folder / "model.safetensors")
+    if (folder / "pytorch_model.bin").is_file():
+        return _pickled_names(folder / "pytorch_model.bin")
+    if any(folder.glob("*.bin")) or any(folder.glob("*.safetensors")):
+        return None
+    raise InputError(f"{name} has no weights: model.safetensors is missing")
+
+
+def has_head(names: Iterable[str]) -> bool:
+    """Whether a classification head is among these weights."""
+    return any(head in name.split(".") for name in names for head in _HEADS)
+
+
+def is_bi_encoder(folder: Path) -> bool:
+    """Whether a folder is a sentence-transformers model that encodes texts one by one."""
+    about = folder / "config_sentence_transformers.json"
+    if about.is_file():
+        kind = read_json(about).get("model_type")
+        if kind is not None:
+            return kind in ("SentenceTransformer", "SparseEncoder")
+    return any("Pooling" in kind or "StaticEmbedding" in kind for kind in module_kinds(folder))
+
+
+def module_kinds(folder: Path) -> list[str]:
+    """Names of the modules of a sentence-transformers folder, in order; none of another folder."""
+    path = folder / "modules.json"
+    if not path.is_file():
+        return []
+    return [str(module.get("type", "")).split(".")[-1] for module in read_json(path)]
+
+
+def _safetensors_names(path: Path) -> list[str]:
+    from safetensors import safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return list(file.keys())
+    except Exception as error:  # the Rust side's own, and OSError
+        raise InputError(
+            f"{path} is not a whole safetensors file ({error}): download or copy it again"
+        ) from error
+
+
+def _pickled_names(path: Path) -> list[str]:
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError(f"the model in {path.parent}", "torch") from error
+    try:
+        return list(torch.load(path, map_location="meta", weights_only=True))
+    except Exception as error:  # a pickle can be wrong in any way
+        raise InputError(f"{path} is not a readable torch checkpoint: it is damaged") from error
 
 
 def open_library(
@@ -82,13 +200,11 @@ def settings(model: Any) -> str:
     """
     if not hasattr(model, "__iter__"):
         return ""
-    modules = [
-        (
-            type(module).__name__,
-            {k: v for k in _SETTINGS if (v := getattr(module, k, None)) is not None},
-        )
-        for module in model
-    ]
+    modules = []
+    for module in model:
+        values = {name: getattr(module, name, None) for name in _SETTINGS}
+        known = {name: value for name, value in values.items() if value is not None}
+        modules.append((type(module).__name__, known))
     size = getattr(model, "truncate_dim", None)
     template = model.tokenizer.chat_template if reads_messages(model) else None
     if len(modules) == 1 and not modules[0][1] and size is None and template is None:

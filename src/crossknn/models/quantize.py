@@ -21,10 +21,44 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["quantize", "quantize_columns"]
-
 MIN_SIZE = 64 * 64
 TABLE_ROWS = 256
+_DOMAIN = "crossknn"
+_OPSETS = {"": 17, "com.microsoft": 1}
+_HEADER = f'<domain: "{_DOMAIN}", opset_import: ["" : 17, "com.microsoft" : 1]>\n'
+
+# Names -> (what the largest value is taken of, the largest step, the least scale, the zero point).
+_ROWS = {"Rows": ("Abs", 127.0, 1e-12, 128), "RowsAfterGelu": ("Identity", 239.0, 0.171 / 16, 16)}
+_ROWS_BODY = """{name} (x) => (q, s) {{
+    size = Constant <value_float = {size}> ()
+    least = Constant <value_float = {least}> ()
+    flat = Constant <value_ints = [-1]> ()
+    value = {of} (x)
+    top = ReduceMax <axes = [-1], keepdims = 1> (value)
+    step = Div (top, size)
+    s = Max (step, least)
+    s_flat = Reshape (s, flat)
+    count = Shape (s_flat)
+    zero = ConstantOfShape <value = uint8[1] {{{zero}}}> (count)
+    rows = Flatten <axis = -1> (x)
+    q = QuantizeLinear <axis = 0> (rows, s_flat, zero)
+}}"""
+_LINEAR_BODY = """{name}Linear (x, q, s, weight, scale) => (y) {{
+    one = Constant <value_float = 1.0> ()
+    zero = Constant <value = uint8 {{{zero}}}> ()
+    flat = com.microsoft.MatMulIntegerToFloat (q, weight, one, scale, zero)
+    leading = Shape <end = -1> (x)
+    columns = Shape (scale)
+    shape = Concat <axis = 0> (leading, columns)
+    unscaled = Reshape (flat, shape)
+    y = Mul (unscaled, s)
+}}"""
+_TABLE_BODY = """Table (table, scale, ids) => (y) {
+    values = Gather (table, ids)
+    floats = Cast <to = 1> (values)
+    scales = Gather (scale, ids)
+    y = Mul (floats, scales)
+}"""
 
 
 def quantize_columns(weights: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -34,234 +68,116 @@ def quantize_columns(weights: NDArray[np.float32]) -> tuple[NDArray[np.int8], ND
 
 
 def quantize(model: Any, keep_float: tuple[str, ...] = ()) -> Any:
-    """Return a copy of an ONNX model with int8 linear layers and int8 embedding tables.
+    """A copy of an ONNX model with int8 linear layers and int8 embedding tables.
 
     Args:
         model: an `onnx.ModelProto` in float32 whose linear layers are MatMul nodes with a constant
-            right side. keep_float: parts of weight names; MatMul nodes whose weight contains one of
-            them stay in float32.
+            right side.
+        keep_float: parts of weight names; MatMul nodes whose weight contains one of them stay in
+            float32.
 
     Raises:
         ValueError: if no linear layer was found.
     """
     import onnx
 
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    graph = _Graph(result, onnx)
-    layers = graph.linear_layers(keep_float)
-    if not layers:
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    producers = {name: node for node in model.graph.node for name in node.output}
+    nodes: list[Any] = []
+    added: dict[str, Any] = {}
+    quantized: dict[str, str] = {}
+
+    def call(function: str, inputs: list[str], outputs: list[str]) -> None:
+        nodes.append(onnx.helper.make_node(function, inputs, outputs, domain=_DOMAIN))
+
+    def add(name: str, values: NDArray[Any], scales: NDArray[Any]) -> list[str]:
+        for part, array in (("int8", values), ("scale", scales)):
+            added[f"{name}/{part}"] = onnx.numpy_helper.from_array(array, f"{name}/{part}")
+        return [f"{name}/int8", f"{name}/scale"]
+
+    def array(name: str) -> NDArray[np.float32]:
+        return np.asarray(onnx.numpy_helper.to_array(weights[name]), dtype=np.float32)
+
+    for node in model.graph.node:
+        if _is_linear(node, weights, keep_float):
+            x, weight = node.input
+            names = [f"{x}/uint8", f"{x}/row_scale"]
+            if x not in quantized:
+                quantized[x] = "RowsAfterGelu" if _is_after_gelu(x, producers) else "Rows"
+                call(quantized[x], [x], names)
+            given = add(weight, *quantize_columns(array(weight)))
+            call(f"{quantized[x]}Linear", [x, *names, *given], [node.output[0]])
+        elif _is_table(node, weights):
+            values, scales = quantize_columns(array(node.input[0]).T)
+            given = add(node.input[0], np.ascontiguousarray(values.T), scales.reshape(-1, 1))
+            call("Table", [*given, node.input[1]], [node.output[0]])
+        else:
+            nodes.append(node)
+    if not quantized:
         raise ValueError(
             "nothing to quantize: the graph has no MatMul node with a constant (k, n) weight"
         )
-    for node in layers:
-        graph.replace_linear(node)
-    graph.replace_tables()
-    graph.finish()
-    if not any(opset.domain == "com.microsoft" for opset in result.opset_import):
-        result.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    used = {name for node in nodes for name in node.input}
+    kept = [tensor for name, tensor in (weights | added).items() if name in used]
+    return _inlined(model, nodes, kept)
+
+
+def _inlined(model: Any, nodes: list[Any], weights: list[Any]) -> Any:
+    """The model with other nodes and weights, and the functions above written out."""
+    import onnx
+    import onnx.inliner
+
+    graph = onnx.helper.make_graph(
+        nodes, model.graph.name, list(model.graph.input), list(model.graph.output)
+    )
+    bodies = [_TABLE_BODY]
+    for name, (of, size, least, zero) in _ROWS.items():
+        settings = {"name": name, "of": of, "size": size, "least": least, "zero": zero}
+        bodies += [body.format(**settings) for body in (_ROWS_BODY, _LINEAR_BODY)]
+    opsets = {opset.domain: opset.version for opset in model.opset_import} | _OPSETS
+    result = onnx.helper.make_model(
+        graph,
+        functions=[onnx.parser.parse_function(_HEADER + body) for body in bodies],
+        opset_imports=[
+            onnx.helper.make_opsetid(*opset) for opset in (opsets | {_DOMAIN: 1}).items()
+        ],
+        ir_version=max(model.ir_version, 8),
+    )
+    # Without the weights, which may be more than a message holds.
+    result = onnx.inliner.inline_local_functions(result)
+    kept = [opset for opset in result.opset_import if opset.domain != _DOMAIN]
+    del result.opset_import[:]
+    result.opset_import.extend(kept)
+    result.graph.initializer.extend(weights)
     return result
 
 
-class _Graph:
-    """An ONNX graph under edit: new nodes replace old ones in place, so the order stays
-    topological."""
-
-    def __init__(self, model: Any, onnx: Any) -> None:
-        self.onnx = onnx
-        self.graph = model.graph
-        self.weights = {tensor.name: tensor for tensor in self.graph.initializer}
-        self.producer = {name: node for node in self.graph.node for name in node.output}
-        self.replaced: dict[int, list[Any]] = {}
-        self.added: dict[str, Any] = {}
-        self.rows: dict[str, tuple[str, str, str]] = {}
-
-    def array(self, name: str) -> NDArray[Any]:
-        return np.asarray(self.onnx.numpy_helper.to_array(self.weights[name]))
-
-    def constant(self, name: str, value: NDArray[Any]) -> str:
-        if name not in self.added:
-            self.added[name] = self.onnx.numpy_helper.from_array(value, name)
-        return name
-
-    def node(
-        self, kind: str, inputs: list[str], output: str, domain: str = "", **attributes: Any
-    ) -> Any:
-        return self.onnx.helper.make_node(
-            kind, inputs, [output], name=output, domain=domain, **attributes
-        )
-
-    def linear_layers(self, keep_float: tuple[str, ...]) -> list[Any]:
-        """MatMul nodes with a constant float32 weight of two dimensions and at least 64 x 64
-        entries."""
-        found = []
-        for node in self.graph.node:
-            if node.op_type != "MatMul" or node.input[1] not in self.weights:
-                continue
-            weight = self.weights[node.input[1]]
-            names = (node.name, node.input[1])
-            if any(part in name for part in keep_float for name in names):
-                continue
-            if (
-                len(weight.dims) == 2
-                and weight.data_type == self.onnx.TensorProto.FLOAT
-                and np.prod(weight.dims) >= MIN_SIZE
-            ):
-                found.append(node)
-        return found
-
-    def after_gelu(self, name: str) -> bool:
-        """Whether a value is the output of GELU, fused or as exported: x * 0.5 * (1 + erf(x /
-        sqrt(2)))."""
-        node = self.producer.get(name)
-        if node is None:
-            return False
-        if node.op_type in ("Gelu", "BiasGelu", "FastGelu"):
-            return True
-        level, depth = [node], 0
-        while depth < 4 and node.op_type == "Mul":
-            if any(parent.op_type == "Erf" for parent in level):
-                return True
-            level = [
-                self.producer[i] for parent in level for i in parent.input if i in self.producer
-            ]
-            depth += 1
+def _is_linear(node: Any, weights: dict[str, Any], keep_float: tuple[str, ...]) -> bool:
+    """A MatMul with a constant float32 weight of two dimensions and at least 64 x 64 entries."""
+    weight = weights.get(node.input[1]) if node.op_type == "MatMul" else None
+    if weight is None or len(weight.dims) != 2 or weight.data_type != 1:
         return False
+    is_kept = any(part in name for part in keep_float for name in (node.name, weight.name))
+    return not is_kept and bool(np.prod(weight.dims) >= MIN_SIZE)
 
-    def quantized_rows(self, name: str, nodes: list[Any]) -> tuple[str, str, str]:
-        """Names of the uint8 rows, of their scales as a column, and of the zero point; made once
-        per activation."""
-        if name in self.rows:
-            return self.rows[name]
-        gelu = self.after_gelu(name)
-        flat, q = f"{name}/rows", f"{name}/uint8"
-        if gelu:
-            top, size, floor, zero = "ReduceMax", 239.0, 0.171 / 16, 16
-        else:
-            top, size, floor, zero = "ReduceMax", 127.0, 1e-12, 128
-        width = self.constant(f"crossknn/size_{int(size)}", np.array(size, dtype=np.float32))
-        least = self.constant(f"crossknn/least_{int(size)}", np.array([floor], dtype=np.float32))
-        zero_name = self.constant(f"crossknn/zero_{zero}", np.array(zero, dtype=np.uint8))
-        source = name
-        if not gelu:
-            nodes.append(self.node("Abs", [name], f"{name}/abs"))
-            source = f"{name}/abs"
-        nodes += [
-            self.node(top, [source], f"{name}/top", axes=[-1], keepdims=1),
-            self.node("Div", [f"{name}/top", width], f"{name}/step"),
-            self.node("Max", [f"{name}/step", least], f"{name}/scale"),
-            self.node(
-                "Reshape",
-                [f"{name}/scale", self.constant("crossknn/flat", np.array([-1]))],
-                f"{name}/scale_flat",
-            ),
-            self.node("Shape", [f"{name}/scale_flat"], f"{name}/count"),
-            self.node(
-                "ConstantOfShape",
-                [f"{name}/count"],
-                f"{name}/zero",
-                value=self.onnx.helper.make_tensor(
-                    "value", self.onnx.TensorProto.UINT8, [1], [zero]
-                ),
-            ),
-            self.node("Shape", [name], f"{name}/shape"),
-            self.node(
-                "Slice",
-                [
-                    f"{name}/shape",
-                    self.constant("crossknn/0", np.array([0])),
-                    self.constant("crossknn/-1", np.array([-1])),
-                ],
-                f"{name}/leading",
-            ),
-        ]
-        nodes.append(
-            self.node("QuantizeLinear", [flat, f"{name}/scale_flat", f"{name}/zero"], q, axis=0)
-        )
-        self.rows[name] = (q, f"{name}/scale", zero_name)
-        return self.rows[name]
 
-    def replace_linear(self, node: Any) -> None:
-        name, weight_name, output = node.input[0], node.input[1], node.output[0]
-        weight = self.array(weight_name).astype(np.float32)
-        nodes: list[Any] = []
-        if name not in self.rows:
-            width = self.constant(
-                f"crossknn/rows_{weight.shape[0]}", np.array([-1, weight.shape[0]])
-            )
-            nodes.append(self.node("Reshape", [name, width], f"{name}/rows"))
-        rows, scale, zero = self.quantized_rows(name, nodes)
-        values, scales = quantize_columns(weight)
-        one = self.constant("crossknn/one", np.array(1.0, dtype=np.float32))
-        columns = self.constant(f"crossknn/columns_{weight.shape[1]}", np.array([weight.shape[1]]))
-        nodes += [
-            self.node(
-                "MatMulIntegerToFloat",
-                [
-                    rows,
-                    self.constant(f"{weight_name}/int8", values),
-                    one,
-                    self.constant(f"{weight_name}/scale", scales),
-                    zero,
-                ],
-                f"{output}/flat",
-                domain="com.microsoft",
-            ),
-            self.node("Concat", [f"{name}/leading", columns], f"{output}/shape", axis=0),
-            self.node("Reshape", [f"{output}/flat", f"{output}/shape"], f"{output}/unscaled"),
-            self.node("Mul", [f"{output}/unscaled", scale], output),
-        ]
-        self.replaced[id(node)] = nodes
+def _is_table(node: Any, weights: dict[str, Any]) -> bool:
+    """A Gather from a constant float32 table of many rows."""
+    table = weights.get(node.input[0]) if node.op_type == "Gather" else None
+    if table is None or len(table.dims) != 2 or table.data_type != 1:
+        return False
+    return bool(table.dims[0] >= TABLE_ROWS and table.dims[1] >= 2)
 
-    def replace_tables(self) -> None:
-        """Embedding tables read by Gather: int8 rows with one scale each."""
-        for node in self.graph.node:
-            if (
-                node.op_type != "Gather"
-                or node.input[0] not in self.weights
-                or id(node) in self.replaced
-            ):
-                continue
-            table = self.weights[node.input[0]]
-            if len(table.dims) != 2 or table.data_type != self.onnx.TensorProto.FLOAT:
-                continue
-            if table.dims[0] < TABLE_ROWS or table.dims[1] < 2:
-                continue
-            name, output = node.input[0], node.output[0]
-            values, scales = quantize_columns(self.array(name).astype(np.float32).T)
-            self.replaced[id(node)] = [
-                self.node(
-                    "Gather",
-                    [self.constant(f"{name}/int8", np.ascontiguousarray(values.T)), node.input[1]],
-                    f"{output}/table_int8",
-                ),
-                self.node(
-                    "Cast",
-                    [f"{output}/table_int8"],
-                    f"{output}/table_float",
-                    to=self.onnx.TensorProto.FLOAT,
-                ),
-                self.node(
-                    "Gather",
-                    [self.constant(f"{name}/scale", scales.reshape(-1, 1)), node.input[1]],
-                    f"{output}/table_scale",
-                ),
-                self.node("Mul", [f"{output}/table_float", f"{output}/table_scale"], output),
-            ]
 
-    def finish(self) -> None:
-        nodes = [new for node in self.graph.node for new in self.replaced.get(id(node), [node])]
-        used = {name for node in nodes for name in node.input}
-        tensors = [t for t in [*self.graph.initializer, *self.added.values()] if t.name in used]
-        kept_nodes, kept_tensors = [], []
-        for node in nodes:
-            copy = self.onnx.NodeProto()
-            copy.CopyFrom(node)
-            kept_nodes.append(copy)
-        for tensor in tensors:
-            copy = self.onnx.TensorProto()
-            copy.CopyFrom(tensor)
-            kept_tensors.append(copy)
-        del self.graph.node[:], self.graph.initializer[:], self.graph.value_info[:]
-        self.graph.node.extend(kept_nodes)
-        self.graph.initializer.extend(kept_tensors)
+def _is_after_gelu(name: str, producers: dict[str, Any]) -> bool:
+    """Whether a value is the output of GELU, fused or as exported: x * 0.5 * (1 + erf(x /
+    sqrt(2)))."""
+    node = producers.get(name)
+    if node is None or node.op_type in ("Gelu", "BiasGelu", "FastGelu"):
+        return node is not None
+    level = [node] if node.op_type == "Mul" else []
+    for _ in range(4):
+        if any(parent.op_type == "Erf" for parent in level):
+            return True
+        level = [producers[i] for parent in level for i in parent.input if i in producers]
+    return False

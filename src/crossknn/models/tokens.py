@@ -7,8 +7,9 @@ which keeps what stands around its mention, and a marked item, which keeps its m
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -29,18 +30,18 @@ class Tokenizer:
     """Token ids of texts, and the special tokens around one text or between two.
 
     Fast tokenizers are not safe to share between threads: every use is under one lock. The ids
-    of the latest texts are kept, since a search meets the same items with many queries.
+    of the latest texts are cached, since a search meets the same items with many queries.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, fast: Any) -> None:
         """Takes a `tokenizers.Tokenizer` and turns its truncation and padding off."""
-        self._tokenizer = tokenizer
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+        self.fast = fast
+        fast.no_truncation()
+        fast.no_padding()
         self._lock = threading.Lock()
-        self._kept: dict[str, IntArray | None] = {}
-        self.single = Template(self._tokenizer.encode("a"))
-        self.pair = Template(self._tokenizer.encode("a", "a"))
+        self._cache: dict[str, IntArray | None] = {}
+        self.single = Template(fast.encode("a"))
+        self.pair = Template(fast.encode("a", "a"))
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -55,14 +56,14 @@ class Tokenizer:
     @property
     def marks(self) -> tuple[int, ...]:
         """Token ids of `[Ms]`, `[Me]` and `[ENT]`; empty for a tokenizer without them."""
-        found = [self._tokenizer.token_to_id(mark) for mark in MARKS]
-        return () if None in found else tuple(found)
+        ids = [self.fast.token_to_id(mark) for mark in MARKS]
+        return () if None in ids else tuple(ids)
 
     @property
     def separator(self) -> int:
         """Token id of the first special token after the first of two texts."""
-        places = [place for place, (ids, _) in enumerate(self.pair.pieces) if ids is None]
-        ids = self.pair.pieces[places[0] + 1][0]
+        is_text = [ids is None for ids, _ in self.pair.pieces]
+        ids = self.pair.pieces[is_text.index(True) + 1][0]
         if ids is None:
             raise InputError("the tokenizer puts no separator between two texts")
         return int(ids[0])
@@ -70,11 +71,8 @@ class Tokenizer:
     @property
     def padding(self) -> int:
         """Token id that fills short rows."""
-        for token in ("[PAD]", "<pad>"):
-            found = self._tokenizer.token_to_id(token)
-            if found is not None:
-                return int(found)
-        return 0
+        ids = [self.fast.token_to_id(token) for token in ("[PAD]", "<pad>")]
+        return next((token_id for token_id in ids if token_id is not None), 0)
 
     def ids(self, texts: Sequence[str]) -> list[IntArray | None]:
         """Token ids (t,) of each text, without special tokens and without a length limit.
@@ -82,19 +80,18 @@ class Tokenizer:
         None for a text that is not one: not a string, or a string with lone surrogates.
         """
         with self._lock:
-            kept = self._kept
-            new = list(dict.fromkeys(text for text in texts if text not in kept))
-            found = dict(zip(new, self._encode(new), strict=True))
-            result = [found[text] if text in found else kept[text] for text in texts]
-            if len(kept) + len(found) > _CACHED_TEXTS:
-                kept.clear()
-            if len(found) <= _CACHED_TEXTS:
-                kept.update(found)
+            new = list(dict.fromkeys(text for text in texts if text not in self._cache))
+            ids = dict(zip(new, self._encode(new), strict=True))
+            result = [ids[text] if text in ids else self._cache[text] for text in texts]
+            if len(self._cache) + len(ids) > _CACHED_TEXTS:
+                self._cache.clear()
+            if len(ids) <= _CACHED_TEXTS:
+                self._cache.update(ids)
         return result
 
     def _encode(self, texts: list[str]) -> list[IntArray | None]:
         try:
-            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            encodings = self.fast.encode_batch_fast(texts, add_special_tokens=False)
         except Exception:
             if len(texts) == 1:
                 return [None]
@@ -103,43 +100,23 @@ class Tokenizer:
 
 
 class Template:
-    """Special tokens of a tokenizer: pieces of (ids, type ids), with None for the n-th text."""
+    """Special tokens of a tokenizer: pieces of (ids, type id), with None for the n-th text."""
 
     def __init__(self, encoding: Any) -> None:
-        self.pieces: list[tuple[IntArray | None, int]] = []
-        special: list[int] = []
-        special_type = 0
-        seen: int | None = None
-
-        def close() -> None:
-            if special:
-                self.pieces.append((np.array(special, dtype=np.int64), special_type))
-                special.clear()
-
-        rows = zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True)
-        for token, kind, sequence in rows:
-            if sequence is None:
-                if special and kind != special_type:
-                    close()
-                special.append(token)
-                special_type = kind
-                continue
-            if sequence != seen:  # "a" may be several tokens; its place counts once
-                close()
-                self.pieces.append((None, kind))
-                seen = sequence
-        close()
+        """Takes what the tokenizer makes of "a" once or twice; "a" may be several tokens."""
+        rows = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
+        self.pieces: list[tuple[IntArray | None, int]] = [
+            (np.array([token for *_, token in group]) if text is None else None, type_id)
+            for (text, type_id), group in groupby(rows, key=lambda row: row[:2])
+        ]
         self.n_special = sum(len(ids) for ids, _ in self.pieces if ids is not None)
 
     def assemble(self, *texts: IntArray) -> tuple[IntArray, IntArray]:
         """Token ids of one or two texts -> (input ids (t,), token type ids (t,))."""
         following = iter(texts)
         ids = [next(following) if piece is None else piece for piece, _ in self.pieces]
-        kinds = [
-            np.full(len(part), kind, dtype=np.int64)
-            for part, (_, kind) in zip(ids, self.pieces, strict=True)
-        ]
-        return np.concatenate(ids), np.concatenate(kinds)
+        types = [type_id for _, type_id in self.pieces]
+        return np.concatenate(ids), np.repeat(types, [len(part) for part in ids])
 
 
 class Row(NamedTuple):
@@ -173,8 +150,7 @@ class Window:
 class Encoding:
     """Rows of pairs and of single texts, with one tokenizer, one window, and prefixes if any.
 
-    `marked` says whether texts have to be marked; by default they have to if the tokenizer knows
-    the marks.
+    Texts have to be marked if the tokenizer knows the marks, unless `marked` is false.
     """
 
     def __init__(
@@ -188,70 +164,66 @@ class Encoding:
     ) -> None:
         self.tokenizer = tokenizer
         self.window = window
-        self._prefixes = (query_prefix, item_prefix)
+        self.prefixes = (query_prefix, item_prefix)
         self._marks = tokenizer.marks if marked else ()
 
     def pairs(
         self, pairs: Pairs, queries: Sequence[str], items: Sequence[str]
     ) -> list[Row | InputError]:
         """The input of each pair (p,); an error in the place of one that cannot be made."""
-        left = self._ids(pairs.query, queries, self._prefixes[0])
-        right = self._ids(pairs.item, items, self._prefixes[1])
-        template = self.tokenizer.pair
-        rows: list[Row | InputError] = []
-        for query, item in zip(pairs.query.tolist(), pairs.item.tolist(), strict=True):
-            a, b = left[query], right[item]
-            if a is None or b is None:
-                rows.append(InputError("a text is not a valid string"))
-                continue
-            room_a, room_b = self._rooms(len(a), len(b))
-            try:
-                kept = self._cut_query(a, room_a), self._cut_item(b, room_b)
-            except InputError as error:
-                rows.append(error)
-                continue
-            cut = len(kept[0]) + len(kept[1]) < len(a) + len(b)
-            rows.append(Row(*template.assemble(*kept), cut))
-        return rows
+        left = self._ids(np.unique(pairs.query), queries, self.prefixes[0])
+        right = self._ids(np.unique(pairs.item), items, self.prefixes[1])
+        pairs_of_positions = zip(pairs.query.tolist(), pairs.item.tolist(), strict=True)
+        return [self._pair(left[query], right[item]) for query, item in pairs_of_positions]
 
     def texts(self, texts: Sequence[str], *, queries: bool) -> list[Row | InputError]:
         """The input of each text alone (b,), as a query or as an item."""
-        template, window = self.tokenizer.single, self.window
-        half = window.query_length if queries else window.item_length
-        limit = window.max_length if half is None else min(half, window.max_length)
-        room = limit - template.n_special
-        rows: list[Row | InputError] = []
-        prefix = self._prefixes[0 if queries else 1]
-        for ids in self.tokenizer.ids([self._readable(prefix, text) for text in texts]):
-            if ids is None:
-                rows.append(InputError("a text is not a valid string"))
-                continue
-            try:
-                kept = self._cut_query(ids, room) if queries else self._cut_item(ids, room)
-            except InputError as error:
-                rows.append(error)
-                continue
-            rows.append(Row(*template.assemble(kept), len(kept) < len(ids)))
-        return rows
+        prefix = self.prefixes[0 if queries else 1]
+        ids = self._ids(range(len(texts)), texts, prefix)
+        return [self._text(ids[position], queries) for position in range(len(texts))]
 
     def _ids(
-        self, positions: IntArray, texts: Sequence[str], prefix: str
+        self, positions: Iterable[int], texts: Sequence[str], prefix: str
     ) -> dict[int, IntArray | None]:
-        used = np.unique(positions).tolist()
-        chosen = [self._readable(prefix, texts[position]) for position in used]
-        return dict(zip(used, self.tokenizer.ids(chosen), strict=True))
+        chosen = list(map(int, positions))
+        readable = [self._readable(prefix, texts[position]) for position in chosen]
+        return dict(zip(chosen, self.tokenizer.ids(readable), strict=True))
 
     def _readable(self, prefix: str, text: str) -> str:
         """What of a text can matter; of marked ones all, since the mark may stand at the end."""
-        if not isinstance(text, str) or self._marks:
-            return prefix + text if prefix else text
-        return prefix + text[: CHARACTERS_PER_TOKEN * self.window.max_length]
+        if not isinstance(text, str):
+            return text
+        limit = None if self._marks else CHARACTERS_PER_TOKEN * self.window.max_length
+        return prefix + text[:limit]
 
-    def _rooms(self, n_query: int, n_item: int) -> tuple[int, int]:
-        window, n_special = self.window, self.tokenizer.pair.n_special
+    def _pair(self, query: IntArray | None, item: IntArray | None) -> Row | InputError:
+        if query is None or item is None:
+            return InputError("a text is not a valid string")
+        window, template = self.window, self.tokenizer.pair
         if window.query_length is None or window.item_length is None:
-            return longest_first(n_query, n_item, window.max_length - n_special)
-        return window.query_length - n_special + 1, window.item_length - 1
+            room = window.max_length - template.n_special
+            rooms = longest_first(len(query), len(item), room)
+        else:
+            rooms = window.query_length - template.n_special + 1, window.item_length - 1
+        try:
+            kept = self._cut_query(query, rooms[0]), self._cut_item(item, rooms[1])
+        except InputError as error:
+            return error
+        is_cut = len(kept[0]) + len(kept[1]) < len(query) + len(item)
+        return Row(*template.assemble(*kept), is_cut)
+
+    def _text(self, ids: IntArray | None, is_query: bool) -> Row | InputError:
+        if ids is None:
+            return InputError("a text is not a valid string")
+        window, template = self.window, self.tokenizer.single
+        half = window.query_length if is_query else window.item_length
+        limit = window.max_length if half is None else min(half, window.max_length)
+        cut = self._cut_query if is_query else self._cut_item
+        try:
+            kept = cut(ids, limit - template.n_special)
+        except InputError as error:
+            return error
+        return Row(*template.assemble(kept), len(kept) < len(ids))
 
     def _cut_query(self, ids: IntArray, room: int) -> IntArray:
         if not self._marks:
@@ -291,8 +263,8 @@ def around(ids: IntArray, start: int, end: int, room: int) -> IntArray:
 
 
 def _place(ids: IntArray, token: int) -> int | None:
-    found = np.flatnonzero(ids == token)
-    return int(found[0]) if len(found) else None
+    places = np.flatnonzero(ids == token)
+    return int(places[0]) if len(places) else None
 
 
 def longest_first(n_query: int, n_item: int, room: int) -> tuple[int, int]:
@@ -303,10 +275,8 @@ def longest_first(n_query: int, n_item: int, room: int) -> tuple[int, int]:
     """
     if n_query + n_item <= room:
         return n_query, n_item
-    short = min(n_query, n_item)
-    keep_short = short if short <= room // 2 else room // 2
-    keep_long = room - keep_short
-    return (keep_short, keep_long) if n_query <= n_item else (keep_long, keep_short)
+    shorter = min(n_query, n_item, room // 2)
+    return (shorter, room - shorter) if n_query <= n_item else (room - shorter, shorter)
 
 
 def padded(rows: Sequence[Row], pad_token_id: int, max_length: int) -> dict[str, IntArray]:
@@ -318,9 +288,9 @@ def padded(rows: Sequence[Row], pad_token_id: int, max_length: int) -> dict[str,
     """
     width = max(1, *(len(row.ids) for row in rows))  # a text may have no tokens at all
     width = max(width, min(-(-width // _MULTIPLE) * _MULTIPLE, max_length))
-    input_ids = np.full((len(rows), width), pad_token_id, dtype=np.int64)
-    attention_mask = np.zeros((len(rows), width), dtype=np.int64)
-    token_type_ids = np.zeros((len(rows), width), dtype=np.int64)
+    shape = (len(rows), width)
+    input_ids = np.full(shape, pad_token_id, dtype=np.int64)
+    attention_mask, token_type_ids = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     for r, row in enumerate(rows):
         input_ids[r, : len(row.ids)] = row.ids
         attention_mask[r, : len(row.ids)] = 1

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from crossknn.errors import InputError, MissingExtraError, nearest
 from crossknn.models.folder import MANIFEST
-from crossknn.models.hub import existing, first_line, snapshot
-from crossknn.models.library import open_library
-from crossknn.models.weights import (
+from crossknn.models.library import (
     SCORING,
+    existing,
+    first_line,
     has_head,
     is_bi_encoder,
     module_kinds,
+    open_library,
     read_json,
+    snapshot,
     weight_names,
 )
 from crossknn.scorers.base import Encoder, Scorer

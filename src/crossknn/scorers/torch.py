@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from crossknn.models.base import weights_hash as weights_hash
 from crossknn.models.cross_encoder import CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderModel
-from crossknn.models.fingerprint import weights_hash as weights_hash
-from crossknn.models.late_interaction.base import LateInteractionModel
+from crossknn.models.late.model import LateInteractionModel
 from crossknn.models.tokens import Row
 from crossknn.scorers.late import LateInteractionScorer
 from crossknn.scorers.token_models import TokenEncoder, TokenScorer

@@ -16,7 +16,7 @@ from crossknn.checks import as_count
 from crossknn.errors import CrossknnError, InputError, ScorerError
 from crossknn.methods import DEFAULT, Method
 from crossknn.methods import method as as_method
-from crossknn.models.hub import first_line
+from crossknn.models.library import first_line
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER
 from crossknn.search.answers import hits_of, joined

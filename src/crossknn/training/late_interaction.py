@@ -17,7 +17,7 @@ from torch import Tensor
 
 from crossknn.data.dataset import Labelled
 from crossknn.errors import InputError
-from crossknn.models.late_interaction.base import LateInteractionModel
+from crossknn.models.late.model import LateInteractionModel
 from crossknn.scorers.base import Encoder
 from crossknn.training.candidates import RETRIEVERS, CandidateRetriever, Found, Lists
 from crossknn.training.corpora import Corpora, checked_rows

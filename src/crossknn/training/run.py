@@ -19,7 +19,7 @@ from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError, nearest
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
-from crossknn.models.late_interaction.base import LateInteractionConfig, LateInteractionModel
+from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel
 from crossknn.scorers.opening import DualEncoder
 from crossknn.training import cards, loop
 from crossknn.training.candidates import LISTS

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from crossknn.models.late_interaction.base import LateInteractionModel
+from crossknn.models.late.model import LateInteractionModel
 from crossknn.models.tokens import token_batches
 from crossknn.scorers.torch import TOKENS_PER_RUN
 from crossknn.training.checkpoint import digest_of

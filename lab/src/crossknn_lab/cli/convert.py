@@ -40,7 +40,7 @@ def command(
     with needs_torch("converting a checkpoint"):
         from crossknn.models.checkpoints import open_checkpoint
         from crossknn.models.cross_encoder import CrossEncoderModel
-        from crossknn.models.late_interaction.base import LateInteractionModel
+        from crossknn.models.late.model import LateInteractionModel
 
     given: Any = layout  # any text: what is not a layout is refused there
     model = open_checkpoint(checkpoint, layout=given, encoder=encoder)

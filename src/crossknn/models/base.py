@@ -1,0 +1,171 @@
+"""What all torch models here share: encoders, a tokenizer, settings, a head, and their folder.
+
+A model's folder is that of its encoder as Hugging Face writes it, with a settings file (`KINDS` in
+`crossknn.models.folder`), the head's weights, and the item tower in a subfolder if it is another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from tokenizers import Tokenizer as FastTokenizer
+from torch import Tensor, nn
+
+from crossknn.errors import InputError, nearest
+from crossknn.models.backbone import open_backbone, position_limit, save_backbone, tensors
+from crossknn.models.folder import KINDS, write_json
+from crossknn.models.tokens import Encoding, Row, Tokenizer
+
+FORMAT = 1
+HEAD = "head.safetensors"
+ITEM_TOWER = "item"
+"""The subfolder of the item tower, where the towers are two."""
+
+
+class TorchModel(nn.Module):  # type: ignore[misc]
+    """A model that `save_pretrained` writes and `from_pretrained` opens.
+
+    Subclasses set SETTINGS, the name of their settings file; Config, a dataclass with at least
+    `window` and `marked`; LENGTHS, what its limits are called; and n_towers, 1, or 2 for queries
+    and items, which are one if the config has `shared`.
+    """
+
+    SETTINGS: ClassVar[str]
+    Config: ClassVar[Any]
+    LENGTHS: ClassVar[str] = "query_length or item_length"
+    n_towers: ClassVar[int] = 2
+
+    def __init__(self, encoders: Sequence[Any], tokenizer: FastTokenizer, config: Any) -> None:
+        super().__init__()
+        limit, longest = min(map(_positions, encoders)), config.window.max_length
+        if longest > limit:
+            raise InputError(f"{self.LENGTHS} is {longest}; the encoder has {limit} positions")
+        self.config = config
+        self.head: Any = None
+        self.tokenizer = Tokenizer(tokenizer)
+        self.encoding = Encoding(self.tokenizer, config.window, marked=config.marked)
+
+    def encoders(self) -> list[Any]:
+        """The encoders of queries and of items; one where there is one for both."""
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = next(self.parameters()).device
+        return device
+
+    def tensors(self, rows: Sequence[Row]) -> list[Tensor]:
+        """Rows (b) -> input ids, attention mask and token types (b, t) on the model's device."""
+        return tensors(rows, self.tokenizer.padding, self.config.window.max_length, self.device)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> Self:
+        """What `save_pretrained` wrote; InputError for anything else."""
+        folder = Path(folder)
+        config = cls.read_config(folder)
+        encoder, tokenizer = open_backbone(folder, marked=config.marked)
+        encoders = [encoder]
+        if cls.n_towers == 2:
+            encoders += [encoder if config.shared else open_backbone(folder / ITEM_TOWER)[0]]
+        model = cls(*encoders, tokenizer, config)
+        model.load_head(folder)
+        return model.eval()
+
+    @classmethod
+    def read_config(cls, folder: Path) -> Any:
+        """The settings in `folder`; InputError if they are not of this kind of model."""
+        path, kind = folder / cls.SETTINGS, KINDS[cls.SETTINGS]
+        if not path.is_file():
+            raise InputError(f"{folder} is not a crossknn {kind}: it has no {path.name}")
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{path} cannot be read: {error}") from error
+        if not isinstance(content, dict) or not {"kind", "format"} <= set(content):
+            raise InputError(
+                f"{path} was not written by crossknn: it has no format and kind, so that nothing "
+                "says how the model is to be used; train or convert one with crossknn"
+            )
+        if content.pop("kind") != kind:
+            raise InputError(f"{path} does not describe a crossknn {kind}")
+        if content.pop("format") != FORMAT:
+            raise InputError(f"{path} has another format than {FORMAT}: upgrade crossknn")
+        known = {field.name for field in fields(cls.Config)}
+        for name in content:
+            if name not in known:
+                raise InputError(
+                    f"{path} has the unknown setting {name!r} ({nearest(name, known)})"
+                )
+        try:
+            return cls.Config(**content)
+        except (InputError, TypeError) as error:
+            raise InputError(f"{path}: {error}") from error
+
+    def save_pretrained(self, folder: str | Path, card: str | None = None) -> Path:
+        """Write encoders, head, settings and a model card (README.md); returns the folder.
+
+        The settings come last, so that a half-written folder is not one.
+        """
+        from safetensors.torch import save_file
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (*KINDS, HEAD):  # of a model that was here before
+            (folder / name).unlink(missing_ok=True)
+        for name, encoder in zip(("", ITEM_TOWER), self.encoders(), strict=False):
+            save_backbone(encoder, self.tokenizer.fast, folder / name)
+        weights = self.head.state_dict() if self.head is not None else {}
+        if weights:
+            save_file({key: value.contiguous() for key, value in weights.items()}, folder / HEAD)
+        if card is not None:
+            (folder / "README.md").write_text(card, encoding="utf-8")
+        settings = {"format": FORMAT, "kind": KINDS[self.SETTINGS], **asdict(self.config)}
+        write_json(folder / self.SETTINGS, settings)
+        return folder
+
+    def load_head(self, folder: Path) -> None:
+        """Take the head's weights from a folder; InputError names those that do not fit."""
+        from safetensors.torch import load_file
+
+        own = self.head.state_dict() if self.head is not None else {}
+        if not own:
+            return
+        path = folder / HEAD
+        if not path.is_file():
+            raise InputError(f"{folder} has no trained head: {HEAD} is missing")
+        weights = load_file(path)
+        absent, foreign = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
+        if absent or foreign:
+            raise InputError(
+                f"{path} does not fit: it lacks {absent or 'nothing'} and has "
+                f"{foreign or 'nothing else'}"
+            )
+        for name, value in own.items():
+            if value.shape != weights[name].shape:
+                raise InputError(
+                    f"{path} does not fit the encoder beside it: {name} has the shape "
+                    f"{tuple(weights[name].shape)}, expected {tuple(value.shape)}"
+                )
+        self.head.load_state_dict(weights)
+
+
+def weights_hash(model: TorchModel) -> str:
+    """Hash of every weight, the tokenizer and the settings of a model."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    digest.update(model.tokenizer.fast.to_str().encode())
+    digest.update(repr(model.config).encode())
+    return digest.hexdigest()
+
+
+def _positions(encoder: Any) -> int:
+    return position_limit(encoder.config)

@@ -1,0 +1,409 @@
+"""What can be exported: torch models of several makers, each as modules with the ONNX contract.
+
+Axes: b texts, pairs or lists, c candidates, t tokens or states of a text, d dimensions.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer as FastTokenizer
+from torch import Tensor, nn
+
+from crossknn.errors import InputError
+from crossknn.models.backbone import has_token_types, position_limit
+from crossknn.models.base import TorchModel, weights_hash
+from crossknn.models.cross_encoder import CrossEncoderModel, partial
+from crossknn.models.dual_encoder import DualEncoderModel
+from crossknn.models.folder import COMPARE_MODEL, ITEM_MODEL, MODEL, QUERY_MODEL
+from crossknn.models.late.model import LateInteractionModel
+from crossknn.models.library import (
+    SCORING,
+    first_line,
+    module_kinds,
+    open_library,
+    own_prompts,
+    reads_messages,
+)
+from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
+from crossknn.types import Pairs
+
+Kind = Literal["cross-encoder", "dual-encoder", "late-interaction"]
+Prefixes = tuple[str | None, str | None]
+OWN: dict[str, type[TorchModel]] = {
+    "cross-encoder": CrossEncoderModel,
+    "dual-encoder": DualEncoderModel,
+    "late-interaction": LateInteractionModel,
+}
+"""The models of ours by kind."""
+PROBES = (
+    ("how are [Ms] lists [Me] sorted", "sorted [ENT] returns a new list of the items in order."),
+    ("[Ms] open [Me] a file", "The sea [ENT] was calm, and nothing at all happened until evening."),
+    ("[Ms] mean [Me] of numbers", "statistics.mean [ENT]"),
+)
+"""Marked, so that an [EMB] head finds its places; to other models the marks are words."""
+LONG = (
+    "[Ms] open [Me] a file",
+    "The sea [ENT] was calm, and nothing happened until evening. " * 20,
+)
+"""Longer than the usual windows of local attention."""
+_N_LISTED = 300
+"""Candidates of the lists that a graph is checked on: more rows than CMC reads at once."""
+_LAYERS = {"Pooling", "Dense", "Normalize", "LayerNorm", "Dropout"}
+_IN_TORCH = "it cannot be exported to ONNX, only used in torch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """A torch module to be traced.
+
+    inputs, outputs: name -> letters of the axes that are free, by place. probes: two batches of
+    inputs by name; the module is traced on the first and checked on the second.
+    """
+
+    module: Any
+    inputs: Mapping[str, Mapping[int, str]]
+    outputs: Mapping[str, Mapping[int, str]]
+    probes: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exportable:
+    """A model ready to be traced: graphs by file name, how its texts are read, and what its
+    manifest holds beyond that."""
+
+    kind: Kind
+    name: str
+    encoding: Encoding
+    graphs: Mapping[str, Graph]
+    padding: int
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+def own_model(
+    model: TorchModel, kind: Kind, name: str, max_length: int | None, prefixes: Prefixes
+) -> Exportable:
+    """A model of ours, on the CPU and without dropout."""
+    config, window = model.config, model.config.window
+    if max_length is not None and max_length < window.max_length:
+        window = Window(max_length=max_length)
+    texts = [prefix or "" for prefix in prefixes]
+    encoding = Encoding(model.tokenizer, window, *texts, marked=config.marked)
+    padding = model.tokenizer.padding
+    settings: dict[str, object] = {"marked": config.marked}
+    graphs: dict[str, Graph] = {}
+    if isinstance(model, CrossEncoderModel):
+        graphs[MODEL] = _of_tokens(partial(model) or model, encoding, padding, "pairs", _SCORES)
+    elif isinstance(model, DualEncoderModel):
+        graphs[MODEL] = _of_tokens(model.query, encoding, padding, "queries", _VECTORS)
+        if not config.shared:
+            graphs[ITEM_MODEL] = _of_tokens(model.item, encoding, padding, "items", _VECTORS)
+    elif isinstance(model, LateInteractionModel):
+        graphs = _late_graphs(model)
+        settings |= {
+            "head": config.head,
+            "joint": model.head.joint,
+            "dimensions": model.dimensions,
+            "weights": f"{config.head}:{weights_hash(model)}",
+        }
+    return Exportable(
+        kind=kind, name=name, encoding=encoding, graphs=graphs, padding=padding, settings=settings
+    )
+
+
+class _LateEncoder(nn.Module):  # type: ignore[misc]
+    """Token arrays (b, t) three times -> states (b, t', d) and their mask (b, t')."""
+
+    def __init__(self, model: LateInteractionModel, *, queries: bool) -> None:
+        super().__init__()
+        self.tower = model.query if queries else model.item
+        self.head, self.queries = model.head, queries
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        of = self.head.of_queries if self.queries else self.head.of_items
+        result: tuple[Tensor, Tensor] = of(*self.tower(input_ids, attention_mask, token_type_ids))
+        return result
+
+
+def _late_graphs(model: LateInteractionModel) -> dict[str, Graph]:
+    """The towers and the head; the item's tower only if it is not the query's."""
+    padding, encoding, head = model.tokenizer.padding, model.encoding, model.head
+    graphs, states = {}, []
+    for file, what in ((QUERY_MODEL, "queries"), (ITEM_MODEL, "items")):
+        encoder = _LateEncoder(model, queries=what == "queries").eval()
+        graphs[file] = _of_tokens(encoder, encoding, padding, what, _STATES)
+        short = _token_arrays(encoding, padding, PROBES, what)
+        with torch.inference_mode():
+            states += encoder(*map(torch.from_numpy, short.values()))
+    if model.config.shared and head.query_reads == head.item_reads:
+        del graphs[ITEM_MODEL]
+    arrays = [tensor.numpy() for tensor in states]
+    text, lists = {0: "b", 1: "t_q"}, {0: "b", 1: "c", 2: "t_i"}
+    graphs[COMPARE_MODEL] = Graph(
+        module=head,
+        inputs={"query": text, "query_mask": text, "items": lists, "item_mask": lists},
+        outputs={"scores": {0: "b", 1: "c"}},
+        probes=[_lists(*arrays, count, n_listed) for count, n_listed in ((2, 5), (3, _N_LISTED))],
+    )
+    return graphs
+
+
+def _lists(
+    query: Any, query_mask: Any, states: Any, mask: Any, count: int, n_listed: int
+) -> dict[str, Any]:
+    """States of `count` queries and of `n_listed` items drawn for each, a tenth of them padding."""
+    rng = np.random.default_rng(n_listed)
+    drawn = rng.integers(len(states), size=(count, n_listed))
+    items = states[drawn] + 0.1 * rng.standard_normal((count, n_listed, *states.shape[1:]))
+    item_mask = mask[drawn]
+    item_mask[:, rng.permutation(n_listed)[: max(1, n_listed // 10)]] = False
+    return {
+        "query": query[:count],
+        "query_mask": query_mask[:count],
+        "items": (items * item_mask[..., None]).astype(np.float32),
+        "item_mask": item_mask,
+    }
+
+
+_TOKENS = {name: {0: "b", 1: "t"} for name in ("input_ids", "attention_mask", "token_type_ids")}
+_SCORES = {"scores": {0: "b"}}
+_VECTORS = {"vectors": {0: "b"}}
+_STATES = {"states": {0: "b", 1: "t_out"}, "mask": {0: "b", 1: "t_out"}}
+
+
+def _of_tokens(
+    module: nn.Module,
+    encoding: Encoding,
+    padding: int,
+    what: str,
+    outputs: Mapping[str, Mapping[int, str]],
+) -> Graph:
+    probes = [
+        _token_arrays(encoding, padding, probes, what) for probes in (PROBES[:2], (*PROBES, LONG))
+    ]
+    return Graph(module=module.eval(), inputs=_TOKENS, outputs=outputs, probes=probes)
+
+
+def _token_arrays(
+    encoding: Encoding, padding: int, texts: Sequence[tuple[str, str]], what: str
+) -> dict[str, Any]:
+    """Token arrays (b, t) by name of the pairs, of the queries or of the items among `texts`."""
+    queries, items = zip(*texts, strict=True)
+    if what == "pairs":
+        each = np.arange(len(texts))
+        found = encoding.pairs(Pairs(each, each), queries, items)
+    else:
+        is_query = what == "queries"
+        found = encoding.texts(queries if is_query else items, queries=is_query)
+    rows: list[Row] = []
+    for row in found:
+        if isinstance(row, InputError):
+            raise row
+        rows.append(row)
+    return dict(padded(rows, padding, encoding.window.max_length))
+
+
+# Models of sentence-transformers and Hugging Face
+
+
+def library_cross_encoder(
+    model: str | Path | Any, name: str | None, max_length: int | None
+) -> Exportable:
+    """A folder or hub name, or a sentence-transformers `CrossEncoder`.
+
+    Raises InputError if it has not exactly one label or no trained head, and for a causal language
+    model.
+    """
+    is_name = isinstance(model, (str, Path))
+    source = str(model) if is_name else "cross-encoder"
+    kinds = module_kinds(Path(model)) if is_name else [type(module).__name__ for module in model]
+    if kinds and kinds[-1] in SCORING:
+        raise InputError(f"{source} is made of {', '.join(kinds)}: {_IN_TORCH}")
+    if is_name:
+        _check_head(source)
+    else:
+        _check_one_label(model.config, source)
+    library = _loaded("CrossEncoder", model, source)
+    loaded, tokenizer = library.model, library.tokenizer
+    if reads_messages(library):
+        raise InputError(f"{source} reads pairs through a chat template: {_IN_TORCH}")
+    is_typed = _reads_types(loaded.config, tokenizer)
+    module = (partial(loaded) if is_typed else None) or _Logits(loaded, is_typed)
+    prompt = library.prompts.get(library.default_prompt_name) or ""
+    limit = min(max_length or 10**9, _limit(loaded.config, tokenizer))
+    encoding = _checked_encoding(library, source, limit, (prompt, ""), "pairs")
+    padding = int(tokenizer.pad_token_id or 0)
+    return Exportable(
+        kind="cross-encoder",
+        name=name or Path(source).name,
+        encoding=encoding,
+        graphs={MODEL: _of_tokens(module, encoding, padding, "pairs", _SCORES)},
+        padding=padding,
+    )
+
+
+def library_dual_encoder(
+    model: str | Path | Any, name: str | None, max_length: int | None, prefixes: Prefixes
+) -> Exportable:
+    """A folder or hub name, or a `SentenceTransformer`.
+
+    Prefixes that are None are the model's own. Raises InputError for layers, prompts or tokens
+    that a graph of token ids cannot have.
+    """
+    source = str(model) if isinstance(model, (str, Path)) else "dual-encoder"
+    library = _loaded("SentenceTransformer", model, source)
+    kinds = [type(module).__name__ for module in library]
+    if kinds[0] != "Transformer" or "Pooling" not in kinds or {*kinds[1:]} - _LAYERS:
+        raise InputError(
+            f"{source} is made of {', '.join(kinds)}: only Transformer, Pooling, Dense and "
+            "Normalize can be exported"
+        )
+    own = own_prompts(library)
+    query, item = (a if a is not None else b for a, b in zip(prefixes, own, strict=True))
+    if (query or item) and not all(getattr(module, "include_prompt", True) for module in library):
+        raise InputError(
+            f"{source} leaves its prompt out of the pooling (include_prompt is false): {_IN_TORCH}"
+        )
+    tokenizer = library.tokenizer
+    limit = _limit(library[0].auto_model.config, tokenizer)
+    limit = min(max_length or 10**9, int(library.max_seq_length or 512), limit)
+    encoding = _checked_encoding(library, source, limit, (query, item), "texts")
+    padding = int(tokenizer.pad_token_id or 0)
+    return Exportable(
+        kind="dual-encoder",
+        name=name or Path(source).name,
+        encoding=encoding,
+        graphs={MODEL: _of_tokens(_Vectors(library), encoding, padding, "items", _VECTORS)},
+        padding=padding,
+    )
+
+
+def _loaded(kind: Any, model: Any, source: str) -> Any:
+    """A sentence-transformers model for tracing, in float32 on the CPU; a loaded one is copied."""
+    if isinstance(model, (str, Path)):
+        loaded = open_library(kind, source, source, device="cpu")
+    else:
+        loaded = copy.deepcopy(model)
+    loaded = loaded.float().cpu()
+    loaded[0].auto_model.set_attn_implementation("eager")
+    return loaded
+
+
+def _checked_encoding(
+    library: Any, source: str, limit: int, prefixes: tuple[str, str], what: str
+) -> Encoding:
+    """How the model's texts are read. Raises InputError unless a tokenizer.json and prefixes give
+    the token ids of the library, which may use a chat template, or lengths of its own for queries
+    and for items."""
+    tokenizer = Tokenizer(FastTokenizer.from_str(library.tokenizer.backend_tokenizer.to_str()))
+    encoding = Encoding(tokenizer, Window(max_length=limit), *prefixes, marked=False)
+    long = [("sea " * limit,) * 2] if limit == library.max_seq_length else []
+    queries, items = zip(*PROBES, *long, strict=True)
+    if what == "pairs":
+        each = np.arange(len(items))
+        rows = encoding.pairs(Pairs(each, each), queries, items)
+        batches = [library.preprocess([*zip(queries, items, strict=True)], prompt=prefixes[0])]
+    else:
+        rows = encoding.texts(queries, queries=True) + encoding.texts(items, queries=False)
+        batches = [
+            library.preprocess(list(texts), prompt=prefix, task=task)
+            for texts, prefix, task in zip(
+                (queries, items), prefixes, ("query", "document"), strict=True
+            )
+        ]
+    theirs = [
+        ids[mask.bool()].tolist()
+        for batch in batches
+        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    ]
+    if [row.ids.tolist() for row in rows if isinstance(row, Row)] != theirs:
+        raise InputError(
+            f"{source} does not read its texts as its tokenizer.json says (a chat template, or "
+            f"limits of its own for queries and items): {_IN_TORCH}"
+        )
+    return encoding
+
+
+class _Vectors(nn.Module):  # type: ignore[misc]
+    """Vectors of a sentence-transformers model by its own modules: (b, t) three times -> (b, d)."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.is_typed = _reads_types(model[0].auto_model.config, model.tokenizer)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        features = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if self.is_typed:
+            features["token_type_ids"] = token_type_ids
+        vectors: Tensor = self.model(features)["sentence_embedding"]
+        return vectors[:, : self.model.truncate_dim]
+
+
+class _Logits(nn.Module):  # type: ignore[misc]
+    """The one logit of a sequence-classification model: (b, t) three times -> (b,)."""
+
+    def __init__(self, inner: Any, is_typed: bool) -> None:
+        super().__init__()
+        self.inner = inner
+        self.is_typed = is_typed
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        types = {"token_type_ids": token_type_ids} if self.is_typed else {}
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, **types}
+        logits: Tensor = self.inner(**given).logits
+        return logits[:, 0]
+
+
+def _reads_types(config: Any, tokenizer: Any) -> bool:
+    """Whether the library gives the model token types, and there are several."""
+    return has_token_types(config) and "token_type_ids" in tokenizer.model_input_names
+
+
+def _check_head(source: str) -> None:
+    """Raises InputError unless a folder or hub name has weights of a head with one label."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot load {source}: {first_line(error)}") from error
+    _check_one_label(config, source)
+    _, report = AutoModelForSequenceClassification.from_pretrained(
+        source, output_loading_info=True, trust_remote_code=False
+    )
+    missing = sorted(key for key in report["missing_keys"] if "position_ids" not in key)
+    if missing:
+        raise InputError(
+            f"{source} has no trained classification head ({missing[0]} is missing): "
+            "pass a cross-encoder, not an encoder or an [EMB] checkpoint"
+        )
+
+
+def _check_one_label(config: Any, source: str) -> None:
+    made_of = [str(name) for name in getattr(config, "architectures", None) or ()]
+    if made_of and made_of[0].endswith("ForCausalLM"):
+        raise InputError(
+            f"{source} is a {made_of[0]}, scored by the logits of two words: {_IN_TORCH}"
+        )
+    if made_of and not any(name.endswith("ForSequenceClassification") for name in made_of):
+        raise InputError(
+            f"{source} is a {made_of[0]}, which has no classification head: pass a cross-encoder"
+        )
+    if int(config.num_labels) != 1:
+        raise InputError(
+            f"{source} has {config.num_labels} labels: crossknn needs one raw score per pair "
+            "(num_labels=1)"
+        )
+
+
+def _limit(config: Any, tokenizer: Any) -> int:
+    return min(position_limit(config), int(min(tokenizer.model_max_length, 10**6)))

@@ -1,0 +1,337 @@
+"""What compares a query with candidates: CMC, Poly-encoder, Sum-of-max, and what heads share.
+
+Axes: b queries, c candidates, t tokens (t_q of a query, t_i of an item), d dimensions, h heads of
+attention. A single vector is t = 1. The heads that take an encoder apart are in `late.layered`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from crossknn.errors import InputError, nearest
+from crossknn.models.backbone import bias_of, in_heads
+
+Reads = Literal["vector", "tokens"]
+
+VARIANTS = {"paper": (1.0, 1.0), "reference": (0.5, 0.5), "none": (0.0, 1.0)}
+"""What the input and the output of a layer of CMC are multiplied by before they are added."""
+CHUNK = 256
+"""Rows of attention at once in a traced graph."""
+_COLBERT = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadOptions:
+    """The settings of a head: each of a known type, with a default.
+
+    A whole number counts something: it is 1 or more. Another number is a share: it is from 0 to
+    below 1.
+    """
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a value of another type, or outside of these."""
+        for field in fields(self):
+            value, wanted = getattr(self, field.name), type(field.default)
+            if type(value) is not wanted and (wanted, type(value)) != (float, int):
+                raise InputError(
+                    f"{field.name} is {value!r}, which a head cannot have: it is {field.default!r} "
+                    "by default"
+                )
+            if wanted is int and value < 1:
+                raise InputError(f"{field.name} is {value}; it must be 1 or more")
+            if wanted is float and not 0 <= value < 1:
+                raise InputError(f"{field.name} is {value}; it must be from 0 to below 1")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Options by name, the rest by default; InputError for an unknown one."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise InputError(f"the head has no option {name!r} ({nearest(name, known)})")
+        return cls(**given)
+
+
+class Head(nn.Module, ABC):  # type: ignore[misc]
+    """Scores of each query's candidates; one subclass per paper.
+
+    query_reads, item_reads: what the towers hand over, one vector or the states of all tokens.
+    joint: whether the score of a candidate depends on the others. dimensions: of what `of_items`
+    gives, which an index stores.
+    """
+
+    Options: ClassVar[type[HeadOptions]] = HeadOptions
+    query_reads: ClassVar[Reads] = "vector"
+    item_reads: ClassVar[Reads] = "vector"
+    joint: ClassVar[bool] = False
+    dimensions: int
+
+    def __init__(self, encoder: Any, options: Any) -> None:
+        """A head with new weights on the states of a Hugging Face encoder."""
+        super().__init__()
+        self.options = options
+        self.dimensions = int(encoder.config.hidden_size)
+
+    def take_over(self, query: Any, item: Any) -> None:
+        """What the head of a new model takes from its encoders: by default nothing."""
+
+    def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """What of a query is compared: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
+        return states, mask
+
+    def of_items(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """What of an item is stored: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
+        return states, mask
+
+    @abstractmethod
+    def forward(
+        self, query: Tensor, query_mask: Tensor, items: Tensor, item_mask: Tensor
+    ) -> Tensor:
+        """Scores (b, c), -inf for an item without any token, which is padding.
+
+        Takes states and masks (True: a token) of queries, (b, t_q, d) and (b, t_q), and of their
+        candidates, (b, c, t_i, d) and (b, c, t_i).
+        """
+
+
+def in_full(states: Tensor) -> torch.autocast:
+    """A context in which products are float32 also where the model computes in bfloat16.
+
+    A list's scores lie close together, and rounded ones would tie.
+    """
+    return torch.autocast(states.device.type, enabled=False)
+
+
+def listed(scores: Tensor, item_mask: Tensor) -> Tensor:
+    """Scores (b, c) float32, -inf where the mask (b, c, t_i) knows no token."""
+    return scores.float().masked_fill(~item_mask.any(-1), float("-inf"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CMCOptions(HeadOptions):
+    """See `CMC`; feed_forward: the width of the layers."""
+
+    layers: int = 2
+    heads: int = 4
+    feed_forward: int = 2048
+    dropout: float = 0.1
+    variant: str = "paper"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.variant not in VARIANTS:
+            raise InputError(f"variant is {self.variant!r} ({nearest(self.variant, VARIANTS)})")
+
+
+class CMC(Head):
+    """The query and all candidates are compared together (Song et al., EMNLP 2024).
+
+    Every text is one vector. Paper, 3.1 (equations 3 and 4) and appendix C:
+
+        [h_q; h_1; ...; h_c] = Attn([e_q; e_1; ...; e_c]),    score_j = h_q . h_j
+        Attn: two layers F of a transformer encoder without positions, each as x + F(x)
+
+    F is post-norm: y = LN(x + MHA(x)), F(x) = LN(y + W2 relu(W1 y + b1) + b2), with 4 heads, a
+    width of 2048 and dropout 0.1. `variant` says what a layer gives: "paper" x + F(x), "reference"
+    (x + F(x)) / 2, as the authors' code computes it, or "none" F(x), the ablation of table 12.
+
+    Deviations: a padding mask (the authors' code has none, its lists all have one length). Memory
+    is linear in c: attention never holds a row per pair of candidates.
+    """
+
+    Options = CMCOptions
+    joint = True
+
+    def __init__(self, encoder: Any, options: CMCOptions) -> None:
+        """Raises InputError if the heads do not divide the encoder's width."""
+        super().__init__(encoder, options)
+        if self.dimensions % options.heads:
+            raise InputError(
+                f"heads is {options.heads}, which does not divide the {self.dimensions} dimensions "
+                "of the encoder"
+            )
+        self.layers = nn.ModuleList(Layer(self.dimensions, options) for _ in range(options.layers))
+
+    def forward(
+        self, query: Tensor, query_mask: Tensor, items: Tensor, item_mask: Tensor
+    ) -> Tensor:
+        x = torch.cat([query, items[:, :, 0]], dim=1)
+        bias = bias_of(torch.cat([query_mask, item_mask[:, :, 0]], dim=1))[:, None, None, :]
+        kept, added = VARIANTS[self.options.variant]
+        for layer in self.layers:
+            x = kept * x + added * layer(x, bias)
+        return listed((x[:, 1:] * x[:, :1]).sum(-1), item_mask)
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    """F of `CMC`, with the weights of a `torch.nn.TransformerEncoderLayer`.
+
+    That one, traced or without gradients, holds all s x s attention weights at once, s = 1 + c.
+    """
+
+    def __init__(self, dimensions: int, options: CMCOptions) -> None:
+        super().__init__()
+        self.heads = options.heads
+        self.in_proj = nn.Linear(dimensions, 3 * dimensions)
+        self.out_proj = nn.Linear(dimensions, dimensions)
+        self.norm1 = nn.LayerNorm(dimensions)
+        self.linear1 = nn.Linear(dimensions, options.feed_forward)
+        self.linear2 = nn.Linear(options.feed_forward, dimensions)
+        self.norm2 = nn.LayerNorm(dimensions)
+        self.dropout = nn.Dropout(options.dropout)
+        nn.init.xavier_uniform_(self.in_proj.weight)
+        nn.init.zeros_(self.in_proj.bias)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        """(b, s, d) and the bias (b, 1, 1, s) of the keys -> (b, s, d)."""
+        query, key, value = (in_heads(part, self.heads) for part in self.in_proj(x).chunk(3, dim=2))
+        attended = self._attend(query, key, value, bias).transpose(1, 2).flatten(2)
+        y = self.norm1(x + self.dropout(self.out_proj(attended)))
+        wide = self.dropout(functional.relu(self.linear1(y)))
+        out: Tensor = self.norm2(y + self.dropout(self.linear2(wide)))
+        return out
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        """(b, h, s, d / h) three times -> (b, h, s, d / h)."""
+        if torch.jit.is_tracing():  # a graph has no operator like the one below
+            n_rows = (bias[0, 0, 0] <= 0).sum()
+            traced: Tensor = _scripted()(query, key, value, bias, n_rows, CHUNK)
+            return traced
+        out: Tensor = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=bias, dropout_p=self.dropout.p if self.training else 0.0
+        )
+        return out
+
+
+@cache
+def _scripted() -> Any:
+    """`_in_chunks` with its loop, which tracing alone would unroll."""
+    return torch.jit.script(_in_chunks)
+
+
+def _in_chunks(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rows: Tensor, chunk: int
+) -> Tensor:
+    """Attention of `chunk` rows at a time: (b, h, s, d / h) three times -> (b, h, s, d / h).
+
+    `rows` is s again, counted from values: ONNX would take a size for a constant of the graph.
+    """
+    parts: list[Tensor] = []
+    keys = key.transpose(2, 3) * query.size(3) ** -0.5
+    for part in range((int(rows) + chunk - 1) // chunk):
+        logits = query[:, :, part * chunk : (part + 1) * chunk] @ keys + bias
+        parts.append(torch.softmax(logits, dim=-1) @ value)
+    return torch.cat(parts, dim=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolyOptions(HeadOptions):
+    """codes: m, 64 in the comparison of CMC (up to 360 in the paper)."""
+
+    codes: int = 64
+
+
+class Poly(Head):
+    """Poly-encoder: m views of the query, of which each item picks its own mixture (Humeau et al.,
+    2020, 1905.01969), with learnt codes.
+
+    Section 4.4: codes a_1 .. a_m attend over the states h_1 .. h_t of the query's tokens, and the
+    item's vector y over what they found:
+
+        v_k = sum_j softmax_j(a_k . h_j) h_j,    v = sum_k softmax_k(y . v_k) v_k,    score = v . y
+
+    Deviations: special tokens are attended to like others; codes begin with a deviation of
+    d ** -0.5, so that no token has all the weight at first.
+    """
+
+    Options = PolyOptions
+    query_reads = "tokens"
+
+    def __init__(self, encoder: Any, options: PolyOptions) -> None:
+        super().__init__(encoder, options)
+        codes = torch.randn(options.codes, self.dimensions) * self.dimensions**-0.5
+        self.codes = nn.Parameter(codes)
+
+    def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The views of queries: (b, t, d) and (b, t) -> (b, m, d) and (b, m)."""
+        views = _attended(self.codes @ states.transpose(1, 2), mask, states)
+        return views, mask.any(1, keepdim=True).expand(-1, self.options.codes)
+
+    def forward(
+        self, query: Tensor, query_mask: Tensor, items: Tensor, item_mask: Tensor
+    ) -> Tensor:
+        vectors = items[:, :, 0]
+        mixed = _attended(vectors @ query.transpose(1, 2), query_mask, query)
+        return listed((mixed * vectors).sum(-1), item_mask)
+
+
+def _attended(logits: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+    """Means of values (..., t, d), weighted by softmax of logits (..., p, t) where masks (..., t)
+    allow: (..., p, d)."""
+    return torch.softmax(logits + bias_of(mask).unsqueeze(-2), dim=-1) @ values
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumOfMaxOptions(HeadOptions):
+    """projected: whether tokens are; dimensions: of a projected token."""
+
+    projected: bool = False
+    dimensions: int = _COLBERT
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dimensions != _COLBERT and not self.projected:
+            raise InputError(
+                f"dimensions is {self.dimensions}, and without a projection a token keeps the "
+                "encoder's: set projected = true, or leave dimensions out"
+            )
+
+
+class SumOfMax(Head):
+    """Each token of the query finds its best match in the item (Zhang and Stratos, 2021; ColBERT,
+    Khattab and Zaharia, 2020, 3.3).
+
+        score = sum_j max_k h_j . g_k
+
+    over the states h_j of the query's tokens and g_k of the item's, as Zhang and Stratos and the
+    comparison of CMC take them; an index keeps g_k for every token. With `projected`, W h_j and
+    W g_k stand in their place, W linear, from d to 128 dimensions, one for both (ColBERT, 3.2).
+
+    Deviations: padding is no token (the code of CMC and of Zhang and Stratos takes a fixed number
+    of positions, whatever they hold); from ColBERT, whose projected states have unit length, whose
+    queries are filled up with [MASK] and whose items lose their punctuation.
+    """
+
+    Options = SumOfMaxOptions
+    query_reads = "tokens"
+    item_reads = "tokens"
+
+    def __init__(self, encoder: Any, options: SumOfMaxOptions) -> None:
+        super().__init__(encoder, options)
+        self.project: nn.Module = nn.Identity()
+        if options.projected:
+            self.project = nn.Linear(self.dimensions, options.dimensions, bias=False)
+            self.dimensions = options.dimensions
+
+    def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """(b, t, d) and (b, t) -> (b, t, d') and (b, t), d' = 128 if projected."""
+        return self.project(states).float(), mask
+
+    of_items = of_queries
+
+    def forward(
+        self, query: Tensor, query_mask: Tensor, items: Tensor, item_mask: Tensor
+    ) -> Tensor:
+        with in_full(items):
+            matches = items.float() @ query.float().unsqueeze(1).transpose(2, 3)
+        best = (matches + bias_of(item_mask).unsqueeze(-1)).amax(2) * query_mask.unsqueeze(1)
+        return listed(best.sum(-1), item_mask)

@@ -1,0 +1,236 @@
+"""Late-interaction models: queries and items are encoded apart, then compared (CMC, 2.2).
+
+Two towers, or one for both, hand over one vector of a text or the states of its tokens; a head
+compares a query's with those of any number of candidates. Axes: b queries, c candidates, t tokens,
+d dimensions.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from tokenizers import Tokenizer as FastTokenizer
+from torch import Tensor
+
+from crossknn.errors import InputError, nearest
+from crossknn.models.backbone import add_marks, states
+from crossknn.models.base import TorchModel
+from crossknn.models.dual_encoder import (
+    DualEncoderConfig,
+    DualEncoderModel,
+    Tower,
+    dual_encoder_in,
+    trainable_folder,
+)
+from crossknn.models.late.heads import CMC, Head, Poly, Reads, SumOfMax
+from crossknn.models.late.layered import Deformer, MixEncoder
+from crossknn.models.tokens import Row, Window
+
+HEADS: dict[str, type[Head]] = {
+    "cmc": CMC,
+    "poly": Poly,
+    "som": SumOfMax,
+    "deformer": Deformer,
+    "mixencoder": MixEncoder,
+}
+Pooling = Literal["cls", "mean", "marks"]
+Frozen = Literal["none", "items", "both"]
+
+
+def head_of(name: str) -> type[Head]:
+    """The head of that name; InputError for an unknown one."""
+    if name not in HEADS:
+        raise InputError(f"the late-interaction model {name!r} is unknown ({nearest(name, HEADS)})")
+    return HEADS[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateInteractionConfig:
+    """What a late-interaction model is, beside its weights.
+
+    Args:
+        head: "cmc", "poly", "som", "deformer" or "mixencoder".
+        pooling: how a tower makes one vector of a text, as in `DualEncoderConfig`; None, for a new
+            model, is the source's own, or "cls".
+        marked: whether mentions and titles are marked.
+        query_length, item_length: tokens, special ones included.
+        shared: one tower for both.
+        options: of the head; those left out are filled in.
+    """
+
+    head: str
+    pooling: Pooling | None = None
+    marked: bool = False
+    query_length: int = 128
+    item_length: int = 128
+    shared: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises InputError for an unknown head, option or pooling."""
+        options = asdict(head_of(self.head).Options.of(self.options))
+        object.__setattr__(self, "options", options)
+        DualEncoderConfig(pooling=self.pooling or "cls", marked=self.marked)
+
+    @property
+    def window(self) -> Window:
+        """The limits as one value."""
+        return Window.of_each(self.query_length, self.item_length)
+
+
+class LateTower(Tower):
+    """States of single texts: (b, t) three times -> (b, t, d) and their mask (b, t), or t = 1."""
+
+    def __init__(self, encoder: Any, reads: Reads, pooling: str, marks: Sequence[int]) -> None:
+        super().__init__(encoder, pooling, normalize=False, marks=marks)
+        self.reads = reads
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if self.reads == "tokens":
+            last = states(self.encoder, input_ids, attention_mask, token_type_ids)
+            return last, attention_mask.bool()
+        vectors = super().forward(input_ids, attention_mask, token_type_ids)
+        return vectors.unsqueeze(1), attention_mask[:, :1].bool()
+
+
+class LateInteractionModel(TorchModel):
+    """Towers and a head; see the module's docstring.
+
+    Build one with `new`, or with `from_pretrained` from what `save_pretrained` wrote.
+    `head(query, query_mask, items, item_mask)` gives scores; see `Head.forward`.
+    """
+
+    SETTINGS, Config = "late_interaction.json", LateInteractionConfig
+
+    def __init__(
+        self,
+        query_encoder: Any,
+        item_encoder: Any,
+        tokenizer: FastTokenizer,
+        config: LateInteractionConfig,
+    ) -> None:
+        config = replace(config, pooling=config.pooling or "cls")
+        super().__init__([query_encoder, item_encoder], tokenizer, config)
+        _check_alike(query_encoder.config, item_encoder.config)
+        kind = head_of(config.head)
+        self.head = kind(query_encoder, kind.Options.of(config.options))
+        settings = str(config.pooling), self.tokenizer.marks
+        self.query = LateTower(query_encoder, kind.query_reads, *settings)
+        self.item = LateTower(item_encoder, kind.item_reads, *settings)
+        self._frozen: Frozen = "none"
+
+    @classmethod
+    def new(cls, source: str | Path, config: LateInteractionConfig) -> Self:
+        """An untrained model from a folder or hub name of torch weights.
+
+        Of a dual encoder trained here or a sentence-transformers model the towers and, unless the
+        config names another, the pooling are taken over; of a late-interaction model of the same
+        kind and options the head too; a Hugging Face encoder gives the towers. Raises InputError
+        for other sources, and for two towers where the config wants one.
+        """
+        folder = trainable_folder(source)
+        if (folder / cls.SETTINGS).is_file():
+            return cls._continued(folder, config)
+        start, pooling = dual_encoder_in(folder, str(source)), config.pooling
+        if start is None:
+            lengths = {"query_length": config.query_length, "item_length": config.item_length}
+            plain = DualEncoderConfig(marked=config.marked, **lengths)
+            start = DualEncoderModel.new(folder, plain)
+        else:
+            pooling = pooling or start.config.pooling
+        query, item, tokenizer = start.query.encoder, start.item.encoder, start.tokenizer.fast
+        if config.shared and item is not query:
+            raise InputError(f"{source} has two towers: set shared = false")
+        if not config.shared and item is query:
+            item = copy.deepcopy(query)
+        if config.marked:
+            content = tokenizer.to_str()
+            for encoder in (query, item):
+                tokenizer = add_marks(FastTokenizer.from_str(content), encoder)
+        model = cls(query, item, tokenizer, replace(config, pooling=pooling))
+        model.head.take_over(query, item)
+        return model
+
+    @classmethod
+    def _continued(cls, folder: Path, config: LateInteractionConfig) -> Self:
+        """A trained model with the lengths of another config."""
+        model = cls.from_pretrained(folder)
+        config = replace(config, pooling=config.pooling or model.config.pooling)
+        there, wanted = asdict(model.config), asdict(config)
+        for name in there:
+            if there[name] != wanted[name] and name not in ("query_length", "item_length"):
+                raise InputError(
+                    f"{folder} is a late-interaction model with other settings: its {name} is "
+                    f"{there[name]!r}, not {wanted[name]!r}; continue it with its own, or start "
+                    "from a dual encoder"
+                )
+        again = cls(*(model.query.encoder, model.item.encoder), model.tokenizer.fast, config)
+        again.head = model.head
+        return again.train()
+
+    def encoders(self) -> list[Any]:
+        towers = [self.query] if self.config.shared else [self.query, self.item]
+        return [tower.encoder for tower in towers]
+
+    @property
+    def dimensions(self) -> int:
+        """d' of what an index stores of an item."""
+        return int(self.head.dimensions)
+
+    def tower_states(self, rows: Sequence[Row], *, queries: bool) -> tuple[Tensor, Tensor]:
+        """What the head reads of texts: (b, t, d) float32 and the mask (b, t).
+
+        Nothing of the head is in it, so that it stays the same while a frozen tower does.
+        """
+        tower = self.query if queries else self.item
+        result: tuple[Tensor, Tensor] = tower(*self.tensors(rows))
+        return result
+
+    def states(self, rows: Sequence[Row], *, queries: bool) -> tuple[Tensor, Tensor]:
+        """What is compared of queries or stored of items: (b, t, d) and the mask (b, t)."""
+        of = self.head.of_queries if queries else self.head.of_items
+        result: tuple[Tensor, Tensor] = of(*self.tower_states(rows, queries=queries))
+        return result
+
+    def freeze(self, what: Frozen) -> None:
+        """Let only the rest learn: the item tower or both towers keep still, without dropout.
+
+        Raises InputError for the item tower alone where one tower is shared, and if nothing is left
+        to learn.
+        """
+        if what not in ("none", "items", "both"):
+            raise InputError(f"what is frozen is {what!r}; it must be 'none', 'items' or 'both'")
+        if what == "items" and self.config.shared:
+            raise InputError("one tower is shared by queries and items: freeze 'both' or 'none'")
+        if what == "both" and not any(True for _ in self.head.parameters()):
+            raise InputError(
+                f"nothing would learn: the head of this {self.config.head} has no weights; freeze "
+                "'items' or 'none', or set projected = true in its options"
+            )
+        self._frozen = what
+        self.query.requires_grad_(what != "both")
+        self.item.requires_grad_(what == "none")
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self._frozen == "both":
+            self.query.eval()
+        if self._frozen != "none":
+            self.item.eval()
+        return self
+
+
+def _check_alike(query: Any, item: Any) -> None:
+    shapes = [(tower.model_type, tower.hidden_size, tower.vocab_size) for tower in (query, item)]
+    if shapes[0] != shapes[1]:
+        raise InputError(
+            f"the towers are of two encoders, {shapes[0]} and {shapes[1]} (type, width, "
+            "vocabulary): they must be of one"
+        )

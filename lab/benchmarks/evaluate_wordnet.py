@@ -37,7 +37,7 @@ from crossknn.index.stored import StoredMatrix
 from crossknn.methods import methods
 from crossknn.models.backbone import open_backbone
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
-from crossknn.models.export import export_cross_encoder
+from crossknn.models.export import export_model
 from crossknn.retrievers.dense import DenseRetriever
 from crossknn.scorers import DualEncoder, OnnxCrossEncoder
 from crossknn.training.negatives import candidates
@@ -75,7 +75,7 @@ def scorer(options: argparse.Namespace, name: str) -> OnnxCrossEncoder:
     folder = options.work / "eval" / f"onnx-{name}"
     if not (folder / "crossknn.json").exists():
         model = shared_model(options.shared_model) if name == SHARED else options.work / name
-        export_cross_encoder(model, folder, name=name)
+        export_model(model, folder, name=name)
     if options.bfloat16:
         from bfloat16 import Bfloat16CrossEncoder
 

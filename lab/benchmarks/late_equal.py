@@ -28,7 +28,7 @@ from crossknn.evaluation.measures import bootstrap, exact_top, recall
 from crossknn.evaluation.replay import answer
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import methods
-from crossknn.models.export import export_late_interaction
+from crossknn.models.export import export_model
 from crossknn.retrievers.dense import DenseRetriever
 from crossknn.retrievers.late import LateRetriever
 from crossknn.scorers import CrossEncoder, DualEncoder, open_late
@@ -71,7 +71,7 @@ def main() -> None:
     vectors = encoder.encode_items([unmarked(item) for item in items])
     asked = encoder.encode_queries([unmarked(query) for query in texts])
     with TemporaryDirectory() as folder:
-        cmc = open_late(export_late_interaction(options.cmc, folder), threads=options.threads)
+        cmc = open_late(export_model(options.cmc, folder, "late-interaction"), threads=options.threads)
         states = cmc.encode_items(items)
         scorer = CrossEncoder(options.scorer, threads=options.threads)
 

@@ -22,7 +22,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from crossknn.data.reading import read_labelled
-from crossknn.models.export import export_dual_encoder, export_late_interaction
+from crossknn.models.export import export_model
 from crossknn.retrievers.dense import DenseRetriever
 from crossknn.retrievers.late import LateRetriever
 from crossknn.scorers import CrossEncoder, DualEncoder, open_late
@@ -55,10 +55,10 @@ def main() -> None:
     copies = -(-max(COMPARED) // len(items))
     with TemporaryDirectory() as folder:
         first = DualEncoder(
-            export_dual_encoder(options.first, Path(folder) / "first"), threads=options.threads
+            export_model(options.first, Path(folder) / "first", "dual-encoder"), threads=options.threads
         )
         cmc = open_late(
-            export_late_interaction(options.cmc, Path(folder) / "cmc"), threads=options.threads
+            export_model(options.cmc, Path(folder) / "cmc", "late-interaction"), threads=options.threads
         )
         tokenizer = tokenizer_of(options.scorer)
         scorer = CrossEncoder(options.scorer, threads=options.threads)

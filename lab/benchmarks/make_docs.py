@@ -286,7 +286,7 @@ def speed_section(found: dict) -> list[str]:
     return [
         *lines,
         *table([*head, "Spearman, random items (lowest)", "top 100 (lowest)"], made),
-        "**The default.** `export_cross_encoder` writes float32 unless told otherwise: its ranking is the",
+        "**The default.** `export_model` writes float32 unless told otherwise: its ranking is the",
         'model\'s own. `precision="int8"` writes `int8-mixed`, which keeps 0.99 where `int8` misses it in the',
         "top 100. The bundled models are all int8, because they have to be small; they were trained and then",
         "measured as they are shipped. In all of them a pair's score does not depend on its batch, which is",

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from crossknn.data.docstrings import collect_standard_library, first_sentence, is_held_out
 from crossknn.evaluation.measures import Agreement
-from crossknn.models.export import FFN_OUTPUT, export_cross_encoder
+from crossknn.models.export import FFN_OUTPUT, export_model
 from crossknn.scorers.onnx import OnnxCrossEncoder
 from crossknn.types import Pairs
 
@@ -107,8 +107,8 @@ class Paths:
         self.torch = CrossEncoder(str(work / "cls"), device="cpu", max_length=MAX_LENGTH)
         self.onnx = {}
         for name, (precision, keep) in GRAPHS.items():
-            folder = export_cross_encoder(
-                work / "cls", work / name, precision, max_length=MAX_LENGTH, keep_float=keep
+            folder = export_model(
+                work / "cls", work / name, precision=precision, max_length=MAX_LENGTH, keep_float=keep
             )
             self.onnx[name] = OnnxCrossEncoder(folder, threads=threads)
 

@@ -111,7 +111,7 @@ def start(work: Path) -> Path:
         model = DualEncoderModel.from_pretrained(work / "dual-encoder")
         kinds = model.query.encoder.embeddings.token_type_embeddings.weight.data
         kinds[1] = kinds[0]
-        save_backbone(model.query.encoder, model.fast_tokenizer, folder)
+        save_backbone(model.query.encoder, model.tokenizer.fast, folder)
     return folder
 
 

@@ -47,7 +47,7 @@ def cross_encoder(tmp_path_factory):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("onnx")
-    from crossknn.models.export import export_cross_encoder
+    from crossknn.models.export import export_model
 
     folder = tmp_path_factory.mktemp("model")
     made = tiny_models.tokenizer()
@@ -66,7 +66,7 @@ def cross_encoder(tmp_path_factory):
     names = {f"{t.strip('[]').lower()}_token": t for t in tiny_models.SPECIAL}
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=made, **names)
     fast.save_pretrained(folder / "torch")
-    return export_cross_encoder(folder / "torch", folder / "onnx")
+    return export_model(folder / "torch", folder / "onnx")
 
 
 def opener(folder: Path, notes: Path):

@@ -43,18 +43,18 @@ DUAL = {
     "marks": {"pooling": "marks", "marked": True},
 }
 LATE = {
-    "cmc": {"kind": "cmc", "options": {"heads": 2, "feed_forward": 24}},
-    "cmc-reference": {"kind": "cmc", "options": {"variant": "reference", "feed_forward": 24}},
-    "cmc-none": {"kind": "cmc", "options": {"variant": "none", "layers": 1}, "marked": True},
-    "poly": {"kind": "poly", "options": {"codes": 5}},
-    "som": {"kind": "som"},
+    "cmc": {"head": "cmc", "options": {"heads": 2, "feed_forward": 24}},
+    "cmc-reference": {"head": "cmc", "options": {"variant": "reference", "feed_forward": 24}},
+    "cmc-none": {"head": "cmc", "options": {"variant": "none", "layers": 1}, "marked": True},
+    "poly": {"head": "poly", "options": {"codes": 5}},
+    "som": {"head": "som"},
     "som-projected": {
-        "kind": "som",
+        "head": "som",
         "options": {"projected": True, "dimensions": 12},
         "shared": True,
     },
-    "deformer": {"kind": "deformer", "options": {"layers": 1}},
-    "mixencoder": {"kind": "mixencoder", "pooling": "mean"},
+    "deformer": {"head": "deformer", "options": {"layers": 1}},
+    "mixencoder": {"head": "mixencoder", "pooling": "mean"},
 }
 LISTS = np.array([[0, 1, 2, 3, -1], [3, -1, 1, 0, 2], [2, 0, 3, 1, -1], [1, 2, -1, -1, 0]])
 
@@ -122,14 +122,14 @@ def scores(scorer, queries, items):
 @pytest.mark.parametrize("name", CROSS)
 def test_cross_encoders(bert, tmp_path, name):
     from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
-    from crossknn.models.export import export_cross_encoder
+    from crossknn.models.export import export_model
 
     config = CrossEncoderConfig(**{"max_length": 40, **CROSS[name]})
     model = draw(CrossEncoderModel.new(bert, config))
     texts = MARKED if config.marked else PLAIN
     given = model.save_pretrained(tmp_path / "torch")
     graphs = {
-        kind: scores(ck.CrossEncoder(export_cross_encoder(given, tmp_path / kind, kind)), *texts)
+        kind: scores(ck.CrossEncoder(export_model(given, tmp_path / kind, precision=kind)), *texts)
         for kind in ("float32", "int8")
     }
     torch_scores = scores(ck.CrossEncoder(given, device="cpu"), *texts)
@@ -141,13 +141,15 @@ def test_cross_encoders(bert, tmp_path, name):
 @pytest.mark.parametrize("name", DUAL)
 def test_dual_encoders(bert, tmp_path, name):
     from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
-    from crossknn.models.export import export_dual_encoder
+    from crossknn.models.export import export_model
 
     config = DualEncoderConfig(**{"query_length": 24, "item_length": 20, **DUAL[name]})
     model = draw(DualEncoderModel.new(bert, config))
     texts = MARKED if config.marked else PLAIN
     given = model.save_pretrained(tmp_path / "torch")
-    folder = export_dual_encoder(given, tmp_path / "onnx", item_prefix="old " * (not config.marked))
+    folder = export_model(
+        given, tmp_path / "onnx", "dual-encoder", item_prefix="old " * (not config.marked)
+    )
     for kind, encoder in (
         ("torch", ck.DualEncoder(given, device="cpu")),
         ("onnx", ck.DualEncoder(folder)),
@@ -159,14 +161,14 @@ def test_dual_encoders(bert, tmp_path, name):
 @pytest.mark.torch
 @pytest.mark.parametrize("name", LATE)
 def test_late_interaction_models(bert, tmp_path, name):
-    from crossknn.models.export import export_late_interaction
+    from crossknn.models.export import export_model
     from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel
 
     config = LateInteractionConfig(**{"query_length": 24, "item_length": 20, **LATE[name]})
     model = draw(LateInteractionModel.new(bert, config))
     queries, items = MARKED if config.marked else PLAIN
     given = model.save_pretrained(tmp_path / "torch")
-    folder = export_late_interaction(given, tmp_path / "onnx")
+    folder = export_model(given, tmp_path / "onnx", "late-interaction")
     for kind, late in (
         ("torch", ck.open_late(given, device="cpu")),
         ("onnx", ck.open_late(folder)),
@@ -179,17 +181,17 @@ def test_late_interaction_models(bert, tmp_path, name):
 
 @pytest.mark.torch
 def test_models_of_libraries(tmp_path):
-    from crossknn.models.export import export_cross_encoder, export_dual_encoder
+    from crossknn.models.export import export_model
 
     given = save_hf(tmp_path / "cross", "BertForSequenceClassification", num_labels=1)
-    folder = export_cross_encoder(given, tmp_path / "cross-onnx")
+    folder = export_model(given, tmp_path / "cross-onnx")
     check(
         "library-cross",
         torch=scores(ck.CrossEncoder(given, device="cpu"), *PLAIN),
         onnx=scores(ck.CrossEncoder(folder), *PLAIN),
     )
     given = save_bi_encoder(tmp_path / "dual", "BertModel", "cls", prompts={"query": "red "})
-    folder = export_dual_encoder(given, tmp_path / "dual-onnx")
+    folder = export_model(given, tmp_path / "dual-onnx", "dual-encoder")
     for kind, encoder in (
         ("torch", ck.DualEncoder(given, device="cpu")),
         ("onnx", ck.DualEncoder(folder)),

@@ -12,7 +12,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("onnx")
 
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.models.export import export_cross_encoder, export_dual_encoder  # noqa: E402
+from crossknn.models.export import export_model  # noqa: E402
 from crossknn.scorers.onnx import OnnxCrossEncoder  # noqa: E402
 from crossknn.types import Pairs  # noqa: E402
 
@@ -66,7 +66,7 @@ def test_a_cross_encoder_scores_as_in_torch(tmp_path, precision, tolerance) -> N
     )
     with torch.inference_mode():
         expected = model(**batch).logits[:, 0].numpy()
-    folder = export_cross_encoder(tmp_path / "hf", tmp_path / "onnx", precision)
+    folder = export_model(tmp_path / "hf", tmp_path / "onnx", precision=precision)
     assert np.abs(scores_of(folder) - expected).max() <= tolerance * max(1.0, expected.std())
     settings = json.loads((folder / "crossknn.json").read_text())
     assert settings["precision"] == precision
@@ -80,7 +80,7 @@ def test_a_dual_encoder_is_pooled_in_the_graph(tmp_path) -> None:
 
     save(tmp_path / "hf", "BertModel")
     model = sentence_transformers.SentenceTransformer(str(tmp_path / "hf"), device="cpu")
-    folder = export_dual_encoder(model, tmp_path / "onnx", item_prefix="a ")
+    folder = export_model(model, tmp_path / "onnx", "dual-encoder", item_prefix="a ")
     encoder = OnnxDualEncoder(folder)
     expected = model.encode(QUERIES)
     np.testing.assert_allclose(encoder.encode_queries(QUERIES), expected, atol=1e-5)
@@ -92,7 +92,7 @@ def test_int8_leaves_the_outputs_of_all_feed_forward_blocks_in_float32(tmp_path)
     import onnx
 
     save(tmp_path / "hf", "BertForSequenceClassification", num_labels=1)
-    folder = export_cross_encoder(tmp_path / "hf", tmp_path / "onnx", "int8")
+    folder = export_model(tmp_path / "hf", tmp_path / "onnx", precision="int8")
     graph = onnx.load(str(folder / "model.onnx")).graph
     weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     kept = [
@@ -104,13 +104,13 @@ def test_int8_leaves_the_outputs_of_all_feed_forward_blocks_in_float32(tmp_path)
 def test_two_labels_are_refused(tmp_path) -> None:
     save(tmp_path / "hf", "BertForSequenceClassification", num_labels=2)
     with pytest.raises(InputError, match="2 labels"):
-        export_cross_encoder(tmp_path / "hf", tmp_path / "onnx")
+        export_model(tmp_path / "hf", tmp_path / "onnx")
 
 
 def test_an_encoder_is_refused(tmp_path) -> None:
     save(tmp_path / "hf", "BertModel")
     with pytest.raises(InputError, match="no classification head"):
-        export_cross_encoder(tmp_path / "hf", tmp_path / "onnx")
+        export_model(tmp_path / "hf", tmp_path / "onnx")
 
 
 def test_a_missing_head_is_refused(tmp_path) -> None:
@@ -120,10 +120,10 @@ def test_a_missing_head_is_refused(tmp_path) -> None:
     settings["id2label"], settings["label2id"] = {"0": "score"}, {"score": 0}
     (tmp_path / "hf" / "config.json").write_text(json.dumps(settings))
     with pytest.raises(InputError, match="no trained classification head"):
-        export_cross_encoder(tmp_path / "hf", tmp_path / "onnx")
+        export_model(tmp_path / "hf", tmp_path / "onnx")
 
 
 def test_an_unknown_precision_is_refused(tmp_path) -> None:
     save(tmp_path / "hf", "BertForSequenceClassification", num_labels=1)
     with pytest.raises(InputError, match="int4"):
-        export_cross_encoder(tmp_path / "hf", tmp_path / "onnx", "int4")
+        export_model(tmp_path / "hf", tmp_path / "onnx", precision="int4")

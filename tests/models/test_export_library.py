@@ -15,7 +15,7 @@ pytest.importorskip("onnx")
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize  # noqa: E402
 
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.models.export import export_cross_encoder, export_dual_encoder  # noqa: E402
+from crossknn.models.export import export_model  # noqa: E402
 from crossknn.scorers import CrossEncoder, DualEncoder, OnnxDualEncoder  # noqa: E402
 from crossknn.types import Pairs  # noqa: E402
 
@@ -67,7 +67,7 @@ def open_library(folder):
 def test_vectors_are_the_librarys_whatever_the_batch(tmp_path, kind):
     source = bi_encoder(tmp_path, kind, Normalize())
     model = open_library(source)
-    folder = export_dual_encoder(source, tmp_path / "onnx")
+    folder = export_model(source, tmp_path / "onnx", "dual-encoder")
     about = json.loads((folder / "crossknn.json").read_text())
     assert (about["query_prefix"], about["item_prefix"]) == ("red of the ", "a ")
     encoders = [
@@ -92,7 +92,7 @@ def test_vectors_are_the_librarys_whatever_the_batch(tmp_path, kind):
 def test_every_pooling_of_the_library(tmp_path, pooling):
     source = save_bi_encoder(tmp_path, "BertModel", pooling, prompts=PROMPTS)
     expected = open_library(source).encode_query(QUERIES)
-    encoder = OnnxDualEncoder(export_dual_encoder(source, tmp_path / "onnx"))
+    encoder = OnnxDualEncoder(export_model(source, tmp_path / "onnx", "dual-encoder"))
     np.testing.assert_allclose(encoder.encode_queries(QUERIES), expected, rtol=1e-4, atol=2e-5)
 
 
@@ -100,7 +100,7 @@ def test_every_pooling_of_the_library(tmp_path, pooling):
 def test_int8_is_near(tmp_path, kind):
     sizes = {"hidden_size": 64, "intermediate_size": 128}
     source = bi_encoder(tmp_path, kind, Normalize(), **sizes)
-    folder = export_dual_encoder(source, tmp_path / "onnx", "int8")
+    folder = export_model(source, tmp_path / "onnx", "dual-encoder", precision="int8")
     expected = open_library(source).encode_document(ITEMS)
     found = OnnxDualEncoder(folder).encode_items(ITEMS)
     assert (found * expected).sum(1).min() > 0.98
@@ -110,7 +110,7 @@ def test_dense_layers_and_shortened_vectors_are_in_the_graph(tmp_path):
     dense = Dense(32, 24, activation_function=torch.nn.Tanh())
     source = bi_encoder(tmp_path, "e5", dense)
     model = library.SentenceTransformer(str(source), device="cpu", truncate_dim=10)
-    encoder = OnnxDualEncoder(export_dual_encoder(model, tmp_path / "onnx"))
+    encoder = OnnxDualEncoder(export_model(model, tmp_path / "onnx", "dual-encoder"))
     assert encoder.dimensions == 10
     found = encoder.encode_queries(QUERIES)
     np.testing.assert_allclose(found, model.encode_query(QUERIES), atol=1e-5)
@@ -119,9 +119,9 @@ def test_dense_layers_and_shortened_vectors_are_in_the_graph(tmp_path):
 
 def test_large_weights_lie_beside_the_graph(tmp_path, monkeypatch):
     source = bi_encoder(tmp_path, "modernbert", Normalize())
-    whole = OnnxDualEncoder(export_dual_encoder(source, tmp_path / "whole"))
-    monkeypatch.setattr("crossknn.models.folder.LARGEST", 1000)
-    folder = export_dual_encoder(source, tmp_path / "onnx")
+    whole = OnnxDualEncoder(export_model(source, tmp_path / "whole", "dual-encoder"))
+    monkeypatch.setattr("crossknn.models.export.LARGEST", 1000)
+    folder = export_model(source, tmp_path / "onnx", "dual-encoder")
     weights = folder / "model.onnx.data"
     assert weights.stat().st_size > (folder / "model.onnx").stat().st_size
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -139,14 +139,14 @@ def test_large_weights_lie_beside_the_graph(tmp_path, monkeypatch):
     weights.write_bytes(content)
     assert OnnxDualEncoder(folder).fingerprint != before
     monkeypatch.undo()
-    export_dual_encoder(source, tmp_path / "onnx")
+    export_model(source, tmp_path / "onnx", "dual-encoder")
     assert not weights.exists()
 
 
 def test_a_loaded_model_stays_as_it_is(tmp_path):
     model = open_library(bi_encoder(tmp_path, "qwen3")).bfloat16()
     attention = model[0].auto_model.config._attn_implementation
-    folder = export_dual_encoder(model, tmp_path / "onnx")
+    folder = export_model(model, tmp_path / "onnx", "dual-encoder")
     assert next(model.parameters()).dtype == torch.bfloat16
     assert model[0].auto_model.config._attn_implementation == attention != "eager"
     expected = model.float().encode_query(QUERIES)
@@ -155,7 +155,9 @@ def test_a_loaded_model_stays_as_it_is(tmp_path):
 
 def test_given_prefixes_replace_the_models_prompts(tmp_path):
     source = bi_encoder(tmp_path, "e5", Normalize())
-    folder = export_dual_encoder(source, tmp_path / "onnx", query_prefix="", item_prefix="old ")
+    folder = export_model(
+        source, tmp_path / "onnx", "dual-encoder", query_prefix="", item_prefix="old "
+    )
     about = json.loads((folder / "crossknn.json").read_text())
     assert "query_prefix" not in about
     assert about["item_prefix"] == "old "
@@ -180,8 +182,10 @@ def test_a_prompt_outside_the_pooling_is_refused_only_where_there_is_one(tmp_pat
     with pytest.raises(
         InputError, match=r"leaves its prompt out of the pooling .*only used in torch"
     ):
-        export_dual_encoder(source, tmp_path / "onnx")
-    folder = export_dual_encoder(source, tmp_path / "onnx", query_prefix="", item_prefix="")
+        export_model(source, tmp_path / "onnx", "dual-encoder")
+    folder = export_model(
+        source, tmp_path / "onnx", "dual-encoder", query_prefix="", item_prefix=""
+    )
     expected = open_library(source).encode(QUERIES)
     np.testing.assert_allclose(OnnxDualEncoder(folder).encode_queries(QUERIES), expected, atol=1e-5)
 
@@ -191,14 +195,14 @@ def test_texts_that_go_through_a_chat_template_are_refused(tmp_path):
     source = save_hf(tmp_path / "hf", "Qwen3Model", made=ending(), chat_template=template, **CAUSAL)
     assert "message" in open_library(source)[0].modality_config
     with pytest.raises(InputError, match=r"does not read its texts as its tokenizer.json says"):
-        export_dual_encoder(source, tmp_path / "onnx")
+        export_model(source, tmp_path / "onnx", "dual-encoder")
 
 
 def test_lengths_of_queries_and_items_apart_are_refused(tmp_path):
     model = open_library(bi_encoder(tmp_path, "e5"))
     model[0].query_length = 16
     with pytest.raises(InputError, match=r"limits of its own for queries and items"):
-        export_dual_encoder(model, tmp_path / "onnx")
+        export_model(model, tmp_path / "onnx", "dual-encoder")
 
 
 def test_a_text_without_tokens_has_a_vector_of_zeros(tmp_path):
@@ -207,7 +211,7 @@ def test_a_text_without_tokens_has_a_vector_of_zeros(tmp_path):
     bare = json.loads(ending().to_str()) | {"post_processor": None}
     made = Tokenizer.from_str(json.dumps(bare))
     source = save_bi_encoder(tmp_path, "Qwen3Model", "lasttoken", made=made, **CAUSAL)
-    encoder = OnnxDualEncoder(export_dual_encoder(source, tmp_path / "onnx"))
+    encoder = OnnxDualEncoder(export_model(source, tmp_path / "onnx", "dual-encoder"))
     for texts in (["", "elm"], [""]):
         np.testing.assert_array_equal(encoder.encode_items(texts)[0], 0)
 
@@ -242,7 +246,7 @@ def test_cross_encoders(tmp_path, kind, settings):
     model = library.CrossEncoder(str(source), device="cpu")
     expected = np.concatenate([model.predict([pair], **RAW) for pair in PAIRS])
     assert expected.std() > 0.1
-    folder = export_cross_encoder(source, tmp_path / "onnx")
+    folder = export_model(source, tmp_path / "onnx")
     for scorer in (CrossEncoder(source, device="cpu"), CrossEncoder(folder)):
         np.testing.assert_allclose(scores_of(scorer), expected, atol=5e-5)
         assert scorer.truncated == 7
@@ -262,7 +266,7 @@ def test_a_cross_encoders_own_prompt_goes_along(tmp_path):
         ).max()
         > 0.1
     )
-    folder = export_cross_encoder(tmp_path / "saved", tmp_path / "onnx")
+    folder = export_model(tmp_path / "saved", tmp_path / "onnx")
     for scorer in (CrossEncoder(tmp_path / "saved", device="cpu"), CrossEncoder(folder)):
         np.testing.assert_allclose(scores_of(scorer), expected, atol=5e-5)
 
@@ -282,4 +286,4 @@ def test_cross_encoders_that_no_graph_of_token_ids_can_be_are_refused(tmp_path):
         (wrapped, r"reads pairs through a chat template: .* only used in torch"),
     ):
         with pytest.raises(InputError, match=message):
-            export_cross_encoder(model, tmp_path / "onnx")
+            export_model(model, tmp_path / "onnx")

@@ -12,7 +12,7 @@ pytest.importorskip("onnx")
 from crossknn.evaluation.measures import agreement  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
-from crossknn.models.export import export_cross_encoder, export_dual_encoder  # noqa: E402
+from crossknn.models.export import export_model  # noqa: E402
 from crossknn.scorers import OnnxCrossEncoder, OnnxDualEncoder, TorchCrossEncoder  # noqa: E402
 from crossknn.scorers.torch import TorchDualEncoder  # noqa: E402
 
@@ -41,7 +41,7 @@ def test_cross_encoders(tmp_path, config, precision):
     for parameter in model.head.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     queries, items = (QUERIES, ITEMS) if config.get("marked") else (TEXTS, TEXTS[::-1])
-    folder = export_cross_encoder(model, tmp_path / "onnx", precision)
+    folder = export_model(model, tmp_path / "onnx", precision=precision)
     found = agreement(TorchCrossEncoder(model), OnnxCrossEncoder(folder), queries, items)
     assert found.spread > 1e-3
     assert found.largest_difference < {"float32": 1e-4, "int8": 0.5}[precision] * max(
@@ -70,7 +70,7 @@ def test_dual_encoders(tmp_path, config):
             for parameter in model.item.parameters():
                 parameter.mul_(1.3)
     queries, items = (QUERIES, ITEMS) if config.get("marked") else (TEXTS, TEXTS[::-1])
-    folder = export_dual_encoder(model, tmp_path / "onnx")
+    folder = export_model(model, tmp_path / "onnx", "dual-encoder")
     assert (folder / "item.onnx").exists() == (model.item is not model.query)
     exported, kept = OnnxDualEncoder(folder), TorchDualEncoder(model)
     for one, other in (

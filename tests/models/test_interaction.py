@@ -41,7 +41,7 @@ def scores(model, pairs=EVERY):
 
 def by_hand(model, query, item):
     """The score of one pair, in loops over words."""
-    ids = lambda text: model.fast_tokenizer.encode(text, add_special_tokens=False).ids  # noqa: E731
+    ids = lambda text: model.tokenizer.fast.encode(text, add_special_tokens=False).ids  # noqa: E731
     left, right = ids(query), ids(item)
     row = [2, *left, 3, *right, 3]
     kinds = [0] * (len(left) + 2) + [1] * (len(right) + 1)
@@ -95,7 +95,7 @@ def test_everything_learns(bert):
     model = new(bert)
     model.score_rows(model.encoding.pairs(EVERY, QUERIES, ITEMS)).sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.head.parameters())
-    seen = {i for text in QUERIES for i in model.fast_tokenizer.encode(text).ids[1:-1]}
+    seen = {i for text in QUERIES for i in model.tokenizer.fast.encode(text).ids[1:-1]}
     moved = model.head.token_weight.weight.grad.squeeze(-1).nonzero().squeeze(-1).tolist()
     assert set(moved) <= seen
 
@@ -119,11 +119,11 @@ def test_training_goes_on_from_a_saved_head_of_the_same_kind(bert, tmp_path):
 
 def test_the_exported_graph_scores_as_in_torch(bert, tmp_path):
     pytest.importorskip("onnx")
-    from crossknn.models.export import export_cross_encoder
+    from crossknn.models.export import export_model
     from crossknn.scorers.onnx import OnnxCrossEncoder
 
     folder = new(bert).save_pretrained(tmp_path / "torch")
-    graph = export_cross_encoder(folder, tmp_path / "onnx")
+    graph = export_model(folder, tmp_path / "onnx")
     found = []
     for scorer in (TorchCrossEncoder(folder), OnnxCrossEncoder(graph, threads=1)):
         out = np.full(9, np.nan, dtype=np.float32)

@@ -36,7 +36,7 @@ def cmc(**options):
 def layer_by_hand(weights, x):
     """F of one list x (s, d), one row, one head and one key at a time."""
     w = {name: value.numpy() for name, value in weights.items()}
-    read = x @ w["read.weight"].T + w["read.bias"]
+    read = x @ w["in_proj.weight"].T + w["in_proj.bias"]
     query, key, value = np.split(read, 3, axis=1)
     seen = np.zeros_like(x)
     for head in np.split(np.arange(D), HEADS):
@@ -44,9 +44,9 @@ def layer_by_hand(weights, x):
             logits = np.array([query[row, head] @ k[head] for k in key]) / np.sqrt(len(head))
             share = np.exp(logits - logits.max())
             seen[row, head] = (share / share.sum()) @ value[:, head]
-    y = norm(x + seen @ w["write.weight"].T + w["write.bias"], w, "attention_norm")
-    wide = np.maximum(y @ w["wide.weight"].T + w["wide.bias"], 0)
-    return norm(y + wide @ w["narrow.weight"].T + w["narrow.bias"], w, "norm")
+    y = norm(x + seen @ w["out_proj.weight"].T + w["out_proj.bias"], w, "norm1")
+    wide = np.maximum(y @ w["linear1.weight"].T + w["linear1.bias"], 0)
+    return norm(y + wide @ w["linear2.weight"].T + w["linear2.bias"], w, "norm2")
 
 
 def norm(x, w, name):
@@ -90,22 +90,11 @@ def test_scores_by_hand(variant, given, n_layers):
 def test_a_layer_is_that_of_torch():
     head = cmc()
     own, torchs = head.layers[0], torch.nn.TransformerEncoderLayer(D, HEADS, 12, batch_first=True)
-    names = {
-        "read.": "self_attn.in_proj_",
-        "write.": "self_attn.out_proj.",
-        "attention_norm.": "norm1.",
-        "wide.": "linear1.",
-        "narrow.": "linear2.",
-        "norm.": "norm2.",
-    }
-    torchs.load_state_dict(
-        {
-            next(
-                new + name.removeprefix(old) for old, new in names.items() if name.startswith(old)
-            ): v
-            for name, v in own.state_dict().items()
-        }
-    )
+    weights = own.state_dict()
+    for kind in ("weight", "bias"):
+        weights[f"self_attn.in_proj_{kind}"] = weights.pop(f"in_proj.{kind}")
+        weights[f"self_attn.out_proj.{kind}"] = weights.pop(f"out_proj.{kind}")
+    torchs.load_state_dict(weights)
     x = torch.randn(2, 7, D)
     with torch.no_grad():
         expected = torchs.eval()(x)

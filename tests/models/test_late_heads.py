@@ -8,11 +8,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from crossknn.models.late.model import HEADS as KINDS  # noqa: E402
 from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
 )
-from crossknn.models.late.model import KINDS  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -34,7 +34,7 @@ def new(bert, kind, **config):
     torch.manual_seed(0)
     given = {"options": OPTIONS.get(kind, {}), "query_length": 32, "item_length": 32}
     return LateInteractionModel.new(
-        bert, LateInteractionConfig(kind=kind, **(given | config))
+        bert, LateInteractionConfig(head=kind, **(given | config))
     ).eval()
 
 
@@ -99,7 +99,7 @@ def test_padding_of_tokens_changes_nothing(model):
     wider = torch.nn.functional.pad
     if model.head.item_reads == "tokens":
         items, item_mask = wider(items, (0, 0, 0, 4), value=7.0), wider(item_mask, (0, 4))
-    if model.head.query_reads == "tokens" and model.config.kind != "poly":
+    if model.head.query_reads == "tokens" and model.config.head != "poly":
         query, query_mask = wider(query, (0, 0, 0, 3), value=7.0), wider(query_mask, (0, 3))
     np.testing.assert_allclose(scores(model, query, query_mask, items, item_mask), before, **CLOSE)
 
@@ -126,7 +126,7 @@ def test_only_a_joint_head_compares_candidates_with_one_another(model):
     after = scores(model, query, query_mask, items, item_mask)[:, :4]
     difference = np.abs(after[1:] - before[1:]).max()
     assert difference > 1e-2 if model.head.joint else difference < 1e-4
-    assert model.head.joint == (model.config.kind == "cmc")
+    assert model.head.joint == (model.config.head == "cmc")
 
 
 def test_lists_of_nothing_and_of_one(model):

@@ -13,11 +13,11 @@ transformers = pytest.importorskip("transformers")
 
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
+from crossknn.models.late.model import HEADS as KINDS  # noqa: E402
 from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
 )
-from crossknn.models.late.model import KINDS  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -34,7 +34,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 def new(source, kind="cmc", **config):
     torch.manual_seed(0)
     given = {"options": OPTIONS.get(kind, {}), "query_length": 32, "item_length": 32}
-    return LateInteractionModel.new(source, LateInteractionConfig(kind=kind, **(given | config)))
+    return LateInteractionModel.new(source, LateInteractionConfig(head=kind, **(given | config)))
 
 
 def dual(bert, folder, **config):
@@ -200,7 +200,7 @@ def test_configs_that_do_not_fit_are_refused(bert, given, sentence):
         ({"options": {"layer": 2}}, "late_interaction.json: the head has no option 'layer'"),
         ({"towers": 2}, "unknown setting 'towers'"),
         ({"options": {"layers": 1}}, "head.safetensors does not fit: it lacks nothing and has"),
-        ({"options": {"feed_forward": 8}}, r"layers.0.narrow.weight|layers.0.wide.*expected \(8"),
+        ({"options": {"feed_forward": 8}}, r"layers.0.linear.*expected \(8"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(bert, tmp_path, changes, sentence):

@@ -17,7 +17,7 @@ from references import late  # noqa: E402
 
 import crossknn as ck  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.models.export import export_late_interaction  # noqa: E402
+from crossknn.models.export import export_model  # noqa: E402
 from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
@@ -56,7 +56,7 @@ def new(encoder, kind, shared=False, **options):
     """A model in which no two weights are alike, and none is where it began."""
     torch.manual_seed(0)
     config = LateInteractionConfig(
-        kind=kind, shared=shared, options=options, query_length=32, item_length=32
+        head=kind, shared=shared, options=options, query_length=32, item_length=32
     )
     model = LateInteractionModel.new(encoder, config).eval()
     with torch.no_grad():
@@ -93,7 +93,7 @@ def scores(model):
         there = (places != NO_ITEM)[..., None]
         values, mask = items[places], item_mask[places] & there
         values = torch.where(mask[..., None], values, torch.tensor(7.0))
-        if model.head.query_reads == "tokens" and model.config.kind != "poly":
+        if model.head.query_reads == "tokens" and model.config.head != "poly":
             query = torch.where(query_mask[..., None], query, torch.tensor(7.0))
         return model.head(query, query_mask, values, mask).numpy()
 
@@ -184,14 +184,8 @@ def mixencoder_of(model, similarity="dot"):
     )
 
 
-CMC_NAMES = {
-    "read.": "self_attn.in_proj_",
-    "write.": "self_attn.out_proj.",
-    "attention_norm.": "norm1.",
-    "wide.": "linear1.",
-    "narrow.": "linear2.",
-    "norm.": "norm2.",
-}
+CMC_NAMES = {"in_proj.": "self_attn.in_proj_", "out_proj.": "self_attn.out_proj."}
+CMC_NAMES |= {f"{name}.": f"{name}." for name in ("norm1", "linear1", "linear2", "norm2")}
 
 
 def cmc_of(model):
@@ -300,7 +294,7 @@ def test_what_is_exported(encoder, tmp_path, kind):
     """As served from ONNX, with states of items in half precision."""
     model = new(encoder, kind, **({"layers": 2} if kind == "deformer" else {}))
     model.save_pretrained(tmp_path / "torch")
-    served = ck.open_late(export_late_interaction(tmp_path / "torch", tmp_path / "onnx"))
+    served = ck.open_late(export_model(tmp_path / "torch", tmp_path / "onnx", "late-interaction"))
     found = served.compare(served.encode_queries(QUERIES), served.encode_items(ITEMS), LISTS)
     compare(model, REFERENCES[kind](model), found, rtol=1e-2, atol=2e-2)
 

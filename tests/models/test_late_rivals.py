@@ -33,7 +33,7 @@ def states():
 
 def new(bert, kind, **options):
     torch.manual_seed(0)
-    config = LateInteractionConfig(kind=kind, options=options, query_length=32, item_length=32)
+    config = LateInteractionConfig(head=kind, options=options, query_length=32, item_length=32)
     model = LateInteractionModel.new(bert, config).eval()
     with torch.no_grad():  # nothing is at a value it would not have after training
         for parameter in model.head.parameters():
@@ -125,7 +125,7 @@ def _mixed(w, query, e):
 
 def test_a_mixencoder_begins_as_the_last_layer_of_the_query_tower(bert):
     torch.manual_seed(0)
-    config = LateInteractionConfig(kind="mixencoder", query_length=32, item_length=32)
+    config = LateInteractionConfig(head="mixencoder", query_length=32, item_length=32)
     model = LateInteractionModel.new(bert, config)
     assert [len(tower.encoder.encoder.layer) for tower in (model.query, model.item)] == [1, 2]
     last = model.item.encoder.encoder.layer[-1]
@@ -157,7 +157,7 @@ def test_a_deformer_is_the_encoder_whose_lower_layers_see_one_text(tmp_path, n_u
     transformers.BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     torch.manual_seed(0)
     config = LateInteractionConfig(
-        kind="deformer", options={"layers": n_upper}, query_length=32, item_length=32
+        head="deformer", options={"layers": n_upper}, query_length=32, item_length=32
     )
     model = LateInteractionModel.new(folder, config).eval()
     w = {name: value.numpy() for name, value in model.head.state_dict().items()}

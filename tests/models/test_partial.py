@@ -8,8 +8,11 @@ from tiny_models import save_bert
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
-from crossknn.models.cross_encoder import partial  # noqa: E402
+from crossknn.models.cross_encoder import (  # noqa: E402
+    CrossEncoderConfig,
+    CrossEncoderModel,
+    partial,
+)
 
 pytestmark = pytest.mark.torch
 WINDOW = {"query_length": 20, "item_length": 20, "max_length": 48}
@@ -18,9 +21,9 @@ WINDOW = {"query_length": 20, "item_length": 20, "max_length": 48}
 def inputs(model, seed=0, rows=7, length=24):
     """Random pairs with marks, separators and padding, and the item's tokens of type 1."""
     generator = torch.Generator().manual_seed(seed)
-    size = model.fast_tokenizer.get_vocab_size()
+    size = model.tokenizer.fast.get_vocab_size()
     ids = torch.randint(8, size, (rows, length), generator=generator)
-    ids[:, 0] = model.fast_tokenizer.token_to_id("[CLS]")
+    ids[:, 0] = model.tokenizer.fast.token_to_id("[CLS]")
     for place, mark in zip((2, 4, 14), model.tokenizer.marks, strict=False):
         ids[:, place] = mark
     ids[:, 9] = model.tokenizer.separator

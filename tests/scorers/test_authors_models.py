@@ -19,8 +19,8 @@ from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: 
 
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
-from crossknn.models.export import export_cross_encoder, export_dual_encoder  # noqa: E402
 from crossknn.models.dual_encoder import dual_encoder_in  # noqa: E402
+from crossknn.models.export import export_model  # noqa: E402
 from crossknn.scorers import (  # noqa: E402
     CrossEncoder,
     DualEncoder,
@@ -226,7 +226,7 @@ def test_a_reranker_made_of_pooling_and_a_dense_layer(tmp_path):
     scorer = CrossEncoder(tmp_path / "saved", device="cpu")
     np.testing.assert_allclose(scores_of(scorer), expected, atol=1e-4)
     with pytest.raises(InputError, match=r"is made of Transformer, Pooling, Dense: it cannot be"):
-        export_cross_encoder(model, tmp_path / "onnx")
+        export_model(model, tmp_path / "onnx")
 
 
 # ---- code in a model folder ----
@@ -295,7 +295,7 @@ def test_a_module_of_the_folders_own_is_not_run(tmp_path, marker, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.chdir(folder)
     refused(lambda: DualEncoder(folder))
-    refused(lambda: export_dual_encoder(folder, tmp_path / "onnx"))
+    refused(lambda: export_model(folder, tmp_path / "onnx", "dual-encoder"))
     (folder / "config_sentence_transformers.json").write_text(
         '{"model_type": "SentenceTransformer"}'
     )
@@ -317,10 +317,10 @@ def test_an_architecture_of_the_folders_own_is_not_run(tmp_path, marker, kind):
     change(folder / "config.json", auto_map=own, model_type="custom")
     if kind == "BertModel":
         refused(lambda: DualEncoder(folder))
-        refused(lambda: export_dual_encoder(folder, tmp_path / "onnx"))
+        refused(lambda: export_model(folder, tmp_path / "onnx", "dual-encoder"))
     else:
         refused(lambda: CrossEncoder(folder))
-        refused(lambda: export_cross_encoder(folder, tmp_path / "onnx"))
+        refused(lambda: export_model(folder, tmp_path / "onnx"))
     refused(lambda: CrossEncoderModel.new(folder, CrossEncoderConfig()))
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("onnx")
 import crossknn as ck  # noqa: E402
 from crossknn.cli.app import run  # noqa: E402
 from crossknn.errors import InputError, ScorerError  # noqa: E402
-from crossknn.models.export import export_late_interaction  # noqa: E402
+from crossknn.models.export import export_model  # noqa: E402
 from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
@@ -49,7 +49,7 @@ def make(folder, kind, **changes):
     bert = save_bert(folder / "bert", positions=128)
     options = {"layers": 1} if kind == "deformer" else {}
     config = {"query_length": 12, "item_length": 14, "options": options} | changes
-    model = LateInteractionModel.new(bert, LateInteractionConfig(kind=kind, **config)).eval()
+    model = LateInteractionModel.new(bert, LateInteractionConfig(head=kind, **config)).eval()
     if not model.config.shared:
         with torch.no_grad():
             for parameter in model.item.parameters():
@@ -63,7 +63,7 @@ def served(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     model = make(folder, request.param)
     model.save_pretrained(folder / "torch")
-    export_late_interaction(folder / "torch", folder / "onnx")
+    export_model(folder / "torch", folder / "onnx", "late-interaction")
     return request.param, ck.open_late(folder / "torch"), ck.open_late(folder / "onnx")
 
 
@@ -72,7 +72,7 @@ def cmc(tmp_path_factory):
     """The folders of a small CMC: torch, onnx."""
     folder = tmp_path_factory.mktemp("cmc")
     make(folder, "cmc").save_pretrained(folder / "torch")
-    export_late_interaction(folder / "torch", folder / "onnx")
+    export_model(folder / "torch", folder / "onnx", "late-interaction")
     return folder
 
 
@@ -261,7 +261,7 @@ def test_cmc_never_holds_a_number_per_pair_of_candidates(tmp_path, which):
     c, heads = 4096, 4
     model = make(tmp_path, "cmc", options={"feed_forward": 32})
     model.save_pretrained(tmp_path / "torch")
-    export_late_interaction(model, tmp_path / "onnx")
+    export_model(model, tmp_path / "onnx", "late-interaction")
     done = subprocess.run(
         [sys.executable, "-c", PEAK, str(tmp_path / which), str(c)],
         capture_output=True,
@@ -274,7 +274,7 @@ def test_cmc_never_holds_a_number_per_pair_of_candidates(tmp_path, which):
 def test_the_export_keeps_the_fingerprint_until_a_file_changes(cmc, tmp_path):
     kept = ck.open_late(cmc / "torch")
     assert ck.open_late(cmc / "onnx").fingerprint == kept.fingerprint
-    shared = export_late_interaction(make(tmp_path, "cmc", shared=True), tmp_path / "one")
+    shared = export_model(make(tmp_path, "cmc", shared=True), tmp_path / "one", "late-interaction")
     assert not (shared / "item.onnx").exists()
     assert ck.open_late(shared).fingerprint != kept.fingerprint
     for path in (cmc / "onnx").iterdir():
@@ -351,7 +351,7 @@ def test_what_is_no_late_interaction_model(cmc, tmp_path):
     with pytest.raises(InputError, match=r"is incomplete: query.onnx is missing"):
         ck.open_late(tmp_path)
     with pytest.raises(InputError, match="is not a crossknn late-interaction model"):
-        export_late_interaction(tmp_path, tmp_path / "out")
+        export_model(tmp_path, tmp_path / "out", "late-interaction")
 
 
 def test_from_training_to_searching_on_the_command_line(cmc, tmp_path, monkeypatch, capsys):

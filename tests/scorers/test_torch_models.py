@@ -131,7 +131,7 @@ def test_a_fingerprint_names_everything_a_score_depends_on(bert):
 def test_weights_are_hashed_once(bert, monkeypatch):
     count = []
     monkeypatch.setattr("crossknn.scorers.torch.weights_hash", lambda model: count.append(model))
-    config = LateInteractionConfig(kind="cmc", query_length=32, item_length=32)
+    config = LateInteractionConfig(head="cmc", query_length=32, item_length=32)
     models = [TorchCrossEncoder(cross_encoder(bert)), TorchDualEncoder(dual_encoder(bert))]
     models.append(TorchLateInteraction(LateInteractionModel.new(bert, config)))
     for model in models:

@@ -16,7 +16,7 @@ from crossknn.errors import InputError  # noqa: E402
 from crossknn.fitting.distill import best_of_rows, distill, paper_settings, student  # noqa: E402
 from crossknn.index.sparse import SparseScores  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
-from crossknn.models.export import export_dual_encoder  # noqa: E402
+from crossknn.models.export import export_model  # noqa: E402
 from crossknn.scorers import DualEncoder  # noqa: E402
 from crossknn.training import checkpoint, loop  # noqa: E402
 from crossknn.training.distillation import DistillationTask  # noqa: E402
@@ -348,7 +348,7 @@ def test_sparse_scores_become_a_dual_encoder(base, tmp_path):
     before, after = DualEncoder(base), DualEncoder(tmp_path)
     vectors = after.encode_items(WOODS.items.texts)
     assert np.abs(vectors - before.encode_items(WOODS.items.texts)).max() > 0.01
-    export_dual_encoder(tmp_path, tmp_path / "onnx")
+    export_model(tmp_path, tmp_path / "onnx", "dual-encoder")
     exported = DualEncoder(tmp_path / "onnx").encode_items(WOODS.items.texts)
     np.testing.assert_allclose(exported, vectors, atol=1e-4)
     # Again: nothing is left to train, and the folder is the same.
@@ -447,7 +447,7 @@ def test_a_sentence_transformers_folder_keeps_its_vectors(bert, tmp_path, poolin
 
 
 def test_models_without_torch_weights_are_refused(base, tmp_path):
-    export_dual_encoder(base, tmp_path / "onnx")
+    export_model(base, tmp_path / "onnx", "dual-encoder")
     for source in ("bundled", tmp_path / "onnx"):
         with pytest.raises(InputError, match="an ONNX model, whose weights cannot be trained"):
             student(source)

@@ -46,7 +46,7 @@ def task_of(encoder, kind="cmc", *, train=None, dev=None, loss=None, freeze="non
     """A task of 12 train and 4 dev queries."""
     torch.manual_seed(0)
     lengths = {"query_length": 16, "item_length": 16}
-    config = LateInteractionConfig(kind=kind, pooling="mean", options=OPTIONS[kind], **lengths)
+    config = LateInteractionConfig(head=kind, pooling="mean", options=OPTIONS[kind], **lengths)
     chosen = {"retriever": "tfidf", "count": 3, "depth": 6, "dev_candidates": 6} | changes
     return LateInteractionTask(
         LateInteractionModel.new(encoder, config),

@@ -179,7 +179,7 @@ def test_settings_that_cannot_be(bert, data, changes, sentence):
 
 def test_every_module_knows_the_same_kinds():
     from crossknn.cli.train import _LATE
-    from crossknn.models.late.model import KINDS
+    from crossknn.models.late.model import HEADS as KINDS
     from crossknn.retrievers.late import KINDS as NAMED
     from crossknn.scorers.late import bytes_of_candidate
 

@@ -44,7 +44,7 @@ def late(name):
 def test_every_file_is_read_and_makes_a_model(path):
     if "late-interaction" in path.stem:
         settings = late(path.stem)
-        LateInteractionConfig(kind=settings.kind, **settings.model)
+        LateInteractionConfig(head=settings.kind, **settings.model)
     elif "dual" in path.stem:
         DualEncoderConfig(**read_settings(path, DualEncoderSettings).model)
     else:
@@ -55,7 +55,7 @@ def test_the_paper_and_its_code_differ_in_these():
     paper, code = late("zeshel-late-interaction"), late("zeshel-late-interaction-reference")
     assert (paper.loss.kl, code.loss.kl) == ("model-retriever", "retriever-model")
     assert (paper.candidates.sampling, code.candidates.sampling) == ("score", "uniform")
-    assert LateInteractionConfig(kind="cmc", **paper.model).options["variant"] == "paper"
+    assert LateInteractionConfig(head="cmc", **paper.model).options["variant"] == "paper"
     assert code.model["options"]["variant"] == "reference"
     assert round(code.candidates.fixed * code.candidates.count) == 31
     assert {**code.model, "options": None} == {**paper.model, "options": None}
@@ -125,7 +125,7 @@ def test_dialogs_are_trained_on_their_own_answers(bert, dstc7, tmp_path):
     settings = small(late("dstc7-late-interaction"), bert, dstc7, count=3)
     fitted = run.train_late_interaction(settings, tmp_path)
     assert fitted.best["in_candidates"] == 1
-    assert LateInteractionModel.from_pretrained(tmp_path).config.kind == "cmc"
+    assert LateInteractionModel.from_pretrained(tmp_path).config.head == "cmc"
     found = np.load(tmp_path / "run" / "candidates.npy")
     train, _ = run.read_corpora(settings.data, 0, lists=True)
     [part] = train

@@ -40,7 +40,7 @@ from crossknn.models.library import first_line
 if TYPE_CHECKING:
     from crossknn.models.exportable import Exportable, Graph, Kind
 
-FFN_OUTPUT = (*(f"layer.{depth}/output/dense" for depth in range(64)), "last/output/dense")
+FFN_OUTPUT = (*(f"layer.{depth}/output/dense" for depth in range(64)), "/output/dense_1")
 """The layers after GELU, whose activations have the longest tails; the last is the last layer's in
 a graph that computes it only where it is read (`PartialModel`)."""
 OPSET = 17

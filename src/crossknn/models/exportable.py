@@ -21,7 +21,7 @@ from crossknn.models.backbone import has_token_types, position_limit
 from crossknn.models.base import TorchModel, weights_hash
 from crossknn.models.cross_encoder import CrossEncoderModel, partial
 from crossknn.models.dual_encoder import DualEncoderModel
-from crossknn.models.folder import COMPARE_MODEL, ITEM_MODEL, MODEL, QUERY_MODEL
+from crossknn.models.folder import COMPARE_MODEL, INPUTS, ITEM_MODEL, MODEL, QUERY_MODEL
 from crossknn.models.late.model import LateInteractionModel
 from crossknn.models.library import (
     SCORING,
@@ -173,7 +173,7 @@ def _lists(
     }
 
 
-_TOKENS = {name: {0: "b", 1: "t"} for name in ("input_ids", "attention_mask", "token_type_ids")}
+_TOKENS = {name: {0: "b", 1: "t"} for name in INPUTS}
 _SCORES = {"scores": {0: "b"}}
 _VECTORS = {"vectors": {0: "b"}}
 _STATES = {"states": {0: "b", 1: "t_out"}, "mask": {0: "b", 1: "t_out"}}

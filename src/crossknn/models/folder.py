@@ -24,6 +24,8 @@ ITEM_MODEL = "item.onnx"
 QUERY_MODEL = "query.onnx"
 COMPARE_MODEL = "compare.onnx"
 TOKENIZER = "tokenizer.json"
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+"""What the graphs that read tokens take, int64 (b, t) each."""
 DATA = ".data"
 """Behind the name of a graph: its weights, where they have a file of their own."""
 LATE_GRAPHS = (QUERY_MODEL, COMPARE_MODEL)

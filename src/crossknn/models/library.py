@@ -129,7 +129,7 @@ def _safetensors_names(path: Path) -> list[str]:
             return list(file.keys())
     except Exception as error:  # the Rust side's own, and OSError
         raise InputError(
-            f"{path} is not a whole safetensors file ({error}): download or copy it again"
+            f"{path} is truncated or no safetensors file ({error}): download or copy it again"
         ) from error
 
 

@@ -93,7 +93,7 @@ class TorchLateInteraction(LateInteractionScorer):
     ) -> None:
         self._torch = _TorchModel(LateInteractionModel, model, device, dtype, tokens_per_run)
         self.model = self._torch.model
-        self.kind, self.joint = self.model.config.kind, self.model.head.joint
+        self.kind, self.joint = self.model.config.head, self.model.head.joint
         self.dimensions = self.model.dimensions
         if self._torch.device.type != "cpu":
             self.bytes_at_once = _BYTES_ON_GPU
@@ -148,7 +148,7 @@ class _TorchModel:
         """Hash of weights, tokenizer, settings and precision, as they are when first asked for."""
         precision = f"|{self._dtype or 'float32'}"
         if isinstance(self.model, LateInteractionModel):  # as its export has it
-            kind, precision = self.model.config.kind, precision.replace("|float32", "")
+            kind, precision = self.model.config.head, precision.replace("|float32", "")
         else:
             kind = "cross-encoder" if isinstance(self.model, CrossEncoderModel) else "dual-encoder"
         return f"{kind}:{weights_hash(self.model)}{precision}"

@@ -214,7 +214,7 @@ def _late_interaction_task(
     settings: LateInteractionSettings, data: Data, model: LateInteractionModel | None = None
 ) -> LateInteractionTask:
     device = start_on(settings.training)
-    config = _config(LateInteractionConfig, {"kind": settings.kind, **settings.model})
+    config = _config(LateInteractionConfig, {"head": settings.kind, **settings.model})
     return LateInteractionTask(
         model or LateInteractionModel.new(settings.encoder, config).to(device),
         *data,

@@ -24,11 +24,10 @@ from commands import run  # noqa: E402
 
 from crossknn.data.marks import marked_item, marked_query  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.models.checkpoints import open_checkpoint  # noqa: E402
-from crossknn.models.pickles import read_checkpoint, tensors_of  # noqa: E402
 from crossknn.scorers import CrossEncoder, DualEncoder  # noqa: E402
 from crossknn.scorers.torch import TorchCrossEncoder, TorchDualEncoder  # noqa: E402
 from crossknn.types import Pairs  # noqa: E402
+from crossknn_lab.checkpoints import open_checkpoint, read_checkpoint  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -204,11 +203,11 @@ def test_zeshel_emb_is_the_padded_forward_pass(tmp_path, base, legacy) -> None:
 
 def test_a_converted_model_can_be_exported(tmp_path, base) -> None:
     pytest.importorskip("onnx")
-    from crossknn.models.export import export_cross_encoder
+    from crossknn.models.export import export_model
 
     model = bert(1)
     opened = open_checkpoint(save(tmp_path / "emb.ckpt", emb_states(model)), encoder=base)
-    folder = export_cross_encoder(opened.save_pretrained(tmp_path / "ours"), tmp_path / "onnx")
+    folder = export_model(opened.save_pretrained(tmp_path / "ours"), tmp_path / "onnx")
     same(scores_of(CrossEncoder(folder), QUERIES, ITEMS), emb_scores(model))
 
 
@@ -220,7 +219,7 @@ def test_the_padding_matters(tmp_path, base) -> None:
     model = bert(1)
     opened = open_checkpoint(save(tmp_path / "emb.ckpt", emb_states(model)), encoder=base)
     unpadded = CrossEncoderModel(
-        opened.encoder, opened.fast_tokenizer, replace(opened.config, item_position=None)
+        opened.encoder, opened.tokenizer.fast, replace(opened.config, item_position=None)
     )
     found = scores_of(TorchCrossEncoder(unpadded), QUERIES, ITEMS)
     assert np.abs(found - emb_scores(model)).max() > 0.01
@@ -455,7 +454,7 @@ def test_nothing_in_a_pickle_is_run(tmp_path, base, legacy) -> None:
 @pytest.mark.parametrize("name", ["os.system", "builtins.eval", "builtins.getattr", "pathlib.Path"])
 def test_names_in_a_pickle_become_inert(tmp_path, name) -> None:
     """Calls, new objects, states and items, all of things that are not let through."""
-    from crossknn.models.pickles import Inert, _Unpickler
+    from crossknn_lab.checkpoints import Inert, RestrictedUnpickler
 
     module, function = name.split(".")
     get = f"c{module}\n{function}\n".encode()
@@ -466,7 +465,7 @@ def test_names_in_a_pickle_become_inert(tmp_path, name) -> None:
         get + b"(S'1'\ntR(S'a'\nI1\nu.",
         get + b"(tR(S'1'\ntR.",
     ):
-        found = _Unpickler(io.BytesIO(program)).load()
+        found = RestrictedUnpickler(io.BytesIO(program)).load()
         assert isinstance(found, Inert)
 
 
@@ -516,11 +515,10 @@ def test_tensors_are_read_as_torch_wrote_them(tmp_path, legacy) -> None:
     }
     path = tmp_path / "x.pt"
     torch.save(states, path, _use_new_zipfile_serialization=not legacy)
-    checkpoint = read_checkpoint(path)
-    stored = tensors_of(checkpoint.content)
-    assert stored.keys() == states.keys()
+    tensors, _ = read_checkpoint(path)
+    assert tensors.keys() == states.keys()
     for name, value in states.items():
-        found = checkpoint.tensor(stored[name])
+        found = tensors[name]
         assert found.dtype == value.dtype
         assert torch.equal(found, value)
 

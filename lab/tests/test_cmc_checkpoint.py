@@ -22,8 +22,8 @@ from commands import run  # noqa: E402
 
 from crossknn.data.marks import marked_item, marked_query  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.models.checkpoints import open_checkpoint  # noqa: E402
 from crossknn.models.late.model import LateInteractionModel  # noqa: E402
+from crossknn_lab.checkpoints import open_checkpoint  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

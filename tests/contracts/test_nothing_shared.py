@@ -22,9 +22,9 @@ PARTS = {
     "n_backfilled": lambda search: search.n_backfilled,
     "stopped": lambda search: search.stopped,
     "unfinished": lambda search: search.unfinished,
-    "seen": lambda search: search._ledger.seen(),
-    "known": lambda search: search._ledger.known(0),
-    "asked": lambda search: search._ledger.asked,
+    "seen": lambda search: search._state.seen(),
+    "known": lambda search: search._state.known(0),
+    "requested": lambda search: search._state.requested,
 }
 
 
@@ -78,7 +78,7 @@ def test_writing_to_it_changes_no_search(part):
 def test_every_round_of_tour_takes_a_step(loss):
     """It once learned from the first batch alone, because it held an array of the search."""
     spec = f"tour(retriever=dense, rounds=4, loss={loss}, lr=0.5, normalize=none)"
-    vectors = [search._state.current.copy() for search in rounds(spec) if search._state is not None]
+    vectors = [search._belief.current.copy() for search in rounds(spec) if search._belief is not None]
     assert len(vectors) == 3
     for before, after in pairwise(vectors):
         assert (np.abs(after - before).max(axis=1) > 0).all()

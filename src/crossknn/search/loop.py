@@ -39,10 +39,19 @@ class Search:
     """Budgeted search over m queries and n items.
 
     Every query reveals min(budget, allowed items) distinct pairs, unless it stops early or pairs
-    cannot be scored: what was asked and is not told by the next `ask` is given up, not
-    charged, and another item takes its place. Those that share a budget reveal its total, or all
-    that they may; `InputError` if they cannot share: the predictor knows no deviations, or the
-    total is below one for each.
+    cannot be scored: what was asked and is not told by the next `ask` has failed, is not charged,
+    and another item takes its place. Queries with a shared budget reveal its total, or all that
+    they may.
+
+    Args:
+        plan: What a method planned.
+        queries: m queries.
+        n: Number of items.
+        allowed: Mask (n,) of the items that may be scored; None: all.
+
+    Raises:
+        InputError: The mask does not fit, or the queries cannot share the plan's budget: the
+            predictor knows no deviations, or the total is below one for each.
     """
 
     def __init__(
@@ -59,25 +68,30 @@ class Search:
         self.targets = [min(t, budget) for t in accumulate(plan.batches)]
         self.round = 0
         """Rounds begun so far."""
-        self._topped_up = np.zeros(m, np.int64)
-        self._ledger = SearchState(m, budget)
-        self._stopped = np.zeros(m, np.bool_)
         self.expectations: list[tuple[IntArray, FloatArray]] = []
         """With a `stop`, before each round but the first: scores known (m,), recall expected (m,),
         NaN where nothing can be said."""
-        self._state: Any = None
-        self._found: IntArray
-        self._pool: IntArray | None = None
+        self._state = SearchState(m, budget)
+        self._belief: Any = None  # the predictor's state
+        self._stopped = np.zeros(m, np.bool_)
+        self._backfilled = np.zeros(m, np.int64)
+        self._retrieved: IntArray  # items of the first round, (m, c)
+        self._pool: IntArray | None = None  # what a shortlist restricts each query to, (m, s)
 
     @property
     def n_scored(self) -> IntArray:
         """(m,) distinct pairs whose exact score is known."""
-        return self._ledger.n_scored
+        return self._state.n_scored
 
     @property
     def n_backfilled(self) -> IntArray:
         """(m,) items picked in item order because a retriever or a shortlist ran short."""
-        return frozen(self._topped_up)
+        return frozen(self._backfilled)
+
+    @property
+    def n_failed(self) -> int:
+        """Pairs that were asked and never told."""
+        return int(self._state.n_failed.sum())
 
     @property
     def stopped(self) -> BoolArray:
@@ -85,28 +99,31 @@ class Search:
         return frozen(self._stopped)
 
     @property
-    def given_up(self) -> int:
-        """Pairs that were asked and never told."""
-        return int(self._ledger.given_up.sum())
+    def unfinished(self) -> BoolArray:
+        """(m,) which queries may still reveal pairs."""
+        return ~self._stopped & (self._state.n_scored < self._reachable())
 
     def ask(self) -> Pairs:
         """The pairs to score next; none when the budget is spent or nothing is left to score."""
-        self._ledger.give_up_untold()
-        while (self._ledger.asked < self._limit()).any():
+        self._state.fail_unobserved()
+        while (self._state.requested < self._limit()).any():
             self.round += 1
-            if (calls := self._calls()) and len(pairs := self._pick(calls)):
+            if (calls := self._round_calls()) and len(pairs := self._pick(calls)):
                 return pairs
         return Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
 
     def tell(self, pairs: Pairs, scores: FloatArray) -> None:
-        """Exact scores (p,) of pairs that were asked; a part of them is fine."""
-        self._ledger.tell(pairs, scores)
+        """Record exact scores.
 
-    @property
-    def unfinished(self) -> BoolArray:
-        """(m,) which queries may still reveal pairs."""
-        room = np.minimum(self.budget, self.available - self._ledger.given_up)
-        return ~self._stopped & (self._ledger.n_scored < room)
+        Args:
+            pairs: p pairs that were asked, in any order; a part of them is fine.
+            scores: Their exact scores (p,).
+
+        Raises:
+            ScorerError: Scores are too few, too many or not finite.
+            InputError: A pair was not asked.
+        """
+        self._state.observe(pairs, scores)
 
     def end(self, query: int) -> None:
         """Ask no more pairs of this query."""
@@ -114,139 +131,137 @@ class Search:
 
     def best(self, k: int) -> Ranking:
         """The k best scored items of each query; without batches, the retriever's k best."""
-        return self._ledger.best(k) if self.plan.batches else self._unscored(k)
-
-    def picks(self) -> Ranking:
-        """Every scored item of each query in the order in which it was picked."""
-        return self._ledger.picks()
-
-    def observed(self) -> Observed:
-        """All exact scores so far, left-fitted."""
-        return self._ledger.observed()
-
-    def _unscored(self, k: int) -> Ranking:
+        if self.plan.batches:
+            return self._state.best(k)
         found = self.plan.retriever.top(self.queries, min(k, self.available), self.allowed)
         scores = np.where(found.items == NO_ITEM, np.nan, found.scores).astype(np.float32)
         unknown = np.full_like(scores, np.nan)
         return Ranking(found.items, scores, np.zeros_like(found.items), scores, unknown)
 
-    def _limit(self) -> IntArray:
-        """How many pairs each query can reveal: (m,)."""
-        limit = np.minimum(self.budget, self.available - self._ledger.given_up)
-        return np.where(self._stopped | (self._left() <= 0), self._ledger.asked, limit)
+    def picks(self) -> Ranking:
+        """Every scored item of each query in the order in which it was picked."""
+        return self._state.picks()
 
-    def _left(self) -> int:
+    def observed(self) -> Observed:
+        """All exact scores so far, left-aligned."""
+        return self._state.observed()
+
+    def _reachable(self) -> IntArray:
+        """Pairs that each query can reveal, of those that have not failed: (m,)."""
+        return np.minimum(self.budget, self.available - self._state.n_failed)
+
+    def _limit(self) -> IntArray:
+        """Pairs up to which each query may request: (m,)."""
+        done = self._stopped | (self._calls_left() <= 0)
+        return np.where(done, self._state.requested, self._reachable())
+
+    def _calls_left(self) -> int:
         """Calls left of a shared budget; without one, no end of them."""
         share = self.plan.share
-        return sys.maxsize if share is None else share.total - int(self._ledger.asked.sum())
+        return sys.maxsize if share is None else share.total - int(self._state.requested.sum())
 
     def _equal(self) -> IntArray:
         """New items of each query in this round, if all are served alike: (m,)."""
         target = self.targets[min(self.round, len(self.targets)) - 1]
-        return np.maximum(np.minimum(target, self._limit()) - self._ledger.asked, 0)
+        return np.maximum(np.minimum(target, self._limit()) - self._state.requested, 0)
 
-    def _calls(self) -> int:
+    def _round_calls(self) -> int:
         """New items of all queries in this round."""
         if self.plan.share is None or self.round == 1:
             return int(self._equal().sum())
         if self.round >= len(self.targets):
-            return self._left()
-        return max(
-            len(self.queries) * self.targets[self.round - 1] - int(self._ledger.asked.sum()), 0
-        )
+            return self._calls_left()
+        target = len(self.queries) * self.targets[self.round - 1]
+        return max(target - int(self._state.requested.sum()), 0)
 
     def _pick(self, calls: int) -> Pairs:
-        """Choose `calls` new items, of all queries, and note them down as asked."""
-        exclude = self._ledger.seen()
-        if self.round == 1:
-            wanted = self._equal()
-            width = int(wanted.max())
-            if self.plan.shortlist is not None:
-                width = max(self.plan.shortlist, self.budget)
-            candidates = self.plan.retriever.top(self.queries, width, self.allowed)
-            self._found = candidates.items
-        else:
-            wanted, candidates = self._predicted(calls, exclude)
+        """Choose `calls` new items, of all queries, and request them."""
+        seen = self._state.seen()
+        wanted, candidates = self._retrieve() if self.round == 1 else self._predict(calls, seen)
         queries, items = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for row, count in enumerate(wanted):
-            if count == 0:
-                continue
-            chosen, approx, std = self._row(candidates, row, int(count), exclude[row])
-            self._ledger.note(row, chosen, approx, std, self.round)
-            queries.append(np.full(len(chosen), row, np.int64))
+        for q in np.flatnonzero(wanted).tolist():
+            chosen, approx, std = self._take(candidates, q, int(wanted[q]), seen[q])
+            self._state.request(q, chosen, approx, std, self.round)
+            queries.append(np.full(len(chosen), q, np.int64))
             items.append(chosen)
         return Pairs(np.concatenate(queries), np.concatenate(items))
 
-    def _predicted(self, calls: int, exclude: IntArray) -> tuple[IntArray, Candidates]:
-        """How many new items each query gets, (m,), and which."""
-        predictor, plan = self.plan.predictor, self.plan
-        if self._state is None:
-            self._state = predictor.start(self.queries)
-        self._state = predictor.update(self._state, self.observed())
-        if plan.shortlist is not None and self._pool is None:
-            pool = predictor.shortlist(self._state, self._found, self.allowed)
-            self._pool = np.sort(pool, axis=1)
-        wanted = self._foreseen(calls, exclude) if plan.stop or plan.share else self._equal()
-        count = int(wanted.max())
-        return wanted, predictor.top(self._state, count, exclude, self.allowed, self._pool)
+    def _retrieve(self) -> tuple[IntArray, Candidates]:
+        """Of the first round: how many new items each query gets, (m,), and which."""
+        wanted, shortlist = self._equal(), self.plan.shortlist
+        width = int(wanted.max()) if shortlist is None else max(shortlist, self.budget)
+        candidates = self.plan.retriever.top(self.queries, width, self.allowed)
+        self._retrieved = candidates.items
+        return wanted, candidates
 
-    def _foreseen(self, calls: int, exclude: IntArray) -> IntArray:
-        """Stop the queries that expect enough; how many new items each of the others gets: (m,)."""
+    def _predict(self, calls: int, seen: IntArray) -> tuple[IntArray, Candidates]:
+        """Of a later round: how many new items each query gets, (m,), and which."""
+        predictor, plan = self.plan.predictor, self.plan
+        if self._belief is None:
+            self._belief = predictor.start(self.queries)
+        self._belief = predictor.update(self._belief, self.observed())
+        if plan.shortlist is not None and self._pool is None:
+            pool = predictor.shortlist(self._belief, self._retrieved, self.allowed)
+            self._pool = np.sort(pool, axis=1)
+        wanted = self._allocate(calls, seen) if plan.stop or plan.share else self._equal()
+        count = int(wanted.max())
+        return wanted, predictor.top(self._belief, count, seen, self.allowed, self._pool)
+
+    def _allocate(self, calls: int, seen: IntArray) -> IntArray:
+        """Apply the stopping rule, then allocate this round's calls.
+
+        Returns the number of items to score per query, (m,).
+        """
         stop, share, m = self.plan.stop, self.plan.share, len(self.queries)
-        found, room = np.full(m, np.nan), self._limit() - self._ledger.asked
+        recall, room = np.full(m, np.nan), self._limit() - self._state.requested
         standing: list[FloatArray | None] = [None] * m
-        for row, mean, std in self._unknown(exclude):
-            known = self._ledger.known(row)
+        for q, mean, std in self._unscored(seen):
+            known = self._state.known(q)
             if stop is not None and len(known) >= stop.k:
-                found[row] = expected_recall(np.sort(known)[-stop.k :], mean, std)
+                recall[q] = expected_recall(np.sort(known)[-stop.k :], mean, std)
             if share is not None:
-                standing[row] = z_scores(known, mean, std, share.k, int(room[row]))
+                standing[q] = z_scores(known, mean, std, share.k, int(room[q]))
         if stop is not None:
-            self.expectations.append((self._ledger.asked, frozen(found)))
-            self._stopped |= found >= stop.expected
+            self.expectations.append((self._state.requested, frozen(recall)))
+            self._stopped |= recall >= stop.expected
         if share is None:
             return self._equal()
-        return shared(standing, self._limit() - self._ledger.asked, calls, self._left())
+        return shared(standing, self._limit() - self._state.requested, calls, self._calls_left())
 
-    def _unknown(self, exclude: IntArray) -> Iterator[tuple[int, FloatArray, FloatArray]]:
-        """What is predicted of the unscored items of each query that has not stopped, with its
-        deviation, both (c,); only of queries where something can be said."""
+    def _unscored(self, seen: IntArray) -> Iterator[tuple[int, FloatArray, FloatArray]]:
+        """Predicted means and standard deviations (c,) of the unscored items of each query that has
+        not stopped; only of queries where something can be said."""
         pool = None if self._pool is None else np.maximum(self._pool, 0)
-        prediction = self.plan.predictor.posterior(self._state, pool)
+        prediction = self.plan.predictor.posterior(self._belief, pool)
         if prediction.std is None:
             return
-        for row in np.flatnonzero(~self._stopped):
-            items = np.arange(self.n) if self._pool is None else self._pool[row]
-            there = (items != NO_ITEM) & ~np.isin(items, exclude[row])
+        for q in np.flatnonzero(~self._stopped).tolist():
+            items = np.arange(self.n) if self._pool is None else self._pool[q]
+            open = (items != NO_ITEM) & ~np.isin(items, seen[q])
             if self.allowed is not None:
-                there &= self.allowed[items]
-            mean, std = prediction.mean[row, there], prediction.std[row, there]
+                open &= self.allowed[items]
+            mean, std = prediction.mean[q, open], prediction.std[q, open]
             if not np.isnan(std).any():
-                yield int(row), mean, std
+                yield q, mean, std
 
-    def _row(
-        self, candidates: Candidates, row: int, count: int, exclude: IntArray
+    def _take(
+        self, candidates: Candidates, q: int, count: int, seen: IntArray
     ) -> tuple[IntArray, FloatArray, FloatArray]:
-        """The first `count` candidates of a query, topped up in item order where they run short."""
-        found = candidates.items[row] != NO_ITEM
-        items, approx = candidates.items[row][found][:count], candidates.scores[row][found][:count]
+        """A query's first `count` candidates, backfilled in item order where they run short."""
+        found = candidates.items[q] != NO_ITEM
+        items, approx = candidates.items[q][found][:count], candidates.scores[q][found][:count]
         std = np.full(len(items), np.nan, np.float32)
         if candidates.std is not None:
-            std = candidates.std[row][found][:count]
-        missing = count - len(items)
-        if missing <= 0:
+            std = candidates.std[q][found][:count]
+        if len(items) == count:
             return items, approx, std
         free = np.ones(self.n, np.bool_) if self.allowed is None else self.allowed.copy()
-        free[exclude[exclude != NO_ITEM]] = False
+        free[seen[seen != NO_ITEM]] = False
         free[items] = False
-        extra = np.flatnonzero(free)[:missing]
-        self._topped_up[row] += len(extra)
+        extra = np.flatnonzero(free)[: count - len(items)]
+        self._backfilled[q] += len(extra)
         unknown = np.full(len(extra), np.nan, np.float32)
-        return (
-            np.concatenate([items, extra]),
-            np.concatenate([approx, unknown]),
-            np.concatenate([std, unknown]),
-        )
+        return np.r_[items, extra], np.r_[approx, unknown], np.r_[std, unknown]
 
 
 def simulate(plan: Plan, queries: Queries, scores: FloatArray) -> Search:

@@ -252,7 +252,7 @@ class _Call:
             scoring_seconds=work.seconds,
             stopped_by=stopped_by or ("target" if search.stopped.all() else "budget"),
             errors=tuple(work.errors),
-            failed=search.given_up,
+            failed=search.n_failed,
             n_backfilled=int(search.n_backfilled.sum()),
             truncated=self._truncated() - truncated,
             trace=hits_of(index.items, search.picks(), self.method.name) if self.trace else None,

@@ -1,10 +1,11 @@
-"""What a search asked and was told, query by query; who chooses what to ask is `search`.
+"""What a search requested and observed, query by query; `loop` decides what to request.
 
 No array that leaves a `SearchState` is one that it goes on writing to: all are read-only copies.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,54 +15,59 @@ from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Observed, 
 
 _A = TypeVar("_A", bound=np.ndarray[Any, Any])
 
+_EMPTY = (NO_ITEM, np.nan, 0, np.nan, np.nan)
+"""What fills the arrays of a `Ranking` where there is no item."""
+
 
 class SearchState:
-    """The pairs of m queries, at most `width` each, in the order in which they were asked.
+    """The pairs of m queries, at most `width` each, in the order in which they were requested.
 
-    A pair is noted as asked, then told its exact score or given up; one that is given up leaves its
-    place to others, and is still known as `seen`.
+    A requested pair is observed (its exact score is known) or failed; a failed one leaves its place
+    to others, and still counts as `seen`.
     """
 
     def __init__(self, m: int, width: int) -> None:
-        self._asked = np.zeros(m, np.int64)
-        self._items = np.full((m, width), NO_ITEM, np.int64)
-        self._scores = np.full((m, width), np.nan, np.float32)  # NaN until told
-        self._approx = np.full((m, width), np.nan, np.float32)
-        self._std = np.full((m, width), np.nan, np.float32)
-        self._rounds = np.zeros((m, width), np.int64)
-        self._given_up: list[set[int]] = [set() for _ in range(m)]
-        self._sorted: dict[int, tuple[IntArray, IntArray]] = {}  # a query's items, and their places
+        kinds = (np.int64, np.float32, np.int64, np.float32, np.float32)
+        fills = zip(_EMPTY, kinds, strict=True)
+        self._rows = Ranking(*(np.full((m, width), fill, kind) for fill, kind in fills))
+        self._requested = np.zeros(m, np.int64)
+        self._failed: list[set[int]] = [set() for _ in range(m)]
+        self._position: list[dict[int, int]] = [{} for _ in range(m)]
 
     @property
-    def asked(self) -> IntArray:
-        """(m,) pairs that were asked and not given up."""
-        return frozen(self._asked)
+    def requested(self) -> IntArray:
+        """(m,) pairs that were requested and have not failed."""
+        return frozen(self._requested)
 
     @property
     def n_scored(self) -> IntArray:
         """(m,) distinct pairs whose exact score is known."""
-        return np.count_nonzero(~np.isnan(self._scores), axis=1)
+        return np.count_nonzero(~np.isnan(self._rows.scores), axis=1)
 
     @property
-    def given_up(self) -> IntArray:
-        """(m,) pairs that were asked and never told."""
-        return np.array([len(items) for items in self._given_up], np.int64)
+    def n_failed(self) -> IntArray:
+        """(m,) pairs that were requested and never observed."""
+        return np.array([len(items) for items in self._failed], np.int64)
 
-    def note(
+    def request(
         self, query: int, items: IntArray, approx: FloatArray, std: FloatArray, round: int
     ) -> None:
-        """A query's new items (c,) are asked in this round; `approx` and `std` (c,) foretell."""
-        place = slice(self._asked[query], self._asked[query] + len(items))
-        self._items[query, place], self._rounds[query, place] = items, round
-        self._approx[query, place], self._std[query, place] = approx, std
-        self._asked[query] += len(items)
-        self._sorted.pop(query, None)
+        """Record the items (c,) requested for `query` in `round`, with their predicted means and
+        standard deviations (c,)."""
+        start = int(self._requested[query])
+        stop = start + len(items)
+        rows = self._rows
+        rows.items[query, start:stop], rows.rounds[query, start:stop] = items, round
+        rows.approx[query, start:stop], rows.std[query, start:stop] = approx, std
+        self._position[query].update(zip(items.tolist(), range(start, stop), strict=True))
+        self._requested[query] = stop
 
-    def tell(self, pairs: Pairs, scores: FloatArray) -> None:
-        """Exact scores (p,) of pairs that were asked; a part of them is fine.
+    def observe(self, pairs: Pairs, scores: FloatArray) -> None:
+        """Record exact scores (p,) of pairs that were requested; a part of them is fine.
 
-        Raises ScorerError for scores that are too few, too many or not finite, InputError for a
-        pair that was not asked.
+        Raises:
+            ScorerError: Scores are too few, too many or not finite.
+            InputError: A pair was not requested.
         """
         scores = np.asarray(scores, np.float32)
         if scores.shape != (len(pairs),):
@@ -71,86 +77,69 @@ class SearchState:
             raise ScorerError(
                 f"the score of query {pairs.query[p]} and item {pairs.item[p]} is {scores[p]}"
             )
-        for query in np.unique(pairs.query).tolist():
-            mine = pairs.query == query
-            self._scores[query, self._places(query, pairs.item[mine])] = scores[mine]
+        where = np.empty(len(pairs), np.int64)
+        for p, (query, item) in enumerate(
+            zip(pairs.query.tolist(), pairs.item.tolist(), strict=True)
+        ):
+            if item not in self._position[query]:
+                raise InputError(f"query {query} was not asked about item {item}")
+            where[p] = self._position[query][item]
+        self._rows.scores[pairs.query, where] = scores
 
-    def give_up_untold(self) -> None:
-        """Give up what was asked and is not told yet."""
-        untold = (self._items != NO_ITEM) & np.isnan(self._scores)
-        for query in np.flatnonzero(untold.any(axis=1)).tolist():
-            keep = ~untold[query] & (self._items[query] != NO_ITEM)
-            self._given_up[query].update(self._items[query, untold[query]].tolist())
-            count = int(keep.sum())
-            for values, fill in (
-                (self._items, NO_ITEM),
-                (self._scores, np.nan),
-                (self._approx, np.nan),
-                (self._std, np.nan),
-                (self._rounds, 0),
-            ):
-                kept = values[query, keep]
-                values[query] = fill
-                values[query, :count] = kept
-            self._asked[query] = count
-            self._sorted.pop(query, None)
+    def fail_unobserved(self) -> None:
+        """Record as failed what was requested and is not observed yet."""
+        rows = self._rows
+        missing = (rows.items != NO_ITEM) & np.isnan(rows.scores)
+        for query in np.flatnonzero(missing.any(axis=1)).tolist():
+            self._failed[query].update(rows.items[query, missing[query]].tolist())
+            kept = np.flatnonzero(~missing[query, : self._requested[query]])
+            for values, fill in zip(self._arrays(), _EMPTY, strict=True):
+                values[query, : len(kept)] = values[query, kept]
+                values[query, len(kept) :] = fill
+            self._requested[query] = len(kept)
+            items = rows.items[query, : len(kept)].tolist()
+            self._position[query] = {item: p for p, item in enumerate(items)}
 
     def known(self, query: int) -> FloatArray:
-        """(b,) the exact scores of a query that was told all it asked."""
-        return frozen(self._scores[query, : self._asked[query]])
+        """(b,) the exact scores of a query of which all requested pairs were observed."""
+        return frozen(self._rows.scores[query, : self._requested[query]])
 
     def seen(self) -> IntArray:
-        """(m, e) all that was ever asked, told or given up, padded with `NO_ITEM`."""
-        if not any(self._given_up):
-            return frozen(self._items[:, : int(self._asked.max(initial=0))])
+        """(m, e) all that was ever requested, failed or not, padded with `NO_ITEM`."""
+        if not any(self._failed):
+            return frozen(self._rows.items[:, : int(self._requested.max(initial=0))])
         rows = [
-            np.array([*self._items[query, : self._asked[query]], *sorted(gone)], np.int64)
-            for query, gone in enumerate(self._given_up)
+            np.array([*self._position[query], *sorted(failed)], np.int64)
+            for query, failed in enumerate(self._failed)
         ]
         return Candidates.from_rows([(row, row.astype(np.float32)) for row in rows]).items
 
     def observed(self) -> Observed:
-        """All exact scores so far, left-fitted."""
-        return Observed(frozen(self._items), frozen(self._scores), frozen(self._asked))
+        """All exact scores so far, left-aligned."""
+        return Observed(
+            frozen(self._rows.items), frozen(self._rows.scores), frozen(self._requested)
+        )
 
     def best(self, k: int) -> Ranking:
-        """The k best scored items of each query."""
-        order = np.lexsort((self._items, -np.nan_to_num(self._scores, nan=-np.inf)))[:, :k]
-        known = np.take_along_axis(~np.isnan(self._scores), order, axis=1)
-
-        def pick(values: Any, fill: float) -> Any:
-            return np.where(known, np.take_along_axis(values, order, axis=1), fill)
-
-        return Ranking(
-            pick(self._items, NO_ITEM),
-            pick(self._scores, np.nan),
-            pick(self._rounds, 0),
-            pick(self._approx, np.nan),
-            pick(self._std, np.nan),
-        )
+        """The k best scored items of each query, by exact score, ties by position."""
+        rows = self._rows
+        scores = np.nan_to_num(rows.scores, nan=-np.inf)
+        order = np.lexsort((rows.items, -scores))[:, :k]
+        known = np.take_along_axis(~np.isnan(rows.scores), order, axis=1)
+        best = [
+            np.where(known, np.take_along_axis(values, order, axis=1), fill)
+            for values, fill in zip(self._arrays(), _EMPTY, strict=True)
+        ]
+        return Ranking(*best)
 
     def picks(self) -> Ranking:
-        """Every scored item of each query in the order in which it was picked."""
-        items = np.where(np.isnan(self._scores), NO_ITEM, self._items)
-        return Ranking(
-            items,
-            frozen(self._scores),
-            frozen(self._rounds),
-            frozen(self._approx),
-            frozen(self._std),
-        )
+        """Every scored item of each query, in the order in which it was requested."""
+        picks = Ranking(*map(frozen, self._arrays()))
+        return replace(picks, items=np.where(np.isnan(picks.scores), NO_ITEM, picks.items))
 
-    def _places(self, query: int, items: IntArray) -> IntArray:
-        """Where in its row each of a query's asked items stands: (p,) -> (p,)."""
-        if query not in self._sorted:
-            order = np.argsort(self._items[query, : self._asked[query]])
-            self._sorted[query] = (self._items[query, order], order)
-        known, order = self._sorted[query]
-        found = np.minimum(np.searchsorted(known, items), len(known) - 1)
-        strange = np.flatnonzero(known[found] != items) if len(known) else np.arange(len(items))
-        if len(strange):
-            raise InputError(f"query {query} was not asked about item {items[strange[0]]}")
-        return order[found]
+    def _arrays(self) -> tuple[Any, ...]:
+        rows = self._rows
+        return rows.items, rows.scores, rows.rounds, rows.approx, rows.std
 
 
 def frozen(values: _A) -> _A:

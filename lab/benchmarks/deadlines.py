@@ -53,7 +53,7 @@ def overshoot(search, query: str, deadline: float) -> tuple[float, float]:
     """Milliseconds after the deadline (below 0 for a search that ended before), and stolen ones."""
     taken, began = stolen(), time.perf_counter()
     with suppress(CrossknnError):
-        search(query, k=10, budget=1000, deadline_ms=deadline)
+        search.search(query, k=10, budget=ck.Budget(per_query=1000, deadline=deadline / 1000))
     late = 1000 * (time.perf_counter() - began) - deadline
     return late, stolen() - taken
 
@@ -76,7 +76,7 @@ def summary(found: list[tuple[float, float]]) -> dict[str, float]:
 def bundled(repeats: int) -> dict[str, dict[str, float]]:
     index = ck.ItemIndex.build(texts(5000), encoder=ck.DualEncoder())
     search = ck.Searcher(index, ck.CrossEncoder())
-    search("lock a file", k=10, budget=50)
+    search.search("lock a file", k=10, budget=50)
     found = {}
     for deadline in DEADLINES:
         found[str(deadline)] = summary(

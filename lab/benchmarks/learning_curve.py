@@ -98,7 +98,7 @@ def main() -> None:
         count = min(count, len(log))
         search = Searcher(index, cached, METHOD)
         for start in range(searched, count, AT_ONCE):
-            search(log[start : min(start + AT_ONCE, count)], k=10, budget=options.budget)
+            search.search(log[start : min(start + AT_ONCE, count)], k=10, budget=options.budget)
             print(f"{start} of {count} searches, {paid.misses} calls", flush=True)
         searched = count
         began = time.perf_counter()

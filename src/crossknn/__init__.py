@@ -2,7 +2,7 @@
 
     import crossknn as ck
     search = ck.Searcher(ck.ItemIndex.load("docs.index"), ck.CrossEncoder())
-    results = search(["how do I unzip a file"], k=10, budget=100)
+    results = search.search(["how do I unzip a file"], k=10, budget=100)
 
 Names are loaded on first use: importing the package loads nothing heavier than NumPy.
 """
@@ -16,24 +16,51 @@ if TYPE_CHECKING:
     from crossknn.data.dataset import Dataset as Dataset
     from crossknn.data.dataset import split as split
     from crossknn.data.items import Items as Items
+    from crossknn.data.queries import QuerySet as QuerySet
     from crossknn.data.reading import read_dataset as read_dataset
     from crossknn.data.reading import read_items as read_items
     from crossknn.data.reading import read_qrels as read_qrels
     from crossknn.data.reading import read_queries as read_queries
     from crossknn.errors import CrossknnError as CrossknnError
     from crossknn.errors import InputError as InputError
+    from crossknn.evaluation.compare import compare as compare
     from crossknn.index.estimate import estimate as estimate
     from crossknn.index.item_index import ItemIndex as ItemIndex
     from crossknn.methods import method as method
     from crossknn.methods import methods as methods
+    from crossknn.methods.adacur import ADACUR as ADACUR
+    from crossknn.methods.axn import AXN as AXN
+    from crossknn.methods.base import Method as Method
+    from crossknn.methods.cur import ANNCUR as ANNCUR
+    from crossknn.methods.cur import FixedItem as FixedItem
+    from crossknn.methods.cur import ItemCUR as ItemCUR
+    from crossknn.methods.feedback import Feedback as Feedback
+    from crossknn.methods.feedback import ReFIT as ReFIT
+    from crossknn.methods.gar import GAR as GAR
+    from crossknn.methods.gp import GP as GP
+    from crossknn.methods.graph import LADR as LADR
+    from crossknn.methods.graph import Greedy as Greedy
+    from crossknn.methods.kriging import Kriging as Kriging
+    from crossknn.methods.rerank import Exact as Exact
+    from crossknn.methods.rerank import Rerank as Rerank
+    from crossknn.methods.rerank import Retrieve as Retrieve
+    from crossknn.methods.tour import TOUR as TOUR
+    from crossknn.retrievers.base import Retriever as Retriever
+    from crossknn.retrievers.base import VectorStore as VectorStore
     from crossknn.scorers import CachedScorer as CachedScorer
     from crossknn.scorers import CallableScorer as CallableScorer
     from crossknn.scorers import CrossEncoder as CrossEncoder
     from crossknn.scorers import DualEncoder as DualEncoder
     from crossknn.scorers import HttpScorer as HttpScorer
     from crossknn.scorers import MatrixScorer as MatrixScorer
+    from crossknn.scorers import Scorer as Scorer
     from crossknn.scorers import open_late as open_late
+    from crossknn.search.budget import Budget as Budget
     from crossknn.search.loop import Search as Search
+    from crossknn.search.plan import Plan as Plan
+    from crossknn.search.plan import equal_rounds as equal_rounds
+    from crossknn.search.predictor import Prediction as Prediction
+    from crossknn.search.predictor import Predictor as Predictor
     from crossknn.search.results import Hit as Hit
     from crossknn.search.results import Results as Results
     from crossknn.search.searcher import Searcher as Searcher
@@ -41,39 +68,53 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "CachedScorer": "scorers",
-    "CallableScorer": "scorers",
-    "CrossEncoder": "scorers",
-    "CrossknnError": "errors",
-    "Dataset": "data.dataset",
-    "DualEncoder": "scorers",
-    "Hit": "search.results",
-    "HttpScorer": "scorers",
-    "InputError": "errors",
-    "ItemIndex": "index.item_index",
-    "Items": "data.items",
-    "MatrixScorer": "scorers",
-    "Results": "search.results",
-    "Search": "search.loop",
-    "Searcher": "search.searcher",
-    "estimate": "index.estimate",
-    "method": "methods",
-    "methods": "methods",
-    "open_late": "scorers",
-    "read_dataset": "data.reading",
-    "read_items": "data.reading",
-    "read_qrels": "data.reading",
-    "read_queries": "data.reading",
-    "split": "data.dataset",
+    "data.dataset": ("Dataset", "split"),
+    "data.items": ("Items",),
+    "data.reading": ("read_dataset", "read_items", "read_qrels", "read_queries"),
+    "data.queries": ("QuerySet",),
+    "errors": ("CrossknnError", "InputError"),
+    "evaluation.compare": ("compare",),
+    "index.estimate": ("estimate",),
+    "index.item_index": ("ItemIndex",),
+    "methods": ("method", "methods"),
+    "methods.adacur": ("ADACUR",),
+    "methods.axn": ("AXN",),
+    "methods.base": ("Method",),
+    "methods.cur": ("ANNCUR", "FixedItem", "ItemCUR"),
+    "methods.feedback": ("Feedback", "ReFIT"),
+    "methods.gar": ("GAR",),
+    "methods.gp": ("GP",),
+    "methods.graph": ("LADR", "Greedy"),
+    "methods.kriging": ("Kriging",),
+    "methods.rerank": ("Exact", "Rerank", "Retrieve"),
+    "methods.tour": ("TOUR",),
+    "retrievers.base": ("Retriever", "VectorStore"),
+    "scorers": (
+        "CachedScorer",
+        "CallableScorer",
+        "CrossEncoder",
+        "DualEncoder",
+        "HttpScorer",
+        "MatrixScorer",
+        "Scorer",
+        "open_late",
+    ),
+    "search.budget": ("Budget",),
+    "search.loop": ("Search",),
+    "search.plan": ("Plan", "equal_rounds"),
+    "search.predictor": ("Prediction", "Predictor"),
+    "search.results": ("Hit", "Results"),
+    "search.searcher": ("Searcher",),
 }
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [*_HOMES, "__version__"]
+__all__ = sorted([*_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

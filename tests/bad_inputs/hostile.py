@@ -284,11 +284,11 @@ def _searcher(scorer: Any = None, method: Any = "rerank(retriever=bm25)") -> ck.
 
 def _search(**options: Any) -> object:
     queries = options.pop("queries", "topic 3")
-    return _searcher()(queries, **{"k": 2, "budget": 5, **options})
+    return _searcher().search(queries, **{"k": 2, "budget": 5, **options})
 
 
 def _scored(fn: Callable[..., object], **options: Any) -> object:
-    return _searcher(CallableScorer(fn, **options))("topic 3", k=2, budget=5)
+    return _searcher(CallableScorer(fn, **options)).search("topic 3", k=2, budget=5)
 
 
 def calls() -> Iterator[tuple[str, Callable[[], object]]]:
@@ -300,9 +300,9 @@ def calls() -> Iterator[tuple[str, Callable[[], object]]]:
                 continue
             yield f"{name}={value!r}", partial(_search, **{name: value})
     for value in ("5", 1.5, -1, 0, True, []):
-        yield f"total_budget={value!r}", partial(_search, total_budget=value)
+        yield f"total_budget={value!r}", partial(_search, budget=ck.Budget(total=value))
     for value in (0, -1, float("nan"), "soon", [], -np.inf):
-        yield f"deadline_ms={value!r}", partial(_search, deadline_ms=value)
+        yield f"deadline={value!r}", partial(_search, budget=ck.Budget(per_query=5, deadline=value))
     for value in ("", " ", "\t\n", [], [""], [None], [5], 5, None, {"a": 1}, [["a"]], b"topic"):
         yield f"queries={value!r}", partial(_search, queries=value)
     for value in (
@@ -328,7 +328,7 @@ def calls() -> Iterator[tuple[str, Callable[[], object]]]:
     for spec in SPECS:
         yield (
             f"method {spec[:40]!r}",
-            lambda spec=spec: _searcher(method=spec)("topic", k=2, budget=5),
+            lambda spec=spec: _searcher(method=spec).search("topic", k=2, budget=5),
         )
     for value in (5, object(), np.zeros(3), [], {}, b"x"):
         yield f"scorer={value!r:.30}", lambda value=value: as_scorer(value)

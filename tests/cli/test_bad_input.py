@@ -118,7 +118,7 @@ def anchored(where: Path) -> None:
     index.add_anchors(CallableScorer(lambda pairs: [len(t) for _, t in pairs], "length"), ["one"])
     index.save(where / "anchored.index")
     with CachedScorer(CrossEncoder(), where / "queries.db") as scorer:
-        Searcher(index, scorer, "rerank(retriever=bm25)")(["topic one", "topic two"], k=2, budget=4)
+        Searcher(index, scorer, "rerank(retriever=bm25)").search(["topic one", "topic two"], k=2, budget=4)
 
 
 def crossknn(where: Path, *arguments: str, limit: int | None = None, code: str | None = None):

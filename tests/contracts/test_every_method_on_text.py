@@ -71,9 +71,9 @@ every_method = pytest.mark.parametrize("spec", METHODS)
 @every_method
 def test_the_budget_is_spent_and_the_scores_are_exact(spec, setting):
     index, scorer, exact = setting
-    results = ck.Searcher(index, scorer, spec)(QUERIES, k=5, budget=BUDGET)
+    results = ck.Searcher(index, scorer, spec).search(QUERIES, k=5, budget=BUDGET)
     budget = N if spec == "exact" else BUDGET
-    assert results.calls == results.n_scored == budget * len(QUERIES)
+    assert results.n_calls == results.n_scored == budget * len(QUERIES)
     assert results.stopped_by == "budget"
     for q, hits in enumerate(results):
         assert len({hit.position for hit in hits}) == 5
@@ -87,7 +87,7 @@ def test_the_budget_is_spent_and_the_scores_are_exact(spec, setting):
 @every_method
 def test_a_full_budget_is_exact_search(spec, setting):
     index, scorer, exact = setting
-    results = ck.Searcher(index, scorer, spec)(QUERIES, k=5, budget=N + 7)
+    results = ck.Searcher(index, scorer, spec).search(QUERIES, k=5, budget=N + 7)
     assert results.n_scored == N * len(QUERIES)
     for q, hits in enumerate(results):
         best = np.sort(exact[q])[::-1][:5]
@@ -97,10 +97,10 @@ def test_a_full_budget_is_exact_search(spec, setting):
 @every_method
 def test_the_same_seed_gives_the_same_answer_after_a_round_trip(spec, setting, tmp_path):
     index, scorer, _ = setting
-    retriever = ck.Searcher(index, scorer, spec, seed=3)(QUERIES, k=5, budget=BUDGET)
+    retriever = ck.Searcher(index, scorer, spec, seed=3).search(QUERIES, k=5, budget=BUDGET)
     index.save(tmp_path / "copy.index")
     copy = ck.ItemIndex.load(tmp_path / "copy.index")
-    again = ck.Searcher(copy, scorer, spec)(QUERIES, k=5, budget=BUDGET, seed=3)
+    again = ck.Searcher(copy, scorer, spec).search(QUERIES, k=5, budget=BUDGET, seed=3)
     assert [[h.id for h in hits] for hits in retriever] == [[h.id for h in hits] for hits in again]
 
 
@@ -108,8 +108,8 @@ def test_the_same_seed_gives_the_same_answer_after_a_round_trip(spec, setting, t
 def test_a_filter_is_respected(spec, setting):
     index, scorer, _ = setting
     ids = [index.items.ids[p] for p in range(0, N, 3)]
-    results = ck.Searcher(index, scorer, spec)(QUERIES, k=5, budget=BUDGET, filter=ids, trace=True)
+    results = ck.Searcher(index, scorer, spec).search(QUERIES, k=5, budget=BUDGET, filter=ids, trace=True)
     assert all(hit.id in ids for row in results.trace for hit in row)
     mask = np.arange(N) % 3 == 0
-    same = ck.Searcher(index, scorer, spec)(QUERIES, k=5, budget=BUDGET, filter=mask)
+    same = ck.Searcher(index, scorer, spec).search(QUERIES, k=5, budget=BUDGET, filter=mask)
     assert [[h.id for h in hits] for hits in results] == [[h.id for h in hits] for hits in same]

@@ -34,9 +34,9 @@ def index():
     return ck.ItemIndex.build(TEXTS, lsa=8)
 
 
-def search(index, url, *, queries="topic 3", deadline_ms=None, timeout=0.4, **options):
+def search(index, url, *, queries="topic 3", deadline=None, timeout=0.4, **options):
     scorer = ck.HttpScorer(url, model="m", timeout=timeout, retries=1, **options)
-    return ck.Searcher(index, scorer, METHOD)(queries, k=5, budget=BUDGET, deadline_ms=deadline_ms)
+    return ck.Searcher(index, scorer, METHOD).search(queries, k=5, budget=ck.Budget(per_query=BUDGET, deadline=deadline))
 
 
 STALLING = {name for name in FAULTS if name.startswith(("accepts", "reads", "stops", "drips"))} | {
@@ -116,7 +116,7 @@ def test_a_deadline_binds_every_fault(index, moment):
         server = Faulty(FAULTS[name], MOMENTS[moment][0])
         began = time.perf_counter()
         try:
-            results = search(index, server.url, deadline_ms=200, timeout=30)
+            results = search(index, server.url, deadline=0.2, timeout=30)
             assert moment == "first request" or results.n_scored >= ROUND
         except CrossknnError:
             assert moment == "first request"
@@ -181,7 +181,7 @@ def test_a_function_that_raises_late_keeps_its_hits(index):
             return [0.0]  # too few: the function is broken
         return [score(*pair) for pair in pairs]
 
-    results = ck.Searcher(index, fails_later, METHOD)("topic 3", k=5, budget=BUDGET)
+    results = ck.Searcher(index, fails_later, METHOD).search("topic 3", k=5, budget=BUDGET)
     assert results.stopped_by == "scorer"
     assert len(results[0]) == 5
     assert "was asked for the scores of 5 pairs and gave 1" in results.error
@@ -197,7 +197,7 @@ def test_a_scorer_of_ones_own_that_raises_anything_keeps_its_hits(index):
                 raise KeyError("gone")
             yield np.arange(len(pairs)), pairs.item.astype(np.float32)
 
-    results = ck.Searcher(index, Own(), METHOD)("topic 3", k=5, budget=BUDGET)
+    results = ck.Searcher(index, Own(), METHOD).search("topic 3", k=5, budget=BUDGET)
     assert (results.stopped_by, results.n_scored) == ("scorer", 10)
     assert results.error == "the scorer failed: KeyError: 'gone'"
 

@@ -92,7 +92,7 @@ def test_searches_take_the_new_vectors_unasked(world):
     query, budget = world.queries[Q], 20
     chosen = Searcher(index, world, "axn(retriever=random, rounds=2, ridge=0.3)")
     named = Searcher(index, world, "axn(retriever=random, rounds=2, ridge=0.3, vectors=als)")
-    assert chosen(query, 5, budget)[0] == named(query, 5, budget)[0]
+    assert chosen.search(query, 5, budget)[0] == named.search(query, 5, budget)[0]
 
 
 def test_no_pair_is_paid_twice_and_a_stop_is_gone_on_from(world, tmp_path):
@@ -127,7 +127,7 @@ def test_what_the_data_cannot_give_is_said(world):
 def test_vectors_without_query_vectors_are_searched_from_another_first_stage(world):
     index = world.index()
     align(index, world, world.queries[TRAIN], "cur(rank=6)")
-    found = Searcher(index, world, "axn(retriever=vectors, vectors=cur, rounds=3, blend=0)")(
+    found = Searcher(index, world, "axn(retriever=vectors, vectors=cur, rounds=3, blend=0)").search(
         world.queries[Q], 5, 30
     )
     best = np.argsort(-world.exact()[Q])[:5]

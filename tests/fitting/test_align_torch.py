@@ -66,7 +66,7 @@ def test_factorizations_are_kept_and_searched_without_torch(index, encoder, meth
     if found.name == "mf_ind":  # the map of the items is kept, for items to come
         of_same = again.fitted["mf_ind"].of_items(np.asarray(again.vectors("dense")))
         np.testing.assert_allclose(of_same.values, again.vectors("mf_ind"), atol=1e-5)
-    hits = Searcher(again, SCORER)(QUERIES[0], k=5, budget=20)[0]
+    hits = Searcher(again, SCORER).search(QUERIES[0], k=5, budget=20)[0]
     assert len(hits) == 5
 
 
@@ -84,7 +84,7 @@ def test_a_distilled_encoder_serves_its_own_vectors(index, tmp_path):
     assert not np.allclose(again.vectors("distill"), index.vectors("dense"), atol=1e-3)
     assert found.vectors.cost.calls == 12 * len(QUERIES)
     assert (
-        len(Searcher(again, SCORER, "rerank(retriever=distill)")(QUERIES[0], k=5, budget=10)[0])
+        len(Searcher(again, SCORER, "rerank(retriever=distill)").search(QUERIES[0], k=5, budget=10)[0])
         == 5
     )
 

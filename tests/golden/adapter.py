@@ -66,8 +66,8 @@ def pick_from_matrix(
 
 def pick_from_index(index, scorer, spec, queries, budget, **options):
     """The same through the front door, for texts."""
-    results = ck.Searcher(index, scorer, spec)(queries, k=5, budget=budget, trace=True, **options)
-    if not results.calls:
+    results = ck.Searcher(index, scorer, spec).search(queries, k=5, budget=budget, trace=True, **options)
+    if not results.n_calls:
         return [[(hit.position, hit.round) for hit in hits] for hits in results]
     return [[(hit.position, hit.round) for hit in hits] for hits in results.trace]
 

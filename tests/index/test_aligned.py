@@ -313,18 +313,18 @@ def test_a_search_with_another_cross_encoder_is_refused_where_it_would_read_thei
     saved.add_fitted("mf", als())
     mine, other = FormulaScorer(), FormulaScorer("other")
     spec = "axn(retriever=bm25, rounds=2)"
-    assert len(ck.Searcher(saved, mine, spec)("one fish", k=3, budget=6)[0]) == 3
+    assert len(ck.Searcher(saved, mine, spec).search("one fish", k=3, budget=6)[0]) == 3
     with pytest.raises(InputError, match=r"cross-encoder formula, and this search uses other"):
-        ck.Searcher(saved, other, spec)("one fish", k=3, budget=6)
+        ck.Searcher(saved, other, spec).search("one fish", k=3, budget=6)
     with pytest.raises(InputError, match=r"cross-encoder formula, and this search uses other"):
-        ck.Searcher(saved, other, "tour(retriever=bm25, normalize=auto)")("one fish", k=3, budget=6)
+        ck.Searcher(saved, other, "tour(retriever=bm25, normalize=auto)").search("one fish", k=3, budget=6)
     for fine in (
         "axn(normalize=first)",
         "axn(vectors=dense)",
         "axn(ridge=0.3)",
         "rerank(retriever=mf)",
     ):
-        assert ck.Searcher(saved, other, fine)("one fish", k=3, budget=6).calls == 6
+        assert ck.Searcher(saved, other, fine).search("one fish", k=3, budget=6).n_calls == 6
 
 
 def test_vectors_of_one_and_anchors_of_another_cross_encoder(saved):
@@ -336,18 +336,18 @@ def test_vectors_of_one_and_anchors_of_another_cross_encoder(saved):
         ("other", fitted, anchored),
     ):
         searcher = ck.Searcher(saved, FormulaScorer(fingerprint))
-        assert searcher("two", k=2, budget=6, method=fits).calls == 6
+        assert searcher.search("two", k=2, budget=6, method=fits).n_calls == 6
         with pytest.raises(InputError, match="pay for them again"):
-            searcher("two", k=2, budget=6, method=strange)
+            searcher.search("two", k=2, budget=6, method=strange)
 
 
 def test_vectors_without_query_vectors_are_searched_by_least_squares_alone(saved):
     values = draw(N, 4).astype(np.float16)
     saved.add_fitted("cur", als(method="cur", base=None, values=values, scale=Scale(0.1)))
     search = ck.Searcher(saved, FormulaScorer(), "axn(retriever=bm25, vectors=cur, rounds=3)")
-    full = search("one fish", k=5, budget=N)
+    full = search.search("one fish", k=5, budget=N)
     assert [hit.score for hit in full[0]] == sorted((h.score for h in full[0]), reverse=True)
-    assert search("one fish", k=2, budget=6).calls == 6
+    assert search.search("one fish", k=2, budget=6).n_calls == 6
     scorer = FormulaScorer()
     for spec, words in {
         "axn(vectors=cur, blend=0.5)": "needs query vectors, and this index has none .* 'cur'",
@@ -355,7 +355,7 @@ def test_vectors_without_query_vectors_are_searched_by_least_squares_alone(saved
         "rerank(retriever=cur)": "cannot make query vectors for its item vectors 'cur'",
     }.items():
         with pytest.raises(InputError, match=words):
-            ck.Searcher(saved, scorer, spec)("one fish", k=2, budget=6)
+            ck.Searcher(saved, scorer, spec).search("one fish", k=2, budget=6)
     assert not scorer.asked, "refused before anything is paid"
 
 

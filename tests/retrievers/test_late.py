@@ -250,14 +250,14 @@ def overlap(pairs):
     ],
 )
 def test_every_method_may_start_from_it(index, spec):
-    results = ck.Searcher(index, ck.CallableScorer(overlap, "words"), spec)(QUERIES, 3, 12)
+    results = ck.Searcher(index, ck.CallableScorer(overlap, "words"), spec).search(QUERIES, 3, 12)
     assert results.n_scored == 12 * len(QUERIES)
 
 
 def test_three_stages(index, model):
     results = ck.Searcher(
         index, ck.CallableScorer(overlap, "words"), "rerank(retriever=cmc(retriever=lsa))"
-    )(QUERIES, 4, 4)
+    ).search(QUERIES, 4, 4)
     stage = open_retriever(index, parse("cmc(retriever=lsa)"), 0)
     chosen = stage.top(Queries(QUERIES), 4)
     for q, hits in enumerate(results):
@@ -268,8 +268,8 @@ def test_three_stages(index, model):
 
 def test_alone_it_makes_no_calls_and_needs_no_scorer(index):
     search = ck.Searcher(index, None, "cmc(retriever=lsa, depth=20)")
-    results = search(QUERIES, k=30, budget=1)
-    assert (results.calls, results.n_scored, results.budget) == (0, 0, 0)
+    results = search.search(QUERIES, k=30, budget=1)
+    assert (results.n_calls, results.n_scored, results.budget) == (0, 0, 0)
     assert (results.method, results.stopped_by) == (
         "retrieve(retriever=cmc(retriever=lsa, depth=20))",
         "budget",
@@ -279,15 +279,15 @@ def test_alone_it_makes_no_calls_and_needs_no_scorer(index):
     for q, hits in enumerate(results):
         assert [hit.position for hit in hits] == expected.items[q].tolist()
         assert [hit.score for hit in hits] == expected.scores[q].tolist()
-        assert {(hit.round, hit.source) for hit in hits} == {(0, "first")}
+        assert {(hit.round, hit.source) for hit in hits} == {(0, "retriever")}
     allowed = np.arange(40) % 3 == 0
-    some = search(QUERIES, k=5, filter=allowed, trace=True)
+    some = search.search(QUERIES, k=5, filter=allowed, trace=True)
     assert all(allowed[hit.position] for hits in some for hit in hits)
     assert some.trace == ([], [], [])
 
 
 def test_a_stage_that_finds_fewer_gives_fewer(index):
-    results = ck.Searcher(index, None, "retrieve(retriever=bm25)")(["zebra", "cat"], k=40)
+    results = ck.Searcher(index, None, "retrieve(retriever=bm25)").search(["zebra", "cat"], k=40)
     assert not results[0]
     assert 0 < len(results[1]) < 40
 
@@ -296,10 +296,10 @@ def test_methods_that_call_still_need_a_scorer(index):
     with pytest.raises(InputError, match="there is no scorer"):
         ck.Searcher(index, None, "rerank(retriever=cmc)")
     with pytest.raises(InputError, match="there is no scorer"):
-        ck.Searcher(index, None, "cmc")(QUERIES, method="rerank(retriever=cmc)")
+        ck.Searcher(index, None, "cmc").search(QUERIES, method="rerank(retriever=cmc)")
     for k, message in (
         (41, "k is 41, but the index has 40"),
         ("5", "k is '5'; it must be a whole"),
     ):
         with pytest.raises(InputError, match=message):
-            ck.Searcher(index, None, "cmc")(QUERIES, k=k)
+            ck.Searcher(index, None, "cmc").search(QUERIES, k=k)

@@ -317,7 +317,7 @@ sys.meta_path.insert(0, Absent())
 import crossknn as ck
 index = ck.ItemIndex.build({ITEMS!r}, lsa=2)
 index.add_late({str(cmc / "onnx")!r})
-found = ck.Searcher(index, None, "cmc(retriever=lsa)")({QUERIES!r}, k=2)
+found = ck.Searcher(index, None, "cmc(retriever=lsa)").search({QUERIES!r}, k=2)
 print([hit.position for hits in found for hit in hits])
 try:
     ck.open_late({str(cmc / "torch")!r})
@@ -329,7 +329,7 @@ except ck.CrossknnError as error:
     ).stdout.splitlines()
     index = ck.ItemIndex.build(ITEMS, lsa=2)
     index.add_late(cmc / "torch")
-    found = ck.Searcher(index, None, "cmc(retriever=lsa)")(QUERIES, k=2)
+    found = ck.Searcher(index, None, "cmc(retriever=lsa)").search(QUERIES, k=2)
     assert json.loads(printed[0]) == [hit.position for hits in found for hit in hits]
     assert "needs an extra: run  pip install 'crossknn[torch]'" in printed[1]
 

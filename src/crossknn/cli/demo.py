@@ -57,7 +57,7 @@ def command(
     check_positive({"queries": queries})
     files = DemoFiles(folder)
     if search is not None and files.index.exists():
-        results = Searcher(ItemIndex.load(files.index), open_scorer())(search, k=k, budget=budget)
+        results = Searcher(ItemIndex.load(files.index), open_scorer()).search(search, k=k, budget=budget)
         print_json(as_json(results)) if json else show(results)
         return
     began = time.perf_counter()
@@ -71,7 +71,7 @@ def command(
     )
     with CachedScorer(open_scorer(), files.cache) as scorer:
         searcher = Searcher(index, scorer)
-        results = searcher([search] if search else list(SEARCHES), k=k, budget=budget)
+        results = searcher.search([search] if search else list(SEARCHES), k=k, budget=budget)
         print_json(as_json(results)) if json else show(results)
         if search is not None:
             return

@@ -68,6 +68,7 @@ def command(
     """
     from crossknn.data.reading import read_queries
     from crossknn.index.item_index import ItemIndex
+    from crossknn.search.budget import Budget
     from crossknn.search.searcher import Searcher
 
     given = read_queries(queries) if queries is not None else None
@@ -81,13 +82,15 @@ def command(
     searcher = Searcher(index, judge, chosen, seed=seed)
     allowed = None if filter is None else _ids(filter)
     with progress("scoring", "pairs") as report:
-        results = searcher(
-            texts,
+        results = searcher.search(
+            given if given and not query else texts,
             k=k,
-            budget=budget,
-            total_budget=total_budget,
+            budget=Budget(
+                per_query=budget if total_budget is None else None,
+                total=total_budget,
+                deadline=None if deadline_ms is None else deadline_ms / 1000,
+            ),
             filter=allowed,
-            deadline_ms=deadline_ms,
             trace=explain,
             progress=report,
         )
@@ -124,13 +127,13 @@ def as_json(results: Results) -> dict[str, Any]:
     return {
         "method": results.method,
         "budget": results.budget,
-        "calls": results.calls,
+        "calls": results.n_calls,
         "n_scored": results.n_scored,
         "seconds": round(results.seconds, 4),
         "scoring_seconds": round(results.scoring_seconds, 4),
         "stopped_by": results.stopped_by,
         "error": results.error,
-        "failed": results.failed,
+        "failed": results.n_failed,
         "n_backfilled": results.n_backfilled,
         "truncated": results.truncated,
         "results": answers,
@@ -160,13 +163,13 @@ def show(results: Results) -> None:
             _show_hit(place, hit)
         out.print()
     notes = [
-        f"{results.method}: {results.calls} cross-encoder calls "
+        f"{results.method}: {results.n_calls} cross-encoder calls "
         f"({results.n_scored} scores used), {results.seconds:.2f} s"
     ]
     if results.stopped_by != "budget":
         notes.append(f"stopped by {results.stopped_by}")
-    if results.failed:
-        notes.append(f"{results.failed} pairs could not be scored")
+    if results.n_failed:
+        notes.append(f"{results.n_failed} pairs could not be scored")
     if results.truncated:
         notes.append(f"{results.truncated} pairs were longer than the model reads and were cut")
     if results.n_backfilled:

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import overload
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from crossknn.data.items import Items
+from crossknn.errors import InputError
+from crossknn.types import NO_ITEM, Ranking
+
+_SHOWN = 5
+"""Hits of a query that a notebook shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
     """A scored item.
 
-    `score` is the raw logit, or the retriever's own score where the method makes no calls (then
-    `round` is 0); `round` (from 1) and `source` say when and by whom the item was
-    picked: by the retriever, by the method, or in item `order` because those ran short.
-    `approx` is the score that was predicted when it was picked (the retriever's own score in
-    round 1; None in item order), `std` its deviation, from methods that know it. `extra` holds the
-    item's further fields.
+    Args:
+        score: The raw logit, or the retriever's own score where the method makes no calls.
+        position: Of the item in the index.
+        round: In which it was picked, from 1; 0 where the method makes no calls.
+        source: Who picked it: `retriever`, the method's name, or `order` (by item order, because
+            those ran short).
+        approx: Score predicted when it was picked: the retriever's own in round 1, None in item
+            order.
+        std: Standard deviation of `approx`, from methods that know it.
+        extra: The item's further fields.
     """
 
     id: str
@@ -39,32 +54,37 @@ class Hit:
         return math.exp(self.score) / (1 + math.exp(self.score))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Results(Sequence[list[Hit]]):
     """Answers to m queries: `results[q]` is query q's list of hits, best first.
 
-    `calls` are pairs really computed and `n_scored` pairs whose score was used, cache hits
-    included; both summed over the queries. `seconds` is the whole search, `scoring_seconds` the
-    part spent waiting for the scorer. `stopped_by` is `budget`, `target` (every query
-    expects to have found enough), `deadline`, `cancelled` or `scorer`: it failed, for some queries
-    or for all; `errors` says for each query why, or None, and its hits are those found before.
-    `failed` counts pairs
-    that could not be scored, `n_backfilled` items taken in item order, `truncated` pairs that
-    the model read only the beginning of (other threads' pairs included, if the scorer is shared).
-    `trace[q]`, if asked for, has
-    every scored item of query q in the order of scoring.
+    Args:
+        queries: The texts, and `query_ids` their ids: those given, or positions.
+        budget: Pairs that a query could reveal at most.
+        n_calls: Pairs really computed, of all queries.
+        n_scored: Pairs whose score was used, stored scores included.
+        seconds: Of the whole search; `scoring_seconds` was spent waiting for the scorer.
+        stopped_by: `budget`, `target` (every query expects to have found enough), `deadline`,
+            `cancelled`, or `scorer`: it failed, for some queries or for all.
+        n_failed: Pairs that could not be scored.
+        errors: Of each query why it failed, or None; its hits are those found before.
+        n_backfilled: Items taken in item order.
+        truncated: Pairs that the model read only the beginning of (other threads' pairs included,
+            if the scorer is shared).
+        trace: If asked for, every scored item of each query in the order of scoring.
     """
 
     queries: tuple[str, ...]
+    query_ids: tuple[str, ...]
     hits: tuple[list[Hit], ...]
     method: str
     budget: int
-    calls: int
+    n_calls: int
     n_scored: int
     seconds: float
     scoring_seconds: float
     stopped_by: str = "budget"
-    failed: int = 0
+    n_failed: int = 0
     errors: tuple[str | None, ...] = ()
     n_backfilled: int = 0
     truncated: int = 0
@@ -74,6 +94,66 @@ class Results(Sequence[list[Hit]]):
     def error(self) -> str | None:
         """Why the first query that failed did, if one did."""
         return next(filter(None, self.errors), None)
+
+    def to_run(self, path: str | Path | None = None) -> dict[str, dict[str, float]]:
+        """The answers as `{query id: {item id: score}}`, as ir_measures and others take a run.
+
+        Args:
+            path: Write them there, too: lines of a TREC run (query, Q0, item, rank, score, tag).
+
+        Raises:
+            InputError: The file cannot be written, or an id has blanks in it.
+        """
+        run = {
+            query: {hit.id: hit.score for hit in hits}
+            for query, hits in zip(self.query_ids, self.hits, strict=True)
+        }
+        if path is not None:
+            _write_run(Path(path), run, self.method.partition("(")[0])
+        return run
+
+    def to_pandas(self) -> Any:
+        """A data frame with a row for each hit: qid, query, docno, score, rank (from 0), round,
+        source, approx, title and text.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ModuleNotFoundError:
+            raise InputError("to_pandas needs pandas: run  pip install pandas") from None
+        return pd.DataFrame(list(self._records()))
+
+    def _records(self) -> Iterator[dict[str, object]]:
+        for query_id, query, hits in zip(self.query_ids, self.queries, self.hits, strict=True):
+            for rank, hit in enumerate(hits):
+                yield {"qid": query_id, "query": query, "docno": hit.id, "score": hit.score} | {
+                    "rank": rank,
+                    "round": hit.round,
+                    "source": hit.source,
+                    "approx": hit.approx,
+                    "title": hit.title,
+                    "text": hit.text,
+                }
+
+    def __repr__(self) -> str:
+        hits = sum(map(len, self.hits))
+        return (
+            f"<Results of {self.method}: {len(self)} queries, {hits} hits, {self.n_calls} calls, "
+            f"{self.seconds:.2f} s, stopped by {self.stopped_by}>"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [f"<caption>{html.escape(repr(self))}</caption>"]
+        for query, hits in zip(self.queries, self.hits, strict=True):
+            rows.append(f"<tr><th colspan=3>{html.escape(query)}</th></tr>")
+            rows += [
+                f"<tr><td>{hit.score:.2f}</td><td>{html.escape(hit.id)}</td>"
+                f"<td>{html.escape((hit.title or hit.text)[:100])}</td></tr>"
+                for hit in hits[:_SHOWN]
+            ]
+        return f"<table>{''.join(rows)}</table>"
 
     def __len__(self) -> int:
         return len(self.hits)
@@ -87,3 +167,64 @@ class Results(Sequence[list[Hit]]):
 
     def __iter__(self) -> Iterator[list[Hit]]:
         return iter(self.hits)
+
+
+def hits_of(items: Items, ranking: Ranking, method: str) -> tuple[list[Hit], ...]:
+    """A list of hits for each row of a ranking; `method` is the source of later rounds' items."""
+    return tuple(
+        [_hit(items, ranking, (row, int(j)), method) for j in np.flatnonzero(found != NO_ITEM)]
+        for row, found in enumerate(ranking.items)
+    )
+
+
+def joined(parts: Sequence[Results], seconds: float) -> Results:
+    """The answers to all batches of queries as one."""
+    stops = {part.stopped_by for part in parts}
+    whole = "target" if stops == {"target"} else "budget"
+
+    def all_of(name: str) -> tuple[Any, ...]:
+        return tuple(value for part in parts for value in getattr(part, name))
+
+    sums = ("n_calls", "n_scored", "scoring_seconds", "n_failed", "n_backfilled", "truncated")
+    merged: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in sums}
+    merged |= {name: all_of(name) for name in ("queries", "query_ids", "hits", "errors")}
+    if parts[0].trace is not None:
+        merged["trace"] = all_of("trace")
+    stopped_by = next(iter(sorted(stops - {"budget", "target"})), whole)
+    return replace(parts[0], seconds=seconds, stopped_by=stopped_by, **merged)
+
+
+def _hit(items: Items, ranking: Ranking, at: tuple[int, int], method: str) -> Hit:
+    """The hit in one cell of a ranking."""
+    position, round = int(ranking.items[at]), int(ranking.rounds[at])
+    approx, std = float(ranking.approx[at]), float(ranking.std[at])
+    item = items[position]
+    predicted = not math.isnan(approx)
+    return Hit(
+        id=item.id,
+        score=float(ranking.scores[at]),
+        position=position,
+        round=round,
+        source="order" if not predicted else "retriever" if round <= 1 else method,
+        approx=approx if predicted else None,
+        std=None if math.isnan(std) else std,
+        title=item.title,
+        text=item.text,
+        extra=item.extra,
+    )
+
+
+def _write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> None:
+    lines = []
+    for query, hits in run.items():
+        for rank, (item, score) in enumerate(hits.items(), start=1):
+            if len(query.split()) != 1 or len(item.split()) != 1:
+                raise InputError(
+                    f"{path}: query {query!r} or item {item!r} has blanks in its id, and a TREC "
+                    "run separates by blanks: use other ids"
+                )
+            lines.append(f"{query} Q0 {item} {rank} {score:.9g} {tag}\n")
+    try:
+        path.write_text("".join(lines), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error

@@ -6,30 +6,33 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from crossknn.checks import as_count
+from crossknn.data.queries import QuerySet
 from crossknn.errors import CrossknnError, InputError, ScorerError
 from crossknn.methods import DEFAULT, Method
 from crossknn.methods import method as as_method
 from crossknn.models.library import first_line
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER
-from crossknn.search.answers import hits_of, joined
+from crossknn.search.budget import PER_QUERY, Budget
 from crossknn.search.loop import Search
-from crossknn.search.request import allowed_items, check_counts, equal_share, query_texts
-from crossknn.search.results import Results
+from crossknn.search.results import Results, hits_of, joined
 from crossknn.search.sharing import SharedBudget
-from crossknn.types import BoolArray, IntArray, Pairs, Progress, Queries
+from crossknn.types import BoolArray, IntArray, Pairs, Progress
 
 if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
 
 logger = logging.getLogger(__name__)
+
+Texts: TypeAlias = str | Sequence[str] | Mapping[str, str] | QuerySet
+"""One query, several, or several with ids."""
 
 FAILURES_IN_A_ROW = 3
 """So many queries failing one after the other, with no pair scored between, stand for a scorer
@@ -45,22 +48,26 @@ class Searcher:
     >>> import crossknn as ck
     >>> index = ck.ItemIndex.build(["zip a file", "sort a list", "lock a thread"], lsa=2)
     >>> overlap = lambda pairs: [len(set(q.split()) & set(t.split())) for q, t in pairs]
-    >>> results = Searcher(index, overlap)("a list", k=1, budget=2)
-    >>> results[0][0].text, results.calls
+    >>> results = Searcher(index, overlap).search("a list", k=1, budget=2)
+    >>> results[0][0].text, results.n_calls
     ('sort a list', 2)
 
     Holds nothing that a search changes, so one `Searcher` serves many threads (as far as the
-    scorer does; all of ours do). `scorer` may be anything `as_scorer` takes; None will do for
-    methods that make no calls, such as `cmc(retriever=bm25)`.
+    scorer does; all of ours do).
+
+    Args:
+        index: What is searched.
+        scorer: Anything that `as_scorer` takes; None will do for methods that make no calls, such
+            as `cmc(retriever=bm25)`.
+        method: A method, or its spec.
+        seed: Seed of all randomness, 0 or more.
+
+    Raises:
+        InputError: The index, the scorer or the method is none.
     """
 
     def __init__(
-        self,
-        index: ItemIndex,
-        scorer: Any,
-        method: str | Method = DEFAULT,
-        *,
-        seed: int = 0,
+        self, index: ItemIndex, scorer: Any, method: str | Method = DEFAULT, *, seed: int = 0
     ) -> None:
         from crossknn.scorers import as_scorer
 
@@ -72,45 +79,48 @@ class Searcher:
         self._check_scorer(self.method)
         self.seed = as_count(seed, "seed", 0)
 
-    def __call__(
+    def search(
         self,
-        queries: str | Sequence[str],
+        queries: Texts,
         k: int = 10,
-        budget: int = 100,
+        budget: int | Budget = PER_QUERY,
         *,
-        total_budget: int | None = None,
         filter: Iterable[str] | BoolArray | None = None,
-        deadline_ms: float | None = None,
         method: str | Method | None = None,
         seed: int | None = None,
         trace: bool = False,
         progress: Progress | None = None,
         cancel: threading.Event | None = None,
     ) -> Results:
-        """The k best items of each query by exact score, for `budget` scored pairs a query.
-
-        With `total_budget` in place of `budget` the queries share so many calls, spent where they
-        are most likely to find a true top item; for methods that know how far their predictions may
-        be off, `kriging` and `gp`. A query gets at least k, at most four times its equal share.
-        `filter` restricts the items: ids, or a mask (n,). After `deadline_ms` milliseconds, or
-        once `cancel` is set, the search stops at the next batch and returns the best so far.
-        `progress(done, total)` counts scored pairs. `trace` keeps every pick, for explanations.
+        """The k best items of each query by exact score.
 
         A query whose pairs cannot be scored ends with the best found so far, and its error is in
         `errors`; after three such queries in a row all of them end.
 
-        Raises InputError for a k or budget below 1, a k above the budget or the number of items,
-        an empty query or an unknown id, a total budget that the method cannot share; what the
-        scorer raised if no query has a single score.
+        Args:
+            queries: A text, m texts, texts by id, or a `QuerySet`.
+            k: Hits of each query.
+            budget: Pairs that a query may score, or a `Budget`.
+            filter: Ids of the items that may be returned, or a mask (n,).
+            method: In the place of the searcher's own.
+            seed: In the place of the searcher's own.
+            trace: Keep every pick, for explanations.
+            progress: Called with (done, total) scored pairs.
+            cancel: Once it is set, the search stops at the next batch with the best so far.
+
+        Raises:
+            InputError: A query is empty, an id unknown, or k and the budget do not fit each other,
+                the index or the method.
+            ScorerError: No query has a single score (or whatever else the scorer raised).
         """
         chosen = self.method if method is None else as_method(method)
         self._check_scorer(chosen)
-        texts = query_texts(queries)
-        allowed = allowed_items(filter, self.index)
-        if total_budget is not None:
-            budget = equal_share(total_budget, len(texts), k)
-        check_counts(k, budget if chosen.calls else k, self.index.n, deadline_ms)
-        self._check_models(chosen)
+        given = _query_set(queries)
+        allowed = _mask(filter, self.index)
+        spend, m = Budget.of(budget), len(given)
+        pairs = spend.pairs_per_query(m, k, self.index.n, calls=chosen.calls)
+        chosen = _with_target(chosen, spend.target_recall, k)
+        self._check_fingerprints(chosen)
         if cancel is not None and not isinstance(cancel, threading.Event):
             raise InputError(f"cancel is {cancel!r}; give a threading.Event")
         if progress is not None and not callable(progress):
@@ -118,28 +128,28 @@ class Searcher:
         call = _Call(
             searcher=self,
             method=chosen,
-            budget=budget,
-            total=total_budget,
+            pairs=pairs,
+            total=spend.total,
             k=k,
             allowed=allowed,
             seed=self.seed if seed is None else as_count(seed, "seed", 0),
             trace=trace,
-            clock=_Clock(deadline_ms, cancel),
+            clock=_Clock(spend.deadline, cancel),
             progress=progress,
-            m=len(texts),
+            m=m,
         )
-        share = len(texts) if deadline_ms is not None else max(1, _CELLS // self.index.n)
-        parts = [call.run(s, texts[s : s + share]) for s in range(0, len(texts), share)]
+        at_once = m if spend.deadline is not None else max(1, _CELLS // self.index.n)
+        parts = [call.run(given, s, min(s + at_once, m)) for s in range(0, m, at_once)]
         results = joined(parts, call.clock.elapsed())
         if call.failure is not None and not results.n_scored:
             raise call.failure
         return results
 
-    async def asearch(self, queries: str | Sequence[str], *args: Any, **options: Any) -> Results:
-        """The same search in a worker thread; cancelling the task stops it at the next batch."""
+    async def asearch(self, queries: Texts, *args: Any, **options: Any) -> Results:
+        """`search` in a worker thread; cancelling the task stops it at the next batch."""
         cancel = options.setdefault("cancel", threading.Event())
         try:
-            return await asyncio.to_thread(self, queries, *args, **options)
+            return await asyncio.to_thread(self.search, queries, *args, **options)
         except asyncio.CancelledError:
             cancel.set()
             raise
@@ -148,55 +158,57 @@ class Searcher:
         if self.scorer is None and chosen.calls:
             raise InputError("there is no scorer: CrossEncoder() is the bundled one")
 
-    def _check_models(self, chosen: Method) -> None:
+    def _check_fingerprints(self, chosen: Method) -> None:
         """Scores kept in the index are of use only with the cross-encoder that made them."""
         mine = None if self.scorer is None else self.scorer.fingerprint
         for name in chosen.required_artifacts(self.index):
             known = self.index.scorer_of(name)
-            if known is not None and known != mine and name in self.index.artifacts:
+            if known is None or known == mine:
+                continue
+            here = mine or "one without a fingerprint"
+            if name in self.index.artifacts:
                 raise InputError(
                     f"the index has learned from scores of the cross-encoder {known}, and this "
-                    f"search uses {mine or 'one without a fingerprint'}: learn from those of this "
-                    f"one (crossknn learn INDEX), or search with {chosen.fallback}"
+                    f"search uses {here}: learn from those of this one (crossknn learn INDEX), or "
+                    f"search with {chosen.fallback}"
                 )
-            if known is not None and known != mine:
-                raise InputError(
-                    f"the index holds scores of the cross-encoder {known}, and this search uses "
-                    f"{mine or 'one without a fingerprint'}: pay for them again with this one, or "
-                    f"use a method that does not read them, e.g. {chosen.fallback}"
-                )
+            raise InputError(
+                f"the index holds scores of the cross-encoder {known}, and this search uses "
+                f"{here}: pay for them again with this one, or use a method that does not read "
+                f"them, e.g. {chosen.fallback}"
+            )
 
 
+@dataclass(frozen=True)
 class _Clock:
-    """When to stop, and how long things took."""
+    """When to stop, and how long things took; seconds."""
 
-    def __init__(self, deadline_ms: float | None, cancel: threading.Event | None) -> None:
-        self.began = time.perf_counter()
-        self.limit = None if deadline_ms is None else deadline_ms / 1000
-        self.cancel = cancel
+    deadline: float | None
+    cancel: threading.Event | None
+    began: float = field(default_factory=time.perf_counter)
 
     def elapsed(self) -> float:
         return time.perf_counter() - self.began
 
     def left(self) -> float | None:
-        """Seconds left, if there is a limit."""
-        return None if self.limit is None else max(0.0, self.limit - self.elapsed())
+        """Seconds left, if there is a deadline."""
+        return None if self.deadline is None else max(0.0, self.deadline - self.elapsed())
 
     def stop(self, ahead: float = 0.0) -> str | None:
         """Why to stop now, or `ahead` seconds from now, if there is a reason."""
         if self.cancel is not None and self.cancel.is_set():
             return "cancelled"
-        late = self.limit is not None and self.elapsed() + ahead >= self.limit
+        late = self.deadline is not None and self.elapsed() + ahead >= self.deadline
         return "deadline" if late else None
 
 
 @dataclass(kw_only=True)
 class _Call:
-    """One search: its settings, and the running count of scored pairs."""
+    """One search: its settings, the running count of scored pairs, and what went wrong."""
 
     searcher: Searcher
     method: Method
-    budget: int
+    pairs: int
     total: int | None
     k: int
     allowed: BoolArray | None
@@ -206,57 +218,68 @@ class _Call:
     progress: Progress | None
     m: int
     done: int = 0
-    failure: Exception | None = None
-    """The first error of the scorer, if there was one."""
-    broken: str | None = None
-    """Why nothing is asked of the scorer any more."""
-    in_a_row: int = 0
-    """Queries that failed since a pair was scored."""
+    failure: Exception | None = None  # the first error of the scorer
+    broken: str | None = None  # why nothing is asked of the scorer any more
+    in_a_row: int = 0  # queries that failed since a pair was scored
 
-    def run(self, start: int, texts: Sequence[str]) -> Results:
-        """Search a batch of queries that fits into memory: those from `start`."""
-        index, began = self.searcher.index, self.clock.elapsed()
-        plan = self.method.plan(index, self.budget, self.seed)
+    def run(self, queries: QuerySet, start: int, stop: int) -> Results:
+        """Search the queries start..stop, which fit into memory together."""
+        searcher, began = self.searcher, self.clock.elapsed()
+        part = queries.take(range(start, stop))
+        search = Search(
+            self._plan(start, stop), part.batch(), searcher.index.n, allowed=self.allowed
+        )
+        scoring = _Scoring(self, search, part.texts)
+        truncated = self._truncated()
+        stopped_by = self._drive(search, scoring)
+        if self.broken is not None:
+            scoring.fail(range(len(part)), self.broken)
+        if any(scoring.errors):
+            stopped_by = stopped_by or "scorer"
+        items, name = searcher.index.items, self.method.name
+        return Results(
+            queries=part.texts,
+            query_ids=part.ids,
+            hits=hits_of(items, search.best(self.k), name),
+            method=str(self.method),
+            budget=min(self.pairs, search.budget),
+            n_calls=scoring.calls,
+            n_scored=int(search.n_scored.sum()),
+            seconds=self.clock.elapsed() - began,
+            scoring_seconds=scoring.seconds,
+            stopped_by=stopped_by or ("target" if search.stopped.all() else "budget"),
+            errors=tuple(scoring.errors),
+            n_failed=search.n_failed,
+            n_backfilled=int(search.n_backfilled.sum()),
+            truncated=self._truncated() - truncated,
+            trace=hits_of(items, search.picks(), name) if self.trace else None,
+        )
+
+    def _plan(self, start: int, stop: int) -> Any:
+        plan = self.method.plan(self.searcher.index, self.pairs, self.seed)
         if plan.stop is not None and self.k > plan.stop.k:
             raise InputError(
                 f"k is {self.k}, and the search ends when it has enough of the top {plan.stop.k}: "
                 f"give the method k={self.k}, too"
             )
-        if self.total is not None:
-            before, until = (self.total * q // self.m for q in (start, start + len(texts)))
-            plan = replace(plan, share=SharedBudget(total=until - before, k=self.k))
-        search = Search(plan, Queries(texts), index.n, allowed=self.allowed)
-        work = _Work(self, search, texts)
-        truncated, stopped_by = self._truncated(), self.clock.stop()
+        if self.total is None:
+            return plan
+        before, until = (self.total * q // self.m for q in (start, stop))
+        return replace(plan, share=SharedBudget(total=until - before, k=self.k))
+
+    def _drive(self, search: Search, scoring: _Scoring) -> str | None:
+        """Ask and tell to the end; why it was stopped, if it was."""
+        stopped_by = self.clock.stop()
         while stopped_by is None and self.broken is None:
-            began_round = self.clock.elapsed()
+            began = self.clock.elapsed()
             pairs = search.ask()
             if not len(pairs):
                 break
-            choosing = self.clock.elapsed() - began_round
-            stopped_by = self.clock.stop() or work.score(pairs)
+            choosing = self.clock.elapsed() - began
+            stopped_by = self.clock.stop() or scoring.score(pairs)
             if stopped_by is None and search.round > 1 and search.unfinished.any():
                 stopped_by = self.clock.stop(choosing)  # the next round takes as long to choose
-        if self.broken is not None:
-            work.fail(range(len(texts)), self.broken)
-        if any(work.errors):
-            stopped_by = stopped_by or "scorer"
-        return Results(
-            queries=tuple(texts),
-            hits=hits_of(index.items, search.best(self.k), self.method.name),
-            method=str(self.method),
-            budget=min(self.budget, search.budget),
-            calls=work.calls,
-            n_scored=int(search.n_scored.sum()),
-            seconds=self.clock.elapsed() - began,
-            scoring_seconds=work.seconds,
-            stopped_by=stopped_by or ("target" if search.stopped.all() else "budget"),
-            errors=tuple(work.errors),
-            failed=search.n_failed,
-            n_backfilled=int(search.n_backfilled.sum()),
-            truncated=self._truncated() - truncated,
-            trace=hits_of(index.items, search.picks(), self.method.name) if self.trace else None,
-        )
+        return stopped_by
 
     def _truncated(self) -> int:
         return int(getattr(self.searcher.scorer, "truncated", 0))
@@ -268,15 +291,14 @@ class _Call:
             self.progress(self.done, whole if self.total is None else min(self.total, whole))
 
 
-class _Work:
+class _Scoring:
     """The scorer's part of a search over a batch of queries: what was scored, and what failed."""
 
     def __init__(self, call: _Call, search: Search, texts: Sequence[str]) -> None:
         self.call, self.search, self.texts = call, search, texts
         self.calls, self.seconds = 0, 0.0
         self.errors: list[str | None] = [None] * len(texts)
-        self.lost = np.zeros(len(texts), np.int64)
-        """(m,) pairs asked since the last one that was scored."""
+        self.unscored = np.zeros(len(texts), np.int64)  # pairs asked since the last scored one
 
     def score(self, pairs: Pairs) -> str | None:
         """Tell the search the scores of a round's pairs; why to stop, if there is a reason.
@@ -284,7 +306,7 @@ class _Work:
         A query that fails is ended; the pairs of the others are asked again. Where it is not known
         which query is at fault, they are asked query by query.
         """
-        waiting, stop, n_scored = [pairs], None, self.search.n_scored
+        waiting, stop, before = [pairs], None, self.search.n_scored
         while waiting and stop is None and self.call.broken is None:
             part = waiting.pop()
             told = np.zeros(len(part), np.bool_)
@@ -298,19 +320,12 @@ class _Work:
                     waiting += [rest.take(np.flatnonzero(rest.query == q)) for q in queries[::-1]]
                     continue
                 faulty = queries.tolist() if at_fault is None else [int(at_fault)]
-                self._note(error, faulty, scored=bool(told.any()))
+                self._record(error, faulty, scored=bool(told.any()))
                 if len(rest := rest.take(np.flatnonzero(~np.isin(rest.query, faulty)))):
                     waiting.append(rest)
         if stop is None:
-            self._give_up(pairs, self.search.n_scored - n_scored)
+            self._give_up(pairs, self.search.n_scored - before)
         return stop
-
-    def _give_up(self, pairs: Pairs, told: IntArray) -> None:
-        """End the queries of which too many pairs in a row could not be scored."""
-        asked = np.bincount(pairs.query, minlength=len(self.texts))
-        self.lost = np.where(told > 0, 0, self.lost + asked)
-        for query in np.flatnonzero(self.lost >= GIVE_UP_AFTER).tolist():
-            self.fail([query], f"none of {self.lost[query]} pairs of this query could be scored")
 
     def fail(self, queries: Iterable[int], sentence: str) -> None:
         """End these queries, unless they have ended."""
@@ -319,11 +334,20 @@ class _Work:
                 self.errors[query] = sentence
                 self.search.end(query)
 
+    def _give_up(self, pairs: Pairs, scored: IntArray) -> None:
+        """End the queries of which too many pairs in a row could not be scored."""
+        asked = np.bincount(pairs.query, minlength=len(self.texts))
+        self.unscored = np.where(scored > 0, 0, self.unscored + asked)
+        for query in np.flatnonzero(self.unscored >= GIVE_UP_AFTER).tolist():
+            count = self.unscored[query]
+            self.fail([query], f"none of {count} pairs of this query could be scored")
+
     def _stream(self, pairs: Pairs, told: BoolArray) -> str | None:
+        """Score pairs batch by batch; `told` (p,) is set where that is done."""
         call, clock = self.call, self.call.clock
         scorer = call.searcher.scorer
         assert scorer is not None  # only a method that makes no calls does without
-        started, stop = clock.elapsed(), None
+        began, stop = clock.elapsed(), None
         stream = scorer.score(
             pairs,
             self.texts,
@@ -342,10 +366,10 @@ class _Work:
         finally:
             self.calls += getattr(stream, "computed", int(told.sum()))
             getattr(stream, "close", lambda: None)()
-            self.seconds += clock.elapsed() - started
+            self.seconds += clock.elapsed() - began
         return stop or clock.stop()
 
-    def _note(self, error: Exception, queries: Sequence[int], *, scored: bool) -> None:
+    def _record(self, error: Exception, queries: Sequence[int], *, scored: bool) -> None:
         """These queries failed, after pairs of the same stream were `scored` or not."""
         call = self.call
         if not isinstance(error, CrossknnError):
@@ -358,3 +382,57 @@ class _Work:
         self.fail(queries, str(error))
         if call.in_a_row >= FAILURES_IN_A_ROW:
             call.broken = str(error)
+
+
+def _with_target(method: Method, target_recall: float | None, k: int) -> Method:
+    """The method that ends a query at this share of its top k; the same one without a target."""
+    if target_recall is None:
+        return method
+    if "target_recall" not in {option.name for option in fields(method)}:
+        raise InputError(
+            f"{method.name} does not say how much it expects to have found: use kriging, or leave "
+            "target_recall out"
+        )
+    return replace(method, target_recall=target_recall, k=k)  # type: ignore[call-arg]
+
+
+def _query_set(queries: Texts) -> QuerySet:
+    """Queries with ids; `InputError` for none, or for one that is empty."""
+    if isinstance(queries, Mapping):
+        queries = QuerySet(tuple(map(str, queries)), tuple(queries.values()))
+    if isinstance(queries, str):
+        queries = [queries]
+    if not isinstance(queries, Sequence | QuerySet):
+        raise InputError(f"queries are {queries!r}; give a text or a list of texts")
+    texts = queries.texts if isinstance(queries, QuerySet) else queries
+    if not len(texts):
+        raise InputError("there are no queries")
+    for position, text in enumerate(texts):
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(
+                f"query {position} is {text!r}; a query must be a text that is not empty"
+            )
+    if isinstance(queries, QuerySet):
+        return queries
+    return QuerySet(tuple(map(str, range(len(texts)))), tuple(texts))
+
+
+def _mask(filter: Iterable[str] | BoolArray | None, index: ItemIndex) -> BoolArray | None:
+    """A mask (n,) of the items of some ids, or a mask as it is; `InputError` if none is allowed."""
+    if filter is None:
+        return None
+    if isinstance(filter, str) or not isinstance(filter, Iterable):
+        shown = f"the text {filter!r}" if isinstance(filter, str) else repr(filter)
+        raise InputError(f"the filter is {shown}; give a list of ids or a mask")
+    if isinstance(filter, list) and filter and all(isinstance(f, bool) for f in filter):
+        filter = np.array(filter)
+    if isinstance(filter, np.ndarray) and filter.dtype == np.bool_:
+        allowed = filter
+        if allowed.shape != (index.n,):
+            raise InputError(f"the filter has shape {allowed.shape}; the index has {index.n} items")
+    else:
+        allowed = np.zeros(index.n, np.bool_)
+        allowed[index.items.positions(filter)] = True
+    if not allowed.any():
+        raise InputError("the filter allows no item")
+    return allowed

@@ -32,12 +32,12 @@ def search(index):
 
 
 def test_hits_say_where_they_come_from(search):
-    results = search("odd item", k=4, budget=10, trace=True)
+    results = search.search("odd item", k=4, budget=10, trace=True)
     hit = results[0][0]
     assert hit.extra == {"colour": "red"}
     assert hit.text == TEXTS[hit.position]
     assert {h.round for h in results.trace[0]} == {1, 2, 3, 4, 5}
-    assert {h.source for h in results.trace[0]} == {"first", "axn"}
+    assert {h.source for h in results.trace[0]} == {"retriever", "axn"}
     assert 0 < hit.probability <= 1
     assert results.seconds >= results.scoring_seconds > 0
 
@@ -48,8 +48,8 @@ def test_a_deadline_stops_between_batches_with_the_best_so_far(index):
         return length(pairs)
 
     scorer = ck.CallableScorer(slow, batch=2)
-    results = ck.Searcher(index, scorer, "rerank(retriever=bm25)")(
-        "odd", k=5, budget=50, deadline_ms=120
+    results = ck.Searcher(index, scorer, "rerank(retriever=bm25)").search(
+        "odd", k=5, budget=ck.Budget(per_query=50, deadline=0.12)
     )
     assert results.stopped_by == "deadline"
     assert 2 <= results.n_scored < 50
@@ -63,8 +63,8 @@ def test_one_item_that_cannot_be_scored_is_replaced(index):
             raise ValueError("cannot read item 7")
         return length(pairs)
 
-    results = ck.Searcher(index, picky, "exact")("odd", k=50, budget=50)
-    assert results.failed == 1
+    results = ck.Searcher(index, picky, "exact").search("odd", k=50, budget=50)
+    assert results.n_failed == 1
     assert len(results[0]) == 49
 
 
@@ -78,7 +78,7 @@ def test_a_scorer_that_breaks_down_after_some_rounds_does_not_lose_them(index):
             raise ConnectionError("gone")
         return length(pairs)
 
-    results = ck.Searcher(index, breaking, "axn(retriever=bm25, rounds=5)")("odd", k=3, budget=20)
+    results = ck.Searcher(index, breaking, "axn(retriever=bm25, rounds=5)").search("odd", k=3, budget=20)
     assert results.stopped_by == "scorer"
     assert results.n_scored == 4
     assert len(results[0]) == 3
@@ -89,14 +89,14 @@ def test_a_scorer_that_never_works_is_an_error(index):
         raise ConnectionError("gone")
 
     with pytest.raises(ScorerError, match="gone"):
-        ck.Searcher(index, broken)("odd", k=3, budget=20)
+        ck.Searcher(index, broken).search("odd", k=3, budget=20)
 
 
 def test_many_threads_share_one_searcher(search):
     queries = [f"item {i}" for i in range(24)]
-    alone = [[h.id for h in search(q, k=5, budget=15)[0]] for q in queries]
+    alone = [[h.id for h in search.search(q, k=5, budget=15)[0]] for q in queries]
     with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda q: [h.id for h in search(q, k=5, budget=15)[0]], queries))
+        together = list(pool.map(lambda q: [h.id for h in search.search(q, k=5, budget=15)[0]], queries))
     assert together == alone
 
 
@@ -122,7 +122,7 @@ def test_asynchronous_search_leaves_the_loop_free(index):
         return results, ticks
 
     results, ticks = asyncio.run(both())
-    assert [h.id for h in results[0]] == [h.id for h in search("odd", k=3, budget=40)[0]]
+    assert [h.id for h in results[0]] == [h.id for h in search.search("odd", k=3, budget=40)[0]]
     assert ticks >= 5
 
 
@@ -151,26 +151,26 @@ def test_cancelling_an_asynchronous_search_stops_the_scoring(index):
 def test_cache_hits_are_revealed_but_not_called(index, tmp_path):
     with ck.CachedScorer(ck.CallableScorer(length, "length"), tmp_path / "c.sqlite") as scorer:
         search = ck.Searcher(index, scorer, "rerank(retriever=bm25)")
-        first = search(["odd", "even"], k=3, budget=20)
-        again = search(["odd", "even"], k=3, budget=25)
-    assert (first.calls, first.n_scored) == (40, 40)
-    assert (again.calls, again.n_scored) == (10, 50)
+        first = search.search(["odd", "even"], k=3, budget=20)
+        again = search.search(["odd", "even"], k=3, budget=25)
+    assert (first.n_calls, first.n_scored) == (40, 40)
+    assert (again.n_calls, again.n_scored) == (10, 50)
 
 
 def test_progress_counts_pairs(search):
     seen = []
-    search(["a", "b"], k=1, budget=10, progress=lambda done, total: seen.append((done, total)))
+    search.search(["a", "b"], k=1, budget=10, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (20, 20)
     assert [d for d, _ in seen] == sorted(d for d, _ in seen)
 
 
 def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeypatch):
     queries = [f"item {i}" for i in range(9)]
-    whole = ck.Searcher(index, length, "axn(retriever=random)")(queries, k=5, budget=12)
+    whole = ck.Searcher(index, length, "axn(retriever=random)").search(queries, k=5, budget=12)
     monkeypatch.setattr("crossknn.search.searcher._CELLS", 2 * index.n)
-    parts = ck.Searcher(index, length, "axn(retriever=random)")(queries, k=5, budget=12)
+    parts = ck.Searcher(index, length, "axn(retriever=random)").search(queries, k=5, budget=12)
     assert [[h.id for h in hits] for hits in parts] == [[h.id for h in hits] for hits in whole]
-    assert (parts.calls, parts.n_scored) == (whole.calls, whole.n_scored)
+    assert (parts.n_calls, parts.n_scored) == (whole.n_calls, whole.n_scored)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeyp
         ({"filter": ["id1", "nobody"]}, "no item with the id 'nobody'"),
         ({"filter": np.ones(3, np.bool_)}, r"the filter has shape \(3,\)"),
         ({"filter": []}, "the filter allows no item"),
-        ({"deadline_ms": 0}, "deadline_ms is 0; it must be above 0"),
+        ({"budget": ck.Budget(deadline=0)}, "deadline is 0; it must be above 0"),
         ({"method": "axm"}, "did you mean axn"),
         ({"method": 5}, "5 is no method"),
         ({"k": 2.5}, "k is 2.5; it must be a whole number"),
@@ -193,13 +193,13 @@ def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeyp
 )
 def test_wrong_arguments_are_answered_in_a_sentence(search, options, words):
     with pytest.raises(InputError, match=words):
-        search("odd", **options)
+        search.search("odd", **options)
 
 
 @pytest.mark.parametrize("queries", [[], "", ["fine", "  "], [None]])
 def test_queries_must_be_texts(search, queries):
     with pytest.raises(InputError, match="quer"):
-        search(queries)
+        search.search(queries)
 
 
 def test_what_is_no_index_and_no_scorer(index):
@@ -224,12 +224,12 @@ def test_first_stages_are_what_they_say(index):
 
 def test_a_list_of_truth_values_is_a_mask(search):
     chosen = [i % 5 == 0 for i in range(50)]
-    results = search("odd", k=3, budget=10, filter=chosen)
+    results = search.search("odd", k=3, budget=10, filter=chosen)
     assert all(hit.position % 5 == 0 for hit in results[0])
 
 
 def test_a_budget_above_the_number_of_items_means_exact(search):
-    results = search("odd", k=10, budget=500)
+    results = search.search("odd", k=10, budget=500)
     assert results.n_scored == 50
     assert results.budget == 50
 
@@ -238,11 +238,11 @@ def test_anchor_scores_of_another_cross_encoder_are_refused_by_name(index):
     mine = ck.CallableScorer(length, "mine")
     anchored = ck.ItemIndex.build(TEXTS, lsa=4)
     anchored.add_anchors(mine, ["even", "odd one"])
-    assert ck.Searcher(anchored, mine, "adacur(retriever=bm25)")("odd", budget=10)
+    assert ck.Searcher(anchored, mine, "adacur(retriever=bm25)").search("odd", budget=10)
     other = ck.Searcher(anchored, ck.CallableScorer(length, "other"), "adacur(retriever=bm25)")
     with pytest.raises(InputError, match=r"mine.*other"):
-        other("odd", budget=10)
-    assert other("odd", budget=10, method="axn(retriever=bm25, normalize=first)")
+        other.search("odd", budget=10)
+    assert other.search("odd", budget=10, method="axn(retriever=bm25, normalize=first)")
 
 
 def test_importing_is_light():
@@ -273,8 +273,8 @@ def test_a_cancel_flag_stops_a_search(index):
         if done == 3:
             flag.set()
 
-    results = search("odd", k=2, budget=9, cancel=flag, progress=stop_after_three)
+    results = search.search("odd", k=2, budget=9, cancel=flag, progress=stop_after_three)
     assert results.stopped_by == "cancelled"
     assert results.n_scored == 3 == len(seen)
-    again = search("odd", k=2, budget=9, cancel=flag)
-    assert (again.stopped_by, again.calls, again[0]) == ("cancelled", 0, [])
+    again = search.search("odd", k=2, budget=9, cancel=flag)
+    assert (again.stopped_by, again.n_calls, again[0]) == ("cancelled", 0, [])

@@ -208,8 +208,8 @@ def test_a_searcher_spends_the_total_also_in_parts(searcher, monkeypatch, togeth
     monkeypatch.setattr("crossknn.search.searcher._CELLS", together)
     seen = []
     texts = [f"part {i} of {'x' * i}" for i in range(8)]
-    found = searcher(texts, k=4, total_budget=99, progress=lambda *done: seen.append(done))
-    assert found.calls == found.n_scored == 99
+    found = searcher.search(texts, k=4, budget=ck.Budget(total=99), progress=lambda *done: seen.append(done))
+    assert found.n_calls == found.n_scored == 99
     assert found.budget == 12
     assert all(len(hits) == 4 for hits in found)
     assert seen[-1] == (99, 99)
@@ -218,16 +218,16 @@ def test_a_searcher_spends_the_total_also_in_parts(searcher, monkeypatch, togeth
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"total_budget": 1}, "a total_budget of 1 for 2 queries is 0 calls each"),
-        ({"total_budget": 10, "k": 6}, "k is 6, but a total_budget of 10 for 2 queries is 5 calls"),
-        ({"total_budget": 9.5}, "total_budget is 9.5; it must be a whole number"),
-        ({"total_budget": 40, "method": "rerank(retriever=bm25)"}, "use kriging or gp"),
-        ({"total_budget": 40, "k": 0}, "k is 0; it must be 1 or more"),
+        ({"budget": ck.Budget(total=1)}, "a total_budget of 1 for 2 queries is 0 calls each"),
+        ({"budget": ck.Budget(total=10), "k": 6}, "k is 6, but a total_budget of 10 for 2 queries is 5 calls"),
+        ({"budget": ck.Budget(total=9.5)}, "total_budget is 9.5; it must be a whole number"),
+        ({"budget": ck.Budget(total=40), "method": "rerank(retriever=bm25)"}, "use kriging or gp"),
+        ({"budget": ck.Budget(total=40), "k": 0}, "k is 0; it must be 1 or more"),
     ],
 )
 def test_wrong_totals_are_answered_in_a_sentence(searcher, options, words):
     with pytest.raises(InputError, match=words):
-        searcher(["one", "two"], **{"k": 1, **options})
+        searcher.search(["one", "two"], **{"k": 1, **options})
 
 
 def test_the_command_shares_a_budget(tmp_path, monkeypatch, capsys):

@@ -1,6 +1,9 @@
 # Each target sets up what it needs in a virtual environment of its own; test and demo need no torch.
 PYTHON ?= python3
 STAMP = .installed
+JOBS ?= 2
+# Share of the slow tests that is run, drawn by seed: none, a tenth in CI, all in a campaign.
+SLOW ?= 0
 
 .PHONY: demo test test-all campaign lint docs-examples clean
 
@@ -8,14 +11,15 @@ demo: .venv-demo/$(STAMP)
 	.venv-demo/bin/crossknn demo
 
 test: .venv-test/$(STAMP)
-	.venv-test/bin/python -m pytest -m "not torch"
+	.venv-test/bin/python -m pytest -n $(JOBS) -m "not torch" --slow-share $(SLOW)
 
 test-all: test .venv-torch/$(STAMP)
-	.venv-torch/bin/python -m pytest -m torch
+	.venv-torch/bin/python -m pytest -n $(JOBS) -m torch --slow-share $(SLOW)
 
-# All that the tests take a part of: the references, on thirty queries of each matrix.
-campaign: .venv-test/$(STAMP)
-	CROSSKNN_REFERENCE_QUERIES=30 .venv-test/bin/python -m pytest tests/references
+# Everything, whole: slow tests, references on thirty queries of each matrix, kills and damages.
+campaign: .venv-torch/$(STAMP)
+	CROSSKNN_REFERENCE_QUERIES=30 .venv-torch/bin/python -m pytest --slow-share 1
+	.venv-torch/bin/python lab/benchmarks/campaign.py
 
 lint: .venv-test/$(STAMP)
 	.venv-test/bin/ruff check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,22 @@ def shared() -> Path:
     if not (folder / "matrices").is_dir():
         pytest.skip("the folder of shared data is absent (set CROSSKNN_SHARED)")
     return folder
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow-share", type=float, default=0.0, help="share of the slow tests to run")
+    parser.addoption("--slow-seed", default="0", help="draws that share")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave slow tests out but for a share drawn by seed, unless a test is named by its id."""
+    share, seed = config.getoption("--slow-share"), config.getoption("--slow-seed")
+    if share >= 1 or any("::" in argument for argument in config.args):
+        return
+
+    def stays(item):
+        drawn = blake2b(f"{seed} {item.nodeid}".encode(), digest_size=4).digest()
+        return not item.get_closest_marker("slow") or int.from_bytes(drawn) < share * 2**32
+
+    config.hook.pytest_deselected(items=[item for item in items if not stays(item)])
+    items[:] = [item for item in items if stays(item)]

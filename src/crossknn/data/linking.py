@@ -98,8 +98,15 @@ class Zeshel(Linked):
             raise InputError(f"{self.path} has no split {split!r} ({hint})")
         read = _processed if (self.path / "processed").is_dir() else _published
         found: dict[str, list[Mention]] = {}
+        places: dict[tuple[str, str], str] = {}
         for name in (split,) if wanted is None else self.splits():
             for domain, mention in read(self.path, name, wanted):
+                first = places.setdefault((domain, mention.id), mention.place)
+                if first != mention.place:
+                    raise InputError(
+                        f"{mention.place} repeats the mention_id {mention.id!r} of {first}; ids "
+                        "must differ"
+                    )
                 found.setdefault(domain, []).append(mention)
         for domain in wanted or ():
             if domain not in found:
@@ -108,7 +115,7 @@ class Zeshel(Linked):
                 raise InputError(f"{self.path} has no mentions of {domain!r}{hint}")
         if not found:
             raise InputError(f"{self.path} has no mentions in the split {split}")
-        return [Zeshel(self.path, d, {split: _different(found[d])}) for d in found]
+        return [Zeshel(self.path, domain, {split: found[domain]}) for domain in found]
 
     def item_records(self, split: str | None = None) -> Records:
         documents = (path.stem for path in (self.path / "documents").glob("*.json"))
@@ -144,17 +151,6 @@ class Zeshel(Linked):
                 "for items alone, a file of documents/)"
             )
         return known[0]
-
-
-def _different(mentions: list[Mention]) -> list[Mention]:
-    places: dict[str, str] = {}
-    for mention in mentions:
-        first = places.setdefault(mention.id, mention.place)
-        if first != mention.place:
-            raise InputError(
-                f"{mention.place} repeats the mention_id {mention.id!r} of {first}; ids must differ"
-            )
-    return mentions
 
 
 def _processed(folder: Path, split: str, wanted: list[str] | None) -> Iterator[tuple[str, Mention]]:
@@ -202,7 +198,7 @@ def _in_words(record: Record, contexts: Mapping[str, list[str]], domain: str) ->
     words = contexts.get(str(context))
     if words is None:
         raise InputError(f"{place}: the context document {context!r} is not in {domain}")
-    start, end = (_whole_field(record, name) for name in ("start_index", "end_index"))
+    start, end = (_whole(record, name) for name in ("start_index", "end_index"))
     mention = " ".join(words[start : end + 1])
     inside = 0 <= start <= end < len(words)
     if not inside or mention != str(record.fields["text"]):
@@ -216,7 +212,7 @@ def _in_words(record: Record, contexts: Mapping[str, list[str]], domain: str) ->
     return marked_query(" ".join(words[:start]), mention, " ".join(words[end + 1 :]))
 
 
-def _whole_field(record: Record, name: str) -> int:
+def _whole(record: Record, name: str) -> int:
     value = record.field(name)
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"{record.place}: {name} is {value!r}, not a whole number")
@@ -340,26 +336,25 @@ def _aida_mentions(
     path: Path, document: str, lines: list[tuple[int, list[str]]]
 ) -> Iterator[Mention]:
     words = [row[0] for _, row in lines]
-    spans: list[tuple[int, int]] = []
-    for token, (number, row) in enumerate(lines):
-        tag = row[1] if len(row) > 1 else "O"
-        if tag == "B":
-            spans.append((token, token + 1))
-        elif tag == "I" and spans and spans[-1][1] == token:
-            spans[-1] = spans[-1][0], token + 1
-        elif tag == "I":
-            raise InputError(f"{path}, line {number} continues a mention that has not begun")
-        elif tag != "O":
-            raise InputError(f"{path}, line {number} has {tag!r} where B, I or O is expected")
-    for start, end in spans:
-        parts = (words[:start], words[start:end], words[end:])
-        place, row = f"{path}, line {lines[start][0]}", lines[start][1]
+    for number, row in lines:
+        if len(row) > 1 and row[1] not in ("B", "I", "O"):
+            raise InputError(f"{path}, line {number} has {row[1]!r} where B, I or O is expected")
+    tags = "".join(row[1] if len(row) > 1 else "O" for _, row in lines)
+    if stray := re.search("(?<![BI])I", tags):
+        number, _ = lines[stray.start()]
+        raise InputError(f"{path}, line {number} continues a mention that has not begun")
+    for start, end in (span.span() for span in re.finditer("BI*", tags)):
+        number, row = lines[start]
         page = row[5].strip() if len(row) > 5 else ""
         if row[3:4] == ["--NME--"]:
             page = ""
         elif not page.isdigit():
-            raise InputError(f"{place} has neither --NME-- nor a Wikipedia id in column 6")
-        yield Mention(f"{document}:{start}", marked_query(*map(" ".join, parts)), page, place)
+            raise InputError(
+                f"{path}, line {number} has neither --NME-- nor a Wikipedia id in column 6"
+            )
+        parts = (words[:start], words[start:end], words[end:])
+        text = marked_query(*map(" ".join, parts))
+        yield Mention(f"{document}:{start}", text, page, f"{path}, line {number}")
 
 
 class Blink(Pages):

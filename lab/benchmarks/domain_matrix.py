@@ -20,9 +20,9 @@ import numpy as np
 from progress import line
 
 from crossknn.data.dataset import Labelled
+from crossknn.data.docstrings import collect_standard_library
 from crossknn.data.items import Items
 from crossknn.data.reading import read_labelled
-from crossknn.demo import collect
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.matrices import MatrixFile
 from crossknn.index.stored import read_arrays, write_arrays
@@ -73,7 +73,7 @@ def corpus_of(options: argparse.Namespace) -> Labelled:
 
 def python_docs() -> Labelled:
     """What `crossknn demo` searches, its queries in random order: the first become anchors."""
-    demo = collect()
+    demo = collect_standard_library()
     found = tuple(demo.items.positions(demo.qrels[query]) for query in demo.queries.ids)
     whole = Labelled(name="python-docs", items=demo.items, queries=demo.queries, positives=found)
     return whole.take(np.random.default_rng(SEED).permutation(len(whole)))

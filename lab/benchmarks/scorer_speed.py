@@ -24,7 +24,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from crossknn.data.docstrings import collect_standard_library, first_sentence, is_held_out
+from crossknn.data.docstrings import (
+    collect_standard_library,
+    first_sentence,
+    is_held_out,
+    standard_library_items,
+)
 from crossknn.evaluation.measures import Agreement
 from crossknn.models.export import FFN_OUTPUT, export_model
 from crossknn.scorers.onnx import OnnxCrossEncoder
@@ -38,7 +43,7 @@ GRAPHS = {"float32": ("float32", ()), "int8": ("int8", ()), "int8-mixed": ("int8
 def python_docs() -> tuple[list[str], list[str]]:
     """Held-out first sentences and all items of the standard library's documentation."""
     corpus = collect_standard_library()
-    return list(corpus.queries.values()), [item.item_text for item in corpus.items]
+    return list(corpus.queries.texts), list(corpus.items.texts)
 
 
 def scifact(folder: Path) -> tuple[list[str], list[str]]:
@@ -73,7 +78,7 @@ def make_model(folder: Path, steps: int = 80) -> None:
     )
     model.eval()
     examples = []
-    for item in collect_standard_library().items:
+    for item in standard_library_items():
         first, rest = first_sentence(item.text)
         if not is_held_out(first) and len(rest.split()) >= 8:
             examples.append((first, f"{item.name}{item.signature}\n{rest}"))

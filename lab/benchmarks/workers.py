@@ -38,8 +38,8 @@ def main() -> None:
     )
     options = parser.parse_args()
     corpus = collect_standard_library()
-    queries = list(corpus.queries.values())[: -(-options.pairs // PER_QUERY)]
-    items = [item.item_text for item in corpus.items]
+    queries = list(corpus.queries.texts)[: -(-options.pairs // PER_QUERY)]
+    items = list(corpus.items.texts)
     stage = RandomItems(len(items), 0)
     pairs = per_query(stage, Queries(queries), PER_QUERY, n=len(items)).pairs.take(
         slice(options.pairs)

@@ -10,13 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from crossknn.data.docstrings import collect_standard_library
-from crossknn.data.items import Items
-from crossknn.data.queries import Qrels, QuerySet
-from crossknn.data.reading import read_items
+from crossknn.data.dataset import Dataset
+from crossknn.data.queries import QuerySet
 from crossknn.scorers import CrossEncoder, Scorer
 from crossknn.scorers.onnx import available_threads
-from crossknn.types import Progress
 
 BUDGETS = (25, 50, 100, 200)
 KS = (1, 10, 50)
@@ -36,15 +33,6 @@ SEARCHES = (
 )
 
 
-@dataclass(frozen=True)
-class DemoData:
-    """Items, held-out queries, and the one right item of each query."""
-
-    items: Items
-    queries: QuerySet
-    qrels: Qrels
-
-
 MAX_LENGTH = 96
 """Tokens of a pair that the demo's cross-encoder reads: most docstrings say what they do early."""
 
@@ -57,19 +45,11 @@ def open_scorer() -> Scorer:
     return CrossEncoder(max_length=MAX_LENGTH, threads=1)
 
 
-def collect(progress: Progress | None = None) -> DemoData:
-    """The documentation of the standard library that is installed here."""
-    corpus = collect_standard_library(progress)
-    items = read_items([{"id": item.name, "text": item.item_text} for item in corpus.items])
-    queries = QuerySet(tuple(corpus.queries), tuple(corpus.queries.values()))
-    return DemoData(items, queries, {q: dict(found) for q, found in corpus.qrels.items()})
-
-
-def sample(data: DemoData, count: int, seed: int) -> QuerySet:
+def sample(data: Dataset, count: int, seed: int) -> QuerySet:
     """`count` of the held-out queries, by seed, in their own order."""
-    size = min(count, len(data.queries))
-    chosen = np.sort(np.random.default_rng(seed).choice(len(data.queries), size, replace=False))
-    return data.queries.select(data.queries.ids[int(c)] for c in chosen)
+    size = min(count, len(data))
+    chosen = np.random.default_rng(seed).choice(len(data), size, replace=False)
+    return data.queries.take(np.sort(chosen).tolist())
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,9 @@ def test_a_held_out_sentence_becomes_a_query():
         DocItem("m.g", "(x)", f"{OTHER}\n\n{REST}"),
     ]
     corpus = build_corpus(items)
-    assert (corpus.queries, corpus.qrels) == ({"q:m.f": HELD}, {"q:m.f": {"m.f": 1}})
-    assert [item.text for item in corpus.items] == [REST, items[1].text]
-    assert corpus.items[0].item_text == f"m.f(x)\n{REST}"
+    assert (corpus.queries.ids, corpus.queries.texts) == (("q:m.f",), (HELD,))
+    assert corpus.qrels == {"q:m.f": {"m.f": 1}}
+    assert list(corpus.items.texts) == [f"m.f(x)\n{REST}", items[1].item_text]
 
 
 def test_items_that_share_a_sentence_share_the_query_or_have_none():
@@ -76,7 +76,7 @@ def test_items_that_share_a_sentence_share_the_query_or_have_none():
     assert build_corpus(items).qrels == {"q:m.f": {"m.f": 1, "m.g": 1}}
     items.append(DocItem("m.h", "", f"{HELD} Short rest."))
     corpus = build_corpus(items)
-    assert (corpus.queries, list(corpus.items)) == ({}, items)
+    assert (len(corpus), list(corpus.items.texts)) == (0, [item.item_text for item in items])
 
 
 def test_a_package_is_read_without_importing_it(tmp_path):
@@ -122,19 +122,19 @@ def test_the_standard_library():
     steps: list[tuple[int, int]] = []
     corpus = collect_standard_library(lambda done, total: steps.append((done, total)))
     assert steps[-1] == (len(steps), len(steps))
-    items = {item.name: item for item in corpus.items}
+    names, texts = corpus.items.ids, dict(zip(corpus.items.ids, corpus.items.texts, strict=True))
     wanted = (
         "json.loads math.sqrt builtins.str.split collections.OrderedDict.popitem itertools.chain"
     )
-    assert set(wanted.split()) <= set(items)
-    assert len(items) == len(corpus.items) > 4000
-    assert not any(part.startswith("_") for name in items for part in name.split("."))
-    assert not any(name.startswith(("test.", "idlelib", "lib2to3")) for name in items)
-    assert all(item.text for item in corpus.items)
-    assert len(corpus.queries) > 150
-    assert set(corpus.qrels) == set(corpus.queries)
-    for query, text in corpus.queries.items():
+    assert set(wanted.split()) <= set(names)
+    assert len(names) > 4000
+    assert not any(part.startswith("_") for name in names for part in name.split("."))
+    assert not any(name.startswith(("test.", "idlelib", "lib2to3")) for name in names)
+    assert len(corpus) > 150
+    assert set(corpus.qrels) == set(corpus.queries.ids)
+    for query, text in zip(corpus.queries.ids, corpus.queries.texts, strict=True):
         assert is_held_out(text)
         for name in corpus.qrels[query]:
-            assert len(items[name].text.split()) >= 8
-            assert first_sentence(items[name].text)[0] != text
+            rest = texts[name].partition("\n")[2]
+            assert len(rest.split()) >= 8
+            assert first_sentence(rest)[0] != text

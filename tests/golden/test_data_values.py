@@ -461,7 +461,7 @@ def test_splits_and_docstrings():
             },
             "first_sentence": [docstrings.first_sentence(s) for s in sentences],
             "sentence_bucket": [docstrings.sentence_bucket(s) for s in sentences],
-            "queries": dict(corpus.queries),
-            "items": [item.item_text for item in corpus.items][:8],
+            "queries": dict(zip(corpus.queries.ids, corpus.queries.texts, strict=True)),
+            "items": list(corpus.items.texts[:8]),
         },
     )

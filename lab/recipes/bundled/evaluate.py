@@ -196,12 +196,12 @@ def main() -> None:
     }
     if "python docs" in arguments.only:
         corpus = collect_standard_library()
-        place = {item.name: position for position, item in enumerate(corpus.items)}
-        queries = list(corpus.queries)
+        place = {item: position for position, item in enumerate(corpus.items.ids)}
+        queries = corpus.queries.ids
         results["python docs"] = measure(
             "python docs",
-            [item.item_text for item in corpus.items],
-            [corpus.queries[q] for q in queries],
+            list(corpus.items.texts),
+            list(corpus.queries.texts),
             [{place[name] for name in corpus.qrels[q]} for q in queries],
             cross,
             dual,

@@ -12,15 +12,15 @@ from rich.text import Text
 from crossknn.cli.common import AsJson, Seed, check_positive, err, note, out, print_json, progress
 from crossknn.cli.compare import show as show_table
 from crossknn.cli.search import as_json, show
+from crossknn.data.dataset import Dataset
+from crossknn.data.docstrings import collect_standard_library
 from crossknn.demo import (
     BUDGETS,
     KS,
     METHODS,
     SEARCHES,
     WORKERS,
-    DemoData,
     DemoFiles,
-    collect,
     open_scorer,
     sample,
 )
@@ -62,7 +62,7 @@ def command(
         return
     began = time.perf_counter()
     with progress("reading the standard library", "modules") as report:
-        data = collect(report)
+        data = collect_standard_library(report)
     folder.mkdir(parents=True, exist_ok=True)
     index = _index(data, files)
     note(
@@ -103,7 +103,7 @@ def command(
     note(f"{time.perf_counter() - began:.0f} s; next: crossknn demo --search 'your question'")
 
 
-def _index(data: DemoData, files: DemoFiles) -> ItemIndex:
+def _index(data: Dataset, files: DemoFiles) -> ItemIndex:
     with progress("encoding", "items") as report:
         index = ItemIndex.build(data.items, encoder="bundled", progress=report)
     index.save(files.index)

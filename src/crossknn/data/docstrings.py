@@ -23,12 +23,16 @@ import sys
 import sysconfig
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from crossknn.data.dataset import Dataset
+from crossknn.data.items import items_from
+from crossknn.data.queries import QuerySet
+from crossknn.data.records import given_records
 from crossknn.types import Progress
 
 N_BUCKETS = 100
@@ -78,15 +82,6 @@ class DocItem:
         return f"{self.name}{self.signature}\n{self.text}".strip()
 
 
-@dataclass(frozen=True, slots=True)
-class DocCorpus:
-    """n items, m queries (id -> text) and what is relevant (query id -> item name -> 1)."""
-
-    items: tuple[DocItem, ...]
-    queries: Mapping[str, str]
-    qrels: Mapping[str, Mapping[str, int]]
-
-
 def first_sentence(docstring: str) -> tuple[str, str]:
     """Split a docstring into its first sentence, on one line, and the rest.
 
@@ -123,7 +118,7 @@ def is_held_out(sentence: str) -> bool:
     return sentence_bucket(sentence) < HELD_OUT_BUCKETS
 
 
-def collect_standard_library(progress: Progress | None = None) -> DocCorpus:
+def collect_standard_library(progress: Progress | None = None) -> Dataset:
     """The standard library of the running interpreter, held-out first sentences as queries.
 
     `progress(done, total)` is called after each module. Takes some seconds; about 5,000 items on
@@ -177,7 +172,7 @@ def merge_identical(items: Sequence[DocItem]) -> list[DocItem]:
     return sorted(by_text.values(), key=lambda item: item.name)
 
 
-def build_corpus(items: Sequence[DocItem]) -> DocCorpus:
+def build_corpus(items: Sequence[DocItem]) -> Dataset:
     """Turn the held-out first sentences of n items into queries.
 
     A held-out sentence becomes a query if every item that begins with it has at least 8 more words;
@@ -194,10 +189,13 @@ def build_corpus(items: Sequence[DocItem]) -> DocCorpus:
         if all(len(split[name][1].split()) >= MIN_REST_WORDS for name in group)
     ]
     shortened = {name for group in members for name in group}
-    return DocCorpus(
-        tuple(replace(i, text=split[i.name][1]) if i.name in shortened else i for i in items),
-        {f"q:{group[0]}": split[group[0]][0] for group in members},
-        {f"q:{group[0]}": dict.fromkeys(group, 1) for group in members},
+    kept = [replace(i, text=split[i.name][1]) if i.name in shortened else i for i in items]
+    qrels = {f"q:{group[0]}": dict.fromkeys(group, 1) for group in members}
+    return Dataset(
+        name="docstrings",
+        items=items_from(given_records([{"id": i.name, "text": i.item_text} for i in kept])),
+        queries=QuerySet(tuple(qrels), tuple(split[group[0]][0] for group in members)),
+        qrels=qrels,
     )
 
 

@@ -214,7 +214,7 @@ def _late_interaction_task(
     settings: LateInteractionSettings, data: Data, model: LateInteractionModel | None = None
 ) -> LateInteractionTask:
     device = start_on(settings.training)
-    config = _config(LateInteractionConfig, {"head": settings.kind, **settings.model})
+    config = _config(LateInteractionConfig, settings.model, head=settings.kind)
     return LateInteractionTask(
         model or LateInteractionModel.new(settings.encoder, config).to(device),
         *data,
@@ -263,13 +263,13 @@ def start_on(training: TrainingSettings) -> torch.device:
         raise InputError(f"training: the device {wanted!r} cannot be used: {error}") from error
 
 
-def _config(kind: type[C], given: Mapping[str, Any]) -> C:
-    known = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
+def _config(kind: type[C], given: Mapping[str, Any], **more: Any) -> C:
+    known = {entry.name for entry in fields(kind)} - set(more)  # type: ignore[arg-type]
     for name in given:
         if name not in known:
             raise InputError(f"model: there is no setting {name!r} ({nearest(name, known)})")
     try:
-        return kind(**given)
+        return kind(**given, **more)
     except TypeError as error:
         raise InputError(f"model: {error}") from None
 

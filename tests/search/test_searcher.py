@@ -78,7 +78,9 @@ def test_a_scorer_that_breaks_down_after_some_rounds_does_not_lose_them(index):
             raise ConnectionError("gone")
         return length(pairs)
 
-    results = ck.Searcher(index, breaking, "axn(retriever=bm25, rounds=5)").search("odd", k=3, budget=20)
+    results = ck.Searcher(index, breaking, "axn(retriever=bm25, rounds=5)").search(
+        "odd", k=3, budget=20
+    )
     assert results.stopped_by == "scorer"
     assert results.n_scored == 4
     assert len(results[0]) == 3
@@ -96,7 +98,9 @@ def test_many_threads_share_one_searcher(search):
     queries = [f"item {i}" for i in range(24)]
     alone = [[h.id for h in search.search(q, k=5, budget=15)[0]] for q in queries]
     with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda q: [h.id for h in search.search(q, k=5, budget=15)[0]], queries))
+        together = list(
+            pool.map(lambda q: [h.id for h in search.search(q, k=5, budget=15)[0]], queries)
+        )
     assert together == alone
 
 
@@ -159,7 +163,9 @@ def test_cache_hits_are_revealed_but_not_called(index, tmp_path):
 
 def test_progress_counts_pairs(search):
     seen = []
-    search.search(["a", "b"], k=1, budget=10, progress=lambda done, total: seen.append((done, total)))
+    search.search(
+        ["a", "b"], k=1, budget=10, progress=lambda done, total: seen.append((done, total))
+    )
     assert seen[-1] == (20, 20)
     assert [d for d, _ in seen] == sorted(d for d, _ in seen)
 

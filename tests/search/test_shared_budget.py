@@ -208,7 +208,9 @@ def test_a_searcher_spends_the_total_also_in_parts(searcher, monkeypatch, togeth
     monkeypatch.setattr("crossknn.search.searcher._CELLS", together)
     seen = []
     texts = [f"part {i} of {'x' * i}" for i in range(8)]
-    found = searcher.search(texts, k=4, budget=ck.Budget(total=99), progress=lambda *done: seen.append(done))
+    found = searcher.search(
+        texts, k=4, budget=ck.Budget(total=99), progress=lambda *done: seen.append(done)
+    )
     assert found.n_calls == found.n_scored == 99
     assert found.budget == 12
     assert all(len(hits) == 4 for hits in found)
@@ -219,7 +221,10 @@ def test_a_searcher_spends_the_total_also_in_parts(searcher, monkeypatch, togeth
     ("options", "words"),
     [
         ({"budget": ck.Budget(total=1)}, "a total_budget of 1 for 2 queries is 0 calls each"),
-        ({"budget": ck.Budget(total=10), "k": 6}, "k is 6, but a total_budget of 10 for 2 queries is 5 calls"),
+        (
+            {"budget": ck.Budget(total=10), "k": 6},
+            "k is 6, but a total_budget of 10 for 2 queries is 5 calls",
+        ),
         ({"budget": ck.Budget(total=9.5)}, "total_budget is 9.5; it must be a whole number"),
         ({"budget": ck.Budget(total=40), "method": "rerank(retriever=bm25)"}, "use kriging or gp"),
         ({"budget": ck.Budget(total=40), "k": 0}, "k is 0; it must be 1 or more"),

@@ -78,7 +78,7 @@ class GAR(Method):
         if vectors is None:
             raise InputError(f"{self}: affinity=set needs item vectors, and there are none here")
         best, raw = part(budget, self.best), self.softmax == "raw"
-        return SetAffinity(graph, index.vectors(vectors), best, raw)
+        return SetAffinity(graph, index.vectors[vectors], best, raw)
 
 
 def by_best_source(graph: Neighbours) -> Expand:

@@ -127,7 +127,7 @@ def encoder_predictor(
         return index.query_vectors(queries, name)
 
     return VectorPredictor(
-        index.vectors(name),
+        index.vectors[name],
         fit,
         parametric=parametric if name in index.query_vector_names else None,
         normalize=normalizer(index, name, normalize),

@@ -1,0 +1,53 @@
+"""The page `docs/own-method.md`: its code runs, and its method does what every method does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import crossknn as ck
+
+PAGE = Path(__file__).parents[2] / "docs" / "own-method.md"
+TEXTS = [
+    f"{verb} a {noun}"
+    for verb in ("zip", "sort", "lock", "read", "join", "hash")
+    for noun in ("file", "list", "thread", "queue", "string")
+]
+
+
+@pytest.fixture(scope="module")
+def page():
+    """(names that the page's code defines, index, scorer)."""
+    index = ck.ItemIndex.build(TEXTS, encoder="bundled")
+
+    def scorer(pairs):
+        return [len(set(q.split()) & set(t.split())) + len(t) / 100 for q, t in pairs]
+
+    names = {"index": index, "scorer": scorer}
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S):
+        exec(block, names)
+    return names
+
+
+def test_the_page_searches_within_its_budget(page):
+    results = page["results"]
+    assert (results.n_calls, results.stopped_by, len(results[0])) == (25, "budget", 5)
+    assert {hit.round for hit in results.trace[0]} == {1, 2, 3, 4, 5}
+
+
+def test_it_finds_what_exact_search_finds_and_respects_a_filter(page):
+    search = ck.Searcher(page["index"], page["scorer"], page["Rocchio"](rounds=3))
+    exact = search.search("read the file", k=1, budget=30, method="exact")
+    found = search.search("read the file", k=1, budget=8)
+    assert found[0][0].id == exact[0][0].id
+    allowed = page["index"].items.ids[::3]
+    filtered = search.search("read the file", k=5, budget=5, filter=allowed)
+    assert {hit.id for hit in filtered[0]} <= set(allowed)
+
+
+def test_it_has_a_spec(page):
+    assert str(page["Rocchio"](best=5)) == "rocchio(best=5)"
+    with pytest.raises(ck.InputError, match=r"rocchio\(rounds=many\): expected a whole number"):
+        page["Rocchio"](rounds="many")

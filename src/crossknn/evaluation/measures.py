@@ -68,8 +68,9 @@ class Estimate:
 def bootstrap(values: FloatArray, *, seed: int = 0, resamples: int = 2000) -> Estimate:
     """Mean of `values` (m,) with its 95% percentile bootstrap interval over queries.
 
-    Raises InputError for no values, or for one that is not finite: leave out what is not known
-    before, and count it.
+    Raises:
+        InputError: for no values, or for one that is not finite: leave out what is not known
+            before, and count it.
     """
     return bootstrap_sets([values], seed=seed, resamples=resamples)
 
@@ -79,7 +80,10 @@ def bootstrap_sets(sets: Sequence[FloatArray], *, seed: int = 0, resamples: int 
 
     A data set counts once, however many queries it has; the interval is a percentile bootstrap
     that draws queries within their own set, so that it speaks of other queries of these data
-    sets, not of other data sets. Raises InputError as `bootstrap`.
+    sets, not of other data sets.
+
+    Raises:
+        InputError: as `bootstrap`, and for no sets.
     """
     if not sets:
         raise InputError("there are no data sets to take the mean of")
@@ -127,7 +131,8 @@ def paired(
     signs that give a mean as far from zero (Smucker, Allan & Carterette 2007), the observed one
     counted, so that it is never 0.
 
-    Raises InputError where the arrays differ in length or have no query in common.
+    Raises:
+        InputError: where the arrays differ in length or have no query in common.
     """
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if a.shape != b.shape or a.ndim != 1:
@@ -145,7 +150,10 @@ def compare_sets(
 ) -> Comparison:
     """The mean over data sets of differences (m,) of the queries of each; see `paired`.
 
-    A data set counts once, however many queries it has. Raises InputError as `bootstrap_sets`.
+    A data set counts once, however many queries it has.
+
+    Raises:
+        InputError: as `bootstrap_sets`.
     """
     found = bootstrap_sets(sets, seed=seed, resamples=resamples)
     n = sum(map(len, sets))

@@ -100,7 +100,9 @@ class OracleIndex:
     def offered(self, spec: Spec, seed: int) -> Retriever | None:
         """The oracle's retriever of that name.
 
-        Raises SpecError for options that it does not have, InputError if it masks every item.
+        Raises:
+            SpecError: for options that it does not have.
+            InputError: if it masks every item.
         """
         if spec.name not in ORACLES:
             return None

@@ -145,7 +145,7 @@ class TaskMeasures:
     """
 
     def __init__(self, judgements: Judgements, names: Sequence[str] = DEFAULT) -> None:
-        """Raises InputError for a measure that is not known or cannot be computed here."""
+        """Choose measures; `InputError` for one that is not known or cannot be computed here."""
         if not names:
             raise InputError(f"no measure is named; for instance {', '.join(LABELLED)}")
         self.judgements = judgements
@@ -171,6 +171,9 @@ class TaskMeasures:
                 order is what is measured.
             scored: all items whose exact score is known (r, b), in any order; the answers alone if
                 it is not given.
+
+        Raises:
+            InputError: if there are more answers than judgements.
         """
         part = self.judgements.take(start, start + len(items))
         if len(part) != len(items):

@@ -24,10 +24,9 @@ from crossknn.methods.kriging.factor_model import fit_sparse
 from crossknn.methods.kriging.fitting import fit_hyperparameters
 from crossknn.methods.kriging.prior import process
 from crossknn.retrievers.specs import retriever_scores
-from crossknn.search.expected import expected_recall
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Stop
-from crossknn.search.sharing import SharedBudget, z_scores
+from crossknn.search.sharing import SharedBudget, expected_recall, z_scores
 from crossknn.spec import parse
 from crossknn.types import Pairs
 

@@ -1,24 +1,32 @@
-"""Budgets that queries share: none is lost, none is overspent, and doubt is where they go."""
+"""Expected recall, and budgets that queries share: none is lost, and doubt is where they go."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import matrix
+from scipy.special import ndtr
+from synthetic import matrix, run
 
 import crossknn as ck
 from crossknn.cli.app import run as crossknn
 from crossknn.errors import InputError
 from crossknn.methods import method
-from crossknn.search.expected import normal_cdf
 from crossknn.search.loop import Search
 from crossknn.search.plan import Stop
-from crossknn.search.sharing import SharedBudget, allocate, level, shared, z_scores
+from crossknn.search.sharing import (
+    SharedBudget,
+    allocate,
+    expected_recall,
+    level,
+    shared,
+    z_scores,
+)
 
 SPECS = (
     "kriging(retriever=dense, rounds=4)",
@@ -43,6 +51,31 @@ def finished(spec, total, **options):
     return search, scores
 
 
+def test_expected_recall_by_hand():
+    best = np.array([3.0, 2.0, 1.0])
+    assert expected_recall(best, np.zeros(9), np.full(9, 0.1)) == 1
+    assert expected_recall(best, np.full(9, 9.0), np.full(9, 0.1)) == pytest.approx(0, abs=0.01)
+    assert expected_recall(best, np.zeros(0), np.zeros(0)) == 1
+    # Poisson: 0, 1, 2 or more of them with the mean 1, where exactly one is certain.
+    found = expected_recall(best[::-1], np.array([2.5]), np.array([1e-6]))
+    assert found == pytest.approx(np.mean([np.exp(-1), np.exp(-1) * 2, 1]), abs=1e-6)
+
+
+def test_expected_recall_is_what_simulation_says():
+    """On the whole; where one item alone may be the best, the count above is hardly Poisson."""
+    errors = []
+    for seed, k, spread in product(range(10), (1, 3, 12), (0.2, 0.5, 1.5)):
+        rng = np.random.default_rng(seed)
+        best, mean = np.sort(rng.normal(2, 0.5, k))[::-1], rng.normal(0, 0.6, 200)
+        std = spread * rng.uniform(0.5, 1, 200)
+        drawn = rng.normal(mean, std, size=(300, 200))
+        every = np.hstack([np.tile(best, (300, 1)), drawn])
+        top = np.argpartition(-every, k - 1, axis=1)[:, :k]
+        errors.append(abs(expected_recall(best, mean, std) - (top < k).mean()))
+    assert np.mean(errors) < 0.03
+    assert np.max(errors) < 0.35
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 50)), min_size=1, max_size=9),
     st.integers(0, 300),
@@ -53,14 +86,8 @@ def test_parts_are_whole_and_sum_to_what_there_is_room_for(rows, count):
     assert given_out.sum() == min(count, room.sum())
     assert (given_out >= 0).all()
     assert (given_out <= room).all()
-
-
-@given(st.lists(st.integers(0, 90), min_size=1, max_size=9), st.integers(0, 300))
-def test_parts_are_within_one_of_their_proportion(weights, count):
-    weights = np.array([*weights, 1.0])
-    exact = count * weights / weights.sum()
-    found = allocate(weights, np.full(len(weights), 1000), count)
-    assert (np.abs(found - exact) < 1 + 1e-6).all()
+    if count and weights.sum() > 0 and (room >= count).all():  # within one of the proportion
+        assert (np.abs(given_out - count * weights / weights.sum()) < 1 + 1e-6).all()
 
 
 @given(st.integers(0, 999), st.integers(1, 30), st.integers(1, 12))
@@ -69,7 +96,7 @@ def test_above_the_level_of_the_kth_best_k_items_are_expected(seed, c, k):
     known, mean, std = rng.normal(size=5), rng.normal(size=c), rng.uniform(0.05, 1, c)
 
     def expected(score):
-        return (known > score).sum() + normal_cdf((mean - score) / std).sum()
+        return (known > score).sum() + ndtr((mean - score) / std).sum()
 
     found = level(known, mean, std, k)
     if k < c + 5:
@@ -122,10 +149,7 @@ def test_the_sum_is_the_total_unless_nothing_is_left(spec, m, per, extra, seed, 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_one_query_shares_with_nobody(spec):
-    index, queries, scores = WORLD.rows(0, 1)
-    plain = Search(method(spec).plan(index, 17, 0), queries, index.n)
-    while len(pairs := plain.ask()):
-        plain.tell(pairs, scores[pairs.query, pairs.item])
+    plain = run(method(spec), WORLD, 17, tests=1)
     alone, _ = finished(spec, 17, m=1)
     count = int(alone.n_scored[0])
     assert count == 17
@@ -146,10 +170,7 @@ def test_calls_go_to_the_queries_in_doubt_and_find_more_there():
     search, exact = finished(spec, 20 * 40, k=10, m=20, data=data)
     truth = np.argsort(-exact, axis=1, kind="stable")[:, :10]
     found = np.array([np.isin(truth[q], search.picks().items[q]).mean() for q in range(20)])
-    index, queries, _ = data.rows(0, 20)
-    equal = Search(method(spec).plan(index, 40, 0), queries, 300)
-    while len(pairs := equal.ask()):
-        equal.tell(pairs, exact[pairs.query, pairs.item])
+    equal = run(method(spec), data, 40)
     alike = np.array([np.isin(truth[q], equal.picks().items[q]).mean() for q in range(20)])
     simple = easy[2:]
     assert search.n_scored.sum() == equal.n_scored.sum() == 800
@@ -158,8 +179,7 @@ def test_calls_go_to_the_queries_in_doubt_and_find_more_there():
     assert found.mean() > alike.mean() + 0.05
 
 
-@given(st.integers(0, 3))
-@settings(max_examples=4, deadline=None)
+@pytest.mark.parametrize("seed", range(2))
 def test_every_query_has_k_items_and_none_more_than_four_times_its_share(seed):
     data = matrix(n=60, anchors=12, tests=6, seed=seed)
     for k, share in ((9, 9), (5, 8), (3, 12)):

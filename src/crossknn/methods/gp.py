@@ -95,12 +95,8 @@ class GaussianProcess(Predictor[Posteriors]):
 
     def points(self, items: IntArray | slice) -> FloatArray:
         """Points (c, p) of items (c,), in single precision or better."""
-        return np.hstack(
-            [
-                a[items].astype(np.promote_types(a.dtype, np.float32), copy=False)
-                for a in self.arrays
-            ]
-        )
+        single = [a[items].astype(np.promote_types(a.dtype, "f4"), copy=False) for a in self.arrays]
+        return np.hstack(single) if len(single) > 1 else single[0]
 
     def start(self, queries: Queries) -> Posteriors:
         shape = len(queries), self.n

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from crossknn.errors import InputError
 from crossknn.linalg import solve_scaled
@@ -183,7 +182,7 @@ class Model:
                 "not all numbers, or the kernel is none"
             )
         offset = float(scores.mean()) if self.centre else 0.0
-        white = solve_triangular(factor, np.column_stack([basis, scores - offset]), lower=True)
+        white = np.linalg.solve(factor, np.column_stack([basis, scores - offset]))
         weights = self._weights(white[:, :-1], white[:, -1])
         residual = white[:, -1] - white[:, :-1] @ weights
         amplitude = np.square(scores - offset - basis @ weights).mean() / unit
@@ -224,8 +223,7 @@ class Posterior:
     @property
     def pull(self) -> FloatArray:
         """K^-1 (scores - offset - h w): the weights (b,) of the scored points' covariances."""
-        found = solve_triangular(self.factor, self.residual, lower=True, trans=1)
-        return found.astype(self.points.dtype)
+        return np.linalg.solve(self.factor.T, self.residual).astype(self.points.dtype)
 
     def at(self, others: Whitened, basis: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Mean and std (c,) of the scores at other points, with `basis` (c, f).
@@ -266,11 +264,11 @@ class Whitened:
 
         L V = k, so the new rows of V are L_22^-1 (k_2 - L_21 V_1).
         """
-        known, lower = len(self.points), posterior.factor.astype(covariances.dtype)
         if not len(covariances):
             return self
-        left = covariances - lower[known:, :known] @ self.rows
-        new = solve_triangular(lower[known:, known:], left, lower=True, check_finite=False)
+        known, single = len(self.points), covariances.dtype
+        left = covariances - posterior.factor[known:, :known].astype(single) @ self.rows
+        new = np.linalg.inv(posterior.factor[known:, known:]).astype(single) @ left
         return Whitened(
             self.variance,
             self.explained + np.einsum("bc,bc->c", new, new),

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.search.expected import expected_recall
 from crossknn.search.plan import Plan, most_of
-from crossknn.search.sharing import shared, z_scores
+from crossknn.search.sharing import expected_recall, shared, z_scores
 from crossknn.search.state import SearchState, frozen
 from crossknn.types import (
     NO_ITEM,

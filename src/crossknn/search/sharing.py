@@ -1,4 +1,8 @@
-"""How queries share a budget: calls go where they are most likely to find a true top item."""
+"""What predictions with deviations say of a query's top k: how much of it is found, and where the
+calls that queries share are likeliest to find more.
+
+Axes: m queries, b scored items of a query, c unscored ones.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossknn.search.expected import FAR, normal_cdf
 from crossknn.types import FloatArray, IntArray
+
+FAR = 5.0
+"""Deviations after which an item is taken to be no rival."""
 
 STEPS = 20
 """Bisections: to a millionth of the range of scores."""
 
 _LITTLE = 1e-6
+_LEAST = np.finfo(np.float32).tiny
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +33,24 @@ class SharedBudget:
     total: int
     k: int
     most: int = 4
+
+
+def expected_recall(best: FloatArray, mean: FloatArray, std: FloatArray) -> float:
+    """Of the k best scores known (k,), the share that no unscored item will push out.
+
+    `mean` and `std` (c,) are the predictions of the unscored items, taken as independent. The
+    j-th best stays if at most k - j of them are above it; their number is about Poisson, its mean
+    the sum of their chances.
+
+    >>> expected_recall(np.array([2.0, 1.0]), np.array([0.0]), np.array([1e-9]))
+    1.0
+    """
+    from scipy.special import ndtr, pdtr
+
+    k, best = len(best), np.sort(best)[::-1]
+    near = mean + FAR * std > best[-1]
+    chances = ndtr((mean[near] - best[:, None]) / np.maximum(std[near], _LEAST))
+    return float(pdtr(np.arange(k)[::-1], chances.sum(axis=1)).mean())
 
 
 def z_scores(
@@ -42,7 +67,7 @@ def z_scores(
     """
     if not len(mean):
         return mean
-    deviations = np.maximum(std, np.finfo(np.float32).tiny, dtype=np.float64)
+    deviations = np.maximum(std, _LEAST, dtype=np.float64)
     below = (level(known, mean, deviations, k) - mean) / deviations
     if count < len(below):
         below = np.partition(below, count)[:count]
@@ -53,6 +78,8 @@ def z_scores(
 
 def level(known: FloatArray, mean: FloatArray, std: FloatArray, k: int) -> float:
     """The score above which k of all items are expected, known (b,) or not (c,); by bisection."""
+    from scipy.special import ndtr
+
     every = np.concatenate([known, mean])
     if len(every) <= k:
         return float(every.min())
@@ -66,27 +93,25 @@ def level(known: FloatArray, mean: FloatArray, std: FloatArray, k: int) -> float
     mean, std = mean[near], std[near]
     for _ in range(STEPS):
         middle = (low + high) / 2
-        expected = np.count_nonzero(known > middle) + normal_cdf((mean - middle) / std).sum()
+        expected = np.count_nonzero(known > middle) + ndtr((mean - middle) / std).sum()
         low, high = (middle, high) if expected > k else (low, middle)
     return (low + high) / 2
 
 
-def shared(
-    standing: Sequence[FloatArray | None], room: IntArray, calls: int, left: int
-) -> IntArray:
+def shared(z: Sequence[FloatArray | None], room: IntArray, calls: int, left: int) -> IntArray:
     """How many of this round's `calls` each query gets: (m,), at most `room` (m,).
 
-    All `left` calls are planned for the pairs that stand best, of all queries; a round is a part of
-    the plan, the same of every query. So a query of which little is known is not left behind by
-    those whose best is plain: its turn comes in the same plan. None, where nothing can be said,
+    All `left` calls are planned for the pairs with the best z-scores, of all queries; a round is a
+    part of the plan, the same of every query. So a query of which little is known is not left behind
+    by those whose best is plain: its turn comes in the same plan. None, where nothing can be said,
     counts as an equal share.
     """
-    m = len(standing)
-    rows = [np.empty(0) if s is None else s[: room[q]] for q, s in enumerate(standing)]
+    m = len(z)
+    rows = [np.empty(0) if s is None else s[: room[q]] for q, s in enumerate(z)]
     owner = np.repeat(np.arange(m), [len(row) for row in rows])
     best = np.argsort(-np.concatenate(rows), kind="stable")[:left]
     plan = np.bincount(owner[best], minlength=m).astype(np.float64)
-    plan[[s is None for s in standing]] = left / m
+    plan[[s is None for s in z]] = left / m
     return allocate(plan, room, calls)
 
 

@@ -1,0 +1,510 @@
+"""Kriging: what it is in the limit, what it must not care about, what it must bear; and when to stop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import matrix, run
+
+from crossknn.errors import InputError, SpecError
+from crossknn.index.stored import StoredMatrix
+from crossknn.methods import method
+from crossknn.methods.gp import GaussianProcess
+from crossknn.methods.kriging import CalibrationCurve, record_curve
+from crossknn.methods.kriging.method import NEVER
+from crossknn.methods.posterior import FLOOR, Directional, LowRankPlusResidual, Model
+from crossknn.retrievers.specs import open_retriever
+from crossknn.search.loop import simulate
+from crossknn.search.plan import Plan, Stop, equal_rounds
+from crossknn.spec import parse
+from crossknn.types import Observed
+
+WITH, FUSED, WITHOUT = SPECS = (
+    "kriging(retriever=dense)",
+    "kriging(retriever=hybrid(bm25, dense))",
+    "kriging(retriever=dense, anchors=false)",
+)
+every_spec = pytest.mark.parametrize("spec", SPECS)
+
+
+def with_anchors(count: int) -> StoredMatrix:
+    """A matrix of all test queries and the first `count` anchors."""
+    data = matrix()
+    kept = [*range(count), *range(data.n_anchors, len(data.scores))]
+    return replace(
+        data,
+        scores=data.scores[kept],
+        n_anchors=count,
+        query_vectors=data.query_vectors[kept],
+        firsts={name: values[kept] for name, values in data.firsts.items()},
+        query_ids=tuple(data.query_ids[row] for row in kept),
+    )
+
+
+def known(scores, count):
+    """Exact scores of the first `count` items of every query."""
+    m = len(scores)
+    return Observed(np.tile(np.arange(count), (m, 1)), scores[:, :count], np.full(m, count))
+
+
+def planned(spec, data=None, budget=24):
+    """The predictor of a spec on the test queries of a matrix, they, and their scores."""
+    index, queries, scores = (data or matrix()).rows(0, 99)
+    return method(spec).plan(index, budget, 0).predictor, queries, scores
+
+
+# What it is in the limit
+
+
+@pytest.mark.parametrize("rounds", [2, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_factors_of_uncentred_anchors_without_regression_and_noise_are_adacur(seed, rounds):
+    """Their covariance is R' R: the posterior mean is c pinv(R[:, S]) R."""
+    data = matrix(anchors=48, tests=8, noise=3.0, seed=seed)
+    data = replace(data, scores=data.scores - np.float32(data.scale.alpha))  # ADACUR's centre
+    assert np.linalg.cond(data.scores[:48, :20]) < 30
+    index, queries, scores = data.rows(0, data.n_tests)
+    retriever = open_retriever(index, parse("dense"), 0)
+    kernel = LowRankPlusResidual(48, 1.0, 1e-6, Directional(2.0, 0.3, 0.5))
+    predictor = GaussianProcess(
+        arrays=[index.anchors.scores.T, index.vectors["dense"]],
+        model=Model(kernel=kernel, noise=0, centre=False),
+        retriever=retriever,
+        beta=0,
+        intercept=False,
+    )
+    batches = equal_rounds(20, rounds)
+    plan = Plan(retriever=retriever, predictor=predictor, batches=batches)
+    found = simulate(plan, queries, scores).picks()
+    adacur = run(method(f"adacur(retriever=dense, rounds={rounds})"), data, 20).picks()
+    assert found.items.tolist() == adacur.items.tolist()
+    np.testing.assert_allclose(found.approx, adacur.approx, atol=2e-3)
+
+
+# What it is made of
+
+
+@pytest.mark.parametrize(("spec", "stages"), [(WITH, ["dense"]), (FUSED, ["bm25", "dense"])])
+def test_the_mean_has_a_basis_function_for_each_stage_and_the_items_mean_score(spec, stages):
+    data = matrix()
+    predictor, queries, _ = planned(spec)
+    basis = predictor.start(queries).basis
+    assert basis.shape == (2 + len(stages), 6, 80)
+    assert (basis[0] == 1).all()
+    cheap = {
+        "bm25": data.firsts["bm25"][data.n_anchors :],
+        "dense": queries.vectors["dense"] @ data.item_vectors.T,
+    }
+    for values, name in zip(basis[1:], stages, strict=False):
+        np.testing.assert_allclose(values, cheap[name], rtol=1e-5, atol=1e-7)
+    mean = np.broadcast_to(data.scores[: data.n_anchors].mean(axis=0), (6, 80))
+    # Up to where their zero lies, which the first one stands for.
+    np.testing.assert_allclose(np.diff(basis[-1]), np.diff(mean), atol=1e-5)
+
+
+def test_without_anchors_the_mean_and_the_covariance_are_the_retrievers_and_the_vectors():
+    predictor, queries, _ = planned(WITHOUT)
+    assert predictor.model.prior is None
+    assert predictor.model.kernel.rank == 0
+    assert predictor.start(queries).basis.shape == (2, 6, 80)
+    assert predictor.points(slice(None)).shape == (80, 12)
+    bare = run(method(WITH), with_anchors(0), 24).picks()
+    assert bare.items.tolist() == run(method(WITHOUT), matrix(), 24).picks().items.tolist()
+
+
+def test_with_anchors_it_ranks_by_what_they_taught_as_soon_as_two_scores_differ():
+    predictor, queries, scores = planned(WITH)
+    cheap, start = predictor.retriever.scores(queries), predictor.start(queries)
+    for observed in (known(scores, 1), known(np.ones_like(scores), 9)):
+        prediction = predictor.predict(predictor.update(start, observed))
+        np.testing.assert_array_equal(prediction.mean, cheap)
+    prediction = predictor.predict(predictor.update(start, known(scores, 2)))
+    assert (prediction.mean != cheap).any(axis=1).all()
+
+
+def test_anchors_find_what_vectors_say_nothing_of():
+    rng = np.random.default_rng(0)
+    data = matrix(n=300, anchors=60, tests=20, seed=1)
+    hidden = rng.normal(size=(80, 4)) @ rng.normal(size=(4, 300))
+    data = replace(data, scores=(data.scores + 3 * hidden).astype(np.float32))
+    truth = np.argsort(-data.scores[60:], axis=1)[:, :10]
+
+    def recall(spec):
+        found = run(method(spec), data, 40).best(10).items
+        return np.mean([np.isin(f, t).mean() for f, t in zip(found, truth, strict=True)])
+
+    assert recall(WITH) > max(0.9, recall(WITHOUT) + 0.2)
+    assert recall("kriging(retriever=dense, share=0)") < 0.9
+    assert recall("kriging(retriever=dense, rank=2)") < recall(WITH)
+
+
+@given(budget=st.integers(1, 400), rounds=st.integers(1, 30))
+def test_the_first_round_is_never_too_small_for_a_trend_and_all_is_spent(budget, rounds):
+    index = matrix().rows(0, 1)[0]
+    plan = method(f"kriging(retriever=dense, rounds={rounds}, anchors=false)").plan(
+        index, budget, 0
+    )
+    assert sum(plan.batches) == budget
+    assert len(plan.batches) <= rounds
+    assert plan.batches[0] == min(max(budget // rounds, 8), budget)
+    later = plan.batches[1:]
+    assert all(a - 1 <= b <= a for a, b in pairwise(later))
+    assert not later or min(later) >= 1
+
+
+# What is left unknown
+
+
+@every_spec
+@pytest.mark.parametrize("noise", [0, 0.25])
+def test_more_scores_leave_less_unknown_the_trend_known(spec, noise):
+    def left(count):
+        """(m, n): variance of every item in units of the kernel's unit."""
+        predictor, queries, scores = planned(f"{spec[:-1]}, noise={noise}, beta=1)")
+        state = predictor.update(predictor.start(queries), known(scores, count))
+        amplitude = np.array([row.amplitude * row.unit for row in state.rows])
+        return np.square(predictor.predict(state).std, dtype=np.float64) / amplitude[:, None]
+
+    first = before = left(6)
+    for count in (7, 12, 30, 60):
+        after = left(count)
+        assert (after <= before + 20 * FLOOR).all()
+        before = after
+    assert before.max() < 0.9 * first.max()
+    if noise == 0:
+        assert before[:, :60].max() < 10 * FLOOR
+
+
+# What it must not care about
+
+
+def grid(seed: int) -> StoredMatrix:
+    """A matrix whose scores, and the means of 16 anchors, single precision holds when shifted."""
+    data = matrix(seed=seed, anchors=16, tests=4)
+    return replace(data, scores=(np.round(256 * data.scores) / 256).astype(np.float32))
+
+
+def assert_same(spec, data, scores, factor, shift):
+    """The picks where `scores` are `factor` times those of `data` and `shift` (m,) above, and what
+    was predicted of them from the third round on."""
+    plain, moved = (run(method(spec), d, 24).picks() for d in (data, replace(data, scores=scores)))
+    found = []
+    for picks in (plain, moved):
+        order = np.lexsort((picks.items, picks.rounds))
+        found.append([np.take_along_axis(v, order, axis=1) for v in (picks.items, picks.approx)])
+    (items, approx), (other_items, other_approx) = found
+    assert items.tolist() == other_items.tolist()
+    later = np.broadcast_to(np.sort(plain.rounds, axis=1) > 2, items.shape)
+    expected = factor * approx + np.reshape(shift, (-1, 1))
+    np.testing.assert_allclose(other_approx[later], expected[later], rtol=1e-4, atol=2e-3 * factor)
+
+
+@every_spec
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 9), shifts=st.lists(st.integers(-64, 64), min_size=4, max_size=4))
+def test_a_shift_of_one_querys_scores_changes_no_pick(spec, seed, shifts):
+    data = grid(seed)
+    scores = data.scores.copy()
+    scores[16:] += np.array(shifts, np.float32)[:, None]
+    assert_same(spec, data, scores, 1.0, shifts)
+
+
+@every_spec
+@pytest.mark.parametrize(
+    ("factor", "shift"), [(4.0, -3), (0.125, 64), (1.0, 256), (2.0**18, 0), (2.0**-20, 0)]
+)
+def test_a_shift_and_scale_of_all_scores_changes_no_pick(spec, factor, shift):
+    for seed in range(2):
+        data = grid(seed)
+        scores = (data.scores + np.float32(shift)) * np.float32(factor)
+        assert_same(spec, data, scores, factor, factor * shift)
+
+
+@every_spec
+@pytest.mark.parametrize("scale", ["1000", "0.001"])
+def test_the_length_of_vectors_does_not_matter(spec, scale):
+    data = matrix()
+    longer = data.with_vectors("long", np.float32(scale) * data.item_vectors, data.query_vectors)
+    picks = [
+        run(method(spec[:-1] + f", vectors={name})"), longer, 24).picks().items
+        for name in ("dense", "long")
+    ]
+    assert picks[0].tolist() == picks[1].tolist()
+
+
+# What it must bear
+
+
+def changed(data: StoredMatrix, case: str) -> StoredMatrix:
+    """The matrix, with what is degenerate in `case`."""
+    scores, items, queries = data.scores.copy(), data.item_vectors.copy(), data.query_vectors.copy()
+    a, half = data.n_anchors, len(items) // 2
+    match case:
+        case "all vectors equal":
+            items[:] = items[0]
+        case "all vectors zero":
+            items[:] = 0
+        case "some vectors zero":
+            items[::3] = 0
+        case "query vectors zero":
+            queries[:] = 0
+        case "every item twice":
+            items[half:], scores[:, half:] = items[:half], scores[:, :half]
+        case "equal vectors, other scores":
+            items[half:] = items[:half]
+        case "constant scores":
+            scores[a:] = 0.7
+        case "constant scores but one":
+            scores[a:] = 0.7
+            scores[a:, 5] = 1.3
+        case "anchors of 0":
+            scores[:a] = 0
+        case "an anchor of constant scores":
+            scores[3] = 0.7
+        case "each anchor constant":
+            scores[:a] = np.arange(a)[:, None]
+        case "equal anchors":
+            scores[:a] = scores[0]
+        case "the retriever is exact":
+            scores = queries @ items.T
+        case _:
+            raise AssertionError(case)
+    return replace(data, scores=scores, item_vectors=items, query_vectors=queries)
+
+
+CASES = (
+    *("all vectors equal", "all vectors zero", "some vectors zero", "query vectors zero"),
+    *("every item twice", "equal vectors, other scores", "constant scores"),
+    *("constant scores but one", "anchors of 0", "an anchor of constant scores"),
+    *("each anchor constant", "equal anchors", "the retriever is exact"),
+)
+
+
+def finite(spec, data, budget=24):
+    """A search that spends its budget, each item once, on predictions that are numbers."""
+    search = run(method(spec), data, budget)
+    picks = search.picks()
+    assert search.n_scored.tolist() == [budget] * data.n_tests
+    assert all(len(set(row)) == budget for row in picks.items.tolist())
+    assert np.isfinite(picks.approx).all()
+    return search
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("options", ["", ", noise=0, beta=1", ", noise=0, smooth=0"])
+@every_spec
+def test_what_is_degenerate_is_borne(spec, options, case):
+    finite(spec[:-1] + options + ")", changed(matrix(tests=3), case))
+
+
+def test_equal_items_are_told_apart_by_nothing():
+    predictor, queries, scores = planned(WITH, changed(matrix(), "every item twice"))
+    mean = predictor.predict(predictor.update(predictor.start(queries), known(scores, 9))).mean
+    np.testing.assert_allclose(mean[:, :40], mean[:, 40:], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(
+            "retriever=dense, rank=1000",
+            "retriever=dense, rank=1",
+            "retriever=hybrid(dense, dense)",
+        ),
+        *("retriever=hybrid(bm25, bm25, dense)", "retriever=fixed", "retriever=random"),
+        *("retriever=hybrid(fixed, random, bm25, dense)", "retriever=dense, share=0"),
+        *(
+            "retriever=dense, noise=1000",
+            "retriever=dense, rounds=100",
+            "retriever=dense, rounds=1",
+        ),
+        "retriever=dense, shortlist=1",
+    ],
+)
+def test_options_at_their_ends_are_borne(options):
+    finite(f"kriging({options})", matrix(tests=3))
+
+
+@every_spec
+@pytest.mark.parametrize("budget", [1, 2, 4, 9])
+def test_fewer_scores_than_basis_functions_and_a_budget_below_the_rounds_are_borne(spec, budget):
+    finite(spec, matrix(), budget)
+
+
+@pytest.mark.parametrize("count", [2, 4, 6])
+@pytest.mark.parametrize("spec", [WITH, FUSED])
+def test_a_few_anchors_are_enough(spec, count):
+    """Too few for a prior of the weights, or just enough."""
+    finite(spec, with_anchors(count))
+
+
+@settings(max_examples=10, deadline=None)
+@given(n=st.integers(15, 20), anchors=st.integers(2, 8), seed=st.integers(0, 99))
+def test_small_matrices_are_borne(n, anchors, seed):
+    finite(FUSED, matrix(n=n, anchors=anchors, tests=2, seed=seed), n)
+
+
+def test_what_it_reads_of_the_exact_scores_is_said():
+    index, bare = (data.rows(0, 1)[0] for data in (matrix(), with_anchors(0)))
+    assert [*method(WITH).required_artifacts(index)] == ["anchors"]
+    assert not method(WITHOUT).required_artifacts(index)
+    assert not method(WITH).required_artifacts(bare)
+
+
+@pytest.mark.parametrize(
+    ("spec", "data", "said"),
+    [
+        (WITH, with_anchors(1), r"one anchor query says nothing .*kriging\(anchors=false\)"),
+        ("kriging(vectors=nope)", matrix(), "no item vectors 'nope'; it has dense"),
+        (
+            "kriging(retriever=bm25)",
+            replace(matrix(), item_vectors=None, query_vectors=None),
+            "this index has no item vectors 'auto'; it has none",
+        ),
+        *(
+            (f"kriging({option})", matrix(), "scale must be above 0; share, smooth, linear, noise")
+            for option in ("scale=0", "share=-1", "noise=-0.1", "beta=-1", "smooth=0, linear=0")
+        ),
+        *(
+            (f"kriging({option}=0)", matrix(), f"{option} must be 1 or more")
+            for option in ("rank", "rounds", "shortlist", "k")
+        ),
+        ("kriging(anchors=false, target_recall=0.9)", matrix(), "needs the anchors"),
+        ("kriging(target_recall=0.9)", with_anchors(2), "on three anchor queries or more"),
+        ("kriging(target_recall=90)", matrix(), "target_recall must lie between 0 and 1"),
+    ],
+)
+def test_what_cannot_be_is_said(spec, data, said):
+    with pytest.raises((InputError, SpecError), match=said):
+        run(method(spec), data, 10)
+
+
+def test_vectors_need_none_of_the_queries():
+    data = matrix().with_vectors("cur", matrix().item_vectors)
+    finite("kriging(retriever=bm25, vectors=cur)", data)
+
+
+# Shortlists
+
+
+@pytest.mark.parametrize("option", ["smooth=0", "linear=0"])
+@pytest.mark.parametrize("anchors", ["true", "false"])
+def test_a_shortlist_is_half_the_retrievers_and_half_what_is_predicted_best(option, anchors):
+    data = matrix(n=300)
+    predictor, queries, scores = planned(
+        f"kriging(retriever=dense, {option}, anchors={anchors})", data
+    )
+    pool = predictor.retriever.top(queries, 41).items
+    allowed = np.random.default_rng(0).random(300) < 0.9
+    state = predictor.update(predictor.start(queries), known(scores, 20))
+    found = predictor.shortlist(state, pool, allowed)
+    assert found.shape == (6, 41)
+    np.testing.assert_array_equal(found[:, :21], pool[:, :21])
+    for row, items in enumerate(found):
+        assert len(set(items)) == 41
+        assert allowed[items[21:]].all()
+        assert set(items[21:]) - set(pool[row])
+    if option == "smooth=0":  # where the linear part is all there is
+        mean = predictor.predict(state).mean
+        mean[:, ~allowed] = -np.inf
+        np.put_along_axis(mean, pool[:, :21], -np.inf, axis=1)
+        np.testing.assert_array_equal(found[:, 21:], np.argsort(-mean, axis=1)[:, :20])
+    state = predictor.update(predictor.start(queries), known(np.ones_like(scores), 9))
+    np.testing.assert_array_equal(predictor.shortlist(state, pool), pool)
+
+
+def test_a_search_keeps_to_the_shortlist_of_its_first_round():
+    search = run(method("kriging(retriever=dense, rounds=4, shortlist=30)"), matrix(), 24)
+    picks, predictor = search.picks(), search.plan.predictor
+    size = search.plan.batches[0]
+    first = Observed(picks.items[:, :size], picks.scores[:, :size], np.full(6, size))
+    state = predictor.update(predictor.start(search.queries), first)
+    pool = search.plan.retriever.top(search.queries, 30).items
+    for row, allowed in zip(picks.items, predictor.shortlist(state, pool), strict=True):
+        assert set(row) <= set(allowed)
+
+
+# When to stop
+
+
+TARGET = "kriging(retriever=dense, rounds=6, k=3{})"
+
+
+def world(**options):
+    return matrix(**{"n": 120, "anchors": 40, "tests": 20, **options})
+
+
+def test_a_threshold_by_hand():
+    expected = np.array([[0.2, 0.5], [0.6, 0.9], [np.nan, np.nan]])
+    achieved = np.array([[0.0, 0.5], [0.5, 0.75], [1.0, 1.0]])
+    found = CalibrationCurve(expected, achieved)
+    assert [found.recall(t) for t in (0.5, 0.6, 0.7)] == [0.5, 0.625, 0.875]
+    assert [found.threshold(t) for t in (0.6, 0.8, 0.9, 0.0)] == [0.6, 0.9, NEVER, 0.2]
+    lucky = CalibrationCurve(
+        np.array([[0.2], [0.4], [0.6], [np.nan]]), np.array([[0.9], [0.5], [0.9], [1.0]])
+    )
+    assert lucky.threshold(0.8) == 0.6  # an earlier stop that reaches it by luck is not taken
+
+
+def test_a_curve_has_what_a_search_had_achieved_before_each_round():
+    data = world()
+    index, queries, scores = data.rows(0, data.n_tests)
+    plan = method(TARGET.format("")).plan(index, 24, 0)
+    found = record_curve(plan, queries, scores, 3)
+    assert found.expected.shape == found.achieved.shape == (6, data.n_tests)
+    picks = simulate(plan, queries, scores).picks().items
+    truth = np.argsort(-scores, axis=1, kind="stable")[:, :3]
+    for t, count in enumerate(accumulate(plan.batches)):
+        for q in range(data.n_tests):
+            hits = np.isin(truth[q], picks[q, :count]).mean()
+            assert found.achieved[t, q] == pytest.approx(hits)
+    assert np.isnan(found.expected[-1]).all()
+
+
+def test_queries_stop_when_they_expect_enough_and_keep_what_they_have():
+    data = world()
+    index, queries, scores = data.rows(0, data.n_tests)
+    plan = method(TARGET.format("")).plan(index, 24, 0)
+    whole = simulate(plan, queries, scores)
+    some = simulate(replace(plan, stop=Stop(k=3, expected=0.8)), queries, scores)
+    assert some.stopped.any()
+    assert not some.stopped.all()
+    for q in range(data.n_tests):
+        count = int(some.n_scored[q])
+        assert (count < 24) == some.stopped[q]
+        np.testing.assert_array_equal(some.picks().items[q, :count], whole.picks().items[q, :count])
+        expected = {int(counts[q]): e[q] for counts, e in reversed(some.expectations)}
+        assert all(not e >= 0.8 for before, e in expected.items() if before < count)
+        assert not some.stopped[q] or expected[count] >= 0.8
+    axn = method("axn(retriever=dense, rounds=6)").plan(index, 24, 0)
+    assert not simulate(replace(axn, stop=Stop(k=3, expected=0.0)), queries, scores).stopped.any()
+
+
+def test_what_is_promised_is_about_what_is_found_and_more_costs_more():
+    data, spent = world(n=150, anchors=100, tests=100), []
+    index, queries, scores = data.rows(0, data.n_tests)
+    truth = np.argsort(-scores, axis=1, kind="stable")[:, :3]
+    for target in (0.5, 0.7, 0.9):
+        plan = method(TARGET.format(f", target_recall={target}")).plan(index, 60, 0)
+        found = simulate(plan, queries, scores)
+        picks = found.picks().items
+        recall = np.mean([np.isin(truth[q], picks[q]).mean() for q in range(len(truth))])
+        assert recall > target - 0.06
+        spent.append(found.n_scored.mean())
+    assert spent[0] < spent[1] < spent[2] < 55
+
+
+def test_the_curve_is_recorded_once_for_all_targets(monkeypatch):
+    index, calls = world().rows(0, 20)[0], []
+    monkeypatch.setattr(
+        "crossknn.methods.kriging.method.record_curve",
+        lambda *a: calls.append(1) or record_curve(*a),
+    )
+    for target, budget, count in ((0.5, 24, 10), (0.9, 24, 10), (0.5, 36, 20)):
+        method(TARGET.format(f", target_recall={target}")).plan(index, budget, 0)
+        assert len(calls) == count

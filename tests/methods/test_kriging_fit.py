@@ -1,0 +1,632 @@
+"""Kriging's prior from anchors and from what searches left, and its kernel parameters."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import matrix, run
+
+from crossknn.errors import InputError
+from crossknn.fitting.logs import VECTORS, learn_all
+from crossknn.index.item_index import ItemIndex
+from crossknn.index.sparse import SparseScores
+from crossknn.methods import method
+from crossknn.methods.kriging import KernelParameters, Prior, fit_dense, stored_prior
+from crossknn.methods.kriging.factor_model import fit_sparse
+from crossknn.methods.kriging.fitting import (
+    FARTHEST,
+    LEAST,
+    STEP,
+    Revealed,
+    climb,
+    fit_hyperparameters,
+    fit_prior,
+)
+from crossknn.methods.posterior import Directional
+from crossknn.scorers import CachedScorer, CallableScorer
+from crossknn.search.searcher import Searcher
+from crossknn.spec import parse
+from crossknn.types import BoolArray, FloatArray, Pairs
+
+
+@dataclass(frozen=True)
+class World:
+    """Queries (q, n) drawn from the model: what they score, and what is behind it."""
+
+    exact: FloatArray
+    cheap: FloatArray
+    vectors: FloatArray
+    mean: FloatArray
+    covariance: FloatArray
+
+
+def world(q: int = 80, n: int = 60, seed: int = 0, *, own: float = 1.0) -> World:
+    """Items' means and three loadings follow their vectors, but for `own` of each item."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(n, 12))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    mean = 1.5 * vectors @ rng.normal(size=12) + own * rng.normal(size=n)
+    loadings = 1.5 * vectors @ rng.normal(size=(12, 3)) + 0.3 * own * rng.normal(size=(n, 3))
+    cheap = rng.normal(size=(q, n))
+    exact = 3 + rng.normal(size=(q, 1)) + rng.normal(1, 0.2, (q, 1)) * cheap + mean
+    exact += rng.normal(size=(q, 3)) @ loadings.T + 0.3 * rng.normal(size=(q, n))
+    arrays = (exact, cheap, vectors)
+    return World(*(a.astype(np.float32) for a in arrays), mean, loadings @ loadings.T)
+
+
+def entries(of: World, seen: BoolArray, order: np.ndarray | None = None):
+    """Scores and cheap ones where `seen` (q, n) is true, the queries in another `order`."""
+    order = np.arange(len(seen)) if order is None else order
+    query, item = np.nonzero(seen[order])
+    row = order[query]
+    texts = [f"query {r}" for r in order]
+    scores = SparseScores.of(texts, seen.shape[1], Pairs(query, item), of.exact[row, item])
+    return scores, [of.cheap[row, item]]
+
+
+def fit(of: World, seen: BoolArray, order: np.ndarray | None = None, **options) -> Prior:
+    return fit_sparse(*entries(of, seen, order), of.vectors, **{"rank": 12, **options})
+
+
+def products(prior: Prior) -> FloatArray:
+    return prior.factor @ prior.factor.T
+
+
+def alike(left: FloatArray, right: FloatArray) -> float:
+    """Cosine of two arrays."""
+    return float(np.sum(left * right) / np.linalg.norm(left) / np.linalg.norm(right))
+
+
+def correlation(left: FloatArray, right: FloatArray) -> float:
+    return alike(left - left.mean(), right - right.mean())
+
+
+def some(q: int, n: int, share: float, seed: int = 0) -> BoolArray:
+    return np.random.default_rng(seed).random((q, n)) < share
+
+
+def all_finite(prior: Prior) -> bool:
+    parts = (prior.factor, prior.mean, prior.weights, prior.precision)
+    return all(np.isfinite(part).all() for part in parts)
+
+
+# From anchors
+
+
+def rows(q: int, n: int, stages: int, seed: int):
+    """Exact scores (q, n), half explained by the cheap ones, each (q, n)."""
+    rng = np.random.default_rng(seed)
+    cheap = [rng.normal(size=(q, n)).astype(np.float32) for _ in range(stages)]
+    scores = 2 + rng.normal(size=n) + rng.normal(size=(q, 3)) @ rng.normal(size=(3, n))
+    for column in cheap:
+        scores += column * rng.normal(1, 0.3, size=(q, 1))
+    return scores.astype(np.float32), cheap
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    q=st.integers(2, 12),
+    n=st.integers(10, 40),
+    stages=st.integers(1, 3),
+    rank=st.integers(1, 15),
+    seed=st.integers(0, 99),
+)
+def test_a_dense_fit_is_what_a_plain_transcription_gives(q, n, stages, rank, seed):
+    scores, cheap = rows(q, n, stages, seed)
+    weights, residuals = [], []
+    for row in range(q):
+        others = np.delete(scores.astype(np.float64), row, axis=0).mean(axis=0)
+        basis = np.column_stack([np.ones(n), *(c[row] for c in cheap), others])
+        weights.append(np.linalg.lstsq(basis, scores[row].astype(np.float64), rcond=1e-9)[0])
+        residuals.append(scores[row] - basis @ weights[-1])
+    _, values, directions = np.linalg.svd(np.array(residuals) / np.sqrt(q), full_matrices=False)
+    factor = (values[:, None] * directions)[:rank].T
+
+    found = fit_dense(scores, cheap, rank)
+    np.testing.assert_allclose(products(found), factor @ factor.T, atol=2e-3)
+    assert (np.diff(np.square(found.factor).sum(axis=0)) <= 1e-4).all()
+    assert found.variance == pytest.approx(np.square(residuals).mean(), rel=1e-4)
+    # Up to where zero lies, which is the first weight's and says nothing.
+    np.testing.assert_allclose(np.diff(found.mean), np.diff(scores.mean(axis=0)), atol=1e-4)
+    np.testing.assert_allclose(found.weights[1:], np.mean(weights, axis=0)[1:], atol=1e-4)
+    assert not found.precision[0].any()
+    if q > stages + 3:
+        spread = np.cov(np.array(weights)[:, 1:].T)
+        np.testing.assert_allclose(found.precision[1:, 1:] @ spread, np.eye(1 + stages), atol=1e-2)
+    else:
+        assert not found.precision.any()
+
+
+def test_each_anchor_is_regressed_on_the_mean_of_the_others():
+    """On a mean that holds the anchor itself, noise of its own would look explained."""
+    noise = np.random.default_rng(0).normal(size=(3, 2000)).astype(np.float32)
+    found = fit_dense(noise, [np.zeros_like(noise)])
+    assert found.weights[2] < 0.1
+    assert found.variance == pytest.approx(1, abs=0.1)
+
+
+def both(of: World, cheap_of, vectors=None):
+    """The dense and the sparse fit of 30 queries, whose cheap scores `cheap_of` makes columns."""
+    scores, (cheap,) = entries(of, some(30, 25, 0.4))
+    vectors = of.vectors if vectors is None else vectors
+    return (
+        fit_dense(of.exact, cheap_of(of.cheap), 12),
+        fit_sparse(scores, cheap_of(cheap), vectors, rank=12),
+    )
+
+
+def test_stages_that_say_the_same_share_a_weight_and_constant_ones_have_none():
+    of = world(30, 25)
+    once, twice, beside = (
+        both(of, make)
+        for make in (lambda c: [c], lambda c: [c, c], lambda c: [c, np.full_like(c, 5)])
+    )
+    for one, two, constant in zip(once, twice, beside, strict=True):
+        np.testing.assert_allclose(two.weights[1:3], one.weights[1] / 2, rtol=0.01)
+        assert two.variance == pytest.approx(one.variance, rel=0.01)
+        assert abs(constant.weights[2]) < 1e-9
+        np.testing.assert_allclose(products(constant), products(one), atol=1e-3)
+        assert all_finite(two)
+        assert all_finite(constant)
+
+
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 99), shift=st.integers(-64, 64), power=st.integers(-8, 8))
+def test_a_shift_and_scale_of_the_scores_is_that_of_all_it_says(seed, shift, power):
+    of, size = world(30, 25, seed), 2.0**power
+    exact = np.round(of.exact * 256) / 256
+    plain, moved = (
+        both(replace(of, exact=e), lambda c: [c]) for e in (exact, (exact + shift) * size)
+    )
+    for one, other in zip(plain, moved, strict=True):
+        spread = np.abs(products(one)).max()
+        np.testing.assert_allclose(products(other) / size**2, products(one), atol=1e-3 * spread)
+        np.testing.assert_allclose(other.mean / size, one.mean, atol=1e-3 * np.ptp(one.mean))
+        assert other.variance / size**2 == pytest.approx(one.variance, rel=1e-3)
+        # The weight of a cheap score is in scores of the cross-encoder; that of the mean is none.
+        units = np.array([size, 1.0])
+        np.testing.assert_allclose(other.weights[1:] / units, one.weights[1:], rtol=1e-2)
+        precision = other.precision[1:, 1:] * np.outer(units, units)
+        np.testing.assert_allclose(precision, one.precision[1:, 1:], rtol=2e-2)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.7, 250.0])
+def test_constant_scores_leave_numbers(value):
+    of = world(30, 25)
+    for found in both(replace(of, exact=np.full_like(of.exact, value)), lambda c: [c]):
+        assert found.variance < 1e-4
+        assert all_finite(found)
+
+
+@pytest.mark.parametrize("q", [0, 1])
+def test_one_query_is_too_few(q):
+    of = world(20, 15)
+    with pytest.raises(InputError, match=r"one anchor query .* kriging\(anchors=false\)"):
+        fit_dense(of.exact[:q], [of.cheap[:q]])
+    with pytest.raises(InputError, match=r"one query .* kriging\(anchors=false\)"):
+        fit(of, np.arange(20)[:, None] + np.zeros(15) < q)
+
+
+def test_a_prior_of_anchors_is_fitted_once_for_each_retriever_and_rank(monkeypatch):
+    ranks: list[int] = []
+    monkeypatch.setattr(
+        "crossknn.methods.kriging.method.fit_dense",
+        lambda scores, cheap, rank: ranks.append(rank) or fit_dense(scores, cheap, rank),
+    )
+    data = matrix()
+    for start in (0, 2):
+        index, _, _ = data.rows(start, start + 2)
+        for options in ("dense", "dense, share=0.5, rounds=3", "bm25", "dense, rank=7"):
+            method(f"kriging(retriever={options})").plan(index, 10, 0)
+    assert ranks == [100, 100, 7]
+    run(method("kriging(retriever=dense, anchors=false)"), data, 10)
+    run(method("kriging(retriever=dense)"), matrix(anchors=0), 10)
+    assert len(ranks) == 3
+    run(method("kriging(retriever=dense)"), replace(data, scores=data.scores + 1), 10)
+    fresh, used = (
+        run(method("kriging(retriever=random)"), d, 24, seed=5) for d in (matrix(), data)
+    )
+    assert fresh.picks().items.tolist() == used.picks().items.tolist()
+    assert len(ranks) == 6
+
+
+# From what searches left
+
+
+def test_when_everything_is_seen_it_is_about_what_dense_anchors_give():
+    of = world()
+    sparse, dense = fit(of, np.ones((80, 60), bool)), fit_dense(of.exact, [of.cheap])
+    assert correlation(sparse.mean, dense.mean) > 0.995
+    assert np.std(sparse.mean) == pytest.approx(np.std(dense.mean), rel=0.1)
+    assert alike(products(sparse), products(dense)) > 0.9
+    # It sets apart what the dense one takes as it is: how the queries' factors happen to correlate.
+    assert alike(products(sparse), of.covariance) > alike(products(dense), of.covariance)
+    assert sparse.variance == pytest.approx(dense.variance, rel=0.2)
+    np.testing.assert_allclose(sparse.weights[1:], dense.weights[1:], rtol=0.1)
+
+
+def test_dense_rows_are_queries_with_all_items_scored():
+    of, seen = world(), some(80, 60, 0.2)
+    seen[50:] = True
+    anchors = (of.exact[50:], [of.cheap[50:]])
+    found, flat, without = fit(of, seen[:50], anchors=anchors), fit(of, seen), fit(of, seen[:50])
+    assert correlation(found.mean, flat.mean) > 0.99
+    assert alike(products(found), products(flat)) > 0.95
+    truth = of.covariance
+    assert alike(products(found), truth) > alike(products(without), truth) + 0.02
+    alone = fit(of, np.zeros((0, 60), bool), anchors=(of.exact, [of.cheap]))
+    assert correlation(alone.mean, fit_dense(of.exact, [of.cheap]).mean) > 0.9
+
+
+def test_the_order_of_the_queries_changes_nothing_and_neither_does_another_run():
+    of, seen = world(30, 25), some(30, 25, 0.4)
+    plain, again = fit(of, seen), fit(of, seen)
+    other = fit(of, seen, np.random.default_rng(1).permutation(30))
+    np.testing.assert_array_equal(plain.factor, again.factor)
+    np.testing.assert_allclose(other.mean, plain.mean, atol=1e-4)
+    np.testing.assert_allclose(products(other), products(plain), atol=1e-3)
+    np.testing.assert_allclose(other.weights, plain.weights, atol=1e-5)
+
+
+def searched(of: World, b: int) -> BoolArray:
+    """What a search leaves: half of b by cheap score, then, of what it reveals, the vectors'
+    neighbours of the best."""
+    seen = np.zeros(of.exact.shape, bool)
+    for row, (exact, cheap) in enumerate(zip(of.exact, of.cheap, strict=True)):
+        seen[row, np.argsort(-cheap)[: b // 2]] = True
+        while seen[row].sum() < b:
+            known = np.flatnonzero(seen[row])
+            best = known[np.argsort(-exact[known])[:3]]
+            promise = of.vectors @ of.vectors[best].sum(axis=0) + cheap
+            promise[known] = -np.inf
+            seen[row, np.argmax(promise)] = True
+    return seen
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_what_a_search_chose_biases_plain_averages_and_not_the_model(seed):
+    """A search scores an item for those queries that promise well: its average is too high, and
+    the more so the less often it is chosen. The model holds what the choice depended on, and leaves
+    less of the items' means unexplained."""
+    of = world(150, 60, seed)
+    seen = searched(of, 15)
+    found = fit(of, seen)
+    naive = np.where(seen, of.exact, 0).sum(axis=0) / np.maximum(seen.sum(axis=0), 1)
+    shown = seen.sum(axis=0) > 0
+    model, average = (
+        1 - correlation(values[shown], of.mean[shown]) ** 2 for values in (found.mean, naive)
+    )
+    assert model < 0.05
+    assert model < 0.6 * average
+    left = np.where(seen, of.exact - naive, 0)
+    plain = left.T @ left / np.maximum(seen.T.astype(float) @ seen, 1)
+    assert alike(products(found), of.covariance) > alike(plain, of.covariance) + 0.1
+
+
+def test_an_item_that_was_never_seen_is_what_its_vector_says():
+    of, seen = world(80, 60, own=0.0), some(80, 60, 0.4)
+    seen[:, 50:] = False
+    found = fit(of, seen)
+    assert correlation(found.mean[50:], of.mean[50:]) > 0.9
+    assert alike(products(found)[50:, :50], of.covariance[50:, :50]) > 0.8
+    scores, cheap = entries(of, seen)
+    longer, nowhere = (
+        fit_sparse(scores, cheap, vectors, rank=12)
+        for vectors in ((7 * of.vectors).astype(np.float16), 0 * of.vectors)
+    )
+    np.testing.assert_allclose(products(longer), products(found), atol=0.05)
+    assert correlation(nowhere.mean[:50], of.mean[:50]) > 0.9
+
+
+def test_few_scores_of_a_query_are_fine():
+    of, seen = world(40, 30), some(40, 30, 0.5)
+    plain = fit(of, seen)
+    seen[-1] = np.arange(30) == 3
+    assert alike(products(fit(of, seen)), products(plain)) > 0.9
+    lone = np.arange(30) == np.arange(40)[:, None] % 30
+    assert all_finite(fit(of, lone))
+
+
+def test_rank_bounds_the_factors_and_progress_is_told_to_its_end():
+    told: list[tuple[int, int]] = []
+    found = fit(world(40, 30), some(40, 30, 0.5), rank=4, progress=lambda *at: told.append(at))
+    strength = np.square(found.factor).sum(axis=0)
+    assert found.factor.shape == (30, 4)
+    assert (np.diff(strength) <= 1e-4 * strength[0]).all()
+    assert told[-1][0] == told[-1][1]
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+# Kernel parameters
+
+DENSE = parse("dense")
+OTHER = KernelParameters(share=2.0, scale=4.0, smooth=1.0, linear=0.25, noise=0.5)
+
+
+def drawn(truth: KernelParameters, q: int = 80, b: int = 40, seed: int = 0) -> Revealed:
+    """Scores of q queries from the model itself, b items each of their own."""
+    rng = np.random.default_rng(seed)
+    factor = 0.7 * rng.normal(size=(q, b, 6))
+    unit = rng.normal(size=(q, b, 8))
+    unit /= np.linalg.norm(unit, axis=2, keepdims=True)
+    known = factor @ factor.transpose(0, 2, 1)
+    distances = np.maximum(2 - 2 * unit @ unit.transpose(0, 2, 1), 0)
+    basis = np.concatenate([np.ones((q, b, 1)), rng.normal(size=(q, b, 2))], axis=2)
+    weights = np.array([0.0, 2.0, -1.0]) + 0.5 * rng.normal(size=(q, 3))
+    covariance = np.linalg.cholesky(covariance_of(truth, known, distances))
+    residual = (covariance @ rng.normal(size=(q, b, 1)))[:, :, 0]
+    return Revealed(
+        products=known,
+        distances=distances,
+        variance=np.full(q, 2.0),
+        basis=basis,
+        weights=np.tile([0.0, 2.0, -1.0], (q, 1)),
+        precision=np.tile(np.diag([0.0, 4.0, 4.0]), (q, 1, 1)),
+        scores=5 + (basis @ weights[:, :, None])[:, :, 0] + residual,
+    )
+
+
+def covariance_of(p: KernelParameters, known: FloatArray, distances: FloatArray) -> FloatArray:
+    content = Directional(p.scale, p.smooth, p.linear).at(distances)
+    return p.share * known + 2 * (
+        content + p.noise * (p.smooth + p.linear) * np.eye(known.shape[-1])
+    )
+
+
+def test_a_density_is_that_of_each_score_given_all_others():
+    cells = drawn(OTHER, q=2, b=12)
+    far = 1e5  # the intercept's variance, for a flat prior
+    for row, found in enumerate(cells.density(OTHER)):
+        prior = np.diag([far, 0.25, 0.25])
+        covariance = covariance_of(OTHER, cells.products[row], cells.distances[row])
+        covariance += cells.basis[row] @ prior @ cells.basis[row].T
+        rest = cells.scores[row] - cells.basis[row] @ cells.weights[row]
+        total = 0.0
+        for i in range(12):
+            others = np.delete(np.arange(12), i)
+            pull = np.linalg.solve(covariance[np.ix_(others, others)], covariance[others, i])
+            variance = covariance[i, i] - pull @ covariance[others, i]
+            error = rest[i] - pull @ rest[others]
+            total -= 0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)
+        assert found == pytest.approx(total, rel=1e-4)
+    moved = cells._replace(scores=cells.scores + 100)
+    np.testing.assert_allclose(cells.density(OTHER), moved.density(OTHER), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", asdict(OTHER))
+@pytest.mark.parametrize("factor", [0.25, 4.0])
+def test_the_parameters_that_made_the_scores_are_preferred(name, factor):
+    cells = drawn(OTHER)
+    wrong = replace(OTHER, **{name: factor * getattr(OTHER, name)})
+    assert cells.density(OTHER).mean() > cells.density(wrong).mean()
+
+
+def test_steps_lead_to_the_parameters_that_made_the_scores_and_not_too_far():
+    cells, start = drawn(OTHER), KernelParameters()
+    densities = [cells.density(p).mean() for p in (start, climb(cells, start), OTHER)]
+    assert densities[1] - densities[0] > 0.8 * (densities[2] - densities[0]) > 0
+    for name, value in asdict(climb(drawn(start), start)).items():
+        assert 0.45 <= value / getattr(start, name) <= 2.2
+    found = climb(drawn(replace(start, share=100.0, noise=0.001)), start)
+    assert found.share == start.share * STEP**FARTHEST
+    assert climb(drawn(start), replace(start, smooth=0.0)).smooth == 0  # off stays off
+
+
+def with_scores(data, change):
+    scores = data.scores.copy()
+    scores[: data.n_anchors] = change(scores[: data.n_anchors])
+    return replace(data, scores=scores)
+
+
+def chosen(data):
+    return fit_hyperparameters(data.rows(0, 1)[0], DENSE)
+
+
+def test_noisy_scores_get_more_noise_and_their_unit_does_not_matter():
+    rng, data = np.random.default_rng(1), matrix(n=50, anchors=24)
+    noisy = with_scores(data, lambda s: s + 6 * rng.normal(size=s.shape).astype(np.float32))
+    ratios = [p.noise * (p.smooth + p.linear) / p.share for p in map(chosen, (data, noisy))]
+    assert ratios[1] > ratios[0]
+    assert chosen(data) == chosen(with_scores(data, lambda s: 8 * s + 64))
+
+
+def test_few_anchors_and_equal_scores_tell_nothing():
+    few, start = matrix(anchors=LEAST - 1), replace(KernelParameters(), share=0.5)
+    assert fit_hyperparameters(few.rows(0, 1)[0], DENSE, start=start) == start
+    assert chosen(matrix(anchors=0)) == KernelParameters()
+    data = matrix(anchors=30)
+    assert chosen(with_scores(data, lambda s: np.full_like(s, 2.0))) == KernelParameters()
+    partly = with_scores(data, lambda s: np.where(np.arange(30)[:, None] < 5, 1.0, s))
+    for found in (chosen(partly), chosen(matrix(n=12, anchors=25))):
+        assert np.isfinite([*asdict(found).values()]).all()
+
+
+# The prior of an index
+
+N, D = 150, 6
+METHOD = "kriging(retriever=vectors, rounds=4)"
+
+
+class Library:
+    """Items liked for their place in the dual encoder's space, and for what it does not see."""
+
+    def __init__(self, tmp_path):
+        rng = np.random.default_rng(0)
+        self.items = rng.normal(size=(N, D)).astype(np.float32)
+        self.queries = rng.normal(size=(200, D)).astype(np.float32)
+        hidden, liked = rng.normal(size=(D, D)), 2 * rng.normal(size=N)
+        self.scores = self.queries @ (self.items + self.items @ hidden).T + liked
+        self.scorer = CachedScorer(CallableScorer(self.score, "true"), tmp_path / "scores.db")
+        self.calls = 0
+
+    def index(self, items=None):
+        records = [{"id": str(i), "text": f"item {i}"} for i in range(N)]
+        vectors = self.items if items is None else items
+        made = {"vectors": vectors, "query_vectors": self.vectors_of}
+        return ItemIndex.build(records, **made, bm25=False)
+
+    def load(self, folder):
+        return ItemIndex.load(folder, query_vectors=self.vectors_of)
+
+    def vectors_of(self, texts):
+        return self.queries[[int(text.split()[1]) for text in texts]]
+
+    def score(self, pairs):
+        self.calls += len(pairs)
+        return [self.scores[int(q.split()[1]), int(i.split()[1])] for q, i in pairs]
+
+    def texts(self, start, stop):
+        return [f"query {q}" for q in range(start, stop)]
+
+    def search(self, index, start, stop, spec=METHOD, scorer=None):
+        searcher = Searcher(index, scorer or self.scorer, spec)
+        return searcher(self.texts(start, stop), k=10, budget=25)
+
+    def recall(self, index, spec=METHOD):
+        found = self.search(index, 150, 200, spec, CallableScorer(self.score, "true"))
+        truth = np.argsort(-self.scores[150:], axis=1)[:, :10]
+        got = [[int(hit.id) for hit in row] for row in found]
+        return np.mean([np.isin(t, g).mean() for t, g in zip(truth, got, strict=True)])
+
+    def learn(self, index, **options):
+        return learn_all(
+            index, self.scorer.fingerprint, self.scorer, retriever=parse("vectors"), **options
+        )
+
+
+@pytest.fixture
+def library(tmp_path):
+    made = Library(tmp_path)
+    with made.scorer:
+        yield made
+
+
+def test_searches_get_better_by_what_others_left_behind_and_the_index_keeps_it(library, tmp_path):
+    index = library.index()
+    library.search(index, 0, 15)
+    before = library.recall(index)
+    calls = library.calls
+    library.learn(index)
+    assert library.calls == calls
+    early = library.recall(index)
+    library.search(index, 0, 150)
+    index.save(tmp_path / "index")
+    prior = library.learn(index)
+    late = library.recall(index)
+    assert before + 0.02 < early
+    assert early + 0.02 < late
+    assert (prior.queries, prior.anchors, prior.from_log) == (150, 0, True)
+    assert prior.pairs >= 150 * 25  # the first queries were searched again, and better
+    assert index.fitted[VECTORS].cost.calls == prior.pairs
+    loaded = library.load(tmp_path / "index")
+    assert stored_prior(loaded).meta() == prior.meta()
+    assert library.recall(loaded) == late
+    loaded.save(tmp_path / "copy")
+    assert library.recall(library.load(tmp_path / "copy")) == late
+
+
+def test_parameters_are_those_given_then_those_fitted_then_the_defaults(library):
+    index = library.index()
+    index.add_anchors(library.scorer, library.texts(0, 10))
+
+    def noise(options=""):
+        return method(METHOD[:-1] + options + ")").plan(index, 25, 0).predictor.model.noise
+
+    assert noise() == KernelParameters().noise
+    fit_prior(index, retriever="vectors", parameters=KernelParameters(noise=0.11))
+    assert [noise(), noise(", noise=0.3"), noise(", anchors=false")] == [0.11, 0.3, 0.25]
+
+
+def test_anchors_are_added_to_what_is_sparse_are_enough_and_are_not_passed_over(library):
+    index = library.index()
+    library.search(index, 0, 20)
+    index.add_anchors(library.scorer, library.texts(10, 30))
+    both = library.learn(index)
+    assert (both.queries, both.anchors, both.pairs) == (30, 20, 10 * 25 + 20 * N)
+    alone = fit_prior(index, retriever="vectors")
+    assert (alone.queries, alone.pairs, alone.from_log) == (20, 20 * N, False)
+
+    def mean():
+        return method(METHOD).plan(index, 25, 0).predictor.item_mean
+
+    np.testing.assert_array_equal(mean(), alone.mean)
+    index.add_anchors(library.scorer, library.texts(30, 40))  # the prior is of 20, not of 30
+    later = mean()
+    assert (later != alone.mean).any()
+    index.drop_artifact("kriging")
+    np.testing.assert_allclose(mean(), later, rtol=1e-5)
+
+
+def test_a_retriever_that_was_not_learned_for_is_refused_but_not_in_other_words(library):
+    index = library.index()
+    library.search(index, 0, 20)
+    library.learn(index)
+    with pytest.raises(InputError, match="learned to predict from vectors"):
+        method("kriging(retriever=random)").plan(index, 25, 0)
+    for options in ("random, anchors=false", "random, mean=vectors", "hybrid(vectors)", "hybrid"):
+        plan = method(f"kriging(retriever={options})").plan(index, 25, 0)
+        assert (plan.predictor.model.prior is None) == ("anchors" in options)
+
+
+def test_scores_of_another_cross_encoder_are_never_mixed_in(library, tmp_path, caplog):
+    index = library.index()
+    library.search(index, 0, 12)
+    index.save(tmp_path / "index")
+    library.learn(index)
+    other = CallableScorer(lambda pairs: [-x for x in library.score(pairs)], "other")
+    with CachedScorer(other, tmp_path / "other.db") as cached:
+        with pytest.raises(InputError, match="has learned from scores of the cross-encoder"):
+            library.search(index, 0, 1, scorer=cached)
+        library.search(library.index(), 0, 9, "rerank(retriever=vectors)", cached)
+        anchored = library.index()
+        anchored.add_anchors(library.scorer, library.texts(0, 5))
+        with pytest.raises(InputError, match="never mixed"):
+            learn_all(anchored, cached.fingerprint, cached, retriever=parse("vectors"))
+        index.add_anchors(cached, library.texts(20, 25))
+        with pytest.raises(InputError, match="has learned from scores of the cross-encoder"):
+            library.search(index, 0, 1, scorer=cached)
+        found = learn_all(index, cached.fingerprint, retriever=parse("vectors"))
+        assert (found.queries, found.anchors) == (5, 5)
+        assert "not learning from the pairs in the index" in caplog.text
+        library.search(index, 0, 1, scorer=cached)
+
+
+def test_what_cannot_be_learned_from_is_said(library):
+    index, none = library.index(), np.empty(0, np.int64)
+    with pytest.raises(InputError, match="nothing to learn from"):
+        fit_prior(index, retriever="vectors")
+    library.search(index, 0, 1)
+    with pytest.raises(InputError, match="say nothing about how items vary"):
+        library.learn(index)
+    with pytest.raises(InputError, match="are of 151 items"):
+        fit_prior(index, SparseScores.of([], N + 1, Pairs(none, none), np.empty(0)))
+    with pytest.raises(InputError, match="rank is 0"):
+        fit_prior(index, retriever="vectors", rank=0)
+    assert not index.artifacts
+
+
+def test_an_index_built_again_of_the_same_items_has_learned_the_same(library, caplog):
+    index = library.index()
+    index.add_anchors(library.scorer, library.texts(0, 12))
+    fit_prior(index, retriever="vectors")
+    again, moved = library.index(), library.index(library.items + 1)
+    assert again.take_paid(index)
+    assert again.artifacts["kriging"].meta == index.artifacts["kriging"].meta
+    moved.take_paid(index)
+    assert not moved.artifacts
+    assert "crossknn learn INDEX" in caplog.text
+
+
+def test_a_search_says_when_every_query_expected_enough(library):
+    index = library.index()
+    index.add_anchors(library.scorer, library.texts(0, 40))
+    for options, said in ((", target_recall=0.1, k=10)", "target"), (")", "budget")):
+        found = library.search(index, 150, 160, METHOD[:-1] + options)
+        assert found.stopped_by == said
+        assert (found.n_scored < 250) == (said == "target")
+    with pytest.raises(InputError, match="give the method k=10, too"):
+        library.search(index, 0, 1, METHOD[:-1] + ", target_recall=0.5, k=3)")

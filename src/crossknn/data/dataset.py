@@ -22,17 +22,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that may be wrong: what, how often, and the first case; `one` says it of one."""
+    """Something that may be wrong: what, in the number of `count`, and the first case."""
 
     what: str
-    one: str
     count: int
     example: str
 
     def __str__(self) -> str:
-        if self.count == 1:
-            return f"1 {self.one}: {self.example}"
-        return f"{self.count} {self.what}, the first {self.example}"
+        return (
+            f"{self.count} {self.what}{': ' if self.count == 1 else ', the first '}{self.example}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,16 +117,13 @@ def check(data: Dataset) -> tuple[Finding, ...]:
         "[item has|items have] an empty text": _empty(data.items.ids, data.items.texts),
         "[query has|queries have] an empty text": _empty(data.queries.ids, data.queries.texts),
     }
-    return tuple(
-        Finding(_form(said, 2), _form(said, 1), len(ids), repr(ids[0]))
-        for said, ids in cases.items()
-        if ids
-    )
+    found = [(said, ids) for said, ids in cases.items() if ids]
+    return tuple(Finding(_form(said, len(ids)), len(ids), repr(ids[0])) for said, ids in found)
 
 
-def _form(said: str, which: int) -> str:
-    """The singular (1) or plural (2) of `[singular|plural]`."""
-    return re.sub(r"\[(.*?)\|(.*?)\]", lambda found: str(found[which]), said)
+def _form(said: str, count: int) -> str:
+    """The singular or the plural of `[singular|plural]`."""
+    return re.sub(r"\[(.*?)\|(.*?)\]", r"\1" if count == 1 else r"\2", said)
 
 
 def _repeated(values: Iterable[T]) -> list[T]:

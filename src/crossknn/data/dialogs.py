@@ -41,10 +41,6 @@ class Dstc7(DataFolder):
     format = "dstc7"
     layout = "a DSTC7 folder"
 
-    def __init__(self, path: Path, domain: str | None = None) -> None:
-        super().__init__(path, domain)
-        self._read: dict[str, Sequence[Dialog]] = {}
-
     @classmethod
     def recognises(cls, path: Path) -> bool:
         return bool(_dialog_files(path))

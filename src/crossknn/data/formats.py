@@ -34,12 +34,13 @@ class DataFolder(ABC):
     """Data in one published layout; nothing is read before it is asked for.
 
     A class of a format says how its items are rendered (`template`) and which fields they have,
-    where these are not the usual ones; and whether all judged items should be there (`complete`),
-    or may be missing from a list of items that was made elsewhere.
+    where these are not the usual ones; whether all judged items should be there (`complete`), or
+    may be missing from a list of items that was made elsewhere; and what it is recognised by.
     """
 
     format: ClassVar[str]
     layout: ClassVar[str]
+    signs: ClassVar[tuple[str, ...]] = ()
     template: ClassVar[str] = DEFAULT_TEMPLATE
     id_field: ClassVar[str | None] = None
     title_field: ClassVar[str | None] = None
@@ -48,11 +49,12 @@ class DataFolder(ABC):
     def __init__(self, path: Path, domain: str | None = None) -> None:
         self.path = path
         self.domain = domain
+        self._read: dict[str, Any] = {}
 
     @classmethod
-    @abstractmethod
     def recognises(cls, path: Path) -> bool:
-        """Whether `path` looks like this format."""
+        """Whether `path` looks like this format: one of its `signs` is there."""
+        return any(next(path.glob(sign), None) is not None for sign in cls.signs)
 
     @property
     def name(self) -> str:
@@ -118,11 +120,7 @@ class Beir(DataFolder):
 
     format = "beir"
     layout = "a BEIR folder"
-
-    @classmethod
-    def recognises(cls, path: Path) -> bool:
-        names = [f"{name}.jsonl{end}" for name in ("corpus", "queries") for end in ("", ".gz")]
-        return (path / "qrels").is_dir() or any((path / name).is_file() for name in names)
+    signs = ("qrels/", "corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "queries.jsonl.gz")
 
     def splits(self) -> Sequence[str]:
         return sorted(path.stem for path in (self.path / "qrels").glob("*.tsv"))
@@ -249,12 +247,9 @@ class Trec(PlainFiles):
 
     format = "trec"
     layout = "a TREC folder"
+    signs = ("topics*",)
     query_stem = "topics"
     list_stem = "run"
-
-    @classmethod
-    def recognises(cls, path: Path) -> bool:
-        return any(path.glob("topics*"))
 
 
 class MsMarco(PlainFiles):
@@ -264,12 +259,9 @@ class MsMarco(PlainFiles):
 
     format = "msmarco"
     layout = "an MS MARCO folder"
+    signs = ("queries.*.tsv*",)
     query_stem = "queries"
     list_stem = "top1000"
-
-    @classmethod
-    def recognises(cls, path: Path) -> bool:
-        return any(path.glob("queries.*.tsv*"))
 
     def candidates(self, split: str) -> Run | None:
         own = super().candidates(split)  # the lists of `dev` hold those of `dev.small`

@@ -74,18 +74,9 @@ class Zeshel(Linked):
 
     format = "zeshel"
     layout = "a ZESHEL folder"
+    signs = ("documents/",)
     id_field = "document_id"
     title_field = "title"
-
-    def __init__(
-        self, path: Path, domain: str | None = None, read: dict[str, list[Mention]] | None = None
-    ) -> None:
-        super().__init__(path, domain)
-        self._read = read or {}
-
-    @classmethod
-    def recognises(cls, path: Path) -> bool:
-        return (path / "documents").is_dir()
 
     def splits(self) -> Sequence[str]:
         return ("train", "valid", "test")
@@ -115,7 +106,10 @@ class Zeshel(Linked):
                 raise InputError(f"{self.path} has no mentions of {domain!r}{hint}")
         if not found:
             raise InputError(f"{self.path} has no mentions in the split {split}")
-        return [Zeshel(self.path, domain, {split: found[domain]}) for domain in found]
+        parts = [Zeshel(self.path, domain) for domain in found]
+        for part, mentions in zip(parts, found.values(), strict=True):
+            part._read[split] = mentions
+        return parts
 
     def item_records(self, split: str | None = None) -> Records:
         documents = (path.stem for path in (self.path / "documents").glob("*.json"))
@@ -279,10 +273,7 @@ class Aida(Pages):
 
     format = "aida"
     layout = "an AIDA folder"
-
-    @classmethod
-    def recognises(cls, path: Path) -> bool:
-        return any(path.glob("AIDA*dataset*.tsv"))
+    signs = ("AIDA*dataset*.tsv",)
 
     def splits(self) -> Sequence[str]:
         return ("train", "testa", "testb")

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 
@@ -40,7 +39,7 @@ class Item:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Items(Sequence[Item]):
+class Items:
     """n items in a fixed order: `ids`, `texts`, `titles`, `extra` (n,) each.
 
     The columns may be lists or sequences on disk; an item's position is its name in a search.
@@ -55,13 +54,7 @@ class Items(Sequence[Item]):
     def __len__(self) -> int:
         return len(self.ids)
 
-    @overload
-    def __getitem__(self, position: int) -> Item: ...
-    @overload
-    def __getitem__(self, position: slice) -> Sequence[Item]: ...
-    def __getitem__(self, position: int | slice) -> Item | Sequence[Item]:
-        if isinstance(position, slice):
-            return [self[p] for p in range(*position.indices(len(self)))]
+    def __getitem__(self, position: int) -> Item:
         return Item(
             id=self.ids[position],
             text=self.texts[position],

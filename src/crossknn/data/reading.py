@@ -242,22 +242,15 @@ def _labelled(part: DataFolder, split: str, lists: bool) -> Labelled:
         raise InputError(f"{part.judged_at(split, '')}: no query has a relevant item")
     if missing:
         logger.warning("%s: %d relevant items are not there and are left out", part.name, missing)
+    run = part.candidates(split) if lists else None
+    if lists and not run:
+        raise InputError(f"{part.path} has no lists of candidates for the split {split!r}")
+    rows = [run.get(query, []) for query in found] if run else []
+    ranked = [(items.positions(i for i, _ in row), np.array([s for _, s in row])) for row in rows]
     return Labelled(
         name=part.name,
         items=items,
         queries=queries.select(found),
         positives=tuple(np.array(positions, np.int64) for positions in found.values()),
-        lists=_lists(part, items, split, found) if lists else None,
-    )
-
-
-def _lists(part: DataFolder, items: Items, split: str, queries: Iterable[str]) -> Candidates:
-    given = part.candidates(split)
-    if not given:
-        raise InputError(f"{part.path} has no lists of candidates for the split {split!r}")
-    return Candidates.from_rows(
-        [
-            (items.positions(item for item, _ in row), np.array([score for _, score in row]))
-            for row in (given.get(query, []) for query in queries)
-        ]
+        lists=Candidates.from_rows(ranked) if lists else None,
     )

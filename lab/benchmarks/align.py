@@ -26,15 +26,15 @@ from align_file import put, read
 from align_world import FITTED, GOALS, SEED, Pool, ScoredPool, StoredPool, Texts, World, pools
 
 from crossknn.data.marks import unmarked
-from crossknn.fitting.aligners import aligner
 from crossknn.fitting.cur import cur
 from crossknn.fitting.factors import Targets, inner_products
-from crossknn.fitting.plan import Plan, per_item, per_query
+from crossknn.fitting.fit import fit_method
+from crossknn.fitting.pairs import PairPlan, per_item, per_query
 from crossknn.index.base import Scale
-from crossknn.index.sparse import SparseScores
 from crossknn.index.stored import StoredMatrix, StoredVectors
 from crossknn.retrievers.dense import DenseRetriever
 from crossknn.scorers import DualEncoder
+from crossknn.scores.views import SparseScores
 from crossknn.types import Queries
 
 ROUNDS = 10
@@ -123,7 +123,7 @@ class Rows:
                     name = f"{most} rows, distilled from the top {count}"
                     yield name, partial(self.distilled, pool, most, count, True)
 
-    def plan(self, pool: Pool, q: int | None, count: int) -> Plan:
+    def plan(self, pool: Pool, q: int | None, count: int) -> PairPlan:
         """Pairs of G, as `crossknn fit` chooses them."""
         n = len(self.world.items)
         if q is None:
@@ -145,14 +145,14 @@ class Rows:
             plan.pairs,
             pool.scores(plan.pairs),
         )
-        inner = inner_products(queries, world.items, plan.chance.query, plan.chance.item)
-        scale = Scale.match(pool.scores(plan.chance), inner)
+        inner = inner_products(queries, world.items, plan.random.query, plan.random.item)
+        scale = Scale.match(pool.scores(plan.random), inner)
         start, spec = (world.items, queries), fit
         if fit == RANDOM_START:
             start, spec = (random_unit(world.items, 1), random_unit(queries, 2)), "mf-trns"
-        way = aligner(spec)
+        way = fit_method(spec)
         targets = Targets.of(g, *start, scale=scale, held_out=way.held_out, seed=SEED)
-        made = way.fit(targets, SEED)
+        made = way.factorize(targets, SEED)
         cost = {
             "calls": len(g),
             "fit_seconds": round(made.seconds, 2),

@@ -16,12 +16,12 @@ from crossknn.data.marks import unmarked
 from crossknn.data.reading import read_queries
 from crossknn.evaluation.measures import bootstrap, recall
 from crossknn.evaluation.replay import answer, parts_of, truth_of
-from crossknn.fitting.bank import ScoreBank
-from crossknn.fitting.collect import collect
-from crossknn.fitting.pseudo import pseudo_queries
+from crossknn.fitting.pseudo_queries import pseudo_queries
 from crossknn.index.stored import StoredMatrix, StoredVectors
 from crossknn.methods import methods
 from crossknn.scorers import DualEncoder
+from crossknn.scores.collect import collect
+from crossknn.scores.store import ScoreStore
 from crossknn.types import FloatArray, Pairs
 from crossknn_lab.score_matrix import components
 
@@ -164,17 +164,12 @@ class ScoredPool(Pool):
         super().__init__(name, vectors, texts)
         self.items = items
         self.scorer = scorer_of(options)
-        folder = options.work / f"pairs-{options.matrices[0].stem}"
-        self.bank = ScoreBank.open(items, fingerprint=self.scorer.fingerprint, folder=folder)
+        self.store = ScoreStore.open(options.work / f"pairs-{options.matrices[0].stem}.db")
 
     def scores(self, pairs: Pairs) -> FloatArray:
         assert self.texts is not None
-        collect(self.bank, self.scorer, self.texts, pairs)
-        found = self.bank.scores(self.texts, pairs)
-        place = np.lexsort((pairs.item, pairs.query))
-        values = np.empty(len(pairs), np.float32)
-        values[place] = found.score
-        return values
+        collect(self.store, self.scorer, self.texts, self.items, pairs)
+        return self.store.get(self.scorer.fingerprint, self.texts, self.items, pairs)
 
 
 class Texts:

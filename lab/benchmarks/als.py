@@ -24,7 +24,7 @@ import numpy as np
 
 from crossknn.fitting.als import als
 from crossknn.fitting.factors import Targets
-from crossknn.index.sparse import SparseScores
+from crossknn.scores.views import SparseScores
 
 
 def peak_mb() -> float:

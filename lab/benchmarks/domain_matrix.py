@@ -23,8 +23,8 @@ from crossknn.data.dataset import Labelled
 from crossknn.data.docstrings import collect_standard_library
 from crossknn.data.items import Items
 from crossknn.data.reading import read_labelled
+from crossknn.fitting.matrix import MatrixFile
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.matrices import MatrixFile
 from crossknn.index.stored import read_arrays, write_arrays
 from crossknn.scorers import CrossEncoder, DualEncoder
 from crossknn.scorers.base import Scorer

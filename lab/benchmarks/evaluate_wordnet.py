@@ -31,8 +31,8 @@ from crossknn.data.marks import unmarked
 from crossknn.data.reading import read_labelled
 from crossknn.evaluation.measures import bootstrap
 from crossknn.evaluation.replay import replay
+from crossknn.fitting.matrix import MatrixFile
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.matrices import MatrixFile
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import methods
 from crossknn.models.backbone import open_backbone

@@ -22,11 +22,11 @@ from threadpoolctl import threadpool_limits
 
 from crossknn.evaluation.replay import outcome, parts_of, truth_of
 from crossknn.index.base import Index
-from crossknn.index.sparse import SparseScores
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods.kriging import Kriging, Prior, fit_dense
 from crossknn.methods.kriging.factor_model import fit_sparse
 from crossknn.retrievers.specs import open_retriever
+from crossknn.scores.views import SparseScores
 from crossknn.search.loop import simulate
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Pairs

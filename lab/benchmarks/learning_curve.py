@@ -22,11 +22,12 @@ import numpy as np
 from domain_matrix import corpus_of, scorer_of, subset
 
 from crossknn.evaluation.replay import replay
-from crossknn.fitting.logs import VECTORS, learn_all
+from crossknn.fitting.log import VECTORS, fit_from_log
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.stored import StoredMatrix, StoredVectors
 from crossknn.methods import methods
-from crossknn.scorers import CachedScorer, DualEncoder
+from crossknn.scorers import DualEncoder
+from crossknn.scores.stored import StoredScorer
 from crossknn.search.searcher import Searcher
 
 SEED = 0
@@ -85,10 +86,8 @@ def main() -> None:
     log = [text for name, text in mentions if name not in known]
     log = [log[i] for i in rng.permutation(len(log))[: after[-1]]]
     options.work.mkdir(parents=True, exist_ok=True)
-    log_file = options.work / f"{options.matrix.stem}-log.db"
-    log_file.unlink(missing_ok=True)
-    paid = CachedScorer(scorer_of(options), options.work / f"{options.matrix.stem}.db")
-    cached = CachedScorer(paid, log_file)
+    scored = StoredScorer(scorer_of(options), options.work / f"{options.matrix.stem}.db")
+    cached = StoredScorer(scored, index.scores)
 
     rows = [
         {"searches": 0, "method": spec, "recall": recalls(data, spec, budgets)} for spec in BESIDE
@@ -99,10 +98,10 @@ def main() -> None:
         search = Searcher(index, cached, METHOD)
         for start in range(searched, count, AT_ONCE):
             search.search(log[start : min(start + AT_ONCE, count)], k=10, budget=options.budget)
-            print(f"{start} of {count} searches, {paid.misses} calls", flush=True)
+            print(f"{start} of {count} searches", flush=True)
         searched = count
         began = time.perf_counter()
-        learned = learn_all(index, cached.fingerprint, cached)
+        learned = fit_from_log(index, cached.fingerprint)
         seconds = time.perf_counter() - began
         row = {
             "searches": count,

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from crossknn.data.docstrings import collect_standard_library
-from crossknn.fitting.bank import ScoreBank
-from crossknn.fitting.collect import collect
-from crossknn.fitting.plan import per_query
-from crossknn.fitting.workers import open_with_cores
+from crossknn.fitting.pairs import per_query
 from crossknn.retrievers.base import RandomItems
+from crossknn.scorers.opening import open_with_cores
+from crossknn.scores.collect import Limits, collect
+from crossknn.scores.store import ScoreStore
 from crossknn.types import Queries
 
 PER_QUERY = 64
@@ -48,10 +48,10 @@ def main() -> None:
     speeds: dict[tuple[int, int], list[float]] = {}
     for _ in range(options.repeats):  # interleaved, so that a busy minute hits all alike
         for workers, threads in ((1, 1), (options.workers, 1), (1, options.workers)):
-            bank = ScoreBank.open(items, fingerprint=None)
+            store = ScoreStore.open()
             scorer = open_with_cores(options.model, threads)
-            collect(bank, scorer, queries, pairs, max_calls=32)  # to warm up
-            report = collect(bank, scorer, queries, pairs, workers=workers)
+            collect(store, scorer, queries, items, pairs, limits=Limits(max_calls=32))  # to warm up
+            report = collect(store, scorer, queries, items, pairs, limits=Limits(workers=workers))
             speeds.setdefault((workers, threads), []).append(report.calls / report.seconds)
     one = float(np.median(speeds[1, 1]))
     rows = [

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from crossknn.methods.tour import TOUR as TOUR
     from crossknn.retrievers.base import Retriever as Retriever
     from crossknn.retrievers.base import VectorStore as VectorStore
-    from crossknn.scorers import CachedScorer as CachedScorer
     from crossknn.scorers import CallableScorer as CallableScorer
     from crossknn.scorers import CrossEncoder as CrossEncoder
     from crossknn.scorers import DualEncoder as DualEncoder
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from crossknn.scorers import MatrixScorer as MatrixScorer
     from crossknn.scorers import Scorer as Scorer
     from crossknn.scorers import open_late as open_late
+    from crossknn.scores.stored import StoredScorer as StoredScorer
     from crossknn.search.budget import Budget as Budget
     from crossknn.search.loop import Search as Search
     from crossknn.search.plan import Plan as Plan
@@ -90,7 +90,6 @@ _HOMES = {
     "methods.tour": ("TOUR",),
     "retrievers.base": ("Retriever", "VectorStore"),
     "scorers": (
-        "CachedScorer",
         "CallableScorer",
         "CrossEncoder",
         "DualEncoder",
@@ -99,6 +98,7 @@ _HOMES = {
         "Scorer",
         "open_late",
     ),
+    "scores.stored": ("StoredScorer",),
     "search.budget": ("Budget",),
     "search.loop": ("Search",),
     "search.plan": ("Plan", "equal_rounds"),

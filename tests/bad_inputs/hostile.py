@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import crossknn as ck
+from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.stored import StoredMatrix
 from crossknn.retrievers.lists import CandidateLists
 from crossknn.scorers import CachedScorer, CallableScorer, CrossEncoder, HttpScorer, as_scorer
@@ -470,8 +471,8 @@ def calls() -> Iterator[tuple[str, Callable[[], object]]]:
     for value in (None, [], [""], [None], "topic", 5):
         yield (
             f"add_anchors({value!r})",
-            lambda value=value: _index(texts).add_anchors(
-                CallableScorer(lambda pairs: [1.0] * len(pairs), "n"), value
+            lambda value=value: collect_anchors(
+                _index(texts), CallableScorer(lambda pairs: [1.0] * len(pairs), "n"), value
             ),
         )
     lists = ck.ItemIndex.build("docs.jsonl").items.ids

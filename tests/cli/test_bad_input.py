@@ -24,6 +24,7 @@ from commands import LAB
 from errors_table import check_table
 from late_helpers import WordStates
 
+from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.item_index import ItemIndex
 from crossknn.scorers import CachedScorer, CallableScorer, CrossEncoder
 from crossknn.search.searcher import Searcher
@@ -115,10 +116,14 @@ def damaged(where: Path) -> None:
 def anchored(where: Path) -> None:
     """An index with anchors of a cross-encoder that is a function."""
     index = ItemIndex.build(where / "docs.jsonl")
-    index.add_anchors(CallableScorer(lambda pairs: [len(t) for _, t in pairs], "length"), ["one"])
+    collect_anchors(
+        index, CallableScorer(lambda pairs: [len(t) for _, t in pairs], "length"), ["one"]
+    )
     index.save(where / "anchored.index")
     with CachedScorer(CrossEncoder(), where / "queries.db") as scorer:
-        Searcher(index, scorer, "rerank(retriever=bm25)").search(["topic one", "topic two"], k=2, budget=4)
+        Searcher(index, scorer, "rerank(retriever=bm25)").search(
+            ["topic one", "topic two"], k=2, budget=4
+        )
 
 
 def crossknn(where: Path, *arguments: str, limit: int | None = None, code: str | None = None):

@@ -7,6 +7,7 @@ import pytest
 from synthetic import METHODS
 
 import crossknn as ck
+from crossknn.fitting.anchors import collect_anchors, collect_item_scores
 from crossknn.index.base import Scale
 from crossknn.index.fitted import FittedVectors
 from crossknn.types import Pairs
@@ -42,8 +43,8 @@ def setting(request, tmp_path_factory):
     index = ck.ItemIndex.build(corpus(), encoder="bundled", lsa=8, tfidf=True)
     folder = tmp_path_factory.mktemp("text") / "words.index"
     index.save(folder)
-    index.add_anchors(scorer, ["copy a file", "merge lists", "find a path", "parse a string"])
-    index.add_item_scores(scorer, np.arange(0, N, 6))
+    collect_anchors(index, scorer, ["copy a file", "merge lists", "find a path", "parse a string"])
+    collect_item_scores(index, scorer, np.arange(0, N, 6))
     index.add_graph("dense", 8)
     if request.param == "fitted":
         moved = index.vectors("dense") + np.float32(0.01) * index.vectors("dense")[::-1]
@@ -108,7 +109,9 @@ def test_the_same_seed_gives_the_same_answer_after_a_round_trip(spec, setting, t
 def test_a_filter_is_respected(spec, setting):
     index, scorer, _ = setting
     ids = [index.items.ids[p] for p in range(0, N, 3)]
-    results = ck.Searcher(index, scorer, spec).search(QUERIES, k=5, budget=BUDGET, filter=ids, trace=True)
+    results = ck.Searcher(index, scorer, spec).search(
+        QUERIES, k=5, budget=BUDGET, filter=ids, trace=True
+    )
     assert all(hit.id in ids for row in results.trace for hit in row)
     mask = np.arange(N) % 3 == 0
     same = ck.Searcher(index, scorer, spec).search(QUERIES, k=5, budget=BUDGET, filter=mask)

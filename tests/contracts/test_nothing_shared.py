@@ -78,7 +78,9 @@ def test_writing_to_it_changes_no_search(part):
 def test_every_round_of_tour_takes_a_step(loss):
     """It once learned from the first batch alone, because it held an array of the search."""
     spec = f"tour(retriever=dense, rounds=4, loss={loss}, lr=0.5, normalize=none)"
-    vectors = [search._belief.current.copy() for search in rounds(spec) if search._belief is not None]
+    vectors = [
+        search._belief.current.copy() for search in rounds(spec) if search._belief is not None
+    ]
     assert len(vectors) == 3
     for before, after in pairwise(vectors):
         assert (np.abs(after - before).max(axis=1) > 0).all()

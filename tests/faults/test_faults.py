@@ -36,7 +36,9 @@ def index():
 
 def search(index, url, *, queries="topic 3", deadline=None, timeout=0.4, **options):
     scorer = ck.HttpScorer(url, model="m", timeout=timeout, retries=1, **options)
-    return ck.Searcher(index, scorer, METHOD).search(queries, k=5, budget=ck.Budget(per_query=BUDGET, deadline=deadline))
+    return ck.Searcher(index, scorer, METHOD).search(
+        queries, k=5, budget=ck.Budget(per_query=BUDGET, deadline=deadline)
+    )
 
 
 STALLING = {name for name in FAULTS if name.startswith(("accepts", "reads", "stops", "drips"))} | {

@@ -9,14 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+
 from crossknn.errors import InputError, TrainingError  # noqa: E402
-from crossknn.fitting import inductive, transductive  # noqa: E402
+from crossknn.fitting import mf  # noqa: E402
 from crossknn.fitting.factors import Targets  # noqa: E402
-from crossknn.fitting.inductive import MovedPair  # noqa: E402
 from crossknn.fitting.mf import descend, entries, squared_error  # noqa: E402
-from crossknn.fitting.transductive import FreeFactors  # noqa: E402
 from crossknn.index.base import Scale  # noqa: E402
-from crossknn.index.sparse import SparseScores  # noqa: E402
+from crossknn.scores.views import SparseScores  # noqa: E402
 from crossknn.types import Pairs  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -34,7 +33,7 @@ def fits(method):
     return fit
 
 
-mf_trns, mf_ind = fits(transductive.mf_trns), fits(inductive.mf_ind)
+mf_trns, mf_ind = fits(mf.mf_trns), fits(mf.mf_ind)
 
 
 def scores_of(table, share=1.0, *, seed=0):
@@ -82,18 +81,18 @@ def test_loss_and_gradient_by_hand():
     """
     u0, v0 = np.array([[1, 2]], np.float32), np.array([[3, 4], [1, 0]], np.float32)
     targets = targets_of(u0, v0, scores_of(np.array([[10.0, 3.0]])))
-    free = FreeFactors(targets)
+    free = mf.free_factors(targets)
     loss = squared_error(free, *entries(targets.fitted, CPU))
     loss.backward()
     assert float(loss.detach()) == 2.5
-    np.testing.assert_array_equal(free.queries.moved.grad, [[1, 4]])
-    np.testing.assert_array_equal(free.items.moved.grad, [[1, 2], [-2, -4]])
+    np.testing.assert_array_equal(free.query.moved.grad, [[1, 4]])
+    np.testing.assert_array_equal(free.item.moved.grad, [[1, 2], [-2, -4]])
 
 
 def test_three_steps_are_those_of_torch_on_dense_tables():
     u0, v0, table = turned(q=6, n=5)
     targets = targets_of(u0, v0, scores_of(table))
-    free = FreeFactors(targets)
+    free = mf.free_factors(targets)
     step(free, targets, epochs=3)
     u, v = (torch.tensor(x, requires_grad=True) for x in (u0, v0))
     optimizer = torch.optim.AdamW([u, v], lr=0.1, weight_decay=0.0)
@@ -198,10 +197,10 @@ def test_without_held_out_entries_all_epochs_are_done_and_the_last_is_kept():
 def test_numpy_computes_what_torch_does(skip):
     u0, v0, table = turned()
     targets = targets_of(u0, v0, scores_of(table, 0.3))
-    pair = MovedPair(targets, 16, skip=skip, seed=0)
+    pair = mf.perceptrons(targets, 16, skip, 0)
     step(pair, targets, learning_rate=0.01, epochs=3)
     with torch.no_grad():
-        expected = [pair.query(torch.from_numpy(u0)).numpy(), pair.item(torch.from_numpy(v0))]
+        expected = [pair.query(torch.arange(len(u0))).numpy(), pair.item(torch.arange(len(v0)))]
         products = pair(*(torch.from_numpy(x) for x in (targets.fitted.query, targets.fitted.item)))
     for found, wanted in zip(pair.vectors(), expected, strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-6)
@@ -213,7 +212,7 @@ def test_numpy_computes_what_torch_does(skip):
 def test_perceptrons_start_near_the_encoder_and_apart():
     """The gate is -5: 0.7% of a perceptron's output, two different ones."""
     u0, v0, table = turned()
-    pair = MovedPair(targets_of(u0, v0, scores_of(table)), 16, skip=True, seed=0)
+    pair = mf.perceptrons(targets_of(u0, v0, scores_of(table)), 16, True, 0)
     assert pair.query.gate.item() == -5
     queries, items = pair.vectors()
     np.testing.assert_allclose(queries, u0, atol=0.02)

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import tiny_models
 from bank_helpers import ITEMS, QUERIES, TellingScorer, open_bank, random_pairs, same, straight
-
-from crossknn.errors import InputError, MissingExtraError, ScorerError
 from crossknn.fitting.bank import ScoreBank
 from crossknn.fitting.blocks import BLOCK
 from crossknn.fitting.collect import collect
 from crossknn.fitting.distributed import collect_on_ray
+
+from crossknn.errors import InputError, MissingExtraError, ScorerError
 from crossknn.scorers import OnnxCrossEncoder
 from crossknn.types import Pairs
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 import crossknn as ck
+from crossknn.fitting.anchors import collect_anchors, collect_item_scores
 from crossknn.index.base import Scale
 from crossknn.index.fitted import FittedVectors
 from crossknn.index.stored import StoredMatrix
@@ -66,7 +67,9 @@ def pick_from_matrix(
 
 def pick_from_index(index, scorer, spec, queries, budget, **options):
     """The same through the front door, for texts."""
-    results = ck.Searcher(index, scorer, spec).search(queries, k=5, budget=budget, trace=True, **options)
+    results = ck.Searcher(index, scorer, spec).search(
+        queries, k=5, budget=budget, trace=True, **options
+    )
     if not results.n_calls:
         return [[(hit.position, hit.round) for hit in hits] for hits in results]
     return [[(hit.position, hit.round) for hit in hits] for hits in results.trace]
@@ -91,8 +94,8 @@ def build_index(texts, *, vectors=None, query_vectors=None, encoder=None, lsa=0)
 
 def equip(index, scorer, *, anchors, items, graph, depth, name, moved, base, lists, priors, word):
     """Give an index all that methods use: anchors, item scores, a graph, fitted vectors, lists."""
-    index.add_anchors(scorer, anchors)
-    index.add_item_scores(scorer, items)
+    collect_anchors(index, scorer, anchors)
+    collect_item_scores(index, scorer, items)
     index.add_graph(graph, depth)
     fitted = FittedVectors(
         values=moved,

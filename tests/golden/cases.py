@@ -348,7 +348,9 @@ def bundled_index():
     """The same corpus with the bundled models."""
     scorer = adapter.bundled_scorer()
     index = adapter.build_index(corpus(), encoder="bundled")
-    index.add_anchors(scorer, ANCHOR_TEXTS[:4])
+    from crossknn.fitting.anchors import collect_anchors
+
+    collect_anchors(index, scorer, ANCHOR_TEXTS[:4])
     index.add_graph(None, 8)
     return index, scorer
 

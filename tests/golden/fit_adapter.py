@@ -8,12 +8,12 @@ from crossknn.data.items import Items
 from crossknn.fitting.als import als
 from crossknn.fitting.cur import cur
 from crossknn.fitting.factors import Targets
-from crossknn.fitting.plan import per_item
-from crossknn.fitting.pseudo import pseudo_queries
-from crossknn.fitting.run import align
+from crossknn.fitting.fit import fit as fit_index
+from crossknn.fitting.pairs import per_item
+from crossknn.fitting.pseudo_queries import pseudo_queries
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.sparse import SparseScores
 from crossknn.scorers import CallableScorer
+from crossknn.scores.views import SparseScores
 from crossknn.types import Pairs, Queries
 
 
@@ -29,10 +29,10 @@ def fit(kind, found, **options):
     if kind == "als":
         return als(found, **options)
     if kind == "mf-trns":
-        from crossknn.fitting.transductive import mf_trns
+        from crossknn.fitting.mf import mf_trns
 
         return mf_trns(found, device="cpu", **options)
-    from crossknn.fitting.inductive import mf_ind
+    from crossknn.fitting.mf import mf_ind
 
     return mf_ind(found, device="cpu", **options)
 
@@ -45,7 +45,7 @@ def fit_cur(rows, **options):
 def fitted_index(texts, queries, score, method, *, encoder=None, **options):
     """Fit an index of these texts with a scoring function; what it keeps, and how it searches."""
     index = ItemIndex.build([{"text": t} for t in texts], **encoder or {"lsa": 6})
-    found = align(index, CallableScorer(score, "words"), queries, method, **options)
+    found = fit_index(index, CallableScorer(score, "words"), queries, method, **options)
     vectors = found.vectors
     return {
         "items": np.asarray(index.vectors(found.name)),
@@ -53,8 +53,8 @@ def fitted_index(texts, queries, score, method, *, encoder=None, **options):
         if found.name in index.query_vector_names
         else np.zeros((0, 0)),
         "scale": [vectors.scale.alpha, vectors.scale.beta],
-        "calls": found.calls,
-        "reused": found.reused,
+        "calls": found.collected.calls,
+        "reused": found.collected.reused,
         "cost": [vectors.cost.queries, vectors.cost.calls],
         "held_out": vectors.details.get("held_out"),
         "details": vectors.details,

@@ -78,6 +78,7 @@ def exact(pairs):
 
 def build():
     from crossknn.data.reading import read_items
+    from crossknn.fitting.anchors import collect_anchors
     from crossknn.retrievers.lists import CandidateLists
     from crossknn.scorers import as_scorer
 
@@ -98,7 +99,7 @@ def build():
     index.add_late(WordStates())
     for name in ("dense", "bm25", "own"):
         index.add_graph(name, 5)
-    index.add_anchors(as_scorer(exact), [f"{w} {w} file" for w in WORDS[:6]])
+    collect_anchors(index, as_scorer(exact), [f"{w} {w} file" for w in WORDS[:6]])
     lists = {QUERIES[0]: ["d3", "d1", "d40"], QUERIES[1]: [("d5", 2.5), ("d9", -1.0), ("d2", 2.5)]}
     index.add_retriever("mine", CandidateLists(lists, index.items.ids))
     return index

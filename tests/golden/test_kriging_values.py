@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossknn.index.sparse import SparseScores
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.methods.kriging import KernelParameters, Prior, fit_dense, record_curve
@@ -24,6 +23,7 @@ from crossknn.methods.kriging.factor_model import fit_sparse
 from crossknn.methods.kriging.fitting import fit_hyperparameters
 from crossknn.methods.kriging.prior import process
 from crossknn.retrievers.specs import retriever_scores
+from crossknn.scores.views import SparseScores
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Stop
 from crossknn.search.sharing import SharedBudget, expected_recall, z_scores

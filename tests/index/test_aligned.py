@@ -13,6 +13,7 @@ from test_storage import edit, run
 
 import crossknn as ck
 from crossknn.errors import IndexFormatError, InputError
+from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.base import Index, Scale
 from crossknn.index.encoders import RememberedEncoder
 from crossknn.index.fitted import FittedVectors, IndexingCost
@@ -136,7 +137,7 @@ def test_a_replacement_leaves_nothing_of_what_it_replaces_and_is_the_latest(save
 def test_what_two_open_indexes_of_one_folder_add_is_kept(saved):
     other = load(saved)
     saved.add_fitted("mf", als())
-    other.add_anchors(FormulaScorer(), TEXTS)
+    collect_anchors(other, FormulaScorer(), TEXTS)
     other.add_fitted("gated", skip())
     with pytest.raises(InputError, match="has fitted vectors 'mf'"):
         other.add_fitted("mf", als(seed=3))
@@ -241,7 +242,7 @@ def test_a_full_disk_or_a_kill_leaves_the_old_ones(saved, how):
 
 def test_anchors_leave_the_scale_of_aligned_vectors_alone(saved):
     saved.add_fitted("mf", als())
-    saved.add_anchors(FormulaScorer(), TEXTS)
+    collect_anchors(saved, FormulaScorer(), TEXTS)
     for index in (saved, load(saved)):
         assert index.scale("mf") == Scale(1.5, 0.25)
         assert index.scale("dense") not in (None, Scale(1.5, 0.25))
@@ -317,7 +318,9 @@ def test_a_search_with_another_cross_encoder_is_refused_where_it_would_read_thei
     with pytest.raises(InputError, match=r"cross-encoder formula, and this search uses other"):
         ck.Searcher(saved, other, spec).search("one fish", k=3, budget=6)
     with pytest.raises(InputError, match=r"cross-encoder formula, and this search uses other"):
-        ck.Searcher(saved, other, "tour(retriever=bm25, normalize=auto)").search("one fish", k=3, budget=6)
+        ck.Searcher(saved, other, "tour(retriever=bm25, normalize=auto)").search(
+            "one fish", k=3, budget=6
+        )
     for fine in (
         "axn(normalize=first)",
         "axn(vectors=dense)",
@@ -329,7 +332,7 @@ def test_a_search_with_another_cross_encoder_is_refused_where_it_would_read_thei
 
 def test_vectors_of_one_and_anchors_of_another_cross_encoder(saved):
     saved.add_fitted("mf", als(fingerprint="other"))
-    saved.add_anchors(FormulaScorer(), TEXTS)
+    collect_anchors(saved, FormulaScorer(), TEXTS)
     anchored, fitted = "adacur(retriever=bm25, rounds=2)", "axn(retriever=bm25, vectors=mf)"
     for fingerprint, fits, strange in (
         ("formula", anchored, fitted),

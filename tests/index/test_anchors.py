@@ -5,14 +5,16 @@ import subprocess
 
 import numpy as np
 import pytest
+from crossknn.index.paid import PaidScores
+from crossknn.scorers.cache import CachedScorer
 from index_helpers import FormulaScorer, LengthEncoder, corpus, score_of
 from test_storage import run
 
 from crossknn.errors import IndexFormatError, InputError
+from crossknn.fitting.anchors import collect_anchors, collect_item_scores
 from crossknn.index.base import Scale
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.paid import PaidScores
-from crossknn.scorers.cache import CachedScorer
+from crossknn.scores.collect import Limits
 from crossknn.types import Pairs, Queries
 
 QUERIES = ["one fish", "two", "red fish and more"]
@@ -36,8 +38,11 @@ def load(index):
 def test_scores_are_exact_in_memory_and_on_disk(saved):
     for index in (ItemIndex.build(corpus(20)), saved):
         steps = []
-        report = index.add_anchors(
-            FormulaScorer(), QUERIES, progress=lambda done, total, s=steps: s.append((done, total))
+        report = collect_anchors(
+            index,
+            FormulaScorer(),
+            QUERIES,
+            progress=lambda done, total, s=steps: s.append((done, total)),
         )
         assert (report.rows, report.rows_done, report.calls, report.complete) == (3, 3, 60, True)
         assert np.array_equal(index.anchors.scores, exact(index, QUERIES))
@@ -54,7 +59,7 @@ def test_scores_are_exact_in_memory_and_on_disk(saved):
 
 def test_the_scale_matches_mean_and_deviation(saved):
     assert saved.scale("dense") is None
-    saved.add_anchors(FormulaScorer(), QUERIES)
+    collect_anchors(saved, FormulaScorer(), QUERIES)
     for index in (saved, load(saved)):
         scale, scores = index.scale("dense"), index.anchors.scores
         inner = index.query_vectors(Queries(QUERIES), "dense") @ index.vectors("dense").T
@@ -67,27 +72,29 @@ def test_the_scale_matches_mean_and_deviation(saved):
 
 def test_vectors_without_query_vectors_have_no_scale():
     index = ItemIndex.build(corpus(5), vectors=np.ones((5, 2)))
-    index.add_anchors(FormulaScorer(), QUERIES)
+    collect_anchors(index, FormulaScorer(), QUERIES)
     assert index.scale("vectors") is None
 
 
 def test_max_calls_keeps_complete_rows_and_the_rest_for_later(saved):
     first = FormulaScorer()
-    report = saved.add_anchors(first, QUERIES, max_calls=33)
+    report = collect_anchors(saved, first, QUERIES, limits=Limits(max_calls=33))
     assert (report.calls, report.rows_done, report.complete) == (33, 1, False)
     assert np.array_equal(saved.anchors.scores, exact(saved, QUERIES[:1]))
     again = load(saved)
     second = FormulaScorer()
-    report = again.add_anchors(second, QUERIES)
+    report = collect_anchors(again, second, QUERIES)
     assert (report.calls, report.reused, report.complete) == (27, 33, True)
     assert not set(first.asked) & set(second.asked)
     assert np.array_equal(load(saved).anchors.scores, exact(saved, QUERIES))
-    assert saved.add_anchors(FormulaScorer(), QUERIES, max_calls=0).rows_done == 3
+    assert (
+        collect_anchors(saved, FormulaScorer(), QUERIES, limits=Limits(max_calls=0)).rows_done == 3
+    )
 
 
 def test_more_anchors_join_those_that_are_there(saved):
-    saved.add_anchors(FormulaScorer(), QUERIES[:2])
-    report = saved.add_anchors(FormulaScorer(), [QUERIES[2], QUERIES[0], QUERIES[2]])
+    collect_anchors(saved, FormulaScorer(), QUERIES[:2])
+    report = collect_anchors(saved, FormulaScorer(), [QUERIES[2], QUERIES[0], QUERIES[2]])
     assert report.calls == 20
     assert list(saved.anchor_queries) == QUERIES
     assert np.array_equal(load(saved).anchors.scores, exact(saved, QUERIES))
@@ -95,31 +102,31 @@ def test_more_anchors_join_those_that_are_there(saved):
 
 def test_items_left_out_keep_their_row_open(saved):
     bad = saved.items.texts[4]
-    report = saved.add_anchors(FormulaScorer(skip=[bad]), QUERIES)
+    report = collect_anchors(saved, FormulaScorer(skip=[bad]), QUERIES)
     assert (report.rows_done, report.calls) == (0, 60)
     assert saved.anchors is None
-    report = saved.add_anchors(FormulaScorer(), QUERIES)
+    report = collect_anchors(saved, FormulaScorer(), QUERIES)
     assert (report.calls, report.complete) == (3, True)
 
 
 def test_another_cross_encoder_is_refused_or_replaces(saved):
-    saved.add_anchors(FormulaScorer(), QUERIES, max_calls=25)
+    collect_anchors(saved, FormulaScorer(), QUERIES, limits=Limits(max_calls=25))
     with pytest.raises(InputError, match=r"another cross-encoder .formula, not other."):
-        saved.add_anchors(FormulaScorer("other"), QUERIES)
+        collect_anchors(saved, FormulaScorer("other"), QUERIES)
     with pytest.raises(InputError, match="no fingerprint"):
-        saved.add_anchors(FormulaScorer(None), QUERIES)
+        collect_anchors(saved, FormulaScorer(None), QUERIES)
     for calls in (60, 0):
-        report = saved.add_anchors(FormulaScorer("other"), QUERIES, replace=True)
+        report = collect_anchors(saved, FormulaScorer("other"), QUERIES, replace=True)
         assert (report.calls, saved.scorer_fingerprint) == (calls, "other")
 
 
 def test_unfinished_scores_of_other_items_are_discarded(saved):
-    saved.add_anchors(FormulaScorer(), QUERIES, max_calls=25)
+    collect_anchors(saved, FormulaScorer(), QUERIES, limits=Limits(max_calls=25))
     ItemIndex.build(corpus(19)).save(saved.folder)
     index = ItemIndex.load(saved.folder)
-    assert index.add_anchors(FormulaScorer(), QUERIES).calls == 57
+    assert collect_anchors(index, FormulaScorer(), QUERIES).calls == 57
     with pytest.raises(IndexFormatError, match="was replaced; load it again"):
-        saved.add_anchors(FormulaScorer(), QUERIES)
+        collect_anchors(saved, FormulaScorer(), QUERIES)
 
 
 DYING = """
@@ -129,7 +136,7 @@ from crossknn.index.item_index import ItemIndex
 index = ItemIndex.load(sys.argv[1], encoder=LengthEncoder())
 die = int(sys.argv[3]) if len(sys.argv) > 3 else None
 scorer = FormulaScorer(log=sys.argv[2], die_after=die)
-index.add_anchors(scorer, ["one fish", "two", "red fish and more"])
+collect_anchors(index, scorer, ["one fish", "two", "red fish and more"])
 """
 
 
@@ -146,14 +153,14 @@ def test_a_kill_loses_nothing_and_no_pair_is_paid_twice(saved, tmp_path):
 
 
 def test_item_scores_stand_where_their_items_do(saved):
-    report = saved.add_item_scores(FormulaScorer(), np.array([7, 2]))
+    report = collect_item_scores(saved, FormulaScorer(), np.array([7, 2]))
     assert report.calls == 40
     for index in (saved, load(saved)):
         found = index.item_scores
         assert found.items.tolist() == [7, 2]
         texts = [index.items.texts[i] for i in (7, 2)]
         assert np.array_equal(found.scores, exact(index, texts))
-    report = saved.add_item_scores(FormulaScorer(), max_calls=0)
+    report = collect_item_scores(saved, FormulaScorer(), limits=Limits(max_calls=0))
     assert (report.rows, report.rows_done) == (20, 2)
 
 
@@ -161,18 +168,18 @@ def test_what_a_cache_answers_is_no_call(saved, tmp_path):
     with CachedScorer(FormulaScorer(), tmp_path / "cache.sqlite") as cached:
         pairs = Pairs(np.zeros(8, np.int64), np.arange(8))
         list(cached.score(pairs, QUERIES, saved.items.texts))
-        report = saved.add_anchors(cached, QUERIES, max_calls=35)
+        report = collect_anchors(saved, cached, QUERIES, limits=Limits(max_calls=35))
         assert (report.calls, report.rows_done, cached.misses) == (35, 2, 8 + 35)
         assert report.stopped_by == "max_calls"
     assert np.array_equal(saved.anchors.scores, exact(saved, QUERIES[:2]))
 
 
 def test_scores_known_from_elsewhere_are_neither_paid_nor_put_over_those_that_are_there(saved):
-    saved.add_anchors(FormulaScorer(), QUERIES, max_calls=25)
+    collect_anchors(saved, FormulaScorer(), QUERIES, limits=Limits(max_calls=25))
     items = np.arange(10, 20)
     known = [(text, items, np.full(10, 9, np.float32)) for text in (*QUERIES, "not asked for")]
     scorer = FormulaScorer()
-    report = load(saved).add_anchors(scorer, QUERIES, known=known)
+    report = collect_anchors(load(saved), scorer, QUERIES, known=known)
     assert (report.calls, report.reused, report.complete) == (15, 45, True)
     expected = exact(saved, QUERIES)
     expected[1:, 10:] = 9
@@ -181,7 +188,7 @@ def test_scores_known_from_elsewhere_are_neither_paid_nor_put_over_those_that_ar
 
 def test_rows_that_are_paid_are_told_of_one_cross_encoder_only(saved):
     assert saved.paid_rows("formula") == []
-    saved.add_anchors(FormulaScorer(), QUERIES, max_calls=33)
+    collect_anchors(saved, FormulaScorer(), QUERIES, limits=Limits(max_calls=33))
     for index in (saved, load(saved)):
         done, begun = index.paid_rows("formula")
         pairs = Pairs(np.array([0, 1, 1, 2, 3]), np.array([7, 12, 13, 0, 5]))
@@ -195,11 +202,11 @@ def test_rows_that_are_paid_are_told_of_one_cross_encoder_only(saved):
 
 
 def test_work_without_its_table_is_none(saved):
-    saved.add_anchors(FormulaScorer(), QUERIES, max_calls=33)
+    collect_anchors(saved, FormulaScorer(), QUERIES, limits=Limits(max_calls=33))
     for table in (saved.folder / "work-anchors").glob("scores-*"):
         table.unlink()
     assert len(saved.paid_rows("formula")) == 1
-    assert saved.add_anchors(FormulaScorer(), QUERIES).calls == 40
+    assert collect_anchors(saved, FormulaScorer(), QUERIES).calls == 40
 
 
 def mapped(values):
@@ -212,14 +219,14 @@ def test_rows_that_are_there_are_neither_copied_nor_written_again(saved, monkeyp
     stored = []
     write = PaidScores.write
     monkeypatch.setattr(PaidScores, "write", lambda *a: (stored.append(a[0]), write(*a)))
-    saved.add_anchors(FormulaScorer(), QUERIES, max_calls=25)
-    saved.add_anchors(FormulaScorer(), QUERIES, max_calls=5)
+    collect_anchors(saved, FormulaScorer(), QUERIES, limits=Limits(max_calls=25))
+    collect_anchors(saved, FormulaScorer(), QUERIES, limits=Limits(max_calls=5))
     work = saved.folder / "work-anchors"
     assert [path.stat().st_size for path in work.glob("*.f32")] == [2 * 20 * 4]
-    saved.add_anchors(FormulaScorer(), QUERIES)
+    collect_anchors(saved, FormulaScorer(), QUERIES)
     assert [len(paid.rows) for paid in stored] == [1, 3]
     assert all(mapped(row) for paid in stored for row in paid.rows)
-    report = saved.add_anchors(FormulaScorer(), QUERIES[1:])
+    report = collect_anchors(saved, FormulaScorer(), QUERIES[1:])
     assert (report.rows, report.reused, report.calls, report.complete) == (2, 40, 0, True)
     assert len(stored) == 2
     assert not work.exists()
@@ -228,18 +235,18 @@ def test_rows_that_are_there_are_neither_copied_nor_written_again(saved, monkeyp
 
 def test_wrong_arguments(saved):
     with pytest.raises(InputError, match="max_calls is -1"):
-        saved.add_anchors(FormulaScorer(), QUERIES, max_calls=-1)
+        collect_anchors(saved, FormulaScorer(), QUERIES, limits=Limits(max_calls=-1))
     with pytest.raises(InputError, match="workers is 0"):
-        saved.add_anchors(FormulaScorer(), QUERIES, workers=0)
+        collect_anchors(saved, FormulaScorer(), QUERIES, workers=0)
     assert not list(saved.folder.glob("work-*"))
     with pytest.raises(InputError, match="no texts"):
-        saved.add_anchors(FormulaScorer(), [])
+        collect_anchors(saved, FormulaScorer(), [])
 
 
 def test_two_open_indexes_of_one_folder_do_not_pay_for_each_other(saved):
     other = load(saved)
-    saved.add_anchors(FormulaScorer(), QUERIES[:2])
-    assert other.add_anchors(FormulaScorer(), QUERIES[1:]).calls == 20
+    collect_anchors(saved, FormulaScorer(), QUERIES[:2])
+    assert collect_anchors(other, FormulaScorer(), QUERIES[1:]).calls == 20
     assert list(other.anchor_queries) == QUERIES
 
 
@@ -251,7 +258,7 @@ from crossknn.index.item_index import ItemIndex
 index = ItemIndex.load(sys.argv[1], encoder=LengthEncoder())
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 try:
-    index.add_anchors(FormulaScorer(), ["one fish", "two"])
+    collect_anchors(index, FormulaScorer(), ["one fish", "two"])
 except InputError as error:
     print(error)
 """
@@ -261,4 +268,4 @@ def test_a_full_disk_is_noticed_before_anything_is_paid(saved):
     done = run(FULL, saved.folder)
     assert "2 x 20 scores cannot be kept in" in done.stdout, done.stderr
     assert "File too large" in done.stdout
-    assert load(saved).add_anchors(FormulaScorer(), QUERIES).complete
+    assert collect_anchors(load(saved), FormulaScorer(), QUERIES).complete

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from crossknn.index.matrices import MatrixFile
 from index_helpers import FormulaScorer, LengthEncoder, corpus, score_of
 from test_storage import run, start
 
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError, ScorerError
 from crossknn.evaluation.replay import replay
+from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.matrices import MatrixFile
 from crossknn.index.stored import StoredMatrix, read_arrays
 from crossknn.methods import methods
 
@@ -84,7 +85,7 @@ def test_nothing_that_is_there_is_paid_again(index, tmp_path):
 
 
 def test_what_the_index_has_paid_for_is_taken_over(index, tmp_path):
-    index.add_anchors(FormulaScorer(), TEXTS[:2])
+    collect_anchors(index, FormulaScorer(), TEXTS[:2])
     assert MatrixFile(tmp_path / "m.npz", index, FormulaScorer()).add_queries(QUERIES).calls == 40
     other = MatrixFile(tmp_path / "o.npz", index, FormulaScorer("other"))
     assert other.add_queries(QUERIES).calls == 80

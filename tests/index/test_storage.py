@@ -12,6 +12,7 @@ import pytest
 from index_helpers import FormulaScorer, corpus
 
 from crossknn.errors import IndexFormatError, InputError
+from crossknn.fitting.anchors import collect_anchors, collect_item_scores
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.storage import MANIFEST, manifest_checksum
 
@@ -21,8 +22,8 @@ HERE = Path(__file__).parent
 @pytest.fixture
 def folder(tmp_path):
     index = ItemIndex.build(corpus(12), tfidf=True, lsa=4)
-    index.add_anchors(FormulaScorer(), ["one", "two"])
-    index.add_item_scores(FormulaScorer(), np.array([3, 1]))
+    collect_anchors(index, FormulaScorer(), ["one", "two"])
+    collect_item_scores(index, FormulaScorer(), np.array([3, 1]))
     index.save(tmp_path / "index")
     return tmp_path / "index"
 

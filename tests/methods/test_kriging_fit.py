@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pytest
+from crossknn.fitting.logs import VECTORS, learn_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import matrix, run
 
 from crossknn.errors import InputError
-from crossknn.fitting.logs import VECTORS, learn_all
+from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.sparse import SparseScores
 from crossknn.methods import method
 from crossknn.methods.kriging import KernelParameters, Prior, fit_dense, stored_prior
 from crossknn.methods.kriging.factor_model import fit_sparse
@@ -28,6 +28,7 @@ from crossknn.methods.kriging.fitting import (
 )
 from crossknn.methods.posterior import Directional
 from crossknn.scorers import CachedScorer, CallableScorer
+from crossknn.scores.views import SparseScores
 from crossknn.search.searcher import Searcher
 from crossknn.spec import parse
 from crossknn.types import BoolArray, FloatArray, Pairs
@@ -531,7 +532,7 @@ def test_searches_get_better_by_what_others_left_behind_and_the_index_keeps_it(l
 
 def test_parameters_are_those_given_then_those_fitted_then_the_defaults(library):
     index = library.index()
-    index.add_anchors(library.scorer, library.texts(0, 10))
+    collect_anchors(index, library.scorer, library.texts(0, 10))
 
     def noise(options=""):
         return method(METHOD[:-1] + options + ")").plan(index, 25, 0).predictor.model.noise
@@ -544,7 +545,7 @@ def test_parameters_are_those_given_then_those_fitted_then_the_defaults(library)
 def test_anchors_are_added_to_what_is_sparse_are_enough_and_are_not_passed_over(library):
     index = library.index()
     library.search(index, 0, 20)
-    index.add_anchors(library.scorer, library.texts(10, 30))
+    collect_anchors(index, library.scorer, library.texts(10, 30))
     both = library.learn(index)
     assert (both.queries, both.anchors, both.pairs) == (30, 20, 10 * 25 + 20 * N)
     alone = fit_prior(index, retriever="vectors")
@@ -554,7 +555,7 @@ def test_anchors_are_added_to_what_is_sparse_are_enough_and_are_not_passed_over(
         return method(METHOD).plan(index, 25, 0).predictor.item_mean
 
     np.testing.assert_array_equal(mean(), alone.mean)
-    index.add_anchors(library.scorer, library.texts(30, 40))  # the prior is of 20, not of 30
+    collect_anchors(index, library.scorer, library.texts(30, 40))  # the prior is of 20, not of 30
     later = mean()
     assert (later != alone.mean).any()
     index.drop_artifact("kriging")
@@ -583,10 +584,10 @@ def test_scores_of_another_cross_encoder_are_never_mixed_in(library, tmp_path, c
             library.search(index, 0, 1, scorer=cached)
         library.search(library.index(), 0, 9, "rerank(retriever=vectors)", cached)
         anchored = library.index()
-        anchored.add_anchors(library.scorer, library.texts(0, 5))
+        collect_anchors(anchored, library.scorer, library.texts(0, 5))
         with pytest.raises(InputError, match="never mixed"):
             learn_all(anchored, cached.fingerprint, cached, retriever=parse("vectors"))
-        index.add_anchors(cached, library.texts(20, 25))
+        collect_anchors(index, cached, library.texts(20, 25))
         with pytest.raises(InputError, match="has learned from scores of the cross-encoder"):
             library.search(index, 0, 1, scorer=cached)
         found = learn_all(index, cached.fingerprint, retriever=parse("vectors"))
@@ -611,7 +612,7 @@ def test_what_cannot_be_learned_from_is_said(library):
 
 def test_an_index_built_again_of_the_same_items_has_learned_the_same(library, caplog):
     index = library.index()
-    index.add_anchors(library.scorer, library.texts(0, 12))
+    collect_anchors(index, library.scorer, library.texts(0, 12))
     fit_prior(index, retriever="vectors")
     again, moved = library.index(), library.index(library.items + 1)
     assert again.take_paid(index)
@@ -623,7 +624,7 @@ def test_an_index_built_again_of_the_same_items_has_learned_the_same(library, ca
 
 def test_a_search_says_when_every_query_expected_enough(library):
     index = library.index()
-    index.add_anchors(library.scorer, library.texts(0, 40))
+    collect_anchors(index, library.scorer, library.texts(0, 40))
     for options, said in ((", target_recall=0.1, k=10)", "target"), (")", "budget")):
         found = library.search(index, 150, 160, METHOD[:-1] + options)
         assert found.stopped_by == said

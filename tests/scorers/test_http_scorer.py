@@ -12,8 +12,9 @@ import pytest
 from scorer_helpers import collect, grid
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.scorers import CachedScorer, CrossEncoder, HttpScorer
+from crossknn.scorers import CrossEncoder, HttpScorer
 from crossknn.scorers.base import Scorer
+from crossknn.scores.stored import StoredScorer
 
 QUERIES = ["a", "bb"]
 ITEMS = ["x" * (i + 1) for i in range(10)]
@@ -253,7 +254,7 @@ def test_what_may_be_secret_in_a_url_stays_out_of_everything(serve, caplog, tmp_
     host = service.url.removeprefix("http://")
     url = f"http://user-name-5:pass-word-7@{host}/rerank?token=query-secret-9"
     scorer = HttpScorer(url, model="m", batch=4, concurrency=1, retries=0)
-    cached = CachedScorer(scorer, tmp_path / "scores.db")
+    cached = StoredScorer(scorer, tmp_path / "scores.db")
     with caplog.at_level(logging.DEBUG):
         collect(cached, grid(1, 10), QUERIES, ITEMS)
         with pytest.raises(ScorerError) as failed:
@@ -261,7 +262,7 @@ def test_what_may_be_secret_in_a_url_stays_out_of_everything(serve, caplog, tmp_
     path, headers, _ = service.requests[0]
     assert path.endswith("?token=query-secret-9")
     assert {name.lower(): value for name, value in headers.items()}["authorization"][:6] == "Basic "
-    cached.close()
+    cached.store.close()
     told = [repr(scorer), scorer.fingerprint, str(failed.value), caplog.text]
     told += [file.read_bytes().decode("latin-1") for file in tmp_path.iterdir()]
     for secret in ("user-name-5", "pass-word-7", "query-secret-9"):

@@ -8,8 +8,9 @@ import pytest
 from scorer_helpers import collect, grid
 
 from crossknn.errors import InputError
-from crossknn.scorers import CachedScorer, CrossEncoder, PredictScorer
+from crossknn.scorers import CrossEncoder, PredictScorer
 from crossknn.scorers.base import Scorer
+from crossknn.scores.stored import StoredScorer
 
 QUERIES = ["open a file", "sort"]
 ITEMS = [
@@ -110,9 +111,9 @@ def test_the_fingerprint_follows_weights_and_length(folder, tmp_path):
     assert PredictScorer(model).fingerprint == before
     assert CrossEncoder(folder, device="cpu").fingerprint == before
     assert CrossEncoder(folder, device="cpu", max_length=20).fingerprint != before
-    with CachedScorer(CrossEncoder(folder, device="cpu"), tmp_path / "c") as cached:
-        collect(cached, grid(2, 6), QUERIES, ITEMS)
-        assert cached.misses == 12
+    cached = StoredScorer(CrossEncoder(folder, device="cpu"), tmp_path / "c")
+    collect(cached, grid(2, 6), QUERIES, ITEMS)
+    assert len(cached.store) == 12
     with torch.no_grad():
         next(iter(model.model.parameters())).add_(0.01)
     assert PredictScorer(model).fingerprint != before

@@ -12,6 +12,7 @@ import pytest
 
 import crossknn as ck
 from crossknn.errors import InputError, ScorerError
+from crossknn.fitting.anchors import collect_anchors
 
 TEXTS = [f"item {i} {'even' if i % 2 == 0 else 'odd'} {'x' * (i % 7)}" for i in range(50)]
 
@@ -218,7 +219,7 @@ def test_what_is_no_index_and_no_scorer(index):
 def test_anchors_are_a_list_of_texts(index):
     for wrong in ("one query", ["fine", " "]):
         with pytest.raises(InputError, match="anchor queries must be a list of texts"):
-            index.add_anchors(length, wrong)
+            collect_anchors(index, length, wrong)
 
 
 def test_first_stages_are_what_they_say(index):
@@ -243,7 +244,7 @@ def test_a_budget_above_the_number_of_items_means_exact(search):
 def test_anchor_scores_of_another_cross_encoder_are_refused_by_name(index):
     mine = ck.CallableScorer(length, "mine")
     anchored = ck.ItemIndex.build(TEXTS, lsa=4)
-    anchored.add_anchors(mine, ["even", "odd one"])
+    collect_anchors(anchored, mine, ["even", "odd one"])
     assert ck.Searcher(anchored, mine, "adacur(retriever=bm25)").search("odd", budget=10)
     other = ck.Searcher(anchored, ck.CallableScorer(length, "other"), "adacur(retriever=bm25)")
     with pytest.raises(InputError, match=r"mine.*other"):

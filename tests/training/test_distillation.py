@@ -14,10 +14,10 @@ pytest.importorskip("transformers")
 
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.fitting.distill import best_of_rows, distill, paper_settings, student  # noqa: E402
-from crossknn.index.sparse import SparseScores  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.models.export import export_model  # noqa: E402
 from crossknn.scorers import DualEncoder  # noqa: E402
+from crossknn.scores.views import SparseScores  # noqa: E402
 from crossknn.training import checkpoint, loop  # noqa: E402
 from crossknn.training.distillation import DistillationTask  # noqa: E402
 from crossknn.training.settings import TrainingSettings  # noqa: E402

@@ -23,8 +23,8 @@ from pathlib import Path
 from crossknn.errors import CrossknnError, InputError
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.disk import alone, keeping
-from crossknn.scorers.threads import in_flight
 from crossknn.types import Progress
+from crossknn_lab.jobs import in_flight
 from crossknn_lab.sweep_cells import Cell, Found, code, search
 from crossknn_lab.sweep_file import Sweep
 from crossknn_lab.sweep_output import write_table

@@ -28,7 +28,7 @@ from crossknn.cli.common import (
 from crossknn.errors import InputError
 
 if TYPE_CHECKING:
-    from crossknn.fitting.run import Alignment
+    from crossknn.fitting.fit import FitReport
     from crossknn.index.item_index import ItemIndex
 
 NAME = "align"
@@ -91,7 +91,7 @@ def command(
         Path | None, typer.Option(help="The folder for the dual encoder that distill trains.")
     ] = None,
     rescore: Annotated[
-        bool, typer.Option("--rescore", help="Drop scores that another cross-encoder gave.")
+        bool, typer.Option("--rescore", help="Drop anchors that another cross-encoder has scored.")
     ] = False,
     scorer: ScorerName = "bundled",
     model: ScorerModel = None,
@@ -105,10 +105,10 @@ def command(
     Scores are kept in the index as they come: after an interruption the same command goes on, and
     no pair is paid twice. Searches use the new vectors from then on.
     """
-    from crossknn.fitting.job import Spending
-    from crossknn.fitting.run import align
+    from crossknn.fitting.fit import fit
     from crossknn.index.item_index import ItemIndex
     from crossknn.scorers.onnx import available_threads
+    from crossknn.scores.collect import Limits
 
     check_positive({"per": per, "count": count, "workers": workers, "max-calls": max_calls})
     if ray and (model or scorer_option or is_url(scorer)):
@@ -125,7 +125,7 @@ def command(
     index = ItemIndex.load(folder)
     texts = _train_queries(queries, index, count, marked, seed)
     at_once = workers or available_threads()
-    found = align(
+    found = fit(
         index,
         scorer if ray else open_scorer(scorer, cache, model, scorer_option, workers=at_once),
         texts,
@@ -135,13 +135,12 @@ def command(
         strategy=strategy,
         per=per,
         retriever=retriever,
-        spending=Spending(
-            workers=at_once, ray=ray, max_calls=max_calls, deadline=seconds, rescore=rescore
-        ),
+        limits=Limits(workers=at_once, ray=ray, max_calls=max_calls, deadline=seconds),
+        replace=rescore,
         start=start,
         encoder_folder=encoder_out,
         seed=seed,
-        tell=progress,
+        progress=progress,
     )
     if json:
         print_json(_summary(found))
@@ -161,10 +160,10 @@ def duration(text: str) -> float:
     return float(match.group(1)) * {"": 1, "s": 1, "m": 60, "h": 3600}[match.group(2)]
 
 
-def show(found: Alignment) -> None:
+def show(found: FitReport) -> None:
     """Print what was fitted, what it cost and how to use it."""
     made, cost, details = found.vectors, found.vectors.cost, found.vectors.details
-    paid = f"{found.calls:,} of them now" if found.calls else "all before"
+    paid = f"{found.collected.calls:,} of them now" if found.collected.calls else "all before"
     say(f"{made.method}: {cost.calls:,} scores of {cost.queries:,} train queries ({paid})")
     if details.get("initial") is not None:
         say(
@@ -177,8 +176,8 @@ def show(found: Alignment) -> None:
     )
     for sentence in found.notes:
         note(sentence)
-    if found.stopped_by:
-        note(f"stopped by {found.stopped_by}: the same command goes on from here")
+    if found.collected.stopped_by:
+        note(f"stopped by {found.collected.stopped_by}: the same command goes on from here")
     say(
         f"in the index as {found.name!r}; searches use it from now on, and "
         f"vectors={found.name} or retriever={found.name} name it"
@@ -190,7 +189,7 @@ def _train_queries(
 ) -> Sequence[str]:
     from crossknn.data.items import Items
     from crossknn.data.reading import read_queries
-    from crossknn.fitting.pseudo import pseudo_queries
+    from crossknn.fitting.pseudo_queries import pseudo_queries
 
     if source != AUTO:
         if marked:
@@ -201,16 +200,16 @@ def _train_queries(
     return pseudo_queries(whole, count or PSEUDO_QUERIES, marked=marked, seed=seed)
 
 
-def _summary(found: Alignment) -> dict[str, object]:
+def _summary(found: FitReport) -> dict[str, object]:
     made = found.vectors
     return {
         "name": found.name,
         "method": made.method,
         "dimensions": int(made.values.shape[1]),
         "cost": asdict(made.cost),
-        "calls": found.calls,
-        "reused": found.reused,
-        "stopped_by": found.stopped_by,
+        "calls": found.collected.calls,
+        "reused": found.collected.reused,
+        "stopped_by": found.collected.stopped_by,
         "details": dict(made.details),
         "notes": list(found.notes),
     }

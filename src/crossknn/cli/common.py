@@ -86,20 +86,21 @@ def open_scorer(
 
     `options` are KEY=VALUE. `workers` threads are to share it, and the cores.
     """
-    from crossknn.fitting.workers import open_with_cores, threads_each
-    from crossknn.scorers import CachedScorer
+    from crossknn.scorers.onnx import available_threads
+    from crossknn.scorers.opening import open_with_cores
+    from crossknn.scores.stored import StoredScorer
 
     given = _pairs(options or [])
     if model is not None:
         if not is_url(name):
             raise InputError("--model names the model behind a URL: give it with --scorer URL")
         given["model"] = model
-    scorer = open_with_cores(name, threads_each(workers), **given)
+    scorer = open_with_cores(name, max(1, available_threads() // workers), **given)
     if cache is not None and scorer.fingerprint is None:
         raise InputError(
             "--cache keeps scores by model: name the model behind the URL with --model NAME"
         )
-    return scorer if cache is None else CachedScorer(scorer, cache)
+    return scorer if cache is None else StoredScorer(scorer, cache)
 
 
 def _pairs(options: list[str]) -> dict[str, Any]:

@@ -69,22 +69,23 @@ def command(
     cache: CacheFile = None,
     exact: Annotated[
         Path | None,
-        typer.Option(help="Keep the exact scores in this folder: other runs share them."),
+        typer.Option(help="Keep the exact scores in this file, not in the index."),
     ] = None,
     seed: Seed = 0,
     json: AsJson = False,
 ) -> None:
     """Compare methods against exact search, which scores every item for every query once.
 
-    The exact scores cost (queries x items) calls: see `crossknn estimate`, and use --exact, so
-    that an interrupted run goes on where it stopped, and the next one pays nothing.
+    The exact scores cost (queries x items) calls: see `crossknn estimate`. The index keeps them, so
+    that an interrupted run goes on where it stopped, and the next one scores nothing.
     """
     from crossknn.data.reading import read_qrels, read_queries
     from crossknn.evaluation.compare import compare, task_measures
-    from crossknn.evaluation.ground_truth import dense_scores
     from crossknn.evaluation.task import DEFAULT, measure_names
     from crossknn.index.item_index import ItemIndex
     from crossknn.methods import methods as parse_methods
+    from crossknn.scores.collect import dense_scores
+    from crossknn.scores.store import ScoreStore
 
     for option, path in (("--plot", plot), ("--plot-offline", plot_offline)):
         if path is not None:
@@ -104,7 +105,8 @@ def command(
             note(sentence)
     judge = open_scorer(scorer, cache, model, scorer_option)
     with progress("exact search", "pairs") as report:
-        scores = dense_scores(judge, asked.texts, index.items.texts, report, folder=exact)
+        store = index.scores if exact is None else ScoreStore.open(exact)
+        scores = dense_scores(store, judge, asked.texts, index.items.texts, progress=report)
     with err.status("searching"):
         best, found = compare(
             index, asked, scores, chosen, costs, ks, qrels=judged, measures=wanted, seed=seed

@@ -26,10 +26,11 @@ from crossknn.demo import (
 )
 from crossknn.errors import MissingExtraError
 from crossknn.evaluation.compare import compare
-from crossknn.evaluation.ground_truth import dense_scores
 from crossknn.evaluation.replay import RecallRow
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import methods
+from crossknn.scores.collect import Limits, dense_scores
+from crossknn.scores.stored import StoredScorer
 
 NAME = "demo"
 
@@ -51,13 +52,14 @@ def command(
 
     Builds an index, shows a few searches, and compares methods at equal budgets with exact search.
     """
-    from crossknn.scorers import CachedScorer
     from crossknn.search.searcher import Searcher
 
     check_positive({"queries": queries})
     files = DemoFiles(folder)
     if search is not None and files.index.exists():
-        results = Searcher(ItemIndex.load(files.index), open_scorer()).search(search, k=k, budget=budget)
+        results = Searcher(ItemIndex.load(files.index), open_scorer()).search(
+            search, k=k, budget=budget
+        )
         print_json(as_json(results)) if json else show(results)
         return
     began = time.perf_counter()
@@ -69,16 +71,23 @@ def command(
         f"{index.n} documented things of your Python, {len(data.queries)} held-out queries; "
         f"index in {files.index} ({time.perf_counter() - began:.0f} s)"
     )
-    with CachedScorer(open_scorer(), files.cache) as scorer:
-        searcher = Searcher(index, scorer)
-        results = searcher.search([search] if search else list(SEARCHES), k=k, budget=budget)
-        print_json(as_json(results)) if json else show(results)
-        if search is not None:
-            return
-        asked = sample(data, queries, seed)
-        note(f"exact search for {len(asked)} held-out queries: {len(asked) * index.n} pairs")
-        with progress("exact search", "pairs") as report:
-            scores = dense_scores(scorer, asked.texts, index.items.texts, report, workers=WORKERS)
+    scorer = open_scorer()
+    searcher = Searcher(index, StoredScorer(scorer, index.scores))
+    results = searcher.search([search] if search else list(SEARCHES), k=k, budget=budget)
+    print_json(as_json(results)) if json else show(results)
+    if search is not None:
+        return
+    asked = sample(data, queries, seed)
+    note(f"exact search for {len(asked)} held-out queries: {len(asked) * index.n} pairs")
+    with progress("exact search", "pairs") as report:
+        scores = dense_scores(
+            index.scores,
+            scorer,
+            asked.texts,
+            index.items.texts,
+            limits=Limits(workers=WORKERS),
+            progress=report,
+        )
     with err.status("comparing"):
         best, found = compare(
             index,

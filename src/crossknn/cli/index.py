@@ -16,7 +16,6 @@ from crossknn.cli.common import (
     ScorerOptions,
     Seed,
     check_positive,
-    note,
     open_scorer,
     print_json,
     progress,
@@ -76,7 +75,7 @@ def command(
     ] = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Drop scores paid with other items that cannot be kept."),
+        typer.Option("--replace", help="Drop anchors that another cross-encoder has scored."),
     ] = False,
     scorer: ScorerName = "bundled",
     model: ScorerModel = None,
@@ -91,9 +90,10 @@ def command(
     index of other items, what was paid stays: only pairs with new items are paid for again.
     """
     from crossknn.data.reading import read_items, read_queries
-    from crossknn.fitting.logs import learn_all
-    from crossknn.fitting.rebuilt import known_pairs
+    from crossknn.fitting.anchors import collect_anchors, collect_item_scores, fit_scales
+    from crossknn.fitting.log import fit_from_log
     from crossknn.index.item_index import ItemIndex
+    from crossknn.scores.collect import Limits
 
     check_positive(
         {"limit": limit, "max-calls": max_calls, "item-scores": item_scores, "graph": graph}
@@ -121,29 +121,40 @@ def command(
             seed=seed,
             progress=report,
         )
-    _take_paid(index, folder, replace)
+    rebuilt = _take_over(index, folder)
     if graph is not None:
         with progress("finding neighbours", "items") as report:
             index.add_graph(graph_from, graph, progress=report)
     index.save(folder)
+    if rebuilt:
+        fit_scales(index)
     calls = 0
     if judge is not None and queries is not None:
-        with (
-            known_pairs(index, judge.fingerprint, queries.texts) as known,
-            progress("scoring anchor queries", "pairs") as report,
-        ):
-            done = index.add_anchors(
-                judge, queries.texts, max_calls=max_calls, known=known, progress=report
+        with progress("scoring anchor queries", "pairs") as report:
+            done = collect_anchors(
+                index,
+                judge,
+                queries.texts,
+                limits=Limits(max_calls=max_calls),
+                replace=replace,
+                progress=report,
             )
         calls += done.calls
         if len(index.anchor_queries) > 1 and index.retriever_names and index.vector_names:
             with progress("learning", "sweeps") as report:
-                learn_all(index, judge.fingerprint, progress=report)
+                fit_from_log(index, judge.fingerprint, progress=report)
     if judge is not None and item_scores is not None:
         positions = index.anchor_items[:item_scores]
         left = None if max_calls is None else max_calls - calls
         with progress("scoring items with items", "pairs") as report:
-            done = index.add_item_scores(judge, positions, max_calls=left, progress=report)
+            done = collect_item_scores(
+                index,
+                judge,
+                positions,
+                limits=Limits(max_calls=left),
+                replace=replace,
+                progress=report,
+            )
         calls += done.calls
     stages = sorted({*index.retriever_names, *index.vector_names})
     graphs = {name: kept.neighbours.shape[1] for name, kept in index.graphs.items()}
@@ -168,30 +179,12 @@ def command(
     )
 
 
-def _take_paid(index: ItemIndex, folder: Path, replace: bool) -> None:
-    """Keep the scores that an index in `folder` has paid for; never drop them unasked."""
-    from crossknn.fitting.rebuilt import LeftBehind
+def _take_over(index: ItemIndex, folder: Path) -> bool:
+    """Keep what was fitted for an index in `folder`; its scores stay there in any case."""
     from crossknn.index.item_index import ItemIndex
 
     try:
-        previous = ItemIndex.load(folder)
+        index.take_over(ItemIndex.load(folder))
     except IndexFormatError:
-        return
-    left = LeftBehind.of(index, previous)
-    if left.lost and not replace:
-        raise InputError(
-            f"{folder} holds scores that were paid for with other items and cannot be kept: "
-            f"{'; '.join(left.lost)}; save to another folder, or drop these with --replace"
-        )
-    with progress("keeping the scores of anchors", "pairs") as report:
-        kept = left.keep(report)
-    said = [
-        f"dropped {', '.join(left.dropped)}" if left.dropped else "",
-        f"kept {kept:,} scores of anchors as pairs" if kept else "",
-        f"lost {'; '.join(left.lost)}" if left.lost else "",
-    ]
-    if any(said):
-        note(
-            f"{folder} was an index of other items: {', '.join(filter(None, said))}; align and "
-            "--anchors pay for new pairs only"
-        )
+        return False
+    return True

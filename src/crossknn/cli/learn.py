@@ -45,9 +45,9 @@ def command(
     those of anchor queries, of this cross-encoder alone; calls none. The index keeps them: a cache
     that has been read is not needed again.
     """
-    from crossknn.fitting.logs import VECTORS, learn_all
+    from crossknn.fitting.log import VECTORS, add_scores, fit_from_log
     from crossknn.index.item_index import ItemIndex
-    from crossknn.scorers.cache import CachedScorer
+    from crossknn.scores.stored import StoredScorer
     from crossknn.spec import parse
 
     check_positive({"rank": rank})
@@ -56,11 +56,10 @@ def command(
     began = time.perf_counter()
     index, spec = ItemIndex.load(folder), parse(retriever)
     judge = open_scorer(scorer, cache, model, scorer_option)
-    cached = judge if isinstance(judge, CachedScorer) else None
+    if isinstance(judge, StoredScorer):
+        add_scores(index, judge.store, judge.fingerprint)
     with progress("learning", "sweeps") as report:
-        found = learn_all(
-            index, judge.fingerprint, cached, retriever=spec, rank=rank, progress=report
-        )
+        found = fit_from_log(index, judge.fingerprint, retriever=spec, rank=rank, progress=report)
     seconds = round(time.perf_counter() - began, 2)
     if json:
         fitted = [VECTORS] if VECTORS in index.fitted_names else []

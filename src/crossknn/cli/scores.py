@@ -71,8 +71,8 @@ def command(
     its part to what is there.
     """
     from crossknn.data.reading import read_qrels, read_queries
+    from crossknn.fitting.matrix import DType, MatrixFile
     from crossknn.index.item_index import ItemIndex
-    from crossknn.index.matrices import DType, MatrixFile
     from crossknn.scorers.onnx import available_threads
 
     if queries is None and item_item is None:

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.index.sparse import SparseScores
 from crossknn.linalg import top_k
 from crossknn.models.dual_encoder import (
     DualEncoderConfig,
@@ -25,6 +24,7 @@ from crossknn.models.dual_encoder import (
     dual_encoder_in,
     trainable_folder,
 )
+from crossknn.scores.views import SparseScores
 from crossknn.training import cards, loop, run
 from crossknn.training.distillation import DistillationTask, Loss
 from crossknn.training.settings import TrainingSettings

@@ -6,7 +6,7 @@ Axes: q train queries, n items, d dimensions, e entries of G.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Scale
 from crossknn.index.maps import QueryMap
-from crossknn.index.sparse import SparseScores
+from crossknn.scores.views import SparseScores
 from crossknn.types import FloatArray, IntArray
 
 _CHUNK = 2_048
@@ -81,7 +81,9 @@ class Targets:
         if scale is None:
             products = inner_products(queries, items, scores.query, scores.item)
             scale = Scale.match(scores.score, products)
-        fitted, held = scores.scaled(scale).split(held_out, seed)
+        values = scale.beta * (scores.score.astype(np.float64) - scale.alpha)
+        scaled = replace(scores, score=values.astype(np.float32))
+        fitted, held = scaled.split(held_out, seed)
         if not len(fitted):
             raise InputError(
                 f"all {len(scores)} scores of train queries are held out: score more pairs, or "

@@ -1,4 +1,8 @@
-"""Matrix factorization by gradient descent: what MF_TRNS and MF_IND share (AXN 2.1, A.2.2).
+"""Matrix factorization of G by gradient descent: MF_TRNS and MF_IND (AXN 2.1, A.2.2).
+
+MF_TRNS moves the vector of every train query and item freely; MF_IND moves the vectors of queries
+and of items by a perceptron each, new ones included. Both minimise the mean over the entries of
+(g - u . v)^2 (eq. 3) by AdamW, from the dual encoder's vectors.
 
 Axes: b pairs of a batch, e entries, q train queries, n items, d dimensions.
 """
@@ -7,52 +11,199 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from crossknn.errors import InputError, TrainingError
-from crossknn.fitting.factors import Targets
-from crossknn.index.sparse import SparseScores
-from crossknn.types import FloatArray, Progress
+from crossknn.fitting.factors import Fit, Targets
+from crossknn.index.maps import GatedSkip, QueryMap, Same
+from crossknn.scores.views import SparseScores
+from crossknn.types import FloatArray, IntArray, Progress
 
 _PATIENCE = 2
-_PAIRS_AT_ONCE = 16_384
+_PAIRS_AT_ONCE, _ROWS_AT_ONCE = 16_384, 8_192
+_FIRST_GATE = -5.0
+
+
+def mf_trns(
+    targets: Targets,
+    *,
+    learning_rate: float = 0.001,
+    epochs: int = 10,
+    batch: int = 1024,
+    weight_decay: float = 0.01,
+    seed: int = 0,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> Fit:
+    """Item vectors (n, d) and query vectors (q, d) by AdamW on G, from the initial ones (A.2.2).
+
+    Weight decay draws to the initial vectors, not to zero, so that what no score says anything of
+    stays where it was, to the bit. `device` is a GPU if there is one.
+
+    Raises InputError for settings out of range, TrainingError if the error is no number.
+    """
+    began, factors = time.perf_counter(), free_factors(targets).to(place(device))
+    settings: dict[str, Any] = {
+        "learning_rate": learning_rate,
+        "batch": batch,
+        "weight_decay": weight_decay,
+    }
+    found = descend(factors, targets, epochs=epochs, seed=seed, progress=progress, **settings)
+    return _fit(factors, targets, found, began, targets.untouched, settings)
+
+
+def mf_ind(
+    targets: Targets,
+    *,
+    learning_rate: float = 0.005,
+    epochs: int = 20,
+    batch: int = 1024,
+    hidden: int | None = None,
+    skip: bool = True,
+    weight_decay: float = 0.01,
+    seed: int = 0,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> Fit:
+    """Perceptrons of queries and of items by AdamW on G: vectors (n, d) of all items (A.2.2).
+
+    Items that no query scored are moved as well. `hidden` is the width of both, 2 d by default;
+    without `skip` their output is the vector (the ablation). `map` and `item_map` of the fit embed
+    what comes later. Raises as `mf_trns`.
+    """
+    if hidden is not None and hidden < 1:
+        raise InputError(f"hidden is {hidden}; a perceptron needs a width of at least 1")
+    began, width = time.perf_counter(), hidden or 2 * targets.items.shape[1]
+    factors = perceptrons(targets, width, skip, seed).to(place(device))
+    settings: dict[str, Any] = {
+        "learning_rate": learning_rate,
+        "batch": batch,
+        "weight_decay": weight_decay,
+    }
+    found = descend(factors, targets, epochs=epochs, seed=seed, progress=progress, **settings)
+    return _fit(factors, targets, found, began, 0, {**settings, "hidden": width, "skip": skip})
+
+
+class Side(nn.Module):  # type: ignore[misc]
+    """Vectors of all queries, or of all items, that depend on parameters."""
+
+    @abstractmethod
+    def forward(self, rows: Tensor) -> Tensor:
+        """Vectors of rows: (b,) -> (b, d)."""
+
+    @abstractmethod
+    def vectors(self) -> FloatArray:
+        """All vectors, float32."""
+
+    def map(self) -> QueryMap | None:
+        """What gives other rows their vectors, if anything does."""
+        return None
+
+
+class FreeSide(Side):
+    """Vectors `start + moved`: only rows that are `used` have the parameters `moved`.
+
+    A row without a gradient has moments of zero and decays to zero, so that it does not move.
+    """
+
+    def __init__(self, start: FloatArray, used: IntArray) -> None:
+        super().__init__()
+        self.start, self.used = start, np.unique(used)
+        place_of = torch.zeros(len(start), dtype=torch.long)
+        place_of[self.used] = torch.arange(len(self.used))
+        known = torch.from_numpy(start[self.used])
+        self.register_buffer("place_of", place_of, persistent=False)
+        self.register_buffer("known", known, persistent=False)
+        self.moved = nn.Parameter(torch.zeros_like(known))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        places = self.place_of[rows]
+        return functional.embedding(places, self.known) + functional.embedding(places, self.moved)
+
+    def vectors(self) -> FloatArray:
+        found = self.start.copy()
+        found[self.used] += self.moved.detach().cpu().numpy()
+        return found
+
+
+class PerceptronSide(Side):
+    """`GatedSkip` with gradients; the initial weights are PyTorch's, the gate's is -5."""
+
+    def __init__(self, start: FloatArray, hidden: int, skip: bool) -> None:
+        super().__init__()
+        d = start.shape[1]
+        self.inner, self.outer = nn.Linear(d, hidden), nn.Linear(hidden, d)
+        if skip:
+            self.gate = nn.Parameter(torch.tensor(_FIRST_GATE))
+        else:
+            self.register_buffer("gate", torch.tensor(float("inf")))
+        self.register_buffer("start", torch.from_numpy(start), persistent=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        known, row_of = rows.unique(return_inverse=True)  # each goes through once
+        vectors, share = self.start[known], torch.sigmoid(self.gate)
+        moved = self.outer(functional.gelu(self.inner(vectors)))
+        return functional.embedding(row_of, share * moved + (1 - share) * vectors)
+
+    def vectors(self) -> FloatArray:
+        start, moved = self.start.cpu().numpy(), self.map()
+        parts = range(0, len(start), _ROWS_AT_ONCE)
+        return np.concatenate([moved(start[part : part + _ROWS_AT_ONCE]) for part in parts])
+
+    def map(self) -> GatedSkip:
+        values = (self.inner.weight, self.inner.bias, self.outer.weight, self.outer.bias, self.gate)
+        return GatedSkip(*(value.detach().cpu().numpy().copy() for value in values))
 
 
 class Factors(nn.Module):  # type: ignore[misc]
-    """Vectors of train queries and items that depend on parameters."""
+    """Inner products of the vectors of train queries and items."""
 
-    @abstractmethod
+    def __init__(self, query: Side, item: Side) -> None:
+        super().__init__()
+        self.query, self.item = query, item
+
     def forward(self, query: Tensor, item: Tensor) -> Tensor:
-        """Inner products of pairs by position: (b,) and (b,) -> (b,)."""
+        """Of pairs by position: (b,) and (b,) -> (b,)."""
+        return (self.query(query) * self.item(item)).sum(-1)
 
-    @abstractmethod
     def vectors(self) -> tuple[FloatArray, FloatArray]:
         """Those of all train queries (q, d) and all items (n, d), float32."""
+        return self.query.vectors(), self.item.vectors()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Descent:
+def free_factors(targets: Targets) -> Factors:
+    """MF_TRNS's: rows that have an entry are free."""
+    parts = (targets.fitted, targets.held)
+    return Factors(
+        FreeSide(targets.queries, np.concatenate([part.query for part in parts])),
+        FreeSide(targets.items, np.concatenate([part.item for part in parts])),
+    )
+
+
+def perceptrons(targets: Targets, hidden: int, skip: bool, seed: int) -> Factors:
+    """MF_IND's: a perceptron for queries, and one for items."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        query = PerceptronSide(targets.queries, hidden, skip)
+        return Factors(query, PerceptronSide(targets.items, hidden, skip))
+
+
+class Descent(NamedTuple):
     """Root mean squared errors on held-out entries after each epoch, and the best of them.
 
     `best_epoch` 0 is the start. Without held-out entries all errors are NaN, and the last is kept.
     """
 
-    errors: tuple[float, ...]
+    errors: list[float]
     best: float
     best_epoch: int
-
-    def details(self, **settings: Any) -> dict[str, Any]:
-        """What `Fit.details` says of it, beside the settings."""
-        return settings | {
-            "epochs": len(self.errors),
-            "best_epoch": self.best_epoch,
-            "errors": list(self.errors),
-        }
 
 
 def descend(
@@ -84,7 +235,7 @@ def descend(
     )
     generator = torch.Generator().manual_seed(seed)
     errors: list[float] = []
-    best, best_epoch, kept = _error(factors, held), 0, _weights(factors)
+    best, best_epoch, kept = _error(factors, held), 0, copy.deepcopy(factors.state_dict())
     for epoch in range(1, epochs + 1):
         for rows in torch.randperm(len(score), generator=generator).to(device).split(batch):
             optimizer.zero_grad()
@@ -98,13 +249,13 @@ def descend(
                 f"{learning_rate}"
             )
         if not errors[-1] >= best:  # NaN, too, is an improvement
-            best, best_epoch, kept = errors[-1], epoch, _weights(factors)
+            best, best_epoch, kept = errors[-1], epoch, copy.deepcopy(factors.state_dict())
         if progress:
             progress(epoch, epochs)
         if epoch - best_epoch >= _PATIENCE:
             break
     factors.load_state_dict(kept)
-    return Descent(errors=tuple(errors), best=best, best_epoch=best_epoch)
+    return Descent(errors, best, best_epoch)
 
 
 def squared_error(factors: Factors, query: Tensor, item: Tensor, score: Tensor) -> Tensor:
@@ -129,6 +280,34 @@ def place(device: str | None) -> torch.device:
         raise InputError(f"the device {wanted!r} cannot be used: {error}") from error
 
 
+def _fit(
+    factors: Factors,
+    targets: Targets,
+    found: Descent,
+    began: float,
+    untouched: int,
+    settings: dict[str, Any],
+) -> Fit:
+    queries, items = factors.vectors()
+    return Fit(
+        items=items,
+        queries=queries,
+        map=factors.query.map() or Same(),
+        item_map=factors.item.map(),
+        scale=targets.scale,
+        held_out=found.best,
+        initial=targets.initial,
+        untouched=untouched,
+        seconds=time.perf_counter() - began,
+        details={
+            **settings,
+            "epochs": len(found.errors),
+            "best_epoch": found.best_epoch,
+            "errors": found.errors,
+        },
+    )
+
+
 def _error(factors: Factors, held: tuple[Tensor, Tensor, Tensor]) -> float:
     """Root mean squared error on entries; NaN if there are none."""
     parts = (tensor.split(_PAIRS_AT_ONCE) for tensor in held)
@@ -138,7 +317,3 @@ def _error(factors: Factors, held: tuple[Tensor, Tensor, Tensor]) -> float:
             for query, item, score in zip(*parts, strict=True)
         ]
     return math.sqrt(sum(squares) / len(held[0])) if len(held[0]) else math.nan
-
-
-def _weights(factors: Factors) -> dict[str, Any]:
-    return copy.deepcopy(factors.state_dict())

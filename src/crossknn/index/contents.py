@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -17,10 +16,16 @@ from crossknn.index.graphs import nearest_neighbours, no_graph
 from crossknn.index.item_graph import ItemGraph, checksum
 from crossknn.index.late import LateStates, RememberedLate
 from crossknn.index.memo import Memo
-from crossknn.index.paid import CENTRE, PaidScores, positions_of
 from crossknn.index.parts import DUAL_ENCODER, LSA_NAME, Parts
 from crossknn.retrievers.base import Retriever
+from crossknn.scores.store import ScoreStore
 from crossknn.types import Artifact, FloatArray, IntArray, Queries
+
+ANCHORS, ITEM_SCORES = "anchors", "item_scores"
+"""Artifacts: rows of exact scores of train queries, and of items in the query's place."""
+
+SCORES = "scores.db"
+"""The store of scores in the folder of an index."""
 
 
 class IndexContents:
@@ -32,7 +37,6 @@ class IndexContents:
     def __init__(
         self,
         parts: Parts,
-        paid: Mapping[str, PaidScores] | None = None,
         fitted: Mapping[str, FittedVectors] | None = None,
         folder: Path | None = None,
         late: Mapping[str, LateStates] | None = None,
@@ -43,13 +47,12 @@ class IndexContents:
         self.items = parts.items
         self.folder = folder
         self._parts = parts
-        self._paid = dict(paid or {})
         self._aligned = dict(fitted or {})
         self._late = dict(late or {})
         self._graphs = dict(graphs or {})
         self._added: dict[str, Retriever] = {}
         self._artifacts = dict(artifacts or {})
-        self._item_scores: ItemScores | None = None
+        self._scores = ScoreStore.open(folder and folder / SCORES)
         self.memo = Memo()
 
     @property
@@ -205,16 +208,21 @@ class IndexContents:
         """
         if name in self._aligned:
             return self._aligned[name].scale
-        return self._paid["anchors"].scales.get(name) if "anchors" in self._paid else None
+        found = self._scales().get(name)
+        return None if found is None else Scale(*found)
 
     @property
     def anchors(self) -> Anchors | None:
         """Exact scores (k_q, n) of the anchor queries, if there are any."""
-        if "anchors" not in self._paid:
+        if (known := self._artifacts.get(ANCHORS)) is None:
             return None
-        paid = self._paid["anchors"]
-        scale = paid.scales.get(DUAL_ENCODER, paid.scales[CENTRE])
-        return Anchors(paid.scores, scale.alpha, Queries(paid.texts))
+        scales, arrays = self._scales(), known.artifact.arrays
+        center = scales.get(DUAL_ENCODER, scales["center"])[0]
+        return Anchors(arrays["scores"], center, Queries(list(map(str, arrays["queries"]))))
+
+    def _scales(self) -> Mapping[str, tuple[float, float]]:
+        known = self._artifacts.get(ANCHORS)
+        return {} if known is None else known.artifact.meta["scales"]
 
     def anchored(self, start: int = 0, stop: int | None = None) -> tuple[Index, Queries]:
         """The anchor queries start..stop, and the index: they see it as others do."""
@@ -228,19 +236,19 @@ class IndexContents:
     @property
     def item_scores(self) -> ItemScores | None:
         """Exact scores (a, n) of items in the query's place, if there are any."""
-        if (paid := self._paid.get("item_scores")) is None:
+        if (known := self._artifacts.get(ITEM_SCORES)) is None:
             return None
-        if self._item_scores is None or self._item_scores.scores is not paid.scores:
-            # By text, because rows are kept by text; the usual items are found at once.
-            among = chain(self._parts.anchor_items.tolist(), range(self.n))
-            positions = positions_of(paid.texts, self.items.texts, among)
-            self._item_scores = ItemScores(positions, paid.scores)
-        return self._item_scores
+        return ItemScores(known.artifact.arrays["items"], known.artifact.arrays["scores"])
+
+    @property
+    def scores(self) -> ScoreStore:
+        """All exact scores of the index's items that were ever computed: its store."""
+        return self._scores
 
     @property
     def anchor_queries(self) -> Sequence[str]:
         """Texts (k_q) of the anchor queries."""
-        return self._paid["anchors"].texts if "anchors" in self._paid else ()
+        return self.anchors.queries.texts if self.anchors is not None else ()
 
     @property
     def scorer_fingerprint(self) -> str | None:
@@ -248,24 +256,16 @@ class IndexContents:
 
         None without any of them, or a fingerprint.
         """
-        known = [part.fingerprint for part in self._paid.values()]
-        known += [part.fingerprint for part in reversed(self._aligned.values())]
-        return next(iter(known), None)
+        rows = [name for name in (ANCHORS, ITEM_SCORES) if name in self._artifacts]
+        return next((self.scorer_of(name) for name in (*rows, *reversed(self._aligned))), None)
 
     def scorer_of(self, name: str) -> str | None:
         """The cross-encoder of `anchors`, `item_scores`, an artifact, or the scale of item vectors,
         if known."""
         if name in self._aligned:
             return self._aligned[name].fingerprint
-        if name in self._artifacts:
-            return self._artifacts[name].artifact.meta.get("fingerprint")
-        paid = self._paid.get(name, self._paid.get("anchors"))
-        return None if paid is None else paid.fingerprint
-
-    @property
-    def paid_names(self) -> Collection[str]:
-        """What has been paid for: `anchors`, `item_scores`, and fitted vectors by their names."""
-        return (*self._paid, *self._aligned)
+        known = self._artifacts.get(name, self._artifacts.get(ANCHORS))
+        return None if known is None else known.artifact.meta.get("fingerprint")
 
     def description(self) -> dict[str, Any]:
         """What the index holds, as values that JSON can write."""
@@ -274,7 +274,7 @@ class IndexContents:
             **self._parts.meta(),
             "first_stages": list(self.retriever_names),
             "anchors": len(self.anchor_queries),
-            "item_scores": len(self._paid["item_scores"].texts) if self.item_scores else 0,
+            "item_scores": len(self.item_scores.items) if self.item_scores else 0,
             "scorer": self.scorer_fingerprint,
             "fitted": {name: fitted.meta() for name, fitted in self._aligned.items()},
             "late": {name: late.meta() for name, late in self._late.items()},

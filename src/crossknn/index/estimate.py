@@ -51,7 +51,7 @@ def estimate(
     """Time the scorer and the encoder on random items, for about `seconds` in all.
 
     `queries` are typical queries; without them the first words of items stand in, which is about
-    right for short queries. The probe's pairs are real calls: a `CachedScorer` that knows them
+    right for short queries. The probe's pairs are real calls: a `StoredScorer` that knows them
     answers at once, so give the scorer inside it.
 
     Raises `InputError` if `budget` is less than 1, or `n_anchors` less than 0.

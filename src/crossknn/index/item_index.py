@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from crossknn.checks import as_count, as_path
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
 from crossknn.errors import InputError
 from crossknn.index.artifacts import StoredArtifact
+from crossknn.index.contents import SCORES
 from crossknn.index.disk import alone
 from crossknn.index.encoders import EncodeQueries, GivenEncoder
 from crossknn.index.fitted import FittedVectors
 from crossknn.index.graphs import NEIGHBOURS
 from crossknn.index.item_graph import ItemGraph
 from crossknn.index.late import GivenLate, LateStates, RememberedLate, encoded
-from crossknn.index.paid import PaidScores
 from crossknn.index.part_states import discard
 from crossknn.index.parts import (
     COMPOSED,
@@ -34,10 +34,8 @@ from crossknn.index.storage import IndexReader, read_index
 from crossknn.index.writing import writing
 from crossknn.retrievers.base import ItemPriors, Retriever
 from crossknn.retrievers.specs import unfitted
+from crossknn.scores.store import ScoreStore
 from crossknn.types import Artifact, FloatArray, Progress
-
-if TYPE_CHECKING:
-    pass
 
 Source: TypeAlias = Items | str | Path | Iterable[str | Mapping[str, object]]
 
@@ -90,28 +88,26 @@ class ItemIndex(PayingIndex):
     def save(self, folder: str | Path) -> None:
         """Write the index to `folder`, which must be new, empty or an index, in one atomic step.
 
-        Functions for query vectors and added retrievers are not saved. Pairs that `align` paid
-        for stay in the folder that the index was loaded from: copy its `work-pairs` along, or the
-        next `align` pays them again. Raises `InputError` if the folder is something else, cannot be
+        Functions for query vectors and added retrievers are not saved. Scores that are there stay,
+        and those of this index are added to them. Raises `InputError` if the folder is something else, cannot be
         written or has no room; nothing is changed then.
         """
         folder = as_path(folder, "the folder of the index")
-        paid = {name: paid.meta() for name, paid in self._paid.items()}
         fitted = {name: vectors.meta() for name, vectors in self._aligned.items()}
         late = {name: states.meta() for name, states in self._late.items()}
-        kept: dict[str, PaidScores | FittedVectors | LateStates] = {
-            **self._paid,
-            **self._aligned,
-            **self._late,
-        }
         graphs = self.graphs
-        meta = {**self._parts.meta(), "paid": paid, "fitted": fitted, "late": late}
+        meta = {**self._parts.meta(), "fitted": fitted, "late": late}
         meta["graphs"] = {name: graph.meta() for name, graph in graphs.items()}
         meta["artifacts"] = {name: kept.meta() for name, kept in self._artifacts.items()}
         with writing(folder, meta) as writer:
             self._parts.write(writer)
-            for name, part in (*kept.items(), *graphs.items(), *self._artifacts.items()):
+            others = (*graphs.items(), *self._artifacts.items())
+            for name, part in (*self._aligned.items(), *self._late.items(), *others):
                 part.write(writer, name)
+        if self.scores.path != folder / SCORES:
+            store = ScoreStore.open(folder / SCORES)
+            store.add_all(self.scores)
+            self._scores = store
         self.folder = folder
 
     @classmethod
@@ -146,13 +142,12 @@ class ItemIndex(PayingIndex):
 
     @classmethod
     def _of(cls, reader: IndexReader, encode: Mapping[str, EncodeQueries]) -> ItemIndex:
-        paid = {name: PaidScores.read(reader, name) for name in reader.meta["paid"]}
         fitted = {name: FittedVectors.read(reader, name) for name in reader.meta.get("fitted", ())}
         late = {name: LateStates.read(reader, name) for name in reader.meta.get("late", ())}
         graphs = {name: ItemGraph.read(reader, name) for name in reader.meta.get("graphs", ())}
         artifacts = {n: StoredArtifact.read(reader, n) for n in reader.meta.get("artifacts", ())}
         parts, folder = Parts.read(reader, encode), reader.folder
-        return cls(parts, paid, fitted, folder, late, graphs, artifacts)
+        return cls(parts, fitted, folder, late, graphs, artifacts)
 
     def add_retriever(self, name: str, stage: Retriever) -> None:
         """Offer `stage` as a retriever of this name. It is not saved."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from crossknn.scorers.base import Encoder as Encoder
     from crossknn.scorers.base import Scorer as Scorer
-    from crossknn.scorers.cache import CachedScorer as CachedScorer
     from crossknn.scorers.callable import CallableScorer as CallableScorer
     from crossknn.scorers.http import HttpScorer as HttpScorer
     from crossknn.scorers.library import PredictScorer as PredictScorer
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "base": ("Encoder", "Scorer"),
-    "cache": ("CachedScorer",),
     "callable": ("CallableScorer",),
     "http": ("HttpScorer",),
     "library": ("PredictScorer", "SentenceTransformerEncoder"),

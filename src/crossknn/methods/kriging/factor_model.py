@@ -29,8 +29,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.index.sparse import SparseScores
 from crossknn.methods.kriging.prior import RANK, Prior
+from crossknn.scores.views import SparseScores
 from crossknn.types import FloatArray, IntArray, Progress
 
 SWEEPS = 6

@@ -11,7 +11,6 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.sparse import SparseScores
 from crossknn.methods.kriging.factor_model import fit_sparse
 from crossknn.methods.kriging.prior import (
     ARRAYS,
@@ -30,6 +29,7 @@ from crossknn.retrievers.specs import (
     retriever_scores,
     unfitted,
 )
+from crossknn.scores.views import SparseScores
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan, equal_rounds
 from crossknn.spec import Spec, parse

@@ -15,12 +15,12 @@ from crossknn.evaluation.replay import outcome, parts_of, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.fitting.als import als
 from crossknn.fitting.factors import Targets, inner_products
-from crossknn.fitting.plan import Plan, per_item, per_query
+from crossknn.fitting.pairs import PairPlan, per_item, per_query
 from crossknn.index.base import Scale
-from crossknn.index.sparse import SparseScores
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.retrievers.dense import DenseRetriever
+from crossknn.scores.views import SparseScores
 from crossknn.types import FloatArray, Pairs, Queries
 from crossknn_lab.report.data import Data
 from crossknn_lab.report.exhibits.found import TASK, nearest
@@ -117,15 +117,15 @@ def _fit(
         return matrix.scores[pairs.query, pairs.item]
 
     g = SparseScores.of(names, n, plan.pairs, scores(plan.pairs))
-    products = inner_products(queries, items, plan.chance.query, plan.chance.item)
-    scale = Scale.match(scores(plan.chance), products)
+    products = inner_products(queries, items, plan.random.query, plan.random.item)
+    scale = Scale.match(scores(plan.random), products)
     made = als(Targets.of(g, items, queries, scale=scale))
     assert made.map is not None
     fitted = matrix.with_vectors(FITTED, made.items, made.map(matrix.query_vectors), made.scale)
     return fitted, {"train": train, "calls": len(g), "seconds": made.seconds}
 
 
-def _of_queries(items: FloatArray, queries: FloatArray, count: int) -> Plan:
+def _of_queries(items: FloatArray, queries: FloatArray, count: int) -> PairPlan:
     """Of each train query the dual encoder's best, and a tenth at random for the scale."""
     batch = Queries([str(row) for row in range(len(queries))], {"dense": queries})
     stage = DenseRetriever(items, lambda part: part.vectors["dense"])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossknn.errors import InputError
-from crossknn.fitting.plan import per_item, per_query
+from crossknn.fitting.pairs import per_item, per_query
 from crossknn.retrievers.base import RandomItems
 from crossknn.retrievers.dense import DenseRetriever
 from crossknn.retrievers.lexical import BM25
@@ -50,7 +50,7 @@ def test_a_part_of_a_querys_items_is_drawn_from_all_of_them():
     rank = np.argmax(near[:, None, :] == item[:, :, None], axis=2)
     assert (np.diff(rank[:, 60:]) > 0).all()  # the best of the others, in their order
     assert (rank[:, 60:].max(axis=1) < 100).all()
-    assert np.array_equal(plan.chance.item.reshape(-1, 60), item[:, :60])
+    assert np.array_equal(plan.random.item.reshape(-1, 60), item[:, :60])
     assert 280 < rank[:, :60].mean() < 320  # of all ranks alike, the best included
     assert (rank[:, :60] < 60).sum() > 150
 

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.fitting.run import align  # noqa: E402
+from crossknn.fitting.fit import fit  # noqa: E402
 from crossknn.index.item_index import ItemIndex  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.scorers import CallableScorer, DualEncoder  # noqa: E402
@@ -56,7 +56,7 @@ def index(encoder, tmp_path):
 
 @pytest.mark.parametrize("method", ["mf-trns(epochs=3)", "mf-ind(epochs=3)", "mf-ind(skip=false)"])
 def test_factorizations_are_kept_and_searched_without_torch(index, encoder, method):
-    found = align(index, SCORER, QUERIES, method, per=12)
+    found = fit(index, SCORER, QUERIES, method, per=12)
     again = ItemIndex.load(index.folder, encoder=encoder)
     assert again.fitted[found.name].method == method
     vectors = index.query_vectors(Queries(QUERIES[:3]), found.name)
@@ -72,7 +72,7 @@ def test_factorizations_are_kept_and_searched_without_torch(index, encoder, meth
 
 def test_a_distilled_encoder_serves_its_own_vectors(index, tmp_path):
     folder = tmp_path / "distilled"
-    found = align(index, SCORER, QUERIES, "distill(epochs=2)", per=12, encoder_folder=folder)
+    found = fit(index, SCORER, QUERIES, "distill(epochs=2)", per=12, encoder_folder=folder)
     opened = DualEncoder(folder)
     again = ItemIndex.load(index.folder)
     np.testing.assert_allclose(again.vectors("distill"), opened.encode_items(ITEMS), atol=1e-5)
@@ -84,16 +84,20 @@ def test_a_distilled_encoder_serves_its_own_vectors(index, tmp_path):
     assert not np.allclose(again.vectors("distill"), index.vectors("dense"), atol=1e-3)
     assert found.vectors.cost.calls == 12 * len(QUERIES)
     assert (
-        len(Searcher(again, SCORER, "rerank(retriever=distill)").search(QUERIES[0], k=5, budget=10)[0])
+        len(
+            Searcher(again, SCORER, "rerank(retriever=distill)").search(QUERIES[0], k=5, budget=10)[
+                0
+            ]
+        )
         == 5
     )
 
 
 def test_the_better_of_both_losses_is_charged_for_every_item(index, tmp_path):
-    align(index, SCORER, QUERIES[:12], per=7)
+    fit(index, SCORER, QUERIES[:12], per=7)
     method = "distill(loss=both, top=5, epochs=1)"
-    found = align(index, SCORER, QUERIES[:12], method, encoder_folder=tmp_path / "d")
-    assert (found.calls, found.reused) == (12 * (len(ITEMS) - 7), 12 * 7)
+    found = fit(index, SCORER, QUERIES[:12], method, encoder_folder=tmp_path / "d")
+    assert (found.collected.calls, found.collected.reused) == (12 * (len(ITEMS) - 7), 12 * 7)
     assert found.vectors.cost.calls == 12 * len(ITEMS)
     assert found.vectors.details["loss"] in ("match", "pair")
 
@@ -103,5 +107,5 @@ def test_vectors_of_no_trainable_encoder_are_refused_before_anything_is_paid(tmp
     index = ItemIndex.build([{"text": t} for t in ITEMS], lsa=4)
     scorer = CallableScorer(lambda pairs: asked.extend(pairs) or words(pairs), "words")
     with pytest.raises(InputError, match="name one to start from"):
-        align(index, scorer, QUERIES, "distill", encoder_folder=tmp_path / "d")
+        fit(index, scorer, QUERIES, "distill", encoder_folder=tmp_path / "d")
     assert not asked

@@ -19,11 +19,11 @@ _DRAWN_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PairPlan:
     """The pairs (p,) of G, and those of them that chance alone has chosen: a fair sample of all."""
 
     pairs: Pairs
-    chance: Pairs
+    random: Pairs
 
 
 def per_query(
@@ -35,7 +35,7 @@ def per_query(
     random: int = 0,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Plan:
+) -> PairPlan:
     """Q -> *: the best items of a retriever for each train query, `count` in all (AXN 2.1: k_d).
 
     Whole queries follow each other in random order: `random` items drawn from all n, then the best
@@ -63,10 +63,10 @@ def per_query(
         if progress:
             progress(start + len(chosen), len(order))
     pairs = Pairs(np.repeat(order, count), items.ravel())
-    return Plan(pairs, pairs.take(np.flatnonzero(np.arange(len(pairs)) % count < random)))
+    return PairPlan(pairs, pairs.take(np.flatnonzero(np.arange(len(pairs)) % count < random)))
 
 
-def per_item(n: int, q: int, count: int, *, seed: int = 0) -> Plan:
+def per_item(n: int, q: int, count: int, *, seed: int = 0) -> PairPlan:
     """I -> *: `count` different random queries, of a pool of q, for each item (AXN B.4).
 
     In rounds: every item, in random order, has one query before any has two.
@@ -90,7 +90,7 @@ def per_item(n: int, q: int, count: int, *, seed: int = 0) -> Plan:
         np.concatenate([pairs.query for pairs in rounds]),
         np.concatenate([pairs.item for pairs in rounds]),
     )
-    return Plan(pairs, pairs)
+    return PairPlan(pairs, pairs)
 
 
 class _Drawn:

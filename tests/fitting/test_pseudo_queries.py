@@ -12,7 +12,7 @@ from crossknn.data.items import Items
 from crossknn.data.marks import MARKS, marked_item
 from crossknn.data.reading import read_items
 from crossknn.errors import InputError
-from crossknn.fitting.pseudo import LONGEST, LONGEST_TEXT, MOST, pseudo_queries
+from crossknn.fitting.pseudo_queries import LONGEST, LONGEST_TEXT, MOST, pseudo_queries
 
 
 def items_of(texts, titles=None):

@@ -10,12 +10,11 @@ import pytest
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError, MissingExtraError, ScorerError, SpecError
 from crossknn.evaluation.compare import compare
-from crossknn.fitting.aligners import ALIGNERS, aligner
-from crossknn.fitting.job import Spending
-from crossknn.fitting.run import align
+from crossknn.fitting.fit import METHODS, fit, fit_method
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import methods
 from crossknn.retrievers.specs import default_vectors
+from crossknn.scores.collect import Limits
 from crossknn.search.searcher import Searcher
 from crossknn.types import Queries
 
@@ -68,10 +67,10 @@ TRAIN, TEST = slice(0, Q), slice(Q, 2 * Q)
 @pytest.mark.parametrize("method", ["als", "als(strength=0.05, sweeps=2)", "cur", "cur(rank=4)"])
 def test_aligned_items_are_kept_and_find_more(world, tmp_path, method):
     index = world.index(tmp_path / "i")
-    found = align(index, world, world.queries[TRAIN], method, per=40)
+    found = fit(index, world, world.queries[TRAIN], method, per=40)
     name = method.split("(")[0]
     assert found.name == name == default_vectors(index)
-    assert found.vectors.cost.calls == found.calls == world.asked
+    assert found.vectors.cost.calls == found.collected.calls == world.asked
     again = ItemIndex.load(
         tmp_path / "i", query_vectors=lambda t: world.query[[int(x.split()[1]) for x in t]]
     )
@@ -88,7 +87,7 @@ def test_aligned_items_are_kept_and_find_more(world, tmp_path, method):
 
 def test_searches_take_the_new_vectors_unasked(world):
     index = world.index()
-    align(index, world, world.queries[TRAIN], per=60)
+    fit(index, world, world.queries[TRAIN], per=60)
     query, budget = world.queries[Q], 20
     chosen = Searcher(index, world, "axn(retriever=random, rounds=2, ridge=0.3)")
     named = Searcher(index, world, "axn(retriever=random, rounds=2, ridge=0.3, vectors=als)")
@@ -97,28 +96,32 @@ def test_searches_take_the_new_vectors_unasked(world):
 
 def test_no_pair_is_paid_twice_and_a_stop_is_gone_on_from(world, tmp_path):
     index = world.index(tmp_path / "i")
-    first = align(index, world, world.queries[TRAIN], per=10, spending=Spending(max_calls=55))
-    assert (first.calls, first.stopped_by, world.asked) == (55, "max_calls", 55)
+    first = fit(index, world, world.queries[TRAIN], per=10, limits=Limits(max_calls=55))
+    assert (first.collected.calls, first.collected.stopped_by, world.asked) == (55, "max_calls", 55)
     assert first.vectors.cost.queries < Q
     assert any("train queries have too few scores" in note for note in first.notes)
-    second = align(index, world, world.queries[TRAIN], per=10)
-    assert (second.calls, second.reused, second.stopped_by) == (10 * Q - 55, 55, None)
-    third = align(index, world, world.queries[TRAIN], per=10)
-    assert (third.calls, third.reused, world.asked) == (0, 10 * Q, 10 * Q)
+    second = fit(index, world, world.queries[TRAIN], per=10)
+    assert (second.collected.calls, second.collected.reused, second.collected.stopped_by) == (
+        10 * Q - 55,
+        55,
+        None,
+    )
+    third = fit(index, world, world.queries[TRAIN], per=10)
+    assert (third.collected.calls, third.collected.reused, world.asked) == (0, 10 * Q, 10 * Q)
     np.testing.assert_array_equal(second.vectors.values, third.vectors.values)
-    whole = align(world.index(), world, world.queries[TRAIN], per=10)
+    whole = fit(world.index(), world, world.queries[TRAIN], per=10)
     np.testing.assert_allclose(whole.vectors.values, third.vectors.values, atol=1e-6)
 
 
 def test_items_take_turns_with_queries(world):
     index = world.index()
-    found = align(index, world, world.queries[TRAIN], strategy="i", per=3)
-    assert found.calls == 3 * N
+    found = fit(index, world, world.queries[TRAIN], strategy="i", per=3)
+    assert found.collected.calls == 3 * N
     assert found.vectors.details["untouched"] <= 2  # those whose scores are all held out
 
 
 def test_what_the_data_cannot_give_is_said(world):
-    found = align(world.index(), world, world.queries[:3], per=5)
+    found = fit(world.index(), world, world.queries[:3], per=5)
     notes = " ".join(found.notes)
     assert "items have no score to learn from: they keep the vectors they had" in notes
     assert "3 train queries move item vectors in 3 of 6 dimensions at most" in notes
@@ -126,7 +129,7 @@ def test_what_the_data_cannot_give_is_said(world):
 
 def test_vectors_without_query_vectors_are_searched_from_another_first_stage(world):
     index = world.index()
-    align(index, world, world.queries[TRAIN], "cur(rank=6)")
+    fit(index, world, world.queries[TRAIN], "cur(rank=6)")
     found = Searcher(index, world, "axn(retriever=vectors, vectors=cur, rounds=3, blend=0)").search(
         world.queries[Q], 5, 30
     )
@@ -134,26 +137,26 @@ def test_vectors_without_query_vectors_are_searched_from_another_first_stage(wor
     assert [hit.position for hit in found[0]] == best.tolist()
 
 
-def test_another_cross_encoder_is_refused_unless_its_scores_are_dropped(world, tmp_path):
+def test_anchors_of_another_cross_encoder_are_refused_unless_they_are_dropped(world, tmp_path):
     index = world.index(tmp_path / "i")
-    align(index, world, world.queries[TRAIN], per=10)
+    fit(index, world, world.queries[TRAIN], "cur(rank=2)")
     world.fingerprint = "other"
     with pytest.raises(InputError, match="other") as refused:
-        align(index, world, world.queries[TRAIN], per=10)
+        fit(index, world, world.queries[TRAIN], "cur(rank=2)")
     assert "rescore" in str(refused.value)
-    assert index.fitted["als"].fingerprint == "world"
-    found = align(index, world, world.queries[TRAIN], per=10, spending=Spending(rescore=True))
-    assert found.calls == 10 * Q
-    assert index.fitted["als"].fingerprint == "other"
+    assert (index.fitted["cur"].fingerprint, world.asked) == ("world", N * Q)
+    found = fit(index, world, world.queries[TRAIN], "cur(rank=2)", replace=True)
+    assert found.collected.calls == N * Q
+    assert index.fitted["cur"].fingerprint == "other"
 
 
 def test_a_score_that_is_no_number_leaves_the_index_as_it_was(world, tmp_path):
     index = world.index(tmp_path / "i")
-    align(index, world, world.queries[:5], per=20)
+    fit(index, world, world.queries[:5], per=20)
     before = np.array(index.vectors("als"))
     world.bad = set(range(N))
     with pytest.raises(ScorerError, match="nan"):
-        align(index, world, world.queries[TRAIN], per=20)
+        fit(index, world, world.queries[TRAIN], per=20)
     np.testing.assert_array_equal(ItemIndex.load(tmp_path / "i").vectors("als"), before)
 
 
@@ -180,40 +183,64 @@ def test_a_score_that_is_no_number_leaves_the_index_as_it_was(world, tmp_path):
 def test_wrong_input_costs_nothing(world, arguments, said):
     arguments = {"queries": world.queries[TRAIN], **arguments}
     with pytest.raises((InputError, SpecError, MissingExtraError)) as error:
-        align(world.index(), world, **arguments)
+        fit(world.index(), world, **arguments)
     assert said in str(error.value) or isinstance(error.value, MissingExtraError)
     assert world.asked == 0
 
 
 def test_aligned_vectors_are_not_aligned_again(world):
     index = world.index()
-    align(index, world, world.queries[TRAIN], per=10)
+    fit(index, world, world.queries[TRAIN], per=10)
     with pytest.raises(InputError, match="fitted already"):
-        align(index, world, world.queries[TRAIN], per=10, vectors="als", name="twice")
-    align(index, world, world.queries[TRAIN], per=20)  # auto starts from the index's own
+        fit(index, world, world.queries[TRAIN], per=10, vectors="als", name="twice")
+    fit(index, world, world.queries[TRAIN], per=20)  # auto starts from the index's own
     assert index.fitted["als"].base == "vectors"
 
 
 def test_ways_are_named_in_the_grammar():
-    assert str(aligner("mf-ind(skip=false)")) == "mf-ind(skip=false)"
-    assert set(ALIGNERS) == {"als", "mf-trns", "mf-ind", "cur", "distill"}
+    assert str(fit_method("mf-ind(skip=false)")) == "mf-ind(skip=false)"
+    assert set(METHODS) == {"als", "mf-trns", "mf-ind", "cur", "distill"}
     with pytest.raises(SpecError, match="did you mean"):
-        aligner("alz")
+        fit_method("alz")
 
 
 def test_equal_train_queries_count_once(world, caplog):
     with caplog.at_level(logging.WARNING):
-        found = align(world.index(), world, [world.queries[0]] * 3 + [world.queries[1]], per=10)
+        found = fit(world.index(), world, [world.queries[0]] * 3 + [world.queries[1]], per=10)
     assert found.vectors.cost.queries == 2
-    assert found.calls == 20
+    assert found.collected.calls == 20
 
 
 def test_query_vectors_are_the_encoders_own(world):
     index = world.index()
-    align(index, world, world.queries[TRAIN], per=10)
+    fit(index, world, world.queries[TRAIN], per=10)
     texts = world.queries[TEST]
     found = index.query_vectors(Queries(texts), "als")
     np.testing.assert_array_equal(found[:, :-1], world.query[TEST])
     assert np.ptp(found[:, -1]) == 0  # the coordinate of the items' biases
-    align(index, world, world.queries[TRAIN], "als(bias=0)", per=10, name="plain")
+    fit(index, world, world.queries[TRAIN], "als(bias=0)", per=10, name="plain")
     np.testing.assert_array_equal(index.query_vectors(Queries(texts), "plain"), world.query[TEST])
+
+
+def test_methods_share_all_scores_and_dense_rows_are_less_what_is_known(world, tmp_path):
+    index, queries = world.index(tmp_path / "i"), world.queries[:10]
+    assert fit(index, world, queries, per=20).collected.calls == 200
+    found = fit(index, world, queries, "cur(rank=2)")
+    assert (found.collected.calls, found.collected.reused) == (10 * N - 200, 200)
+    assert found.vectors.cost.calls == world.asked == 10 * N
+    more = fit(index, world, world.queries[:12], per=30)
+    assert (more.collected.calls, more.collected.reused) == (60, 300)
+    assert more.vectors.cost.calls == 360  # of an anchor, only what was planned
+    by_item = fit(index, world, world.queries[:12], strategy="i", per=4)
+    assert 0 < by_item.collected.calls < 4 * N / 2
+
+
+def test_dense_rows_stop_at_a_limit_and_go_on(world):
+    index = world.index()
+    with pytest.raises(InputError, match="scores of all 120 items yet: allow more calls or more"):
+        fit(index, world, world.queries[:3], "cur(rank=2)", limits=Limits(max_calls=100))
+    found = fit(index, world, world.queries[:3], "cur(rank=2)", limits=Limits(max_calls=200))
+    assert found.collected.stopped_by == "max_calls"
+    assert (found.vectors.cost.queries, world.asked) == (2, 300)
+    assert "1 of 3 train queries have too few scores" in found.notes[0]
+    assert fit(index, world, world.queries[:3], "cur(rank=2)").vectors.cost.queries == 3

@@ -1,11 +1,10 @@
-"""Work on several blocks of pairs at a time: on threads, or wherever jobs are submitted to."""
+"""Several jobs at a time, wherever they are submitted to."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import islice
 from types import FrameType
@@ -14,28 +13,6 @@ from typing import TypeVar
 B = TypeVar("B")
 J = TypeVar("J")
 R = TypeVar("R")
-
-
-def on_threads(
-    work: Callable[[B], R], workers: int
-) -> Callable[[Iterator[B]], Iterator[tuple[B, R]]]:
-    """Does `work` for blocks, `workers` at a time; a single one works where it is called."""
-
-    def alone(blocks: Iterator[B]) -> Iterator[tuple[B, R]]:
-        for block in blocks:
-            yield block, work(block)
-
-    def together(blocks: Iterator[B]) -> Iterator[tuple[B, R]]:
-        with ThreadPoolExecutor(workers, "crossknn-scoring") as pool:
-            yield from in_flight(
-                blocks,
-                workers,
-                lambda block: pool.submit(work, block),
-                lambda jobs: wait(jobs, return_when=FIRST_COMPLETED).done,
-                lambda job, block: job.result(),
-            )
-
-    return alone if workers == 1 else together
 
 
 def in_flight(

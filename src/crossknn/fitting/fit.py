@@ -1,0 +1,610 @@
+"""Collect once -> fit -> search: item vectors fitted with a cross-encoder (AXN 2.1).
+
+`fit` scores pairs of train queries and items into the index's store, fits item vectors to the
+scores, and puts them into the index. The ways to fit, as specs:
+
+paper                   here
+MF_TRNS (AXN A.2.2)     `mf-trns`: free vectors by AdamW; `als`: by alternating least squares
+MF_IND                  `mf-ind`: a gated perceptron on each side
+DE_DSTL (AXN A.2.1)     `distill`: a dual encoder trained on the same scores
+R_anc (ANNCUR 2.2)      `cur`: its truncated SVD; takes all q * n scores
+
+`fit_from_log` fits to whatever scores the store has, and calls no cross-encoder.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from crossknn.errors import InputError, ScorerError, SpecError
+from crossknn.fitting.anchors import collect_anchors
+from crossknn.fitting.factors import Fit, Targets, inner_products
+from crossknn.fitting.pairs import PairPlan, per_item, per_query
+from crossknn.index.base import Anchors, Scale
+from crossknn.index.encoders import RememberedEncoder
+from crossknn.index.fitted import FittedVectors, IndexingCost
+from crossknn.index.item_index import ItemIndex
+from crossknn.index.maps import Same
+from crossknn.retrievers.base import RandomItems
+from crossknn.retrievers.specs import default_vectors, open_retriever, unfitted
+from crossknn.scorers import as_scorer
+from crossknn.scorers.base import Scorer
+from crossknn.scorers.opening import DualEncoder, needs_torch
+from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
+from crossknn.scores.views import SparseScores
+from crossknn.spec import Spec, build, parse, text_of
+from crossknn.types import FloatArray, Progress, Queries
+
+logger = logging.getLogger(__name__)
+
+OpenProgress: TypeAlias = Callable[[str, str], AbstractContextManager[Progress | None]]
+"""Opens the progress of a stage: (what is done, in which unit)."""
+
+Strategy: TypeAlias = Literal["q", "i"]
+
+DEFAULT = "als"
+PER = {"q": 100, "i": 5}
+"""Items per train query, and train queries per item, by default."""
+
+_ENOUGH = 30  # so many random pairs make a scale
+
+
+def no_progress(what: str, unit: str) -> AbstractContextManager[Progress | None]:
+    """No progress."""
+    return nullcontext()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitReport:
+    """What `fit` did: the vectors are in the index under `name`.
+
+    `collected` says which pairs were scored in this run; `notes` what the data could not give.
+    """
+
+    name: str
+    vectors: FittedVectors
+    collected: CollectReport
+    notes: tuple[str, ...]
+
+
+def fit(
+    index: ItemIndex,
+    scorer: Any,
+    queries: Sequence[str],
+    method: str | FitMethod = DEFAULT,
+    *,
+    name: str | None = None,
+    vectors: str = "auto",
+    strategy: Strategy = "q",
+    per: int | None = None,
+    retriever: str | Spec | None = None,
+    limits: Limits | None = None,
+    replace: bool = False,
+    start: str | Path | None = None,
+    encoder_folder: str | Path | None = None,
+    seed: int = 0,
+    progress: OpenProgress = no_progress,
+) -> FitReport:
+    """Fit item vectors with the cross-encoder, and put them into the index as `name`.
+
+    Args:
+        scorer: a cross-encoder or its name (Ray needs a name).
+        queries: train queries (q,).
+        method: a spec of `METHODS`, whose name is the default `name`.
+        vectors: the index's vectors to start from.
+        strategy: "q" scores `per` items (100) for each query, a tenth of them random, the others
+            the best of `retriever` (by default of the vectors); "i" scores `per` random queries (5)
+            for each item (AXN 2.1, B.4).
+        limits: what may be spent; what was scored by then is used, and the next run goes on.
+        replace: drop anchors that another cross-encoder has scored.
+        start, encoder_folder: the model that distillation begins with (by default the index's
+            own), and where it leaves its own.
+
+    Raises InputError for queries or options that cannot be used, and a full disk; ScorerError for a
+    score that is not a number.
+    """
+    chosen = fit_method(method)
+    name = name or chosen.name.replace("-", "_")
+    index.check_free(name)
+    if strategy not in ("q", "i"):
+        raise InputError(f"strategy is {strategy!r}; it must be 'q' or 'i'")
+    if chosen.name != "distill" and (start is not None or encoder_folder is not None):
+        raise InputError(
+            f"{chosen.name} trains no dual encoder: a start or a folder is for distill"
+        )
+    task = FitTask(
+        index=index,
+        scorer=as_scorer(scorer),
+        queries=_texts(queries),
+        base=_base(index, vectors),
+        strategy=strategy,
+        per=PER[strategy] if per is None else per,
+        retriever=parse(retriever) if isinstance(retriever, str) else retriever,
+        limits=limits or Limits(),
+        source=scorer if isinstance(scorer, str | Path) else None,
+        replace=replace,
+        start=start,
+        encoder_folder=None if encoder_folder is None else Path(encoder_folder),
+        seed=seed,
+        progress=progress,
+    )
+    made = chosen.fit(task)
+    index.add_fitted(name, made, replace=True)
+    assert task.collected is not None
+    notes = tuple(_notes(chosen, task, made))
+    return FitReport(name=name, vectors=made, collected=task.collected, notes=notes)
+
+
+@dataclass(kw_only=True, eq=False)
+class FitTask:
+    """What a way to fit asks for; pairs are scored when their scores are asked for."""
+
+    index: ItemIndex
+    scorer: Scorer
+    queries: Sequence[str]
+    base: str
+    strategy: Strategy = "q"
+    per: int = 100
+    retriever: Spec | None = None
+    limits: Limits = field(default_factory=Limits)
+    source: str | Path | None = None
+    replace: bool = False
+    start: str | Path | None = None
+    encoder_folder: Path | None = None
+    seed: int = 0
+    progress: OpenProgress = no_progress
+    collected: CollectReport | None = None
+    unfinished: int = 0
+    vector_seconds: float = 0.0
+    _random: SparseScores = field(init=False)
+
+    @cached_property
+    def batch(self) -> Queries:
+        """The train queries, with the vectors that have been made for them."""
+        return Queries(self.queries)
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells the cross-encoder in the store."""
+        return fingerprint_of(self.scorer, self.index.scores)
+
+    def vectors(self) -> tuple[FloatArray, FloatArray]:
+        """The initial vectors of items (n, d) and train queries (q, d)."""
+        began = time.perf_counter()
+        found = self.index.vectors[self.base], self.index.query_vectors(self.batch, self.base)
+        self.vector_seconds += time.perf_counter() - began
+        return found
+
+    def sparse(self) -> SparseScores:
+        """G: all scores that the store has of the train queries, once the plan is collected.
+
+        Of a query that is an anchor, which has all its scores, only those of the plan.
+        """
+        index, plan = self.index, self._plan()
+        with self.progress("scoring train queries", "pairs") as report:
+            self.collected = collect(
+                index.scores,
+                self.scorer,
+                self.queries,
+                index.items.texts,
+                plan.pairs,
+                limits=self.limits,
+                source=self.source,
+                progress=report,
+            )
+        scores = index.scores.log(self.fingerprint, index.items.texts, self.queries)
+        dense = np.diff(scores.by_query) == index.n
+        planned = np.isin(_key(scores, index.n), plan.pairs.query * index.n + plan.pairs.item)
+        scores = scores.take(planned | ~dense[scores.query])
+        if not len(scores):
+            raise _nothing("no pair has been scored yet", self.collected.failed)
+        random = np.isin(_key(scores, index.n), plan.random.query * index.n + plan.random.item)
+        self._random = scores.take(random)
+        return scores
+
+    def dense(self) -> Anchors:
+        """Scores of the train queries with every item: the index's anchors."""
+        if self.limits.ray is not None and self.source is None:
+            raise InputError("on Ray every worker opens the cross-encoder itself: give its name")
+        with self.progress("scoring anchor queries", "pairs") as report:
+            self.collected = collect_anchors(
+                self.index,
+                self.scorer,
+                self.queries,
+                limits=self.limits,
+                replace=self.replace,
+                source=self.source,
+                progress=report,
+            )
+        anchors, n = self.index.anchors, self.index.n
+        if anchors is None:
+            what = f"no train query has the scores of all {n} items yet"
+            raise _nothing(what, self.collected.failed)
+        texts = anchors.queries.texts
+        self.unfinished = len(set(self.queries) - set(texts))
+        random = per_query(RandomItems(n, self.seed), Queries(texts), _ENOUGH, n=n).pairs
+        values = np.asarray(anchors.scores)[random.query, random.item]
+        self._random = SparseScores.of(texts, n, random, values)
+        return anchors
+
+    def scale(self, items: FloatArray, queries: FloatArray) -> Scale | None:
+        """Brings scores to the scale of the vectors' inner products (AXN A.2), once there are any.
+
+        From random pairs: among a retriever's best items its own scores hardly vary, and a scale
+        from those alone is far from that of all items. None where there are too few.
+        """
+        known = self._random
+        if len(known) < _ENOUGH:
+            return None
+        return Scale.match(known.score, inner_products(queries, items, known.query, known.item))
+
+    def student(self) -> str | Path:
+        """Where the dual encoder to distil into is: `start`, or the index's own."""
+        encoder = self.index.encoder_source(self.base)
+        if self.start is None and encoder is None:
+            raise InputError(
+                f"the vectors {self.base!r} are of no encoder that can be trained: name one to "
+                "start from"
+            )
+        return self.start or str(encoder)
+
+    def different(self, scores: SparseScores | Anchors) -> int:
+        """Pairs of different texts: items of equal texts are scored once."""
+        ids = np.unique(np.asarray(self.index.items.texts), return_inverse=True)[1]
+        if isinstance(scores, SparseScores):
+            return len(np.unique(scores.query * self.index.n + ids[scores.item]))
+        return len(scores.scores) * (int(ids.max()) + 1)
+
+    def kept(
+        self, method: FitMethod, fit: Fit, scores: SparseScores | Anchors, queries: int
+    ) -> FittedVectors:
+        """What an index keeps of a fit to these scores of so many train queries."""
+        cost = self.cost(queries, self.different(scores), fit.seconds)
+        return fitted_vectors(str(method), self.base, fit, self.scorer.fingerprint, cost)
+
+    def cost(self, queries: int, pairs: int, fitting_seconds: float) -> IndexingCost:
+        """Of vectors fitted to so many pairs of so many queries, whenever they were scored."""
+        per_pair = self.index.scores.seconds_per_pair(self.fingerprint)
+        return IndexingCost(
+            queries=queries,
+            calls=pairs,
+            vector_seconds=round(self.vector_seconds, 3),
+            scoring_seconds=round(per_pair * pairs, 3),
+            fitting_seconds=round(fitting_seconds, 3),
+        )
+
+    def _plan(self) -> PairPlan:
+        n = self.index.n
+        if self.strategy == "i":
+            return per_item(n, len(self.queries), self.per, seed=self.seed)
+        count = min(self.per, n)
+        stage = open_retriever(self.index, self.retriever or Spec(self.base), self.seed)
+        with self.progress("choosing pairs", "queries") as report:
+            return per_query(
+                stage,
+                self.batch,
+                count,
+                n=n,
+                random=count // 10,
+                seed=self.seed,
+                progress=report,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitMethod(ABC):
+    """A way to fit; `str(method)` is its spec in the grammar."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def fit(self, task: FitTask) -> FittedVectors:
+        """Item vectors of the task's index."""
+
+    def __str__(self) -> str:
+        return text_of(self.name, self)
+
+    def above_zero(self, *options: str) -> None:
+        """SpecError unless these options, where they are given, are above 0."""
+        for option in options:
+            value = getattr(self, option)
+            if value is not None and not value > 0:
+                raise SpecError(f"{self}: {option} must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factorization(FitMethod):
+    """Vectors fitted to the sparse G, from those of the dual encoder.
+
+    A random share `held_out` of G tells when to stop, and how good the fit is.
+    """
+
+    held_out: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out < 1:
+            raise SpecError(f"{self}: held_out is a share, from 0 to below 1")
+        self.above_zero(*({"strength", "sweeps", "lr", "epochs"} & set(self.__dict__)))
+
+    def fit(self, task: FitTask) -> FittedVectors:
+        items, queries = task.vectors()
+        scores = task.sparse()
+        with task.progress(f"fitting {self.name}", "") as progress:
+            scale = task.scale(items, queries)
+            targets = Targets.of(
+                scores, items, queries, scale=scale, held_out=self.held_out, seed=task.seed
+            )
+            found = self.factorize(targets, task.seed, progress)
+        return task.kept(self, found, scores, len(scores.scored_queries))
+
+    @abstractmethod
+    def factorize(self, targets: Targets, seed: int = 0, progress: Progress | None = None) -> Fit:
+        """Item vectors (n, d) from G and the initial vectors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ALS(Factorization):
+    """Alternating least squares, regularised towards the initial vectors by `strength`.
+
+    A coordinate more, of `bias` lengths of a query's vector, holds how much an item is liked
+    whatever the query; 0 leaves it out.
+    """
+
+    name = "als"
+    strength: float = 0.3
+    bias: float = 2.0
+    sweeps: int = 6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bias < 0:
+            raise SpecError(f"{self}: bias cannot be negative")
+
+    def factorize(self, targets: Targets, seed: int = 0, progress: Progress | None = None) -> Fit:
+        from crossknn.fitting.als import als
+
+        return als(
+            targets,
+            strength=self.strength,
+            bias=self.bias,
+            sweeps=self.sweeps,
+            progress=progress,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MFTRNS(Factorization):
+    """MF_TRNS: free vectors of train queries and items, by AdamW (extra `torch`)."""
+
+    name = "mf-trns"
+    lr: float = 0.001
+    epochs: int = 10
+
+    def factorize(self, targets: Targets, seed: int = 0, progress: Progress | None = None) -> Fit:
+        with needs_torch(self.name):
+            from crossknn.fitting.mf import mf_trns
+
+        return mf_trns(
+            targets, learning_rate=self.lr, epochs=self.epochs, seed=seed, progress=progress
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MFIND(Factorization):
+    """MF_IND: perceptrons with a gated skip over the initial vectors (extra `torch`)."""
+
+    name = "mf-ind"
+    lr: float = 0.005
+    epochs: int = 20
+    skip: bool = True
+
+    def factorize(self, targets: Targets, seed: int = 0, progress: Progress | None = None) -> Fit:
+        with needs_torch(self.name):
+            from crossknn.fitting.mf import mf_ind
+
+        return mf_ind(
+            targets,
+            learning_rate=self.lr,
+            epochs=self.epochs,
+            skip=self.skip,
+            seed=seed,
+            progress=progress,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CUR(FitMethod):
+    """The best `rank` dimensions of the train queries' scores with every item, in float16."""
+
+    name = "cur"
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        self.above_zero("rank")
+
+    def fit(self, task: FitTask) -> FittedVectors:
+        from crossknn.fitting.cur import cur
+
+        index, texts = task.index, set(task.queries)
+        if index.anchors is not None and index.scorer_of("anchors") == task.fingerprint:
+            texts.update(index.anchors.queries.texts)
+        most = min(len(texts), index.n)
+        if self.rank is not None and self.rank > most:
+            raise InputError(f"{self}: {most} is the highest rank that the scores can have")
+        anchors, known = task.dense(), index.has_query_vectors(task.base)
+        vectors = index.query_vectors(anchors.queries, task.base) if known else None
+        with task.progress("factorizing", ""):
+            found = cur(
+                anchors.scores,
+                rank=self.rank,
+                center=anchors.center,
+                queries=vectors,
+                seed=task.seed,
+            )
+        return task.kept(self, found, anchors, len(anchors.queries))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distill(FitMethod):
+    """A dual encoder trained on the train queries' scores (extra `torch`).
+
+    `loss=match` learns the scores of the sparse G; `pair` and `both` (the better on held-out
+    queries) need each query's true `top`, so that every item is scored.
+    """
+
+    name = "distill"
+    loss: Literal["match", "pair", "both"] = "match"
+    top: int | None = None
+    epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        self.above_zero("top", "epochs")
+
+    def fit(self, task: FitTask) -> FittedVectors:
+        with needs_torch("distill"):
+            from crossknn.fitting.distill import best_of_rows, distill, paper_settings, student
+
+        if task.encoder_folder is None:
+            raise InputError(
+                "distill trains a dual encoder: say in which folder to keep it (--encoder-out)"
+            )
+        start, index = task.student(), task.index
+        student(start)  # refuses what cannot be trained, before anything is scored
+        listed = self.top or task.per
+        if self.loss == "match":
+            scores = task.sparse()
+            pairs = task.different(scores)
+        else:
+            anchors = task.dense()
+            pairs, texts = task.different(anchors), anchors.queries.texts
+            scores = best_of_rows(texts, anchors.scores, listed, task.scorer.fingerprint)
+        settings = replace(paper_settings(listed), seed=task.seed)
+        if self.epochs is not None:
+            settings = replace(settings, epochs=self.epochs)
+        with task.progress("distilling", "steps") as progress:
+            made = distill(
+                scores,
+                index.items.texts,
+                start,
+                task.encoder_folder,
+                losses=("match", "pair") if self.loss == "both" else (self.loss,),
+                top=self.top,
+                calls=pairs,
+                settings=settings,
+                progress=progress,
+            )
+        encoder, began = DualEncoder(made.folder), time.perf_counter()
+        with task.progress("encoding", "items") as progress:
+            items = encoder.encode_items(index.items.texts, progress)
+        queries = encoder.encode_queries(scores.queries)
+        task.vector_seconds += time.perf_counter() - began
+        inner = inner_products(queries, items, scores.query, scores.item)
+        return FittedVectors(
+            values=items,
+            method=str(self),
+            encoder=RememberedEncoder.of(made.folder),
+            # by all scored pairs, where there are no random ones
+            scale=task.scale(items, queries) or Scale.match(scores.score, inner),
+            fingerprint=task.scorer.fingerprint,
+            cost=task.cost(made.queries, pairs, made.seconds),
+            details={"loss": made.loss, **made.measures},
+        )
+
+
+METHODS: dict[str, type[FitMethod]] = {
+    kind.name: kind for kind in (ALS, MFTRNS, MFIND, CUR, Distill)
+}
+
+
+def fit_method(spec: str | FitMethod) -> FitMethod:
+    """The way to fit that a spec names; `SpecError` if there is none.
+
+    >>> fit_method("als(strength=0.1)").strength
+    0.1
+    """
+    return spec if isinstance(spec, FitMethod) else build(parse(spec), METHODS, "way to fit")
+
+
+def fitted_vectors(
+    method: str, base: str, fit: Fit, fingerprint: str | None, cost: IndexingCost
+) -> FittedVectors:
+    """What an index keeps of a fit that began with the vectors `base`."""
+    errors = {"held_out": fit.held_out, "initial": fit.initial, "untouched": fit.untouched}
+    return FittedVectors(
+        values=fit.items,
+        method=method,
+        base=None if fit.map is None else base,
+        map=fit.map or Same(),
+        item_map=fit.item_map,
+        scale=fit.scale,
+        fingerprint=fingerprint,
+        cost=cost,
+        details=_for_json({**errors, **fit.details}),
+    )
+
+
+def _for_json(value: Any) -> Any:
+    """Keys as texts, and None for what was not measured (NaN)."""
+    if isinstance(value, Mapping):
+        return {str(key): _for_json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_for_json(inner) for inner in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _base(index: ItemIndex, name: str) -> str:
+    """The vectors to start from: not ones that were fitted already, unless they are named."""
+    found = (name == "auto" and unfitted(index)) or default_vectors(index, name)
+    if found in index.fitted:
+        raise InputError(
+            f"the vectors {found!r} are fitted already: start from the index's own, "
+            f"{', '.join(n for n in index.vectors if n not in index.fitted)}"
+        )
+    return found
+
+
+def _texts(queries: Sequence[str]) -> list[str]:
+    if isinstance(queries, str) or not all(isinstance(q, str) and q.strip() for q in queries):
+        raise InputError("train queries must be a list of texts that are not empty")
+    if not queries:
+        raise InputError("there are no train queries")
+    return list(dict.fromkeys(queries))
+
+
+def _notes(chosen: FitMethod, task: FitTask, made: FittedVectors) -> list[str]:
+    found = []
+    used, given, d = made.cost.queries, len(task.queries), task.index.vectors[task.base].shape[1]
+    if (short := max(task.unfinished, given - used)) > 0:
+        found.append(f"{short} of {given} train queries have too few scores to learn from yet")
+    if untouched := made.details.get("untouched"):
+        found.append(
+            f"{untouched} of {task.index.n} items have no score to learn from: they keep the "
+            "vectors they had"
+        )
+    if isinstance(chosen, ALS | MFTRNS) and used < d:
+        found.append(
+            f"{used} train queries move item vectors in {used} of {d} dimensions at most: more "
+            "queries with fewer items each teach more"
+        )
+    return found
+
+
+def _key(scores: SparseScores, n: int) -> Any:
+    return scores.query * n + scores.item
+
+
+def _nothing(what: str, failed: int) -> InputError | ScorerError:
+    if failed:
+        return ScorerError(f"{what}: {failed:,} pairs were asked that could not be scored")
+    return InputError(f"{what}: allow more calls or more time")

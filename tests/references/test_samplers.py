@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import chisquare
 from synthetic import matrix
 
-from crossknn.evaluation.oracle import OracleFirst, OracleSoftMax, OracleTopK
+from crossknn.evaluation.oracle import OracleRetriever, OracleSoftMax, OracleTopK
 from crossknn.methods import method
 from crossknn.search.loop import Search
 from crossknn.types import Queries
@@ -77,7 +77,7 @@ def test_the_oracles_draw_as_the_reference_does(masked, share):
     found = {}
     for kind in (OracleTopK, OracleSoftMax):
         retriever = [
-            OracleFirst(kind(masked=masked, epsilon=share), exact, seed).top(Queries(["q"]), count)
+            OracleRetriever(kind(masked=masked, epsilon=share), exact, seed).top(Queries(["q"]), count)
             for seed in range(DRAWS)
         ]
         found[kind] = np.array([candidates.items[0] for candidates in retriever])

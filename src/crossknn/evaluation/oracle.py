@@ -30,12 +30,9 @@ class OracleTopK:
     """The best items after the first `masked`, but a share `epsilon` of them at random."""
 
     name: ClassVar[str] = "oracle_topk"
+    by_softmax: ClassVar[bool] = False
     masked: int = 0
     epsilon: float = 0.0
-
-    def keys(self, scores: FloatArray, generator: np.random.Generator) -> FloatArray:
-        """What the share that is not random is ranked by: (c,) exact scores -> (c,)."""
-        return scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +40,13 @@ class OracleSoftMax(OracleTopK):
     """The same, sampled without replacement by softmax of the exact scores."""
 
     name: ClassVar[str] = "oracle_softmax"
-
-    def keys(self, scores: FloatArray, generator: np.random.Generator) -> FloatArray:
-        return scores + generator.gumbel(size=len(scores))  # its top samples from the softmax
+    by_softmax: ClassVar[bool] = True
 
 
 ORACLES: dict[str, type[OracleTopK]] = {kind.name: kind for kind in (OracleTopK, OracleSoftMax)}
 
 
-class OracleFirst(AllScores):
+class OracleRetriever(AllScores):
     """Samples by exact scores (m, n): row r belongs to the r-th query of the batch.
 
     Of `count` items, `round(epsilon * count)` are uniformly random among those neither masked nor
@@ -80,7 +75,9 @@ class OracleFirst(AllScores):
         """Which of these to take: exact scores (c,), best first -> positions (<=count,)."""
         count = min(count, len(scores))
         random = round(self.options.epsilon * count)
-        order = np.argsort(-self.options.keys(scores, generator), kind="stable")
+        if self.options.by_softmax:  # the top of scores with Gumbel noise samples from the softmax
+            scores = scores + generator.gumbel(size=len(scores))
+        order = np.argsort(-scores, kind="stable")
         chosen, rest = order[: count - random], order[count - random :]
         return np.concatenate([chosen, generator.choice(rest, random, replace=False)])
 
@@ -113,4 +110,4 @@ class OracleIndex:
             raise SpecError(f"{spec}: masked must be 0 or more")
         if options.masked >= self._exact.shape[1]:
             raise InputError(f"{spec} masks all {self._exact.shape[1]} items")
-        return OracleFirst(options, self._exact, seed)
+        return OracleRetriever(options, self._exact, seed)

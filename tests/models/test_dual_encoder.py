@@ -6,37 +6,33 @@ import json
 
 import numpy as np
 import pytest
-from tiny_models import save_bert, tokenizer
+from tiny_models import save_bert
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from crossknn.errors import InputError  # noqa: E402
+from crossknn.models.base import weights_hash  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
-from crossknn.scorers.torch import TorchDualEncoder, weights_hash  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 TEXTS = ["the red oak", "seals swam in a lake near the old hill", "elm", "a tall white gull flew"]
+QUERIES = [f"red [Ms] {text} [Me] elm" for text in TEXTS]
+ITEMS = [f"{text} [ENT] elm" for text in TEXTS]
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
-def by_hand(folder, text, pooling, normalize):
-    """One text, unpadded: [CLS] text [SEP] -> (d,)."""
-    encoder = transformers.BertModel.from_pretrained(
-        folder, add_pooling_layer=False, attn_implementation="eager"
-    ).eval()
-    ids = torch.tensor([[2, *tokenizer().encode(text, add_special_tokens=False).ids, 3]])
-    with torch.inference_mode():
-        states = encoder(input_ids=ids).last_hidden_state[0].numpy()
-    vector = states[0] if pooling == "cls" else states.mean(0)
-    return vector / np.sqrt((vector**2).sum()) if normalize else vector
-
-
 def new(folder, **config):
+    """A model whose towers differ if they are two."""
     torch.manual_seed(0)
     lengths = {"query_length": 64, "item_length": 64}
-    return DualEncoderModel.new(folder, DualEncoderConfig(**(lengths | config))).eval()
+    model = DualEncoderModel.new(folder, DualEncoderConfig(**(lengths | config))).eval()
+    if not model.config.shared:
+        with torch.no_grad():
+            for parameter in model.item.parameters():
+                parameter.mul_(1.5)
+    return model
 
 
 def vectors(model, texts, *, queries):
@@ -45,52 +41,34 @@ def vectors(model, texts, *, queries):
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "marks"])
 def test_vectors_by_hand(bert, pooling, normalize):
-    model = new(bert, pooling=pooling, normalize=normalize)
-    expected = np.stack([by_hand(bert, text, pooling, normalize) for text in TEXTS])
-    for queries in (True, False):
-        np.testing.assert_allclose(vectors(model, TEXTS, queries=queries), expected, **CLOSE)
+    model = new(bert, pooling=pooling, normalize=normalize, marked=pooling == "marks")
+    encoder = transformers.BertModel.from_pretrained(
+        bert, add_pooling_layer=False, attn_implementation="eager"
+    ).eval()
+    texts = (QUERIES, ITEMS) if pooling == "marks" else (TEXTS, TEXTS)
+    for queries, marks in ((True, (5, 6)), (False, (7,))):
+        rows = model.encoding.texts(texts[0 if queries else 1], queries=queries)
+        found = vectors(model, texts[0 if queries else 1], queries=queries)
+        for row, vector in zip(rows, found, strict=True):  # one text at a time, unpadded
+            with torch.inference_mode():
+                states = encoder(torch.from_numpy(row.ids)[None]).last_hidden_state[0].numpy()
+            places = {"mean": slice(None), "cls": [0], "marks": np.isin(row.ids, marks)}[pooling]
+            expected = states[places].mean(0)
+            expected /= np.linalg.norm(expected) if normalize else 1
+            np.testing.assert_allclose(vector, expected, **CLOSE)
     assert model.dimensions == 16
 
 
-def test_marks_are_pooled_by_hand(bert):
-    model = new(bert, pooling="marks", marked=True, normalize=False)
-    queries = [f"red [Ms] {text} [Me] elm" for text in TEXTS]
-    items = [f"{text} [ENT] elm" for text in TEXTS]
-    encoder = model.query.encoder
-    for texts, is_query, marks in ((queries, True, (0, 1)), (items, False, (2,))):
-        found = vectors(model, texts, queries=is_query)
-        for row, vector in zip(model.encoding.texts(texts, queries=is_query), found, strict=True):
-            with torch.inference_mode():
-                states = encoder(input_ids=torch.from_numpy(row.ids)[None]).last_hidden_state[0]
-            places = [row.ids.tolist().index(model.tokenizer.marks[mark]) for mark in marks]
-            np.testing.assert_allclose(vector, states[places].mean(0).numpy(), **CLOSE)
-
-
-def test_padding_is_not_pooled(bert):
-    model = new(bert, normalize=False)
-    together = vectors(model, TEXTS, queries=True)
-    alone = np.concatenate([vectors(model, [text], queries=True) for text in TEXTS])
-    np.testing.assert_allclose(together, alone, **CLOSE)
-
-
-def test_shared_towers_are_one(bert):
+def test_towers_are_one_or_two(bert):
     model = new(bert)
     assert model.item is model.query
-    names = [name for name, _ in model.named_parameters()]
-    assert not any(name.startswith("item") for name in names)
-
-
-def test_separate_towers_are_two(bert):
-    model = new(bert, shared=False)
-    before = vectors(model, TEXTS, queries=True)
-    np.testing.assert_array_equal(vectors(model, TEXTS, queries=False), before)
-    with torch.no_grad():
-        for parameter in model.item.parameters():
-            parameter.mul_(1.5)
-    np.testing.assert_array_equal(vectors(model, TEXTS, queries=True), before)
-    assert np.abs(vectors(model, TEXTS, queries=False) - before).max() > 0.01
+    assert not any(name.startswith("item") for name, _ in model.named_parameters())
+    two, source = new(bert, shared=False), DualEncoderModel.new(bert, DualEncoderConfig())
+    found = vectors(two, TEXTS, queries=True)
+    np.testing.assert_allclose(found, vectors(source.eval(), TEXTS, queries=True), **CLOSE)
+    assert np.abs(vectors(two, TEXTS, queries=False) - found).max() > 0.01
 
 
 @pytest.mark.parametrize("marked", [True, False])
@@ -98,35 +76,23 @@ def test_separate_towers_are_two(bert):
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_saved_model_is_the_same_model(request, tmp_path, shared, source, marked):
     bert = request.getfixturevalue(source)
-    length = 12
-    model = new(bert, shared=shared, marked=marked, query_length=length, pooling="cls")
-    if not shared:
-        with torch.no_grad():
-            for parameter in model.item.parameters():
-                parameter.mul_(1.5)
-    queries, items = TEXTS, TEXTS
-    if marked:
-        queries = [f"red [Ms] {text} [Me] elm" for text in TEXTS]
-        items = [f"{text} [ENT] elm" for text in TEXTS]
-    folder = model.save_pretrained(tmp_path / "model", card="card")
+    model = new(bert, shared=shared, marked=marked, query_length=12, pooling="cls")
+    new(save_bert(tmp_path / "other", positions=256), shared=False).save_pretrained(
+        tmp_path / "model"
+    )
+    folder = model.save_pretrained(tmp_path / "model", card="card")  # over another
     again = DualEncoderModel.from_pretrained(folder)
     assert again.config == model.config
     assert (again.item is again.query) == shared
-    for texts, is_query in ((queries, True), (items, False)):
-        found = vectors(again, texts, queries=is_query)
-        np.testing.assert_array_equal(found, vectors(model, texts, queries=is_query))
+    texts = (QUERIES, ITEMS) if marked else (TEXTS, TEXTS)
+    for part, queries in zip(texts, (True, False), strict=True):
+        found = vectors(again, part, queries=queries)
+        np.testing.assert_array_equal(found, vectors(model, part, queries=queries))
     assert weights_hash(again) == weights_hash(model)
-    assert TorchDualEncoder(folder).fingerprint == TorchDualEncoder(model).fingerprint
     assert (folder / "README.md").read_text() == "card"
-    assert (folder / "item").is_dir() == (not shared)
-
-
-def test_a_folder_can_be_written_over(bert, tmp_path):
-    new(bert, shared=False).save_pretrained(tmp_path)
-    other = save_bert(tmp_path / "other", seed=5, positions=64)
-    model = new(other)
-    model.save_pretrained(tmp_path)
-    assert weights_hash(DualEncoderModel.from_pretrained(tmp_path)) == weights_hash(model)
+    if marked:
+        (row,) = again.encoding.texts(["no mention"], queries=True)
+        assert isinstance(row, InputError)
 
 
 @pytest.mark.parametrize(
@@ -141,19 +107,9 @@ def test_a_folder_can_be_written_over(bert, tmp_path):
     ],
 )
 def test_settings_that_do_not_fit_are_refused(bert, tmp_path, changes, sentence):
+    with pytest.raises(InputError, match="not a crossknn dual encoder: it has no dual_encoder"):
+        DualEncoderModel.from_pretrained(bert)
     path = new(bert).save_pretrained(tmp_path) / "dual_encoder.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(InputError, match=sentence):
         DualEncoderModel.from_pretrained(tmp_path)
-
-
-def test_what_is_no_dual_encoder_is_refused(bert):
-    with pytest.raises(InputError, match=r"is not a crossknn dual encoder: it has no dual_encoder"):
-        DualEncoderModel.from_pretrained(bert)
-
-
-def test_marked_texts_need_their_marks(bert):
-    model = new(bert, marked=True)
-    (row,) = model.encoding.texts(["no mention"], queries=True)
-    assert isinstance(row, InputError)
-    assert model.tokenizer.marks == (5, 6, 7)

@@ -152,9 +152,38 @@ def has_token_types(config: Any) -> bool:
     return int(getattr(config, "type_vocab_size", 0) or 0) > 1
 
 
-def states_at(states: Tensor, positions: Tensor) -> Tensor:
-    """States of some tokens: (b, t, d), (b, p) -> (b, p, d)."""
+def states_at(
+    encoder: Any,
+    read: Tensor,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    token_type_ids: Tensor,
+    position_ids: Tensor | None = None,
+) -> Tensor:
+    """States of the last layer at the tokens `read` (b, p) alone: (b, t) each -> (b, p, d).
+
+    The last layer of a BERT is computed only there: keys and values are needed everywhere, but not
+    queries, the attention's output and the feed-forward block (a seventh less work of six layers).
+    """
+    given = input_ids, attention_mask, token_type_ids, position_ids
+    if type(encoder).__name__ != "BertModel" or len(encoder.encoder.layer) < 2:
+        return _at(states(encoder, *given), read)
+    below = states(_without_last(encoder), *given)
+    return run_layer(encoder.encoder.layer[-1], _at(below, read), below, attention_mask)
+
+
+def _at(states: Tensor, positions: Tensor) -> Tensor:
+    """(b, t, d), (b, p) -> (b, p, d)."""
     return states.gather(1, positions[:, :, None].expand(-1, -1, states.shape[2]))
+
+
+def _without_last(encoder: Any) -> Any:
+    """The encoder without its last layer; every other module is shared."""
+    body, inner = copy.copy(encoder), copy.copy(encoder.encoder)
+    body._modules, inner._modules = dict(encoder._modules), dict(encoder.encoder._modules)
+    inner.layer = nn.ModuleList(list(encoder.encoder.layer)[:-1])
+    body.encoder = inner
+    return body
 
 
 def bias_of(mask: Tensor) -> Tensor:

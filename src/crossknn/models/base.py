@@ -32,8 +32,8 @@ class TorchModel(nn.Module):  # type: ignore[misc]
     """A model that `save_pretrained` writes and `from_pretrained` opens.
 
     Subclasses set SETTINGS, the name of their settings file; Config, a dataclass with at least
-    `window` and `marked`; LENGTHS, what its limits are called; and n_towers, 1, or 2 for queries
-    and items, which are one if the config has `shared`.
+    `window` and `marked`; LENGTHS, what its limits are called; and n_towers: 1, of the attribute
+    `encoder`, or 2, the attributes `query` and `item`, which are one if the config has `shared`.
     """
 
     SETTINGS: ClassVar[str]
@@ -53,7 +53,10 @@ class TorchModel(nn.Module):  # type: ignore[misc]
 
     def encoders(self) -> list[Any]:
         """The encoders of queries and of items; one where there is one for both."""
-        raise NotImplementedError
+        if self.n_towers == 1:
+            return [self.encoder]
+        towers = [self.query] if self.config.shared else [self.query, self.item]
+        return [tower.encoder for tower in towers]
 
     @property
     def device(self) -> torch.device:
@@ -161,7 +164,7 @@ def weights_hash(model: TorchModel) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     digest.update(model.tokenizer.fast.to_str().encode())
     digest.update(repr(model.config).encode())
     return digest.hexdigest()

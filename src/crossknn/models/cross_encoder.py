@@ -12,7 +12,6 @@ Scores are raw logits. Axes: b pairs, t tokens, p tokens that are read, d dimens
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
 
 from crossknn.errors import InputError
-from crossknn.models.backbone import open_backbone, position_limit, run_layer, states, states_at
+from crossknn.models.backbone import open_backbone, position_limit, states, states_at
 from crossknn.models.base import TorchModel
 from crossknn.models.interaction import InteractionHead
 from crossknn.models.tokens import Row, Tokenizer, Window
@@ -96,7 +95,7 @@ class ClsHead(nn.Module):  # type: ignore[misc]
         nn.init.normal_(self.out.weight, std=0.02)
         nn.init.zeros_(self.out.bias)
 
-    def positions(self, input_ids: Tensor) -> Tensor:
+    def reads(self, input_ids: Tensor) -> Tensor:
         """The tokens that are read: (b, t) -> (b, 1)."""
         return torch.zeros_like(input_ids[:, :1])
 
@@ -118,7 +117,7 @@ class EmbHead(nn.Module):  # type: ignore[misc]
         self.separator = separator
         self.scale = scale
 
-    def positions(self, input_ids: Tensor) -> Tensor:
+    def reads(self, input_ids: Tensor) -> Tensor:
         """The tokens that are read: (b, t) -> (b, 3), the marks, or (b, 2)."""
         if self.marks:
             return torch.stack([first_place(input_ids == mark) for mark in self.marks], dim=1)
@@ -179,16 +178,15 @@ class CrossEncoderModel(TorchModel):
             model.load_head(folder)
         return model
 
-    def encoders(self) -> list[Any]:
-        return [self.encoder]
-
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """(b, t) three times -> raw scores (b,)."""
         given = input_ids, attention_mask, token_type_ids
-        last = states(self.encoder, *given, self.positions(token_type_ids))
+        positions = self.positions(token_type_ids)
         if isinstance(self.head, InteractionHead):
-            return self.head(last, *given)
-        scores: Tensor = self.head(states_at(last, self.head.positions(input_ids)))
+            scores: Tensor = self.head(states(self.encoder, *given, positions), *given)
+        else:
+            read = self.head.reads(input_ids)
+            scores = self.head(states_at(self.encoder, read, *given, positions))
         return scores
 
     def score_rows(self, rows: Sequence[Row]) -> Tensor:
@@ -219,55 +217,3 @@ def _outside(tokenizer: Tokenizer) -> tuple[int, ...]:
         )
     special = {int(i) for ids, _ in tokenizer.pair.pieces if ids is not None for i in ids}
     return tuple(sorted({*special, tokenizer.padding, *tokenizer.marks}))
-
-
-class PartialModel(nn.Module):  # type: ignore[misc]
-    """The same scores with the last layer only where it is read: a seventh less work (six layers).
-
-    A [CLS] head reads one token of the last layer, an [EMB] head two or three. Keys and values of
-    that layer are needed everywhere, but queries, the attention's output and the feed-forward block
-    only at the tokens that are read. Weights are shared with `model`, a `CrossEncoderModel` or a
-    BertForSequenceClassification; see `partial`.
-    """
-
-    def __init__(self, model: Any, encoder: Any) -> None:
-        super().__init__()
-        self.model = model
-        self.body, self.last = _without_last(encoder), encoder.encoder.layer[-1]
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """(b, t) three times -> raw scores (b,)."""
-        is_own, positions = isinstance(self.model, CrossEncoderModel), None
-        at = torch.zeros_like(input_ids[:, :1])
-        if is_own:
-            at = self.model.head.positions(input_ids)
-            positions = self.model.positions(token_type_ids)
-        below = states(self.body, input_ids, attention_mask, token_type_ids, positions)
-        read = run_layer(self.last, states_at(below, at), below, attention_mask)
-        if is_own:
-            scores: Tensor = self.model.head(read)
-            return scores
-        pooled = self.model.dropout(self.model.bert.pooler(read))
-        logits: Tensor = self.model.classifier(pooled)[:, 0]
-        return logits
-
-
-def partial(model: Any) -> PartialModel | None:
-    """A `PartialModel` of a cross-encoder on a BERT; None if there is none of it."""
-    if isinstance(model, CrossEncoderModel):
-        encoder = None if isinstance(model.head, InteractionHead) else model.encoder
-    else:
-        is_bert = type(model).__name__ == "BertForSequenceClassification"
-        encoder = model.bert if is_bert else None
-    if type(encoder).__name__ != "BertModel" or len(encoder.encoder.layer) < 2:
-        return None
-    return PartialModel(model, encoder)
-
-
-def _without_last(encoder: Any) -> Any:
-    """The encoder without its last layer; every other module is shared."""
-    body, inner = copy.copy(encoder), copy.copy(encoder.encoder)
-    body._modules, inner._modules = dict(encoder._modules), dict(encoder.encoder._modules)
-    inner.layer = nn.ModuleList(list(encoder.encoder.layer)[:-1])
-    body.encoder = inner
-    return body

@@ -106,10 +106,6 @@ class DualEncoderModel(TorchModel):
         other = encoder if config.shared else open_backbone(source, marked=config.marked)[0]
         return cls(encoder, other, tokenizer, config)
 
-    def encoders(self) -> list[Any]:
-        towers = [self.query] if self.config.shared else [self.query, self.item]
-        return [tower.encoder for tower in towers]
-
     @property
     def dimensions(self) -> int:
         """d, the length of a vector."""

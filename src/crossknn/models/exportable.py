@@ -17,9 +17,9 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
 
 from crossknn.errors import InputError
-from crossknn.models.backbone import has_token_types, position_limit
+from crossknn.models.backbone import has_token_types, position_limit, states_at
 from crossknn.models.base import TorchModel, weights_hash
-from crossknn.models.cross_encoder import CrossEncoderModel, partial
+from crossknn.models.cross_encoder import CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderModel
 from crossknn.models.folder import COMPARE_MODEL, INPUTS, ITEM_MODEL, MODEL, QUERY_MODEL
 from crossknn.models.late.model import LateInteractionModel
@@ -99,7 +99,7 @@ def own_model(
     settings: dict[str, object] = {"marked": config.marked}
     graphs: dict[str, Graph] = {}
     if isinstance(model, CrossEncoderModel):
-        graphs[MODEL] = _of_tokens(partial(model) or model, encoding, padding, "pairs", _SCORES)
+        graphs[MODEL] = _of_tokens(model, encoding, padding, "pairs", _SCORES)
     elif isinstance(model, DualEncoderModel):
         graphs[MODEL] = _of_tokens(model.query, encoding, padding, "queries", _VECTORS)
         if not config.shared:
@@ -236,7 +236,7 @@ def library_cross_encoder(
     if reads_messages(library):
         raise InputError(f"{source} reads pairs through a chat template: {_IN_TORCH}")
     is_typed = _reads_types(loaded.config, tokenizer)
-    module = (partial(loaded) if is_typed else None) or _Logits(loaded, is_typed)
+    module = _Logits(loaded, is_typed)
     prompt = library.prompts.get(library.default_prompt_name) or ""
     limit = min(max_length or 10**9, _limit(loaded.config, tokenizer))
     encoding = _checked_encoding(library, source, limit, (prompt, ""), "pairs")
@@ -357,9 +357,14 @@ class _Logits(nn.Module):  # type: ignore[misc]
         self.is_typed = is_typed
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        types = {"token_type_ids": token_type_ids} if self.is_typed else {}
-        given = {"input_ids": input_ids, "attention_mask": attention_mask, **types}
-        logits: Tensor = self.inner(**given).logits
+        if self.is_typed and type(self.inner).__name__ == "BertForSequenceClassification":
+            given = torch.zeros_like(input_ids[:, :1]), input_ids, attention_mask, token_type_ids
+            pooled = self.inner.bert.pooler(states_at(self.inner.bert, *given))
+            logits: Tensor = self.inner.classifier(pooled)
+        else:
+            types = {"token_type_ids": token_type_ids} if self.is_typed else {}
+            given = {"input_ids": input_ids, "attention_mask": attention_mask, **types}
+            logits = self.inner(**given).logits
         return logits[:, 0]
 
 

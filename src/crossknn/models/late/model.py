@@ -174,10 +174,6 @@ class LateInteractionModel(TorchModel):
         again.head = model.head
         return again.train()
 
-    def encoders(self) -> list[Any]:
-        towers = [self.query] if self.config.shared else [self.query, self.item]
-        return [tower.encoder for tower in towers]
-
     @property
     def dimensions(self) -> int:
         """d' of what an index stores of an item."""

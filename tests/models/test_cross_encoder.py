@@ -144,8 +144,11 @@ def test_item_position_is_a_query_half_padded_to_it(bert):
 
 def interaction_by_hand(model, query, item):
     """The interaction head's score of one pair, in loops over words."""
-    found, ids = pair_states_of(model, query, item)
     left, right = ids_of(query), ids_of(item)
+    n_query, n_item = len(left) + 2, len(right) + 1
+    rows = [2, *left, 3, *right, 3], [1] * (n_query + n_item), [0] * n_query + [1] * n_item
+    with torch.no_grad():
+        found = states(model.encoder, *(torch.tensor([row]) for row in rows))[0].numpy()
     head = {name: value.detach().numpy() for name, value in model.head.named_parameters()}
     q, i = found[1 : 1 + len(left)], found[2 + len(left) : -1]
 
@@ -163,14 +166,6 @@ def interaction_by_hand(model, query, item):
     channels = [cosine(q.mean(0), i.mean(0)), matched / total, matched, late / total]
     first = found[0] @ head["cls.weight"][0] + head["cls.bias"][0]
     return float(np.dot(channels, head["mix"]) + first)
-
-
-def pair_states_of(model, query, item):
-    a, b = ids_of(query), ids_of(item)
-    rows = [2, *a, 3, *b, 3], [1] * (len(a) + len(b) + 3), [0] * (len(a) + 2) + [1] * (len(b) + 1)
-    with torch.no_grad():
-        given = (torch.tensor([row]) for row in rows)
-        return states(model.encoder, *given)[0].numpy(), rows[0]
 
 
 def test_the_interaction_score_is_the_formula_word_by_word(bert):

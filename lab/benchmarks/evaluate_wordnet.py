@@ -40,7 +40,7 @@ from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.export import export_model
 from crossknn.retrievers.dense import DenseRetriever
 from crossknn.scorers import DualEncoder, OnnxCrossEncoder
-from crossknn.training.negatives import candidates
+from crossknn.training.corpora import candidates
 from crossknn.types import Pairs
 from crossknn_lab.score_matrix import components, effective_rank, rank
 

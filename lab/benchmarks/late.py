@@ -32,9 +32,9 @@ from crossknn.retrievers.lexical import BM25
 from crossknn.scorers import CrossEncoder, DualEncoder
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.torch import TorchLateInteraction
-from crossknn.training.negatives import reader
+from crossknn.training.corpora import reader
+from crossknn.training.late_interaction import kept_states, weights_digest
 from crossknn.training.run import RUN
-from crossknn.training.states import kept_states, weights_digest
 from crossknn.types import NO_ITEM, Pairs, Queries, States
 
 DOMAINS = {"wordnet": ("noun.act", "noun.artifact"), "medquad": ("medquad",)}

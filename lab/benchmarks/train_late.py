@@ -23,7 +23,7 @@ from progress import line
 from train_wordnet import data as wordnet_data
 
 from crossknn.models.late.model import head_of
-from crossknn.training.run import RUN, train_late_interaction
+from crossknn.training.run import RUN, train
 from crossknn.training.settings import (
     CandidateSettings,
     DataSettings,
@@ -83,10 +83,10 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.only:
         for seed in options.seeds:
-            train(options, VARIANTS[name], seed)
+            train_variant(options, VARIANTS[name], seed)
 
 
-def train(options: argparse.Namespace, variant: Variant, seed: int) -> None:
+def train_variant(options: argparse.Namespace, variant: Variant, seed: int) -> None:
     """One model; for the first seed the best of all rates."""
     made = options.work / f"late-{options.set}" / f"{variant.name}-{seed}"
     if (made / "README.md").exists():
@@ -122,7 +122,7 @@ def run(wanted: LateInteractionSettings, folder: Path) -> float:
         for place, patterns in shared.items():
             link(place, folder / RUN, patterns)
         began = time.perf_counter()
-        found = train_late_interaction(wanted, folder, progress=line(folder.name))
+        found = train(wanted, folder, progress=line(folder.name))
         seconds = round(time.perf_counter() - began, 1)
         for place, patterns in shared.items():
             link(folder / RUN, place, patterns)

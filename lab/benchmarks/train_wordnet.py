@@ -18,7 +18,7 @@ from progress import line
 
 from crossknn.models.backbone import save_backbone
 from crossknn.models.dual_encoder import DualEncoderModel
-from crossknn.training.run import RUN, train_cross_encoder, train_dual_encoder
+from crossknn.training.run import RUN, train
 from crossknn.training.settings import (
     CrossEncoderSettings,
     DataSettings,
@@ -49,12 +49,12 @@ def main() -> None:
         if (folder / "README.md").exists():
             continue
         if name == "dual-encoder":
-            train_dual_encoder(dual_encoder(arguments), folder, progress=line(name))
+            train(dual_encoder(arguments), folder, progress=line(name))
             continue
         head, kind = name.split("-")
         share_mined(arguments.work, name, kind)
         settings = cross_encoder(arguments, head, kind)
-        train_cross_encoder(settings, folder, progress=line(name))
+        train(settings, folder, progress=line(name))
 
 
 def dual_encoder(arguments: argparse.Namespace) -> DualEncoderSettings:

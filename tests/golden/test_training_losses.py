@@ -66,12 +66,12 @@ def losses(case: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
             negatives=settings.NegativesSettings(**wrong),
             **about,
         )
-        fitted = run.train_cross_encoder(made, folder / "model")
+        fitted = run.train(made, folder / "model")
     elif kind == "dual":
         made = settings.DualEncoderSettings(
             model=lengths | marked | model, negatives=settings.NegativesSettings(**wrong), **about
         )
-        fitted = run.train_dual_encoder(made, folder / "model")
+        fitted = run.train(made, folder / "model")
     else:
         found = {"count": 3, "depth": 4, "dev_candidates": 5} | wrong
         made = settings.LateInteractionSettings(
@@ -80,7 +80,7 @@ def losses(case: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
             candidates=settings.CandidateSettings(**found),
             **about,
         )
-        fitted = run.train_late_interaction(made, folder / "model")
+        fitted = run.train(made, folder / "model")
     log = (folder / "model" / "run" / "log.jsonl").read_text().splitlines()
     lines = [json.loads(line) for line in log]
     return {

@@ -36,7 +36,7 @@ def make_cross_task(encoder, *, seed=0, train=None, negatives=None, **config):
     import torch
 
     from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
-    from crossknn.training.cross_encoder import CrossEncoderTask
+    from crossknn.training.labelled import CrossEncoderTask
     from crossknn.training.settings import NegativesSettings
 
     torch.manual_seed(seed)
@@ -55,7 +55,7 @@ def make_dual_task(encoder, *, seed=0, train=None, negatives=None, **config):
     import torch
 
     from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
-    from crossknn.training.dual_encoder import DualEncoderTask
+    from crossknn.training.labelled import DualEncoderTask
     from crossknn.training.settings import NegativesSettings
 
     torch.manual_seed(seed)

@@ -14,9 +14,8 @@ from crossknn.data.dataset import Labelled
 from crossknn.data.items import Items
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
-from crossknn.training.corpora import Corpora
-from crossknn.training.mined import kept
-from crossknn.training.negatives import candidates, nearest_wrong, stage_of
+from crossknn.training.checkpoint import kept
+from crossknn.training.corpora import Corpora, candidates, nearest_wrong, retriever_of
 from crossknn.types import NO_ITEM
 
 pytestmark = pytest.mark.torch
@@ -72,7 +71,9 @@ def test_wrong_items_are_wrong_nearest_first_and_all_there_are(part, kind, depth
     wrong = nearest_wrong(part, kind, depth, skip=skip, encoder=Letters())
     assert wrong.shape == (len(part), depth)
     everything = (
-        None if kind == "random" else stage_of(part, kind, Letters()).scores(part.queries.batch())
+        None
+        if kind == "random"
+        else retriever_of(part, kind, Letters()).scores(part.queries.batch())
     )
     for row, positives in enumerate(part.positives):
         found = wrong[row][wrong[row] != NO_ITEM].tolist()
@@ -111,15 +112,15 @@ def test_marks_are_no_words():
     texts = ["Ms [ENT] Me ENT Ms Me", "oak [ENT] tree", "elm [ENT] tree"]
     part = labelled(texts, ["the [Ms] oak [Me] ENT"], [[2]])
     assert nearest_wrong(part, "tfidf", 2)[0, 0] != NO_ITEM
-    found = candidates(part, stage_of(part, "tfidf"), 3)
+    found = candidates(part, retriever_of(part, "tfidf"), 3)
     assert found[0, 0] in (0, 1)
     plain = labelled(["oak tree", "elm tree"], ["the oak"], [[1]])
     marked = labelled(["oak [ENT] tree", "elm [ENT] tree"], ["the [Ms] oak [Me]"], [[1]])
     for both in (plain, marked):
         assert nearest_wrong(both, "tfidf", 1).tolist() == [[0]]
     np.testing.assert_allclose(
-        stage_of(marked, "tfidf").scores(marked.queries.batch()),
-        stage_of(plain, "tfidf").scores(plain.queries.batch()),
+        retriever_of(marked, "tfidf").scores(marked.queries.batch()),
+        retriever_of(plain, "tfidf").scores(plain.queries.batch()),
     )
 
 

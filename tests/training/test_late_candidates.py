@@ -18,9 +18,8 @@ from crossknn.data.marks import unmarked  # noqa: E402
 from crossknn.data.queries import QuerySet  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.retrievers.lexical import BM25, TFIDF  # noqa: E402
-from crossknn.training.candidates import Lists, Retriever  # noqa: E402
-from crossknn.training.corpora import Corpora  # noqa: E402
-from crossknn.training.negatives import reader  # noqa: E402
+from crossknn.training.candidates import CandidateRetriever, Lists  # noqa: E402
+from crossknn.training.corpora import Corpora, reader  # noqa: E402
 from crossknn.training.settings import CandidateSettings  # noqa: E402
 from crossknn.types import NO_ITEM, Candidates, Queries  # noqa: E402
 
@@ -111,7 +110,7 @@ LISTS = Candidates.from_rows(
 
 @pytest.mark.parametrize(("name", "stage", "scale"), [("bm25", BM25, 1), ("tfidf", TFIDF, 20)])
 def test_words_find_the_best_wrong_items_and_score_right_ones_too(name, stage, scale):
-    found = Retriever(wanted(retriever=name, depth=4, count=2)).found(Corpora([PART]))
+    found = CandidateRetriever(wanted(retriever=name, depth=4, count=2)).found(Corpora([PART]))
     scores = stage.fit(PART.items.texts).scores(Queries(PART.queries.texts)) * scale
     assert found.shape == (3, 2 + 4)
     for row, positives in enumerate(PART.positives):
@@ -128,7 +127,7 @@ def test_words_find_the_best_wrong_items_and_score_right_ones_too(name, stage, s
 
 def test_a_right_item_that_the_retriever_missed_has_its_score():
     query = labelled(["ash", "oak", "elm"], ["oak"], [[0]])
-    found = Retriever(wanted(retriever="bm25")).found(Corpora([query]))
+    found = CandidateRetriever(wanted(retriever="bm25")).found(Corpora([query]))
     assert (found["item"][0, 0], found["score"][0, 0]) == (0, 0.0)
     assert found["item"][0, 1:].tolist() == [1, NO_ITEM, NO_ITEM]
 
@@ -136,7 +135,7 @@ def test_a_right_item_that_the_retriever_missed_has_its_score():
 @pytest.mark.parametrize(("length", "scale"), [(1.0, 20.0), (3.0, 1.0)])
 def test_unit_vectors_are_multiplied_by_twenty(length, scale):
     encoder = Words(length)
-    retriever = Retriever(wanted(retriever="words", depth=3, count=3), lambda: encoder)
+    retriever = CandidateRetriever(wanted(retriever="words", depth=3, count=3), lambda: encoder)
     found = retriever.found(Corpora([PART]))
     vectors = encoder.encode_items(PART.items.texts)
     scores = scale * encoder.encode_queries(PART.queries.texts) @ vectors.T
@@ -144,7 +143,7 @@ def test_unit_vectors_are_multiplied_by_twenty(length, scale):
         order = [i for i in np.argsort(-scores[row], kind="stable") if i not in positives][:3]
         assert found["item"][row, 2:].tolist() == order
         np.testing.assert_allclose(found["score"][row, 2:], scores[row, order], rtol=1e-5)
-    given_one = Retriever(wanted(retriever="words", scale=2.0), lambda: Words(length))
+    given_one = CandidateRetriever(wanted(retriever="words", scale=2.0), lambda: Words(length))
     np.testing.assert_allclose(
         given_one.found(Corpora([PART]))["score"][:, 0] / 2, found["score"][:, 0] / scale, rtol=1e-5
     )
@@ -152,7 +151,7 @@ def test_unit_vectors_are_multiplied_by_twenty(length, scale):
 
 def test_candidates_come_from_the_querys_own_corpus():
     corpora = Corpora([PART, OTHER])
-    retriever = Retriever(wanted(retriever="words"), Words)
+    retriever = CandidateRetriever(wanted(retriever="words"), Words)
     found = retriever.found(corpora)["item"]
     assert found.shape == (5, 2 + 5)
     assert set(found[:3].ravel()) <= {NO_ITEM, 0, 1, 2, 3, 4}
@@ -169,7 +168,9 @@ def test_marks_are_kept_from_encoders_that_do_not_read_them():
     plain, marked = Words(), Marked()
     for encoder in (plain, marked):
         opened = []
-        retriever = Retriever(wanted(retriever="w"), lambda e=encoder, o=opened: o.append(e) or e)
+        retriever = CandidateRetriever(
+            wanted(retriever="w"), lambda e=encoder, o=opened: o.append(e) or e
+        )
         retriever.found(Corpora([part]))
         retriever.top(Corpora([part]), 2)
         assert len(opened) == 1
@@ -186,7 +187,7 @@ def test_marks_are_kept_from_encoders_that_do_not_read_them():
 
 def test_random_candidates_are_wrong_items_of_no_preference():
     part = corpus(40, 30)
-    found = Retriever(wanted(retriever="random", depth=10)).found(Corpora([part]))
+    found = CandidateRetriever(wanted(retriever="random", depth=10)).found(Corpora([part]))
     assert (found["item"][:, 1:] != part.gold[:, None]).all()
     assert all(len(set(row)) == 11 for row in found["item"].tolist())
     assert len(np.unique(found["item"][:, 1:])) == 30
@@ -198,10 +199,10 @@ def test_what_is_no_retriever():
 
     for opener in (none, None):
         with pytest.raises(InputError, match=r"the retriever 'bm52' is neither 'bm25', 'tfidf'"):
-            Retriever(wanted(retriever="bm52"), opener).found(Corpora([PART]))
+            CandidateRetriever(wanted(retriever="bm52"), opener).found(Corpora([PART]))
     lonely = labelled(["oak", "elm"], ["oak"], [[0]])
     with pytest.raises(InputError, match="'bm25' finds no wrong item for any query"):
-        Retriever(wanted(retriever="bm25")).found(Corpora([lonely]))
+        CandidateRetriever(wanted(retriever="bm25")).found(Corpora([lonely]))
 
 
 # Lists
@@ -287,7 +288,7 @@ def test_lists_that_come_with_the_queries_are_candidates():
         replace(OTHER, lists=Candidates(LISTS.items[1:], LISTS.scores[1:])),
     )
     corpora = Corpora([other, part])
-    retriever = Retriever(wanted(retriever="lists", count=1, depth=2, scale=2.0))
+    retriever = CandidateRetriever(wanted(retriever="lists", count=1, depth=2, scale=2.0))
     found = retriever.found(corpora)
     assert found["item"][2:].tolist() == [
         [3, NO_ITEM, 4, 7],

@@ -20,7 +20,8 @@ from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
 )
-from crossknn.training import checkpoint, loop, states  # noqa: E402
+from crossknn.training import checkpoint, loop  # noqa: E402
+from crossknn.training import late_interaction as late  # noqa: E402
 from crossknn.training.late_interaction import LateInteractionTask  # noqa: E402
 from crossknn.training.losses import softmax_near_retriever  # noqa: E402
 from crossknn.training.settings import (  # noqa: E402
@@ -203,34 +204,34 @@ def test_frozen_states_are_computed_once(bert, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["cmc", "som"])
 def test_states_that_were_half_written_are_finished(bert, tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(states, "_TEXTS_AT_ONCE", 4)
+    monkeypatch.setattr(late, "_TEXTS_AT_ONCE", 4)
     model, texts = task_of(bert, kind).model, corpus(2, 11).items.texts
-    whole = states.kept_states(tmp_path / ".", "item-states", model, texts, queries=False)
+    whole = late.kept_states(tmp_path / ".", "item-states", model, texts, queries=False)
     expected = np.array(whole.values)
     (path,) = tmp_path.glob("*.f16")
     content = path.read_bytes()
     assert len(content) == expected.nbytes
     path.write_bytes(content[: len(content) // 2 + 1])
     seen = []
-    computed = states.tower_states
+    computed = late.tower_states
     monkeypatch.setattr(
-        states, "tower_states", lambda m, t, **o: seen.extend(t) or computed(m, t, **o)
+        late, "tower_states", lambda m, t, **o: seen.extend(t) or computed(m, t, **o)
     )
-    again = states.kept_states(tmp_path, "item-states", model, texts, queries=False)
+    again = late.kept_states(tmp_path, "item-states", model, texts, queries=False)
     np.testing.assert_allclose(again.values, expected, atol=2e-3)
     assert 3 <= len(seen) <= 8
-    mask = states.tower_states(model, texts, queries=False)[1]
+    mask = late.tower_states(model, texts, queries=False)[1]
     np.testing.assert_array_equal(again.counts, mask.sum(1))
 
 
 def test_states_of_another_tower_are_made_again(bert, dropping_bert, tmp_path):
     texts = corpus(2, 5).items.texts
-    first = states.kept_states(tmp_path, "s", task_of(bert).model, texts, queries=False)
+    first = late.kept_states(tmp_path, "s", task_of(bert).model, texts, queries=False)
     held = np.array(first.values)
-    other = states.kept_states(tmp_path, "s", task_of(dropping_bert).model, texts, queries=False)
+    other = late.kept_states(tmp_path, "s", task_of(dropping_bert).model, texts, queries=False)
     assert len(list(tmp_path.glob("*.f16"))) == 1
     assert other.values.shape != held.shape or not np.allclose(other.values, held)
-    more = states.kept_states(tmp_path, "s", task_of(bert).model, texts[:3], queries=False)
+    more = late.kept_states(tmp_path, "s", task_of(bert).model, texts[:3], queries=False)
     np.testing.assert_allclose(more.values, held[:3], atol=2e-3)
 
 
@@ -328,7 +329,7 @@ def test_candidates_are_mined_once(bert, tmp_path, monkeypatch):
     loop.fit(task_of(bert), steps(steps=2), tmp_path)
     kept = {p.name: p.read_bytes() for p in tmp_path.glob("*.npy")}
     assert set(kept) == {"candidates.npy", "dev.npy"}
-    monkeypatch.setattr("crossknn.training.candidates.stage_of", lambda *_: 1 / 0)
+    monkeypatch.setattr("crossknn.training.candidates.retriever_of", lambda *_: 1 / 0)
     loop.fit(task_of(bert), steps(steps=2), tmp_path)
     assert {p.name: p.read_bytes() for p in tmp_path.glob("*.npy")} == kept
 

@@ -69,7 +69,7 @@ def test_every_kind_end_to_end(bert, data, tmp_path, kind):
     seen = []
     layout, freeze = ("zeshel", "none") if kind in ("cmc", "som") else ("beir", "both")
     settings = settings_of(bert, data, kind, layout, freeze=freeze)
-    fitted = run.train_late_interaction(settings, tmp_path, progress=lambda *at: seen.append(at))
+    fitted = run.train(settings, tmp_path, progress=lambda *at: seen.append(at))
     assert (fitted.steps, seen[-1]) == (4, (4, 4))
     assert set(fitted.best) == {
         "mrr",
@@ -104,10 +104,10 @@ def test_a_dual_encoder_is_the_start_and_the_retriever(bert, data, tmp_path):
         negatives=NegativesSettings(count=1, depth=3),
         training=TRAINING,
     )
-    run.train_dual_encoder(dual, tmp_path / "dense")
+    run.train(dual, tmp_path / "dense")
     source = str(tmp_path / "dense")
     settings = settings_of(bert, data, retriever=source, encoder=source, freeze="both")
-    run.train_late_interaction(settings, tmp_path / "cmc")
+    run.train(settings, tmp_path / "cmc")
     dual_model = run.DualEncoderModel.from_pretrained(tmp_path / "dense")
     model = LateInteractionModel.from_pretrained(tmp_path / "cmc")
     for mine, theirs in ((model.query, dual_model.query), (model.item, dual_model.item)):
@@ -120,13 +120,11 @@ def test_a_dual_encoder_is_the_start_and_the_retriever(bert, data, tmp_path):
 
 def test_training_again_trains_nothing_and_another_run_is_the_same(bert, data, tmp_path):
     settings = settings_of(bert, data, freeze="items")
-    first = run.train_late_interaction(settings, tmp_path / "one")
+    first = run.train(settings, tmp_path / "one")
     seen = []
-    again = run.train_late_interaction(
-        settings, tmp_path / "one", progress=lambda *at: seen.append(at)
-    )
+    again = run.train(settings, tmp_path / "one", progress=lambda *at: seen.append(at))
     assert (again.best, seen) == (first.best, [])
-    run.train_late_interaction(settings, tmp_path / "two")
+    run.train(settings, tmp_path / "two")
     for name in ("model.safetensors", "head.safetensors", "item/model.safetensors"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
@@ -165,7 +163,7 @@ def test_what_cannot_be_trained_is_said(bert, data, tmp_path, changes, sentence)
     short = {"query_length": 24, "item_length": 24}
     changes = changes | {"model": short | changes.get("model", {})}
     with pytest.raises(InputError, match=sentence):
-        run.train_late_interaction(settings_of(bert, data, layout="beir", **changes), tmp_path)
+        run.train(settings_of(bert, data, layout="beir", **changes), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,10 @@ pytest.importorskip("transformers")
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
-from crossknn.training.dual_encoder import DualEncoderTask  # noqa: E402
+from crossknn.training.corpora import read_corpora  # noqa: E402
+from crossknn.training.labelled import DualEncoderTask  # noqa: E402
 from crossknn.training.losses import distance_to_teacher  # noqa: E402
-from crossknn.training.run import (  # noqa: E402
-    read_corpora,
-    train_cross_encoder,
-    train_dual_encoder,
-)
+from crossknn.training.run import train  # noqa: E402
 from crossknn.training.settings import (  # noqa: E402
     CrossEncoderSettings,
     DataSettings,
@@ -33,7 +30,7 @@ from crossknn.training.settings import (  # noqa: E402
 )
 
 pytestmark = pytest.mark.torch
-RECIPES = Path(__file__).parents[2] / "recipes" / "bundled"
+RECIPES = Path(__file__).parents[2] / "lab" / "recipes" / "bundled"
 NEGATIVES = NegativesSettings(kind="random", count=2, depth=4, dev_candidates=4)
 TRAINING = TrainingSettings(steps=2, batch=4, evaluations=1, precision="float32", device="cpu")
 
@@ -137,7 +134,7 @@ def test_a_mixture_trains_an_interaction_head(bert, tmp_path):
         negatives=NEGATIVES,
         training=TRAINING,
     )
-    train_cross_encoder(settings, tmp_path / "model")
+    train(settings, tmp_path / "model")
     model = CrossEncoderModel.from_pretrained(tmp_path / "model")
     assert model.config.head == "interaction"
     card = (tmp_path / "model" / "README.md").read_text()
@@ -238,6 +235,6 @@ def test_a_dual_encoder_learns_from_a_folder(bert, teacher, tmp_path):
         negatives=replace(NEGATIVES, count=1),
         training=TRAINING,
     )
-    train_dual_encoder(settings, tmp_path / "model")
+    train(settings, tmp_path / "model")
     assert DualEncoderModel.from_pretrained(tmp_path / "model").config.shared
     assert f"the teacher `{teacher.name}`" in (tmp_path / "model" / "README.md").read_text()

@@ -93,7 +93,7 @@ def check_run(folder, fitted):
 def test_a_cross_encoder_end_to_end(bert, data, tmp_path, kind, head):
     seen = []
     settings = cross_settings(bert, data, kind, head)
-    fitted = run.train_cross_encoder(settings, tmp_path, progress=lambda *at: seen.append(at))
+    fitted = run.train(settings, tmp_path, progress=lambda *at: seen.append(at))
     assert fitted.steps == 4
     assert seen == [(step, 4) for step in range(1, 5)]
     card = check_run(tmp_path, fitted)
@@ -115,7 +115,7 @@ def test_a_cross_encoder_end_to_end(bert, data, tmp_path, kind, head):
 
 @pytest.mark.parametrize("kind", ["zeshel", "beir"])
 def test_a_dual_encoder_end_to_end(bert, data, tmp_path, kind):
-    fitted = run.train_dual_encoder(dual_settings(bert, data, kind), tmp_path / "dense")
+    fitted = run.train(dual_settings(bert, data, kind), tmp_path / "dense")
     check_run(tmp_path / "dense", fitted)
     assert DualEncoderModel.from_pretrained(tmp_path / "dense").config.marked == (kind == "zeshel")
     (part,) = read_labelled(data[kind].folder, data[kind].dev)
@@ -126,7 +126,7 @@ def test_a_dual_encoder_end_to_end(bert, data, tmp_path, kind):
         count=2, depth=3, dev_candidates=5, encoder=str(tmp_path / "dense")
     )
     settings = cross_settings(bert, data, kind, negatives=negatives)
-    fitted = run.train_cross_encoder(settings, tmp_path / "ce")
+    fitted = run.train(settings, tmp_path / "ce")
     check_run(tmp_path / "ce", fitted)
     scores = encoder.encode_queries(part.queries.texts) @ encoder.encode_items(part.items.texts).T
     nearest = np.argsort(-scores, axis=1, kind="stable")[:, :5]
@@ -135,13 +135,13 @@ def test_a_dual_encoder_end_to_end(bert, data, tmp_path, kind):
 
 def test_training_again_is_the_same_and_trains_nothing(bert, data, tmp_path):
     settings = cross_settings(bert, data)
-    first = run.train_cross_encoder(settings, tmp_path)
+    first = run.train(settings, tmp_path)
     weights = (tmp_path / "model.safetensors").read_bytes()
     seen = []
-    again = run.train_cross_encoder(settings, tmp_path, progress=lambda *at: seen.append(at))
+    again = run.train(settings, tmp_path, progress=lambda *at: seen.append(at))
     assert (again.best, again.best_step, seen) == (first.best, first.best_step, [])
     assert (tmp_path / "model.safetensors").read_bytes() == weights
-    run.train_cross_encoder(settings, tmp_path / "other")
+    run.train(settings, tmp_path / "other")
     assert (tmp_path / "other" / "model.safetensors").read_bytes() == weights
 
 
@@ -229,13 +229,13 @@ def test_what_cannot_be_trained_is_said(bert, data, tmp_path, changes, sentence)
         bert, data, **({"model": {"max_length": 48, "marked": True}} | changes)
     )
     with pytest.raises(InputError, match=sentence):
-        run.train_cross_encoder(settings, tmp_path)
+        run.train(settings, tmp_path)
 
 
 def test_plain_texts_are_no_marked_mentions(bert, data, tmp_path):
     settings = cross_settings(bert, data, "beir", model={"marked": True, "max_length": 48})
     with pytest.raises(InputError, match=r"no mention between \[Ms\] and \[Me\]"):
-        run.train_cross_encoder(settings, tmp_path)
+        run.train(settings, tmp_path)
 
 
 def test_a_settings_file_trains(bert, data, tmp_path):
@@ -260,4 +260,4 @@ threads = 1
 """
     )
     settings = read_settings(tmp_path / "settings.toml", CrossEncoderSettings)
-    check_run(tmp_path / "model", run.train_cross_encoder(settings, tmp_path / "model"))
+    check_run(tmp_path / "model", run.train(settings, tmp_path / "model"))

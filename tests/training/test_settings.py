@@ -192,11 +192,11 @@ seed = 1
 
 
 def test_settings_of_a_late_interaction_model(tmp_path):
-    (tmp_path / "models" / "dense").mkdir(parents=True)
+    (tmp_path / "models" / "de").mkdir(parents=True)
     found = read_settings(written(tmp_path, LATE), LateInteractionSettings, given={"kind": "som"})
     assert (found.kind, found.freeze, found.loss.weight) == ("som", "items", 0.5)
     assert found.model == {"query_length": 32, "options": {"variant": "reference"}}
-    assert found.candidates.retriever == str(tmp_path / "models" / "dense")
+    assert found.candidates.retriever == str(tmp_path / "models" / "de")
     assert (found.candidates.count, found.candidates.sampling) == (63, "score")
     assert (found.training.epochs, found.training.warmup) == (5, 0.1)
     same = read_settings(written(tmp_path, 'kind = "som"' + LATE), LateInteractionSettings)

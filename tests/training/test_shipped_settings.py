@@ -123,7 +123,7 @@ def aida(tmp_path_factory):
 
 def test_dialogs_are_trained_on_their_own_answers(bert, dstc7, tmp_path):
     settings = small(late("dstc7-late-interaction"), bert, dstc7, count=3)
-    fitted = run.train_late_interaction(settings, tmp_path)
+    fitted = run.train(settings, tmp_path)
     assert fitted.best["in_candidates"] == 1
     assert LateInteractionModel.from_pretrained(tmp_path).config.head == "cmc"
     found = np.load(tmp_path / "run" / "candidates.npy")
@@ -137,7 +137,7 @@ def test_dialogs_are_trained_on_their_own_answers(bert, dstc7, tmp_path):
 
 def test_links_to_wikipedia_are_trained(bert, aida, tmp_path, caplog):
     settings = small(late("aida-late-interaction"), bert, aida, retriever="tfidf", count=3)
-    fitted = run.train_late_interaction(settings, tmp_path)
+    fitted = run.train(settings, tmp_path)
     assert fitted.steps == 2
     assert "1 relevant items are not there and are left out" in caplog.text
 
@@ -146,7 +146,7 @@ def test_the_authors_own_settings_train(bert, tmp_path):
     data = write_zeshel(tmp_path / "zeshel")
     changes = {"retriever": "bm25", "count": 3, "depth": 4, "dev_candidates": 5}
     settings = small(late("zeshel-late-interaction-reference"), bert, data, **changes)
-    run.train_late_interaction(settings, tmp_path / "model")
+    run.train(settings, tmp_path / "model")
     model = LateInteractionModel.from_pretrained(tmp_path / "model")
     assert model.config.options["variant"] == "reference"
     card = (tmp_path / "model" / "README.md").read_text()

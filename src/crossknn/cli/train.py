@@ -39,7 +39,7 @@ def cross_encoder(
     config: Config, out: Folder = None, dry_run: DryRun = False, json: AsJson = False
 ) -> None:
     """Train a cross-encoder. Stop it any time: the same command goes on."""
-    _train("CrossEncoderSettings", "train_cross_encoder", config, out, dry_run, json)
+    _train("CrossEncoderSettings", config, out, dry_run, json)
 
 
 @app.command("dual-encoder")
@@ -47,7 +47,7 @@ def dual_encoder(
     config: Config, out: Folder = None, dry_run: DryRun = False, json: AsJson = False
 ) -> None:
     """Train a dual encoder. Stop it any time: the same command goes on."""
-    _train("DualEncoderSettings", "train_dual_encoder", config, out, dry_run, json)
+    _train("DualEncoderSettings", config, out, dry_run, json)
 
 
 _LATE: dict[LateKind, str] = {
@@ -63,8 +63,7 @@ def _late(kind: LateKind) -> Callable[..., None]:
     def command(
         config: Config, out: Folder = None, dry_run: DryRun = False, json: AsJson = False
     ) -> None:
-        how = "train_late_interaction"
-        _train("LateInteractionSettings", how, config, out, dry_run, json, {"kind": kind})
+        _train("LateInteractionSettings", config, out, dry_run, json, {"kind": kind})
 
     return command
 
@@ -90,7 +89,6 @@ def configs(
 
 def _train(
     settings_of: str,
-    how: str,
     config: str,
     folder: Path | None,
     dry_run: bool,
@@ -115,7 +113,7 @@ def _train(
     if folder is None:
         raise InputError("--out is missing: name the folder for the model")
     with progress("training", "steps") as report:
-        fitted = getattr(run, how)(wanted, folder, progress=report)
+        fitted = run.train(wanted, folder, progress=report)
     _draw(folder / run.RUN)
     _say(fitted, folder, as_json)
 

@@ -25,7 +25,7 @@ from crossknn.models.dual_encoder import (
     trainable_folder,
 )
 from crossknn.scores.views import SparseScores
-from crossknn.training import cards, loop, run
+from crossknn.training import loop, run
 from crossknn.training.distillation import DistillationTask, Loss
 from crossknn.training.settings import TrainingSettings
 from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Pairs, Progress
@@ -102,10 +102,12 @@ def distill(
     assert kept is not None
     fitted, loss, model = kept
     story = (
+        f"From the encoder `{run.short_name(str(source))}`, distilled from a cross-encoder: "
         f"{len(rows)} train queries with lists of up to {lists.items.shape[1]} items "
-        f"({calls} calls), by the loss {loss}"
+        f"({calls} calls), by the loss {loss},\n{fitted.steps} steps; the checkpoint of step "
+        f"{fitted.best_step} was the best on the train queries\nheld out:"
     )
-    card = cards.distilled_card(str(source), story, settings, fitted, date)
+    card = run.model_card("dual encoder", story, settings, fitted, date)
     model.cpu().save_pretrained(folder, card)
     return Distilled(
         folder=folder,

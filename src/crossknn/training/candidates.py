@@ -15,10 +15,9 @@ from crossknn.linalg import top_k
 from crossknn.retrievers.base import RandomItems, Retriever
 from crossknn.retrievers.dense import DenseRetriever
 from crossknn.scorers.base import Encoder
-from crossknn.training.corpora import Corpora
-from crossknn.training.negatives import candidates, reader, stage_of
+from crossknn.training.corpora import Corpora, candidates, reader, retriever_of
 from crossknn.training.settings import CandidateSettings
-from crossknn.types import NO_ITEM, Candidates, IntArray, Queries
+from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Queries
 
 WORDS = ("bm25", "tfidf")
 LISTS = "lists"
@@ -46,16 +45,22 @@ class CandidateRetriever:
     ) -> None:
         self._settings, self._open, self._seed = settings, encoder, seed
         self._encoder: Encoder | None = None
-        self._last: tuple[Sequence[str], Retriever, float] = (
-            (),
-            RandomItems(0, seed),
-            1.0,
-        )
+        self._last: tuple[list[str], Retriever, float] | None = None
 
     def open(self) -> None:
         """Open the dual encoder, if it is one; InputError if it cannot be opened."""
-        if self._settings.retriever not in RETRIEVERS and self._encoder is None:
-            self._encoder = self._opened()
+        name = self._settings.retriever
+        if name in RETRIEVERS or self._encoder is not None:
+            return
+        try:
+            if self._open is None:
+                raise InputError("no dual encoder was given")
+            self._encoder = reader(self._open())
+        except InputError as error:
+            raise InputError(
+                f"candidates: the retriever {name!r} is neither 'bm25', 'tfidf', 'random' or "
+                f"'lists' nor a dual encoder: {error}"
+            ) from error
 
     def found(self, corpora: Corpora) -> Found:
         """Every query's right items and its `depth` best wrong ones, from its own corpus.
@@ -67,9 +72,12 @@ class CandidateRetriever:
         n_right = max(len(positives) for positives in corpora.positives)
         found = np.full((len(corpora), n_right + width), _NOTHING)
         done = 0
-        for part, start in zip(corpora.parts, corpora.starts, strict=False):
-            fill = self._fill_listed if self._settings.retriever == LISTS else self._fill
-            fill(found[done : done + len(part)], part, n_right, int(start))
+        for part, offset in zip(corpora.parts, corpora.starts, strict=False):
+            rows = found[done : done + len(part)]
+            if self._settings.retriever == LISTS:
+                self._fill_listed(rows, part, n_right, int(offset))
+            else:
+                self._fill(rows, part, n_right, int(offset))
             done += len(part)
         if (found["item"][:, n_right:] == NO_ITEM).all():
             raise InputError(
@@ -83,31 +91,27 @@ class CandidateRetriever:
         if self._settings.retriever == LISTS:
             return corpora.together([_listed(part).items[:, :count] for part in corpora.parts])
         return corpora.together(
-            [candidates(part, self._stage(part)[0], count) for part in corpora.parts]
+            [candidates(part, self._over(part)[0], count) for part in corpora.parts]
         )
 
     def _fill(self, found: Found, part: Labelled, n_right: int, offset: int) -> None:
         """The rows of one corpus (m_i, p + depth), in place."""
-        stage, scale = self._stage(part)
+        retriever, scale = self._over(part)
         at_once = max(1, min(256, _SCORES_AT_ONCE // len(part.items)))
         for start in range(0, len(part), at_once):
             positives = part.positives[start : start + at_once]
-            scores = stage.scores(Queries(part.queries.texts[start : start + at_once]))
-            right = [(items, scores[row, items]) for row, items in enumerate(positives)]
+            scores = retriever.scores(Queries(part.queries.texts[start : start + at_once]))
+            right = [scores[row, items] for row, items in enumerate(positives)]
             if self._settings.retriever in WORDS:
                 scores[scores <= 0] = -np.inf
             for row, items in enumerate(positives):
                 scores[row, items] = -np.inf
             wrong = top_k(scores, found.shape[1] - n_right)
-            rows = found[start : start + at_once]
-            for columns, best in (
-                (slice(0, n_right), Candidates.from_rows(right)),
-                (slice(n_right, None), wrong),
-            ):
-                there = best.items != NO_ITEM
-                block = rows[:, columns][:, : there.shape[1]]
-                block["item"] = np.where(there, best.items + offset, NO_ITEM)
-                block["score"] = best.scores * scale
+            for row, items in enumerate(positives):
+                there = wrong.items[row] != NO_ITEM
+                best = wrong.items[row][there], wrong.scores[row][there]
+                _put(found[start + row, :n_right], items + offset, right[row] * scale)
+                _put(found[start + row, n_right:], best[0] + offset, best[1] * scale)
 
     def _fill_listed(self, found: Found, part: Labelled, n_right: int, offset: int) -> None:
         """The same from the lists of a corpus; a right item outside its list scores 0, or as the
@@ -119,45 +123,29 @@ class CandidateRetriever:
             is_right = np.isin(items, positives)
             known = dict(zip(items[is_right].tolist(), scores[is_right].tolist(), strict=True))
             last = float(scores.min(initial=0.0))
-            right = found[row, : len(positives)]
-            right["item"] = positives + offset
-            right["score"] = [known.get(item, last) for item in positives.tolist()]
-            wrong = found[row, n_right:][: int((~is_right).sum())]
-            wrong["item"] = items[~is_right][: len(wrong)] + offset
-            wrong["score"] = scores[~is_right][: len(wrong)]
+            right = [known.get(item, last) for item in positives.tolist()]
+            _put(found[row, :n_right], positives + offset, right)
+            _put(found[row, n_right:], items[~is_right] + offset, scores[~is_right])
 
-    def _stage(self, part: Labelled) -> tuple[Retriever, float]:
+    def _over(self, part: Labelled) -> tuple[Retriever, float]:
         """The retriever over a corpus, and what its scores are multiplied by.
 
         The last one is kept: train and dev queries often have one corpus.
         """
-        texts, stage, scale = self._last
-        if list(texts) != list(part.items.texts):
-            stage, scale = self._new_stage(part)
-            self._last = (part.items.texts, stage, scale)
-        return stage, scale
+        texts = list(part.items.texts)
+        if self._last is None or self._last[0] != texts:
+            self._last = (texts, *self._new(part))
+        return self._last[1:]
 
-    def _new_stage(self, part: Labelled) -> tuple[Retriever, float]:
+    def _new(self, part: Labelled) -> tuple[Retriever, float]:
         name, scale = self._settings.retriever, self._settings.scale
         if name == "random":
             return RandomItems(len(part.items), self._seed), scale or 1.0
         if name in WORDS:
-            return stage_of(part, name), scale or (_UNIT_SCALE if name == "tfidf" else 1.0)
+            return retriever_of(part, name), scale or (_UNIT_SCALE if name == "tfidf" else 1.0)
         self.open()
-        stage = stage_of(part, "dual-encoder", self._encoder)
-        return stage, scale or _scale_of(stage)
-
-    def _opened(self) -> Encoder:
-        name = self._settings.retriever
-        try:
-            if self._open is None:
-                raise InputError("no dual encoder was given")
-            return reader(self._open())
-        except InputError as error:
-            raise InputError(
-                f"candidates: the retriever {name!r} is neither 'bm25', 'tfidf', 'random' or "
-                f"'lists' nor a dual encoder: {error}"
-            ) from error
+        retriever = retriever_of(part, "dual-encoder", self._encoder)
+        return retriever, scale or _scale_of(retriever, len(part.items))
 
 
 class Lists:
@@ -195,6 +183,12 @@ class Lists:
         return np.concatenate([right[gold : gold + 1], wrong[:n_fixed], rest])
 
 
+def _put(row: Found, items: IntArray, scores: FloatArray | list[float]) -> None:
+    """Fill the beginning of a row (c,) with items and scores; what does not fit is left out."""
+    row["item"][: len(items)] = items[: len(row)]
+    row["score"][: len(items)] = scores[: len(row)]
+
+
 def _listed(part: Labelled) -> Candidates:
     if part.lists is None:
         raise InputError(
@@ -203,9 +197,10 @@ def _listed(part: Labelled) -> Candidates:
     return part.lists
 
 
-def _scale_of(stage: Retriever) -> float:
+def _scale_of(retriever: Retriever, n: int) -> float:
     """20 if the item vectors have unit length, else 1."""
-    if not isinstance(stage, DenseRetriever):
+    if not isinstance(retriever, DenseRetriever):
         return 1.0
-    lengths = np.linalg.norm(stage.items[:256].astype(np.float32), axis=1)
+    vectors = retriever.store.vectors(np.arange(min(n, 256)))
+    lengths = np.linalg.norm(vectors.astype(np.float32), axis=1)
     return _UNIT_SCALE if np.allclose(lengths, 1.0, atol=1e-2) else 1.0

@@ -1,4 +1,4 @@
-"""Checkpoints: weights, the optimizer's moments and the place in a run, in one safetensors file.
+"""What a run keeps: checkpoints in safetensors files, and arrays that it works out once.
 
 Files are replaced in one step, so that a kill or a full disk leaves the one that was there.
 """
@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from crossknn.errors import InputError
+from crossknn.types import IntArray
+
+logger = logging.getLogger(__name__)
 
 BEST, LAST = "best.safetensors", "last.safetensors"
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
@@ -26,13 +31,13 @@ _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 @dataclass
 class State:
-    """How far a run is, and the best dev measures so far with their step."""
+    """How far a run is, the best dev measures so far with their step, and the losses since the last
+    line of the log."""
 
     step: int = 0
     best: dict[str, float] = field(default_factory=dict)
     best_step: int = 0
     recent: list[float] = field(default_factory=list)
-    """Losses since the last line of the log."""
 
     def consider(
         self, measures: dict[str, float], main: str, folder: Path, model: nn.Module
@@ -50,28 +55,16 @@ def save(
     state: State,
     signature: Mapping[str, str],
 ) -> None:
-    """Write the last checkpoint."""
+    """Write the last checkpoint: weights, the optimizer's moments and the place in the run."""
     tensors = {f"model.{name}": value for name, value in weights(model).items()}
     for name, parameter in model.named_parameters():
-        moments = optimizer.state.get(parameter, {})
-        for key in _MOMENTS:
-            if key in moments:
-                tensors[f"{key}.{name}"] = moments[key]
-    about = {
-        "step": state.step,
-        "best": state.best,
-        "best_step": state.best_step,
-        "recent": state.recent,
-        **signature,
-    }
-    _write(folder / LAST, tensors, {"state": json.dumps(about)})
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{key}.{name}"] = value
+    _write(folder / LAST, tensors, {"state": json.dumps({**asdict(state), **signature})})
 
 
 def load(
-    folder: Path,
-    model: nn.Module,
-    optimizer: torch.optim.AdamW,
-    signature: Mapping[str, str],
+    folder: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature: Mapping[str, str]
 ) -> State:
     """The state of the last checkpoint, its weights and moments put in place; a new state if none.
 
@@ -95,14 +88,12 @@ def load(
         _put(model, {n[6:]: file.get_tensor(n) for n in names if n.startswith("model.")})
         for name, parameter in model.named_parameters():
             if f"exp_avg.{name}" in names:
+                moments = {key: file.get_tensor(f"{key}.{name}") for key in _MOMENTS}
                 optimizer.state[parameter] = {
-                    key: file.get_tensor(f"{key}.{name}").to(
-                        parameter.device if key != "step" else "cpu"
-                    )
-                    for key in _MOMENTS
+                    key: value.to(parameter.device if key != "step" else "cpu")
+                    for key, value in moments.items()
                 }
-    recent = about.get("recent", [])
-    return State(about["step"], about["best"], about["best_step"], recent)
+    return State(**{entry.name: about[entry.name] for entry in fields(State)})
 
 
 def load_best(folder: Path, model: nn.Module) -> None:
@@ -117,9 +108,48 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return {n: t.detach() for n, t in (*model.named_parameters(), *model.named_buffers())}
 
 
-def digest_of(text: str) -> str:
-    """A short hash, for signatures."""
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+def kept(path: Path, key: str, make: Callable[[], IntArray]) -> IntArray:
+    """The array in `path`; made and written if there is none, or one made for another `key`.
+
+    The key says what the array depends on; it stands behind the array in the file.
+    """
+    if path.exists():
+        with path.open("rb") as file:
+            found: IntArray = np.load(file)
+            if not file.peek() or str(np.load(file)) == key:
+                return found
+        logger.info("%s is for other data or settings: it is made again", path)
+    found = make()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    try:
+        with part.open("wb") as file:
+            np.save(file, found)
+            np.save(file, np.array(key))
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    return found
+
+
+def digest_of(*texts: str, arrays: Iterable[np.ndarray] = ()) -> str:
+    """A short hash of texts and arrays, for signatures."""
+    found = hashlib.blake2b(digest_size=8)
+    for text in texts:
+        found.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    for array in arrays:
+        found.update(array.tobytes() + b"\0")
+    return found.hexdigest()
+
+
+def weights_digest(module: nn.Module) -> str:
+    """Hash of every weight of a module."""
+    found = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(module.state_dict().items()):
+        found.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        found.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _put(model: nn.Module, values: dict[str, Tensor]) -> None:
@@ -133,12 +163,10 @@ def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> 
     try:
         save_file({name: value.contiguous() for name, value in tensors.items()}, part, metadata)
         part.replace(path)
-    except SafetensorError as error:  # which is what becomes of an OSError there
+    except BaseException as error:
         part.unlink(missing_ok=True)
         number = re.search(r"os error (\d+)", str(error))
-        if number is None:
+        if not isinstance(error, SafetensorError) or number is None:
             raise
+        # which is what becomes of an OSError there
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise

@@ -1,26 +1,45 @@
-"""Several corpora as one: the queries and items that training draws from, by global position."""
+"""Several corpora as one, and wrong items that look right: random, by TF-IDF, or by a dual encoder
+(ANNCUR, 3.1 and A.1)."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from crossknn.data.dataset import Labelled
+from crossknn.data.marks import unmarked
+from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError
 from crossknn.models.tokens import Row, token_batches
-from crossknn.types import NO_ITEM, IntArray, Pairs
+from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.lexical import BM25, TFIDF
+from crossknn.scorers.base import Encoder
+from crossknn.training.checkpoint import digest_of
+from crossknn.training.settings import DataSettings, NegativesSettings
+from crossknn.types import (
+    NO_ITEM,
+    BoolArray,
+    Candidates,
+    FloatArray,
+    IntArray,
+    Pairs,
+    Progress,
+    Queries,
+)
 
 TOKENS_PER_PASS = 2048
 """A pass through a model holds rows of similar lengths, so many tokens with their padding."""
+_AT_ONCE = 256
 
 
 class Corpora:
-    """The queries and items of several corpora in one numbering, and each query's wrong items.
+    """The queries and items of several corpora in one numbering, and each query's right items.
 
     `queries` and `items` are texts, `positives` a tuple of item positions (each at least one).
     """
@@ -45,12 +64,8 @@ class Corpora:
     @cached_property
     def digest(self) -> str:
         """Hash of every query, item and positive."""
-        found = hashlib.blake2b(digest_size=8)
-        for text in (*self.ids, *self.queries, *self.items):
-            found.update(text.encode("utf-8", "surrogatepass") + b"\0")
-        for positives in self.positives:
-            found.update(positives.astype(np.int64).tobytes() + b"\0")
-        return found.hexdigest()
+        arrays = (positives.astype(np.int64) for positives in self.positives)
+        return digest_of(*self.ids, *self.queries, *self.items, arrays=arrays)
 
     def describe(self, rows: Sequence[int]) -> str:
         """What a batch holds, for messages."""
@@ -62,9 +77,8 @@ class Corpora:
         rows = np.full((len(self), width), NO_ITEM, dtype=np.int64)
         done = 0
         for found, start in zip(wrong, self.starts, strict=False):
-            rows[done : done + len(found), : found.shape[1]] = np.where(
-                found == NO_ITEM, NO_ITEM, found + start
-            )
+            block = rows[done : done + len(found), : found.shape[1]]
+            block[:] = np.where(found == NO_ITEM, NO_ITEM, found + start)
             done += len(found)
         return rows
 
@@ -87,6 +101,11 @@ class Corpora:
         kept = lists != NO_ITEM
         return Pairs(np.repeat(np.asarray(rows), kept.sum(1)), lists[kept])
 
+    def holds_right(self, lists: IntArray) -> BoolArray:
+        """Which queries have a right item in their list: (m, c) -> (m,)."""
+        both = zip(lists, self.positives, strict=True)
+        return np.array([bool(np.isin(found, positives).any()) for found, positives in both])
+
 
 def in_passes(rows: Sequence[Row], run: Callable[[list[Row]], Tensor]) -> Tensor:
     """`run` on all rows (b), in passes of similar lengths; its outputs (b, ...) in their order."""
@@ -103,3 +122,169 @@ def checked_rows(rows: Sequence[Row | InputError]) -> list[Row]:
         if isinstance(row, InputError):
             raise row
     return [row for row in rows if isinstance(row, Row)]
+
+
+def read_corpora(
+    data: DataSettings, seed: int, *, lists: bool = False
+) -> tuple[list[Labelled], list[Labelled]]:
+    """The train and dev corpora of the settings; `lists` asks for the lists that come with them.
+
+    If both are the same split of the same folders, the dev queries are held out of training.
+    Raises InputError if train and dev share a query otherwise.
+    """
+    train = _read(data.train_folders, data.train, data.train_domains, lists)
+    dev = sampled(
+        _read(data.dev_folders, data.dev, data.dev_domains, lists), data.dev_queries, seed
+    )
+    if data.same_split:
+        train = [part.without(held.queries.ids) for part, held in zip(train, dev, strict=True)]
+    train = sampled(train, data.train_queries, seed)
+    known = {(part.name, *query) for part in train for query in _queries(part)}
+    for part in dev:
+        for query, text in _queries(part):
+            if (part.name, query, text) in known:
+                raise InputError(f"the query {query!r} of {part.name} is in train and in dev")
+    return train, dev
+
+
+def sampled(parts: list[Labelled], count: int | None, seed: int) -> list[Labelled]:
+    """`count` queries over all parts, in proportion to their sizes."""
+    total = sum(len(part) for part in parts)
+    if count is None or count >= total:
+        return parts
+    sizes = [max(1, round(count * len(part) / total)) for part in parts]
+    return [part.sample(size, seed) for part, size in zip(parts, sizes, strict=True)]
+
+
+def _read(
+    folders: tuple[Path, ...], split: str, domains: tuple[str, ...] | None, lists: bool
+) -> list[Labelled]:
+    """The corpora of all folders; the domains are those of the folders that have some."""
+    having = [folder for folder in folders if (folder / "documents").is_dir()] or folders
+    return [
+        part
+        for folder in folders
+        for part in read_labelled(folder, split, domains if folder in having else None, lists=lists)
+    ]
+
+
+def _queries(part: Labelled) -> Iterator[tuple[str, str]]:
+    return zip(part.queries.ids, part.queries.texts, strict=True)
+
+
+def mined(
+    train: Corpora, settings: NegativesSettings, seed: int, encoder: Encoder | None
+) -> IntArray:
+    """`nearest_wrong` of every corpus, in one numbering: (m, depth)."""
+    kind, depth, skip = settings.kind, settings.depth, settings.skip
+    return train.together(
+        [
+            nearest_wrong(part, kind, depth, seed=seed, skip=skip, encoder=encoder)
+            for part in train.parts
+        ]
+    )
+
+
+def nearest_wrong(
+    corpus: Labelled,
+    kind: str,
+    depth: int,
+    *,
+    seed: int = 0,
+    skip: int = 0,
+    encoder: Encoder | None = None,
+) -> IntArray:
+    """Wrong items of each query, nearest first: (m, depth), `NO_ITEM` where a corpus ends.
+
+    kind: "random" (in no order), "tfidf", or "dual-encoder" with `encoder`. The first `skip` are
+    left out. Where fewer items are near at all (no common word), random ones follow.
+    """
+    wrong = np.full((len(corpus), depth), NO_ITEM, dtype=np.int64)
+    if kind == "random":
+        for row in range(len(corpus)):
+            drawn = _random(corpus, row, depth, [seed, row])
+            wrong[row, : len(drawn)] = drawn
+        return wrong
+    count = skip + depth
+    most_right = max(len(positives) for positives in corpus.positives)
+    found = candidates(corpus, retriever_of(corpus, kind, encoder), count + most_right)
+    for row, (items, positives) in enumerate(zip(found, corpus.positives, strict=True)):
+        near = items[~np.isin(items, positives) & (items != NO_ITEM)][:count]
+        if len(near) < count:
+            drawn = _random(corpus, row, count + len(near), [seed, 0])
+            near = np.concatenate([near, drawn[~np.isin(drawn, near)]])[:count]
+        wrong[row, : len(near[skip:])] = near[skip:]
+    return wrong
+
+
+def _random(corpus: Labelled, row: int, count: int, seed: list[int]) -> IntArray:
+    """Up to `count` wrong items of a query, in random order."""
+    n, positives = len(corpus.items), corpus.positives[row]
+    generator = np.random.default_rng(seed)
+    drawn = generator.choice(n, size=min(n, count + len(positives)), replace=False)
+    return drawn[~np.isin(drawn, positives)][:count]
+
+
+def candidates(
+    corpus: Labelled, retriever: Retriever, count: int, progress: Progress | None = None
+) -> IntArray:
+    """The `count` nearest items of each query, right ones included: (m, count)."""
+    found = np.full((len(corpus), count), NO_ITEM, dtype=np.int64)
+    for start in range(0, len(corpus), _AT_ONCE):
+        texts = corpus.queries.texts[start : start + _AT_ONCE]
+        top = retriever.top(Queries(texts), count).items
+        found[start : start + len(texts), : top.shape[1]] = top
+        if progress:
+            progress(start + len(texts), len(corpus))
+    return found
+
+
+def retriever_of(corpus: Labelled, kind: str, encoder: Encoder | None = None) -> Retriever:
+    """BM25, TF-IDF or a dual encoder over the corpus, as a retriever that reads its queries."""
+    if kind in ("bm25", "tfidf"):
+        texts = [unmarked(text) for text in corpus.items.texts]
+        return _Unmarked(BM25.fit(texts) if kind == "bm25" else TFIDF.fit(texts))
+    if encoder is None:
+        raise InputError(
+            "negatives of kind 'dual-encoder' need one: set negatives.encoder to its folder"
+        )
+    items = encoder.encode_items(corpus.items.texts)
+    return DenseRetriever(items, lambda queries: encoder.encode_queries(queries.texts))
+
+
+def reader(encoder: Encoder) -> Encoder:
+    """The encoder if it reads marks, or else one that is given texts without them.
+
+    One that reads marks takes no query without them.
+    """
+    try:
+        encoder.encode_queries(["a"])
+    except InputError:
+        return encoder
+    return _UnmarkedEncoder(encoder)
+
+
+class _UnmarkedEncoder:
+    """An encoder of plain text, which reads marked texts without their marks."""
+
+    def __init__(self, inner: Encoder) -> None:
+        self._inner, self.fingerprint, self.dimensions = inner, inner.fingerprint, inner.dimensions
+
+    def encode_queries(self, texts: Sequence[str]) -> FloatArray:
+        return self._inner.encode_queries([unmarked(text) for text in texts])
+
+    def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> FloatArray:
+        return self._inner.encode_items([unmarked(text) for text in texts], progress)
+
+
+class _Unmarked:
+    """A retriever of words, which reads marked queries without their marks."""
+
+    def __init__(self, inner: Retriever) -> None:
+        self._inner = inner
+
+    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
+        return self._inner.top(Queries([unmarked(text) for text in queries.texts]), count, allowed)
+
+    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
+        return self._inner.scores(Queries([unmarked(text) for text in queries.texts]), items)

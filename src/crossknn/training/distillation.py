@@ -8,10 +8,9 @@ Axes: q queries of the lists, b of them in a pass, c items of a list, n items.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -21,15 +20,13 @@ from crossknn.errors import InputError
 from crossknn.linalg import top_k
 from crossknn.models.dual_encoder import DualEncoderModel
 from crossknn.scorers.torch import TorchDualEncoder, weights_hash
-from crossknn.training.corpora import checked_rows
-from crossknn.training.dual_encoder import vectors
+from crossknn.training.checkpoint import digest_of, kept
+from crossknn.training.labelled import numbered, scale_of, vectors
 from crossknn.training.loop import Measures
 from crossknn.training.losses import match_cross_entropy, pair_cross_entropy
-from crossknn.training.mined import kept
 from crossknn.types import NO_ITEM, Candidates, IntArray
 
 Loss: TypeAlias = Literal["match", "pair"]
-LOSSES: tuple[Loss, ...] = ("match", "pair")
 _AT_ONCE = 256
 
 
@@ -46,6 +43,13 @@ class DistillationTask:
     what a search asks, sees an unscored item that has come too near, and is the same for both
     losses, which a held-out loss is not. Beside it `first`, the share of queries whose best item is
     among those k.
+
+    Args:
+        queries, items: texts (q,) and (n,).
+        lists: (q, c) the cross-encoder's best items, best first, with their scores.
+
+    Raises:
+        InputError: fewer than two queries, an unknown loss, or "pair" where a list holds all items.
     """
 
     main = "recall"
@@ -63,13 +67,7 @@ class DistillationTask:
         k: int = 10,
         seed: int = 0,
     ) -> None:
-        """`queries` (q,) and `items` (n,) are texts, `lists` (q, c) the cross-encoder's best items,
-        best first, with their scores.
-
-        Raises InputError for fewer than two queries, an unknown loss, or "pair" where a list holds
-        all items.
-        """
-        if loss not in LOSSES:
+        if loss not in get_args(Loss):
             raise InputError(f"the loss is {loss!r}; it must be 'match' or 'pair'")
         if len(queries) < 2:
             raise InputError(
@@ -89,12 +87,13 @@ class DistillationTask:
         self.model = model
         self._queries, self._items, self._lists = queries, items, lists
         self._loss, self._temperature, self._k = loss, temperature, k
-        self._scale = 20.0 if model.config.normalize else 1.0
         order = np.random.default_rng(seed).permutation(len(queries))
         n_held = max(1, round(held * len(queries)))
         self.held, self.train = np.sort(order[:n_held]), np.sort(order[n_held:])
         settings = f"{model.config}|{loss}|{temperature}|{held}|{k}|{seed}"
-        self.signature = f"{settings}|{weights_hash(model)}|{_digest(queries, items, lists)}"
+        arrays = (lists.items, lists.scores.astype(np.float32))
+        data = digest_of(*queries, "", *items, arrays=arrays)
+        self.signature = f"{settings}|{weights_hash(model)}|{data}"
         self._wrong: IntArray = np.empty((0, 0), dtype=np.int64)
 
     @property
@@ -137,11 +136,10 @@ class DistillationTask:
             present = torch.from_numpy(lists != NO_ITEM).to(device)
             teacher = torch.from_numpy(self._lists.scores[rows] / self._temperature).to(device)
             return match_cross_entropy(self._scores(rows, lists), teacher, present)
-        wrong = self._wrong[rows]
+        wrong, width = self._wrong[rows], lists.shape[1]
         both = (lists != NO_ITEM) & (wrong != NO_ITEM)
         pairs = np.where(np.tile(both, 2), np.concatenate([lists, wrong], axis=1), NO_ITEM)
         scores = self._scores(rows, pairs)
-        width = lists.shape[1]
         present = torch.from_numpy(both).to(device)
         return pair_cross_entropy(scores[:, :width], scores[:, width:], present)
 
@@ -151,16 +149,11 @@ class DistillationTask:
         Inner products are summed in float32, also where the model computes in bfloat16: a list's
         scores lie close together.
         """
-        items, columns = np.unique(lists[lists != NO_ITEM], return_inverse=True)
-        place = np.zeros(lists.shape, dtype=np.int64)
-        place[lists != NO_ITEM] = columns
-        texts = self.model.encoding
-        left = checked_rows(texts.texts([self._queries[r] for r in rows], queries=True))
-        right = checked_rows(texts.texts([self._items[i] for i in items], queries=False))
-        query = vectors(self.model, left, queries=True)
-        item = vectors(self.model, right, queries=False)
+        items, place = numbered(lists)
+        texts = [self._queries[r] for r in rows], [self._items[i] for i in items]
+        query, item = vectors(self.model, *texts)
         chosen = item[torch.from_numpy(place).to(item.device)]
-        return (query.unsqueeze(1) * chosen).sum(-1) * self._scale
+        return (query.unsqueeze(1) * chosen).sum(-1) * scale_of(self.model)
 
     def describe(self, rows: list[int]) -> str:
         texts = [self._queries[row] for row in self.train[rows][:8]]
@@ -175,14 +168,3 @@ class DistillationTask:
             shares.append(found.mean())
             firsts.append(found[0])
         return {"recall": float(np.mean(shares)), "first": float(np.mean(firsts))}
-
-
-def _digest(queries: Sequence[str], items: Sequence[str], lists: Candidates) -> str:
-    """Hash of all texts, lists and scores."""
-    found = hashlib.blake2b(digest_size=8)
-    for texts in (queries, items):
-        for text in texts:
-            found.update(text.encode("utf-8", "surrogatepass") + b"\0")
-        found.update(b"\0")
-    found.update(lists.items.tobytes() + lists.scores.astype(np.float32).tobytes())
-    return found.hexdigest()

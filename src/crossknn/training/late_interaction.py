@@ -1,41 +1,47 @@
 """Training late-interaction models: a right item among a retriever's candidates, by cross-entropy
 and by the divergence from the retriever (CMC, Song et al. 2024, 3.2 and C).
 
-Axes: b queries, c candidates, t states of a text, d dimensions.
+Axes: b queries, c candidates, n texts, s states in all, t of one text, d dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from crossknn.data.dataset import Labelled
 from crossknn.errors import InputError
 from crossknn.models.late.model import LateInteractionModel
+from crossknn.models.tokens import token_batches
 from crossknn.scorers.base import Encoder
+from crossknn.scorers.torch import TOKENS_PER_RUN
 from crossknn.training.candidates import RETRIEVERS, CandidateRetriever, Found, Lists
+from crossknn.training.checkpoint import digest_of, kept, weights_digest
 from crossknn.training.corpora import Corpora, checked_rows
+from crossknn.training.labelled import LabelledTask, first_ranks
 from crossknn.training.loop import Measures
 from crossknn.training.losses import softmax_near_retriever
-from crossknn.training.mined import kept
 from crossknn.training.settings import CandidateSettings, Freeze, LossSettings
-from crossknn.training.states import kept_states, tower_states, weights_digest
-from crossknn.types import NO_ITEM, FloatArray, IntArray, States
+from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, States
+
+logger = logging.getLogger(__name__)
 
 FOUND = "candidates.npy"
 AT = (4, 16)
+_TEXTS_AT_ONCE = 1024
 _COMPARED_AT_ONCE = 16
 _ENCODED_AT_ONCE = {"vector": 512, "tokens": _COMPARED_AT_ONCE}
 """Dev queries whose candidates are encoded together: those that share one do so once."""
 
 
-class LateInteractionTask:
+class LateInteractionTask(LabelledTask):
     """Each query with a right item, put in if the retriever missed it, and wrong ones (`Lists`).
 
     The retriever's candidates are mined once for the whole run. What `freeze` keeps still is
@@ -65,26 +71,22 @@ class LateInteractionTask:
         """
         for part in (*train, *dev):
             _check(part)
+        super().__init__(train, dev, seed)
         model.freeze(freeze)
-        self.model = model
-        self.train, self.dev = Corpora(train), Corpora(dev)
-        self._candidates, self._loss, self._freeze = candidates, loss or LossSettings(), freeze
+        self.model, self._weights = model, weights_digest(model)
+        self._candidates, self._settings, self._freeze = candidates, loss or LossSettings(), freeze
         self._retriever = CandidateRetriever(candidates, encoder, seed)
-        self._seed, self._weights = seed, weights_digest(model)
         self._lists: Lists | None = None
         self._dev_lists: IntArray = np.empty((0, 0), dtype=np.int64)
-        self._stored: dict[bool, _Stored] = {}
-
-    @property
-    def n_queries(self) -> int:
-        return len(self.train)
+        self._stored: dict[bool, tuple[States, dict[str, int]]] = {}
+        """Of queries (True) and items whose tower keeps still: states, and the place of each text."""
 
     @property
     def signature(self) -> str:
         candidates = self._candidates
         if candidates.retriever not in RETRIEVERS:  # the folder of a dual encoder may move
             candidates = replace(candidates, retriever="")
-        settings = f"{self.model.config}|{candidates}|{self._loss}|{self._freeze}|{self._seed}"
+        settings = f"{self.model.config}|{candidates}|{self._settings}|{self._freeze}|{self._seed}"
         return f"{settings}|{self._weights}|{self.train.digest}|{self.dev.digest}"
 
     def check_retriever(self, folder: Path) -> None:
@@ -98,35 +100,34 @@ class LateInteractionTask:
         if self._lists is not None:
             return
         wanted, train, dev = self._candidates, self.train, self.dev
-        retriever, self._retriever = (
-            self._retriever,
-            CandidateRetriever(wanted),
-        )  # its memory is freed
+        retriever, self._retriever = self._retriever, CandidateRetriever(wanted)  # frees its memory
         drawn = self._seed if wanted.retriever == "random" else ""
         key = f"{wanted.retriever}|{wanted.scale}|{wanted.depth}|{drawn}|{train.digest}"
         found: Found = kept(folder / FOUND, key, lambda: retriever.found(train))
         key = f"{wanted.retriever}|{wanted.dev_candidates}|{drawn}|{dev.digest}"
-        self._dev_lists = kept(
-            folder / "dev.npy", key, lambda: retriever.top(dev, wanted.dev_candidates)
-        )
+        count = wanted.dev_candidates
+        self._dev_lists = kept(folder / "dev.npy", key, lambda: retriever.top(dev, count))
         n_right = max(len(positives) for positives in train.positives)
         self._lists = Lists(found, n_right, wanted, self._seed)
         if self._freeze != "none":
             used = ((train, found["item"]), (dev, self._dev_lists))
             texts = [c.items[i] for c, items in used for i in np.unique(items[items != NO_ITEM])]
-            self._stored[False] = _Stored.of(self.model, folder, texts, queries=False)
+            self._keep("item-states", folder, texts, queries=False)
         if self._freeze == "both":
-            texts = [*train.queries, *dev.queries]
-            self._stored[True] = _Stored.of(self.model, folder, texts, queries=True)
+            self._keep("query-states", folder, [*train.queries, *dev.queries], queries=True)
 
-    def losses(self, rows: list[int], parts: int, epoch: int, step: int) -> Iterator[Tensor]:
-        """One pass per part, weighted by its queries."""
+    def _keep(self, name: str, folder: Path, texts: list[str], *, queries: bool) -> None:
+        known = list(dict.fromkeys(texts))
+        states = kept_states(folder, name, self.model, known, queries=queries)
+        self._stored[queries] = states, {text: place for place, text in enumerate(known)}
+
+    def _draw(self, rows: list[int], epoch: int) -> Candidates:
         if self._lists is None:
             raise RuntimeError("begin_epoch comes before the first step")
-        drawn = self._lists.draw(rows, epoch)
-        for part in np.array_split(np.arange(len(rows)), parts):
-            loss = self.loss([rows[p] for p in part], drawn.items[part], drawn.scores[part])
-            yield loss * (len(part) / len(rows))
+        return self._lists.draw(rows, epoch)
+
+    def _loss(self, rows: list[int], drawn: Candidates, part: IntArray) -> Tensor:
+        return self.loss(rows, drawn.items[part], drawn.scores[part])
 
     def loss(self, rows: Sequence[int], lists: IntArray, retriever: FloatArray) -> Tensor:
         """Of train queries (b,) over lists (b, c), whose first is right, and the retriever's scaled
@@ -135,61 +136,61 @@ class LateInteractionTask:
             self.scores(self.train, rows, lists),
             torch.from_numpy(retriever),
             torch.from_numpy(lists != NO_ITEM),
-            weight=self._loss.weight,
-            kl=self._loss.kl,
+            weight=self._settings.weight,
+            kl=self._settings.kl,
         )
 
-    def scores(self, corpora: Corpora, rows: Sequence[int], lists: IntArray) -> Tensor:
+    def scores(
+        self, corpora: Corpora, rows: Sequence[int], lists: IntArray, at_once: int | None = None
+    ) -> Tensor:
         """The model's scores of queries (b,) with their lists: (b, c) float32, -inf at `NO_ITEM`.
 
-        An item of several lists is encoded once.
+        An item of several lists is encoded once; then `at_once` lists are compared (all by default).
         """
-        return torch.cat(list(self._compared(corpora, rows, lists, len(rows))))
-
-    def _compared(
-        self, corpora: Corpora, rows: Sequence[int], lists: IntArray, at_once: int
-    ) -> Iterator[Tensor]:
-        """`scores` in parts: all texts are encoded first, then `at_once` lists are compared."""
         there = lists != NO_ITEM
         used = np.unique(lists[there])
         query, query_mask = self._states([corpora.queries[row] for row in rows], queries=True)
         item, item_mask = self._states([corpora.items[i] for i in used], queries=False)
         place = torch.from_numpy(np.searchsorted(used, lists)).to(item.device)
         present = torch.from_numpy(there).to(item.device)
-        for start in range(0, len(rows), at_once):
-            part = slice(start, start + at_once)
-            yield self.model.head(
+        at_once = at_once or len(rows)
+        parts = [slice(start, start + at_once) for start in range(0, len(rows), at_once)]
+        found = [
+            self.model.head(
                 query[part],
                 query_mask[part],
                 item[place[part]],
                 item_mask[place[part]] & present[part].unsqueeze(-1),
             ).float()
+            for part in parts
+        ]
+        return torch.cat(found)
 
     def _states(self, texts: list[str], *, queries: bool) -> tuple[Tensor, Tensor]:
         """What the head compares of texts (n, t, d) and the mask (n, t)."""
         if queries in self._stored:
-            values, mask = self._stored[queries].of_texts(texts, self.model)
+            states, places = self._stored[queries]
+            stored = states.padded(np.array([places[text] for text in texts], dtype=np.int64))
+            device = next(self.model.parameters()).device
+            values, mask = (torch.from_numpy(array).to(device) for array in stored)
         else:
             values, mask = tower_states(self.model, texts, queries=queries)
         of = self.model.head.of_queries if queries else self.model.head.of_items
         found: tuple[Tensor, Tensor] = of(values, mask)
         return found
 
-    def describe(self, rows: list[int]) -> str:
-        return self.train.describe(rows)
-
     def evaluate(self) -> Measures:
         """Over all dev queries, ranking the retriever's candidates: see the class."""
-        lists, rank = self._dev_lists, np.full(len(self.dev), np.inf)
+        lists, ranked = self._dev_lists, np.full_like(self._dev_lists, NO_ITEM)
         answered = np.flatnonzero((lists != NO_ITEM).any(1))
         at_once = _ENCODED_AT_ONCE[self.model.head.item_reads]
         for start in range(0, len(answered), at_once):
             rows = answered[start : start + at_once]
-            rank[rows] = self._ranks(rows)
-        there = [
-            bool(np.isin(found, positives).any())
-            for found, positives in zip(lists, self.dev.positives, strict=True)
-        ]
+            scores = self.scores(self.dev, rows.tolist(), lists[rows], _COMPARED_AT_ONCE)
+            order = np.argsort(-scores.cpu().numpy(), axis=1, kind="stable")
+            ranked[rows] = np.take_along_axis(lists[rows], order, axis=1)
+        rank = first_ranks(ranked, self.dev.positives)
+        there = self.dev.holds_right(lists)
         return {
             "mrr": float((1 / rank).mean()),
             "accuracy": float((rank == 1).mean()),
@@ -198,50 +199,74 @@ class LateInteractionTask:
             "in_candidates": float(np.mean(there)),
         }
 
-    def _ranks(self, rows: IntArray) -> FloatArray:
-        """The place of the best right item of dev queries, infinity where there is none: (b,)."""
-        lists = self._dev_lists[rows]
-        compared = self._compared(self.dev, rows.tolist(), lists, _COMPARED_AT_ONCE)
-        scores = torch.cat(list(compared)).cpu().numpy()
-        order = np.argsort(-scores, axis=1, kind="stable")
-        ranked = np.take_along_axis(lists, order, axis=1)
-        ranks = np.full(len(rows), np.inf)
-        for place, row in enumerate(rows):
-            right = np.flatnonzero(np.isin(ranked[place], self.dev.positives[row]))
-            ranks[place] = right[0] + 1 if len(right) else np.inf
-        return ranks
 
-    def count_cut(self) -> int:
-        """Train queries and items that are longer than their window."""
-        texts, train = self.model.encoding, self.train
-        rows = checked_rows(texts.texts(train.queries, queries=True))
-        rows += checked_rows(texts.texts(train.items, queries=False))
-        return sum(row.cut for row in rows)
+def tower_states(
+    model: LateInteractionModel, texts: Sequence[str], *, queries: bool
+) -> tuple[Tensor, Tensor]:
+    """States (n, t, d) of texts and their mask (n, t), in passes of similar lengths, with gradients
+    if they are on."""
+    rows = checked_rows(model.encoding.texts(texts, queries=queries))
+    lengths = np.array([len(row.ids) for row in rows])
+    at_once = TOKENS_PER_RUN["cpu" if _device(model) == "cpu" else "cuda"]
+    batches = list(token_batches(lengths, at_once))
+    found = [model.tower_states([rows[r] for r in batch], queries=queries) for batch in batches]
+    width = max(mask.shape[1] for _, mask in found)
+    values = torch.cat([functional.pad(v, (0, 0, 0, width - v.shape[1])) for v, _ in found])
+    masks = torch.cat([functional.pad(mask, (0, width - mask.shape[1])) for _, mask in found])
+    order = torch.from_numpy(np.argsort(np.concatenate(batches))).to(values.device)
+    return values[order], masks[order]
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """States of texts that do not change, and where those of each text are."""
+def kept_states(
+    folder: Path, name: str, model: LateInteractionModel, texts: Sequence[str], *, queries: bool
+) -> States:
+    """The states of n texts by a tower that does not move, float16, mapped from `folder`.
 
-    states: States
-    places: dict[str, int]
+    Computed once, without dropout. They are written as they come: a run that was killed goes on
+    after the last whole text. Those of another tower or of other texts are removed.
+    """
+    key = digest_of(_tower_key(model, queries), *texts)
+    path = folder / f"{name}-{key}.f16"
+    for other in folder.glob(f"{name}-*.f16"):
+        if other != path:
+            logger.info("%s is of other texts or another tower: it is removed", other)
+            other.unlink()
+    starts = kept(folder / f"{name}.npy", key, lambda: _starts(model, texts, queries))
+    was_training = model.training
+    model.eval()
+    with torch.no_grad(), path.open("ab") as file:
+        width = tower_states(model, texts[:1], queries=queries)[0].shape[2]
+        done = int(np.searchsorted(starts, path.stat().st_size // (2 * width), side="right")) - 1
+        file.truncate(int(starts[done]) * 2 * width)
+        for start in range(done, len(texts), _TEXTS_AT_ONCE):
+            part = texts[start : start + _TEXTS_AT_ONCE]
+            values, mask = tower_states(model, part, queries=queries)
+            file.write(values[mask].half().cpu().numpy().tobytes())
+            file.flush()
+            logger.info("states of %d of %d %s", start + len(values), len(texts), name)
+    model.train(was_training)
+    shape = (int(starts[-1]), width)
+    return States(np.memmap(path, dtype=np.float16, mode="r", shape=shape), starts)
 
-    @classmethod
-    def of(
-        cls, model: LateInteractionModel, folder: Path, texts: list[str], *, queries: bool
-    ) -> Self:
-        """Those kept in `folder`, each of the texts once."""
-        known = list(dict.fromkeys(texts))
-        name = "query-states" if queries else "item-states"
-        stored = kept_states(folder, name, model, known, queries=queries)
-        return cls(stored, {text: place for place, text in enumerate(known)})
 
-    def of_texts(self, texts: list[str], model: LateInteractionModel) -> tuple[Tensor, Tensor]:
-        """(n, t, d) float32 and the mask (n, t), on the model's device."""
-        places = np.array([self.places[text] for text in texts], dtype=np.int64)
-        values, mask = self.states.padded(places)
-        device = next(model.parameters()).device
-        return torch.from_numpy(values).to(device), torch.from_numpy(mask).to(device)
+def _starts(model: LateInteractionModel, texts: Sequence[str], queries: bool) -> IntArray:
+    """Where the states of each text begin, (n + 1,): one of each, or one of each token."""
+    if (model.head.query_reads if queries else model.head.item_reads) == "vector":
+        return np.arange(len(texts) + 1)
+    rows = checked_rows(model.encoding.texts(texts, queries=queries))
+    return np.concatenate([[0], np.cumsum([len(row.ids) for row in rows])])
+
+
+def _tower_key(model: LateInteractionModel, queries: bool) -> str:
+    """What the states of a text depend on beside it."""
+    tower, device = (model.query if queries else model.item), _device(model)
+    precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    settings = (model.config.pooling, model.config.marked, model.config.window, tower.reads)
+    return f"{weights_digest(tower)}|{settings}|{precision}"
+
+
+def _device(model: LateInteractionModel) -> str:
+    return next(model.parameters()).device.type
 
 
 def _check(part: Labelled) -> None:

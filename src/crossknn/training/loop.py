@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeAlias
@@ -28,12 +28,19 @@ from crossknn.types import Progress
 LOG = "log.jsonl"
 _SECONDS_BETWEEN_CHECKPOINTS = 60.0
 _STEPS_BETWEEN_LINES = 10
+_FREE = ("accumulate", "evaluations", "precision", "device", "threads")
+"""Settings that may change when a run goes on."""
 
 Measures: TypeAlias = dict[str, float]
+Autocast: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
 
 class Task(Protocol):
-    """What is trained. `main` names the measure by which checkpoints are compared (higher wins)."""
+    """What is trained. `main` names the measure by which checkpoints are compared (higher wins).
+
+    `signature` is what must be the same for a run to be resumed: data, negatives, the model's
+    settings.
+    """
 
     main: str
 
@@ -44,9 +51,7 @@ class Task(Protocol):
     def n_queries(self) -> int: ...
 
     @property
-    def signature(self) -> str:
-        """What must be the same for a run to be resumed: data, negatives, the model's settings."""
-        ...
+    def signature(self) -> str: ...
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
         """Called before an epoch's first step, and again when a run is resumed inside it."""
@@ -73,11 +78,6 @@ class Fitted:
     seconds: float
 
 
-def total_steps(n_queries: int, settings: TrainingSettings) -> int:
-    """Steps of a whole run."""
-    return settings.steps or settings.epochs * _per_epoch(n_queries, settings)
-
-
 def fit(
     task: Task,
     settings: TrainingSettings,
@@ -89,21 +89,22 @@ def fit(
     """Train until the last step, from the last checkpoint in `folder` if there is one.
 
     Leaves the best weights in the model. `stop_after` ends this run early, after so many steps
-    of it. Raises TrainingError, naming the batch, if the loss is NaN or infinite.
+    of it.
+
+    Raises:
+        TrainingError: the loss is NaN or infinite; the message names the batch.
     """
     folder.mkdir(parents=True, exist_ok=True)
     model, began = task.model, time.perf_counter()
-    per_epoch = _per_epoch(task.n_queries, settings)
+    per_epoch = steps_per_epoch(task.n_queries, settings)
     total = total_steps(task.n_queries, settings)
     set_dropout(model, settings.dropout)
     every = max(1, min(per_epoch, total) // settings.evaluations)
-    optimizer = _optimizer(model, settings)
+    optimizer, autocast = _optimizer(model, settings), autocast_of(model, settings)
     signature = _signature(task, settings)
     state = checkpoint.load(folder, model, optimizer, signature)
     log = _Log(folder / LOG, state.step)
-    autocast = autocast_of(model, settings)
-    saved = time.monotonic()
-    epoch_begun = -1
+    saved, epoch_begun = time.monotonic(), -1
     last = total if stop_after is None else min(total, state.step + stop_after)
     for step in range(state.step, last):
         epoch = step // per_epoch
@@ -144,7 +145,7 @@ def _step(
     task: Task,
     settings: TrainingSettings,
     optimizer: torch.optim.AdamW,
-    autocast: Callable[[], AbstractContextManager[Any]],
+    autocast: Autocast,
     epoch: int,
     step: int,
 ) -> float:
@@ -168,51 +169,11 @@ def _step(
     return value
 
 
-def set_dropout(model: nn.Module, share: float | None) -> None:
-    """Set the dropout of all layers; None leaves them as they are."""
-    for module in model.modules():
-        if share is not None and isinstance(module, nn.Dropout):
-            module.p = share
-
-
-def schedule(step: int, total: int, warmup: float) -> float:
-    """The share of the learning rate at a step: a linear rise, then a linear fall to zero."""
-    rise = max(1, round(total * warmup))
-    return min((step + 1) / rise, (total - step) / max(1, total - rise))
-
-
-def batch_rows(n_queries: int, settings: TrainingSettings, step: int) -> list[int]:
-    """Queries of a step: a random order per epoch, cut into batches; the seed decides."""
-    per_epoch = _per_epoch(n_queries, settings)
-    epoch, place = divmod(step, per_epoch)
-    generator = torch.Generator().manual_seed(settings.seed * 7_919 + epoch)
-    order = torch.randperm(n_queries, generator=generator)
-    found: list[int] = order[place * settings.batch : (place + 1) * settings.batch].tolist()
-    return found
-
-
-def evaluate(task: Task, autocast: Callable[[], AbstractContextManager[Any]]) -> Measures:
+def evaluate(task: Task, autocast: Autocast) -> Measures:
     """The task's dev measures, without dropout and gradients."""
     task.model.eval()
     with torch.inference_mode(), autocast():
         return task.evaluate()
-
-
-def autocast_of(
-    model: nn.Module, settings: TrainingSettings
-) -> Callable[[], AbstractContextManager[Any]]:
-    """The arithmetic of a run: bfloat16 where asked for, or where the hardware computes in it."""
-    device = next(model.parameters()).device.type
-    if not uses_bfloat16(model, settings):
-        return nullcontext
-    return lambda: torch.autocast(device, dtype=torch.bfloat16)
-
-
-def uses_bfloat16(model: nn.Module, settings: TrainingSettings) -> bool:
-    """Whether a run computes in bfloat16."""
-    if settings.precision != "auto":
-        return settings.precision == "bfloat16"
-    return _has_bfloat16(next(model.parameters()).device.type)
 
 
 def time_steps(task: Task, settings: TrainingSettings, steps: int) -> float:
@@ -228,30 +189,13 @@ def time_steps(task: Task, settings: TrainingSettings, steps: int) -> float:
     return (time.perf_counter() - began) / steps
 
 
-class _Log:
-    """JSON lines; those of steps after the checkpoint that a run resumes from are dropped."""
-
-    def __init__(self, path: Path, step: int) -> None:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        kept = [line for line in lines if _step_of(line) <= step]
-        path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        self._path, self._began = path, time.perf_counter()
-
-    def __call__(self, **values: Any) -> None:
-        values["seconds"] = round(time.perf_counter() - self._began, 2)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+def total_steps(n_queries: int, settings: TrainingSettings) -> int:
+    """Steps of a whole run."""
+    return settings.steps or settings.epochs * steps_per_epoch(n_queries, settings)
 
 
-def _step_of(line: str) -> float:
-    """The step of a line of the log; infinity if a kill left only its beginning."""
-    try:
-        return float(json.loads(line)["step"])
-    except ValueError:
-        return math.inf
-
-
-def _per_epoch(n_queries: int, settings: TrainingSettings) -> int:
+def steps_per_epoch(n_queries: int, settings: TrainingSettings) -> int:
+    """Whole batches among the train queries. Raises InputError if there is none."""
     if n_queries < settings.batch:
         raise InputError(
             f"there are {n_queries} train queries, fewer than one batch of {settings.batch}"
@@ -259,25 +203,50 @@ def _per_epoch(n_queries: int, settings: TrainingSettings) -> int:
     return n_queries // settings.batch
 
 
-def _signature(task: Task, settings: TrainingSettings) -> dict[str, str]:
-    """What a checkpoint must agree with to be resumed."""
-    shape = {name: list(p.shape) for name, p in task.model.named_parameters()}
-    kept = {
-        name: getattr(settings, name)
-        for name in (
-            "epochs",
-            "steps",
-            "batch",
-            "learning_rate",
-            "warmup",
-            "weight_decay",
-            "clip",
-            "dropout",
-            "seed",
-        )
-    }
-    text = json.dumps([shape, kept, task.n_queries], sort_keys=True)
-    return {"signature": digest_of(text), "task": digest_of(task.signature)}
+def schedule(step: int, total: int, warmup: float) -> float:
+    """The share of the learning rate at a step: a linear rise, then a linear fall to zero."""
+    rise = max(1, round(total * warmup))
+    return min((step + 1) / rise, (total - step) / max(1, total - rise))
+
+
+def batch_rows(n_queries: int, settings: TrainingSettings, step: int) -> list[int]:
+    """Queries of a step: a random order per epoch, cut into batches; the seed decides."""
+    epoch, place = divmod(step, steps_per_epoch(n_queries, settings))
+    generator = torch.Generator().manual_seed(settings.seed * 7_919 + epoch)
+    order = torch.randperm(n_queries, generator=generator)
+    found: list[int] = order[place * settings.batch : (place + 1) * settings.batch].tolist()
+    return found
+
+
+def set_dropout(model: nn.Module, share: float | None) -> None:
+    """Set the dropout of all layers; None leaves them as they are."""
+    for module in model.modules():
+        if share is not None and isinstance(module, nn.Dropout):
+            module.p = share
+
+
+def autocast_of(model: nn.Module, settings: TrainingSettings) -> Autocast:
+    """The arithmetic of a run: bfloat16 where asked for, or where the hardware computes in it."""
+    device = next(model.parameters()).device.type
+    if not uses_bfloat16(model, settings):
+        return nullcontext
+    return lambda: torch.autocast(device, dtype=torch.bfloat16)
+
+
+def uses_bfloat16(model: nn.Module, settings: TrainingSettings) -> bool:
+    """Whether a run computes in bfloat16."""
+    if settings.precision != "auto":
+        return settings.precision == "bfloat16"
+    return _has_bfloat16(next(model.parameters()).device.type)
+
+
+def _has_bfloat16(device: str) -> bool:
+    """Whether the device multiplies bfloat16 matrices faster than float32 ones."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported()
+    flags = Path("/proc/cpuinfo")
+    text = flags.read_text(encoding="utf-8") if device == "cpu" and flags.is_file() else ""
+    return "avx512_bf16" in text or "amx_bf16" in text
 
 
 def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
@@ -292,10 +261,31 @@ def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Adam
     )
 
 
-def _has_bfloat16(device: str) -> bool:
-    """Whether the device multiplies bfloat16 matrices faster than float32 ones."""
-    if device == "cuda":
-        return torch.cuda.is_bf16_supported()
-    flags = Path("/proc/cpuinfo")
-    text = flags.read_text(encoding="utf-8") if device == "cpu" and flags.is_file() else ""
-    return "avx512_bf16" in text or "amx_bf16" in text
+def _signature(task: Task, settings: TrainingSettings) -> dict[str, str]:
+    """What a checkpoint must agree with to be resumed."""
+    shape = {name: list(p.shape) for name, p in task.model.named_parameters()}
+    fixed = {name: value for name, value in asdict(settings).items() if name not in _FREE}
+    text = json.dumps([shape, fixed, task.n_queries], sort_keys=True)
+    return {"signature": digest_of(text), "task": digest_of(task.signature)}
+
+
+class _Log:
+    """JSON lines; those of steps after the checkpoint that a run resumes from are dropped."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        path.write_text("".join(f"{line}\n" for line in lines if _step_of(line) <= step), "utf-8")
+        self._path, self._began = path, time.perf_counter()
+
+    def __call__(self, **values: Any) -> None:
+        values["seconds"] = round(time.perf_counter() - self._began, 2)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+
+def _step_of(line: str) -> float:
+    """The step of a line of the log; infinity if a kill left only its beginning."""
+    try:
+        return float(json.loads(line)["step"])
+    except ValueError:
+        return math.inf

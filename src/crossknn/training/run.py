@@ -1,4 +1,4 @@
-"""From settings to a trained model in a folder."""
+"""From settings to a trained model in a folder, with its card."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ import logging
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import torch
 
+from crossknn import __version__
 from crossknn.data.dataset import Labelled
-from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError, nearest
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
 from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel
 from crossknn.scorers.opening import DualEncoder
-from crossknn.training import cards, loop
+from crossknn.training import loop
 from crossknn.training.candidates import LISTS
-from crossknn.training.cross_encoder import CrossEncoderTask
-from crossknn.training.dual_encoder import DualEncoderTask
+from crossknn.training.corpora import read_corpora, sampled
+from crossknn.training.labelled import CrossEncoderTask, DualEncoderTask
 from crossknn.training.late_interaction import LateInteractionTask
 from crossknn.training.settings import (
     CrossEncoderSettings,
-    DataSettings,
     DualEncoderSettings,
     LateInteractionSettings,
     TrainingSettings,
@@ -45,6 +44,16 @@ RUN = "run"
 """The subfolder of checkpoints, mined negatives and the log."""
 
 SETTINGS = "settings.json"
+_HEADS = {
+    "cls": "a linear layer on the first token's state ([CLS]-CE)",
+    "emb": "the inner product of two contextual states of the pair ([EMB]-CE)",
+    "interaction": "contextual states and word matches (crossknn.models.interaction)",
+}
+_OPENERS = {
+    "cross-encoder": "CrossEncoder",
+    "dual encoder": "DualEncoder",
+    "late-interaction model": "open_late",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,32 +70,28 @@ class Estimate:
     longer_than_the_window: int
 
 
-def train_cross_encoder(
-    settings: CrossEncoderSettings, folder: Path, *, progress: Progress | None = None
-) -> loop.Fitted:
+def train(settings: Settings, folder: Path, *, progress: Progress | None = None) -> loop.Fitted:
     """Train by `settings` and leave the best checkpoint in `folder`, resuming what is there.
 
-    Raises InputError for unusable data or settings, TrainingError if the loss is no number.
+    The class of the settings says what is trained.
+
+    Raises:
+        InputError: unusable data or settings.
+        TrainingError: the loss is no number.
     """
-    task = _cross_encoder_task(settings, _data(settings))
-    return _run(task, task.model, settings, folder, progress)
-
-
-def train_dual_encoder(
-    settings: DualEncoderSettings, folder: Path, *, progress: Progress | None = None
-) -> loop.Fitted:
-    """Train by `settings` and leave the best checkpoint in `folder`; see `train_cross_encoder`."""
-    task = _dual_encoder_task(settings, _data(settings))
-    return _run(task, task.model, settings, folder, progress)
-
-
-def train_late_interaction(
-    settings: LateInteractionSettings, folder: Path, *, progress: Progress | None = None
-) -> loop.Fitted:
-    """Train by `settings` and leave the best checkpoint in `folder`; see `train_cross_encoder`."""
-    task = _late_interaction_task(settings, _data(settings))
-    task.check_retriever(folder / RUN)
-    return _run(task, task.model, settings, folder, progress)
+    task = _task(settings, _data(settings))
+    if isinstance(task, LateInteractionTask):
+        task.check_retriever(folder / RUN)
+    began = time.strftime("%Y-%m-%d")
+    if cut := task.count_cut():
+        logger.warning("%d train texts are longer than the model's window and lose their end", cut)
+    fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
+    text = json.dumps(asdict(settings), indent=2, default=str) + "\n"
+    (folder / RUN / SETTINGS).write_text(text, encoding="utf-8")
+    kind, story = _story(settings, fitted, task.model)
+    card = model_card(kind, story, settings.training, fitted, began)
+    task.model.cpu().save_pretrained(folder, card)
+    return fitted
 
 
 def estimate(settings: Settings, steps: int = 3) -> Estimate:
@@ -95,11 +100,16 @@ def estimate(settings: Settings, steps: int = 3) -> Estimate:
     Evaluations, the mining of negatives and what frozen towers make of their texts come on top.
     """
     data, training = _data(settings), settings.training
-    easy = _easy(settings)
-    task = timed = _task(easy, data)
-    if isinstance(easy, LateInteractionSettings):  # with few texts for frozen towers
-        few = _sampled(data[0], training.batch * (steps + 1), 0), _sampled(data[1], 1, 0)
-        timed = _late_interaction_task(easy, few, task.model)
+    if isinstance(settings, LateInteractionSettings):
+        wanted = settings.candidates
+        easy = replace(wanted, retriever="random", depth=wanted.count)
+        settings = replace(settings, candidates=easy)
+        task = _task(settings, data)
+        few = sampled(data[0], training.batch * (steps + 1), 0), sampled(data[1], 1, 0)
+        timed = _task(settings, few, task.model)  # with few texts for frozen towers
+    else:
+        negatives = replace(settings.negatives, kind="random", encoder=None)
+        task = timed = _task(replace(settings, negatives=negatives), data)
     seconds = loop.time_steps(timed, training, steps)
     total = loop.total_steps(task.n_queries, training)
     bfloat16 = loop.uses_bfloat16(task.model, training)
@@ -115,138 +125,41 @@ def estimate(settings: Settings, steps: int = 3) -> Estimate:
     )
 
 
-def _easy(settings: Settings) -> Settings:
-    """The settings with random negatives, which need no retriever."""
-    if isinstance(settings, LateInteractionSettings):
-        few = replace(settings.candidates, retriever="random", depth=settings.candidates.count)
-        return replace(settings, candidates=few)
-    return replace(settings, negatives=replace(settings.negatives, kind="random", encoder=None))
-
-
-def read_corpora(
-    data: DataSettings, seed: int, *, lists: bool = False
-) -> tuple[list[Labelled], list[Labelled]]:
-    """The train and dev corpora of the settings; `lists` asks for the lists that come with them.
-
-    If both are the same split of the same folders, the dev queries are held out of training.
-    Raises InputError if train and dev share a query otherwise.
-    """
-    train = _read(data.train_folders, data.train, data.train_domains, lists)
-    dev = _read(data.dev_folders, data.dev, data.dev_domains, lists)
-    dev = _sampled(dev, data.dev_queries, seed)
-    if data.same_split:
-        train = [part.without(held.queries.ids) for part, held in zip(train, dev, strict=True)]
-    train = _sampled(train, data.train_queries, seed)
-    known = {(part.name, *query) for part in train for query in _queries(part)}
-    for part in dev:
-        for query, text in _queries(part):
-            if (part.name, query, text) in known:
-                raise InputError(f"the query {query!r} of {part.name} is in train and in dev")
-    return train, dev
-
-
-def _read(
-    folders: tuple[Path, ...], split: str, domains: tuple[str, ...] | None, lists: bool
-) -> list[Labelled]:
-    """The corpora of all folders; the domains are those of the folders that have some."""
-    having = [folder for folder in folders if (folder / "documents").is_dir()] or folders
-    return [
-        part
-        for folder in folders
-        for part in read_labelled(folder, split, domains if folder in having else None, lists=lists)
-    ]
-
-
-def _queries(part: Labelled) -> Iterator[tuple[str, str]]:
-    return zip(part.queries.ids, part.queries.texts, strict=True)
-
-
-def _sampled(parts: list[Labelled], count: int | None, seed: int) -> list[Labelled]:
-    """`count` queries over all parts, in proportion to their sizes."""
-    total = sum(len(part) for part in parts)
-    if count is None or count >= total:
-        return parts
-    sizes = [max(1, round(count * len(part) / total)) for part in parts]
-    return [part.sample(size, seed) for part, size in zip(parts, sizes, strict=True)]
-
-
 def _data(settings: Settings) -> Data:
-    late = settings if isinstance(settings, LateInteractionSettings) else None
-    lists = late is not None and late.candidates.retriever == LISTS
+    late = isinstance(settings, LateInteractionSettings)
+    lists = late and settings.candidates.retriever == LISTS
     return read_corpora(settings.data, settings.training.seed, lists=lists)
 
 
-def _task(settings: Settings, data: Data) -> AnyTask:
+def _task(settings: Settings, data: Data, model: Any = None) -> AnyTask:
+    """The task of the settings, with a new model unless one is given."""
+    device, seed = start_on(settings.training), settings.training.seed
     if isinstance(settings, CrossEncoderSettings):
-        return _cross_encoder_task(settings, data)
+        config = _config(CrossEncoderConfig, settings.model)
+        model = CrossEncoderModel.new(settings.encoder, config).to(device)
+        source = settings.negatives.encoder
+        encoder = None if source is None else lambda: DualEncoder(source)
+        return CrossEncoderTask(model, *data, settings.negatives, encoder=encoder, seed=seed)
     if isinstance(settings, DualEncoderSettings):
-        return _dual_encoder_task(settings, data)
-    return _late_interaction_task(settings, data)
-
-
-def _cross_encoder_task(settings: CrossEncoderSettings, data: Data) -> CrossEncoderTask:
-    device = start_on(settings.training)
-    config = _config(CrossEncoderConfig, settings.model)
-    source = settings.negatives.encoder
-    return CrossEncoderTask(
-        CrossEncoderModel.new(settings.encoder, config).to(device),
-        *data,
-        settings.negatives,
-        encoder=None if source is None else lambda: DualEncoder(source),
-        seed=settings.training.seed,
-    )
-
-
-def _dual_encoder_task(settings: DualEncoderSettings, data: Data) -> DualEncoderTask:
-    device = start_on(settings.training)
-    config = _config(DualEncoderConfig, settings.model)
-    return DualEncoderTask(
-        DualEncoderModel.new(settings.encoder, config).to(device),
-        *data,
-        settings.negatives,
-        teacher=None if settings.teacher is None else DualEncoder(settings.teacher),
-        teacher_weight=settings.teacher_weight,
-        seed=settings.training.seed,
-    )
-
-
-def _late_interaction_task(
-    settings: LateInteractionSettings, data: Data, model: LateInteractionModel | None = None
-) -> LateInteractionTask:
-    device = start_on(settings.training)
-    config = _config(LateInteractionConfig, settings.model, head=settings.kind)
+        dual = _config(DualEncoderConfig, settings.model)
+        return DualEncoderTask(
+            DualEncoderModel.new(settings.encoder, dual).to(device),
+            *data,
+            settings.negatives,
+            teacher=None if settings.teacher is None else DualEncoder(settings.teacher),
+            teacher_weight=settings.teacher_weight,
+            seed=seed,
+        )
+    late = _config(LateInteractionConfig, settings.model, head=settings.kind)
     return LateInteractionTask(
-        model or LateInteractionModel.new(settings.encoder, config).to(device),
+        model or LateInteractionModel.new(settings.encoder, late).to(device),
         *data,
         settings.candidates,
         settings.loss,
         freeze=settings.freeze,
         encoder=lambda: DualEncoder(settings.candidates.retriever),
-        seed=settings.training.seed,
+        seed=seed,
     )
-
-
-def _run(
-    task: AnyTask,
-    model: CrossEncoderModel | DualEncoderModel | LateInteractionModel,
-    settings: Settings,
-    folder: Path,
-    progress: Progress | None,
-) -> loop.Fitted:
-    began = time.strftime("%Y-%m-%d")
-    if cut := task.count_cut():
-        logger.warning("%d train texts are longer than the model's window and lose their end", cut)
-    fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
-    text = json.dumps(asdict(settings), indent=2, default=str) + "\n"
-    (folder / RUN / SETTINGS).write_text(text, encoding="utf-8")
-    model.cpu().save_pretrained(folder, _card(settings, fitted, model, began))
-    return fitted
-
-
-def _card(settings: Settings, fitted: loop.Fitted, model: Any, date: str) -> str:
-    if isinstance(settings, LateInteractionSettings):
-        return cards.late_interaction_card(settings, fitted, model, date)
-    return cards.model_card(settings, fitted, model, date)
 
 
 def start_on(training: TrainingSettings) -> torch.device:
@@ -281,3 +194,77 @@ def _peak_memory(model: torch.nn.Module) -> int:
         return int(torch.cuda.max_memory_allocated(device))
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def model_card(
+    kind: str, story: str, training: TrainingSettings, fitted: loop.Fitted, date: str
+) -> str:
+    """A README for the folder of a model of `kind`: `story` says what it is and learned from."""
+    measures = "\n".join(f"| {name} | {value:.4f} |" for name, value in fitted.best.items())
+    shown = json.dumps(asdict(training), default=str)
+    return f"""---
+library_name: crossknn
+tags: [{kind.replace(" ", "-")}]
+---
+# A {kind} trained with crossknn
+
+{story}
+
+| measure | dev |
+|---|---|
+{measures}
+
+Training settings: `{shown}`. Made on {date} by crossknn {__version__}.
+
+```python
+from crossknn import {_OPENERS[kind]}
+model = {_OPENERS[kind]}("this/folder")
+```
+"""
+
+
+def _story(settings: Settings, fitted: loop.Fitted, model: Any) -> tuple[str, str]:
+    """What kind of model was trained, and how, for its card."""
+    encoder, train = short_name(settings.encoder), _names(settings.data.train_folders)
+    dev = _names(settings.data.dev_folders)
+    if isinstance(settings, LateInteractionSettings):
+        found, loss = settings.candidates, settings.loss
+        learned = "cross-entropy"
+        if loss.kl != "none":
+            learned = f"{loss.weight} cross-entropy + {round(1 - loss.weight, 6)} KL ({loss.kl})"
+        still = {"none": "", "items": ", the item tower frozen", "both": ", both towers frozen"}
+        return (
+            "late-interaction model",
+            f"""Compares queries with candidates: `{settings.kind}`, `{model.config.options}`,
+from the encoder `{encoder}`{still[settings.freeze]}.
+
+Trained on {train} with {found.count} wrong items per query out of the
+{found.depth} best of the retriever `{short_name(found.retriever)}` ({found.fixed} of them its very best,
+the others drawn by {found.sampling}), {learned}, {fitted.steps} steps; the checkpoint of step
+{fitted.best_step} was the best on the dev queries of {dev}, whose
+{found.dev_candidates} best items it ranks:""",
+        )
+    kind, taught = "cross-encoder", ""
+    scored = _HEADS[model.config.head] if isinstance(model, CrossEncoderModel) else ""
+    if isinstance(settings, DualEncoderSettings):
+        kind, scored = "dual encoder", f"{model.config.pooling} pooling"
+        if settings.teacher:
+            taught = f" and the teacher `{short_name(settings.teacher)}`"
+    return (
+        kind,
+        f"""Scores by {scored}, from the encoder `{encoder}`.
+
+Trained on {train} with {settings.negatives.count} wrong items per
+query ({settings.negatives.kind} negatives){taught}, {fitted.steps} steps; the checkpoint
+of step {fitted.best_step} was the best on the dev queries of
+{dev}:""",
+    )
+
+
+def short_name(encoder: str) -> str:
+    """A hub name as it is; of a folder, its name alone."""
+    return encoder if encoder.count("/") <= 1 else encoder.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _names(folders: tuple[Path, ...]) -> str:
+    return ", ".join(f"`{folder.name}`" for folder in folders)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from crossknn.methods.adacur import ADACUR as ADACUR
     from crossknn.methods.axn import AXN as AXN
     from crossknn.methods.base import Method as Method
+    from crossknn.methods.base import equal_rounds as equal_rounds
     from crossknn.methods.cur import ANNCUR as ANNCUR
     from crossknn.methods.cur import FixedItem as FixedItem
     from crossknn.methods.cur import ItemCUR as ItemCUR
@@ -55,14 +56,13 @@ if TYPE_CHECKING:
     from crossknn.scorers import Scorer as Scorer
     from crossknn.scorers import open_late as open_late
     from crossknn.scores.stored import StoredScorer as StoredScorer
-    from crossknn.search.budget import Budget as Budget
     from crossknn.search.loop import Search as Search
     from crossknn.search.plan import Plan as Plan
-    from crossknn.search.plan import equal_rounds as equal_rounds
     from crossknn.search.predictor import Prediction as Prediction
     from crossknn.search.predictor import Predictor as Predictor
     from crossknn.search.results import Hit as Hit
     from crossknn.search.results import Results as Results
+    from crossknn.search.searcher import Budget as Budget
     from crossknn.search.searcher import Searcher as Searcher
 
 __version__ = "0.1.0"
@@ -79,7 +79,7 @@ _HOMES = {
     "methods": ("method", "methods"),
     "methods.adacur": ("ADACUR",),
     "methods.axn": ("AXN",),
-    "methods.base": ("Method",),
+    "methods.base": ("Method", "equal_rounds"),
     "methods.cur": ("ANNCUR", "FixedItem", "ItemCUR"),
     "methods.feedback": ("Feedback", "ReFIT"),
     "methods.gar": ("GAR",),
@@ -99,12 +99,11 @@ _HOMES = {
         "open_late",
     ),
     "scores.stored": ("StoredScorer",),
-    "search.budget": ("Budget",),
     "search.loop": ("Search",),
-    "search.plan": ("Plan", "equal_rounds"),
+    "search.plan": ("Plan",),
     "search.predictor": ("Prediction", "Predictor"),
     "search.results": ("Hit", "Results"),
-    "search.searcher": ("Searcher",),
+    "search.searcher": ("Budget", "Searcher"),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 

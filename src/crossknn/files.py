@@ -265,3 +265,18 @@ class StoredArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         self.file.touch()
         return np.array(self._values, dtype=dtype, copy=copy)
+
+
+def as_path(value: object, what: str) -> Path:
+    """The path that `what` is given as; `InputError` for what no file system can have."""
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(f"{what} is {value!r:.80}; give a path")
+    text = os.fspath(value)
+    if not isinstance(text, str) or "\0" in text:
+        raise InputError(f"{what} is {text!r:.80}, which cannot be a path")
+    try:
+        Path(text).exists()
+    except (OSError, ValueError) as error:
+        why = (getattr(error, "strerror", None) or str(error)).lower()
+        raise InputError(f"{what} is {text!r:.80}, which cannot be a path: {why}") from error
+    return Path(text)

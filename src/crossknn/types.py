@@ -15,6 +15,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from crossknn.errors import InputError
+
 FloatArray: TypeAlias = NDArray[np.floating]
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
@@ -171,3 +173,15 @@ class Ranking:
     rounds: IntArray
     approx: FloatArray
     std: FloatArray
+
+
+_SHOWN = 80
+
+
+def as_count(value: object, name: str, least: int = 1) -> int:
+    """A whole number of at least `least`; `InputError` otherwise."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise InputError(f"{name} is {value!r:.{_SHOWN}}; it must be a whole number")
+    if value < least:
+        raise InputError(f"{name} is {value}; it must be {least} or more")
+    return int(value)

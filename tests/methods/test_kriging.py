@@ -14,13 +14,14 @@ from synthetic import matrix, run
 from crossknn.errors import InputError, SpecError
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
+from crossknn.methods.base import equal_rounds
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.kriging import CalibrationCurve, record_curve
 from crossknn.methods.kriging.method import NEVER
 from crossknn.methods.posterior import FLOOR, Directional, LowRankPlusResidual, Model
 from crossknn.retrievers.specs import open_retriever
 from crossknn.search.loop import simulate
-from crossknn.search.plan import Plan, Stop, equal_rounds
+from crossknn.search.plan import Plan, Stop
 from crossknn.spec import parse
 from crossknn.types import Observed
 

@@ -11,10 +11,11 @@ from synthetic import matrix
 from crossknn.errors import InputError, ScorerError
 from crossknn.linalg import least_squares, top_k
 from crossknn.methods import method
+from crossknn.methods.base import equal_rounds
 from crossknn.methods.rerank import FirstStageScores
 from crossknn.retrievers.lists import StoredRetriever
 from crossknn.search.loop import Search
-from crossknn.search.plan import Plan, equal_rounds
+from crossknn.search.plan import Plan
 from crossknn.types import NO_ITEM, Pairs, Queries
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossknn.errors import InputError
-from crossknn.search.state import SearchState
+from crossknn.search.loop import SearchState
 from crossknn.types import NO_ITEM, Pairs
 
 N = 12

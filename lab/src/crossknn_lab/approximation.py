@@ -15,7 +15,6 @@ from crossknn.evaluation.oracle import OracleIndex
 from crossknn.index.base import Index
 from crossknn.methods import Method
 from crossknn.search.loop import simulate
-from crossknn.search.wrapped import Wrapped
 from crossknn.types import FloatArray, IntArray, Observed, Queries
 
 BANDS = (10, 100, 1000)
@@ -80,11 +79,21 @@ def approximate(
     return watched.predict(state).mean, search.observed().items
 
 
-class _Watched(Wrapped[Any]):
+class Wrapped:
+    """A predictor around another one; a subclass defines only what it adds."""
+
+    def __init__(self, predictor: Any) -> None:
+        self.predictor = predictor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.predictor, name)
+
+
+class _Watched(Wrapped):
     """A predictor whose latest state can be seen from outside the search."""
 
     state: Any = None
 
     def update(self, state: Any, observed: Observed) -> Any:
-        self.state = super().update(state, observed)
+        self.state = self.predictor.update(state, observed)
         return self.state

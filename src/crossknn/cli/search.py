@@ -68,8 +68,7 @@ def command(
     """
     from crossknn.data.reading import read_queries
     from crossknn.index.item_index import ItemIndex
-    from crossknn.search.budget import Budget
-    from crossknn.search.searcher import Searcher
+    from crossknn.search.searcher import Budget, Searcher
 
     given = read_queries(queries) if queries is not None else None
     texts = [*(query or []), *(given.texts if given else [])]

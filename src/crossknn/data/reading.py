@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from crossknn.checks import as_path
 from crossknn.data.dataset import Dataset, Labelled
 from crossknn.data.dialogs import Dstc7
 from crossknn.data.formats import Beir, DataFolder, Irds, MsMarco, Trec
@@ -17,6 +16,7 @@ from crossknn.data.linking import Aida, Blink, Wned, Zeshel
 from crossknn.data.queries import Qrels, QuerySet, file_qrels, queries_from, query_records
 from crossknn.data.records import existing, given_records
 from crossknn.errors import InputError, nearest
+from crossknn.files import as_path
 from crossknn.types import Candidates
 
 logger = logging.getLogger(__name__)

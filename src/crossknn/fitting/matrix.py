@@ -18,11 +18,10 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from crossknn.checks import as_path
 from crossknn.data.marks import item_as_query
 from crossknn.data.queries import Qrels, QuerySet
 from crossknn.errors import InputError, ScorerError
-from crossknn.files import digest
+from crossknn.files import as_path, digest
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.stored import DUAL_ENCODER, narrowed, read_arrays, write_arrays
 from crossknn.retrievers.specs import open_retriever

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from crossknn.checks import as_count, as_path
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
 from crossknn.errors import InputError
+from crossknn.files import as_path
 from crossknn.index.artifacts import StoredArtifact
 from crossknn.index.contents import SCORES
 from crossknn.index.disk import alone
@@ -35,7 +35,7 @@ from crossknn.index.writing import writing
 from crossknn.retrievers.base import ItemPriors, Retriever
 from crossknn.retrievers.specs import unfitted
 from crossknn.scores.store import ScoreStore
-from crossknn.types import Artifact, FloatArray, Progress
+from crossknn.types import Artifact, FloatArray, Progress, as_count
 
 Source: TypeAlias = Items | str | Path | Iterable[str | Mapping[str, object]]
 

@@ -73,3 +73,14 @@ def fraction(method: str, **values: float | None) -> None:
 def part(budget: int, share: float) -> int:
     """`share` of the budget in whole calls, at least one."""
     return min(budget, max(1, round(budget * share)))
+
+
+def equal_rounds(budget: int, rounds: int) -> tuple[int, ...]:
+    """`rounds` batches of budget // rounds; the last one takes the remainder too.
+
+    >>> equal_rounds(23, 5)
+    (4, 4, 4, 4, 7)
+    """
+    rounds = max(1, min(rounds, budget))
+    batch = budget // rounds
+    return (batch,) * (rounds - 1) + (budget - batch * (rounds - 1),)

@@ -24,10 +24,10 @@ import numpy as np
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import softmax
-from crossknn.methods.base import HYBRID, Method, fraction, part, positive
+from crossknn.methods.base import HYBRID, Method, equal_rounds, fraction, part, positive
 from crossknn.methods.vectors import Fit, Normalize, Scored, encoder_predictor, read_scale
 from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
-from crossknn.search.plan import Plan, equal_rounds
+from crossknn.search.plan import Plan
 from crossknn.spec import Spec
 from crossknn.types import FloatArray
 

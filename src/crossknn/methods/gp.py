@@ -20,7 +20,7 @@ import numpy as np
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import top_k
-from crossknn.methods.base import HYBRID, Method, positive
+from crossknn.methods.base import HYBRID, Method, equal_rounds, positive
 from crossknn.methods.posterior import (
     Directional,
     Linear,
@@ -32,7 +32,7 @@ from crossknn.methods.posterior import (
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.fusion import stages_of
 from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
-from crossknn.search.plan import Plan, equal_rounds
+from crossknn.search.plan import Plan
 from crossknn.search.predictor import Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Observed, Queries

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from crossknn.checks import as_path
 from crossknn.errors import InputError, MissingExtraError
+from crossknn.files import as_path
 
 SCORING = ("LogitScore", "Dense")
 """The modules of sentence-transformers that make a score of what comes before them."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from crossknn.checks import as_count
 from crossknn.errors import InputError
 from crossknn.scorers.streaming import BatchedScorer, Call
-from crossknn.types import IntArray
+from crossknn.types import IntArray, as_count
 
 
 class CallableScorer(BatchedScorer):

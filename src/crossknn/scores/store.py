@@ -30,9 +30,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from crossknn.checks import as_path
 from crossknn.errors import InputError
-from crossknn.files import text_digest
+from crossknn.files import as_path, text_digest
 from crossknn.scores.views import SparseScores
 from crossknn.types import FloatArray, IntArray, Pairs
 

@@ -38,17 +38,6 @@ class Plan:
     share: SharedBudget | None = None
 
 
-def equal_rounds(budget: int, rounds: int) -> tuple[int, ...]:
-    """`rounds` batches of budget // rounds; the last one takes the remainder too.
-
-    >>> equal_rounds(23, 5)
-    (4, 4, 4, 4, 7)
-    """
-    rounds = max(1, min(rounds, budget))
-    batch = budget // rounds
-    return (batch,) * (rounds - 1) + (budget - batch * (rounds - 1),)
-
-
 def most_of(plan: Plan, share: SharedBudget, m: int) -> int:
     """What one of m queries may take of a shared budget; `InputError` if it cannot be shared."""
     if not plan.predictor.has_std:

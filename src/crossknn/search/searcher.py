@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from crossknn.checks import as_count
 from crossknn.data.queries import QuerySet
 from crossknn.errors import CrossknnError, InputError, ScorerError
 from crossknn.methods import DEFAULT, Method
@@ -20,11 +20,10 @@ from crossknn.methods import method as as_method
 from crossknn.models.library import first_line
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER
-from crossknn.search.budget import PER_QUERY, Budget
 from crossknn.search.loop import Search
 from crossknn.search.results import Results, hits_of, joined
 from crossknn.search.sharing import SharedBudget
-from crossknn.types import BoolArray, IntArray, Pairs, Progress
+from crossknn.types import BoolArray, IntArray, Pairs, Progress, Queries, as_count
 
 if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
@@ -38,8 +37,31 @@ FAILURES_IN_A_ROW = 3
 """So many queries failing one after the other, with no pair scored between, stand for a scorer
 that is down."""
 
+PER_QUERY = 100
+"""Pairs that a query may score if nothing is said."""
+
 _CELLS = 1 << 26
 """Approximate scores held at once (m x n): 256 MB; more queries are searched in turn."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """What a search may spend; `searcher.search(queries, budget=50)` is short for `per_query`.
+
+    Args:
+        per_query: Pairs that a query may score, stored scores included; 100 if nothing is said.
+        total: Calls that the queries share instead, spent where they are most likely to find a true
+            top item. A query gets at least k, at most four times its equal share. For methods that
+            know how far their predictions may be off: `kriging` and `gp`.
+        deadline: Seconds after which the search returns the best so far.
+        target_recall: End a query when it expects to have found this share (0-1) of its true top k,
+            for `kriging`; the budget is then what it may spend at most.
+    """
+
+    per_query: int | None = None
+    total: int | None = None
+    deadline: float | None = None
+    target_recall: float | None = None
 
 
 class Searcher:
@@ -115,10 +137,13 @@ class Searcher:
         """
         chosen = self.method if method is None else as_method(method)
         self._check_scorer(chosen)
-        given = _query_set(queries)
+        ids, texts = _ids_and_texts(queries)
         allowed = _mask(filter, self.index)
-        spend, m = Budget.of(budget), len(given)
-        pairs = spend.pairs_per_query(m, k, self.index.n, calls=chosen.calls)
+        spend = (
+            budget if isinstance(budget, Budget) else Budget(per_query=as_count(budget, "budget"))
+        )
+        m = len(texts)
+        pairs = _pairs_per_query(spend, m, k, self.index.n, calls=chosen.calls)
         chosen = _with_target(chosen, spend.target_recall, k)
         self._check_fingerprints(chosen)
         if cancel is not None and not isinstance(cancel, threading.Event):
@@ -139,7 +164,9 @@ class Searcher:
             m=m,
         )
         at_once = m if spend.deadline is not None else max(1, _CELLS // self.index.n)
-        parts = [call.run(given, s, min(s + at_once, m)) for s in range(0, m, at_once)]
+        parts = [
+            call.run(s, ids[s : s + at_once], texts[s : s + at_once]) for s in range(0, m, at_once)
+        ]
         results = joined(parts, call.clock.elapsed())
         if call.failure is not None and not results.n_scored:
             raise call.failure
@@ -222,24 +249,22 @@ class _Call:
     broken: str | None = None  # why nothing is asked of the scorer any more
     in_a_row: int = 0  # queries that failed since a pair was scored
 
-    def run(self, queries: QuerySet, start: int, stop: int) -> Results:
-        """Search the queries start..stop, which fit into memory together."""
+    def run(self, start: int, ids: tuple[str, ...], texts: tuple[str, ...]) -> Results:
+        """Search a batch of queries that fits into memory: those from `start`."""
         searcher, began = self.searcher, self.clock.elapsed()
-        part = queries.take(range(start, stop))
-        search = Search(
-            self._plan(start, stop), part.batch(), searcher.index.n, allowed=self.allowed
-        )
-        scoring = _Scoring(self, search, part.texts)
+        plan = self._plan(start, start + len(texts))
+        search = Search(plan, Queries(texts), searcher.index.n, allowed=self.allowed)
+        scoring = _Scoring(self, search, texts)
         truncated = self._truncated()
         stopped_by = self._drive(search, scoring)
         if self.broken is not None:
-            scoring.fail(range(len(part)), self.broken)
+            scoring.fail(range(len(texts)), self.broken)
         if any(scoring.errors):
             stopped_by = stopped_by or "scorer"
         items, name = searcher.index.items, self.method.name
         return Results(
-            queries=part.texts,
-            query_ids=part.ids,
+            queries=texts,
+            query_ids=ids,
             hits=hits_of(items, search.best(self.k), name),
             method=str(self.method),
             budget=min(self.pairs, search.budget),
@@ -396,25 +421,62 @@ def _with_target(method: Method, target_recall: float | None, k: int) -> Method:
     return replace(method, target_recall=target_recall, k=k)  # type: ignore[call-arg]
 
 
-def _query_set(queries: Texts) -> QuerySet:
-    """Queries with ids; `InputError` for none, or for one that is empty."""
-    if isinstance(queries, Mapping):
-        queries = QuerySet(tuple(map(str, queries)), tuple(queries.values()))
+def _ids_and_texts(queries: Texts) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The queries' ids and texts; `InputError` for none, or for one that is empty."""
     if isinstance(queries, str):
         queries = [queries]
-    if not isinstance(queries, Sequence | QuerySet):
+    if isinstance(queries, Mapping):
+        ids, texts = tuple(map(str, queries)), tuple(queries.values())
+    elif isinstance(queries, QuerySet):
+        ids, texts = queries.ids, queries.texts
+    elif isinstance(queries, Sequence):
+        ids, texts = tuple(map(str, range(len(queries)))), tuple(queries)
+    else:
         raise InputError(f"queries are {queries!r}; give a text or a list of texts")
-    texts = queries.texts if isinstance(queries, QuerySet) else queries
-    if not len(texts):
+    if not texts:
         raise InputError("there are no queries")
     for position, text in enumerate(texts):
         if not isinstance(text, str) or not text.strip():
             raise InputError(
                 f"query {position} is {text!r}; a query must be a text that is not empty"
             )
-    if isinstance(queries, QuerySet):
-        return queries
-    return QuerySet(tuple(map(str, range(len(texts)))), tuple(texts))
+    return ids, texts
+
+
+def _pairs_per_query(budget: Budget, m: int, k: int, n: int, *, calls: bool) -> int:
+    """Pairs that each of m queries may score of n items, or its equal share of them."""
+    as_count(k, "k")
+    if not calls:
+        pairs = k
+    elif budget.total is None:
+        pairs = as_count(PER_QUERY if budget.per_query is None else budget.per_query, "budget")
+    else:
+        pairs = _equal_share(budget, m, k)
+    if k > n:
+        raise InputError(f"k is {k}, but the index has {n} items")
+    if k > pairs:
+        raise InputError(
+            f"k is {k}, but a budget of {pairs} calls reveals {pairs} items at most: "
+            "raise the budget or lower k"
+        )
+    limit = budget.deadline
+    if limit is not None and (
+        not isinstance(limit, Real) or isinstance(limit, bool) or not limit > 0
+    ):
+        raise InputError(f"deadline is {limit!r}; it must be above 0")
+    return pairs
+
+
+def _equal_share(budget: Budget, m: int, k: int) -> int:
+    if budget.per_query is not None:
+        raise InputError("the budget has a total and pairs per query: give one of them")
+    share = as_count(budget.total, "total_budget") // m
+    if k > share:
+        raise InputError(
+            f"k is {k}, but a total_budget of {budget.total} for {m} queries is {share} calls "
+            "each: raise it or lower k"
+        )
+    return share
 
 
 def _mask(filter: Iterable[str] | BoolArray | None, index: ItemIndex) -> BoolArray | None:

@@ -11,6 +11,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
+from crossknn.methods.base import equal_rounds
 from crossknn.methods.kriging.factor_model import fit_sparse
 from crossknn.methods.kriging.prior import (
     ARRAYS,
@@ -31,7 +32,7 @@ from crossknn.retrievers.specs import (
 )
 from crossknn.scores.views import SparseScores
 from crossknn.search.loop import simulate
-from crossknn.search.plan import Plan, equal_rounds
+from crossknn.search.plan import Plan
 from crossknn.spec import Spec, parse
 from crossknn.types import FloatArray, Progress, Queries
 

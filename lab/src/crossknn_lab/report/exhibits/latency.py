@@ -12,8 +12,8 @@ from crossknn.evaluation.replay import Part, parts_of
 from crossknn.methods import Method, method
 from crossknn.search.loop import simulate
 from crossknn.search.predictor import Predictor
-from crossknn.search.wrapped import Wrapped
 from crossknn.types import Candidates, Observed
+from crossknn_lab.approximation import Wrapped
 from crossknn_lab.plots import Stack, stacked_bars
 from crossknn_lab.report.data import Data
 from crossknn_lab.report.exhibits.found import nearest
@@ -88,7 +88,7 @@ class Clock:
         self.update = self.top = 0.0
 
 
-class Timed(Wrapped[Any]):
+class Timed(Wrapped):
     """A predictor that notes how long it takes to learn, and to find what promises most."""
 
     def __init__(self, predictor: Predictor[Any], spent: Clock) -> None:
@@ -97,12 +97,12 @@ class Timed(Wrapped[Any]):
 
     def update(self, state: Any, observed: Observed) -> Any:
         began = time.thread_time()
-        found = super().update(state, observed)
+        found = self.predictor.update(state, observed)
         self.spent.update += time.thread_time() - began
         return found
 
     def top(self, *asked: Any, **also: Any) -> Candidates:
         began = time.thread_time()
-        found = super().top(*asked, **also)
+        found = self.predictor.top(*asked, **also)
         self.spent.top += time.thread_time() - began
         return found

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import corpus, save_bert
+from tiny_models import corpus
 
 pytest.importorskip("torch")
 
@@ -92,21 +92,6 @@ def test_wrong_items_are_wrong_nearest_first_and_all_there_are(part, kind, depth
         assert len(found) == min(depth, max(0, len(others) - skip))
 
 
-def test_a_query_with_many_right_items_has_as_many_random_wrong_ones_as_others():
-    part = labelled([f"t{i}" for i in range(500)], ["q"], [range(450)])
-    wrong = nearest_wrong(part, "random", 20)
-    assert len(set(wrong[0].tolist())) == 20
-    assert wrong.min() >= 450
-
-
-def test_random_wrong_items_depend_on_the_seed_and_the_query():
-    part = labelled([f"t{i}" for i in range(100)], ["q", "q"], [[0], [0]])
-    first = nearest_wrong(part, "random", 10, seed=0)
-    np.testing.assert_array_equal(first, nearest_wrong(part, "random", 10, seed=0))
-    assert (first != nearest_wrong(part, "random", 10, seed=1)).any()
-    assert (first[0] != first[1]).any()
-
-
 def test_marks_are_no_words():
     """By TF-IDF a marked query finds the item of its words, not one that says Ms or ENT."""
     texts = ["Ms [ENT] Me ENT Ms Me", "oak [ENT] tree", "elm [ENT] tree"]
@@ -129,25 +114,6 @@ def test_a_dual_encoder_must_be_given():
         nearest_wrong(corpus(3, 3), "dual-encoder", 2)
 
 
-@pytest.mark.torch
-def test_a_dual_encoder_of_ours_ranks_by_its_inner_products(tmp_path):
-    torch = pytest.importorskip("torch")
-    from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
-    from crossknn.scorers.torch import TorchDualEncoder
-
-    torch.manual_seed(0)
-    encoder = TorchDualEncoder(
-        DualEncoderModel.new(
-            save_bert(tmp_path), DualEncoderConfig(query_length=64, item_length=64)
-        )
-    )
-    part = corpus(6, 9)
-    scores = encoder.encode_queries(part.queries.texts) @ encoder.encode_items(part.items.texts).T
-    scores[np.arange(6), part.gold] = -np.inf
-    expected = np.argsort(-scores, axis=1, kind="stable")[:, :4]
-    np.testing.assert_array_equal(nearest_wrong(part, "dual-encoder", 4, encoder=encoder), expected)
-
-
 # Corpora
 
 
@@ -162,11 +128,6 @@ def test_corpora_are_numbered_one_after_the_other():
     assert [p.tolist() for p in both.positives] == [[0], [1], [2], [4], [5]]
     for query, positives in zip(both.queries, both.positives, strict=True):
         assert both.items[positives[0]].startswith(query)
-
-
-def test_wrong_items_of_each_corpus_are_moved_to_their_place():
-    wrong = [np.array([[1, 2], [0, NO_ITEM], [3, 0]]), np.array([[4], [0]])]
-    assert two().together(wrong).tolist() == [[1, 2], [0, -1], [3, 0], [8, -1], [4, -1]]
 
 
 @given(st.integers(1, 8), st.integers(0, 5), st.data())
@@ -188,21 +149,6 @@ def test_lists_hold_a_right_item_and_different_known_wrong_ones(count, seed, dat
     # A query's list depends on the seed and the query alone, not on the batch it is in.
     again = np.concatenate([both.lists([row], wrong, count, seed) for row in rows])
     np.testing.assert_array_equal(lists, again)
-
-
-def test_lists_differ_by_seed_and_draw_every_right_item():
-    part = labelled([f"t{i}" for i in range(30)], ["x"], [[0, 1]])
-    wrong = np.arange(2, 30)[None]
-    lists = [Corpora([part]).lists([0], wrong, 5, seed)[0].tolist() for seed in range(20)]
-    assert {found[0] for found in lists} == {0, 1}
-    assert len({tuple(found[1:]) for found in lists}) == 20
-
-
-def test_pairs_go_row_by_row_without_the_missing():
-    lists = np.array([[5, 6, NO_ITEM], [7, NO_ITEM, NO_ITEM], [1, 2, 3]])
-    pairs = two().pairs([4, 0, 2], lists)
-    assert pairs.query.tolist() == [4, 4, 0, 2, 2, 2]
-    assert pairs.item.tolist() == [5, 6, 7, 1, 2, 3]
 
 
 def test_no_queries_are_an_error():
@@ -242,20 +188,6 @@ def test_what_was_mined_is_kept_for_its_key(tmp_path):
     assert kept(path, "another", make).tolist() == [[2, 2], [3, -1]]
     assert made == [0, 1]
     np.testing.assert_array_equal(np.load(path), [[2, 2], [3, -1]])
-
-
-def test_an_array_without_a_key_is_taken(tmp_path):
-    np.save(tmp_path / "dev.npy", np.array([[7]]))
-    assert kept(tmp_path / "dev.npy", "key", lambda: np.array([[8]])).tolist() == [[7]]
-
-
-def test_nothing_is_left_of_what_could_not_be_mined(tmp_path):
-    def fail():
-        raise InputError("no")
-
-    with pytest.raises(InputError):
-        kept(tmp_path / "negatives.npy", "key", fail)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_leaves_nothing(tmp_path):

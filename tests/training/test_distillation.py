@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +12,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.fitting.distill import best_of_rows, distill, paper_settings, student  # noqa: E402
+from crossknn.fitting.distill import best_of_rows, distill, student  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.models.export import export_model  # noqa: E402
 from crossknn.scorers import DualEncoder  # noqa: E402
 from crossknn.scores.views import SparseScores  # noqa: E402
-from crossknn.training import checkpoint, loop  # noqa: E402
+from crossknn.training import loop  # noqa: E402
 from crossknn.training.distillation import DistillationTask  # noqa: E402
 from crossknn.training.settings import TrainingSettings  # noqa: E402
 from crossknn.types import NO_ITEM, Candidates, Pairs  # noqa: E402
@@ -87,17 +86,6 @@ def test_match_compares_the_softmaxes_over_each_list(bert, temperature):
     assert float(loss.detach()) == pytest.approx(np.mean(expected), rel=1e-4)
 
 
-def test_vectors_of_any_length_are_compared_as_they_are(bert):
-    """The scale is 1 for a model that does not normalise."""
-    task = make(bert, config=replace(CONFIG, normalize=False))
-    query = int(task.train[3])
-    items = lists_of(teacher(), 5).items[query]
-    found = log_softmax(plain_scores(task.model)[query, items].astype(np.float64))
-    expected = -(np.exp(log_softmax(teacher()[query, items])) * found).sum()
-    (loss,) = task.losses([3], 1, 0, 0)
-    assert float(loss.detach()) == pytest.approx(expected, rel=1e-3)
-
-
 def test_pair_sets_the_jth_neighbour_against_the_jth_nearest_that_is_none(bert, tmp_path):
     task = make(bert, loss="pair")
     task.begin_epoch(0, tmp_path)
@@ -110,38 +98,6 @@ def test_pair_sets_the_jth_neighbour_against_the_jth_nearest_that_is_none(bert, 
         expected.append(np.log1p(np.exp(-difference)).mean())
     (loss,) = task.losses([1, 6], 1, 0, 0)
     assert float(loss.detach()) == pytest.approx(np.mean(expected), rel=1e-4)
-
-
-def test_pairs_end_where_the_wrong_items_do(bert, tmp_path):
-    """Fourteen of sixteen items are right: two pairs to a query."""
-    task = make(bert, lists_of(teacher(), 14), loss="pair")
-    task.begin_epoch(0, tmp_path)
-    scores = plain_scores(task.model)
-    query = int(task.train[0])
-    right = lists_of(teacher(), 14).items[query]
-    wrong = [item for item in np.argsort(-scores[query]) if item not in right]
-    difference = 20 * (scores[query, right[:2]] - scores[query, wrong])
-    (loss,) = task.losses([0], 1, 0, 0)
-    assert float(loss.detach()) == pytest.approx(np.log1p(np.exp(-difference)).mean(), rel=1e-4)
-
-
-@pytest.mark.parametrize("loss", ["match", "pair"])
-def test_passes_add_up_to_the_whole_batch(bert, tmp_path, loss):
-    task = make(bert, loss=loss)
-    task.begin_epoch(0, tmp_path)
-    found = []
-    for parts in (1, 3):
-        task.model.zero_grad()
-        losses = list(task.losses([5, 0, 3, 2, 8, 1], parts, 0, 0))
-        assert len(losses) == parts
-        for value in losses:
-            value.backward()
-        grads = torch.cat([p.grad.flatten() for p in task.model.parameters() if p.grad is not None])
-        found.append((sum(float(value.detach()) for value in losses), grads))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
-    largest = float(found[0][1].abs().max())
-    assert largest > 1e-4
-    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-3, atol=1e-5 * largest)
 
 
 def test_negatives_are_mined_again_each_epoch_and_never_in_a_list(bert, tmp_path):
@@ -174,99 +130,7 @@ def test_the_measures_are_of_held_out_queries_against_all_items(bert):
     assert {tuple(make(bert, held=0.25, seed=s).held) for s in (0, 0, 1)} != {tuple(task.held)}
 
 
-def test_recall_of_a_short_list_is_of_what_it_holds(bert):
-    lists = lists_of(teacher(), 3)
-    lists.items[:, 2] = NO_ITEM
-    task = make(bert, lists, k=16)
-    assert task.evaluate() == {"recall": 1.0, "first": 1.0}
-
-
-def test_the_best_checkpoint_is_left_in_the_model(bert, tmp_path):
-    """A rate that spoils the model: the last weights are not the best ones."""
-    task = make(bert, held=0.3)
-    fitted = loop.fit(task, training(epochs=5, learning_rate=0.05), tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / loop.LOG).read_text().splitlines()]
-    recalls = {line["step"]: line["dev"]["recall"] for line in lines if "dev" in line}
-    assert len(recalls) == 5
-    assert fitted.best["recall"] == max(recalls.values()) == recalls[fitted.best_step]
-    assert task.evaluate() == fitted.best
-
-
 # Learning
-
-
-def test_the_student_ranks_as_the_teacher_does(bert, tmp_path):
-    """Ten train queries, each with its own order of eight items, learned by heart."""
-    rows = teacher(11, 16, seed=3)
-    task = make(bert, lists_of(rows, 8), config=replace(CONFIG, shared=False))
-    loop.fit(task, training(epochs=150, batch=10, warmup=0.1, learning_rate=4e-3), tmp_path)
-    checkpoint.load(tmp_path, task.model, torch.optim.AdamW(task.model.parameters()), {})
-    found = plain_scores(task.model)
-    agreement = []
-    for row in task.train:
-        items = task._lists.items[row]
-        wanted, given = rows[row, items], found[row, items]
-        apart = np.subtract.outer(wanted, wanted)
-        clear = np.abs(apart) > 0.3
-        agreement.append((np.sign(np.subtract.outer(given, given)) == np.sign(apart))[clear].mean())
-        assert given.argmax() == 0
-    assert np.mean(agreement) > 0.97
-    untrained = plain_scores(make(bert, lists_of(rows, 8)).model)
-    assert np.mean([untrained[r, task._lists.items[r]].argmax() == 0 for r in task.train]) < 0.6
-
-
-def test_pairs_bring_the_neighbours_to_the_top(bert, tmp_path):
-    rows = teacher(11, 16, seed=3)
-    task = make(bert, lists_of(rows, 3), loss="pair", config=replace(CONFIG, shared=False))
-    before = overlap(task)
-    loop.fit(task, training(epochs=80, batch=10, warmup=0.1), tmp_path)
-    checkpoint.load(tmp_path, task.model, torch.optim.AdamW(task.model.parameters()), {})
-    assert overlap(task) > 0.9 > 0.5 > before
-
-
-def overlap(task):
-    """The mean share of train queries' lists of three among the model's three nearest."""
-    near, right = np.argsort(-plain_scores(task.model), axis=1)[:, :3], task._lists.items
-    return np.mean([len({*near[row]} & {*right[row]}) / 3 for row in task.train])
-
-
-@pytest.mark.parametrize("loss", ["match", "pair"])
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(bert, tmp_path, loss):
-    settings = training(epochs=4, dropout=0.1)
-    whole = make(bert, loss=loss)
-    expected = loop.fit(whole, settings, tmp_path / "whole")
-    for stop in (1, 4, None):
-        task = make(bert, loss=loss)
-        found = loop.fit(task, settings, tmp_path / "stopped", stop_after=stop)
-    assert (found.best, found.best_step) == (expected.best, expected.best_step)
-    for name, value in checkpoint.weights(whole.model).items():
-        assert torch.equal(checkpoint.weights(task.model)[name], value), name
-    other = make(bert, loss=loss)
-    loop.fit(other, replace(settings, seed=1), tmp_path / "other")
-    assert any(
-        not torch.equal(checkpoint.weights(other.model)[name], value)
-        for name, value in checkpoint.weights(whole.model).items()
-    )
-
-
-def test_bfloat16_trains_too(bert, tmp_path):
-    losses = {}
-    for precision in ("float32", "bfloat16"):
-        task = make(bert)
-        loop.fit(task, training(epochs=5, precision=precision), tmp_path / precision)
-        lines = map(json.loads, (tmp_path / precision / loop.LOG).read_text().splitlines())
-        losses[precision] = [line["loss"] for line in lines if "loss" in line]
-    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.05)
-    assert losses["bfloat16"] != losses["float32"]
-
-
-@pytest.mark.parametrize(
-    "change", [{"seed": 1}, {"temperature": 2.0}, {"held": 0.3}, {"k": 4}, {"loss": "pair"}]
-)
-def test_another_run_is_not_resumed(bert, tmp_path, change):
-    loop.fit(make(bert), training(), tmp_path, stop_after=1)
-    with pytest.raises(InputError, match="other settings, data or model"):
-        loop.fit(make(bert, **change), training(), tmp_path)
 
 
 def test_other_scores_or_another_start_are_not_resumed(bert, dropping_bert, tmp_path):
@@ -400,22 +264,6 @@ def test_a_list_is_the_best_of_what_is_scored(bert, tmp_path, caplog):
     found = distill(scores, WOODS.items.texts, bert, tmp_path, config=CONFIG, settings=settings)
     assert (found.queries, found.calls) == (7, 18)
     assert "5 train queries have fewer than two scored items: left out" in caplog.text
-
-
-def test_the_best_of_dense_rows():
-    rows = teacher()
-    scores = best_of_rows(WOODS.queries.texts, rows, 4, "ce")
-    assert (len(scores), scores.n, scores.fingerprint) == (48, 16, "ce")
-    for row in range(12):
-        mine = scores.query == row
-        assert {*scores.item[mine]} == {*np.argsort(-rows[row])[:4]}
-        np.testing.assert_array_equal(scores.score[mine], rows[row, scores.item[mine]])
-
-
-def test_the_papers_settings():
-    assert [paper_settings(listed).epochs for listed in (25, 100, 1000)] == [10, 10, 4]
-    found = paper_settings(100)
-    assert (found.learning_rate, found.batch // found.accumulate, found.accumulate) == (1e-5, 1, 4)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of where the layers live

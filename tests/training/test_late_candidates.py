@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import corpus
 
 torch = pytest.importorskip("torch")
 
@@ -125,13 +124,6 @@ def test_words_find_the_best_wrong_items_and_score_right_ones_too(name, stage, s
     assert found["item"][1, 2] == NO_ITEM  # no wrong item shares a word with the second query
 
 
-def test_a_right_item_that_the_retriever_missed_has_its_score():
-    query = labelled(["ash", "oak", "elm"], ["oak"], [[0]])
-    found = CandidateRetriever(wanted(retriever="bm25")).found(Corpora([query]))
-    assert (found["item"][0, 0], found["score"][0, 0]) == (0, 0.0)
-    assert found["item"][0, 1:].tolist() == [1, NO_ITEM, NO_ITEM]
-
-
 @pytest.mark.parametrize(("length", "scale"), [(1.0, 20.0), (3.0, 1.0)])
 def test_unit_vectors_are_multiplied_by_twenty(length, scale):
     encoder = Words(length)
@@ -185,14 +177,6 @@ def test_marks_are_kept_from_encoders_that_do_not_read_them():
     assert reader(plain).dimensions == 4
 
 
-def test_random_candidates_are_wrong_items_of_no_preference():
-    part = corpus(40, 30)
-    found = CandidateRetriever(wanted(retriever="random", depth=10)).found(Corpora([part]))
-    assert (found["item"][:, 1:] != part.gold[:, None]).all()
-    assert all(len(set(row)) == 11 for row in found["item"].tolist())
-    assert len(np.unique(found["item"][:, 1:])) == 30
-
-
 def test_what_is_no_retriever():
     def none():
         raise InputError("there is no folder bm52")
@@ -242,20 +226,6 @@ def test_lists_hold_each_item_once_whatever_there_is(count, fixed, n_wrong, seed
     assert row[1 : 1 + top].tolist() == [100 + i for i in range(min(top, n_wrong))]
 
 
-def test_draws_depend_on_seed_epoch_and_query_alone():
-    scores = np.tile(np.linspace(2, 0, DEPTH), (4, 1))
-    found = found_of(scores, [(q,) for q in range(4)])
-    lists = Lists(found, 1, wanted(), seed=5)
-    together = lists.draw([3, 1, 2], 2).items
-    for place, row in enumerate([3, 1, 2]):
-        np.testing.assert_array_equal(lists.draw([row], 2).items[0], together[place])
-        again = Lists(found, 1, wanted(), seed=5).draw([row], 2)
-        np.testing.assert_array_equal(again.items[0], together[place])
-    assert (lists.draw([3], 3).items != together[0]).any()
-    assert (Lists(found, 1, wanted(), seed=6).draw([3], 2).items != together[0]).any()
-    assert (together[0, 1:] != together[1, 1:]).any()
-
-
 def frequencies(sampling, scores, count=1, epochs=4000):
     choice = wanted(count=count, fixed=0.0, sampling=sampling)
     lists = Lists(found_of(scores[None]), 1, choice)
@@ -271,15 +241,6 @@ def test_scores_draw_in_proportion_to_their_exponentials():
     np.testing.assert_allclose(frequencies("uniform", scores), 0.25, atol=0.025)
     second = [p[i] + sum(p[j] * p[i] / (1 - p[j]) for j in range(4) if j != i) for i in range(4)]
     np.testing.assert_allclose(frequencies("score", scores, count=2), second, atol=0.025)
-
-
-def test_right_items_take_turns_and_short_rows_are_padded():
-    scores = np.array([[1.0, 0.0], [1.0, -np.inf]])
-    lists = Lists(found_of(scores, [(4, 5), (6,)]), 2, wanted(count=6))
-    assert {int(lists.draw([0], epoch).items[0, 0]) for epoch in range(20)} == {4, 5}
-    drawn = lists.draw([1, 0], 0)
-    assert drawn.items[0].tolist() == [6, 100, NO_ITEM]
-    assert drawn.scores[0].tolist() == [6.25, 1.0, -np.inf]
 
 
 def test_lists_that_come_with_the_queries_are_candidates():

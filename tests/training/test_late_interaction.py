@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from tiny_models import CONTENT, corpus
+from tiny_models import corpus
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from crossknn.data.dataset import Labelled  # noqa: E402
-from crossknn.data.items import Items  # noqa: E402
 from crossknn.data.queries import QuerySet  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.late.model import (  # noqa: E402
@@ -100,64 +98,6 @@ def test_the_loss_is_the_papers(kl, weight):
     assert (given.grad[~there] == 0).all()
 
 
-def test_the_loss_sums_in_single_precision():
-    scores = torch.linspace(0, 4, 64)[None]
-    retriever = torch.linspace(3, 0, 64)[None]
-    there = torch.ones(1, 64, dtype=torch.bool)
-    exact, rough = (
-        softmax_near_retriever(s, retriever, there, weight=0.2, kl="model-retriever")
-        for s in (scores, scores.bfloat16())
-    )
-    rounded = scores.bfloat16().float()
-    again = softmax_near_retriever(rounded, retriever, there, weight=0.2, kl="model-retriever")
-    assert rough.dtype == torch.float32
-    assert float(rough) == float(again)
-    assert float(exact) == pytest.approx(float(rough), abs=0.02)
-
-
-def test_weights_of_the_loss():
-    with pytest.raises(InputError, match=r"loss: weight is 1\.5; it must be from 0 to 1"):
-        LossSettings(weight=1.5)
-    with pytest.raises(InputError, match=r"loss: kl is 'both' \(known: model-retriever, none"):
-        LossSettings(kl="both")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_step_compares_each_query_with_its_own_list(bert, tmp_path, kind):
-    """The scores of a batch are those of its queries alone, whatever else is in it."""
-    task = task_of(bert, kind)
-    task.begin_epoch(0, tmp_path)
-    task.model.eval()
-    lists = np.array([[0, 3, 4, 5], [1, 0, NO_ITEM, NO_ITEM], [2, 9, 8, NO_ITEM]])
-    with torch.no_grad():
-        together = task.scores(task.train, [0, 1, 2], lists).numpy()
-        for row, items in enumerate(lists):
-            alone = items[items != NO_ITEM]
-            found = task.scores(task.train, [row], alone[None]).numpy()[0]
-            np.testing.assert_allclose(together[row, : len(alone)], found, rtol=1e-4, atol=1e-4)
-            assert (together[row, len(alone) :] == -np.inf).all()
-
-
-@pytest.mark.parametrize("kl", ["model-retriever", "retriever-model"])
-def test_the_loss_of_a_step_is_that_of_its_scores(bert, tmp_path, kl):
-    task = task_of(bert, loss=LossSettings(weight=0.3, kl=kl))
-    task.begin_epoch(0, tmp_path)
-    task.model.eval()
-    rows = [5, 0, 7, 1]
-    (whole,) = (float(loss.detach()) for loss in task.losses(rows, 1, 2, 0))
-    halves = [float(loss.detach()) for loss in task.losses(rows, 2, 2, 0)]
-    assert sum(halves) == pytest.approx(whole, rel=1e-5)
-    drawn = task._lists.draw(rows, 2)
-    with torch.no_grad():
-        scores = task.scores(task.train, rows, drawn.items).numpy()
-    there = drawn.items != NO_ITEM
-    expected = [
-        by_hand(s[o], r[o], 0.3, kl) for s, r, o in zip(scores, drawn.scores, there, strict=True)
-    ]
-    assert whole == pytest.approx(np.mean(expected), rel=1e-4)
-    np.testing.assert_array_equal(drawn.items[:, 0], rows)
-
-
 # Frozen towers
 
 
@@ -190,18 +130,6 @@ def test_what_is_frozen_does_not_move_and_the_rest_does(dropping_bert, tmp_path,
         assert [name for name in moved if name.startswith(part)]
 
 
-def test_frozen_states_are_computed_once(bert, tmp_path, monkeypatch):
-    task = task_of(bert, freeze="both")
-    task.begin_epoch(0, tmp_path)
-
-    def never(*_, **__):
-        raise AssertionError("a tower was run")
-
-    monkeypatch.setattr(task.model, "tower_states", never)
-    assert len(list(task.losses([0, 1], 1, 0, 0))) == 1
-    assert 0 <= loop.evaluate(task, nullcontext)["mrr"] <= 1
-
-
 @pytest.mark.parametrize("kind", ["cmc", "som"])
 def test_states_that_were_half_written_are_finished(bert, tmp_path, monkeypatch, kind):
     monkeypatch.setattr(late, "_TEXTS_AT_ONCE", 4)
@@ -222,17 +150,6 @@ def test_states_that_were_half_written_are_finished(bert, tmp_path, monkeypatch,
     assert 3 <= len(seen) <= 8
     mask = late.tower_states(model, texts, queries=False)[1]
     np.testing.assert_array_equal(again.counts, mask.sum(1))
-
-
-def test_states_of_another_tower_are_made_again(bert, dropping_bert, tmp_path):
-    texts = corpus(2, 5).items.texts
-    first = late.kept_states(tmp_path, "s", task_of(bert).model, texts, queries=False)
-    held = np.array(first.values)
-    other = late.kept_states(tmp_path, "s", task_of(dropping_bert).model, texts, queries=False)
-    assert len(list(tmp_path.glob("*.f16"))) == 1
-    assert other.values.shape != held.shape or not np.allclose(other.values, held)
-    more = late.kept_states(tmp_path, "s", task_of(bert).model, texts[:3], queries=False)
-    np.testing.assert_allclose(more.values, held[:3], atol=2e-3)
 
 
 # Dev measures
@@ -279,61 +196,6 @@ def test_a_missed_right_item_counts_as_wrong_but_for_normalized_accuracy(bert, t
 # Runs
 
 
-def translated():
-    """Every pair of eight words, and as its query the same pair in eight other words."""
-    left, right = CONTENT[:8], CONTENT[20:28]
-    pairs = [(i, j) for i in range(8) for j in range(8) if i < j]
-    n = len(pairs)
-    items = Items(
-        ids=[f"i{i}" for i in range(n)],
-        texts=[f"{right[i]} {right[j]}" for i, j in pairs],
-        titles=[""] * n,
-        extra=[{}] * n,
-    )
-    texts = tuple(f"{left[i]} {left[j]}" for i, j in pairs)
-    queries = QuerySet(tuple(f"q{i}" for i in range(n)), texts)
-    return Labelled(
-        name="words", items=items, queries=queries, positives=tuple(np.arange(n)[:, None])
-    )
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_learns(bert, tmp_path, kind):
-    part = translated()
-    chosen = {"retriever": "random", "count": 7, "depth": 27, "dev_candidates": 28}
-    task = task_of(bert, kind, train=[part], dev=[part], loss=LossSettings(kl="none"), **chosen)
-    task.begin_epoch(0, tmp_path)
-    before = loop.evaluate(task, nullcontext)["mrr"]
-    n_steps = 150 if kind == "deformer" else 40  # whose upper layers begin as random ones
-    training = steps(steps=n_steps, learning_rate=2e-3, evaluations=1, dropout=0.0)
-    after = loop.fit(task, training, tmp_path).best["mrr"]
-    assert before < 0.16
-    assert after > 0.4
-
-
-@pytest.mark.parametrize("freeze", ["none", "items", "both"])
-def test_a_run_that_was_stopped_ends_with_the_same_weights(dropping_bert, tmp_path, freeze):
-    ends = []
-    for name, stops in (("whole", []), ("stopped", [2, 3])):
-        for stop in (*stops, None):
-            task = task_of(dropping_bert, freeze=freeze)
-            fitted = loop.fit(task, steps(), tmp_path / name, stop_after=stop)
-        ends.append((fitted.best, checkpoint.weights(task.model)))
-    (best, weights), (best_again, weights_again) = ends
-    assert best == best_again
-    for name, value in weights.items():
-        assert torch.equal(value, weights_again[name]), name
-
-
-def test_candidates_are_mined_once(bert, tmp_path, monkeypatch):
-    loop.fit(task_of(bert), steps(steps=2), tmp_path)
-    kept = {p.name: p.read_bytes() for p in tmp_path.glob("*.npy")}
-    assert set(kept) == {"candidates.npy", "dev.npy"}
-    monkeypatch.setattr("crossknn.training.candidates.retriever_of", lambda *_: 1 / 0)
-    loop.fit(task_of(bert), steps(steps=2), tmp_path)
-    assert {p.name: p.read_bytes() for p in tmp_path.glob("*.npy")} == kept
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -347,23 +209,6 @@ def test_a_run_of_other_settings_is_not_resumed(bert, tmp_path, changes):
     loop.fit(task_of(bert), steps(), tmp_path, stop_after=1)
     with pytest.raises(InputError, match="holds a run with other settings, data or model"):
         loop.fit(task_of(bert, **changes), steps(), tmp_path)
-
-
-def test_a_run_from_another_encoder_is_not_resumed(bert, tmp_path):
-    loop.fit(task_of(bert), steps(), tmp_path, stop_after=1)
-    other = task_of(bert)
-    with torch.no_grad():
-        next(other.model.query.parameters()).add_(0.1)
-    other = LateInteractionTask(other.model, other.train.parts, other.dev.parts, other._candidates)
-    with pytest.raises(InputError, match="holds a run with other settings, data or model"):
-        loop.fit(other, steps(), tmp_path)
-
-
-def test_bfloat16_stays_finite(bert, tmp_path):
-    fitted = loop.fit(task_of(bert, freeze="items"), steps(precision="bfloat16"), tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / loop.LOG).read_text().splitlines()]
-    assert all(np.isfinite(line["loss"]) for line in lines if "loss" in line)
-    assert 0 < fitted.best["mrr"] <= 1
 
 
 @pytest.mark.parametrize(

@@ -118,17 +118,6 @@ def test_a_dual_encoder_is_the_start_and_the_retriever(bert, data, tmp_path):
     assert (np.diff(found["score"][:, 1:]) <= 0).all()
 
 
-def test_training_again_trains_nothing_and_another_run_is_the_same(bert, data, tmp_path):
-    settings = settings_of(bert, data, freeze="items")
-    first = run.train(settings, tmp_path / "one")
-    seen = []
-    again = run.train(settings, tmp_path / "one", progress=lambda *at: seen.append(at))
-    assert (again.best, seen) == (first.best, [])
-    run.train(settings, tmp_path / "two")
-    for name in ("model.safetensors", "head.safetensors", "item/model.safetensors"):
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-
-
 @pytest.mark.parametrize("freeze", ["none", "both"])
 def test_an_estimate_leaves_nothing_and_needs_no_retriever(
     bert, data, tmp_path, monkeypatch, freeze
@@ -173,13 +162,3 @@ def test_what_cannot_be_trained_is_said(bert, data, tmp_path, changes, sentence)
 def test_settings_that_cannot_be(bert, data, changes, sentence):
     with pytest.raises(InputError, match=sentence):
         replace(settings_of(bert, data), **changes)
-
-
-def test_every_module_knows_the_same_kinds():
-    from crossknn.cli.train import _LATE
-    from crossknn.models.late.model import HEADS as KINDS
-    from crossknn.retrievers.late import KINDS as NAMED
-    from crossknn.scorers.late import bytes_of_candidate
-
-    assert set(NAMED) == set(KINDS) == set(_LATE)
-    assert all(bytes_of_candidate(kind, 8, 4, 4) > 0 for kind in NAMED)

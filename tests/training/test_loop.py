@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
-from tiny_models import corpus
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -78,12 +76,6 @@ def same_run(first, second):
 # Schedule and batches
 
 
-def test_the_schedule_by_hand():
-    """Ten steps, a fifth of them rising: 1/2, 1, then down to 1/8 in eight steps."""
-    rates = [loop.schedule(step, 10, 0.2) for step in range(10)]
-    assert rates == [1 / 2, 1, 8 / 8, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]
-
-
 @given(st.integers(1, 300), st.floats(0, 0.99))
 def test_the_schedule_rises_then_falls(total, warmup):
     rates = [loop.schedule(step, total, warmup) for step in range(total)]
@@ -114,16 +106,6 @@ def test_an_epoch_has_every_query_once(n, batch, seed):
             assert set(flat) == set(range(n))
 
 
-def test_batches_depend_on_the_seed_and_the_epoch():
-    def epoch(seed, number):
-        return [loop.batch_rows(40, training(seed=seed), 10 * number + step) for step in range(10)]
-
-    assert epoch(0, 0) == epoch(0, 0)
-    assert len({str(epoch(seed, number)) for seed in (0, 1) for number in (0, 1)}) == 4
-    seen = Counter(row for step in range(60) for row in loop.batch_rows(7, training(batch=2), step))
-    assert set(seen) == set(range(7))  # the odd one out is another one each time
-
-
 def test_steps_or_epochs():
     assert loop.total_steps(12, training()) == 12
     assert loop.total_steps(13, training(steps=None, epochs=3)) == 9
@@ -132,19 +114,6 @@ def test_steps_or_epochs():
 
 
 # The same again
-
-
-@pytest.mark.parametrize("kind", ["cross", "dual"])
-def test_the_seed_decides(dropping_bert, cross_task, dual_task, tmp_path, kind):
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        task = make(kind, dropping_bert, cross_task, dual_task, seed=seed)
-        loop.fit(task, training(steps=4, seed=seed), tmp_path / name)
-    same_run(tmp_path / "a", tmp_path / "b")
-    left, right = (
-        weights_of(tmp_path / "a" / checkpoint.LAST),
-        weights_of(tmp_path / "c" / checkpoint.LAST),
-    )
-    assert any((left[key] != right[key]).any() for key in left if key.startswith("model."))
 
 
 @pytest.mark.parametrize("stops", [[5], [1, 2, 3], [3, 3], [10, 1]])
@@ -164,14 +133,6 @@ def test_a_run_in_parts_is_the_run(dropping_bert, cross_task, dual_task, tmp_pat
         np.testing.assert_array_equal(value.numpy(), best[name])
 
 
-def test_a_finished_run_is_only_read(dropping_bert, cross_task, tmp_path):
-    first = loop.fit(cross_task(dropping_bert), training(steps=3), tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    again = loop.fit(cross_task(dropping_bert), training(steps=3), tmp_path)
-    assert (again.steps, again.best, again.best_step) == (first.steps, first.best, first.best_step)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
 KILLED = [("cross", 5, "step"), ("dual", 7, "step"), ("cross", 6, "write")]
 
 
@@ -187,6 +148,7 @@ def killed(dropping_bert, tmp_path_factory):
     return [folder / str(number) for number in range(len(KILLED))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(KILLED)))
 def test_a_run_that_was_killed_is_the_run(
     dropping_bert, cross_task, dual_task, tmp_path, killed, number
@@ -263,22 +225,6 @@ def test_a_loss_that_is_no_number_ends_the_run(bert, cross_task, dual_task, tmp_
     loop.fit(make(kind, bert, cross_task, dual_task), training(), tmp_path)  # goes on from there
 
 
-def test_an_absurd_learning_rate_moves_no_weight_to_nan(bert, cross_task, tmp_path):
-    task = cross_task(bert, head="emb", scale=1e30)
-    with pytest.raises(loop.TrainingError, match=r"not a number.*lower learning_rate"):
-        loop.fit(task, training(learning_rate=1e30, warmup=0.0), tmp_path)
-    assert all(value.isfinite().all() for value in checkpoint.weights(task.model).values())
-
-
-def test_before_the_first_evaluation_there_is_no_checkpoint_to_speak_of(bert, cross_task, tmp_path):
-    task = cross_task(bert)
-    with torch.no_grad():
-        next(task.model.parameters()).fill_(float("nan"))
-    with pytest.raises(loop.TrainingError, match="there is no checkpoint yet"):
-        loop.fit(task, training(), tmp_path)
-    assert not (tmp_path / checkpoint.BEST).exists()
-
-
 @contextmanager
 def no_room(size):
     """No file of this process may become longer than `size` bytes."""
@@ -338,24 +284,6 @@ def test_a_checkpoint_of_other_settings_is_refused(bert, cross_task, tmp_path, c
     refused(cross_task(bert), training(**change), tmp_path)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"head": "cls"},
-        {"scale": 2.0},
-        {"max_length": 20},
-        {"negatives": {"count": 2}},
-        {"negatives": {"kind": "tfidf"}},
-        {"train": [corpus(12, 12, start=3)]},
-        {"train": [corpus(11, 12)]},
-    ],
-    ids=["head", "scale", "window", "count", "kind", "texts", "queries"],
-)
-def test_a_checkpoint_of_another_task_is_refused(bert, cross_task, tmp_path, change):
-    loop.fit(cross_task(bert), training(), tmp_path, stop_after=1)
-    refused(cross_task(bert, **change), training(), tmp_path)
-
-
 def refused(task, settings, folder):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(InputError) as error:
@@ -367,32 +295,8 @@ def refused(task, settings, folder):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_after_removing_the_checkpoint_nothing_of_the_old_run_is_used(bert, cross_task, tmp_path):
-    """As the message advises: negatives and dev candidates of other data are not."""
-    loop.fit(cross_task(bert), training(), tmp_path / "b")
-    (tmp_path / "b" / checkpoint.LAST).unlink()
-    other = [corpus(12, 9, start=3)]
-    loop.fit(cross_task(bert, train=other), training(), tmp_path / "b")
-    loop.fit(cross_task(bert, train=other), training(), tmp_path / "a")
-    same_run(tmp_path / "a", tmp_path / "b")
-
-
 def test_what_may_change_between_parts_of_a_run(bert, cross_task, tmp_path):
     """Passes, precision, threads and device: a run can go on on another machine."""
     loop.fit(cross_task(bert), training(), tmp_path, stop_after=2)
     settings = training(accumulate=2, precision="bfloat16")
     assert loop.fit(cross_task(bert), settings, tmp_path).steps == 12
-
-
-def test_dropout_is_set_everywhere_or_left_alone(dropping_bert, cross_task):
-    task = cross_task(dropping_bert)
-
-    def shares():
-        return [m.p for m in task.model.modules() if isinstance(m, torch.nn.Dropout)]
-
-    before = shares()
-    assert max(before) > 0
-    loop.set_dropout(task.model, None)
-    assert shares() == before
-    loop.set_dropout(task.model, 0.25)
-    assert set(shares()) == {0.25}

@@ -74,19 +74,6 @@ def test_the_recipes_settings_are_read():
 # Several folders
 
 
-def test_one_folder_may_stand_alone(tmp_path):
-    path = settings_file(tmp_path, 'encoder = "e"\n[data]\nfolder = "a"\n')
-    data = read_settings(path, CrossEncoderSettings).data
-    assert data.train_folders == data.dev_folders == ((tmp_path / "a").resolve(),)
-
-
-def test_the_dev_queries_may_lie_elsewhere(tmp_path):
-    text = 'encoder = "e"\n[data]\nfolder = ["a", "b"]\ndev_folder = "c"\n'
-    data = read_settings(settings_file(tmp_path, text), CrossEncoderSettings).data
-    assert data.train_folders == ((tmp_path / "a").resolve(), (tmp_path / "b").resolve())
-    assert data.dev_folders == ((tmp_path / "c").resolve(),)
-
-
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -154,11 +141,6 @@ def test_the_distance_to_a_teacher_by_hand():
     assert distance_to_teacher(own, taught).item() == pytest.approx(0.5 + 10 * 0.5)
 
 
-def test_no_distance_between_vectors_that_differ_in_length_only():
-    vectors = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
-    assert distance_to_teacher(vectors, 4 * vectors).item() == pytest.approx(0, abs=1e-5)
-
-
 class Taught:
     """A teacher that says the same of every text."""
 
@@ -217,24 +199,3 @@ def test_a_teacher_of_another_width_is_refused(bert):
     wide.dimensions = 384
     with pytest.raises(InputError, match="384 dimensions, the model's 16"):
         task(bert, teacher=wide)
-
-
-def test_a_negative_weight_is_refused(tmp_path):
-    path = settings_file(tmp_path, 'encoder = "e"\nteacher_weight = -1\n[data]\nfolder = "a"\n')
-    with pytest.raises(InputError, match=r"teacher_weight is -1\.0"):
-        read_settings(path, DualEncoderSettings)
-
-
-def test_a_dual_encoder_learns_from_a_folder(bert, teacher, tmp_path):
-    settings = DualEncoderSettings(
-        encoder=str(bert),
-        data=DataSettings(folder=write_beir(tmp_path / "a"), dev="dev"),
-        teacher=str(teacher),
-        teacher_weight=2.0,
-        model={"query_length": 32, "item_length": 32},
-        negatives=replace(NEGATIVES, count=1),
-        training=TRAINING,
-    )
-    train(settings, tmp_path / "model")
-    assert DualEncoderModel.from_pretrained(tmp_path / "model").config.shared
-    assert f"the teacher `{teacher.name}`" in (tmp_path / "model" / "README.md").read_text()

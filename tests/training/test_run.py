@@ -133,18 +133,6 @@ def test_a_dual_encoder_end_to_end(bert, data, tmp_path, kind):
     np.testing.assert_array_equal(np.load(tmp_path / "ce" / "run" / "dev.npy"), nearest)
 
 
-def test_training_again_is_the_same_and_trains_nothing(bert, data, tmp_path):
-    settings = cross_settings(bert, data)
-    first = run.train(settings, tmp_path)
-    weights = (tmp_path / "model.safetensors").read_bytes()
-    seen = []
-    again = run.train(settings, tmp_path, progress=lambda *at: seen.append(at))
-    assert (again.best, again.best_step, seen) == (first.best, first.best_step, [])
-    assert (tmp_path / "model.safetensors").read_bytes() == weights
-    run.train(settings, tmp_path / "other")
-    assert (tmp_path / "other" / "model.safetensors").read_bytes() == weights
-
-
 @pytest.mark.parametrize("make", [cross_settings, dual_settings])
 def test_an_estimate_says_what_a_run_takes_and_leaves_nothing(
     bert, data, tmp_path, monkeypatch, make
@@ -229,12 +217,6 @@ def test_what_cannot_be_trained_is_said(bert, data, tmp_path, changes, sentence)
         bert, data, **({"model": {"max_length": 48, "marked": True}} | changes)
     )
     with pytest.raises(InputError, match=sentence):
-        run.train(settings, tmp_path)
-
-
-def test_plain_texts_are_no_marked_mentions(bert, data, tmp_path):
-    settings = cross_settings(bert, data, "beir", model={"marked": True, "max_length": 48})
-    with pytest.raises(InputError, match=r"no mention between \[Ms\] and \[Me\]"):
         run.train(settings, tmp_path)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -86,12 +85,6 @@ def test_folders_are_relative_to_the_file(tmp_path, monkeypatch, given):
     assert read_settings(path, CrossEncoderSettings).data.folder == tmp_path / "data"
 
 
-def test_a_home_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    path = written(tmp_path, 'encoder = "e"\n[data]\nfolder = "~/data"\n')
-    assert read_settings(path, CrossEncoderSettings).data.folder == tmp_path / "data"
-
-
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
@@ -145,31 +138,12 @@ def test_bad_settings_are_named_with_their_file(tmp_path, old, new, sentence):
     assert "\n" not in str(error.value)
 
 
-def test_a_section_that_is_none(tmp_path):
-    path = written(tmp_path, 'encoder = "e"\ndata = "zeshel"\n')
-    with pytest.raises(InputError, match=r"data must be a section, \[data\]"):
-        read_settings(path, CrossEncoderSettings)
-
-
 def test_files_that_are_none(tmp_path):
     with pytest.raises(InputError, match=r"there is no settings file .*settings\.toml"):
         read_settings(tmp_path / "settings.toml", CrossEncoderSettings)
     (tmp_path / "settings.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="is not a TOML file"):
         read_settings(tmp_path / "settings.toml", CrossEncoderSettings)
-
-
-@pytest.mark.parametrize(
-    "path",
-    sorted((Path(__file__).parents[2] / "src/crossknn/training/configs").glob("*.toml")),
-    ids=lambda path: path.stem,
-)
-def test_shipped_files_can_be_read(path):
-    if "late-interaction" in path.stem:
-        assert read_settings(path, LateInteractionSettings, given={"kind": "cmc"}).encoder
-        return
-    kind = DualEncoderSettings if "dual" in path.stem else CrossEncoderSettings
-    assert read_settings(path, kind).encoder
 
 
 LATE = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_models import CONTENT, save_bert, write_zeshel
+from tiny_models import CONTENT, save_bert
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -133,21 +133,3 @@ def test_dialogs_are_trained_on_their_own_answers(bert, dstc7, tmp_path):
         wrong = found["item"][row, 1:6].tolist()
         assert sorted([*wrong, *positives.tolist()]) == sorted(part.lists.items[row].tolist())
     assert run.estimate(settings).train_queries == 8
-
-
-def test_links_to_wikipedia_are_trained(bert, aida, tmp_path, caplog):
-    settings = small(late("aida-late-interaction"), bert, aida, retriever="tfidf", count=3)
-    fitted = run.train(settings, tmp_path)
-    assert fitted.steps == 2
-    assert "1 relevant items are not there and are left out" in caplog.text
-
-
-def test_the_authors_own_settings_train(bert, tmp_path):
-    data = write_zeshel(tmp_path / "zeshel")
-    changes = {"retriever": "bm25", "count": 3, "depth": 4, "dev_candidates": 5}
-    settings = small(late("zeshel-late-interaction-reference"), bert, data, **changes)
-    run.train(settings, tmp_path / "model")
-    model = LateInteractionModel.from_pretrained(tmp_path / "model")
-    assert model.config.options["variant"] == "reference"
-    card = (tmp_path / "model" / "README.md").read_text()
-    assert "0.2 cross-entropy + 0.8 KL (retriever-model)" in card

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from crossknn.index.matrices import MatrixFile
 from index_helpers import FormulaScorer, LengthEncoder, corpus, score_of
 from test_storage import run, start
 
@@ -12,7 +13,6 @@ from crossknn.errors import InputError, ScorerError
 from crossknn.evaluation.replay import replay
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.matrices import MatrixFile
 from crossknn.index.stored import StoredMatrix, read_arrays
 from crossknn.methods import methods
 

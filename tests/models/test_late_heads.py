@@ -1,6 +1,9 @@
-"""What holds of every head: order, padding, batches, gradients, tracing."""
+"""What holds of every head: order, padding, batches, gradients, tracing; and what CMC's layers are."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,11 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from crossknn.models.late.model import HEADS as KINDS  # noqa: E402
-from crossknn.models.late.model import (  # noqa: E402
-    LateInteractionConfig,
-    LateInteractionModel,
-)
+from crossknn.models.late.heads import CMCOptions, Layer  # noqa: E402
+from crossknn.models.late.model import HEADS, LateInteractionConfig, LateInteractionModel  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -25,7 +25,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 TEXTS = ["the red oak", "seals swam in a lake near the old hill", "elm", "a tall white gull flew"]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=HEADS)
 def model(request, bert):
     return new(bert, request.param)
 
@@ -113,18 +113,13 @@ def test_what_a_query_hands_over_does_not_depend_on_its_padding(model):
             np.testing.assert_allclose(value[own], alone[0][one[0]], **CLOSE)
 
 
-def test_queries_do_not_see_one_another(model):
+def test_queries_do_not_see_one_another_and_candidates_only_in_a_joint_head(model):
     given = compared(model)
     together = scores(model, *given)
     alone = np.concatenate([scores(model, *(t[b : b + 1] for t in given)) for b in range(3)])
     np.testing.assert_allclose(together, alone, **CLOSE)
-
-
-def test_only_a_joint_head_compares_candidates_with_one_another(model):
-    query, query_mask, items, item_mask = compared(model)
-    before = scores(model, query, query_mask, items[:, :4], item_mask[:, :4])
-    after = scores(model, query, query_mask, items, item_mask)[:, :4]
-    difference = np.abs(after[1:] - before[1:]).max()
+    fewer = scores(model, *given[:2], *(t[:, :4] for t in given[2:]))
+    difference = np.abs(together[1:, :4] - fewer[1:]).max()
     assert difference > 1e-2 if model.head.joint else difference < 1e-4
     assert model.head.joint == (model.config.head == "cmc")
 
@@ -177,3 +172,78 @@ def test_what_is_frozen_gets_no_gradient_and_no_dropout(model, what):
     model.freeze("none")
     assert all(p.requires_grad for p in model.parameters())
     assert model.item.training
+
+
+# CMC
+
+
+def test_a_layer_of_cmc_is_that_of_torch():
+    torch.manual_seed(0)
+    own = Layer(8, CMCOptions(heads=2, feed_forward=12)).eval()
+    torchs = torch.nn.TransformerEncoderLayer(8, 2, 12, batch_first=True).eval()
+    weights = own.state_dict()
+    for kind in ("weight", "bias"):
+        weights[f"self_attn.in_proj_{kind}"] = weights.pop(f"in_proj.{kind}")
+        weights[f"self_attn.out_proj.{kind}"] = weights.pop(f"out_proj.{kind}")
+    torchs.load_state_dict(weights)
+    x = torch.randn(2, 7, 8)
+    with torch.no_grad():
+        np.testing.assert_allclose(own(x, torch.zeros(2, 1, 1, 7)), torchs(x), **CLOSE)
+
+
+def test_dropout_is_of_training_only(bert):
+    model = new(bert, "cmc", options={"dropout": 0.5})
+    given = compared(model)
+    again = [scores(model.train(), *given) for _ in range(2)]
+    assert np.abs(again[0][1:] - again[1][1:]).max() > 1e-3
+    np.testing.assert_array_equal(*(scores(model.eval(), *given) for _ in range(2)))
+
+
+_MEMORY = """
+import resource, sys
+import torch
+from crossknn.models.late.heads import CMC, CMCOptions
+
+class Encoder:
+    class config:
+        hidden_size = 8
+
+def given(c):
+    states = torch.randn(1, 1, 8), torch.randn(1, c, 1, 8)
+    return states[0], torch.ones(1, 1).bool(), states[1], torch.rand(1, c, 1) > 0.1
+
+def exported(head, path):
+    import onnxruntime
+    names = ["query", "query_mask", "items", "item_mask"]
+    free = {"items": {1: "c"}, "item_mask": {1: "c"}, "scores": {1: "c"}}
+    torch.onnx.export(
+        head, given(3), path, input_names=names, output_names=["scores"], dynamic_axes=free,
+        opset_version=17, dynamo=False,
+    )
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda *arrays: torch.from_numpy(
+        session.run(None, {n: a.numpy() for n, a in zip(names, arrays)})[0]
+    )
+
+torch.set_num_threads(1)
+head = CMC(Encoder, CMCOptions(heads=1, feed_forward=16, layers=1)).eval()
+with torch.inference_mode():
+    run = exported(head, sys.argv[1]) if len(sys.argv) > 1 else head
+    for c in (64, 64, 4096, 16384):
+        some = given(c)
+        torch.testing.assert_close(run(*some), head(*some), atol=1e-4, rtol=1e-4)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("onnx", [False, True], ids=["torch", "onnx"])
+def test_memory_is_linear_in_candidates(onnx, tmp_path):
+    pytest.importorskip("onnx")
+    command = [sys.executable, "-W", "ignore", "-c", _MEMORY, str(tmp_path / "cmc.onnx")]
+    done = subprocess.run(command[: 6 if onnx else 5], capture_output=True, text=True, check=True)
+    unit = 1 if sys.platform == "darwin" else 1024
+    _, few, some, many = (int(line) * unit / 2**20 for line in done.stdout.split())
+    # One row per pair of candidates would be 64 MiB for 4096 of them, and 1024 MiB for 16384.
+    assert some - few < 40
+    assert many - few < 120

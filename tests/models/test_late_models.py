@@ -13,8 +13,8 @@ transformers = pytest.importorskip("transformers")
 
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
-from crossknn.models.late.model import HEADS as KINDS  # noqa: E402
 from crossknn.models.late.model import (  # noqa: E402
+    HEADS,
     LateInteractionConfig,
     LateInteractionModel,
 )
@@ -60,7 +60,7 @@ def scores(model, texts=TEXTS):
 
 @pytest.mark.parametrize(
     ("kind", "shared"),
-    [(kind, shared) for kind in KINDS for shared in (True, False) if (kind, shared) != ALWAYS_TWO],
+    [(kind, shared) for kind in HEADS for shared in (True, False) if (kind, shared) != ALWAYS_TWO],
 )
 def test_a_saved_model_is_the_same_model(bert, tmp_path, kind, shared):
     model = new(bert, kind, shared=shared, pooling="mean", item_length=8)
@@ -75,22 +75,6 @@ def test_a_saved_model_is_the_same_model(bert, tmp_path, kind, shared):
     np.testing.assert_array_equal(scores(again), scores(model))
     assert (again.item.encoder is again.query.encoder) == shared == (not (folder / "item").exists())
     assert (folder / "README.md").read_text() == "card"
-
-
-def test_a_vector_is_pooled_and_tokens_are_handed_over_as_they_are(bert):
-    encoder = transformers.BertModel.from_pretrained(bert, add_pooling_layer=False).eval()
-    for kind, pooling in (("cmc", "cls"), ("cmc", "mean"), ("som", "cls")):
-        model = new(bert, kind, pooling=pooling).eval()
-        rows = model.encoding.texts(TEXTS, queries=False)
-        with torch.inference_mode():
-            values, mask = model.tower_states(rows, queries=False)
-            for row, value, own in zip(rows, values, mask, strict=True):
-                states = encoder(input_ids=torch.from_numpy(row.ids)[None]).last_hidden_state[0]
-                pooled = states[:1] if pooling == "cls" else states.mean(0, keepdim=True)
-                expected = states if kind == "som" else pooled
-                np.testing.assert_allclose(value[own], expected, **CLOSE)
-        assert (values.dtype, mask.dtype) == (torch.float32, torch.bool)
-        assert model.dimensions == (12 if kind == "som" else 16)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -143,7 +127,7 @@ def test_marks_become_tokens_in_both_towers(bert_without_unused, tmp_path):
         assert isinstance(refused, InputError)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", HEADS)
 def test_a_trained_model_is_continued(bert, tmp_path, kind):
     model = new(bert, kind)
     folder = model.save_pretrained(tmp_path)
@@ -155,14 +139,37 @@ def test_a_trained_model_is_continued(bert, tmp_path, kind):
         new(folder, kind, pooling="mean")
 
 
-def test_one_tower_cannot_be_frozen_by_half(bert):
+def test_what_cannot_be_frozen_is_refused(bert):
     model = new(bert, shared=True)
     with pytest.raises(InputError, match="one tower is shared"):
         model.freeze("items")
-    model.freeze("both")
-    assert not any(p.requires_grad for p in model.query.parameters())
     with pytest.raises(InputError, match="what is frozen is 'query'"):
         model.freeze("query")
+    plain = new(bert, "som", options={})
+    with pytest.raises(InputError, match=r"nothing would learn.* or set projected = true"):
+        plain.freeze("both")
+    plain.freeze("items")
+    assert any(parameter.requires_grad for parameter in plain.parameters())
+    new(bert, "som").freeze("both")
+
+
+def test_a_mixencoder_begins_as_the_last_layer_of_the_query_tower(bert):
+    model = new(bert, "mixencoder")
+    assert [len(tower.encoder.encoder.layer) for tower in (model.query, model.item)] == [1, 2]
+    last = model.item.encoder.encoder.layer[-1]
+    own, head = last.attention.self, model.head
+    for mine, copied in (
+        *((own.query, part) for part in (head.query, head.item_query)),
+        *((own.key, part) for part in (head.key, head.item_key)),
+        *((own.value, part) for part in (head.value, head.item_value)),
+        (last.attention.output.dense, head.output.dense),
+        (last.intermediate.dense, head.wide.dense),
+        (last.output.LayerNorm, head.narrow.LayerNorm),
+    ):
+        assert mine.weight is not copied.weight
+        assert torch.equal(mine.weight, copied.weight)
+    weights = [p.data_ptr() for p in head.parameters()]
+    assert len(set(weights)) == len(weights)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +192,7 @@ def test_one_tower_cannot_be_frozen_by_half(bert):
         ({"kind": "deformer", "options": {"layers": 0}}, "layers is 0; it must be 1 or more"),
         ({"kind": "mixencoder", "options": {"layers": 1}}, "no option 'layers'"),
         ({"kind": "mixencoder", "shared": True}, "set shared = false"),
+        ({"kind": "som", "options": {"dimensions": 64}}, r"dimensions is 64.*set projected = true"),
     ],
 )
 def test_configs_that_do_not_fit_are_refused(bert, given, sentence):

@@ -16,7 +16,6 @@ transformers = pytest.importorskip("transformers")
 from references import late  # noqa: E402
 
 import crossknn as ck  # noqa: E402
-from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.export import export_model  # noqa: E402
 from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
@@ -297,27 +296,3 @@ def test_what_is_exported(encoder, tmp_path, kind):
     served = ck.open_late(export_model(tmp_path / "torch", tmp_path / "onnx", "late-interaction"))
     found = served.compare(served.encode_queries(QUERIES), served.encode_items(ITEMS), LISTS)
     compare(model, REFERENCES[kind](model), found, rtol=1e-2, atol=2e-2)
-
-
-# Sum-of-max has no weights of its own unless it projects
-
-
-def test_a_sum_of_max_without_weights_is_saved_and_opened(encoder, tmp_path):
-    model = new(encoder, "som")
-    again = LateInteractionModel.from_pretrained(model.save_pretrained(tmp_path))
-    assert again.config.options == {"projected": False, "dimensions": 128}
-    np.testing.assert_array_equal(scores(again), scores(model))
-
-
-def test_a_sum_of_max_without_weights_is_not_frozen_as_a_whole(encoder):
-    model = new(encoder, "som")
-    with pytest.raises(InputError, match=r"nothing would learn.* or set projected = true"):
-        model.freeze("both")
-    model.freeze("items")
-    assert any(parameter.requires_grad for parameter in model.parameters())
-    new(encoder, "som", projected=True).freeze("both")
-
-
-def test_dimensions_without_a_projection_are_refused(encoder):
-    with pytest.raises(InputError, match=r"dimensions is 64.*set projected = true"):
-        new(encoder, "som", dimensions=64)

@@ -484,8 +484,8 @@ class Library:
         return [f"query {q}" for q in range(start, stop)]
 
     def search(self, index, start, stop, spec=METHOD, scorer=None):
-        searcher = Searcher(index, scorer or self.scorer, spec)
-        return searcher(self.texts(start, stop), k=10, budget=25)
+        search = Searcher(index, scorer or self.scorer, spec).search
+        return search(self.texts(start, stop), k=10, budget=25)
 
     def recall(self, index, spec=METHOD):
         found = self.search(index, 150, 200, spec, CallableScorer(self.score, "true"))

@@ -20,7 +20,6 @@ retriever stages, g = 1 + s columns [1, cheap], f = g + 1 weights, r factors, t 
 from __future__ import annotations
 
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -122,19 +121,18 @@ def _fit(
 ) -> tuple[FactorModel, tuple[int, ...]]:
     """The model after so many sweeps of each kind, or those after which `held` is predicted best."""
     model, used = _start(rows, unit), []
-    for kind, most in zip((ContentStep, ItemStep), counts, strict=True):
-        if kind is ItemStep:
-            model = _with_items(model, min(rank, len(rows)), seed)
+    for own_loadings, most in zip((False, True), counts, strict=True):
+        if own_loadings:
+            model = _with_own_loadings(model, min(rank, len(rows)), seed)
         least, best, count = np.inf, model, 0
         for sweep in range(most + bool(held)):
-            step = kind(model, rows, unit)
-            error = step.sweep(held)  # of the model before the step
+            step = Sweep(model, rows, unit, own_loadings, held)
             swept()
-            if held and not error < GAIN * least:
+            if held and not step.error < GAIN * least:
                 break
-            least, best, count = error, model, sweep
+            least, best, count = step.error, model, sweep
             if sweep < most:
-                model = step.after()
+                model = step.model()
         model = best if held else model
         used.append(count)
     return model, tuple(used)
@@ -303,7 +301,7 @@ def _start(rows: Rows, unit: FloatArray) -> FactorModel:
     )
 
 
-def _with_items(model: FactorModel, rank: int, seed: int) -> FactorModel:
+def _with_own_loadings(model: FactorModel, rank: int, seed: int) -> FactorModel:
     """The model of `rank` factors, in each of which items have something of their own: all of it
     half of what was noise. Where content has fewer directions, the others are items' alone."""
     loadings = model.theta[:, 1:]
@@ -325,55 +323,82 @@ def _with_items(model: FactorModel, rank: int, seed: int) -> FactorModel:
     )
 
 
-class Step(ABC):
-    """What a sweep over the queries adds up, and the model that follows from it (M-step).
+class Sweep:
+    """One pass over the queries: what it adds up (E-step), and the model that follows (M-step).
 
-    A query's u = [w0, w, c, z] has the part v = [c, z] (t,) that multiplies an item's theta. `start`
-    (n, t) is what the items' vectors say of theta.
+    Where `own_loadings` is false, items' loadings are linear in their vectors, whose directions get
+    a learned covariance; means as well but for an offset of each item, shrunk by what offsets are
+    like. Costs b d min(b, d) + d^2 min(b, d) multiplications a query of b items, and d^3 in all.
+    Otherwise every item has loadings of its own, shrunk towards what its vector says. Costs r^3
+    multiplications an item and r^2 an entry, and 4 q r^2 bytes.
+
+    A query's u = [w0, w, c, z] has the part v = [c, z] (t,) that multiplies an item's theta. `error`
+    is the squared one of the queries' predictions of what is `held` out of them.
     """
 
-    def __init__(self, model: FactorModel, rows: Rows, unit: FloatArray) -> None:
-        self.before, self.rows, self.unit = model, rows, unit
-        self.start = unit @ model.content
-        self.g, self.t = len(rows.size), model.theta.shape[1]
-        self.first, self.second = np.zeros(self.g + self.t), np.zeros((self.g + self.t,) * 2)
-        self.square, self.count = 0.0, 0
-
-    def sweep(self, held: Sequence[Row] = ()) -> float:
-        """Add every query; the squared error of their predictions of what is `held` out of them."""
-        model, rows, g, error = self.before, self.rows, self.g, 0.0
-        products = model.products() if len(rows.dense[0]) else None
-        for number, (row, out) in enumerate(zip_longest(rows, held)):
-            dense = number >= len(rows.sparse)
-            mean, covariance = model.posterior(row, products if dense else None)
-            squares = np.outer(mean, mean) + covariance  # E[u u']
-            self.first += mean
-            self.second += squares
-            self.count += len(row.scores)
-            left, cov = row.scores - row.basis @ mean[:g], covariance[:g, :g]
-            # E[(y - basis w)^2], summed over the items, and E[v (y - basis w)] of each: (b, t).
-            self.square += float(left @ left + np.sum(cov * (row.basis.T @ row.basis)))
-            wanted = np.outer(left, mean[g:]) - row.basis @ covariance[:g, g:]
-            self.add(row.items, wanted, squares[g:, g:], dense)
-            if out is not None:
-                known = np.hstack([out.basis, model.theta[out.items]]) @ mean
-                error += float(np.square(out.scores - known).sum())
-        return error
-
-    @abstractmethod
-    def add(
-        self, items: IntArray | slice, wanted: FloatArray, squares: FloatArray, dense: bool
+    def __init__(
+        self,
+        model: FactorModel,
+        rows: Rows,
+        unit: FloatArray,
+        own_loadings: bool,
+        held: Sequence[Row] = (),
     ) -> None:
-        """Add one query: `wanted` (b, t) of its items, `squares` E[v v'] (t, t)."""
+        self.before, self.rows, self.own_loadings = model, rows, own_loadings
+        self.start = unit @ model.content  # what the items' vectors say of theta
+        (n, t), g = model.theta.shape, len(rows.size)
+        self.first, self.second = np.zeros(g + t), np.zeros((g + t, g + t))
+        self.precise, self.wanted = np.zeros(n), np.zeros((n, t) if own_loadings else (n, 1))
+        self.queries: list[FloatArray] = []  # E[v v'] of each sparse query
+        self.shared = np.zeros((t, t))  # their sum over the dense ones, of every item
+        self.square, self.count, self.error = 0.0, 0, 0.0
+        dense = len(rows.dense[0]) > 0
+        self.known = (model.products(), model.theta.T @ model.theta) if dense else (None, None)
+        for number, (row, out) in enumerate(zip_longest(rows, held)):
+            mean = self._add(row, number >= len(rows.sparse))
+            if out is not None:
+                found = np.hstack([out.basis, model.theta[out.items]]) @ mean
+                self.error += float(np.square(out.scores - found).sum())
 
-    @abstractmethod
-    def after(self) -> FactorModel:
-        """The model that makes what was added most likely."""
+    def _add(self, row: Row, dense: bool) -> FloatArray:
+        model, g = self.before, len(self.rows.size)
+        noisy, plain = self.known if dense else (None, None)
+        mean, covariance = model.posterior(row, noisy)
+        squares = np.outer(mean, mean) + covariance  # E[u u']
+        self.first += mean
+        self.second += squares
+        self.count += len(row.scores)
+        left, cov = row.scores - row.basis @ mean[:g], covariance[:g, :g]
+        # E[(y - basis w)^2], summed over the items, and E[v (y - basis w)] of each: (b, t).
+        self.square += float(left @ left + np.sum(cov * (row.basis.T @ row.basis)))
+        wanted, squares = (
+            np.outer(left, mean[g:]) - row.basis @ covariance[:g, g:],
+            squares[g:, g:],
+        )
+        if self.own_loadings:
+            self.wanted[row.items] += wanted
+            if dense:
+                self.shared += squares
+            else:
+                self.queries.append(squares.astype(np.float32))
+            return mean
+        # An offset o adds c o to the scores: E[c^2] o = E[c (y - basis w - v . start)].
+        theta = model.theta[row.items]
+        self.precise[row.items] += squares[0, 0]
+        self.wanted[row.items, 0] += wanted[:, 0] - self.start[row.items] @ squares[0]
+        explained = np.sum(squares * (theta.T @ theta if plain is None else plain))
+        explained += squares[0, 0] * model.own[row.items].sum() - 2 * np.sum(wanted * theta)
+        self.square += float(explained)
+        return mean
 
-    def _turned(self, model: FactorModel) -> FactorModel:
-        """The model with the priors that the queries' posteriors suggest, factors standard again
-        (their mean goes to the items' mean, their covariance to the loadings; Liu et al. 1998)."""
-        q, f, t = len(self.rows), self.g + 1, self.t
+    def model(self) -> FactorModel:
+        """The model that makes the sums most likely.
+
+        Its priors are those that the queries' posteriors suggest, factors standard again (their mean
+        goes to the items' mean, their covariance to the loadings; Liu et al. 1998).
+        """
+        model = self._with_loadings() if self.own_loadings else self._with_offsets()
+        q, f, t = len(self.rows), len(model.weights), model.theta.shape[1]
         mean = self.first / q
         about = self.second / q - np.outer(mean, mean)
         prior = np.linalg.pinv(model.precision[1:, 1:], rcond=1e-12, hermitian=True)
@@ -392,67 +417,21 @@ class Step(ABC):
             precision=precision,
         )
 
-
-class ContentStep(Step):
-    """Loadings are linear in the vectors, whose directions get a learned covariance; means as well,
-    but for an offset of each item, shrunk by what offsets are like.
-
-    Costs b d min(b, d) + d^2 min(b, d) multiplications a query of b items, and d^3 in all.
-    """
-
-    def __init__(self, model: FactorModel, rows: Rows, unit: FloatArray) -> None:
-        super().__init__(model, rows, unit)
-        self.precise, self.wanted = np.zeros(len(unit)), np.zeros(len(unit))
-        self.products = model.theta.T @ model.theta if len(rows.dense[0]) else None
-
-    def add(
-        self, items: IntArray | slice, wanted: FloatArray, squares: FloatArray, dense: bool
-    ) -> None:
-        theta = self.before.theta[items]
-        # An offset o adds c o to the scores: E[c^2] o = E[c (y - basis w - v . start)].
-        self.precise[items] += squares[0, 0]
-        self.wanted[items] += wanted[:, 0] - self.start[items] @ squares[0]
-        products = self.products if dense and self.products is not None else theta.T @ theta
-        explained = np.sum(squares * products) - 2 * np.sum(wanted * theta)
-        self.square += float(explained + squares[0, 0] * self.before.own[items].sum())
-
-    def after(self) -> FactorModel:
-        noise = max(self.square / self.count, LEAST)
-        model = self._turned(replace(self.before, noise=noise))
-        own = 1 / (1 / max(self.before.spread[0], LEAST) + self.precise / self.before.noise)
-        offset = own * self.wanted / self.before.noise
-        theta, spread = self.unit @ model.content, np.zeros(self.t)
+    def _with_offsets(self) -> FactorModel:
+        model = self.before
+        own = 1 / (1 / max(model.spread[0], LEAST) + self.precise / model.noise)
+        offset = own * self.wanted[:, 0] / model.noise
+        theta, spread = self.start.copy(), np.zeros(len(model.spread))
         theta[:, 0] += offset
         spread[0] = float((np.square(offset) + own).mean())
-        return replace(model, theta=theta, own=own, spread=spread)
+        noise = max(self.square / self.count, LEAST)
+        return replace(model, theta=theta, own=own, spread=spread, noise=noise)
 
-
-class ItemStep(Step):
-    """Every item has loadings of its own, shrunk towards what its vector says.
-
-    Costs r^3 multiplications an item and r^2 an entry, and 4 q r^2 bytes while it runs.
-    """
-
-    def __init__(self, model: FactorModel, rows: Rows, unit: FloatArray) -> None:
-        super().__init__(model, rows, unit)
-        self.queries: list[FloatArray] = []  # E[v v'] of each sparse query
-        self.shared = np.zeros((self.t, self.t))  # their sum over the dense ones, of every item
-        self.wanted = np.zeros(model.theta.shape)
-
-    def add(
-        self, items: IntArray | slice, wanted: FloatArray, squares: FloatArray, dense: bool
-    ) -> None:
-        self.wanted[items] += wanted
-        if dense:
-            self.shared += squares
-        else:
-            self.queries.append(squares.astype(np.float32))
-
-    def after(self) -> FactorModel:
+    def _with_loadings(self) -> FactorModel:
         """theta = start + (S^-1 + P / noise)^-1 (wanted - P start) / noise; P is the sum of E[v v']
         over an item's queries, S the prior variance of what items have of their own."""
-        model, n = self.before, len(self.start)
-        theta, own, total = np.empty_like(self.start), np.empty(n), np.zeros(self.t)
+        model, (n, t), square = self.before, self.start.shape, self.square
+        theta, own, total = np.empty((n, t)), np.empty(n), np.zeros(t)
         prior = np.diag(1 / np.maximum(model.spread, LEAST**2))
         common = np.linalg.inv(prior + self.shared / model.noise)
         scorers: list[list[int]] = [[] for _ in range(n)]
@@ -470,12 +449,10 @@ class ItemStep(Step):
             variance = np.diag(covariance)
             own[item] = variance.sum()
             total += variance + np.square(move)
-            explained = new @ products @ new + np.sum(products * covariance) - 2 * wanted @ new
-            self.square += float(explained)
-        noise = max(self.square / self.count, LEAST)
-        spread = total / n
+            square += new @ products @ new + np.sum(products * covariance) - 2 * wanted @ new
+        noise, spread = max(float(square) / self.count, LEAST), total / n
         spread[1:] = model.spread[1:] * np.mean(spread[1:] / np.maximum(model.spread[1:], LEAST**2))
-        return self._turned(replace(model, theta=theta, own=own, noise=noise, spread=spread))
+        return replace(model, theta=theta, own=own, spread=spread, noise=noise)
 
 
 def _prior(model: FactorModel, rows: Rows, seen: IntArray, vectors: FloatArray) -> Prior:

@@ -126,7 +126,7 @@ def allocate(weights: FloatArray, room: IntArray, count: int) -> IntArray:
         weight = np.where(exact < room, weights, 0)
         if not weight.any():
             weight = (exact < room).astype(np.float64)
-        exact = np.minimum(exact + rest * weight / weight.sum(), room)
+        exact = np.minimum(exact + rest * (weight / weight.sum()), room)
     given = np.floor(exact + _LITTLE).astype(np.int64)
     largest = np.argsort(given - exact, kind="stable")[: count - int(given.sum())]
     given[largest] += 1

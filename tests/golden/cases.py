@@ -5,6 +5,7 @@ Specs here are short; what is recorded spells out every setting (`in_full`, from
 
 from __future__ import annotations
 
+import re
 import zlib
 from functools import cache
 from pathlib import Path
@@ -17,50 +18,31 @@ from golden import adapter
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 QUERIES, BUDGETS, TEXT_BUDGETS = 4, (20, 50), (8, 20)
 
-_VECTORS = {"vectors": "auto", "normalize": "auto"}
-_GRAPH = {"retriever": "hybrid", "graph": "auto", "neighbours": "16"}
-DEFAULTS: dict[str, dict[str, str]] = {
-    "exact": {},
-    "rerank": {"retriever": "hybrid"},
-    "retrieve": {"retriever": "hybrid"},
-    "anncur": {"anchors": "0.5", "retriever": "random", "center": "auto", "rcond": "1e-06"},
-    "adacur": {
-        **{"retriever": "hybrid", "rounds": "5", "sample": "top", "split": "none"},
-        **{"center": "auto", "rcond": "1e-06", "shortlist": "none"},
-    },
-    "axn": {
-        **{"retriever": "hybrid", "rounds": "10", "blend": "0.0", "ridge": "none"},
-        **{**_VECTORS, "rcond": "1e-06", "shortlist": "none"},
-    },
-    "tour": {
-        **{"loss": "kl", "retriever": "hybrid", "rounds": "5", "lr": "none"},
-        **{"vectors": "auto", "normalize": "none"},
-    },
-    "fixeditem": {"anchors": "0.5"},
-    "itemcur": {"anchors": "0.5", "center": "auto", "rcond": "1e-06"},
-    "gar": {**_GRAPH, "batch": "16", "affinity": "score", "best": "0.3", "softmax": "scaled"},
-    "ladr": {**_GRAPH, "seeds": "0.5", "depth": "50", "mode": "adaptive", "batch": "16"},
-    "greedy": {**_GRAPH, "seeds": "0.5", "batch": "16"},
-    "gp": {
-        **{"retriever": "hybrid", "rounds": "10", "kernel": "rbf", "scale": "1.0"},
-        **{"noise": "0.05", "mean": "constant", "beta": "1.0", "query": "false"},
-        **{"vectors": "auto", "shortlist": "none"},
-    },
-    "kriging": {
-        **{"retriever": "hybrid", "mean": "none", "rounds": "10", "anchors": "true"},
-        **{"rank": "48", "share": "none", "scale": "none", "smooth": "none", "linear": "none"},
-        **{"noise": "none", "beta": "0.0", "vectors": "auto", "shortlist": "none"},
-        **{"target_recall": "none", "k": "10"},
-    },
-    "feedback": {
-        **{"retriever": "hybrid", "sample": "0.5", "rounds": "1", "a": "1.0", "b": "1.0"},
-        **{"c": "1.0", "pairs": "none", **_VECTORS},
-    },
-    "refit": {
-        **{"retriever": "hybrid", "sample": "0.5", "rounds": "1", "steps": "100"},
-        **{"lr": "1.0", **_VECTORS},
-    },
-}
+DEFAULTS = """
+exact()
+rerank(retriever=hybrid)
+retrieve(retriever=hybrid)
+anncur(anchors=0.5, retriever=random, center=auto, rcond=1e-06)
+adacur(retriever=hybrid, rounds=5, sample=top, split=none, center=auto, rcond=1e-06,
+    shortlist=none)
+axn(retriever=hybrid, rounds=10, blend=0.0, ridge=none, vectors=auto, normalize=auto,
+    rcond=1e-06, shortlist=none)
+tour(loss=kl, retriever=hybrid, rounds=5, lr=none, vectors=auto, normalize=none)
+fixeditem(anchors=0.5)
+itemcur(anchors=0.5, center=auto, rcond=1e-06)
+gar(retriever=hybrid, graph=auto, neighbours=16, batch=16, affinity=score, best=0.3,
+    softmax=scaled)
+ladr(retriever=hybrid, graph=auto, neighbours=16, seeds=0.5, depth=50, mode=adaptive, batch=16)
+greedy(retriever=hybrid, graph=auto, neighbours=16, seeds=0.5, batch=16)
+gp(retriever=hybrid, rounds=10, kernel=rbf, scale=1.0, noise=0.05, mean=constant, beta=1.0,
+    query=false, vectors=auto, shortlist=none)
+kriging(retriever=hybrid, mean=none, rounds=10, anchors=true, rank=48, share=none, scale=none,
+    smooth=none, linear=none, noise=none, beta=0.0, vectors=auto, shortlist=none,
+    target_recall=none, k=10)
+feedback(retriever=hybrid, sample=0.5, rounds=1, a=1.0, b=1.0, c=1.0, pairs=none, vectors=auto,
+    normalize=auto)
+refit(retriever=hybrid, sample=0.5, rounds=1, steps=100, lr=1.0, vectors=auto, normalize=auto)
+"""
 """Every option of every method at its default as of commit a2db68d."""
 
 _FROM = ("dense", "bm25", "hybrid", "hybrid(bm25, dense)", "random", "fixed")
@@ -228,9 +210,16 @@ VARIANTS = (
 def in_full(text):
     """A short spec with every option, in the grammar of house.md."""
     name, options = adapter.options_of(text)
-    unknown = set(options) - set(DEFAULTS[name])
+    unknown = set(options) - set(defaults()[name])
     assert not unknown, f"{name} has no {unknown}"
-    return name, {**DEFAULTS[name], **options}
+    return name, {**defaults()[name], **options}
+
+
+@cache
+def defaults():
+    """{method: {option: text of its default}}."""
+    specs = re.split(r"\n(?! )", DEFAULTS.strip())
+    return dict(adapter.options_of(spec) for spec in specs)
 
 
 @cache

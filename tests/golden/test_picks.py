@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from golden.adapter import METHODS, NEW_NAMES, OLD_NAMES
-from golden.cases import DEFAULTS, cases
+from golden.cases import cases, defaults
 from golden.record import recorded, summary
 
 KNOWN = recorded()
@@ -39,5 +39,5 @@ def test_nearly_all_cases_are_recorded():
 def test_every_option_of_every_method_has_its_default_written_down():
     for name, kind in METHODS.items():
         name = NEW_NAMES.get(name, name)
-        words = {OLD_NAMES.get(option, option) for option in DEFAULTS[name]}
+        words = {OLD_NAMES.get(option, option) for option in defaults()[name]}
         assert {field.name for field in fields(kind)} == words

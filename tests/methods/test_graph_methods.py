@@ -1,5 +1,7 @@
-"""Methods that walk the item graph: by hand, beside slow transcriptions of their recipes, and the
-figures that a right implementation gives."""
+"""Methods that walk the item graph: by hand, and the figures that a right implementation gives.
+
+Their recipes are in `references`.
+"""
 
 from __future__ import annotations
 
@@ -94,113 +96,6 @@ def picked(spec, data, budget):
     return run(method(spec), data, budget).picks().items[0].tolist()
 
 
-def pools(exact, ranked, graph, budget, size, expand):
-    """GAR's loop: batches from the retriever and from the frontier in turn."""
-    picks, frontier, turn = [], {}, 0
-    while len(picks) < budget:
-        waiting = sorted(frontier, key=frontier.get, reverse=True)
-        order = [*waiting, *ranked] if turn % 2 else [*ranked, *waiting]
-        batch = []
-        for item in order:
-            if item not in picks and item not in batch:
-                batch.append(item)
-        batch = batch[: min(size, budget - len(picks))]
-        picks += batch
-        for item in batch:
-            frontier.pop(item, None)
-        expand(batch, picks, frontier, budget - len(picks))
-        turn += 1
-    return picks
-
-
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10_000), budget=st.integers(1, 50), size=st.integers(1, 7))
-def test_gar_is_its_recipe_and_the_gate_on_its_frontier_changes_nothing(seed, budget, size):
-    data, exact, ranked, graph, _ = setting(seed)
-    lowest = float("inf")
-
-    def expand(batch, picks, frontier, left):
-        nonlocal lowest
-        for source in sorted(batch, key=lambda item: -exact[item]):
-            if len(frontier) >= left and exact[source] < lowest:
-                continue
-            for item in graph[source]:
-                if item not in picks and exact[source] > frontier.get(item, -float("inf")):
-                    frontier.pop(item, None)
-                    frontier[item] = exact[source]
-                    lowest = min(lowest, exact[source])
-
-    expected = pools(exact, ranked, graph, budget, size, expand)
-    spec = f"gar(retriever=words, graph=near, neighbours=3, batch={size})"
-    assert picked(spec, data, budget) == expected
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 10_000),
-    budget=st.integers(1, 50),
-    size=st.integers(1, 7),
-    scale=st.sampled_from([0.1, 1, 30]),
-)
-def test_set_affinity_is_its_recipe_whatever_the_scale_of_the_scores(seed, budget, size, scale):
-    data, exact, ranked, graph, unit = setting(seed)
-
-    def expand(batch, picks, frontier, left):
-        best = sorted(picks, key=lambda item: -exact[item])[: max(1, round(0.2 * budget))]
-        deviation = np.std([exact[item] for item in picks]) or 1
-        weights = np.exp(np.array([exact[item] - exact[best[0]] for item in best]) / deviation)
-        for source, weight in zip(best, weights / weights.sum(), strict=True):
-            for item in graph[source] if source in batch else []:
-                if item not in picks:
-                    gain = float(unit[source] @ unit[item]) * weight
-                    frontier[item] = frontier.get(item, 0) + gain
-
-    expected = pools(exact, ranked, graph, budget, size, expand)
-    data = replace(data, scores=(scale * data.scores + 3).astype(np.float32))
-    spec = f"gar(retriever=words, graph=near, neighbours=3, batch={size}, affinity=set, best=0.2)"
-    assert picked(spec, data, budget) == expected
-
-
-def steps(exact, ranked, budget, seeds, step):
-    """Seeds, and then all of each step; the retriever's next item where a step is empty."""
-    picks = ranked[:seeds]
-    while len(picks) < budget:
-        order = sorted(picks, key=lambda item: -exact[item])
-        new = step(order) or [next(item for item in ranked if item not in picks)]
-        picks = [*picks, *new]
-    return picks[:budget]
-
-
-def unscored(graph, sources, scored):
-    return list(dict.fromkeys(i for s in sources for i in graph[s] if i not in scored))
-
-
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10_000), budget=st.integers(2, 50), depth=st.integers(1, 12))
-def test_ladr_is_its_recipe(seed, budget, depth):
-    data, exact, ranked, graph, _ = setting(seed)
-    seeds = max(1, round(0.5 * budget))
-    expected = steps(exact, ranked, budget, seeds, lambda best: unscored(graph, best[:depth], best))
-    spec = f"ladr(retriever=words, graph=near, neighbours=3, depth={depth}, batch=1)"
-    assert picked(spec, data, budget) == expected
-    proactive = [*ranked[:seeds], *unscored(graph, ranked[:seeds], ranked[:seeds]), *ranked]
-    spec = "ladr(retriever=words, graph=near, neighbours=3, mode=proactive)"
-    assert picked(spec, data, budget) == list(dict.fromkeys(proactive))[:budget]
-
-
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10_000), budget=st.integers(2, 50))
-def test_greedy_search_is_its_recipe(seed, budget):
-    data, exact, ranked, graph, _ = setting(seed)
-
-    def step(best):
-        return next((new for s in best if (new := unscored(graph, [s], best))), [])
-
-    expected = steps(exact, ranked, budget, max(1, round(0.5 * budget)), step)
-    spec = "greedy(retriever=words, graph=near, neighbours=3, batch=1)"
-    assert picked(spec, data, budget) == expected
-
-
 def test_a_step_that_a_batch_does_not_fill_takes_the_first_of_the_next():
     spec = "greedy(retriever=words, graph=near, neighbours=2, seeds=0.25, batch=3)"
     # Of 1: 4 5, and as 0 is the next best: 3, and then 2; then of 4: 6, of 3 (score 2): 7.
@@ -289,6 +184,7 @@ FIGURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_figures_beside_the_stored_matrices(shared, name):

@@ -72,7 +72,7 @@ def approximate(
     budget k_i. A method that learns nothing answers with its retriever's scores.
     """
     plan = method.plan(OracleIndex(index, scores), budget, seed)
-    watched = _Watched(plan.predictor)
+    watched: Any = _Watched(plan.predictor)
     search = simulate(replace(plan, predictor=watched), queries, scores)
     state = watched.start(queries) if watched.state is None else watched.state
     state = watched.update(state, search.observed())

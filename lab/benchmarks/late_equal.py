@@ -71,7 +71,9 @@ def main() -> None:
     vectors = encoder.encode_items([unmarked(item) for item in items])
     asked = encoder.encode_queries([unmarked(query) for query in texts])
     with TemporaryDirectory() as folder:
-        cmc = open_late(export_model(options.cmc, folder, "late-interaction"), threads=options.threads)
+        cmc = open_late(
+            export_model(options.cmc, folder, "late-interaction"), threads=options.threads
+        )
         states = cmc.encode_items(items)
         scorer = CrossEncoder(options.scorer, threads=options.threads)
 

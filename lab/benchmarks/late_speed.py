@@ -55,10 +55,12 @@ def main() -> None:
     copies = -(-max(COMPARED) // len(items))
     with TemporaryDirectory() as folder:
         first = DualEncoder(
-            export_model(options.first, Path(folder) / "first", "dual-encoder"), threads=options.threads
+            export_model(options.first, Path(folder) / "first", "dual-encoder"),
+            threads=options.threads,
         )
         cmc = open_late(
-            export_model(options.cmc, Path(folder) / "cmc", "late-interaction"), threads=options.threads
+            export_model(options.cmc, Path(folder) / "cmc", "late-interaction"),
+            threads=options.threads,
         )
         tokenizer = tokenizer_of(options.scorer)
         scorer = CrossEncoder(options.scorer, threads=options.threads)

@@ -24,8 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from crossknn.index.base import Anchors, Scale
-from crossknn.index.memo import Memo
+from crossknn.index.base import Anchors, Cache, Scale
 from crossknn.methods import method
 from crossknn.search.loop import Search
 from crossknn.types import Queries
@@ -52,17 +51,16 @@ CELLS = 2_000_000
 class SyntheticIndex:
     """Item vectors, scores of anchor queries if there are some, and nothing else."""
 
-    retriever_names = late_names = fitted_names = ()
-    vector_names = query_vector_names = ("dense",)
     anchor_items = item_scores = None
 
     def __init__(self, vectors, anchors=None, given=None):
         """`given`: the anchor queries' vectors (q, d)."""
-        self.n, self._vectors, self.anchors = len(vectors), vectors, anchors
-        self._given, self.memo, self.artifacts = given, Memo(), {}
+        self.n, self.anchors = len(vectors), anchors
+        self._given, self.cache, self.artifacts = given, Cache(), {}
+        self.vectors, self.retrievers, self.late, self.fitted = {"dense": vectors}, {}, {}, {}
 
-    def vectors(self, name):
-        return self._vectors
+    def has_query_vectors(self, name):
+        return name in self.vectors
 
     def query_vectors(self, queries, name):
         return queries.vectors[name]

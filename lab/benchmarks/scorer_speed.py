@@ -113,7 +113,11 @@ class Paths:
         self.onnx = {}
         for name, (precision, keep) in GRAPHS.items():
             folder = export_model(
-                work / "cls", work / name, precision=precision, max_length=MAX_LENGTH, keep_float=keep
+                work / "cls",
+                work / name,
+                precision=precision,
+                max_length=MAX_LENGTH,
+                keep_float=keep,
             )
             self.onnx[name] = OnnxCrossEncoder(folder, threads=threads)
 

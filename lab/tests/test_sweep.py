@@ -17,7 +17,7 @@ from sweep_helpers import contents, write_matrix, write_sweep
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import replay
 from crossknn.evaluation.task import Judgements, TaskMeasures
-from crossknn.index.disk import alone
+from crossknn.files import exclusive_lock
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import methods
 from crossknn_lab import sweep_cells
@@ -354,7 +354,10 @@ def test_queries_without_labels_are_counted_as_each_seed_has_drawn_them(folder):
 
 def test_two_sweeps_in_one_folder_at_a_time_are_refused(folder):
     (folder / "out").mkdir()
-    with alone(folder / "out"), pytest.raises(InputError, match="another process is adding cells"):
+    with (
+        exclusive_lock(folder / "out", what="cells"),
+        pytest.raises(InputError, match="another process is adding cells"),
+    ):
         run(folder / "s.toml")
 
 

@@ -12,11 +12,13 @@ import hashlib
 import io
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -228,8 +230,13 @@ class StoredArray:
     """An array in a `.npy` file: rows are checked as they are read, `np.asarray` checks all."""
 
     def __init__(self, file: CheckedFile) -> None:
-        """Read the header; raises `IndexFormatError` if it is none."""
+        """Nothing is read yet; what reads it raises `IndexFormatError` if it is no array."""
         self.file = file
+
+    @cached_property
+    def _values(self) -> NDArray[Any]:
+        """All of it, unchecked but for the header."""
+        file = self.file
         file.touch(0, min(_HEADER, len(file.data)))
         try:
             head = io.BytesIO(file.data[:_HEADER].tobytes())
@@ -238,33 +245,125 @@ class StoredArray:
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(head)
             if fortran or dtype.hasobject:
                 raise ValueError("it is no plain array")
-            self._offset = head.tell()
-            self._values: NDArray[Any] = file.data[self._offset :].view(dtype).reshape(shape)
+            return file.data[head.tell() :].view(dtype).reshape(shape)
         except ValueError as error:
             raise IndexFormatError(f"{file.name} cannot be read as an array: {error}") from error
-        self.shape, self.dtype = self._values.shape, self._values.dtype
-        self.ndim, self.nbytes = self._values.ndim, self._values.nbytes
-        self._width = self.nbytes // max(1, self._values.size) * int(np.prod(self.shape[1:]))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._values.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._values.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self._values.ndim
+
+    @property
+    def nbytes(self) -> int:
+        return self._values.nbytes
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return len(self._values)
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
         """Rows by a position, a slice, or an array of positions or truth values."""
-        if not self.file.checked:
+        values, file = self._values, self.file
+        if not file.checked:
+            offset, width = len(file.data) - values.nbytes, values.nbytes // max(1, len(values))
             if isinstance(rows, slice):
-                start, stop, _ = rows.indices(len(self))
-                self.file.touch(*(self._offset + row * self._width for row in (start, stop)))
+                start, stop, _ = rows.indices(len(values))
+                file.touch(offset + start * width, offset + stop * width)
             else:
                 where = np.asarray(rows)
                 where = np.flatnonzero(where) if where.dtype == np.bool_ else where.ravel()
-                self.file.touch_rows(where % max(1, len(self)), self._offset, self._width)
-        found: NDArray[Any] = self._values[rows]
+                file.touch_rows(where % max(1, len(values)), offset, width)
+        found: NDArray[Any] = values[rows]
         return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         self.file.touch()
         return np.array(self._values, dtype=dtype, copy=copy)
+
+
+class StoredTexts(Sequence[str]):
+    """Texts in one UTF-8 file: text i is the bytes `offsets[i]` to `offsets[i + 1]`."""
+
+    def __init__(self, file: CheckedFile, offsets: StoredArray) -> None:
+        self._file, self._offsets = file, offsets
+
+    @cached_property
+    def _ends(self) -> NDArray[np.uint64]:
+        ends = np.asarray(self._offsets)
+        if int(ends[-1]) != len(self._file.data):
+            raise IndexFormatError(f"the offsets of {self._file.name} do not fit the texts")
+        return ends
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @overload
+    def __getitem__(self, position: int) -> str: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[str]: ...
+    def __getitem__(self, position: int | slice) -> str | Sequence[str]:
+        if isinstance(position, slice):
+            return [self[p] for p in range(*position.indices(len(self)))]
+        p = int(position) + (len(self) if position < 0 else 0)
+        if not 0 <= p < len(self):
+            raise IndexError(position)
+        start, end = int(self._ends[p]), int(self._ends[p + 1])
+        self._file.touch(start, end)
+        return self._file.data[start:end].tobytes().decode()
+
+    def __iter__(self) -> Iterator[str]:
+        self._file.touch()
+        for start, end in pairwise(self._ends.tolist()):
+            yield self._file.data[start:end].tobytes().decode()
+
+
+class StoredColumns(Mapping[str, Any]):
+    """Arrays and texts by name, each opened when it is asked for.
+
+    `[name]` is an array that has been checked, or `StoredTexts`; `rows(name)` is checked row by
+    row as it is read.
+    """
+
+    def __init__(self, files: Mapping[str, CheckedFile]) -> None:
+        """`files` are named `<name>.npy`; of texts `<name>.utf8` and `<name>.offsets.npy`."""
+        self.files = files
+        self._open = dict[str, Any]()
+
+    def rows(self, name: str) -> Any:
+        """The array or texts of that name."""
+        if name not in self._open:
+            if (texts := self.files.get(name + ".utf8")) is not None:
+                offsets = StoredArray(self.files[name + ".offsets.npy"])
+                self._open[name] = StoredTexts(texts, offsets)
+            else:
+                self._open[name] = StoredArray(self.files[name + ".npy"])
+        return self._open[name]
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.rows(name)
+        return np.asarray(found) if isinstance(found, StoredArray) else found
+
+    def __iter__(self) -> Iterator[str]:
+        texts = [name[:-5] for name in self.files if name.endswith(".utf8")]
+        hidden = {f"{name}.offsets" for name in texts}
+        arrays = [name[:-4] for name in self.files if name.endswith(".npy")]
+        yield from texts
+        yield from (name for name in arrays if name not in hidden)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def rows_of(columns: Mapping[str, Any], name: str) -> Any:
+    """`columns[name]`, checked row by row as it is read if it is stored."""
+    return columns.rows(name) if isinstance(columns, StoredColumns) else columns[name]
 
 
 def as_path(value: object, what: str) -> Path:

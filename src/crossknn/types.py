@@ -27,6 +27,9 @@ LateKind = Literal["cmc", "poly", "som", "deformer", "mixencoder"]
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (done, total) while something long goes on."""
 
+Neighbours: TypeAlias = NDArray[np.int32]
+"""The nearest other items of items, nearest first, as positions (n, k); `NO_ITEM` ends a row."""
+
 NO_ITEM = -1
 """Fills the rows of ragged arrays of item positions."""
 

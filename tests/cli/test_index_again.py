@@ -8,10 +8,10 @@ from subprocess import PIPE, Popen
 
 import numpy as np
 import pytest
+from crossknn.fitting.job import BANK
 
 from crossknn.cli.app import run
 from crossknn.fitting import rebuilt
-from crossknn.fitting.job import BANK
 from crossknn.index.item_index import ItemIndex
 
 PAYING = ("--anchors", "queries.txt")
@@ -108,8 +108,8 @@ def test_what_a_cache_has_is_not_paid_when_aligning(index, align, capsys):
 HOLDING = """
 import sys
 from pathlib import Path
-from crossknn.index.disk import alone
-with alone(Path(sys.argv[1])):
+from crossknn.files import exclusive_lock
+with exclusive_lock(Path(sys.argv[1])):
     print("holding", flush=True)
     sys.stdin.read()
 """

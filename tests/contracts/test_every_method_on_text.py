@@ -47,7 +47,7 @@ def setting(request, tmp_path_factory):
     collect_item_scores(index, scorer, np.arange(0, N, 6))
     index.add_graph("dense", 8)
     if request.param == "fitted":
-        moved = index.vectors("dense") + np.float32(0.01) * index.vectors("dense")[::-1]
+        moved = index.vectors["dense"] + np.float32(0.01) * index.vectors["dense"][::-1]
         index.add_fitted(
             "mf",
             FittedVectors(

@@ -75,7 +75,7 @@ def test_aligned_items_are_kept_and_find_more(world, tmp_path, method):
         tmp_path / "i", query_vectors=lambda t: world.query[[int(x.split()[1]) for x in t]]
     )
     assert again.fitted[name].method == method
-    np.testing.assert_array_equal(again.vectors(name), index.vectors(name))
+    np.testing.assert_array_equal(again.vectors[name], index.vectors[name])
     tests = QuerySet(("",) * Q, tuple(world.queries[TEST]))
     specs = f"rerank(retriever=vectors), rerank(retriever={name})"
     _, table = compare(again, tests, world.exact()[TEST], methods(specs), budgets=[20], ks=[10])
@@ -153,11 +153,11 @@ def test_anchors_of_another_cross_encoder_are_refused_unless_they_are_dropped(wo
 def test_a_score_that_is_no_number_leaves_the_index_as_it_was(world, tmp_path):
     index = world.index(tmp_path / "i")
     fit(index, world, world.queries[:5], per=20)
-    before = np.array(index.vectors("als"))
+    before = np.array(index.vectors["als"])
     world.bad = set(range(N))
     with pytest.raises(ScorerError, match="nan"):
         fit(index, world, world.queries[TRAIN], per=20)
-    np.testing.assert_array_equal(ItemIndex.load(tmp_path / "i").vectors("als"), before)
+    np.testing.assert_array_equal(ItemIndex.load(tmp_path / "i").vectors["als"], before)
 
 
 @pytest.mark.parametrize(

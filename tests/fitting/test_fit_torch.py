@@ -64,8 +64,8 @@ def test_factorizations_are_kept_and_searched_without_torch(index, encoder, meth
         again.query_vectors(Queries(QUERIES[:3]), found.name), vectors, atol=1e-6
     )
     if found.name == "mf_ind":  # the map of the items is kept, for items to come
-        of_same = again.fitted["mf_ind"].of_items(np.asarray(again.vectors("dense")))
-        np.testing.assert_allclose(of_same.values, again.vectors("mf_ind"), atol=1e-5)
+        of_same = again.fitted["mf_ind"].of_items(np.asarray(again.vectors["dense"]))
+        np.testing.assert_allclose(of_same.values, again.vectors["mf_ind"], atol=1e-5)
     hits = Searcher(again, SCORER).search(QUERIES[0], k=5, budget=20)[0]
     assert len(hits) == 5
 
@@ -75,13 +75,13 @@ def test_a_distilled_encoder_serves_its_own_vectors(index, tmp_path):
     found = fit(index, SCORER, QUERIES, "distill(epochs=2)", per=12, encoder_folder=folder)
     opened = DualEncoder(folder)
     again = ItemIndex.load(index.folder)
-    np.testing.assert_allclose(again.vectors("distill"), opened.encode_items(ITEMS), atol=1e-5)
+    np.testing.assert_allclose(again.vectors["distill"], opened.encode_items(ITEMS), atol=1e-5)
     np.testing.assert_allclose(
         again.query_vectors(Queries(QUERIES[:4]), "distill"),
         opened.encode_queries(QUERIES[:4]),
         atol=1e-5,
     )
-    assert not np.allclose(again.vectors("distill"), index.vectors("dense"), atol=1e-3)
+    assert not np.allclose(again.vectors["distill"], index.vectors["dense"], atol=1e-3)
     assert found.vectors.cost.calls == 12 * len(QUERIES)
     assert (
         len(

@@ -48,9 +48,9 @@ def fitted_index(texts, queries, score, method, *, encoder=None, **options):
     found = fit_index(index, CallableScorer(score, "words"), queries, method, **options)
     vectors = found.vectors
     return {
-        "items": np.asarray(index.vectors(found.name)),
+        "items": np.asarray(index.vectors[found.name]),
         "queries": np.asarray(index.query_vectors(Queries(queries[:5]), found.name))
-        if found.name in index.query_vector_names
+        if index.has_query_vectors(found.name)
         else np.zeros((0, 0)),
         "scale": [vectors.scale.alpha, vectors.scale.beta],
         "calls": found.collected.calls,

@@ -76,13 +76,13 @@ def index():
 
 
 def test_a_graph_is_kept_on_the_disk_and_mapped(index, tmp_path):
-    assert list(index.graph_names) == []
+    assert list(index.graphs) == []
     assert index.add_graph("bm25", 4) == "bm25"
     assert index.add_graph(neighbours=6) == "dense"  # the vectors that are not fitted
     index.save(tmp_path / "index")
     index.add_graph("lsa", 5)  # added in the folder
     for loaded in (ItemIndex.load(tmp_path / "index"), index):
-        assert sorted(loaded.graph_names) == ["bm25", "dense", "lsa"]
+        assert sorted(loaded.graphs) == ["bm25", "dense", "lsa"]
         for name, k in (("bm25", 4), ("dense", 6), ("lsa", 5)):
             graph = loaded.graph(name, k)
             assert graph.shape == (30, k)
@@ -96,7 +96,7 @@ def test_a_graph_is_kept_on_the_disk_and_mapped(index, tmp_path):
     mapped = ItemIndex.load(tmp_path / "index")
     assert isinstance(mapped.graph("dense", 6).base.base, np.memmap)
     mapped.save(tmp_path / "copy")
-    assert sorted(ItemIndex.load(tmp_path / "copy").graph_names) == ["bm25", "dense", "lsa"]
+    assert sorted(ItemIndex.load(tmp_path / "copy").graphs) == ["bm25", "dense", "lsa"]
 
 
 def test_a_graph_that_is_as_deep_stays_and_a_deeper_one_replaces_it(index, tmp_path):
@@ -130,17 +130,17 @@ def test_a_graph_of_vectors_that_were_replaced_is_not_used(index, tmp_path):
     index.save(tmp_path / "index")
 
     def align(factor):
-        values = (index.vectors("lsa") * factor).astype(np.float32)
+        values = (index.vectors["lsa"] * factor).astype(np.float32)
         index.add_fitted(
             "moved", FittedVectors(values=values, method="x", base="lsa"), replace=True
         )
 
     align(2)
     index.add_graph("moved", 3)
-    assert list(ItemIndex.load(tmp_path / "index").graph_names) == ["moved"]
+    assert list(ItemIndex.load(tmp_path / "index").graphs) == ["moved"]
     align(-3)
     for one in (index, ItemIndex.load(tmp_path / "index")):
-        assert list(one.graph_names) == []
+        assert list(one.graphs) == []
         with pytest.raises(InputError, match="no item graph 'moved'"):
             one.graph("moved", 3)
     index.save(tmp_path / "index")
@@ -151,20 +151,20 @@ def test_an_index_that_is_built_again_keeps_the_graphs_of_what_stayed(index, cap
     for name in ("bm25", "dense", "lsa"):
         index.add_graph(name, 4)
     same = ItemIndex.build(corpus(30), lsa=4)
-    assert same.take_paid(index)
-    assert list(same.graph_names) == ["bm25"]
+    same._keep_parts_of(index)
+    assert list(same.graphs) == ["bm25"]
     assert np.array_equal(same.graph("bm25", 4), index.graph("bm25", 4))
     assert "dropped the item graph dense" in caplog.text
     assert "dropped the item graph lsa" in caplog.text
     more = ItemIndex.build(corpus(31))
-    more.take_paid(index)
-    assert list(more.graph_names) == []
+    more._keep_parts_of(index)
+    assert list(more.graphs) == []
 
 
 def test_stored_matrices_compute_the_graph_of_their_vectors_once():
     data = aligned_matrix()
     index, _, _ = data.rows(0, 2)
-    assert sorted(index.graph_names) == ["cur", "dense", "mf"]
+    assert sorted(index.graphs) == ["cur", "dense", "mf"]
     graph = index.graph("dense", 5)
     assert np.array_equal(graph, nearest_by_vectors(data.item_vectors, 5))
     assert np.shares_memory(graph, data.rows(2, 4)[0].graph("dense", 3))
@@ -187,7 +187,7 @@ def test_files_hold_graphs_by_name(tmp_path):
         tmp_path / "m.npz", **arrays, graph_dense=graph, graph_bm25=graph[:, :1].astype("u1") % 6
     )
     index, _, _ = StoredMatrix.load(tmp_path / "m.npz").rows(0, 1)
-    assert sorted(index.graph_names) == ["bm25", "dense"]
+    assert sorted(index.graphs) == ["bm25", "dense"]
     assert index.graph("dense", 2).tolist() == graph.tolist()
     assert index.graph("bm25", 1).tolist() == [[1], [0], [3], [2], [5], [3]]
     with pytest.raises(InputError, match="'dense' has 2 neighbours of each item, not 3"):

@@ -22,16 +22,16 @@ def same_answers(one, other):
     assert one.n == other.n
     assert [list(one.items)] == [list(other.items)]
     assert one.items.template == other.items.template
-    assert set(one.vector_names) == set(other.vector_names)
-    assert set(one.retriever_names) == set(other.retriever_names)
+    assert set(one.vectors) == set(other.vectors)
+    assert set(one.retrievers) == set(other.retrievers)
     assert np.array_equal(one.anchor_items, other.anchor_items)
-    for name in one.vector_names:
-        assert np.array_equal(one.vectors(name), other.vectors(name))
+    for name in one.vectors:
+        assert np.array_equal(one.vectors[name], other.vectors[name])
         vectors = [index.query_vectors(Queries(queries), name) for index in (one, other)]
         assert np.array_equal(*vectors)
         assert vectors[0].dtype == np.float32
-    for name in one.retriever_names:
-        found = [index.retriever(name).top(Queries(queries), 4) for index in (one, other)]
+    for name in one.retrievers:
+        found = [index.retrievers[name].top(Queries(queries), 4) for index in (one, other)]
         assert np.array_equal(found[0].items, found[1].items)
         assert np.array_equal(found[0].scores, found[1].scores)
 
@@ -68,14 +68,13 @@ def test_round_trip_with_everything(tmp_path):
         "dense": 3,
         "lsa": 5,
     }
-    assert isinstance(loaded.vectors("dense").base, np.memmap)
 
 
 def test_without_a_model_there_are_lsa_and_bm25():
     index = ItemIndex.build(["a cat", "a dog"])
-    assert set(index.vector_names) == {"lsa"}
-    assert set(index.retriever_names) == {"bm25"}
-    assert not ItemIndex.build(["a cat"], lsa=0, bm25=False).vector_names
+    assert set(index.vectors) == {"lsa"}
+    assert set(index.retrievers) == {"bm25"}
+    assert not ItemIndex.build(["a cat"], lsa=0, bm25=False).vectors
 
 
 text = st.text(max_size=20)
@@ -120,9 +119,9 @@ def test_query_vectors_are_kept_with_the_queries():
 def test_names_that_are_not_there_are_named():
     index = ItemIndex.build(["a cat"], vectors={"own": np.ones((1, 2))})
     with pytest.raises(InputError, match=r"no item vectors 'onw' .did you mean own"):
-        index.vectors("onw")
+        index.vectors["onw"]
     with pytest.raises(InputError, match=r"no retriever 'bm26' .did you mean bm25"):
-        index.retriever("bm26")
+        index.retrievers["bm26"]
     with pytest.raises(InputError, match=r"cannot make query vectors .* 'own': pass query"):
         index.query_vectors(Queries(["x"]), "own")
 
@@ -151,7 +150,7 @@ def test_another_encoder_is_refused(tmp_path):
     with pytest.raises(IndexFormatError, match=r"its fingerprint is length .* given is other"):
         ItemIndex.load(tmp_path / "index", encoder=Other())
     nameless = ItemIndex.load(tmp_path / "index")
-    assert nameless.retriever("bm25").top(Queries(["cat"]), 1).items.size
+    assert nameless.retrievers["bm25"].top(Queries(["cat"]), 1).items.size
     with pytest.raises(InputError, match=r"no name .*ItemIndex\.load as encoder="):
         nameless.query_vectors(Queries(["cat"]), "dense")
     ItemIndex.build(corpus(3)).save(tmp_path / "words")
@@ -172,8 +171,8 @@ def test_the_bundled_encoder_is_found_again(tmp_path):
 def test_added_first_stages_are_offered_and_not_saved(tmp_path):
     index = ItemIndex.build(corpus(4))
     index.add_retriever("mine", CandidateLists({"q": ["i2"]}, index.items.ids))
-    assert index.retriever("mine").top(Queries(["q"]), 3).items.tolist() == [[2]]
+    assert index.retrievers["mine"].top(Queries(["q"]), 3).items.tolist() == [[2]]
     index.save(tmp_path / "index")
-    assert "mine" not in ItemIndex.load(tmp_path / "index").retriever_names
+    assert "mine" not in ItemIndex.load(tmp_path / "index").retrievers
     with pytest.raises(InputError, match=r"cannot be named 'lsa'"):
-        index.add_retriever("lsa", index.retriever("bm25"))
+        index.add_retriever("lsa", index.retrievers["bm25"])

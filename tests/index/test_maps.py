@@ -1,4 +1,4 @@
-"""Maps of query vectors compute their formulas, and come back from what an index keeps."""
+"""Maps of query vectors compute their formulas."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from math import erf, exp, sqrt
 import numpy as np
 import pytest
 
-from crossknn.errors import IndexFormatError
-from crossknn.index.maps import GatedSkip, Linear, Same, read_map
+from crossknn.index.fitted import GatedSkip, Linear, Same
 
 
 def gated(gate, *, d=3, h=4, seed=0):
@@ -56,15 +55,3 @@ def test_a_linear_map_and_none():
     linear = Linear(np.array([[1, 0, 2], [0, 1, 1]], np.float32), np.array([0, 0, 1], np.float32))
     assert linear(vectors).tolist() == [[1, 2, 5]]
     assert Same()(vectors) is vectors
-
-
-@pytest.mark.parametrize("found", [Same(), gated(0.5), Linear(np.eye(3), np.ones(3))])
-def test_a_map_comes_back_from_its_kind_and_state(found):
-    again = read_map(found.kind, found.state())
-    vectors = np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32)
-    assert np.array_equal(again(vectors), found(vectors))
-
-
-def test_a_map_of_another_version_is_refused_by_name():
-    with pytest.raises(IndexFormatError, match="'spline'"):
-        read_map("spline", {})

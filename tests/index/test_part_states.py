@@ -15,8 +15,8 @@ from index_helpers import corpus
 from late_helpers import WordStates
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.index import part_states
-from crossknn.index.disk import alone
+from crossknn.files import exclusive_lock
+from crossknn.index import late
 from crossknn.index.item_index import ItemIndex
 from crossknn.types import States
 
@@ -48,7 +48,7 @@ def stop():
 
 @pytest.fixture
 def saved(tmp_path, monkeypatch):
-    monkeypatch.setattr(part_states, "AT_ONCE", PART)
+    monkeypatch.setattr(late, "AT_ONCE", PART)
     index = ItemIndex.build(corpus(N), lsa=4)
     index.save(tmp_path / "index")
     return index
@@ -58,15 +58,14 @@ def begun(index, at=10, **given):
     """The index, whose encoding was stopped at an item: two parts are there."""
     with pytest.raises(StopError):
         index.add_late(Counting(index.items.texts[at], stop, **given))
-    assert not ItemIndex.load(index.folder).late_names
+    assert not ItemIndex.load(index.folder).late
     return ItemIndex.load(index.folder)
 
 
 def check(index):
-    expected, found = WordStates().encode_items(index.items.texts), index.late("cmc").states
+    expected, found = WordStates().encode_items(index.items.texts), index.late["cmc"].states
     assert np.array_equal(found.values, expected.values)
     assert np.array_equal(found.starts, expected.starts)
-    assert isinstance(found.values.base, np.memmap)
     assert not (index.folder / WORK).exists()
 
 
@@ -82,9 +81,9 @@ KILLED = """
 import os, signal, sys
 sys.path[:0] = sys.argv[2:]
 from test_part_states import Counting
-from crossknn.index import part_states
+from crossknn.index import late
 from crossknn.index.item_index import ItemIndex
-part_states.AT_ONCE = 4
+late.AT_ONCE = 4
 index = ItemIndex.load(sys.argv[1])
 kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
 index.add_late(Counting(index.items.texts[17], kill))
@@ -115,7 +114,7 @@ def test_a_part_that_was_torn_is_made_again(saved, torn):
 
 
 def test_once_all_are_encoded_nothing_is_encoded_again(saved, monkeypatch):
-    monkeypatch.setattr(saved, "_store", lambda *part: stop())
+    monkeypatch.setattr(saved, "_put", lambda *part: stop())
     with pytest.raises(StopError):
         saved.add_late(WordStates())
     index, model = ItemIndex.load(saved.folder), Counting()
@@ -152,8 +151,9 @@ def test_those_of_other_items_are_begun_anew(saved):
 
 
 def test_one_process_at_a_time(saved):
+    (saved.folder / WORK).mkdir()
     with (
-        alone(saved.folder / WORK, "states"),
+        exclusive_lock(saved.folder / WORK, what="states"),
         pytest.raises(InputError, match=r"another process is adding states to .*work-late-cmc"),
     ):
         saved.add_late(WordStates())
@@ -174,9 +174,9 @@ import resource, signal, sys
 sys.path[:0] = sys.argv[2:]
 from late_helpers import WordStates
 from crossknn.errors import InputError
-from crossknn.index import part_states
+from crossknn.index import late
 from crossknn.index.item_index import ItemIndex
-part_states.AT_ONCE = 4
+late.AT_ONCE = 4
 index = ItemIndex.load(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
@@ -208,7 +208,7 @@ class Large(WordStates):
 
 
 def test_memory_holds_a_part(tmp_path, monkeypatch):
-    monkeypatch.setattr(part_states, "AT_ONCE", 64)
+    monkeypatch.setattr(late, "AT_ONCE", 64)
     n, size = 8192, 2 * 4096
     index = ItemIndex.build([f"item {i}" for i in range(n)], lsa=0)
     index.save(tmp_path / "index")
@@ -218,6 +218,6 @@ def test_memory_holds_a_part(tmp_path, monkeypatch):
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(index.late("cmc").states) == n
+    assert len(index.late["cmc"].states) == n
     # NumPy writes an array through a buffer of 16 MB, copied once more on its way.
     assert peak < 0.6 * n * size

@@ -14,7 +14,8 @@ from index_helpers import FormulaScorer, corpus
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.fitting.anchors import collect_anchors, collect_item_scores
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.storage import MANIFEST, manifest_checksum
+from crossknn.index.storage import MANIFEST, _checksum
+from crossknn.types import Queries
 
 HERE = Path(__file__).parent
 
@@ -24,12 +25,15 @@ def folder(tmp_path):
     index = ItemIndex.build(corpus(12), tfidf=True, lsa=4)
     collect_anchors(index, FormulaScorer(), ["one", "two"])
     collect_item_scores(index, FormulaScorer(), np.array([3, 1]))
+    index.add_graph("lsa", 3)
     index.save(tmp_path / "index")
     return tmp_path / "index"
 
 
 def files(folder):
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    """All but the store of scores, which has tests of its own."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in found if not path.name.startswith("scores.db"))
 
 
 def start(code, *arguments):
@@ -66,16 +70,39 @@ def test_every_truncated_or_missing_file_is_noticed(folder):
     ItemIndex.load(folder)
 
 
-def test_changed_bytes_are_noticed(folder):
+def read_all(folder):
+    """Touch all that a search may touch."""
+    index = ItemIndex.load(folder)
+    list(index.items), list(index.items.ids), list(index.anchor_items)
+    queries = Queries(["cat 1", "river"])
+    for name in index.retrievers:
+        index.retrievers[name].scores(queries)
+    index.query_vectors(queries, "lsa")
+    return index.anchors, index.item_scores, index.graphs["lsa"]
+
+
+def test_changed_bytes_are_noticed_when_they_are_read_and_by_verify(folder):
+    read_all(folder)
+    assert ItemIndex.load(folder).verify() == []
+    silent = set()
     for path in files(folder):
         whole = path.read_bytes()
-        if len(whole) > 2:
-            middle = len(whole) // 2
-            flipped = bytes([whole[middle] ^ 1])
-            path.write_bytes(whole[:middle] + flipped + whole[middle + 1 :])
-            with pytest.raises(IndexFormatError, match=r"damaged|not a crossknn index|newer"):
-                ItemIndex.load(folder)
+        for at in (len(whole) // 2, len(whole) - 1) if whole else ():
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            if path.name == MANIFEST:
+                with pytest.raises(IndexFormatError, match=r"damaged|not a crossknn index|another"):
+                    ItemIndex.load(folder)
+                continue
+            said = f"the contents of {path.name} have changed; build or copy it again"
+            assert ItemIndex.load(folder).verify() == [f"the index {folder} is damaged: {said}"]
+            try:
+                read_all(folder)
+                silent.add(path.name)
+            except IndexFormatError as error:
+                assert said in str(error)  # noqa: PT017
         path.write_bytes(whole)
+    # Of postings, only those of the queries' words are read.
+    assert silent <= {f"words.{w}.{c}.npy" for w in ("bm25", "tfidf") for c in ("items", "weights")}
 
 
 def test_nothing_is_pickled(folder):
@@ -90,21 +117,21 @@ def test_nothing_is_pickled(folder):
 
 def edit(folder, **changes):
     manifest = {**json.loads((folder / MANIFEST).read_text()), **changes}
-    manifest["checksum"] = manifest_checksum(manifest)
+    manifest["checksum"] = _checksum(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest))
 
 
 def test_newer_foreign_and_outward_manifests(folder):
-    edit(folder, version=2)
-    with pytest.raises(IndexFormatError, match=r"newer version of crossknn .it needs format 2."):
+    edit(folder, version=3)
+    with pytest.raises(IndexFormatError, match=r"another version of crossknn .it needs format 3."):
         ItemIndex.load(folder)
-    edit(folder, version=1, requires=["deleted"])
-    with pytest.raises(IndexFormatError, match=r"newer version .*needs deleted"):
+    edit(folder, version=2, requires=["deleted"])
+    with pytest.raises(IndexFormatError, match=r"another version .*needs deleted"):
         ItemIndex.load(folder)
     edit(folder, requires=[], format="something else")
     with pytest.raises(IndexFormatError, match=r"is not a crossknn index"):
         ItemIndex.load(folder)
-    outward = {"x.json": {"path": "../x.json", "bytes": 1, "checksum": 1}}
+    outward = {"items/x.npy": {"path": "../x.npy", "bytes": 1, "crc32": ""}}
     edit(folder, format="crossknn-index", files=outward)
     with pytest.raises(IndexFormatError, match=r"outside its folder"):
         ItemIndex.load(folder)
@@ -158,7 +185,7 @@ def test_a_kill_while_saving_leaves_the_old_index(folder, tmp_path):
     assert ItemIndex.load(folder).n == 12
     ItemIndex.build(corpus(5)).save(folder)
     assert ItemIndex.load(folder).n == 5
-    assert len(list(folder.iterdir())) == 2, "what the dead left is removed"
+    assert [len(list(folder.glob(kind))) for kind in ("data-*", "partial-*")] == [1, 0]
 
     assert run(KILLED, tmp_path / "new").returncode == -9
     with pytest.raises(IndexFormatError, match=r"still being written, or its writing was interr"):
@@ -216,7 +243,7 @@ def test_an_open_index_survives_its_replacement(folder):
     texts = list(old.items.texts)
     ItemIndex.build(corpus(3)).save(folder)
     assert list(old.items.texts) == texts
-    assert old.vectors("lsa").shape == (12, 4)
+    assert old.vectors["lsa"].shape == (12, 4)
 
 
 WRITER = """
@@ -236,4 +263,5 @@ def test_writers_and_readers_at_once_always_meet_a_whole_index(folder):
         assert len(list(index.items)) == index.n
     assert [writer.wait() for writer in writers] == [0, 0]
     assert ItemIndex.load(folder).n == 14
-    assert len(list(folder.iterdir())) == 2
+    assert len(list(folder.glob("data-*"))) == 1
+    assert not list(folder.glob("partial-*"))

@@ -24,12 +24,12 @@ def test_vectors_by_name_with_their_own_scale():
     data = aligned_matrix()
     index, queries, _ = data.rows(2, 5)
     assert isinstance(index, Index)
-    assert list(index.vector_names) == ["dense", "cur", "mf"]
-    assert list(index.query_vector_names) == ["dense", "mf"]
+    assert list(index.vectors) == ["dense", "cur", "mf"]
+    assert [n for n in index.vectors if index.has_query_vectors(n)] == ["dense", "mf"]
     assert default_vectors(index) == "mf"
     moved = data.fitted["mf"].items
-    assert index.vectors("mf") is moved
-    assert np.array_equal(index.vectors("dense"), data.item_vectors)
+    assert index.vectors["mf"] is moved
+    assert np.array_equal(index.vectors["dense"], data.item_vectors)
     assert np.array_equal(index.query_vectors(queries, "mf"), data.query_vectors[22:25])
     known = data.scores[:20]
     assert index.scale("mf") == Scale.match(known, data.query_vectors[:20] @ moved.T)

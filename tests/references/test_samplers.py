@@ -77,7 +77,9 @@ def test_the_oracles_draw_as_the_reference_does(masked, share):
     found = {}
     for kind in (OracleTopK, OracleSoftMax):
         retriever = [
-            OracleRetriever(kind(masked=masked, epsilon=share), exact, seed).top(Queries(["q"]), count)
+            OracleRetriever(kind(masked=masked, epsilon=share), exact, seed).top(
+                Queries(["q"]), count
+            )
             for seed in range(DRAWS)
         ]
         found[kind] = np.array([candidates.items[0] for candidates in retriever])

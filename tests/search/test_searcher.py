@@ -226,7 +226,7 @@ def test_first_stages_are_what_they_say(index):
     with pytest.raises(InputError, match="a retriever has the methods top and scores"):
         index.add_retriever("lists", {"a": ["id1"]})
     with pytest.raises(InputError, match="cannot be named 'hybrid'"):
-        index.add_retriever("hybrid", index.retriever("bm25"))
+        index.add_retriever("hybrid", index.retrievers["bm25"])
 
 
 def test_a_list_of_truth_values_is_a_mask(search):

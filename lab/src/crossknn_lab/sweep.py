@@ -22,7 +22,7 @@ from pathlib import Path
 
 from crossknn.errors import CrossknnError, InputError
 from crossknn.evaluation.task import Judgements, TaskMeasures
-from crossknn.index.disk import alone, keeping
+from crossknn.files import exclusive_lock, translate_os_errors
 from crossknn.types import Progress
 from crossknn_lab.jobs import in_flight
 from crossknn_lab.sweep_cells import Cell, Found, code, search
@@ -71,9 +71,9 @@ def run_sweep(
     said = notes(sweep, files)
     first = dev_rows(sweep, files)
     later = len({row.group for row in table_rows(sweep, files, {})}) if first else 0
-    with keeping(folder, "cells"):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-    with alone(folder, "cells"), keeping(folder, "cells"):
+    with translate_os_errors(folder, "cells"):
+        folder.mkdir(parents=True, exist_ok=True)
+    with exclusive_lock(folder, what="cells"), translate_os_errors(folder, "cells"):
         cells = _Cells(folder / CELLS, workers, progress)
         cells.fill(first, later)
         chosen = best(first, cells.found)

@@ -17,7 +17,7 @@ import numpy as np
 
 from crossknn import __version__
 from crossknn.errors import InputError
-from crossknn.index.disk import put_file
+from crossknn.files import write_file
 from crossknn.types import FloatArray
 from crossknn_lab.table import FORMAT, SWEEP, Entry, Group, Table, compared, is_called
 
@@ -25,15 +25,15 @@ from crossknn_lab.table import FORMAT, SWEEP, Entry, Group, Table, compared, is_
 def write_table(table: Table, folder: Path) -> None:
     """Replace the files of the folder; `sweep.json`, which makes the others known, comes last."""
     rows = tidy(table)
-    put_file(folder / "table.csv", _csv(rows))
+    write_file(folder / "table.csv", _csv(rows))
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    put_file(folder / "table.jsonl", lines.encode())
+    write_file(folder / "table.jsonl", lines.encode())
     if table.dev:
-        put_file(folder / "dev.csv", _csv(tidy(table, dev=True)))
+        write_file(folder / "dev.csv", _csv(tidy(table, dev=True)))
     else:
         (folder / "dev.csv").unlink(missing_ok=True)
-    put_file(folder / "means.csv", _csv(mean_rows(table)))
-    put_file(folder / "seconds.csv", _csv(second_rows(table)))
+    write_file(folder / "means.csv", _csv(mean_rows(table)))
+    write_file(folder / "seconds.csv", _csv(second_rows(table)))
     made = {
         "format": FORMAT,
         "crossknn": __version__,
@@ -44,7 +44,7 @@ def write_table(table: Table, folder: Path) -> None:
         "entries": [entry.labels() for entry in table.entries],
         "dev": [entry.labels() for entry in table.dev],
     }
-    put_file(folder / SWEEP, (json.dumps(made, ensure_ascii=False, indent=1) + "\n").encode())
+    write_file(folder / SWEEP, (json.dumps(made, ensure_ascii=False, indent=1) + "\n").encode())
 
 
 def tidy(table: Table, *, dev: bool = False) -> list[dict[str, Any]]:

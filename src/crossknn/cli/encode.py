@@ -40,7 +40,7 @@ def command(
     index = ItemIndex.load(folder)
     with progress("encoding", "items") as report:
         name = index.add_late(model, name, replace=replace, progress=report)
-    states = index.late(name).states
+    states = index.late[name].states
     size = states.values.nbytes + states.starts.nbytes
     summary = {
         "index": str(folder),

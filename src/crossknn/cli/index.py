@@ -112,6 +112,7 @@ def command(
     queries = read_queries(anchors) if anchors is not None else None
     paying = queries is not None or item_scores is not None
     judge = open_scorer(scorer, cache, model, scorer_option) if paying else None
+    previous = _previous(folder)
     with progress("encoding", "items") as report:
         index = ItemIndex.build(
             items,
@@ -119,14 +120,14 @@ def command(
             lsa=lsa,
             tfidf=tfidf,
             seed=seed,
+            previous=previous,
             progress=report,
         )
-    rebuilt = _take_over(index, folder)
     if graph is not None:
         with progress("finding neighbours", "items") as report:
             index.add_graph(graph_from, graph, progress=report)
     index.save(folder)
-    if rebuilt:
+    if previous is not None:
         fit_scales(index)
     calls = 0
     if judge is not None and queries is not None:
@@ -140,7 +141,7 @@ def command(
                 progress=report,
             )
         calls += done.calls
-        if len(index.anchor_queries) > 1 and index.retriever_names and index.vector_names:
+        if len(index.anchor_queries) > 1 and index.retrievers and index.vectors:
             with progress("learning", "sweeps") as report:
                 fit_from_log(index, judge.fingerprint, progress=report)
     if judge is not None and item_scores is not None:
@@ -156,12 +157,12 @@ def command(
                 progress=report,
             )
         calls += done.calls
-    stages = sorted({*index.retriever_names, *index.vector_names})
-    graphs = {name: kept.neighbours.shape[1] for name, kept in index.graphs.items()}
+    stages = sorted({*index.retrievers, *index.vectors})
+    graphs = {name: kept.shape[1] for name, kept in index.graphs.items()}
     summary = {
         "index": str(folder),
         "items": index.n,
-        "vectors": sorted(index.vector_names),
+        "vectors": sorted(index.vectors),
         "first_stages": stages,
         "graphs": graphs,
         "anchor_queries": 0 if index.anchors is None else len(index.anchors.scores),
@@ -179,12 +180,11 @@ def command(
     )
 
 
-def _take_over(index: ItemIndex, folder: Path) -> bool:
-    """Keep what was fitted for an index in `folder`; its scores stay there in any case."""
+def _previous(folder: Path) -> ItemIndex | None:
+    """The index that is in `folder` now, if there is one that can be read."""
     from crossknn.index.item_index import ItemIndex
 
     try:
-        index.take_over(ItemIndex.load(folder))
+        return ItemIndex.load(folder)
     except IndexFormatError:
-        return False
-    return True
+        return None

@@ -62,7 +62,7 @@ def command(
         found = fit_from_log(index, judge.fingerprint, retriever=spec, rank=rank, progress=report)
     seconds = round(time.perf_counter() - began, 2)
     if json:
-        fitted = [VECTORS] if VECTORS in index.fitted_names else []
+        fitted = [VECTORS] if VECTORS in index.fitted else []
         print_json({"index": str(folder), **found.meta(), "vectors": fitted, "seconds": seconds})
         return
     anchors = f", {found.anchors} of them anchors" if found.anchors else ""
@@ -70,7 +70,7 @@ def command(
         f"learned from {found.pairs:,} scores of {found.queries:,} queries{anchors}, in {seconds} "
         f"s, for searches with  --method 'kriging(retriever={found.retriever})'"
     )
-    if VECTORS in index.fitted_names:
+    if VECTORS in index.fitted:
         say(f"item vectors {VECTORS} for axn, which takes them by itself")
     shown = ", ".join(f"{name} {value:g}" for name, value in asdict(found.parameters).items())
     say(f"kernel parameters: {shown}")

@@ -32,10 +32,9 @@ from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.factors import Fit, Targets, inner_products
 from crossknn.fitting.pairs import PairPlan, per_item, per_query
 from crossknn.index.base import Anchors, Scale
-from crossknn.index.encoders import RememberedEncoder
-from crossknn.index.fitted import FittedVectors, IndexingCost
+from crossknn.index.encoders import RememberedModel
+from crossknn.index.fitted import FittedVectors, IndexingCost, Same
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.maps import Same
 from crossknn.retrievers.base import RandomItems
 from crossknn.retrievers.specs import default_vectors, open_retriever, unfitted
 from crossknn.scorers import as_scorer
@@ -513,7 +512,7 @@ class Distill(FitMethod):
         return FittedVectors(
             values=items,
             method=str(self),
-            encoder=RememberedEncoder.of(made.folder),
+            encoder=RememberedModel.of("dual encoder", made.folder),
             # by all scored pairs, where there are no random ones
             scale=task.scale(items, queries) or Scale.match(scores.score, inner),
             fingerprint=task.scorer.fingerprint,

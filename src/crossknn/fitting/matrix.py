@@ -103,7 +103,7 @@ class MatrixFile:
         arrays |= _vectors(self.index, queries)
         report, scores = self._score(queries.texts, "query", queries.ids, max_calls, progress)
         if scores is not None:
-            graphs = {f"graph_{name}": g.neighbours for name, g in self.index.graphs.items()}
+            graphs = {f"graph_{name}": g for name, g in self.index.graphs.items()}
             arrays |= {"scores": scores} | _retrievers(self.index, queries) | graphs
             kept = (key for key in self.arrays if not key.startswith(_WITH_QUERIES))
             self._write({key: self.arrays[key] for key in kept} | arrays)

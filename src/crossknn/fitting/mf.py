@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from crossknn.errors import InputError, TrainingError
 from crossknn.fitting.factors import Fit, Targets
-from crossknn.index.maps import GatedSkip, QueryMap, Same
+from crossknn.index.fitted import GatedSkip, QueryMap, Same
 from crossknn.scores.views import SparseScores
 from crossknn.types import FloatArray, IntArray, Progress
 

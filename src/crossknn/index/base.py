@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from crossknn.index.memo import Memo
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.late import Late as Late
-from crossknn.types import Artifact, FloatArray, IntArray, Queries
-
-Neighbours: TypeAlias = NDArray[np.int32]
-"""The nearest other items of items, nearest first, as positions (n, k); `NO_ITEM` ends a row."""
-
+from crossknn.retrievers.specs import Searchable
+from crossknn.types import Artifact, FloatArray, IntArray, Neighbours, Queries
 
 Value = TypeVar("Value")
 
@@ -30,9 +23,6 @@ class Named(Mapping[str, Value]):
     def __getitem__(self, name: str) -> Value:
         return self._get(name)
 
-    def __call__(self, name: str) -> Value:  # until all callers use []
-        return self._get(name)
-
     def __contains__(self, name: object) -> bool:
         return name in self._names
 
@@ -41,6 +31,29 @@ class Named(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+class Cache:
+    """What is computed from an index once and kept with it in memory.
+
+    Each value stays as long as what it was made of is the same.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, tuple[tuple[object, ...], Any]] = {}
+
+    def clear(self) -> None:
+        """Forget all: the index has changed."""
+        self._made.clear()
+
+    def get(self, key: Hashable, of: tuple[object, ...], make: Callable[[], Value]) -> Value:
+        """The value made `of` these objects (not of equal ones), made now if it is not there."""
+        parts, value = self._made.get(key, ((), None))
+        if len(parts) != len(of) or any(a is not b for a, b in zip(parts, of, strict=True)):
+            value = make()
+            self._made[key] = of, value
+        made: Value = value
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +71,8 @@ class Scale:
         Scale(alpha=10.0, beta=0.25)
         """
         exact, wanted = np.asarray(scores, np.float64), np.asarray(target, np.float64)
-        deviation, aim = float(exact.std()), float(wanted.std())
-        beta = aim / deviation if deviation > 0 and aim > 0 else 1.0
+        spread, aim = float(exact.std()), float(wanted.std())
+        beta = aim / spread if spread > 0 and aim > 0 else 1.0
         return cls(alpha=float(exact.mean()) - float(wanted.mean()) / beta, beta=beta)
 
 
@@ -84,79 +97,12 @@ class ItemScores:
 
 
 @runtime_checkable
-class Index(Protocol):
-    """Items by position: how many, their vectors, and how a query gets its first vector."""
+class Index(Searchable, Protocol):
+    """Items by position, what retrievers are made of, and what methods read beside them."""
 
     @property
-    def n(self) -> int:
-        """Number of items."""
-        ...
-
-    @property
-    def vector_names(self) -> Collection[str]:
-        """Names of the item vectors at hand, e.g. `dense`, `lsa`."""
-        ...
-
-    @property
-    def fitted_names(self) -> Sequence[str]:
-        """Those of `vector_names` that were fitted with a cross-encoder, the latest last."""
-        ...
-
-    @property
-    def query_vector_names(self) -> Collection[str]:
-        """Those of `vector_names` whose space the queries have vectors in, too."""
-        ...
-
-    @property
-    def retriever_names(self) -> Collection[str]:
-        """Names of the retrievers that are not made of vectors, e.g. `bm25`, `tfidf`."""
-        ...
-
-    @property
-    def vectors(self) -> Named[FloatArray]:
-        """Item vectors (n, d) by name, float32 or float16, possibly memory-mapped."""
-        ...
-
-    @property
-    def artifacts(self) -> Mapping[str, Artifact]:
-        """What fits have left, by name."""
-        ...
-
-    @property
-    def cache(self) -> Memo:
-        """What methods computed from the index once, in memory."""
-        ...
-
-    def has_query_vectors(self, name: str) -> bool:
-        """Whether queries have vectors in the space of `vectors[name]`."""
-        ...
-
-    def query_vectors(self, queries: Queries, name: str) -> FloatArray:
-        """Query vectors (m, d) in the space of `vectors(name)`; kept in `queries.vectors`."""
-        ...
-
-    @property
-    def retrievers(self) -> Named[Retriever]:
-        """Retrievers that are not made of vectors, by name."""
-        ...
-
-    def retriever(self, name: str) -> Retriever:
-        """The retriever of that name (one of `retriever_names`)."""
-        ...
-
-    @property
-    def late_names(self) -> Collection[str]:
-        """Names of the late-interaction models that the items have states of, e.g. `cmc`."""
-        ...
-
-    @property
-    def late(self) -> Named[Late]:
-        """Late-interaction models by name, and the items' states."""
-        ...
-
-    @property
-    def graph_names(self) -> Collection[str]:
-        """Names of the item graphs: of the vectors, or the retriever, that they are made of."""
+    def graphs(self) -> Mapping[str, Neighbours]:
+        """Item graphs (n, k), by the vectors or the retriever that they are made of."""
         ...
 
     def graph(self, name: str, k: int) -> Neighbours:
@@ -167,7 +113,7 @@ class Index(Protocol):
         ...
 
     def scale(self, name: str) -> Scale | None:
-        """Brings exact scores to the scale of `vectors(name)`; None if nothing is known of it."""
+        """Brings exact scores to the scale of `vectors[name]`; None if nothing is known of it."""
         ...
 
     @property
@@ -181,16 +127,16 @@ class Index(Protocol):
         ...
 
     @property
-    def memo(self) -> Memo:
-        """What methods computed from the index once, in memory."""
-        ...
-
-    @property
-    def anchor_items(self) -> IntArray | None:
-        """A fixed random order of items to draw ANNCUR's anchor items from, if one is stored."""
-        ...
-
-    @property
     def item_scores(self) -> ItemScores | None:
         """Item x item scores, if the index has them."""
+        ...
+
+    @property
+    def artifacts(self) -> Mapping[str, Artifact]:
+        """What fits have left, by name."""
+        ...
+
+    @property
+    def cache(self) -> Cache:
+        """What methods computed from the index once, in memory."""
         ...

@@ -1,33 +1,98 @@
-"""Item vectors fitted with a cross-encoder: what an index keeps of them, and of their making.
+"""Item vectors fitted to a cross-encoder: what an index keeps of them, and how they are searched.
 
-Axes: m queries, n items, d dimensions.
+Axes: m queries, n items, c dimensions that come in, d that go out.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from crossknn.errors import InputError
+from crossknn.errors import IndexFormatError, InputError
 from crossknn.index.base import Scale
-from crossknn.index.encoders import RememberedEncoder, checked_vectors
-from crossknn.index.maps import QueryMap, Same, read_map
-from crossknn.index.storage import IndexReader
-from crossknn.index.writing import IndexWriter
-from crossknn.types import FloatArray, Queries
+from crossknn.index.encoders import RememberedModel, check_finite, check_vectors
+from crossknn.types import Artifact, FloatArray, Queries
 
 _CHUNK = 8_192
+
+
+class QueryMap(Protocol):
+    """From the vectors that queries have, (m, c), to those of another space, (m, d).
+
+    A frozen dataclass of arrays; an index keeps them, and its `kind`.
+    """
+
+    kind: ClassVar[str]
+
+    def __call__(self, vectors: FloatArray) -> FloatArray: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Same:
+    """The vectors as they are: the items moved, in the space of the queries (MF_TRNS, ALS)."""
+
+    kind: ClassVar[str] = "same"
+
+    def __call__(self, vectors: FloatArray) -> FloatArray:
+        return vectors
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """`vectors @ weight + offset`: weight (c, d), offset (d,)."""
+
+    weight: FloatArray
+    offset: FloatArray
+    kind: ClassVar[str] = "linear"
+
+    def __call__(self, vectors: FloatArray) -> FloatArray:
+        return vectors @ self.weight + self.offset
+
+
+@dataclass(frozen=True, eq=False)
+class GatedSkip:
+    """The two-layer perceptron of MF_IND (AXN A.2.2):
+    `s * (outer @ gelu(inner @ x + inner_offset) + outer_offset) + (1 - s) * x`, s = sigmoid(gate).
+
+    inner (h, d), inner_offset (h,), outer (d, h), outer_offset (d,), gate (); a gate of infinity
+    is the variant without the skip.
+    """
+
+    inner: FloatArray
+    inner_offset: FloatArray
+    outer: FloatArray
+    outer_offset: FloatArray
+    gate: FloatArray
+    kind: ClassVar[str] = "gated-skip"
+
+    def __call__(self, vectors: FloatArray) -> FloatArray:
+        from scipy.special import expit
+
+        share = float(expit(np.float64(self.gate)))
+        hidden = gelu(vectors @ self.inner.T + self.inner_offset)
+        moved = hidden @ self.outer.T + self.outer_offset
+        return (share * moved + (1 - share) * vectors).astype(np.float32)
+
+
+MAPS: Mapping[str, type[Any]] = {kind.kind: kind for kind in (Same, Linear, GatedSkip)}
+
+
+def gelu(values: FloatArray) -> FloatArray:
+    """x times the normal distribution function of x, exact as in PyTorch's default."""
+    from scipy.special import ndtr
+
+    return values * ndtr(values)
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexingCost:
     """What fitted vectors cost to make (AXN figure 2, table 3).
 
-    Train queries, cross-encoder calls (pairs paid), and seconds: of making the vectors they start
+    Train queries, cross-encoder calls (pairs scored), and seconds: of making the vectors they start
     from, of scoring, and of fitting.
     """
 
@@ -45,14 +110,19 @@ class IndexingCost:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FittedVectors:
-    """Item vectors (n, d), and how a query gets one beside them.
+    """Item vectors (n, d) fitted to a cross-encoder, and how a query gets one beside them.
 
-    `map` is applied to the query's vectors of the index that `base` names, or to those of
-    `encoder`; with neither, queries have no vectors there (CUR). `item_map` made `values` of the
-    vectors `base`, and can make those of other items; it is None if they were fitted one by one.
-    `values` are float32 or float16, `scale` brings raw scores to theirs, `fingerprint` names the
-    cross-encoder, `method` the way they were made, and `details` (values for JSON) what the fit
-    reported.
+    Args:
+        values: (n, d) float32 or float16.
+        method: The way they were made.
+        base: Name of the index's own vectors that they start from.
+        map: Makes query vectors of those of `base`, or of `encoder`; with neither, queries have no
+            vectors here (CUR).
+        item_map: Made `values` of the vectors `base`, and can make those of other items; None if
+            they were fitted one by one.
+        scale: Brings exact scores to their inner products.
+        fingerprint: Of the cross-encoder.
+        details: What the fit reported, values for JSON.
     """
 
     values: FloatArray
@@ -60,7 +130,7 @@ class FittedVectors:
     base: str | None = None
     map: QueryMap = field(default_factory=Same)
     item_map: QueryMap | None = None
-    encoder: RememberedEncoder | None = None
+    encoder: RememberedModel | None = None
     scale: Scale | None = None
     fingerprint: str | None = None
     cost: IndexingCost = field(default_factory=IndexingCost)
@@ -68,8 +138,14 @@ class FittedVectors:
 
     def check(self, n: int, vectors: Mapping[str, FloatArray], name: str) -> None:
         """`InputError` unless they fit n items and `vectors`, the index's own item vectors."""
-        what = f"the fitted vectors {name!r}"
-        _check_values(self.values, n, what)
+        what, values = f"the fitted vectors {name!r}", self.values
+        if values.dtype not in (np.float16, np.float32):
+            raise InputError(
+                f"{what} are an array of {values.dtype}; it must be float32 or float16"
+            )
+        if values.ndim != 2 or len(values) != n or not values.shape[1]:
+            raise InputError(f"{what} have the shape {values.shape}; it must be ({n}, d)")
+        check_finite(values, what)
         if self.base is not None and self.encoder is not None:
             raise InputError(f"{what} have both a base and an encoder; give one of them")
         source = None if self.encoder is None else self.encoder.dimensions
@@ -82,9 +158,9 @@ class FittedVectors:
             source = vectors[self.base].shape[1]
         if source is not None:
             made = self.map(np.zeros((1, source), np.float32))
-            checked_vectors(made, 1, self.values.shape[1], f"the queries' vectors for {what}")
+            check_vectors(made, 1, values.shape[1], f"the queries' vectors for {what}")
         try:
-            json.dumps(self.meta())
+            json.dumps(dict(self.details))
         except (TypeError, ValueError) as error:
             raise InputError(f"the details of {what} cannot be stored as JSON: {error}") from error
 
@@ -104,9 +180,9 @@ class FittedVectors:
         values = [self.item_map(vectors[s : s + _CHUNK]) for s in range(0, len(vectors), _CHUNK)]
         return replace(self, values=np.concatenate(values))
 
-    def meta(self) -> dict[str, Any]:
-        """What the manifest says of them."""
-        return {
+    def artifact(self) -> Artifact:
+        """What an index keeps."""
+        meta = {
             "method": self.method,
             "dimensions": int(self.values.shape[1]),
             "base": self.base,
@@ -118,43 +194,35 @@ class FittedVectors:
             "cost": asdict(self.cost),
             "details": dict(self.details),
         }
-
-    def write(self, writer: IndexWriter, name: str) -> None:
-        """Put them on the disk as `name`."""
-        writer.replace(f"fitted-{name}.")
-        writer.array(f"fitted-{name}.values", self.values)
-        for end, found in (("map", self.map), ("item-map", self.item_map)):
-            state = {} if found is None else found.state()
-            arrays = {key: np.asarray(value) for key, value in state.items()}
-            writer.state(f"fitted-{name}.{end}", arrays)
+        arrays = {"values": self.values}
+        for prefix, found in (("map", self.map), ("item_map", self.item_map)):
+            for entry in fields(found) if found is not None else ():  # type: ignore[arg-type]
+                arrays[f"{prefix}.{entry.name}"] = np.asarray(getattr(found, entry.name))
+        return Artifact(meta, arrays)
 
     @staticmethod
-    def read(reader: IndexReader, name: str) -> FittedVectors:
-        """The stored vectors `name`, mapped."""
-        meta = reader.meta["fitted"][name]
-        encoder = meta["encoder"]
+    def of(artifact: Artifact, name: str) -> FittedVectors:
+        """What was kept as `name`, mapped."""
+        meta, arrays = dict(artifact.meta), artifact.arrays
+        del meta["dimensions"]
+        encoder, scale, item_map = (meta.pop(key) for key in ("encoder", "scale", "item_map"))
         return FittedVectors(
-            values=reader.array(f"fitted-{name}.values"),
-            method=meta["method"],
-            base=meta["base"],
-            map=read_map(meta["map"], reader.state(f"fitted-{name}.map")),
-            item_map=None
-            if meta["item_map"] is None
-            else read_map(meta["item_map"], reader.state(f"fitted-{name}.item-map")),
-            encoder=None if encoder is None else RememberedEncoder.from_state(encoder, name),
-            scale=None if meta["scale"] is None else Scale(*meta["scale"]),
-            fingerprint=meta["fingerprint"],
-            cost=IndexingCost(**meta["cost"]),
-            details=meta["details"],
+            **meta
+            | {
+                "values": arrays["values"],
+                "map": _read_map(meta["map"], "map", arrays),
+                "item_map": None if item_map is None else _read_map(item_map, "item_map", arrays),
+                "encoder": None
+                if encoder is None
+                else RememberedModel("dual encoder", name, **encoder),
+                "scale": None if scale is None else Scale(*scale),
+                "cost": IndexingCost(**meta["cost"]),
+            }
         )
 
 
-def _check_values(values: FloatArray, n: int, what: str) -> None:
-    """Finite vectors (n, d), in single or half precision."""
-    if values.dtype not in (np.float16, np.float32):
-        raise InputError(f"{what} are an array of {values.dtype}; it must be float32 or float16")
-    if values.ndim != 2 or len(values) != n or not values.shape[1]:
-        raise InputError(f"{what} have the shape {values.shape}; it must be ({n}, d)")
-    finite = np.isfinite(values).all(axis=1)
-    if not finite.all():
-        raise InputError(f"{what}: row {int(np.argmin(finite))} holds a NaN or an infinity")
+def _read_map(kind: str, prefix: str, arrays: Mapping[str, Any]) -> QueryMap:
+    if kind not in MAPS:
+        raise IndexFormatError(f"the index maps queries by {kind!r}, which this version cannot")
+    made: QueryMap = MAPS[kind](*(arrays[f"{prefix}.{f.name}"] for f in fields(MAPS[kind])))
+    return made

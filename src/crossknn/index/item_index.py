@@ -1,173 +1,433 @@
-"""The index: items, their vectors, word matching, and scores that were paid for in advance."""
+"""The index: items, their vectors and retrievers, and what fits have left beside them.
+
+Axes: m queries, n items, d dimensions.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping
+import json
+import logging
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as with_changes
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
-from crossknn.errors import InputError
-from crossknn.files import as_path
-from crossknn.index.artifacts import StoredArtifact
-from crossknn.index.contents import SCORES
-from crossknn.index.disk import alone
-from crossknn.index.encoders import EncodeQueries, GivenEncoder
+from crossknn.errors import IndexFormatError, InputError, nearest
+from crossknn.files import as_path, exclusive_lock, rows_of, text_digest, translate_os_errors
+from crossknn.index.base import Anchors, Cache, Index, ItemScores, Named, Scale
+from crossknn.index.encoders import EncodeQueries, GivenModel, RememberedModel, check_vectors
 from crossknn.index.fitted import FittedVectors
-from crossknn.index.graphs import NEIGHBOURS
-from crossknn.index.item_graph import ItemGraph
-from crossknn.index.late import GivenLate, LateStates, RememberedLate, encoded
-from crossknn.index.part_states import discard
-from crossknn.index.parts import (
-    COMPOSED,
-    DUAL_ENCODER,
-    LSA_NAME,
-    Parts,
-    build_parts,
-    by_name,
-    check_name,
-)
-from crossknn.index.paying import PayingIndex
-from crossknn.index.storage import IndexReader, read_index
-from crossknn.index.writing import writing
+from crossknn.index.graphs import NEIGHBOURS, ItemGraph, checksum, nearest_neighbours, no_graph
+from crossknn.index.late import LateStates, discard, encode_states
+from crossknn.index.storage import SCORES, StoredIndexFolder, write_parts
 from crossknn.retrievers.base import ItemPriors, Retriever
+from crossknn.retrievers.late import Late
 from crossknn.retrievers.specs import unfitted
 from crossknn.scores.store import ScoreStore
-from crossknn.types import Artifact, FloatArray, Progress, as_count
+from crossknn.types import Artifact, FloatArray, IntArray, Neighbours, Progress, Queries, as_count
+
+logger = logging.getLogger(__name__)
 
 Source: TypeAlias = Items | str | Path | Iterable[str | Mapping[str, object]]
+Kind: TypeAlias = Literal["vectors", "words", "fitted", "late", "graphs", "artifacts"]
+Given = TypeVar("Given")
+
+DUAL_ENCODER, LSA_NAME, GIVEN = "dense", "lsa", "vectors"
+ANCHORS, ITEM_SCORES = "anchors", "item_scores"
+"""Artifacts: exact scores of train queries, and of items in the query's place, with every item."""
+
+COMPOSED = ("random", "fixed", "hybrid")
+"""Retrievers that every index has; nothing else may have their names."""
+_TAKEN = {DUAL_ENCODER, LSA_NAME, "bm25", "tfidf", "lists", "auto", ANCHORS, ITEM_SCORES}
+_WORDS = {"bm25": "BM25", "tfidf": "TFIDF", LSA_NAME: "LSA"}
+N_ANCHOR_ITEMS = 10_000
 
 
-class ItemIndex(PayingIndex):
+@dataclass(frozen=True, eq=False)
+class VectorSpace:
+    """Item vectors of the index itself, an array (n, d) or its rows, and who made them."""
+
+    rows: Any
+    encoder: RememberedModel | None = None
+
+    def artifact(self) -> Artifact:
+        """What an index keeps."""
+        meta = {"encoder": self.encoder and self.encoder.state(), "d": int(self.rows.shape[1])}
+        return Artifact(meta, {"values": np.asarray(self.rows)})
+
+    @staticmethod
+    def of(artifact: Artifact, name: str) -> VectorSpace:
+        """What was kept as `name`, mapped."""
+        state = artifact.meta["encoder"]
+        encoder = None if state is None else RememberedModel("dual encoder", name, **state)
+        return VectorSpace(rows_of(artifact.arrays, "values"), encoder)
+
+
+class StoredRecords(Sequence[Mapping[str, Any]]):
+    """n JSON objects, each parsed when it is asked for."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, position: Any) -> Any:
+        if isinstance(position, slice):
+            return [self[p] for p in range(*position.indices(len(self)))]
+        return json.loads(self._texts[position])
+
+
+class ItemIndex:
     """n items as a search sees them; satisfies `crossknn.index.base.Index`.
 
     Made by `build`, kept by `save`, opened by `load`: mapped, not read, so at once.
+
+    Attributes:
+        items: Ids, texts, titles and further fields of the items.
+        folder: Where it is kept, if it is.
+        cache: What methods computed from the index once, in memory.
     """
+
+    def __init__(
+        self,
+        items: Items,
+        anchor_items: Any,
+        parts: Mapping[Kind, Mapping[str, Any]],
+        build: str,
+        *,
+        encode: Mapping[str, EncodeQueries] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """Use `build` or `load`, which make the parts: artifacts, or what they are opened to."""
+        self.items, self._anchor_items, self.folder = items, anchor_items, folder
+        self.cache = Cache()
+        self._build, self._encode = build, dict(encode or {})
+        self._parts: dict[Kind, dict[str, Any]] = {
+            kind: dict(parts.get(kind, {})) for kind in KINDS
+        }
+        self._added: dict[str, Retriever] = {}
+        self._scores: ScoreStore | None = None
+        if unknown := sorted(set(self._encode) - set(self._parts["vectors"])):
+            raise InputError(f"query_vectors names {unknown[0]!r}, but no vectors have that name")
 
     @classmethod
     def build(
         cls,
         items: Source,
         *,
-        encoder: GivenEncoder | None = None,
+        encoder: GivenModel | None = None,
         vectors: FloatArray | Mapping[str, FloatArray] | None = None,
         query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None = None,
         lsa: int | None = None,
         bm25: bool = True,
         tfidf: bool = False,
         seed: int = 0,
+        previous: ItemIndex | None = None,
         progress: Progress | None = None,
     ) -> ItemIndex:
-        """An index of `items`, or of what `read_items` reads from them, in memory.
+        """An index in memory.
 
-        `encoder`, a dual encoder or its name ("bundled", a folder, a hub name), gives the vectors
-        "dense". `vectors` are your own: (n, d), called "vectors", or several by name.
-        `query_vectors` makes them for queries, texts (m) -> (m, d). `lsa` is the number of
-        dimensions of latent semantic analysis, 0 for none; None makes 128 where there would be no
-        vectors otherwise.
-        `bm25` and `tfidf` say which word models to fit. `seed` draws `anchor_items`. `progress`
-        is called with (items encoded, n).
+        Args:
+            items: Items, or whatever `read_items` reads them from.
+            encoder: A dual encoder or its name ("bundled", a folder, a hub name): the vectors
+                "dense".
+            vectors: Your own (n, d), called "vectors", or several by name.
+            query_vectors: Makes them for queries, texts (m) -> (m, d).
+            lsa: Dimensions of latent semantic analysis, 0 for none; None makes 128 where there
+                would be no vectors otherwise.
+            bm25, tfidf: Which word models to fit.
+            seed: Draws `anchor_items`.
+            previous: An index that this one replaces. Vectors of texts that it has are not made
+                again, and all that was fitted to the same items and vectors is kept; what has to be
+                dropped is logged as a warning.
+            progress: Called with (items encoded, all that need it).
 
-        Raises `InputError` for items that cannot be read or vectors that do not fit them.
+        Raises:
+            InputError: For items that cannot be read or vectors that do not fit them.
         """
-        return cls(
-            build_parts(
-                items if isinstance(items, Items) else read_items(items),
-                encoder=encoder,
-                vectors=by_name(vectors),
-                encode=by_name(query_vectors),
-                lsa=None if lsa is None else as_count(lsa, "lsa", 0),
-                words=["bm25"] * bm25 + ["tfidf"] * tfidf,
-                seed=seed,
-                progress=progress,
-            )
+        items = items if isinstance(items, Items) else read_items(items)
+        n, spaces = len(items), dict[str, VectorSpace]()
+        for name, values in _by_name(vectors, GIVEN).items():
+            _check_name(name, "your own vectors")
+            spaces[name] = VectorSpace(check_vectors(values, n, None, f"the vectors {name!r}"))
+        if encoder is not None:
+            model = RememberedModel.of("dual encoder", encoder)
+            values = _encode_items(model, items.texts, previous, progress)
+            values = check_vectors(values, n, model.dimensions, "the encoder's vectors")
+            spaces[DUAL_ENCODER] = VectorSpace(values, model)
+        lsa = None if lsa is None else as_count(lsa, "lsa", 0)
+        chosen = ["bm25"] * bm25 + ["tfidf"] * tfidf
+        words = {name: _word_model(name).fit(items.texts) for name in chosen}
+        if lsa or (lsa is None and not spaces):
+            options = {"dimensions": lsa} if lsa else {}
+            words[LSA_NAME], values = _word_model(LSA_NAME).fit(items.texts, **options)
+            spaces[LSA_NAME] = VectorSpace(values)
+        index = cls(
+            items,
+            np.random.default_rng(seed).permutation(n)[:N_ANCHOR_ITEMS],
+            {"vectors": spaces, "words": words},
+            secrets.token_hex(8),
+            encode=_by_name(query_vectors, GIVEN),
         )
-
-    def save(self, folder: str | Path) -> None:
-        """Write the index to `folder`, which must be new, empty or an index, in one atomic step.
-
-        Functions for query vectors and added retrievers are not saved. Scores that are there stay,
-        and those of this index are added to them. Raises `InputError` if the folder is something else, cannot be
-        written or has no room; nothing is changed then.
-        """
-        folder = as_path(folder, "the folder of the index")
-        fitted = {name: vectors.meta() for name, vectors in self._aligned.items()}
-        late = {name: states.meta() for name, states in self._late.items()}
-        graphs = self.graphs
-        meta = {**self._parts.meta(), "fitted": fitted, "late": late}
-        meta["graphs"] = {name: graph.meta() for name, graph in graphs.items()}
-        meta["artifacts"] = {name: kept.meta() for name, kept in self._artifacts.items()}
-        with writing(folder, meta) as writer:
-            self._parts.write(writer)
-            others = (*graphs.items(), *self._artifacts.items())
-            for name, part in (*self._aligned.items(), *self._late.items(), *others):
-                part.write(writer, name)
-        if self.scores.path != folder / SCORES:
-            store = ScoreStore.open(folder / SCORES)
-            store.add_all(self.scores)
-            self._scores = store
-        self.folder = folder
+        if previous is not None:
+            index._keep_parts_of(previous)
+        return index
 
     @classmethod
     def load(
         cls,
         folder: str | Path,
         *,
-        encoder: GivenEncoder | Mapping[str, GivenEncoder | GivenLate] | None = None,
+        encoder: GivenModel | Mapping[str, GivenModel] | None = None,
         query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None = None,
     ) -> ItemIndex:
-        """Open a saved index, mapped.
+        """Open a saved index, mapped; what is read is checked when it is first touched.
 
         Dual encoders and late-interaction models are opened on the first query, from where they
-        were when they encoded the items; `encoder` takes the place of the index's own, or several
-        by the names of their vectors or states (`{"cmc": folder}`), and must have the same
-        fingerprint. `save` keeps where it is. `query_vectors` is as for `build`.
-        Raises `IndexFormatError` for a folder that is no index, is damaged, unfinished, of a newer
-        version, or of another encoder; `InputError` for an encoder of vectors that it has not.
+        were when they encoded the items.
+
+        Args:
+            encoder: Takes the place of the index's own dual encoder, or several models by the names
+                of their vectors or states (`{"cmc": folder}`); fingerprints must be the same.
+                `save` keeps where it is.
+            query_vectors: As for `build`.
+
+        Raises:
+            IndexFormatError: For a folder that is no index, is damaged, unfinished, of another
+                version, or of another encoder.
+            InputError: For an encoder of vectors that the index has not.
         """
-        encode = by_name(query_vectors)
-        index = read_index(
-            as_path(folder, "the folder of the index"), lambda reader: cls._of(reader, encode)
+        stored = StoredIndexFolder(as_path(folder, "the folder of the index"))
+        parts: dict[Any, dict[str, Any]] = {}
+        for key, part in stored.parts.items():
+            kind, _, name = key.partition("/")
+            parts.setdefault(kind, {})[name] = part
+        meta, columns = (found := stored.parts["items"]).meta, found.arrays
+        items = Items(
+            ids=columns["ids"],
+            texts=columns["texts"],
+            titles=columns["titles"],
+            extra=StoredRecords(columns["extra"]),
+            template=meta["template"],
         )
-        encoders: Mapping[str, Any] = by_name(encoder, alone=DUAL_ENCODER)
-        for name, given in encoders.items():
-            if (remembered := index._encoder(name)) is None:
+        anchor_items, encode = rows_of(columns, "anchor_items"), _by_name(query_vectors, GIVEN)
+        index = cls(items, anchor_items, parts, stored.build, encode=encode, folder=stored.folder)
+        for name, given in _by_name(encoder, DUAL_ENCODER).items():
+            if (remembered := index._model(name)) is None:
                 raise InputError(
                     f"the index {folder} has no vectors {name!r} of a dual encoder, nor such states"
                 )
             remembered.attach(given)
         return index
 
-    @classmethod
-    def _of(cls, reader: IndexReader, encode: Mapping[str, EncodeQueries]) -> ItemIndex:
-        fitted = {name: FittedVectors.read(reader, name) for name in reader.meta.get("fitted", ())}
-        late = {name: LateStates.read(reader, name) for name in reader.meta.get("late", ())}
-        graphs = {name: ItemGraph.read(reader, name) for name in reader.meta.get("graphs", ())}
-        artifacts = {n: StoredArtifact.read(reader, n) for n in reader.meta.get("artifacts", ())}
-        parts, folder = Parts.read(reader, encode), reader.folder
-        return cls(parts, fitted, folder, late, graphs, artifacts)
+    def save(self, folder: str | Path) -> None:
+        """Write the index to `folder`, which must be new, empty or an index, in one atomic step.
 
-    def add_retriever(self, name: str, stage: Retriever) -> None:
-        """Offer `stage` as a retriever of this name. It is not saved."""
-        taken = {*self.vector_names, *self.late_names, *COMPOSED}
-        if not name.isidentifier() or name in taken:
-            raise InputError(f"a retriever cannot be named {name!r} here; use another name")
-        if not isinstance(stage, Retriever):
+        Exact scores that an index in the folder has stay there. Functions for query vectors and
+        added retrievers are not saved. Raises `InputError` if the folder is something else, cannot
+        be written or has no room; nothing is changed then.
+        """
+        folder = as_path(folder, "the folder of the index")
+        columns: dict[str, Any] = {c: getattr(self.items, c) for c in ("ids", "texts", "titles")}
+        try:
+            columns["extra"] = [json.dumps(dict(record)) for record in self.items.extra]
+        except (TypeError, ValueError) as error:
+            raise InputError(f"a field of extra cannot be stored as JSON: {error}") from error
+        columns["anchor_items"] = self.anchor_items
+        parts = {"items": Artifact({"n": self.n, "template": self.items.template}, columns)}
+        for kind, named in self._parts.items():
+            names = list(self.graphs) if kind == "graphs" else list(named)
+            parts |= {f"{kind}/{name}": self._artifact(kind, name) for name in names}
+        scores = self.scores
+        write_parts(folder, parts, self._build)
+        if folder != self.folder and len(scores):
+            ScoreStore.open(folder / SCORES).add_all(scores)
+        self.folder, self._scores = folder, None
+
+    def verify(self, *, repair: bool = False) -> list[str]:
+        """Check every file whole: a sentence for each that is damaged, none if all is well.
+
+        `repair` removes damaged exact scores, so that they are scored again. Raises
+        `IndexFormatError` for an index that cannot be read at all.
+        """
+        if self.folder is None:
+            return []
+        return StoredIndexFolder(self.folder).verify() + self.scores.verify(repair=repair)
+
+    @property
+    def n(self) -> int:
+        """Number of items."""
+        return len(self.items)
+
+    @property
+    def anchor_items(self) -> IntArray:
+        """A random order of (at most 10,000) items, drawn when the index was built."""
+        return np.asarray(self._anchor_items)
+
+    @property
+    def scores(self) -> ScoreStore:
+        """All exact scores that were ever computed with this index, in its folder if it has one."""
+        if self._scores is None:
+            self._scores = ScoreStore.open(None if self.folder is None else self.folder / SCORES)
+        return self._scores
+
+    @property
+    def vectors(self) -> Mapping[str, FloatArray]:
+        """Item vectors (n, d) float32 (fitted: or float16) by name: "dense", "lsa", "vectors" or
+        your own, and the fitted ones."""
+        return Named([*self._parts["vectors"], *self._parts["fitted"]], self._vectors)
+
+    @property
+    def fitted(self) -> Mapping[str, FittedVectors]:
+        """Vectors fitted to a cross-encoder, by name, the latest last."""
+        return Named(self._parts["fitted"], lambda name: self._open("fitted", name))
+
+    @property
+    def retrievers(self) -> Mapping[str, Retriever]:
+        """Retrievers that are not made of vectors: `bm25`, `tfidf`, those that were added."""
+        words = [name for name in self._parts["words"] if name != LSA_NAME]
+        return Named(dict.fromkeys([*words, *self._added]), self._retriever)
+
+    @property
+    def late(self) -> Mapping[str, Late]:
+        """Late-interaction models, opened, and the items' states, by name: `cmc`, ..."""
+        return Named(self._parts["late"], self._late)
+
+    @property
+    def graphs(self) -> Mapping[str, Neighbours]:
+        """Item graphs (n, k) by name; one of vectors that were replaced since is passed over."""
+        names = [name for name in self._parts["graphs"] if self._fits(name)]
+        return Named(names, lambda name: self._open("graphs", name).neighbours)
+
+    @property
+    def artifacts(self) -> Mapping[str, Artifact]:
+        """What fits have left, by name."""
+        return Named(self._parts["artifacts"], lambda name: self._parts["artifacts"][name])
+
+    def graph(self, name: str, k: int) -> Neighbours:
+        """The k nearest other items of every item (n, k); `InputError` if there is no such graph,
+        or a less deep one."""
+        if name not in self.graphs:
+            raise no_graph(name, list(self.graphs))
+        return nearest_neighbours(self.graphs[name], k, name)
+
+    def has_query_vectors(self, name: str) -> bool:
+        """Whether the index can make query vectors in the space of `vectors[name]`."""
+        if name in self._parts["fitted"]:
+            meta = self._meta("fitted", name)
+            return meta["encoder"] is not None or self.has_query_vectors(meta["base"])
+        if name not in self._parts["vectors"]:
+            return False
+        made = name in self._encode or name in self._parts["words"]
+        return made or self._meta("vectors", name)["encoder"] is not None
+
+    def query_vectors(self, queries: Queries, name: str) -> FloatArray:
+        """Query vectors (m, d) in the space of `vectors[name]`; kept in `queries.vectors`.
+
+        Raises `InputError` if the index cannot make them, or those at hand do not fit.
+        """
+        d = self._rows(name).shape[1]
+        if name in queries.vectors:
+            made = queries.vectors[name]
+        elif not self.has_query_vectors(name):
             raise InputError(
-                f"a retriever has the methods top and scores, and {type(stage).__name__} has "
+                f"the index cannot make query vectors for its item vectors {name!r}: pass "
+                "query_vectors= when building or loading it if they are your own, or search them "
+                "with blend=0 and retriever=bm25"
+            )
+        elif name in self._parts["fitted"]:
+            made = self.fitted[name].query_vectors(queries, self.query_vectors)
+        elif name in self._encode:
+            made = self._encode[name](queries.texts)
+        elif name in self._parts["words"]:
+            made = self._open("words", name).encode_queries(queries.texts)
+        else:
+            made = self._open("vectors", name).encoder.get().encode_queries(queries.texts)
+        what = f"the {name!r} query vectors"
+        queries.vectors[name] = check_vectors(made, len(queries), d, what)
+        return queries.vectors[name]
+
+    def scale(self, name: str) -> Scale | None:
+        """Brings exact scores to the scale of `vectors[name]`: fitted on the anchors, or with the
+        vectors if they are fitted."""
+        if name in self._parts["fitted"]:
+            known = self._meta("fitted", name)["scale"]
+        else:
+            known = self._scales.get(name)
+        return None if known is None else Scale(*known)
+
+    @property
+    def anchors(self) -> Anchors | None:
+        """Exact scores (k_q, n) of the anchor queries, if there are any."""
+        if ANCHORS not in self.artifacts:
+            return None
+        scales, columns = self._scales, self.artifacts[ANCHORS].arrays
+        center = scales.get(DUAL_ENCODER, scales["center"])[0]
+        return Anchors(columns["scores"], center, Queries(columns["queries"]))
+
+    @property
+    def anchor_queries(self) -> Sequence[str]:
+        """Texts (k_q) of the anchor queries."""
+        return () if self.anchors is None else self.anchors.queries.texts
+
+    def anchored(self, start: int = 0, stop: int | None = None) -> tuple[Index, Queries]:
+        """The anchor queries start..stop, and the index: they see it as others do."""
+        return self, Queries(self.anchor_queries[start:stop])
+
+    @property
+    def item_scores(self) -> ItemScores | None:
+        """Exact scores (a, n) of items in the query's place, if there are any."""
+        if ITEM_SCORES not in self.artifacts:
+            return None
+        columns = self.artifacts[ITEM_SCORES].arrays
+        return ItemScores(columns["items"], columns["scores"])
+
+    def scorer_of(self, name: str) -> str | None:
+        """The cross-encoder (its fingerprint) of an artifact, of fitted vectors, or of the scale of
+        other item vectors, if known."""
+        if name in self._parts["fitted"]:
+            return self._fingerprint("fitted", name)
+        return self._fingerprint("artifacts", name if name in self.artifacts else ANCHORS)
+
+    @property
+    def scorer_fingerprint(self) -> str | None:
+        """The cross-encoder that the rows of scores are of, or else the vectors fitted last."""
+        rows = [name for name in (ANCHORS, ITEM_SCORES) if name in self.artifacts]
+        known = [self._fingerprint("artifacts", name) for name in rows]
+        known += [self._fingerprint("fitted", name) for name in reversed(self._parts["fitted"])]
+        return next(iter(known), None)
+
+    def encoder_source(self, name: str) -> str | None:
+        """The folder or name of the model that made the vectors or states `name`, if it has one."""
+        model = self._model(name)
+        return None if model is None else model.source
+
+    def add_retriever(self, name: str, retriever: Retriever) -> None:
+        """Offer `retriever` under this name. It is not saved; `InputError` if it is none."""
+        if not name.isidentifier() or name in {*self.vectors, *self.late, *COMPOSED}:
+            raise InputError(f"a retriever cannot be named {name!r} here; use another name")
+        if not isinstance(retriever, Retriever):
+            raise InputError(
+                f"a retriever has the methods top and scores, and {type(retriever).__name__} has "
                 "not; candidate lists are made with CandidateLists(lists, index.items.ids)"
             )
-        if isinstance(stage, ItemPriors) and len(stage.values) != self.n:
-            raise InputError(f"there are {len(stage.values)} priors for {self.n} items")
-        self._added[name] = stage
-        self.memo.clear()
+        if isinstance(retriever, ItemPriors) and len(retriever.values) != self.n:
+            raise InputError(f"there are {len(retriever.values)} priors for {self.n} items")
+        self._added[name] = retriever
+        self.cache.clear()
 
     def check_free(self, name: str) -> None:
         """`InputError` if fitted vectors cannot have this name."""
-        check_name(name, "fitted vectors")
-        if name in {*self._parts.vectors, *self.retriever_names, *self.late_names}:
+        _check_name(name, "fitted vectors")
+        if name in {*self._parts["vectors"], *self.retrievers, *self.late}:
             raise InputError(f"the index has something else named {name!r}; use another name")
 
     def add_fitted(self, name: str, fitted: FittedVectors, *, replace: bool = False) -> None:
@@ -177,21 +437,18 @@ class ItemIndex(PayingIndex):
         `replace`), or there is no room; the index stays as it was then.
         """
         self.check_free(name)
-        fitted.check(self.n, self._parts.vectors, name)
-        stored = self._on_disk()
-        known = self._aligned if stored is None else stored.meta.get("fitted", {})
-        if name in known and not replace:
+        fitted.check(self.n, {own: self._rows(own) for own in self._parts["vectors"]}, name)
+        if self._newest("fitted", name) is not None and not replace:
             raise InputError(
                 f"the index has fitted vectors {name!r}; use another name, or replace them"
             )
-        kept = self._store("fitted", name, fitted)
-        others = {known: value for known, value in self._aligned.items() if known != name}
+        self._put("fitted", name, fitted)
         # An encoder without a name can only be had from here.
-        self._aligned = {**others, name: dataclasses.replace(kept, encoder=fitted.encoder)}
+        self._parts["fitted"][name] = with_changes(self.fitted[name], encoder=fitted.encoder)
 
     def add_late(
         self,
-        model: GivenLate,
+        model: GivenModel,
         name: str | None = None,
         *,
         replace: bool = False,
@@ -205,21 +462,20 @@ class ItemIndex(PayingIndex):
         if the name is taken (by states of another model: unless `replace`), the model is none,
         there is no room, or another process is encoding; the index stays as it was then.
         """
-        remembered = RememberedLate.of(model, name)
+        remembered = RememberedModel.of("late-interaction model", model, name)
         name = remembered.name
-        check_name(name, "states of items")
-        if name in {*self.vector_names, *self.retriever_names}:
+        _check_name(name, "states of items")
+        if name in {*self.vectors, *self.retrievers}:
             raise InputError(f"the index has something else named {name!r}; use another name")
-        work = self._work(f"late-{name}")
-        with alone(work, "states"):
-            stored = self._on_disk()
-            here = stored is not None and name in stored.meta.get("late", {})
-            before = LateStates.read(stored, name) if stored and here else self._late.get(name)
-            before = None if replace else before
-            late = encoded(remembered, self.items.texts, before, work, progress)
-            kept = self._store("late", name, late)
+        work = None if self.folder is None else self.folder / f"work-late-{name}"
+        if work is None:
+            self._encode_late(remembered, replace, None, progress)
+            return name
+        with translate_os_errors(work, "states"):
+            work.mkdir(exist_ok=True)
+        with exclusive_lock(work, what="states"):
+            self._encode_late(remembered, replace, work, progress)
             discard(work)
-        self._late[name] = dataclasses.replace(kept, model=remembered)
         return name
 
     def add_graph(
@@ -237,31 +493,310 @@ class ItemIndex(PayingIndex):
         name. Raises `InputError` for fewer than 1 neighbour, a name that is neither, or no room.
         """
         neighbours = min(as_count(neighbours, "neighbours"), max(1, self.n - 1))
-        words = [model for model in self._parts.models.names if model != LSA_NAME]
         name = name or unfitted(self) or "bm25"
-        known = self.graphs.get(name)
-        if known is not None and known.neighbours.shape[1] >= neighbours:
+        if name in self.graphs and self.graphs[name].shape[1] >= neighbours:
             return name
-        graph = ItemGraph.of(self, self.items.texts, name, neighbours, words, progress)
-        self._graphs[name] = self._store("graphs", name, graph)
+        words = [word for word in self._parts["words"] if word != LSA_NAME]
+        matchers = Named(words, lambda word: self._open("words", word))
+        texts = self.items.texts
+        graph = ItemGraph.make(name, neighbours, self.vectors, matchers, texts, progress)
+        self._put("graphs", name, graph)
         return name
 
-    def put_artifact(self, name: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    def put_artifact(
+        self,
+        name: str,
+        meta: Mapping[str, Any],
+        arrays: Mapping[str, Any],
+    ) -> None:
         """Keep what a fit has found, in the folder of the index too, in one atomic step.
 
-        `meta` are values for JSON. An artifact of the same name is replaced. Raises `InputError`
-        for what cannot be stored.
+        An artifact of the same name is replaced.
+
+        Args:
+            meta: Values for JSON.
+            arrays: Arrays, or sequences of texts, by name.
+
+        Raises:
+            InputError: For what cannot be stored, and a full disk.
         """
         if not name.isidentifier():
             raise InputError(f"an artifact cannot be named {name!r}; use another name")
-        made = StoredArtifact(Artifact(dict(meta), dict(arrays)))
-        made.meta()
-        self._artifacts[name] = self._store("artifacts", name, made)
+        self._put("artifacts", name, Artifact(dict(meta), dict(arrays)))
 
     def drop_artifact(self, name: str) -> None:
         """Forget the artifact `name`, if there is one."""
-        if self._artifacts.pop(name, None) is not None and self.folder is not None:
-            self.memo.clear()
-            dropped = {"build": self._parts.build, "artifacts": {name: None}}
-            with writing(self.folder, dropped, keep=True) as writer:
-                writer.replace(f"artifact-{name}.")
+        if self._parts["artifacts"].pop(name, None) is not None:
+            self.cache.clear()
+            if self.folder is not None:
+                write_parts(self.folder, {f"artifacts/{name}": None}, self._build, keep=True)
+
+    def description(self) -> dict[str, Any]:
+        """What the index holds, as values that JSON can write."""
+        item_scores, scales = self.item_scores, {name: self.scale(name) for name in self.vectors}
+        found: dict[str, Any] = {
+            kind: {name: dict(self._meta(kind, name)) for name in named}
+            for kind, named in self._parts.items()
+            if kind not in ("vectors", "words", "graphs")
+        }
+        spaces = {name: self._meta("vectors", name) for name in self._parts["vectors"]}
+        return {
+            "build": self._build,
+            "n": self.n,
+            "template": self.items.template,
+            "vectors": {name: meta["d"] for name, meta in spaces.items()},
+            "encoders": {n: meta["encoder"] for n, meta in spaces.items() if meta["encoder"]},
+            "models": list(self._parts["words"]),
+            "retrievers": list(self.retrievers),
+            "anchors": len(self.anchor_queries),
+            "item_scores": 0 if item_scores is None else len(item_scores.items),
+            "scorer": self.scorer_fingerprint,
+            **found,
+            "graphs": {name: dict(self._meta("graphs", name)) for name in self.graphs},
+            "scales": {n: {"alpha": s.alpha, "beta": s.beta} for n, s in scales.items() if s},
+        }
+
+    def __repr__(self) -> str:
+        parts = {
+            "vectors": self.vectors,
+            "retrievers": self.retrievers,
+            "artifacts": self.artifacts,
+        }
+        said = [f"{what} {', '.join(names)}" for what, names in parts.items() if names]
+        return f"ItemIndex({'; '.join([f'{self.n:,} items', *said])})"
+
+    def _open(self, kind: Kind, name: str) -> Any:
+        """What a part is of, opened when it is first needed."""
+        part = self._parts[kind][name]
+        if isinstance(part, Artifact) and kind != "artifacts":
+            part = self._parts[kind][name] = KINDS[kind](part, name)
+        return part
+
+    def _artifact(self, kind: Kind, name: str) -> Artifact:
+        part = self._parts[kind][name]
+        return part if isinstance(part, Artifact) else part.artifact()
+
+    def _meta(self, kind: Kind, name: str) -> Mapping[str, Any]:
+        return self._artifact(kind, name).meta
+
+    def _put(self, kind: Kind, name: str, part: Any) -> None:
+        """Add a part, the latest; an index in a folder keeps it there and maps it from there."""
+        self.cache.clear()
+        made: Artifact = part if kind == "artifacts" else part.artifact()
+        if self.folder is None:
+            try:
+                json.dumps(dict(made.meta))
+            except (TypeError, ValueError) as error:
+                raise InputError(f"{name!r} cannot be stored as JSON: {error}") from error
+        else:
+            self._on_disk()
+            write_parts(self.folder, {f"{kind}/{name}": made}, self._build, keep=True)
+            part = self._newest(kind, name)
+        self._parts[kind].pop(name, None)
+        self._parts[kind][name] = part
+
+    def _on_disk(self) -> StoredIndexFolder | None:
+        """The index in its folder as it is now: another process may have added to it."""
+        if self.folder is None:
+            return None
+        stored = StoredIndexFolder(self.folder)
+        if stored.build != self._build:
+            raise IndexFormatError(f"the index {self.folder} was replaced; load it again")
+        return stored
+
+    def _newest(self, kind: Kind, name: str) -> Any:
+        """The part in the folder as it is now, or the one in memory; None if there is none."""
+        stored = self._on_disk()
+        return self._parts[kind].get(name) if stored is None else stored.parts.get(f"{kind}/{name}")
+
+    def _rows(self, name: str) -> Any:
+        """The vectors `name`, an array (n, d) or its rows."""
+        if name in self._parts["fitted"]:
+            return self.fitted[name].values
+        if name not in self._parts["vectors"]:
+            raise _unknown("item vectors", name, self.vectors)
+        return self._open("vectors", name).rows
+
+    def _vectors(self, name: str) -> FloatArray:
+        return np.asarray(self._rows(name))
+
+    def _late(self, name: str) -> Late:
+        if name not in self._parts["late"]:
+            raise _unknown("late-interaction model", name, self.late)
+        found: LateStates = self._open("late", name)
+        return Late(found.model.get(), found.states)
+
+    def _retriever(self, name: str) -> Retriever:
+        if name not in self.retrievers:
+            raise _unknown("retriever", name, self.retrievers)
+        found: Retriever = self._added.get(name) or self._open("words", name)
+        return found
+
+    @property
+    def _scales(self) -> Mapping[str, Sequence[float]]:
+        """(alpha, beta) by name of vectors, and the "center" of the anchors' scores."""
+        found: Mapping[str, Sequence[float]] = {}
+        if ANCHORS in self.artifacts:
+            found = self.artifacts[ANCHORS].meta["scales"]
+        return found
+
+    def _fingerprint(self, kind: Kind, name: str) -> str | None:
+        if name not in self._parts[kind]:
+            return None
+        found: str | None = self._meta(kind, name).get("fingerprint")
+        return found
+
+    def _model(self, name: str) -> RememberedModel | None:
+        """The model that made the vectors or states `name`."""
+        found: RememberedModel | None = None
+        if name in self._parts["late"]:
+            found = self._open("late", name).model
+        elif name in self.vectors:
+            kind: Kind = "fitted" if name in self._parts["fitted"] else "vectors"
+            found = self._open(kind, name).encoder
+        return found
+
+    def _fits(self, name: str) -> bool:
+        """Whether the graph is of what the index has under this name."""
+        made_of = self._meta("graphs", name)["vectors"]
+        if made_of is None:
+            return name in self._parts["words"]
+        return name in self.vectors and checksum(self._rows(name)) == made_of
+
+    def _encode_late(
+        self, model: RememberedModel, replace: bool, work: Path | None, progress: Progress | None
+    ) -> None:
+        before = None if replace else self._newest("late", model.name)
+        if isinstance(before, Artifact):
+            before = LateStates.of(before, model.name)
+        self._put(
+            "late", model.name, encode_states(model, self.items.texts, before, work, progress)
+        )
+        self._parts["late"][model.name] = with_changes(self._open("late", model.name), model=model)
+
+    def _keep_parts_of(self, other: ItemIndex) -> None:
+        """Keep what the index that this one replaces has, as far as it fits."""
+        mine, theirs = self._parts, other._parts
+        same_items = list(self.items.ids) == list(other.items.ids) and all(
+            a == b for a, b in zip(self.items.texts, other.items.texts, strict=True)
+        )
+        for name in theirs["late"]:
+            taken = name in {*self.vectors, *self.retrievers}
+            if same_items and not taken:
+                mine["late"][name] = other._open("late", name)
+                continue
+            logger.warning(
+                "dropped the states %s: %s; make them again with  crossknn encode INDEX %s "
+                "--name %s",
+                name,
+                "their name is taken" if taken else "the items have changed",
+                other.encoder_source(name) or "MODEL",
+                "ANOTHER" if taken else name,
+            )
+        for name, fitted in other.fitted.items():
+            kept = self._refitted(other, name, fitted, same_items)
+            if kept is not None:
+                mine["fitted"][name] = kept
+            else:
+                why = "their start has changed" if same_items else "the items have changed"
+                logger.warning("dropped the fitted vectors %s: %s", name, why)
+        for name in theirs["graphs"]:
+            mine["graphs"][name] = theirs["graphs"][name]
+            if same_items and self._fits(name):
+                continue
+            del mine["graphs"][name]
+            logger.warning(
+                "dropped the item graph %s: the items or their vectors have changed; make it "
+                "again with  crossknn index ... --graph %d --graph-from %s",
+                name,
+                other._meta("graphs", name)["neighbours"],
+                name,
+            )
+        base, words = unfitted(other), "bm25" in theirs["words"]
+        same_start = base is not None and base == unfitted(self) and self._same_space(other, base)
+        same_start = same_start and words == ("bm25" in mine["words"])
+        for name, artifact in theirs["artifacts"].items():
+            if same_items and (same_start or name in (ANCHORS, ITEM_SCORES)):
+                mine["artifacts"][name] = artifact
+            else:
+                logger.warning(
+                    "dropped %s of the index: its items or vectors have changed; the scores it was "
+                    "made of are kept, so make it again",
+                    name,
+                )
+
+    def _refitted(
+        self, other: ItemIndex, name: str, fitted: FittedVectors, same_items: bool
+    ) -> FittedVectors | None:
+        """Fitted vectors of another index, for the items of this one; None if that cannot be."""
+        base = fitted.base
+        if name in self._parts["vectors"]:
+            return None
+        if base is not None and not self._same_space(other, base):
+            return None
+        if same_items:
+            return fitted
+        return None if base is None else fitted.of_items(self.vectors[base])
+
+    def _same_space(self, other: ItemIndex, name: str) -> bool:
+        """Whether both make the same vectors `name`: by one encoder, or else the items' agree."""
+        models = [index._model(name) for index in (self, other) if name in index.vectors]
+        known = [model.fingerprint for model in models if model is not None]
+        if len(known) == 2 and None not in known:
+            return known[0] == known[1]
+        return len(models) == 2 and np.array_equal(self.vectors[name], other.vectors[name])
+
+
+KINDS: Mapping[Kind, Any] = {
+    "vectors": VectorSpace.of,
+    "words": lambda part, name: _word_model(name).of(part),
+    "fitted": FittedVectors.of,
+    "late": LateStates.of,
+    "graphs": lambda part, name: ItemGraph.of(part),
+    "artifacts": None,
+}
+"""What opens a part of each kind."""
+
+
+def _word_model(name: str) -> Any:
+    return getattr(import_module("crossknn.retrievers.lexical"), _WORDS[name])
+
+
+def _encode_items(
+    model: RememberedModel,
+    texts: Sequence[str],
+    previous: ItemIndex | None,
+    progress: Progress | None,
+) -> FloatArray:
+    """Vectors (n, d) of the items; of texts that `previous` has by this model, its own."""
+    known, places = None, np.full(len(texts), -1)
+    before = None if previous is None else previous._model(DUAL_ENCODER)
+    if before is not None and before.fingerprint == model.fingerprint is not None:
+        known = previous.vectors[DUAL_ENCODER]
+        rows = {text_digest(text): row for row, text in enumerate(previous.items.texts)}
+        places = np.array([rows.get(text_digest(text), -1) for text in texts])
+    new = np.flatnonzero(places < 0)
+    if known is None or len(new) == len(texts):
+        made: FloatArray = model.get().encode_items(texts, progress)
+        return made
+    vectors: FloatArray = known[places]
+    if len(new):
+        vectors[new] = model.get().encode_items([texts[p] for p in new.tolist()], progress)
+    return vectors
+
+
+def _by_name(given: Given | Mapping[str, Given] | None, alone: str) -> dict[str, Given]:
+    """What was given by name; what was given `alone` has that name."""
+    if given is None:
+        return {}
+    return dict(given) if isinstance(given, Mapping) else {alone: given}
+
+
+def _check_name(name: str, what: str) -> None:
+    """Refuse a name that a spec could not say, or that means something else there."""
+    if not name.isidentifier() or name in _TAKEN.union(COMPOSED):
+        raise InputError(f"{what} cannot be named {name!r}; use another name")
+
+
+def _unknown(what: str, name: str, known: Collection[str]) -> InputError:
+    return InputError(f"the index has no {what} {name!r} ({nearest(name, known)})")

@@ -1,64 +1,34 @@
 """What an index keeps for a late-interaction model: the states of its items, and who made them.
 
-Axes: n items, d dimensions.
+States are written as they are made, so that a kill loses a part. A work folder holds `<key>.f16`,
+the values (s, d) of the items encoded so far, and `<key>.i64`, how many of them each item has. The
+key names the model and the items; what has another is removed.
+
+Axes: n items, s states, d dimensions.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 import numpy as np
 
-from crossknn.errors import InputError
-from crossknn.index.encoders import Remembered, lasting
-from crossknn.index.part_states import encode_in_parts
-from crossknn.index.storage import IndexReader
-from crossknn.index.writing import IndexWriter
-from crossknn.retrievers.late import LateInteraction
-from crossknn.types import Progress, States
+from crossknn.errors import InputError, ScorerError
+from crossknn.files import digest, rows_of, translate_os_errors
+from crossknn.index.encoders import RememberedModel
+from crossknn.types import Artifact, IntArray, Progress, States
 
-GivenLate: TypeAlias = LateInteraction | str | Path
-"""A late-interaction model, or its folder or name."""
+logger = logging.getLogger(__name__)
 
-
-class RememberedLate(Remembered[LateInteraction]):
-    """The late-interaction model of the states `name`."""
-
-    what = "late-interaction model"
-    made = "states"
-
-    @property
-    def _how(self) -> str:
-        return f"run  crossknn encode INDEX MODEL --name {self.name}  with it, or {super()._how}"
-
-    @staticmethod
-    def of(model: GivenLate, name: str | None = None) -> RememberedLate:
-        """The model itself, or the one of that folder or name; `name` is its kind by default."""
-        source = None
-        if isinstance(model, (str, Path)):
-            source = lasting(model)
-            model = RememberedLate.open(str(model))
-        if not isinstance(model, LateInteraction):
-            raise InputError(
-                f"{type(model).__name__} is no late-interaction model: it needs kind, fingerprint, "
-                "dimensions, encode_queries, encode_items and compare"
-            )
-        return RememberedLate(
-            source=source,
-            fingerprint=model.fingerprint,
-            dimensions=model.dimensions,
-            name=name or model.kind,
-            opened=model,
-        )
-
-    @classmethod
-    def open(cls, name: str) -> LateInteraction:
-        from crossknn.scorers import open_late
-
-        return cast(LateInteraction, open_late(name))
+AT_ONCE = 1024
+"""Items of a part. Parts begin at its multiples: a run that goes on has the same batches."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,7 +36,7 @@ class LateStates:
     """The states of n items, float16 and mapped if the index was loaded, and their model."""
 
     states: States
-    model: RememberedLate
+    model: RememberedModel
     kind: str
 
     def check(self, n: int, name: str) -> None:
@@ -86,36 +56,35 @@ class LateStates:
         if not np.isfinite(values).all():
             raise InputError(f"{what} hold a NaN or an infinity")
 
-    def meta(self) -> dict[str, Any]:
-        """What the manifest says of them."""
-        return {"kind": self.kind, "states": len(self.states.values), **self.model.state()}
-
-    def write(self, writer: IndexWriter, name: str) -> None:
-        """Put them on the disk as `name`."""
-        writer.replace(f"late-{name}.")
-        writer.array(f"late-{name}.values", self.states.values)
-        writer.array(f"late-{name}.starts", self.states.starts)
+    def artifact(self) -> Artifact:
+        """What an index keeps."""
+        values, starts = np.asarray(self.states.values), self.states.starts
+        meta = {"kind": self.kind, "states": len(values), **self.model.state()}
+        return Artifact(meta, {"values": values, "starts": starts})
 
     @staticmethod
-    def read(reader: IndexReader, name: str) -> LateStates:
-        """The stored states `name`, mapped."""
-        meta = {k: v for k, v in reader.meta["late"][name].items() if k != "states"}
-        kind = meta.pop("kind")
-        states = States(reader.array(f"late-{name}.values"), reader.array(f"late-{name}.starts"))
-        return LateStates(states=states, model=RememberedLate(**meta, name=name), kind=kind)
+    def of(artifact: Artifact, name: str) -> LateStates:
+        """What was kept as `name`, mapped."""
+        state = {key: artifact.meta[key] for key in ("source", "fingerprint", "dimensions")}
+        model = RememberedModel("late-interaction model", name, **state)
+        arrays = artifact.arrays
+        states = States(rows_of(arrays, "values"), arrays["starts"])
+        return LateStates(states=states, model=model, kind=artifact.meta["kind"])
 
 
-def encoded(
-    model: RememberedLate,
+def encode_states(
+    model: RememberedModel,
     texts: Sequence[str],
     before: LateStates | None,
     work: Path | None,
     progress: Progress | None = None,
 ) -> LateStates:
-    """The states of n texts: those of `before`, if they are the same model's, or new ones, which
-    are kept in `work` as they are made, if there is such a folder.
+    """The states of n texts: those of `before`, if they are the same model's, or new ones.
 
-    Raises `InputError` if `before` is another's, or the model gives states that do not fit.
+    New ones are kept in the folder `work` as they are made, if there is one, and only those of a
+    part are held in memory; what a killed run made there is taken up. A model without a fingerprint
+    begins anew. Raises `InputError` if `before` is another's, the model gives states that do not
+    fit, or for a full disk.
     """
     opened = model.get()
     if before is not None and before.model.fingerprint == model.fingerprint is not None:
@@ -126,14 +95,77 @@ def encoded(
             f"{before.model.fingerprint}); use another name, or replace them (--replace)"
         )
 
-    def checked(part: Sequence[str], report: Progress | None) -> States:
+    def encode(part: Sequence[str], report: Progress | None) -> States:
         states = opened.encode_items(part, report)
         LateStates(states=states, model=model, kind=opened.kind).check(len(part), model.name)
         return states
 
-    states = (
-        checked(texts, progress)
-        if work is None
-        else encode_in_parts(checked, texts, model.dimensions, work, model.fingerprint, progress)
-    )
-    return LateStates(states=states, model=model, kind=opened.kind)
+    if work is None:
+        return LateStates(states=encode(texts, progress), model=model, kind=opened.kind)
+    n = len(texts)
+    with translate_os_errors(work, "states"):
+        made = _Made(work, model, texts)
+    if made.done:
+        logger.info("%d of %d items are encoded already", made.done, n)
+    for start in range(made.done, n, AT_ONCE):
+
+        def report(done: int, _: int, start: int = start) -> None:
+            if progress is not None:
+                progress(start + done, n)
+
+        try:
+            part = encode(texts[start : start + AT_ONCE], report)
+        except ScorerError as error:
+            raise ScorerError(f"in the items from {start} on: {error}") from error
+        with translate_os_errors(work, "states"):
+            made.add(part)
+    return LateStates(states=made.states(), model=model, kind=opened.kind)
+
+
+def discard(folder: Path | None) -> None:
+    """Remove the states in a work folder, which are in the index now."""
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Made:
+    """What a work folder holds; `done` says of how many items."""
+
+    def __init__(self, folder: Path, model: RememberedModel, texts: Sequence[str]) -> None:
+        self._d = d = model.dimensions
+        what = f"{model.fingerprint}|{d}|{digest(texts)}"
+        key = hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
+        self._values, self._counts = folder / f"{key}.f16", folder / f"{key}.i64"
+        for other in folder.iterdir():
+            if other not in (self._values, self._counts):
+                logger.info("%s is of other items or of another model: it is removed", other)
+                other.unlink()
+        for path in (self._values, self._counts):
+            path.touch()
+        there = self._values.stat().st_size // (2 * d)
+        whole = int(np.searchsorted(np.cumsum(self._known()), there, side="right"))
+        whole = whole if whole == len(texts) else whole // AT_ONCE * AT_ONCE
+        self.done = 0 if model.fingerprint is None else whole
+        os.truncate(self._values, 2 * d * int(self._known()[: self.done].sum()))
+        os.truncate(self._counts, 8 * self.done)
+
+    def add(self, part: States) -> None:
+        """The counts come last: states without one do not count."""
+        _append(self._values, part.values.astype("<f2", copy=False))
+        _append(self._counts, part.counts.astype("<i8", copy=False))
+
+    def states(self) -> States:
+        """All of them, mapped."""
+        starts = np.concatenate([[0], np.cumsum(self._known())])
+        shape = (int(starts[-1]), self._d)
+        return States(np.memmap(self._values, dtype="<f2", mode="r", shape=shape), starts)
+
+    def _known(self) -> IntArray:
+        return np.fromfile(self._counts, dtype="<i8")
+
+
+def _append(path: Path, content: Any) -> None:
+    with path.open("ab") as file:
+        file.write(content.tobytes())
+        file.flush()
+        os.fsync(file.fileno())

@@ -6,14 +6,14 @@ queries; and, optional, `item_vectors` (n, d) and `query_vectors` (q, d) (the re
 `first_<name>` (q, n) cheap scores of another retriever, `graph_<name>` (n, k) item graphs,
 `anchor_items` (a,), `labels` (q,),
 `item_ids` (n,), `query_ids` (q,), and for item x item methods `item_score_items` (a,) and
-`item_scores` (a, n). Files made by `crossknn.fitting.matrix` also say what they are of: `scorer`,
-`items_digest`, `query_digests` (q,), `dtype`.
+`item_scores` (a, n). Files made by `crossknn.fitting.matrix` also say what they are of: `scorer`, `items_digest`,
+`query_digests` (q,), `dtype`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,19 +22,20 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.index.base import Anchors, Index, ItemScores, Late, Named, Neighbours, Scale
+from crossknn.index.base import Anchors, Cache, Index, ItemScores, Named, Scale
 from crossknn.index.graphs import (
+    NEIGHBOURS,
     check_neighbours,
     nearest_by_vectors,
     nearest_neighbours,
     no_graph,
 )
-from crossknn.index.memo import Memo
 from crossknn.index.stored_checks import check_arrays
 from crossknn.linalg import inner
 from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.late import Late
 from crossknn.retrievers.lists import StoredRetriever
-from crossknn.types import Artifact, FloatArray, IntArray, Queries
+from crossknn.types import Artifact, FloatArray, IntArray, Neighbours, Queries
 
 DUAL_ENCODER = "dense"
 
@@ -65,8 +66,44 @@ class StoredMatrix:
     fitted: Mapping[str, StoredVectors] = field(default_factory=dict)
     graphs: Mapping[str, Neighbours] = field(default_factory=dict)
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
-    memo: Memo = field(default_factory=Memo, init=False, repr=False)
+    cache: Cache = field(default_factory=Cache, init=False, repr=False)
     _computed: dict[str, Neighbours] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def load(cls, path: str | Path) -> StoredMatrix:
+        """Read and check a file; `InputError` says which key is wrong."""
+        arrays = read_arrays(path)
+        check_arrays(arrays, str(path))
+        n = arrays["scores"].shape[1]
+
+        def read(key: str, dtype: type) -> Any:
+            return arrays[key].astype(dtype) if key in arrays else None
+
+        def named(prefix: str) -> dict[str, Any]:
+            start = len(prefix)
+            return {key[start:]: a for key, a in arrays.items() if key.startswith(prefix)}
+
+        item_scores = read("item_scores", np.float32), read("item_score_items", np.int64)
+        made = cls(
+            scores=arrays["scores"].astype(np.float32),
+            n_anchors=arrays["n_anchors"].item() if "n_anchors" in arrays else 0,
+            item_vectors=read("item_vectors", np.float32),
+            query_vectors=read("query_vectors", np.float32),
+            firsts=named("first_"),
+            query_ids=tuple(map(str, arrays.get("query_ids", np.arange(len(arrays["scores"]))))),
+            anchor_items=read("anchor_items", np.int64),
+            labels=read("labels", np.int64),
+            item_scores=_item_scores(*item_scores),
+            item_ids=tuple(map(str, arrays["item_ids"])) if "item_ids" in arrays else None,
+            graphs={
+                name: check_neighbours(values, n, f"{path}: 'graph_{name}'")
+                for name, values in named("graph_").items()
+            },
+        )
+        for name, items in named("item_vectors_").items():
+            queries = read(f"query_vectors_{name}", np.float32)
+            made = made.with_vectors(name, items.astype(np.float32), queries)
+        return made
 
     @property
     def n_tests(self) -> int:
@@ -76,7 +113,7 @@ class StoredMatrix:
     @cached_property
     def scale(self) -> Scale | None:
         """From the anchors' exact scores to their inner products; centred only without vectors."""
-        return self._fitted(self.item_vectors, self.query_vectors)
+        return self._scale_of(self.item_vectors, self.query_vectors)
 
     @cached_property
     def anchors(self) -> Anchors | None:
@@ -107,18 +144,12 @@ class StoredMatrix:
         """
         if name in self.graphs:
             return nearest_neighbours(self.graphs[name], k, name)
+        if name not in self.spaces:
+            raise no_graph(name, [*self.graphs, *self.spaces])
         known = self._computed.get(name)
         if known is None or known.shape[1] < k:
             known = self._computed[name] = nearest_by_vectors(self.spaces[name].items, k)
         return known[:, :k]
-
-    def _fitted(self, items: FloatArray | None, queries: FloatArray | None) -> Scale | None:
-        if not self.n_anchors:
-            return None
-        known = self.scores[: self.n_anchors]
-        if items is None or queries is None:
-            return Scale(alpha=float(known.mean(dtype=np.float64)))
-        return Scale.match(known, inner(queries[: self.n_anchors], items))
 
     def with_vectors(
         self,
@@ -141,48 +172,23 @@ class StoredMatrix:
                 )
         if name == DUAL_ENCODER:
             raise InputError(f"fitted vectors cannot be named {name!r}; use another name")
-        added = StoredVectors(items, queries, scale or self._fitted(items, queries))
+        added = StoredVectors(items, queries, scale or self._scale_of(items, queries))
         others = {known: vectors for known, vectors in self.fitted.items() if known != name}
         return replace(self, fitted={**others, name: added})
-
-    @classmethod
-    def load(cls, path: str | Path) -> StoredMatrix:
-        """Read and check a file; `InputError` says which key is wrong."""
-        arrays = read_arrays(path)
-        check_arrays(arrays, str(path))
-        return cls._made(arrays, str(path))
-
-    @classmethod
-    def _made(cls, arrays: dict[str, Any], path: str) -> StoredMatrix:
-        q, n = arrays["scores"].shape
-        ids = arrays.get("query_ids", np.arange(q))
-        made = cls(
-            scores=arrays["scores"].astype(np.float32),
-            n_anchors=arrays["n_anchors"].item() if "n_anchors" in arrays else 0,
-            item_vectors=_float32(arrays.get("item_vectors")),
-            query_vectors=_float32(arrays.get("query_vectors")),
-            firsts={key[6:]: a for key, a in arrays.items() if key.startswith("first_")},
-            query_ids=tuple(map(str, ids)),
-            anchor_items=_int64(arrays.get("anchor_items")),
-            labels=_int64(arrays.get("labels")),
-            item_scores=_item_scores(arrays),
-            item_ids=tuple(map(str, arrays["item_ids"])) if "item_ids" in arrays else None,
-        )
-        graphs = {key[6:]: a for key, a in arrays.items() if key.startswith("graph_")}
-        made = replace(
-            made,
-            graphs={k: check_neighbours(a, n, f"{path}: 'graph_{k}'") for k, a in graphs.items()},
-        )
-        for name in [key[13:] for key in arrays if key.startswith("item_vectors_")]:
-            items = arrays[f"item_vectors_{name}"].astype(np.float32)
-            made = made.with_vectors(name, items, _float32(arrays.get(f"query_vectors_{name}")))
-        return made
 
     def rows(self, start: int, stop: int) -> tuple[StoredIndex, Queries, FloatArray]:
         """Test queries start..stop (0-based): the index as they see it, they, and their scores."""
         where = slice(self.n_anchors + start, self.n_anchors + min(stop, self.n_tests))
-        index = StoredIndex(self, where)
-        return index, index.queries, self.scores[where]
+        return StoredIndex(self, where), self.queries(where), self.scores[where]
+
+    def _scale_of(self, items: FloatArray | None, queries: FloatArray | None) -> Scale | None:
+        """From the anchors' exact scores to inner products."""
+        if not self.n_anchors:
+            return None
+        known = self.scores[: self.n_anchors]
+        if items is None or queries is None:
+            return Scale(alpha=float(known.mean(dtype=np.float64)))
+        return Scale.match(known, inner(queries[: self.n_anchors], items))
 
 
 class StoredIndex:
@@ -191,39 +197,24 @@ class StoredIndex:
     def __init__(self, matrix: StoredMatrix, where: slice) -> None:
         self.matrix, self.where = matrix, where
         self.n = matrix.scores.shape[1]
-        self.anchor_items = matrix.anchor_items
-        self.item_scores = matrix.item_scores
-        self.vector_names: Collection[str] = tuple(matrix.spaces)
-        self.fitted_names: Sequence[str] = tuple(matrix.fitted)
-        self.query_vector_names: Collection[str] = tuple(
-            name for name, space in matrix.spaces.items() if space.queries is not None
-        )
-        self.retriever_names: Collection[str] = tuple(matrix.firsts)
-        self.late_names: Collection[str] = ()
-        self.graph_names: Collection[str] = tuple({**matrix.graphs, **matrix.spaces})
-        self.anchors = matrix.anchors
-        self.artifacts = matrix.artifacts
-        self.cache = matrix.memo
-        self.fitted = matrix.fitted
-        self.vectors = Named(self.vector_names, lambda name: matrix.spaces[name].items)
-        self.retrievers = Named(self.retriever_names, self.retriever)
-        self.late = Named(self.late_names, self._late_of)
-        self.memo = matrix.memo
-
-    @property
-    def queries(self) -> Queries:
-        """Those queries, with their vectors."""
-        return self.matrix.queries(self.where)
+        self.anchors, self.anchor_items = matrix.anchors, matrix.anchor_items
+        self.item_scores, self.artifacts = matrix.item_scores, matrix.artifacts
+        self.fitted, self.cache = matrix.fitted, matrix.cache
+        self.vectors = Named(matrix.spaces, lambda name: matrix.spaces[name].items)
+        self.retrievers: Mapping[str, Retriever] = Named(matrix.firsts, self._retriever)
+        self.late: Mapping[str, Late] = {}
+        names = {**matrix.graphs, **matrix.spaces}
+        self.graphs = Named(names, lambda name: matrix.graph(name, min(NEIGHBOURS, self.n - 1)))
 
     def anchored(self, start: int = 0, stop: int | None = None) -> tuple[Index, Queries]:
         """The anchor queries start..stop, and the index as they see it."""
         rows = range(self.matrix.n_anchors)[start:stop]
-        seen = StoredIndex(self.matrix, slice(rows.start, rows.stop))
-        return seen, seen.queries
+        where = slice(rows.start, rows.stop)
+        return StoredIndex(self.matrix, where), self.matrix.queries(where)
 
     def has_query_vectors(self, name: str) -> bool:
         """Whether the queries have vectors beside the item vectors `name`."""
-        return name in self.query_vector_names
+        return name in self.matrix.spaces and self.matrix.spaces[name].queries is not None
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
         """Query vectors (m, d); `InputError` where there are none."""
@@ -231,23 +222,16 @@ class StoredIndex:
             raise InputError(f"the matrix has no query vectors beside its item vectors {name!r}")
         return queries.vectors[name]
 
-    def retriever(self, name: str) -> Retriever:
-        """The stored retriever `first_<name>`."""
-        return StoredRetriever(self.matrix.firsts[name][self.where])
-
-    def _late_of(self, name: str) -> Late:
-        """A matrix has no states; `InputError`."""
-        raise InputError(f"the matrix has no states of items for {name!r}")
-
     def graph(self, name: str, k: int) -> Neighbours:
         """The item graph `graph_<name>`, or that of the vectors `name`."""
-        if name not in self.graph_names:
-            raise no_graph(name, self)
         return self.matrix.graph(name, k)
 
     def scale(self, name: str) -> Scale | None:
         """Exact scores brought to the mean and deviation of the anchors' inner products."""
         return self.matrix.spaces[name].scale
+
+    def _retriever(self, name: str) -> Retriever:
+        return StoredRetriever(self.matrix.firsts[name][self.where])
 
 
 def read_arrays(path: str | Path) -> dict[str, Any]:
@@ -287,16 +271,5 @@ def narrowed(values: FloatArray) -> FloatArray:
     return half if np.isfinite(half).all() else values.astype(np.float32)
 
 
-def _float32(values: Any) -> FloatArray | None:
-    return None if values is None else values.astype(np.float32)
-
-
-def _int64(values: Any) -> IntArray | None:
-    return None if values is None else values.astype(np.int64)
-
-
-def _item_scores(arrays: Mapping[str, Any]) -> ItemScores | None:
-    if "item_scores" not in arrays or "item_score_items" not in arrays:
-        return None
-    scores = arrays["item_scores"].astype(np.float32)
-    return ItemScores(arrays["item_score_items"].astype(np.int64), scores)
+def _item_scores(scores: FloatArray | None, items: IntArray | None) -> ItemScores | None:
+    return None if scores is None or items is None else ItemScores(items, scores)

@@ -74,7 +74,7 @@ class GAR(Method):
         graph = index.graph(name, self.neighbours)
         if self.affinity == "score":
             return by_best_source(graph)
-        vectors = name if name in index.vector_names else unfitted(index)
+        vectors = name if name in index.vectors else unfitted(index)
         if vectors is None:
             raise InputError(f"{self}: affinity=set needs item vectors, and there are none here")
         best, raw = part(budget, self.best), self.softmax == "raw"

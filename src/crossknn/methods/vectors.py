@@ -129,7 +129,7 @@ def encoder_predictor(
     return VectorPredictor(
         index.vectors[name],
         fit,
-        parametric=parametric if name in index.query_vector_names else None,
+        parametric=parametric if index.has_query_vectors(name) else None,
         normalize=normalizer(index, name, normalize),
     )
 

@@ -22,6 +22,7 @@ from typing import Any, Self
 import numpy as np
 
 from crossknn.errors import InputError
+from crossknn.files import rows_of
 from crossknn.linalg import mask, top_k
 from crossknn.retrievers.base import AllScores
 from crossknn.types import Artifact, BoolArray, Candidates, FloatArray, IntArray, Queries
@@ -124,12 +125,9 @@ class WordMatcher(AllScores):
     def of(cls, artifact: Artifact) -> Self:
         """The stored matcher."""
         read = artifact.arrays
-        return cls(
-            Vocabulary.of(artifact),
-            int(artifact.meta["n"]),
-            *(read[name] for name in ("weights", "items")),
-            *(np.asarray(read[name]) for name in ("starts", "idf")),
-        )
+        weights, items = (rows_of(read, name) for name in ("weights", "items"))
+        vocabulary, n = Vocabulary.of(artifact), int(artifact.meta["n"])
+        return cls(vocabulary, n, weights, items, read["starts"], read["idf"])
 
 
 class BM25(WordMatcher):
@@ -250,8 +248,8 @@ class LSA:
     @staticmethod
     def of(artifact: Artifact) -> LSA:
         """The stored model."""
-        idf = np.asarray(artifact.arrays["idf"])
-        return LSA(Vocabulary.of(artifact), idf, artifact.arrays["components"])
+        read = artifact.arrays
+        return LSA(Vocabulary.of(artifact), read["idf"], read["components"])
 
 
 def _item_weights(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[Vocabulary, FloatArray, Any]:

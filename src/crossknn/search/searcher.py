@@ -193,7 +193,7 @@ class Searcher:
             if known is None or known == mine:
                 continue
             here = mine or "one without a fingerprint"
-            if name in self.index.artifacts:
+            if name in self.index.artifacts and name not in ("anchors", "item_scores"):
                 raise InputError(
                     f"the index has learned from scores of the cross-encoder {known}, and this "
                     f"search uses {here}: learn from those of this one (crossknn learn INDEX), or "

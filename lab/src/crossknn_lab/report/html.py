@@ -9,7 +9,7 @@ from html import escape
 from itertools import count
 from pathlib import Path
 
-from crossknn.index.disk import put_file
+from crossknn.files import write_file
 from crossknn.plots.style import DARK, INK, PAPER, QUIET, RULE
 from crossknn_lab.report.page import Block, Cell, Figure, Page, Points, Section, TableOf
 from crossknn_lab.report.text import anchors_of, columns_of_numbers, said
@@ -70,7 +70,7 @@ def write_html(page: Page, path: str | Path) -> None:
     """Write the page as one file; the folder it goes into is made. A kill leaves the old one."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    put_file(path, html_of(page).encode())
+    write_file(path, html_of(page).encode())
 
 
 def html_of(page: Page) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from crossknn.index.disk import put_file
+from crossknn.files import write_file
 from crossknn.plots.style import PAPER
 from crossknn_lab.report.page import Block, Cell, Figure, Page, Points, Section, TableOf
 from crossknn_lab.report.text import anchors_of, columns_of_numbers, said
@@ -18,8 +18,8 @@ def write_markdown(page: Page, folder: str | Path) -> None:
     (folder / "images").mkdir(parents=True, exist_ok=True)
     text, images = markdown_of(page)
     for name, image in images.items():
-        put_file(folder / "images" / name, image)
-    put_file(folder / "page.md", text.encode())
+        write_file(folder / "images" / name, image)
+    write_file(folder / "page.md", text.encode())
 
 
 def markdown_of(page: Page) -> tuple[str, dict[str, bytes]]:

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from threadpoolctl import threadpool_limits
 
 from crossknn.errors import InputError
-from crossknn.index.disk import put_file
+from crossknn.files import write_file
 from crossknn.index.stored import StoredMatrix
 from crossknn.types import Progress
 from crossknn_lab.report.data import Data
@@ -167,7 +167,7 @@ class Study:
         with threadpool_limits(1):  # as in a sweep: sums do not depend on the machine's cores
             found = of()
         text = json.dumps(found, ensure_ascii=False)
-        put_file(path, text.encode())
+        write_file(path, text.encode())
         return json.loads(text)
 
     def _common(self) -> dict[str, Any]:

@@ -8,14 +8,13 @@ import shutil
 import numpy as np
 import pytest
 from scorer_helpers import collect, grid
-from tiny_models import CAUSAL, LOCAL, ending, save_bi_encoder, save_hf
+from tiny_models import CAUSAL, ending, save_bi_encoder, save_hf
 
 torch = pytest.importorskip("torch")
 library = pytest.importorskip("sentence_transformers")
 
-from sentence_transformers.base.modules import Dense, Transformer  # noqa: E402
+from sentence_transformers.base.modules import Transformer  # noqa: E402
 from sentence_transformers.cross_encoder.modules import LogitScore  # noqa: E402
-from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
 
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
@@ -25,7 +24,6 @@ from crossknn.scorers import (  # noqa: E402
     CrossEncoder,
     DualEncoder,
     PredictScorer,
-    SentenceTransformerEncoder,
 )
 
 pytestmark = pytest.mark.torch
@@ -83,27 +81,6 @@ def test_a_fingerprint_names_what_vectors_depend_on(tmp_path):
     assert DualEncoder(folder, query_prefix="red ").fingerprint == found[0]
     encoders[0].encode_queries(QUERIES)
     assert encoders[0].fingerprint == found[0]
-
-
-def test_weights_that_the_library_draws_and_nobody_reads_do_not_count(tmp_path):
-    folder = save_hf(tmp_path, "BertModel")
-    from safetensors.numpy import load_file, save_file
-
-    weights = load_file(folder / "model.safetensors")
-    kept = {name: value for name, value in weights.items() if "pooler" not in name}
-    assert len(kept) == len(weights) - 2
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-    assert DualEncoder(folder).fingerprint == DualEncoder(folder).fingerprint
-
-
-def test_any_object_that_encodes_has_its_texts_prefixed():
-    class Model:
-        def encode(self, texts, **options):
-            return [[len(text), 1.0] for text in texts]
-
-    encoder = SentenceTransformerEncoder(Model(), query_prefix="ab")
-    assert encoder.encode_queries(["c"])[0, 0] == 3
-    assert encoder.encode_items(["c"])[0, 0] == 1
 
 
 @pytest.mark.parametrize("kind", ["SparseEncoder", "MultiVectorEncoder"])
@@ -205,28 +182,6 @@ def test_a_causal_model_that_does_not_say_how_it_scores_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"cannot read a pair: .*chat template.*query") as caught:
         CrossEncoder(folder)
     assert "\n" not in str(caught.value)
-
-
-def test_a_reranker_made_of_pooling_and_a_dense_layer(tmp_path):
-    bare = save_hf(tmp_path / "bare", "ModernBertModel", **LOCAL)
-    modules = [
-        Transformer(str(bare)),
-        Pooling(32, "cls"),
-        Dense(
-            32,
-            1,
-            activation_function=torch.nn.Identity(),
-            module_input_name="sentence_embedding",
-            module_output_name="scores",
-        ),
-    ]
-    model = library.CrossEncoder(modules=modules, device="cpu")
-    model.save_pretrained(str(tmp_path / "saved"))
-    expected = np.concatenate([model.predict([pair], **RAW) for pair in PAIRS])
-    scorer = CrossEncoder(tmp_path / "saved", device="cpu")
-    np.testing.assert_allclose(scores_of(scorer), expected, atol=1e-4)
-    with pytest.raises(InputError, match=r"is made of Transformer, Pooling, Dense: it cannot be"):
-        export_model(model, tmp_path / "onnx")
 
 
 # ---- code in a model folder ----

@@ -110,18 +110,6 @@ def test_sentence_transformers(bi_encoder_folder):
     assert before != DualEncoder(bi_encoder_folder).fingerprint
 
 
-@pytest.mark.torch
-def test_a_bi_encoder_is_no_cross_encoder(bi_encoder_folder):
-    from sentence_transformers import SentenceTransformer
-
-    from crossknn.scorers import CrossEncoder, PredictScorer
-
-    with pytest.raises(InputError, match="is a bi-encoder"):
-        CrossEncoder(bi_encoder_folder)
-    with pytest.raises(InputError, match="is a bi-encoder"):
-        PredictScorer(SentenceTransformer(str(bi_encoder_folder), device="cpu"))
-
-
 def test_an_object_that_cannot_encode_is_refused():
     with pytest.raises(InputError, match="is not a bi-encoder"):
         SentenceTransformerEncoder(object())

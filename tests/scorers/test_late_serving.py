@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnx")
 
 import crossknn as ck  # noqa: E402
-from crossknn.cli.app import run  # noqa: E402
 from crossknn.errors import InputError, ScorerError  # noqa: E402
 from crossknn.models.export import export_model  # noqa: E402
 from crossknn.models.late.model import (  # noqa: E402
@@ -238,39 +237,6 @@ def test_scores_that_are_no_numbers_name_the_item():
         Small(9, True).compare(queries, items, np.array([[2, 0]]))
 
 
-PEAK = """
-import sys, numpy as np
-from crossknn.scorers import open_late
-from crossknn.types import States
-def peak():
-    return int(next(l for l in open('/proc/self/status') if 'VmHWM' in l).split()[1]) / 1024
-model, c = open_late(sys.argv[1]), int(sys.argv[2])
-rng = np.random.default_rng(0)
-items = States(rng.normal(size=(c, 16)).astype(np.float16), np.arange(c + 1))
-query = model.encode_queries(['the oak'])
-model.compare(query, items, np.arange(500)[None])
-before = peak()
-assert np.isfinite(model.compare(query, items, rng.permutation(c)[None])).all()
-print(peak() - before)
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize("which", ["torch", "onnx"])
-def test_cmc_never_holds_a_number_per_pair_of_candidates(tmp_path, which):
-    c, heads = 4096, 4
-    model = make(tmp_path, "cmc", options={"feed_forward": 32})
-    model.save_pretrained(tmp_path / "torch")
-    export_model(model, tmp_path / "onnx", "late-interaction")
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK, str(tmp_path / which), str(c)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert float(done.stdout) < 4 * heads * c**2 / 2**20 / 4
-
-
 def test_the_export_keeps_the_fingerprint_until_a_file_changes(cmc, tmp_path):
     kept = ck.open_late(cmc / "torch")
     assert ck.open_late(cmc / "onnx").fingerprint == kept.fingerprint
@@ -286,23 +252,6 @@ def test_the_export_keeps_the_fingerprint_until_a_file_changes(cmc, tmp_path):
     (tmp_path / "compare.onnx").write_bytes(graph)
     (tmp_path / "tokenizer.json").write_text((tmp_path / "tokenizer.json").read_text() + " ")
     assert ck.open_late(tmp_path).fingerprint != kept.fingerprint
-
-
-@pytest.mark.parametrize(
-    "changes", [{"query_length": 5}, {"item_length": 5}, {"marked": True}, {"max_length": 13}]
-)
-def test_an_export_with_other_settings_is_another_model(cmc, tmp_path, changes):
-    found = {ck.open_late(cmc / "onnx").fingerprint}
-    for path in (cmc / "onnx").iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    told = json.loads((tmp_path / "crossknn.json").read_text())
-    (tmp_path / "crossknn.json").write_text(json.dumps(told | {"license": "MIT"}))
-    found.add(ck.open_late(tmp_path).fingerprint)
-    assert len(found) == 1
-    for more in (changes, changes | {"query_length": 6}):
-        (tmp_path / "crossknn.json").write_text(json.dumps(told | more))
-        found.add(ck.open_late(tmp_path).fingerprint)
-    assert len(found) == 3
 
 
 def test_the_base_install_serves_the_export(cmc):
@@ -352,37 +301,3 @@ def test_what_is_no_late_interaction_model(cmc, tmp_path):
         ck.open_late(tmp_path)
     with pytest.raises(InputError, match="is not a crossknn late-interaction model"):
         export_model(tmp_path, tmp_path / "out", "late-interaction")
-
-
-def test_from_training_to_searching_on_the_command_line(cmc, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        capsys.readouterr()
-        assert run([*arguments, "--json"]) == 0, capsys.readouterr().err
-        return json.loads(capsys.readouterr().out)
-
-    (tmp_path / "docs.txt").write_text("".join(f"{text}\n" for text in ITEMS))
-    call("export", str(cmc / "torch"), "cmc.onnx", "--kind", "late-interaction")
-    call("index", "docs.txt", "docs.index", "--encoder", "none", "--lsa", "2")
-    made = call("encode", "docs.index", "cmc.onnx")
-    assert (made["name"], made["items"], made["states"]) == ("cmc", 7, 7)
-    assert made["bytes"] == 7 * (16 * 2) + 8 * 8
-    found = call("search", "docs.index", "the oak", "-k", "3", "--method", "cmc(retriever=lsa)")
-    assert (found["calls"], found["n_scored"], found["budget"]) == (0, 0, 0)
-    hits = found["results"][0]["hits"]
-    assert [(hit["round"], hit["probability"]) for hit in hits] == [(0, None)] * 3
-    method = "rerank(retriever=cmc(retriever=lsa, depth=4))"
-    found = call("search", "docs.index", "the oak", "-k", "2", "--budget", "2", "--method", method)
-    assert found["calls"] == 2
-    # The torch model of the same weights is the same model; another is not.
-    assert call("encode", "docs.index", str(cmc / "torch"))["states"] == 7
-    make(tmp_path, "som").save_pretrained(tmp_path / "som")
-    assert run(["encode", "docs.index", "som", "--name", "cmc"]) == 2
-    assert "states 'cmc' of another model" in capsys.readouterr().err
-    assert call("encode", "docs.index", "som")["states"] > 7
-    assert run(["export", "som", "out", "--kind", "late-interaction", "--precision", "int8"]) == 2
-    assert "is exported as it is" in capsys.readouterr().err
-    (tmp_path / "cmc.onnx").rename(tmp_path / "moved")
-    call("encode", "docs.index", "moved", "--name", "cmc")
-    call("search", "docs.index", "the oak", "-k", "3", "--method", "cmc")

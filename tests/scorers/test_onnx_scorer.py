@@ -3,7 +3,6 @@
 import json
 import logging
 import shutil
-import threading
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from scorer_helpers import collect, grid
 
 from crossknn.errors import CrossknnError, InputError
-from crossknn.models.tokens import Tokenizer, padded
+from crossknn.models.tokens import Tokenizer
 from crossknn.scorers import CrossEncoder, DualEncoder, NothingScoredError, OnnxCrossEncoder
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import bundled_folder
@@ -96,17 +95,6 @@ def test_a_score_depends_on_nothing_but_its_pair(by_size, alone, chosen, size):
         assert alone[pairs.query, pairs.item][found.argmax()] >= found.max() - 1e-4
 
 
-@given(extra=st.integers(1, 40), rows=st.integers(1, 4))
-@settings(max_examples=8, deadline=None)
-def test_a_score_does_not_depend_on_padding(scorer, alone, extra, rows):
-    pairs = Pairs(np.zeros(rows, int), np.arange(rows))
-    encoded = scorer._runtime.encoding.pairs(pairs, QUERIES, ITEMS)
-    feeds = padded(encoded, 0, scorer.max_length)
-    wider = {name: np.pad(array, ((0, 0), (0, extra))) for name, array in feeds.items()}
-    found = scorer._session.run(["scores"], wider)[0]
-    np.testing.assert_allclose(found, alone[0, :rows], **TOLERANCE)
-
-
 words = st.lists(st.sampled_from(["open", "[MASK]", "東京", "naïve", "##", "un##able", "3.14"]))
 texts = st.one_of(st.text(max_size=20), words.map(" ".join))
 
@@ -163,28 +151,6 @@ def test_one_bad_item_never_fails_the_others(scorer, alone, caplog):
     assert sum("not a valid string" in r.getMessage() for r in caplog.records) == 2
     with pytest.raises(NothingScoredError, match="not a valid string"):
         collect(scorer, Pairs(np.array([0]), np.array([4])), QUERIES, items)
-
-
-def test_many_threads_share_one_scorer(alone):
-    shared = OnnxCrossEncoder(FOLDER, threads=1)
-    wrong = []
-
-    def work(seed):
-        order = np.random.default_rng(seed).permutation(28)
-        pairs = grid(4, 7).take(order)
-        try:
-            found = collect(shared, pairs, QUERIES, ITEMS)
-            np.testing.assert_allclose(found, alone[pairs.query, pairs.item], **TOLERANCE)
-        except BaseException as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert wrong == []
 
 
 def test_prefixes_belong_to_the_model(tmp_path, scorer):

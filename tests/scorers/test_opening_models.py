@@ -66,42 +66,6 @@ def test_a_checkpoint_is_made_a_folder_first(tmp_path, name):
         CrossEncoder(tmp_path / name)
 
 
-def own(folder, settings, **content):
-    (folder / settings).write_text(json.dumps(content))
-    (folder / "config.json").write_text('{"architectures": ["BertModel"]}')
-    return folder
-
-
-def test_models_of_ours_of_the_other_kind_are_refused(tmp_path):
-    for settings, kind, wanted, wrong, right in (
-        ("dual_encoder.json", "dual encoder", "cross-encoder", CrossEncoder, "DualEncoder"),
-        ("cross_encoder.json", "cross-encoder", "dual encoder", DualEncoder, "CrossEncoder"),
-    ):
-        folder = tmp_path / settings.removesuffix(".json")
-        folder.mkdir()
-        own(folder, settings, format=1, kind=kind)
-        message = f"is a {kind}, where a {wanted} is needed: open it with {right}$"
-        with pytest.raises(InputError, match=message):
-            wrong(folder)
-
-
-@pytest.mark.torch
-def test_settings_that_are_not_ours_are_refused(tmp_path):
-    template = "[CLS] left [unused0] mention [unused1] right [SEP] title [unused2] text [SEP]"
-    for open_model, settings in (
-        (CrossEncoder, "cross_encoder.json"),
-        (DualEncoder, "dual_encoder.json"),
-    ):
-        folder = tmp_path / settings.removesuffix(".json")
-        folder.mkdir()
-        own(folder, settings, head="emb", score="dot product / 10", template=template)
-        with pytest.raises(
-            InputError, match="was not written by crossknn: it has no format"
-        ) as caught:
-            open_model(folder)
-        assert "\n" not in str(caught.value)
-
-
 def scores_of(scorer, queries, items):
     return collect(scorer, grid(len(queries), len(items)), queries, items)
 
@@ -227,7 +191,7 @@ def test_importing_loads_nothing_heavy():
     code = """
 import sys
 import crossknn.scorers
-for name in ("cache", "callable", "http", "late", "library", "matrix", "onnx", "opening"):
+for name in ("callable", "http", "late", "library", "matrix", "onnx", "opening"):
     __import__("crossknn.scorers." + name)
 heavy = {"torch", "onnxruntime", "tokenizers", "urllib3", "sentence_transformers", "transformers"}
 sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)

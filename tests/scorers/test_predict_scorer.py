@@ -1,7 +1,6 @@
 """Objects with predict(pairs), and real sentence-transformers cross-encoders."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -67,39 +66,6 @@ def save(path, tiny_bert, n_labels):
     return path
 
 
-@pytest.fixture(scope="module")
-def logits(folder):
-    """A plain transformers forward pass, one pair at a time: (2, 6)."""
-    import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    with torch.inference_mode():
-        rows = [
-            [
-                model(**tokenizer([q], [i], truncation=True, return_tensors="pt")).logits.item()
-                for i in ITEMS
-            ]
-            for q in QUERIES
-        ]
-    return np.array(rows)
-
-
-@pytest.mark.torch
-def test_scores_are_raw_logits(folder, logits):
-    from sentence_transformers import CrossEncoder as TorchCrossEncoder
-
-    expected = logits.ravel()
-    model = TorchCrossEncoder(str(folder), device="cpu")
-    probabilities = model.predict([(q, i) for q in QUERIES for i in ITEMS])
-    # The library's own default is not the logit; the test would be empty otherwise.
-    np.testing.assert_allclose(probabilities, 1 / (1 + np.exp(-expected)), atol=1e-5)
-    for scorer in (PredictScorer(model, batch=4), CrossEncoder(folder, device="cpu")):
-        found = collect(scorer, grid(2, 6), QUERIES, ITEMS)
-        np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
-
-
 @pytest.mark.torch
 def test_the_fingerprint_follows_weights_and_length(folder, tmp_path):
     import torch
@@ -132,27 +98,6 @@ def test_truncation_is_counted_and_reported_once(folder, caplog):
         told = [r.getMessage() for r in caplog.records if "cut" in r.getMessage()]
         assert len(told) == 1
         assert f"cut {n_cut} of 12 pairs to {limit} tokens" in told[0]
-
-
-@pytest.mark.torch
-def test_models_without_a_trained_head_are_refused(folder, tmp_path, tiny_bert):
-    from safetensors.numpy import load_file, save_file
-    from transformers import BertModel
-
-    config, tokenizer = tiny_bert
-    BertModel(config).save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
-    with pytest.raises(InputError, match="no classification head"):
-        CrossEncoder(tmp_path / "base")
-
-    headless = tmp_path / "headless"
-    shutil.copytree(folder, headless)
-    weights = load_file(headless / "model.safetensors")
-    kept = {name: array for name, array in weights.items() if "classifier" not in name}
-    assert len(kept) == len(weights) - 2
-    save_file(kept, headless / "model.safetensors")
-    with pytest.raises(InputError, match="no weights for its classification head"):
-        CrossEncoder(headless)
 
 
 def test_a_number_of_labels_that_is_not_said_is_two(tmp_path):

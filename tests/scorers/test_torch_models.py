@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from scorer_helpers import collect, grid
@@ -21,7 +19,7 @@ from crossknn.models.late.model import (  # noqa: E402
 )
 from crossknn.scorers import CrossEncoder, DualEncoder, TorchLateInteraction  # noqa: E402
 from crossknn.scorers.base import Encoder, Scorer  # noqa: E402
-from crossknn.scorers.torch import TorchCrossEncoder, TorchDualEncoder, weights_hash  # noqa: E402
+from crossknn.scorers.torch import TorchCrossEncoder, TorchDualEncoder  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -76,16 +74,6 @@ def test_scoring_has_no_dropout_and_no_gradients_and_leaves_the_mode(bert):
     model = cross_encoder(bert, head="cls").train()
     rows = model.encoding.pairs(grid(2, 2), QUERIES, ITEMS)
     assert not torch.equal(model.score_rows(rows), model.score_rows(rows))
-
-
-def test_threads_take_turns_and_get_the_scores_of_one(bert):
-    model, pairs = cross_encoder(bert).train(), grid(4, 5)
-    scorer = TorchCrossEncoder(model)
-    alone = collect(scorer, pairs, QUERIES, ITEMS)
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: collect(scorer, pairs, QUERIES, ITEMS), range(24)))
-    assert all(np.array_equal(scores, alone) for scores in found)  # with dropout they differ
-    assert model.training
 
 
 def test_the_mode_comes_back_after_an_error(bert):
@@ -182,12 +170,3 @@ def test_a_dual_encoder_is_an_encoder_that_gives_the_models_vectors(bert):
     assert encoder.truncated == 2
     encoder.encode_queries(QUERIES)
     assert encoder.truncated == 3
-
-
-def test_vectors_that_are_no_numbers_are_named(bert):
-    model = dual_encoder(bert)
-    with torch.no_grad():
-        model.query.encoder.get_input_embeddings().weight.fill_(float("nan"))
-    with pytest.raises(ScorerError, match="not finite for item 0 'an old elm'"):
-        TorchDualEncoder(model).encode_items(ITEMS)
-    assert weights_hash(model) != weights_hash(dual_encoder(bert))

@@ -64,7 +64,7 @@ def _linked(text: str) -> str:
         "data",
         "training",
         "late-interaction",
-        "alignment",
+        "fitting",
         "methods",
     ):
         text = text.replace(f"docs/{name}.md", f"[{name}]({name}.md)")

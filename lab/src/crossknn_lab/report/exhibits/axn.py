@@ -154,7 +154,7 @@ EXHIBITS = (
         paper=PAPER,
         label="table 2",
         title="learning rates and epochs of the factorizations",
-        elsewhere="Ours are in docs/alignment.md, and are options of `crossknn fit`.",
+        elsewhere="Ours are in docs/fitting.md, and are options of `crossknn fit`.",
     ),
     Exhibit(
         paper=PAPER,

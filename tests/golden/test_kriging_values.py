@@ -181,7 +181,7 @@ def z_score_numbers(spec: str) -> dict[str, object]:
 def curve_numbers() -> dict[str, object]:
     spec = SPECS["plain"]
     _, queries, scores = cut().rows(0, TESTS)
-    found = record_curve(plan_of(spec, 60), queries, scores, 5)
+    found = record_curve([(plan_of(spec, 60), queries, scores)], 5)
     given = [plan_of(f"{spec[:-1]}, target_recall={t}, k=5)", 60) for t in (0.5, 0.8)]
     search = simulate(given[1], queries, scores)
     return {

@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pytest
-from crossknn.fitting.logs import VECTORS, learn_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import matrix, run
 
 from crossknn.errors import InputError
 from crossknn.fitting.anchors import collect_anchors
+from crossknn.fitting.log import VECTORS, fit_from_log
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import method
 from crossknn.methods.kriging import KernelParameters, Prior, fit_dense, stored_prior
@@ -27,7 +27,8 @@ from crossknn.methods.kriging.fitting import (
     fit_prior,
 )
 from crossknn.methods.posterior import Directional
-from crossknn.scorers import CachedScorer, CallableScorer
+from crossknn.scorers import CallableScorer
+from crossknn.scores.stored import StoredScorer
 from crossknn.scores.views import SparseScores
 from crossknn.search.searcher import Searcher
 from crossknn.spec import parse
@@ -455,13 +456,13 @@ METHOD = "kriging(retriever=vectors, rounds=4)"
 class Library:
     """Items liked for their place in the dual encoder's space, and for what it does not see."""
 
-    def __init__(self, tmp_path):
+    def __init__(self):
         rng = np.random.default_rng(0)
         self.items = rng.normal(size=(N, D)).astype(np.float32)
         self.queries = rng.normal(size=(200, D)).astype(np.float32)
         hidden, liked = rng.normal(size=(D, D)), 2 * rng.normal(size=N)
         self.scores = self.queries @ (self.items + self.items @ hidden).T + liked
-        self.scorer = CachedScorer(CallableScorer(self.score, "true"), tmp_path / "scores.db")
+        self.scorer = CallableScorer(self.score, "true")
         self.calls = 0
 
     def index(self, items=None):
@@ -484,26 +485,24 @@ class Library:
         return [f"query {q}" for q in range(start, stop)]
 
     def search(self, index, start, stop, spec=METHOD, scorer=None):
-        search = Searcher(index, scorer or self.scorer, spec).search
+        stored = StoredScorer(scorer or self.scorer, index.scores)
+        search = Searcher(index, stored, spec).search
         return search(self.texts(start, stop), k=10, budget=25)
 
     def recall(self, index, spec=METHOD):
-        found = self.search(index, 150, 200, spec, CallableScorer(self.score, "true"))
+        texts = self.texts(150, 200)
+        found = Searcher(index, self.scorer, spec).search(texts, k=10, budget=25)
         truth = np.argsort(-self.scores[150:], axis=1)[:, :10]
         got = [[int(hit.id) for hit in row] for row in found]
         return np.mean([np.isin(t, g).mean() for t, g in zip(truth, got, strict=True)])
 
-    def learn(self, index, **options):
-        return learn_all(
-            index, self.scorer.fingerprint, self.scorer, retriever=parse("vectors"), **options
-        )
+    def learn(self, index, scorer=None):
+        return fit_from_log(index, (scorer or self.scorer).fingerprint, retriever=parse("vectors"))
 
 
 @pytest.fixture
-def library(tmp_path):
-    made = Library(tmp_path)
-    with made.scorer:
-        yield made
+def library():
+    return Library()
 
 
 def test_searches_get_better_by_what_others_left_behind_and_the_index_keeps_it(library, tmp_path):
@@ -573,27 +572,23 @@ def test_a_retriever_that_was_not_learned_for_is_refused_but_not_in_other_words(
         assert (plan.predictor.model.prior is None) == ("anchors" in options)
 
 
-def test_scores_of_another_cross_encoder_are_never_mixed_in(library, tmp_path, caplog):
+def test_scores_of_another_cross_encoder_are_never_mixed_in(library):
     index = library.index()
     library.search(index, 0, 12)
-    index.save(tmp_path / "index")
     library.learn(index)
     other = CallableScorer(lambda pairs: [-x for x in library.score(pairs)], "other")
-    with CachedScorer(other, tmp_path / "other.db") as cached:
-        with pytest.raises(InputError, match="has learned from scores of the cross-encoder"):
-            library.search(index, 0, 1, scorer=cached)
-        library.search(library.index(), 0, 9, "rerank(retriever=vectors)", cached)
-        anchored = library.index()
-        collect_anchors(anchored, library.scorer, library.texts(0, 5))
-        with pytest.raises(InputError, match="never mixed"):
-            learn_all(anchored, cached.fingerprint, cached, retriever=parse("vectors"))
-        collect_anchors(index, cached, library.texts(20, 25))
-        with pytest.raises(InputError, match="has learned from scores of the cross-encoder"):
-            library.search(index, 0, 1, scorer=cached)
-        found = learn_all(index, cached.fingerprint, retriever=parse("vectors"))
-        assert (found.queries, found.anchors) == (5, 5)
-        assert "not learning from the pairs in the index" in caplog.text
-        library.search(index, 0, 1, scorer=cached)
+    with pytest.raises(InputError, match="has learned from scores of the cross-encoder"):
+        library.search(index, 0, 1, scorer=other)
+    library.search(index, 0, 60, "rerank(retriever=vectors)", other)
+    assert library.learn(index).pairs == 12 * 25
+    anchored = library.index()
+    collect_anchors(anchored, library.scorer, library.texts(0, 5))
+    with pytest.raises(InputError, match="never mixed"):
+        library.learn(anchored, other)
+    collect_anchors(index, other, library.texts(70, 75))
+    found = library.learn(index, other)
+    assert (found.queries, found.anchors) == (65, 5)
+    library.search(index, 0, 1, scorer=other)
 
 
 def test_what_cannot_be_learned_from_is_said(library):
@@ -607,7 +602,7 @@ def test_what_cannot_be_learned_from_is_said(library):
         fit_prior(index, SparseScores.of([], N + 1, Pairs(none, none), np.empty(0)))
     with pytest.raises(InputError, match="rank is 0"):
         fit_prior(index, retriever="vectors", rank=0)
-    assert not index.artifacts
+    assert "kriging" not in index.artifacts
 
 
 def test_an_index_built_again_of_the_same_items_has_learned_the_same(library, caplog):
@@ -615,10 +610,10 @@ def test_an_index_built_again_of_the_same_items_has_learned_the_same(library, ca
     collect_anchors(index, library.scorer, library.texts(0, 12))
     fit_prior(index, retriever="vectors")
     again, moved = library.index(), library.index(library.items + 1)
-    assert again.take_paid(index)
+    again.take_over(index)
     assert again.artifacts["kriging"].meta == index.artifacts["kriging"].meta
-    moved.take_paid(index)
-    assert not moved.artifacts
+    moved.take_over(index)
+    assert "kriging" not in moved.artifacts
     assert "crossknn learn INDEX" in caplog.text
 
 

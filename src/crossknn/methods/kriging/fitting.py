@@ -13,6 +13,7 @@ from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods.base import equal_rounds
 from crossknn.methods.kriging.factor_model import fit_sparse
+from crossknn.methods.kriging.method import anchor_scores, cross_fitted
 from crossknn.methods.kriging.prior import (
     ARRAYS,
     NAME,
@@ -101,8 +102,7 @@ def fit_prior(
         )
     dense = None
     if anchors is not None:
-        seen, queries = index.anchored()
-        dense = anchors.scores, retriever_scores(seen, retriever, queries, seed)
+        dense = anchors.scores, anchor_scores(index, retriever, seed)
     if scores:
         cheap = _scores_at(index, retriever, scores, seed)
         vectors = index.vectors[unfitted(index) or default_vectors(index)]
@@ -242,14 +242,9 @@ def _searched(
 ) -> Iterator[Revealed]:
     """What a search of each anchor reveals (q = 1), with what the other folds teach."""
     assert index.anchors is not None
-    exact = index.anchors.scores
-    everything, anchors = index.anchored()
-    cheap = retriever_scores(everything, retriever, anchors, seed)
-    rows, batches = np.arange(len(exact)), equal_rounds(min(BUDGET, index.n), ROUNDS)
+    exact, batches = index.anchors.scores, equal_rounds(min(BUDGET, index.n), ROUNDS)
     searched = np.unique(np.linspace(0, len(exact) - 1, MOST).round().astype(int))
-    for fold in np.array_split(rows, FOLDS):
-        others = np.setdiff1d(rows, fold)
-        prior = fit_dense(exact[others], [c[others] for c in cheap], rank)
+    for fold, prior in cross_fitted(index, retriever, rank, FOLDS, seed):
         for row in np.intersect1d(fold, searched).tolist():
             seen, query = index.anchored(row, row + 1)
             stage, vectors = open_retriever(seen, retriever, seed), seen.vectors[name]

@@ -10,7 +10,7 @@ The posterior is `crossknn.methods.posterior`'s; universal kriging in the words 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -29,7 +29,7 @@ from crossknn.retrievers.specs import (
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan, Stop
 from crossknn.spec import Spec, parse
-from crossknn.types import BoolArray, FloatArray, Queries
+from crossknn.types import BoolArray, FloatArray, IntArray, Queries
 
 LEAST = 8
 """Items of the first round: of fewer the trend says too little, and the next rounds follow it."""
@@ -80,10 +80,9 @@ class Kriging(Method):
 
     def required_artifacts(self, index: Index) -> Collection[str]:
         fitted = self._fitted_prior(index) is not None
-        dense = self.anchors and index.anchors is not None
-        return [NAME] * fitted + ["anchors"] * (
-            dense and (not fitted or self.target_recall is not None)
-        )
+        dense = not fitted or self.target_recall is not None
+        dense = dense and self.anchors and index.anchors is not None
+        return [NAME] * fitted + ["anchors"] * dense
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         self._check(index)
@@ -107,7 +106,7 @@ class Kriging(Method):
         exact = index.anchors.scores
 
         def fit() -> Prior:
-            return fit_dense(exact, self._anchor_scores(index, seed), self.rank)
+            return fit_dense(exact, anchor_scores(index, self._mean, seed), self.rank)
 
         return index.cache.get(("prior", str(self._mean), self.rank, seed), (exact,), fit)
 
@@ -177,27 +176,35 @@ class Kriging(Method):
         given = {name: getattr(self, name) for name in known}
         return KernelParameters(**{n: known[n] if v is None else v for n, v in given.items()})
 
-    def _anchor_scores(self, index: Index, seed: int) -> list[FloatArray]:
-        """Scores (q, n) of the anchor queries by each stage of the mean."""
-        seen, queries = index.anchored()
-        return retriever_scores(seen, self._mean, queries, seed)
-
     def _curve(self, index: Index, budget: int, seed: int) -> CalibrationCurve:
-        """Each part of the anchors is searched with what the others teach."""
         assert index.anchors is not None
         exact, free = index.anchors.scores, replace(self, target_recall=None)
 
-        def record() -> CalibrationCurve:
-            cheap, curves = self._anchor_scores(index, seed), []
-            for fold in np.array_split(np.arange(len(exact)), min(FOLDS, len(exact))):
-                others = np.setdiff1d(np.arange(len(exact)), fold)
-                prior = fit_dense(exact[others], [c[others] for c in cheap], self.rank)
+        def searches() -> Iterator[tuple[Plan, Queries, FloatArray]]:
+            for fold, prior in cross_fitted(index, self._mean, self.rank, FOLDS, seed):
                 seen, queries = index.anchored(int(fold[0]), int(fold[-1]) + 1)
-                plan = self._plan(seen, budget, seed, prior)
-                curves.append(record_curve(plan, queries, exact[fold], self.k))
-            return CalibrationCurve.joined(curves)
+                yield self._plan(seen, budget, seed, prior), queries, exact[fold]
 
-        return index.cache.get(("curve", str(free), self.k, budget, seed), (exact,), record)
+        key = ("curve", str(free), self.k, budget, seed)
+        return index.cache.get(key, (exact,), lambda: record_curve(searches(), self.k))
+
+
+def anchor_scores(index: Index, retriever: Spec, seed: int) -> list[FloatArray]:
+    """Scores (q, n) of the anchor queries by each of the retriever's stages."""
+    seen, queries = index.anchored()
+    return retriever_scores(seen, retriever, queries, seed)
+
+
+def cross_fitted(
+    index: Index, retriever: Spec, rank: int, folds: int, seed: int
+) -> Iterator[tuple[IntArray, Prior]]:
+    """Each part of the anchor queries, as positions, and the prior that the others teach."""
+    assert index.anchors is not None
+    exact, cheap = index.anchors.scores, anchor_scores(index, retriever, seed)
+    rows = np.arange(len(exact))
+    for fold in np.array_split(rows, min(folds, len(rows))):
+        others = np.setdiff1d(rows, fold)
+        yield fold, fit_dense(exact[others], [c[others] for c in cheap], rank)
 
 
 def stored_prior(index: Index) -> Prior | None:
@@ -218,12 +225,6 @@ class CalibrationCurve:
     expected: FloatArray
     achieved: FloatArray
 
-    @classmethod
-    def joined(cls, parts: Sequence[CalibrationCurve]) -> CalibrationCurve:
-        """Searches of several batches, as one."""
-        expected, achieved = [p.expected for p in parts], [p.achieved for p in parts]
-        return cls(np.hstack(expected), np.hstack(achieved))
-
     def recall(self, threshold: float) -> float:
         """Mean over queries that stop when they expect so much, or at the end."""
         enough: BoolArray = self.expected >= threshold
@@ -243,15 +244,15 @@ class CalibrationCurve:
         return found
 
 
-def record_curve(plan: Plan, queries: Queries, scores: FloatArray, k: int) -> CalibrationCurve:
-    """Search m queries whose exact scores (m, n) are known, to the end."""
-    m = len(scores)
-    search = simulate(replace(plan, stop=Stop(k=k, expected=NEVER)), queries, scores)
-    picks, truth = search.picks().items, top_k(scores, k).items
-    found = np.array([np.isin(picks[q], truth[q]) for q in range(m)])
-    so_far = np.cumsum(found, axis=1) / truth.shape[1]
-    achieved = [so_far[np.arange(m), count - 1] for count, _ in search.expectations]
-    expected = [expected for _, expected in search.expectations]
-    return CalibrationCurve(
-        np.array([*expected, np.full(m, np.nan)]), np.array([*achieved, so_far[:, -1]])
-    )
+def record_curve(searches: Iterable[tuple[Plan, Queries, FloatArray]], k: int) -> CalibrationCurve:
+    """Search queries whose exact scores (m, n) are known, each part by its plan, to the end."""
+    expected, achieved = [], []
+    for plan, queries, scores in searches:
+        search = simulate(replace(plan, stop=Stop(k=k, expected=NEVER)), queries, scores)
+        picks, truth = search.picks().items, top_k(scores, k).items
+        found = np.array([np.isin(p, t) for p, t in zip(picks, truth, strict=True)])
+        so_far, rows = np.cumsum(found, axis=1) / truth.shape[1], np.arange(len(scores))
+        before = [so_far[rows, count - 1] for count, _ in search.expectations]
+        achieved.append([*before, so_far[:, -1]])
+        expected.append([*(e for _, e in search.expectations), np.full(len(scores), np.nan)])
+    return CalibrationCurve(np.hstack(expected), np.hstack(achieved))

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from crossknn.models.late.heads import CMCOptions, Layer  # noqa: E402
+from crossknn.models.late.heads import Layer  # noqa: E402
 from crossknn.models.late.model import HEADS, LateInteractionConfig, LateInteractionModel  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -179,7 +179,7 @@ def test_what_is_frozen_gets_no_gradient_and_no_dropout(model, what):
 
 def test_a_layer_of_cmc_is_that_of_torch():
     torch.manual_seed(0)
-    own = Layer(8, CMCOptions(heads=2, feed_forward=12)).eval()
+    own = Layer(8, heads=2, feed_forward=12, dropout=0.1).eval()
     torchs = torch.nn.TransformerEncoderLayer(8, 2, 12, batch_first=True).eval()
     weights = own.state_dict()
     for kind in ("weight", "bias"):
@@ -202,7 +202,7 @@ def test_dropout_is_of_training_only(bert):
 _MEMORY = """
 import resource, sys
 import torch
-from crossknn.models.late.heads import CMC, CMCOptions
+from crossknn.models.late.heads import CMC
 
 class Encoder:
     class config:
@@ -226,7 +226,7 @@ def exported(head, path):
     )
 
 torch.set_num_threads(1)
-head = CMC(Encoder, CMCOptions(heads=1, feed_forward=16, layers=1)).eval()
+head = CMC(Encoder, heads=1, feed_forward=16, layers=1).eval()
 with torch.inference_mode():
     run = exported(head, sys.argv[1]) if len(sys.argv) > 1 else head
     for c in (64, 64, 4096, 16384):

@@ -166,7 +166,7 @@ def _write(
         "kind": source.kind,
         "name": source.name,
         "precision": precision,
-        "pad_token_id": source.padding,
+        "pad_token_id": source.encoding.tokenizer.padding,
         "license": license,
         "max_length": source.encoding.window.max_length,
     }

@@ -82,7 +82,6 @@ class Exportable:
     name: str
     encoding: Encoding
     graphs: Mapping[str, Graph]
-    padding: int
     settings: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -95,15 +94,14 @@ def own_model(
         window = Window(max_length=max_length)
     texts = [prefix or "" for prefix in prefixes]
     encoding = Encoding(model.tokenizer, window, *texts, marked=config.marked)
-    padding = model.tokenizer.padding
     settings: dict[str, object] = {"marked": config.marked}
     graphs: dict[str, Graph] = {}
     if isinstance(model, CrossEncoderModel):
-        graphs[MODEL] = _of_tokens(model, encoding, padding, "pairs", _SCORES)
+        graphs[MODEL] = _of_tokens(model, encoding, "pairs", _SCORES)
     elif isinstance(model, DualEncoderModel):
-        graphs[MODEL] = _of_tokens(model.query, encoding, padding, "queries", _VECTORS)
+        graphs[MODEL] = _of_tokens(model.query, encoding, "queries", _VECTORS)
         if not config.shared:
-            graphs[ITEM_MODEL] = _of_tokens(model.item, encoding, padding, "items", _VECTORS)
+            graphs[ITEM_MODEL] = _of_tokens(model.item, encoding, "items", _VECTORS)
     elif isinstance(model, LateInteractionModel):
         graphs = _late_graphs(model)
         settings |= {
@@ -112,9 +110,7 @@ def own_model(
             "dimensions": model.dimensions,
             "weights": f"{config.head}:{weights_hash(model)}",
         }
-    return Exportable(
-        kind=kind, name=name, encoding=encoding, graphs=graphs, padding=padding, settings=settings
-    )
+    return Exportable(kind=kind, name=name, encoding=encoding, graphs=graphs, settings=settings)
 
 
 class _LateEncoder(nn.Module):  # type: ignore[misc]
@@ -135,12 +131,12 @@ class _LateEncoder(nn.Module):  # type: ignore[misc]
 
 def _late_graphs(model: LateInteractionModel) -> dict[str, Graph]:
     """The towers and the head; the item's tower only if it is not the query's."""
-    padding, encoding, head = model.tokenizer.padding, model.encoding, model.head
+    encoding, head = model.encoding, model.head
     graphs, states = {}, []
     for file, what in ((QUERY_MODEL, "queries"), (ITEM_MODEL, "items")):
         encoder = _LateEncoder(model, queries=what == "queries").eval()
-        graphs[file] = _of_tokens(encoder, encoding, padding, what, _STATES)
-        short = _token_arrays(encoding, padding, PROBES, what)
+        graphs[file] = _of_tokens(encoder, encoding, what, _STATES)
+        short = _token_arrays(encoding, PROBES, what)
         with torch.inference_mode():
             states += encoder(*map(torch.from_numpy, short.values()))
     if model.config.shared and head.query_reads == head.item_reads:
@@ -182,18 +178,15 @@ _STATES = {"states": {0: "b", 1: "t_out"}, "mask": {0: "b", 1: "t_out"}}
 def _of_tokens(
     module: nn.Module,
     encoding: Encoding,
-    padding: int,
     what: str,
     outputs: Mapping[str, Mapping[int, str]],
 ) -> Graph:
-    probes = [
-        _token_arrays(encoding, padding, probes, what) for probes in (PROBES[:2], (*PROBES, LONG))
-    ]
+    probes = [_token_arrays(encoding, probes, what) for probes in (PROBES[:2], (*PROBES, LONG))]
     return Graph(module=module.eval(), inputs=_TOKENS, outputs=outputs, probes=probes)
 
 
 def _token_arrays(
-    encoding: Encoding, padding: int, texts: Sequence[tuple[str, str]], what: str
+    encoding: Encoding, texts: Sequence[tuple[str, str]], what: str
 ) -> dict[str, Any]:
     """Token arrays (b, t) by name of the pairs, of the queries or of the items among `texts`."""
     queries, items = zip(*texts, strict=True)
@@ -208,7 +201,7 @@ def _token_arrays(
         if isinstance(row, InputError):
             raise row
         rows.append(row)
-    return dict(padded(rows, padding, encoding.window.max_length))
+    return dict(padded(rows, encoding.tokenizer.padding, encoding.window.max_length))
 
 
 # Models of sentence-transformers and Hugging Face
@@ -240,13 +233,11 @@ def library_cross_encoder(
     prompt = library.prompts.get(library.default_prompt_name) or ""
     limit = min(max_length or 10**9, _limit(loaded.config, tokenizer))
     encoding = _checked_encoding(library, source, limit, (prompt, ""), "pairs")
-    padding = int(tokenizer.pad_token_id or 0)
     return Exportable(
         kind="cross-encoder",
         name=name or Path(source).name,
         encoding=encoding,
-        graphs={MODEL: _of_tokens(module, encoding, padding, "pairs", _SCORES)},
-        padding=padding,
+        graphs={MODEL: _of_tokens(module, encoding, "pairs", _SCORES)},
     )
 
 
@@ -272,17 +263,14 @@ def library_dual_encoder(
         raise InputError(
             f"{source} leaves its prompt out of the pooling (include_prompt is false): {_IN_TORCH}"
         )
-    tokenizer = library.tokenizer
-    limit = _limit(library[0].auto_model.config, tokenizer)
+    limit = _limit(library[0].auto_model.config, library.tokenizer)
     limit = min(max_length or 10**9, int(library.max_seq_length or 512), limit)
     encoding = _checked_encoding(library, source, limit, (query, item), "texts")
-    padding = int(tokenizer.pad_token_id or 0)
     return Exportable(
         kind="dual-encoder",
         name=name or Path(source).name,
         encoding=encoding,
-        graphs={MODEL: _of_tokens(_Vectors(library), encoding, padding, "items", _VECTORS)},
-        padding=padding,
+        graphs={MODEL: _of_tokens(_Vectors(library), encoding, "items", _VECTORS)},
     )
 
 

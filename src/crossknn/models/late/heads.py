@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, ClassVar, Literal, Self
+from inspect import signature
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -28,57 +28,46 @@ CHUNK = 256
 _COLBERT = 128
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeadOptions:
-    """The settings of a head: each of a known type, with a default.
-
-    A whole number counts something: it is 1 or more. Another number is a share: it is from 0 to
-    below 1.
-    """
-
-    def __post_init__(self) -> None:
-        """Raises InputError for a value of another type, or outside of these."""
-        for field in fields(self):
-            value, wanted = getattr(self, field.name), type(field.default)
-            if type(value) is not wanted and (wanted, type(value)) != (float, int):
-                raise InputError(
-                    f"{field.name} is {value!r}, which a head cannot have: it is {field.default!r} "
-                    "by default"
-                )
-            if wanted is int and value < 1:
-                raise InputError(f"{field.name} is {value}; it must be 1 or more")
-            if wanted is float and not 0 <= value < 1:
-                raise InputError(f"{field.name} is {value}; it must be from 0 to below 1")
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Self:
-        """Options by name, the rest by default; InputError for an unknown one."""
-        known = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise InputError(f"the head has no option {name!r} ({nearest(name, known)})")
-        return cls(**given)
-
-
 class Head(nn.Module, ABC):  # type: ignore[misc]
     """Scores of each query's candidates; one subclass per paper.
 
-    query_reads, item_reads: what the towers hand over, one vector or the states of all tokens.
-    joint: whether the score of a candidate depends on the others. dimensions: of what `of_items`
-    gives, which an index stores.
+    Its options are the keyword arguments of its constructor. query_reads, item_reads: what the
+    towers hand over, one vector or the states of all tokens. joint: whether the score of a
+    candidate depends on the others. dimensions: of what `of_items` gives, which an index stores.
     """
 
-    Options: ClassVar[type[HeadOptions]] = HeadOptions
     query_reads: ClassVar[Reads] = "vector"
     item_reads: ClassVar[Reads] = "vector"
     joint: ClassVar[bool] = False
     dimensions: int
 
-    def __init__(self, encoder: Any, options: Any) -> None:
+    def __init__(self, encoder: Any) -> None:
         """A head with new weights on the states of a Hugging Face encoder."""
         super().__init__()
-        self.options = options
         self.dimensions = int(encoder.config.hidden_size)
+
+    @classmethod
+    def options(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All options by name, those not given by default.
+
+        A whole number counts something: it is 1 or more. Another number is a share: it is from 0 to
+        below 1. Raises InputError for other values, and for an unknown option.
+        """
+        parameters = signature(cls).parameters.values()
+        known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        for name, value in given.items():
+            if name not in known:
+                raise InputError(f"the head has no option {name!r} ({nearest(name, known)})")
+            default = known[name]
+            if type(value) is not type(default) and (type(default), type(value)) != (float, int):
+                raise InputError(
+                    f"{name} is {value!r}, which a head cannot have: it is {default!r} by default"
+                )
+            if type(default) is int and value < 1:
+                raise InputError(f"{name} is {value}; it must be 1 or more")
+            if type(default) is float and not 0 <= value < 1:
+                raise InputError(f"{name} is {value}; it must be from 0 to below 1")
+        return known | dict(given)
 
     def take_over(self, query: Any, item: Any) -> None:
         """What the head of a new model takes from its encoders: by default nothing."""
@@ -115,22 +104,6 @@ def listed(scores: Tensor, item_mask: Tensor) -> Tensor:
     return scores.float().masked_fill(~item_mask.any(-1), float("-inf"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class CMCOptions(HeadOptions):
-    """See `CMC`; feed_forward: the width of the layers."""
-
-    layers: int = 2
-    heads: int = 4
-    feed_forward: int = 2048
-    dropout: float = 0.1
-    variant: str = "paper"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.variant not in VARIANTS:
-            raise InputError(f"variant is {self.variant!r} ({nearest(self.variant, VARIANTS)})")
-
-
 class CMC(Head):
     """The query and all candidates are compared together (Song et al., EMNLP 2024).
 
@@ -147,27 +120,40 @@ class CMC(Head):
     is linear in c: attention never holds a row per pair of candidates.
     """
 
-    Options = CMCOptions
     joint = True
 
-    def __init__(self, encoder: Any, options: CMCOptions) -> None:
-        """Raises InputError if the heads do not divide the encoder's width."""
-        super().__init__(encoder, options)
-        if self.dimensions % options.heads:
+    def __init__(
+        self,
+        encoder: Any,
+        *,
+        layers: int = 2,
+        heads: int = 4,
+        feed_forward: int = 2048,
+        dropout: float = 0.1,
+        variant: str = "paper",
+    ) -> None:
+        """Raises InputError for an unknown variant, and if the heads do not divide the encoder's
+        width."""
+        super().__init__(encoder)
+        if variant not in VARIANTS:
+            raise InputError(f"variant is {variant!r} ({nearest(variant, VARIANTS)})")
+        if self.dimensions % heads:
             raise InputError(
-                f"heads is {options.heads}, which does not divide the {self.dimensions} dimensions "
-                "of the encoder"
+                f"heads is {heads}, which does not divide the {self.dimensions} dimensions of the "
+                "encoder"
             )
-        self.layers = nn.ModuleList(Layer(self.dimensions, options) for _ in range(options.layers))
+        self.kept, self.added = VARIANTS[variant]
+        self.layers = nn.ModuleList(
+            Layer(self.dimensions, heads, feed_forward, dropout) for _ in range(layers)
+        )
 
     def forward(
         self, query: Tensor, query_mask: Tensor, items: Tensor, item_mask: Tensor
     ) -> Tensor:
         x = torch.cat([query, items[:, :, 0]], dim=1)
         bias = bias_of(torch.cat([query_mask, item_mask[:, :, 0]], dim=1))[:, None, None, :]
-        kept, added = VARIANTS[self.options.variant]
         for layer in self.layers:
-            x = kept * x + added * layer(x, bias)
+            x = self.kept * x + self.added * layer(x, bias)
         return listed((x[:, 1:] * x[:, :1]).sum(-1), item_mask)
 
 
@@ -177,16 +163,16 @@ class Layer(nn.Module):  # type: ignore[misc]
     That one, traced or without gradients, holds all s x s attention weights at once, s = 1 + c.
     """
 
-    def __init__(self, dimensions: int, options: CMCOptions) -> None:
+    def __init__(self, dimensions: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
-        self.heads = options.heads
+        self.heads = heads
         self.in_proj = nn.Linear(dimensions, 3 * dimensions)
         self.out_proj = nn.Linear(dimensions, dimensions)
         self.norm1 = nn.LayerNorm(dimensions)
-        self.linear1 = nn.Linear(dimensions, options.feed_forward)
-        self.linear2 = nn.Linear(options.feed_forward, dimensions)
+        self.linear1 = nn.Linear(dimensions, feed_forward)
+        self.linear2 = nn.Linear(feed_forward, dimensions)
         self.norm2 = nn.LayerNorm(dimensions)
-        self.dropout = nn.Dropout(options.dropout)
+        self.dropout = nn.Dropout(dropout)
         nn.init.xavier_uniform_(self.in_proj.weight)
         nn.init.zeros_(self.in_proj.bias)
         nn.init.zeros_(self.out_proj.bias)
@@ -233,13 +219,6 @@ def _in_chunks(
     return torch.cat(parts, dim=2)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PolyOptions(HeadOptions):
-    """codes: m, 64 in the comparison of CMC (up to 360 in the paper)."""
-
-    codes: int = 64
-
-
 class Poly(Head):
     """Poly-encoder: m views of the query, of which each item picks its own mixture (Humeau et al.,
     2020, 1905.01969), with learnt codes.
@@ -249,22 +228,22 @@ class Poly(Head):
 
         v_k = sum_j softmax_j(a_k . h_j) h_j,    v = sum_k softmax_k(y . v_k) v_k,    score = v . y
 
+    There are 64 codes in the comparison of CMC (up to 360 in the paper).
+
     Deviations: special tokens are attended to like others; codes begin with a deviation of
     d ** -0.5, so that no token has all the weight at first.
     """
 
-    Options = PolyOptions
     query_reads = "tokens"
 
-    def __init__(self, encoder: Any, options: PolyOptions) -> None:
-        super().__init__(encoder, options)
-        codes = torch.randn(options.codes, self.dimensions) * self.dimensions**-0.5
-        self.codes = nn.Parameter(codes)
+    def __init__(self, encoder: Any, *, codes: int = 64) -> None:
+        super().__init__(encoder)
+        self.codes = nn.Parameter(torch.randn(codes, self.dimensions) * self.dimensions**-0.5)
 
     def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The views of queries: (b, t, d) and (b, t) -> (b, m, d) and (b, m)."""
         views = _attended(self.codes @ states.transpose(1, 2), mask, states)
-        return views, mask.any(1, keepdim=True).expand(-1, self.options.codes)
+        return views, mask.any(1, keepdim=True).expand(-1, len(self.codes))
 
     def forward(
         self, query: Tensor, query_mask: Tensor, items: Tensor, item_mask: Tensor
@@ -278,22 +257,6 @@ def _attended(logits: Tensor, mask: Tensor, values: Tensor) -> Tensor:
     """Means of values (..., t, d), weighted by softmax of logits (..., p, t) where masks (..., t)
     allow: (..., p, d)."""
     return torch.softmax(logits + bias_of(mask).unsqueeze(-2), dim=-1) @ values
-
-
-@dataclass(frozen=True, kw_only=True)
-class SumOfMaxOptions(HeadOptions):
-    """projected: whether tokens are; dimensions: of a projected token."""
-
-    projected: bool = False
-    dimensions: int = _COLBERT
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.dimensions != _COLBERT and not self.projected:
-            raise InputError(
-                f"dimensions is {self.dimensions}, and without a projection a token keeps the "
-                "encoder's: set projected = true, or leave dimensions out"
-            )
 
 
 class SumOfMax(Head):
@@ -311,16 +274,23 @@ class SumOfMax(Head):
     queries are filled up with [MASK] and whose items lose their punctuation.
     """
 
-    Options = SumOfMaxOptions
     query_reads = "tokens"
     item_reads = "tokens"
 
-    def __init__(self, encoder: Any, options: SumOfMaxOptions) -> None:
-        super().__init__(encoder, options)
+    def __init__(
+        self, encoder: Any, *, projected: bool = False, dimensions: int = _COLBERT
+    ) -> None:
+        """Raises InputError for dimensions without a projection."""
+        super().__init__(encoder)
         self.project: nn.Module = nn.Identity()
-        if options.projected:
-            self.project = nn.Linear(self.dimensions, options.dimensions, bias=False)
-            self.dimensions = options.dimensions
+        if projected:
+            self.project = nn.Linear(self.dimensions, dimensions, bias=False)
+            self.dimensions = dimensions
+        elif dimensions != _COLBERT:
+            raise InputError(
+                f"dimensions is {dimensions}, and without a projection a token keeps the "
+                "encoder's: set projected = true, or leave dimensions out"
+            )
 
     def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """(b, t, d) and (b, t) -> (b, t, d') and (b, t), d' = 128 if projected."""

@@ -6,7 +6,6 @@ Axes: b queries, c candidates, t tokens, h heads of attention, d dimensions.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,15 +22,7 @@ from crossknn.models.backbone import (
     run_layer,
 )
 from crossknn.models.cross_encoder import ClsHead
-from crossknn.models.late.heads import Head, HeadOptions, in_full, listed
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeformerOptions(HeadOptions):
-    """layers: how many upper layers read the pair. dropout: before the last linear layer."""
-
-    layers: int = 3
-    dropout: float = 0.1
+from crossknn.models.late.heads import Head, in_full, listed
 
 
 class Deformer(Head):
@@ -54,19 +45,18 @@ class Deformer(Head):
     pooler. The last layer is computed at the first token only, which changes no score.
     """
 
-    Options = DeformerOptions
     query_reads = "tokens"
     item_reads = "tokens"
 
-    def __init__(self, encoder: Any, options: DeformerOptions) -> None:
-        super().__init__(encoder, options)
-        self.layers = copy_layers(encoder, options.layers)
-        self.out = ClsHead(self.dimensions, dropout=options.dropout)
+    def __init__(self, encoder: Any, *, layers: int = 3, dropout: float = 0.1) -> None:
+        super().__init__(encoder)
+        self.layers = copy_layers(encoder, layers)
+        self.out = ClsHead(self.dimensions, dropout=dropout)
 
     def take_over(self, query: Any, item: Any) -> None:
         """Raises InputError if no layer would be left in the towers."""
         for encoder in [query] if item is query else [query, item]:
-            cut_layers(encoder, self.options.layers)
+            cut_layers(encoder, len(self.layers))
 
     def forward(
         self, query: Tensor, query_mask: Tensor, items: Tensor, item_mask: Tensor
@@ -109,8 +99,8 @@ class MixEncoder(Head):
 
     query_reads = "tokens"
 
-    def __init__(self, encoder: Any, options: HeadOptions) -> None:
-        super().__init__(encoder, options)
+    def __init__(self, encoder: Any) -> None:
+        super().__init__(encoder)
         layer = copy.deepcopy(layers_of(encoder)[-1])
         own = layer.attention.self
         self.heads = int(own.num_attention_heads)

@@ -72,8 +72,7 @@ class LateInteractionConfig:
 
     def __post_init__(self) -> None:
         """Raises InputError for an unknown head, option or pooling."""
-        options = asdict(head_of(self.head).Options.of(self.options))
-        object.__setattr__(self, "options", options)
+        object.__setattr__(self, "options", head_of(self.head).options(self.options))
         DualEncoderConfig(pooling=self.pooling or "cls", marked=self.marked)
 
     @property
@@ -119,7 +118,7 @@ class LateInteractionModel(TorchModel):
         super().__init__([query_encoder, item_encoder], tokenizer, config)
         _check_alike(query_encoder.config, item_encoder.config)
         kind = head_of(config.head)
-        self.head = kind(query_encoder, kind.Options.of(config.options))
+        self.head = kind(query_encoder, **config.options)
         settings = str(config.pooling), self.tokenizer.marks
         self.query = LateTower(query_encoder, kind.query_reads, *settings)
         self.item = LateTower(item_encoder, kind.item_reads, *settings)
@@ -170,7 +169,8 @@ class LateInteractionModel(TorchModel):
                     f"{there[name]!r}, not {wanted[name]!r}; continue it with its own, or start "
                     "from a dual encoder"
                 )
-        again = cls(*(model.query.encoder, model.item.encoder), model.tokenizer.fast, config)
+        towers = model.query.encoder, model.item.encoder
+        again = cls(*towers, model.tokenizer.fast, config)
         again.head = model.head
         return again.train()
 

@@ -100,20 +100,6 @@ def test_pair_sets_the_jth_neighbour_against_the_jth_nearest_that_is_none(bert, 
     assert float(loss.detach()) == pytest.approx(np.mean(expected), rel=1e-4)
 
 
-def test_negatives_are_mined_again_each_epoch_and_never_in_a_list(bert, tmp_path):
-    task = make(bert, loss="pair")
-    loop.fit(task, training(epochs=3, learning_rate=1e-2), tmp_path)
-    mined = [np.load(tmp_path / f"negatives-{epoch}.npy") for epoch in range(3)]
-    right = lists_of(teacher(), 5).items
-    for found in mined:
-        assert (found[task.held] == NO_ITEM).all()
-        for row in task.train:
-            assert len({*found[row], *right[row]}) == 10
-            assert NO_ITEM not in found[row]
-    assert (mined[0] != mined[1]).any()
-    assert (mined[1] != mined[2]).any()
-
-
 # Validation
 
 

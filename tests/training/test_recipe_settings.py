@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +13,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
+from crossknn.models.cross_encoder import CrossEncoderConfig  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.training.corpora import read_corpora  # noqa: E402
 from crossknn.training.labelled import DualEncoderTask  # noqa: E402
 from crossknn.training.losses import distance_to_teacher  # noqa: E402
-from crossknn.training.run import train  # noqa: E402
 from crossknn.training.settings import (  # noqa: E402
     CrossEncoderSettings,
     DataSettings,
@@ -103,31 +101,6 @@ def test_a_mixture_holds_every_folder_and_domains_are_those_of_zeshel_folders(tm
     assert [part.name for part in dev] == ["beir"]
     with pytest.raises(InputError, match="has no domains"):
         read_corpora(DataSettings(folder=beir, train_domains=("sea",)), 0)
-
-
-def test_a_query_of_a_mixture_in_train_and_in_dev_is_refused(tmp_path):
-    first, second = write_beir(tmp_path / "a"), write_beir(tmp_path / "b")
-    data = DataSettings(folder=(first, second), dev_folder=(second,), dev="train")
-    with pytest.raises(InputError, match="of b is in train and in dev"):
-        read_corpora(data, 0)
-
-
-def test_a_mixture_trains_an_interaction_head(bert, tmp_path):
-    folders = (write_beir(tmp_path / "a"), write_beir(tmp_path / "b", n=15))
-    settings = CrossEncoderSettings(
-        encoder=str(bert),
-        data=DataSettings(folder=folders, dev="dev"),
-        model={"head": "interaction", "max_length": 32},
-        negatives=NEGATIVES,
-        training=TRAINING,
-    )
-    train(settings, tmp_path / "model")
-    model = CrossEncoderModel.from_pretrained(tmp_path / "model")
-    assert model.config.head == "interaction"
-    card = (tmp_path / "model" / "README.md").read_text()
-    assert "Trained on `a`, `b` with" in card
-    assert "word matches" in card
-    assert json.loads((tmp_path / "model" / "run" / "settings.json").read_text())
 
 
 # The teacher

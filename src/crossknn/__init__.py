@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from crossknn.errors import CrossknnError as CrossknnError
     from crossknn.errors import InputError as InputError
     from crossknn.evaluation.compare import compare as compare
+    from crossknn.fitting.anchors import collect_anchors as collect_anchors
+    from crossknn.fitting.anchors import collect_item_scores as collect_item_scores
     from crossknn.index.estimate import estimate as estimate
     from crossknn.index.item_index import ItemIndex as ItemIndex
     from crossknn.methods import method as method
@@ -74,6 +76,7 @@ _HOMES = {
     "data.queries": ("QuerySet",),
     "errors": ("CrossknnError", "InputError"),
     "evaluation.compare": ("compare",),
+    "fitting.anchors": ("collect_anchors", "collect_item_scores"),
     "index.estimate": ("estimate",),
     "index.item_index": ("ItemIndex",),
     "methods": ("method", "methods"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from crossknn import linalg
 from crossknn.linalg import inner
-from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.base import DenseRetriever
 from crossknn.types import Queries
 
 

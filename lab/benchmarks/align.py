@@ -32,7 +32,7 @@ from crossknn.fitting.fit import fit_method
 from crossknn.fitting.pairs import PairPlan, per_item, per_query
 from crossknn.index.base import Scale
 from crossknn.index.stored import StoredMatrix, StoredVectors
-from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.base import DenseRetriever
 from crossknn.scorers import DualEncoder
 from crossknn.scores.views import SparseScores
 from crossknn.types import Queries

@@ -38,7 +38,7 @@ from crossknn.methods import methods
 from crossknn.models.backbone import open_backbone
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.export import export_model
-from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.base import DenseRetriever
 from crossknn.scorers import DualEncoder, OnnxCrossEncoder
 from crossknn.training.corpora import candidates
 from crossknn.types import Pairs

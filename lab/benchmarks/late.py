@@ -27,7 +27,7 @@ from train_late import KINDS
 
 from crossknn.data.dataset import Labelled
 from crossknn.data.reading import read_labelled
-from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.base import DenseRetriever
 from crossknn.retrievers.lexical import BM25
 from crossknn.scorers import CrossEncoder, DualEncoder
 from crossknn.scorers.base import Scorer

@@ -29,7 +29,7 @@ from crossknn.evaluation.replay import answer
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import methods
 from crossknn.models.export import export_model
-from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.base import DenseRetriever
 from crossknn.retrievers.late import LateRetriever
 from crossknn.scorers import CrossEncoder, DualEncoder, open_late
 from crossknn.types import Pairs, Queries

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 
 from crossknn.data.reading import read_labelled
 from crossknn.models.export import export_model
-from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.base import DenseRetriever
 from crossknn.retrievers.late import LateRetriever
 from crossknn.scorers import CrossEncoder, DualEncoder, open_late
 from crossknn.scorers.opening import bundled_folder

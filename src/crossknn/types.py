@@ -8,9 +8,9 @@ With late interaction: c candidates per query, t states of a text, s states in a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,6 +179,26 @@ class Ranking:
 
 
 _SHOWN = 80
+Value = TypeVar("Value")
+
+
+class Named(Mapping[str, Value]):
+    """Values by name, each looked up when it is asked for."""
+
+    def __init__(self, names: Collection[str], get: Callable[[str], Value]) -> None:
+        self._names, self._get = names, get
+
+    def __getitem__(self, name: str) -> Value:
+        return self._get(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def as_count(value: object, name: str, least: int = 1) -> int:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from crossknn.errors import InputError
 from crossknn.fitting.pairs import per_item, per_query
-from crossknn.retrievers.base import RandomItems
-from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.base import DenseRetriever, RandomItems
 from crossknn.retrievers.lexical import BM25
 from crossknn.types import Queries
 

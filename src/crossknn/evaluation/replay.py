@@ -13,12 +13,12 @@ from crossknn.errors import InputError
 from crossknn.evaluation.measures import bootstrap, exact_top, recall
 from crossknn.evaluation.oracle import OracleIndex
 from crossknn.evaluation.task import TaskMeasures, summary
-from crossknn.index.base import Index, Named, Neighbours, Scale
+from crossknn.index.base import Index, Scale
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import Method
 from crossknn.search.loop import simulate
-from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Named, Neighbours, Queries
 
 BATCH = 64
 """Queries searched together: bounds the memory to BATCH x n approximate scores."""

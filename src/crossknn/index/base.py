@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -12,25 +12,6 @@ from crossknn.retrievers.specs import Searchable
 from crossknn.types import Artifact, FloatArray, IntArray, Neighbours, Queries
 
 Value = TypeVar("Value")
-
-
-class Named(Mapping[str, Value]):
-    """Values by name, each looked up when it is asked for."""
-
-    def __init__(self, names: Collection[str], get: Callable[[str], Value]) -> None:
-        self._names, self._get = names, get
-
-    def __getitem__(self, name: str) -> Value:
-        return self._get(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 class Cache:

@@ -21,7 +21,7 @@ from crossknn.data.items import Items
 from crossknn.data.reading import read_items
 from crossknn.errors import IndexFormatError, InputError, nearest
 from crossknn.files import as_path, exclusive_lock, rows_of, text_digest, translate_os_errors
-from crossknn.index.base import Anchors, Cache, Index, ItemScores, Named, Scale
+from crossknn.index.base import Anchors, Cache, Index, ItemScores, Scale
 from crossknn.index.encoders import EncodeQueries, GivenModel, RememberedModel, check_vectors
 from crossknn.index.fitted import FittedVectors
 from crossknn.index.graphs import NEIGHBOURS, ItemGraph, checksum, nearest_neighbours, no_graph
@@ -31,7 +31,16 @@ from crossknn.retrievers.base import ItemPriors, Retriever
 from crossknn.retrievers.late import Late
 from crossknn.retrievers.specs import unfitted
 from crossknn.scores.store import ScoreStore
-from crossknn.types import Artifact, FloatArray, IntArray, Neighbours, Progress, Queries, as_count
+from crossknn.types import (
+    Artifact,
+    FloatArray,
+    IntArray,
+    Named,
+    Neighbours,
+    Progress,
+    Queries,
+    as_count,
+)
 
 logger = logging.getLogger(__name__)
 

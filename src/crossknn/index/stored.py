@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.index.base import Anchors, Cache, Index, ItemScores, Named, Scale
+from crossknn.index.base import Anchors, Cache, Index, ItemScores, Scale
 from crossknn.index.graphs import (
     NEIGHBOURS,
     check_neighbours,
@@ -35,7 +35,7 @@ from crossknn.linalg import inner
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.late import Late
 from crossknn.retrievers.lists import StoredRetriever
-from crossknn.types import Artifact, FloatArray, IntArray, Neighbours, Queries
+from crossknn.types import Artifact, FloatArray, IntArray, Named, Neighbours, Queries
 
 DUAL_ENCODER = "dense"
 

@@ -29,8 +29,7 @@ from crossknn.methods.posterior import (
     Posterior,
     Whitened,
 )
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.fusion import stages_of
+from crossknn.retrievers.base import Retriever, stages_of
 from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan
 from crossknn.search.predictor import Prediction, Predictor

@@ -10,9 +10,14 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from crossknn.errors import InputError, SpecError, nearest
-from crossknn.retrievers.base import RandomItems, Retriever, fixed_order
-from crossknn.retrievers.dense import DenseRetriever
-from crossknn.retrievers.fusion import RankFusion, stages_of
+from crossknn.retrievers.base import (
+    DenseRetriever,
+    RandomItems,
+    RankFusion,
+    Retriever,
+    fixed_order,
+    stages_of,
+)
 from crossknn.retrievers.late import DEPTH, KINDS, Late, LateRetriever
 from crossknn.spec import Spec, build
 from crossknn.types import FloatArray, IntArray, Queries

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from crossknn.data.dataset import Labelled
 from crossknn.errors import InputError
 from crossknn.linalg import top_k
-from crossknn.retrievers.base import RandomItems, Retriever
-from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.base import DenseRetriever, RandomItems, Retriever
 from crossknn.scorers.base import Encoder
 from crossknn.training.corpora import Corpora, candidates, reader, retriever_of
 from crossknn.training.settings import CandidateSettings

@@ -16,8 +16,7 @@ from crossknn.data.marks import unmarked
 from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError
 from crossknn.models.tokens import Row, token_batches
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.base import DenseRetriever, Retriever
 from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.scorers.base import Encoder
 from crossknn.training.checkpoint import digest_of

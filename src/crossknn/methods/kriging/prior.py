@@ -20,8 +20,7 @@ from crossknn.errors import InputError
 from crossknn.linalg import solve_scaled
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model, Weights
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.fusion import stages_of
+from crossknn.retrievers.base import Retriever, stages_of
 from crossknn.types import FloatArray
 
 NAME = "kriging"

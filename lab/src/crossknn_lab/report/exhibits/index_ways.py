@@ -19,7 +19,7 @@ from crossknn.fitting.pairs import PairPlan, per_item, per_query
 from crossknn.index.base import Scale
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
-from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.base import DenseRetriever
 from crossknn.scores.views import SparseScores
 from crossknn.types import FloatArray, Pairs, Queries
 from crossknn_lab.report.data import Data

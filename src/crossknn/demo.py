@@ -5,15 +5,11 @@ Held-out docstrings give test queries: their first sentence is the query, the it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
 import numpy as np
 
 from crossknn.data.dataset import Dataset
 from crossknn.data.queries import QuerySet
 from crossknn.scorers import CrossEncoder, Scorer
-from crossknn.scorers.onnx import available_threads
 
 BUDGETS = (25, 50, 100, 200)
 KS = (1, 10, 50)
@@ -36,9 +32,6 @@ SEARCHES = (
 MAX_LENGTH = 96
 """Tokens of a pair that the demo's cross-encoder reads: most docstrings say what they do early."""
 
-WORKERS = available_threads()
-"""Queries scored at a time: several models of one thread outrun one model of several."""
-
 
 def open_scorer() -> Scorer:
     """The bundled cross-encoder as the demo uses it."""
@@ -50,25 +43,3 @@ def sample(data: Dataset, count: int, seed: int) -> QuerySet:
     size = min(count, len(data))
     chosen = np.random.default_rng(seed).choice(len(data), size, replace=False)
     return data.queries.take(np.sort(chosen).tolist())
-
-
-@dataclass(frozen=True)
-class DemoFiles:
-    """Where the demo keeps its things."""
-
-    folder: Path
-
-    @property
-    def index(self) -> Path:
-        """The saved index."""
-        return self.folder / "stdlib.index"
-
-    @property
-    def cache(self) -> Path:
-        """The scores that are paid for."""
-        return self.folder / "scores.sqlite"
-
-    @property
-    def plot(self) -> Path:
-        """Recall against cost."""
-        return self.folder / "recall.png"

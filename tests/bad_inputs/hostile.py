@@ -14,7 +14,8 @@ import crossknn as ck
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.stored import StoredMatrix
 from crossknn.retrievers.lists import CandidateLists
-from crossknn.scorers import CachedScorer, CallableScorer, CrossEncoder, HttpScorer, as_scorer
+from crossknn.scorers import CallableScorer, CrossEncoder, HttpScorer, as_scorer
+from crossknn.scores.stored import StoredScorer
 
 LONG = "x" * 5000
 HUGE = "9" * 30
@@ -157,7 +158,7 @@ def command_lines() -> Iterator[list[str]]:
         for number in NUMBERS
         if option == "-k" or number != HUGE  # so large a budget is exact search
     )
-    yield from ([*search, "--method", method, "--deadline-ms", real] for real in REALS)
+    yield from ([*search, "--method", method, "--deadline", real] for real in REALS)
     yield from ([*search, "--seed", seed] for seed in ("x", "-1", "1.5", ""))
     yield from ([*search, "--method", method, "--scorer", url] for url in URLS)
     yield from (
@@ -195,12 +196,12 @@ def command_lines() -> Iterator[list[str]]:
     yield [*search, "--method", method, "--scorer-option", "threads=-1"]
     yield [*search, "--method", method, "--scorer-option", "timeout=5"]
     yield [*search, "--model", "m"]
-    yield [*search, "--method", method, "--cache", "c.db", "--scorer", "http://127.0.0.1:9/"]
-    for option in ("--queries", "--filter", "--lists", "--cache"):
+    yield [*search, "--method", method, "--store", "c.db", "--scorer", "http://127.0.0.1:9/"]
+    for option in ("--queries", "--filter", "--lists", "--store"):
         yield from (
             [*search, "--method", method, option, path]
             for path in PATHS
-            if path not in ("absent", "empty" if option == "--cache" else "absent")
+            if path not in ("absent", "empty" if option == "--store" else "absent")
         )
     yield [*search, "--method", method, "--queries", "absent"]
     yield [*search, "--method", method, "--filter", "absent"]
@@ -208,25 +209,28 @@ def command_lines() -> Iterator[list[str]]:
     yield [*search, "--method", method, "--lists", "lists.run"]
     yield from (["search", "docs.index", query] for query in ("", " ", "\n\t"))
     yield from (["search", path, "topic"] for path in PATHS)
-    yield from (["index", path, "new.index", "--encoder", "none"] for path in PATHS)
-    yield ["index", "deep.json", "new.index", "--encoder", "none"]
-    build = ["index", "docs.jsonl", "new.index", "--encoder", "none"]
+    yield from (["index", "build", path, "new.index", "--encoder", "none"] for path in PATHS)
+    yield ["index", "build", "deep.json", "new.index", "--encoder", "none"]
+    build = ["index", "build", "docs.jsonl", "new.index", "--encoder", "none"]
     yield from ([*build, "--limit", number] for number in NUMBERS if number != HUGE)
     yield from ([*build, "--graph", number] for number in NUMBERS if number not in ("", HUGE))
     yield from ([*build, "--lsa", number] for number in ("-1", "x", "1.5"))
     yield from (
         [*build, "--graph", "3", "--graph-from", name] for name in ("nothing", "a\0b", LONG)
     )
-    yield from ([*build, "--anchors", path] for path in PATHS)
-    yield from ([*build, "--item-scores", number] for number in ("0", "-2", "x", "nan"))
-    yield from ([*build, "--max-calls", number] for number in ("0", "x", "nan"))
+    collect = ["collect", "docs.index"]
+    yield from ([*collect, "--anchors", path] for path in PATHS)
+    yield from ([*collect, "--item-scores", number] for number in ("0", "-2", "x", "nan"))
+    yield from (
+        [*collect, "--anchors", "queries.txt", "--max-calls", number] for number in ("0", "x", "nan")
+    )
     yield from ([*build, "--template", text] for text in ("{", "{0}", "{nothing}", "{text.x}", "}"))
     yield from ([*build, "--text-field", name] for name in ("nothing", "a\0b"))
     yield from (
-        ["index", "docs.jsonl", path, "--encoder", "none"] for path in ("a\0b", LONG, "docs.jsonl")
+        ["index", "build", "docs.jsonl", path, "--encoder", "none"] for path in ("a\0b", LONG, "docs.jsonl")
     )
     yield from (
-        ["index", "docs.jsonl", "new.index", "--encoder", name]
+        ["index", "build", "docs.jsonl", "new.index", "--encoder", name]
         for name in ("absent/x/y", "", "docs.index")
     )
     compare = ["compare", "docs.index", "--queries", "queries.txt"]
@@ -264,14 +268,14 @@ def command_lines() -> Iterator[list[str]]:
     yield from (["estimate", "docs.index", "--seconds", real] for real in ("0", "-1", "nan", "x"))
     yield from (["estimate", "docs.index", "--budget", number] for number in ("0", "-1", "x"))
     yield from (
-        ["scores", "docs.index", "--out", path, "--queries", "queries.txt"]
+        ["collect", "docs.index", "--out", path, "--queries", "queries.txt"]
         for path in ("a\0b", LONG, ".")
     )
-    yield from (["learn", "docs.index", "--cache", path] for path in PATHS)
+    yield from (["fit", "docs.index", "log", "--store", path] for path in PATHS)
     yield from (
-        ["align", "docs.index", "--deadline", text] for text in ("x", "-1s", "nan", "0m", "")
+        ["fit", "docs.index", "--queries", "auto", "--deadline", text] for text in ("x", "-1s", "nan", "0m", "")
     )
-    yield from (["export", path, "out"] for path in ("a\0b", LONG, "binary.bin", "empty"))
+    yield from (["model", "export", path, "out"] for path in ("a\0b", LONG, "binary.bin", "empty"))
     yield from (["convert", path, "out"] for path in ("a\0b", LONG, "binary.bin", "empty", "."))
     yield from (["sweep", path, "--out", "runs"] for path in PATHS)
     yield from (["report", path, "--out", "rep"] for path in PATHS if path != ".")
@@ -449,10 +453,10 @@ def calls() -> Iterator[tuple[str, Callable[[], object]]]:
             )
     for value in ("a\0b", ".", "binary.bin", "a" * 5000, "docs.jsonl/x", 5):
         yield (
-            f"CachedScorer({value!r:.20})",
-            lambda value=value: CachedScorer(CallableScorer(len, "n"), value),
+            f"StoredScorer({value!r:.20})",
+            lambda value=value: StoredScorer(CallableScorer(len, "n"), value),
         )
-    yield "CachedScorer without a name", lambda: CachedScorer(CallableScorer(len), "c.db")
+    yield "CachedScorer without a name", lambda: StoredScorer(CallableScorer(len), "c.db")
     for value in (np.ones(3), np.full((2, 3), "x"), [[1.0]], None):
         yield f"MatrixScorer({value!r:.20})", lambda value=value: ck.MatrixScorer(value)
     for value in ("absent/a/b", "binary.bin", "docs.index", "", " ", "a\0b", "a" * 5000, 5):

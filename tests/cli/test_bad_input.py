@@ -60,7 +60,7 @@ def folder(tmp_path_factory):
     where = tmp_path_factory.mktemp("bad")
     for name, content in FILES.items():
         (where / name).write_bytes(content)
-    done = crossknn(where, "index", "docs.jsonl", "docs.index", "--encoder", "none")
+    done = crossknn(where, "index", "build", "docs.jsonl", "docs.index", "--encoder", "none")
     assert done.returncode == 0, done.stderr
     index = ItemIndex.build(where / "docs.jsonl")
     index.add_late(WordStates())
@@ -144,23 +144,23 @@ def crossknn(where: Path, *arguments: str, limit: int | None = None, code: str |
     )
 
 
-INDEX = ("index", "FILE", "new.index", "--encoder", "none")
-ALIGN = ("align", "docs.index", "--queries", "queries.txt")
+FIT = ("fit", "docs.index", "als", "--queries", "queries.txt")
+COLLECT = ("collect", "docs.index", "--queries", "queries.txt", "--out")
 SEARCH = ("search", "docs.index", "topic")
 LATE = ("search", "late.index", "topic", "--method")
 CALLS: list[tuple[str, tuple[str, ...], int]] = [
-    ("empty corpus", ("index", "empty.jsonl", "new.index"), 2),
-    ("duplicate ids", ("index", "twice.jsonl", "new.index"), 2),
-    ("an empty text", ("index", "blank.jsonl", "new.index"), 2),
-    ("a missing field", ("index", "fields.jsonl", "new.index"), 2),
-    ("a missing column", ("index", "header.csv", "new.index"), 2),
-    ("a malformed line", ("index", "broken.jsonl", "new.index"), 2),
-    ("not UTF-8", ("index", "latin.jsonl", "new.index"), 2),
-    ("an unknown kind of file", ("index", "docs.pdf", "new.index"), 2),
-    ("no such file", ("index", "absent.jsonl", "new.index"), 2),
+    ("empty corpus", ("index", "build", "empty.jsonl", "new.index"), 2),
+    ("duplicate ids", ("index", "build", "twice.jsonl", "new.index"), 2),
+    ("an empty text", ("index", "build", "blank.jsonl", "new.index"), 2),
+    ("a missing field", ("index", "build", "fields.jsonl", "new.index"), 2),
+    ("a missing column", ("index", "build", "header.csv", "new.index"), 2),
+    ("a malformed line", ("index", "build", "broken.jsonl", "new.index"), 2),
+    ("not UTF-8", ("index", "build", "latin.jsonl", "new.index"), 2),
+    ("an unknown kind of file", ("index", "build", "docs.pdf", "new.index"), 2),
+    ("no such file", ("index", "build", "absent.jsonl", "new.index"), 2),
     (
         "a template with an unknown field",
-        ("index", "docs.jsonl", "new.index", "--template", "{body}"),
+        ("index", "build", "docs.jsonl", "new.index", "--template", "{body}"),
         2,
     ),
     ("k of 0", (*SEARCH, "-k", "0"), 2),
@@ -203,14 +203,14 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
         (*("search", "anchored.index", "topic", "--method", "kriging"), "--scorer", "URL/few"),
         2,
     ),
-    ("nothing to learn from", ("learn", "docs.index"), 2),
-    ("learning from a cache that is not there", ("learn", "docs.index", "--cache", "no.db"), 2),
-    ("learning from a file that is no cache", ("learn", "docs.index", "--cache", "docs.jsonl"), 2),
-    ("a rank of 0", ("learn", "docs.index", "--rank", "0"), 2),
-    ("learning for an unknown retriever", ("learn", "anchored.index", "--retriever", "bm52"), 2),
+    ("nothing to fit to", ("fit", "docs.index", "log"), 2),
+    ("fitting to a store that is not there", ("fit", "docs.index", "log", "--store", "no.db"), 2),
+    ("fitting to a file that is no store", ("fit", "docs.index", "log", "--store", "docs.jsonl"), 2),
+    ("a rank of 0", ("fit", "docs.index", "log", "--rank", "0"), 2),
+    ("fitting for an unknown retriever", ("fit", "anchored.index", "log", "--retriever", "bm52"), 2),
     (
-        "learning from one cross-encoder what another has scored",
-        ("learn", "anchored.index", "--cache", "queries.db"),
+        "fitting to one cross-encoder what another has scored",
+        ("fit", "anchored.index", "log", "--store", "queries.db"),
         2,
     ),
     ("an unknown command", ("serch", "docs.index"), 2),
@@ -220,10 +220,10 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("no such index", ("search", "absent.index", "topic"), 6),
     ("a truncated index", ("search", "cut.index", "topic"), 6),
     ("an index of a newer format", ("search", "newer.index", "topic"), 6),
-    ("saving over something else", ("index", "docs.jsonl", "torch-model", "--encoder", "none"), 2),
+    ("saving over something else", ("index", "build", "docs.jsonl", "torch-model", "--encoder", "none"), 2),
     (
         "a place that cannot be written",
-        ("index", "docs.jsonl", "docs.jsonl/new.index", "--encoder", "none"),
+        ("index", "build", "docs.jsonl", "docs.jsonl/new.index", "--encoder", "none"),
         2,
     ),
     ("a model that is none", (*SEARCH, "--scorer", "no-index"), 2),
@@ -233,34 +233,34 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("NaN in a matrix", ("replay", "nan.npz", "--methods", "exact"), 2),
     ("item vectors of the wrong length", ("replay", "width.npz", "--methods", "exact"), 2),
     ("item pairs that a matrix lacks", ("replay", "good.npz", "--methods", "itemcur"), 2),
-    ("nothing to score", ("scores", "docs.index", "--out", "new.npz"), 2),
+    ("nothing to score", ("collect", "docs.index", "--out", "new.npz"), 2),
     (
         "a score matrix of something else",
-        ("scores", "docs.index", "--queries", "queries.txt", "--out", "good.npz"),
+        (*COLLECT, "good.npz"),
         2,
     ),
     (
         "a score matrix in a folder that is not there",
-        ("scores", "docs.index", "--queries", "queries.txt", "--out", "absent/new.npz"),
+        (*COLLECT, "absent/new.npz"),
         2,
     ),
     (
         "more anchors than queries",
         (
-            *("scores", "docs.index", "--queries", "queries.txt", "--out", "new.npz"),
-            *("--anchors", "5"),
+            *(*COLLECT, "new.npz"),
+            *("--n-anchors", "5"),
         ),
         2,
     ),
     (
         "more items in the query's place than there are",
-        ("scores", "docs.index", "--item-item", "50", "--out", "new.npz"),
+        ("collect", "docs.index", "--item-scores", "50", "--out", "new.npz"),
         2,
     ),
     (
         "an endpoint whose model is not named",
         (
-            *("scores", "docs.index", "--queries", "queries.txt", "--out", "new.npz"),
+            *(*COLLECT, "new.npz"),
             *("--scorer", "URL/few"),
         ),
         2,
@@ -290,17 +290,17 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
         ("compare", "docs.index", "--queries", "queries.txt", "--plot", "r.txt"),
         2,
     ),
-    ("an unknown way to align", (*ALIGN, "--method", "alz"), 2),
-    ("fitted vectors with a name that is taken", (*ALIGN, "--name", "bm25"), 2),
-    ("vectors to align that are not there", (*ALIGN, "--vectors", "mine"), 2),
-    ("no items per train query", (*ALIGN, "--per", "0"), 2),
-    ("a deadline that is no duration", (*ALIGN, "--deadline", "soon"), 2),
-    ("marks in a file of train queries", (*ALIGN, "--marked"), 2),
-    ("more queries per item than there are", (*ALIGN, "--strategy", "i", "--per", "50"), 2),
-    ("a model's name for no URL", (*ALIGN, "--model", "m"), 2),
-    ("a URL on Ray", (*ALIGN, "--scorer", "URL/nan", "--model", "m", "--ray", "local"), 2),
-    ("train queries for an endpoint without a model's name", (*ALIGN, "--scorer", "URL/nan"), 2),
-    ("every item scored on Ray", (*ALIGN, "--method", "cur", "--ray", "local"), 2),
+    ("an unknown way to fit", ("fit", "docs.index", "alz", "--queries", "queries.txt"), 2),
+    ("fitted vectors with a name that is taken", (*FIT, "--name", "bm25"), 2),
+    ("vectors to fit that are not there", (*FIT, "--vectors", "mine"), 2),
+    ("no items per train query", (*FIT, "--per", "0"), 2),
+    ("a deadline that is no duration", (*FIT, "--deadline", "soon"), 2),
+    ("marks in a file of train queries", (*FIT, "--marked"), 2),
+    ("more queries per item than there are", (*FIT, "--strategy", "i", "--per", "50"), 2),
+    ("a model's name for no URL", (*FIT, "--model", "m"), 2),
+    ("a URL on Ray", (*FIT, "--scorer", "URL/nan", "--model", "m", "--ray", "local"), 2),
+    ("train queries for an endpoint without a model's name", (*FIT, "--scorer", "URL/nan"), 2),
+    ("every item scored on Ray", ("fit", "docs.index", "cur", "--queries", "queries.txt", "--ray", "local"), 2),
     (
         "items without states of a late-interaction model",
         (*SEARCH, "--method", "rerank(retriever=cmc(retriever=bm25))"),
@@ -309,8 +309,8 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("an unknown option of a late-interaction model", (*LATE, "cmc(dept=3)"), 2),
     ("a depth of 0", (*LATE, "rerank(retriever=cmc(depth=0))"), 2),
     ("a late-interaction model that cannot be opened", (*LATE, "cmc(retriever=bm25)"), 2),
-    ("a late-interaction model that is none", ("encode", "docs.index", "no-index"), 2),
-    ("a dual encoder as late-interaction model", ("encode", "docs.index", "DUAL"), 2),
+    ("a late-interaction model that is none", ("index", "add", "docs.index", "--late", "no-index"), 2),
+    ("a dual encoder as late-interaction model", ("index", "add", "docs.index", "--late", "DUAL"), 2),
     ("an endpoint that is down", (*SEARCH, "--scorer", "http://127.0.0.1:9/rerank"), 4),
     ("an endpoint that answers nonsense", (*SEARCH, "--scorer", "URL/nonsense"), 4),
     ("an endpoint with too few scores", (*SEARCH, "--scorer", "URL/few"), 4),
@@ -431,7 +431,7 @@ def test_a_missing_plots_extra(folder):
 
 def test_a_full_disk_leaves_nothing_half_written(folder):
     before = sorted(p.name for p in folder.iterdir())
-    done = crossknn(folder, "index", "docs.jsonl", "full.index", "--encoder", "none", limit=1500)
+    done = crossknn(folder, "index", "build", "docs.jsonl", "full.index", "--encoder", "none", limit=1500)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "cannot be written: File too large; nothing was changed" in done.stderr
@@ -473,7 +473,7 @@ def test_ctrl_c_during_indexing(folder):
         lines({"id": str(i), "text": f"a longer text number {i} " * 20} for i in range(20_000))
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "crossknn", "index", "large.jsonl", "large.index"],
+        [sys.executable, "-m", "crossknn", "index", "build", "large.jsonl", "large.index"],
         cwd=folder,
         stderr=subprocess.PIPE,
         text=True,

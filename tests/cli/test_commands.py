@@ -1,83 +1,99 @@
-"""The commands on right input."""
+"""The commands on right input, one after the other, as a user would run them."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 
+import numpy as np
 import pytest
+from commands import LAB
+from faulty_server import Faulty, score, slow
 
-from crossknn.cli import common
+import crossknn as ck
+from crossknn.cli import app as application
+from crossknn.cli import output as printing
 from crossknn.cli.app import run
+from crossknn.index.stored import read_arrays
 
 TOPICS = ("archives", "threads", "files", "strings", "queues")
+N = 40
+BM25 = ("--method", "rerank(retriever=bm25)")
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    items = [
-        {"id": f"d{i}", "title": TOPICS[i % 5], "text": f"part {i} on {TOPICS[i % 5]}", "page": i}
-        for i in range(40)
-    ]
-    (tmp_path / "docs.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
-    queries = [{"id": "q1", "text": "about threads"}, {"id": "q2", "text": "open files"}]
+    write_items(range(N))
+    queries = [{"id": f"q{i}", "text": f"about {t}"} for i, t in enumerate(TOPICS)]
     (tmp_path / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in queries))
-    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t1\n")
+    (tmp_path / "train.txt").write_text("open threads\nclose files\n")
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td99\t1\n")
     return tmp_path
 
 
-def output(capsys, *arguments: str) -> list[dict]:
-    code = run(list(arguments))
-    printed = capsys.readouterr()
-    assert code == 0, printed.err
-    return [json.loads(line) for line in printed.out.splitlines()]
+def write_items(numbers):
+    rows = [
+        {"id": f"d{i}", "title": TOPICS[i % 5], "text": f"part {i} on {TOPICS[i % 5]}", "page": i}
+        for i in numbers
+    ]
+    with open("docs.jsonl", "w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def test_index_search_compare(folder, capsys):
-    (made,) = output(capsys, "index", "docs.jsonl", "docs.index", "--json")
-    assert (made["items"], made["first_stages"]) == (40, ["bm25", "dense"])
-    (found,) = output(
-        capsys,
-        "search",
-        "docs.index",
-        "about threads",
-        "-k",
-        "3",
-        "--budget",
-        "20",
-        "--explain",
-        "--json",
-        "--cache",
-        "scores.sqlite",
+@pytest.fixture
+def command(folder, capsys):
+    """Run a command with --json: the objects it prints."""
+
+    def call(*arguments: str) -> list[dict]:
+        capsys.readouterr()
+        code = run([*arguments, "--json"])
+        printed = capsys.readouterr()
+        assert code == 0, printed.err
+        return [json.loads(line) for line in printed.out.splitlines()]
+
+    return call
+
+
+@pytest.fixture
+def build(command):
+    return lambda *options: command(
+        "index", "build", "docs.jsonl", "docs.index", "--encoder", "none", *options
+    )[0]
+
+
+@pytest.fixture
+def endpoint():
+    server = Faulty(slow(0))
+    yield ("--scorer", server.url, "--model", "m", "--scorer-option", "timeout=20"), server
+    server.close()
+
+
+def test_index_search_and_compare(command, folder):
+    (made,) = command("index", "build", "docs.jsonl", "docs.index")
+    assert (made["items"], made["retrievers"]) == (N, ["bm25", "dense"])
+    (found,) = command(
+        *("search", "docs.index", "about threads", "-k", "3", "--budget", "20", "--explain"),
+        *("--run", "answers.trec"),
     )
     hits = found["results"][0]["hits"]
     assert hits[0]["extra"]["page"] % 5 == 1
     assert [h["score"] for h in hits] == sorted((h["score"] for h in hits), reverse=True)
-    assert len(found["results"][0]["trace"]) == found["calls"] == 20
-    rows = output(
-        capsys,
-        "compare",
-        "docs.index",
-        "--queries",
-        "queries.jsonl",
-        "--qrels",
-        "qrels.tsv",
-        "--budgets",
-        "5,10",
-        "--k",
-        "1,5",
-        "--methods",
-        "rerank(retriever=bm25), axn(rounds=2)",
-        "--cache",
-        "scores.sqlite",
-        "--plot",
-        "recall.png",
-        "--json",
+    assert len(found["results"][0]["trace"]) == found["n_calls"] == 20
+    lines = (folder / "answers.trec").read_text().splitlines()
+    assert [line.split()[2] for line in lines] == [hit["id"] for hit in hits]
+    again = command("search", "docs.index", "about threads", "-k", "3", "--budget", "20")[0]
+    assert (again["n_calls"], again["n_scored"]) == (0, 20)  # the index has kept the scores
+    rows = command(
+        *("compare", "docs.index", "--queries", "queries.jsonl", "--qrels", "qrels.tsv"),
+        *("--budgets", "5,10", "-k", "1,5", "--plot", "recall.png"),
+        *("--methods", "rerank(retriever=bm25), axn(rounds=2)"),
     )
     assert [(r["method"], r["budget"], r["k"]) for r in rows[:3]] == [
-        ("exact", 40, 1),
-        ("exact", 40, 5),
+        ("exact", N, 1),
+        ("exact", N, 5),
         ("rerank(retriever=bm25)", 5, 1),
     ]
     assert rows[0]["recall"] == rows[1]["recall"] == 1
@@ -86,115 +102,169 @@ def test_index_search_compare(folder, capsys):
     assert (folder / "recall.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_text_output_can_be_read(folder, capsys):
-    run(["index", "docs.jsonl", "docs.index", "--encoder", "none"])
-    assert (
-        run(["search", "docs.index", "about threads", "-k", "2", "--budget", "10", "--explain"])
-        == 0
-    )
+def test_text_output_can_be_read(build, folder, capsys):
+    build()
+    searching = ["search", "docs.index", "about threads", "-k", "2", "--budget", "10", "--explain"]
+    assert run(searching) == 0
     shown = capsys.readouterr().out
     assert all(head in shown for head in ("round", "predicted", "exact", "the best so far"))
     assert "10 cross-encoder calls" in shown
-    assert (
-        run(
-            [
-                "compare",
-                "docs.index",
-                "--queries",
-                "queries.jsonl",
-                "--budgets",
-                "5",
-                "--k",
-                "1",
-                "--methods",
-                "rerank(retriever=bm25)",
-            ]
-        )
-        == 0
-    )
+    comparing = ["compare", "docs.index", "--queries", "queries.jsonl", "--budgets", "5", "-k", "1"]
+    assert run([*comparing, "--methods", "rerank(retriever=bm25)"]) == 0
     shown = capsys.readouterr().out
     assert "recall of the true neighbours" in shown
-    assert re.search(r"^ +40 +100\.0 \[100-100\]$", shown, re.MULTILINE)
+    assert re.search(rf"^ +{N} +100\.0 \[100-100\]$", shown, re.MULTILINE)
     assert run(["estimate", "docs.index", "--seconds", "0.2"]) == 0
     assert "pairs a second here" in capsys.readouterr().out
+    assert run(["index", "info", "docs.index"]) == 0
+    assert "retrievers: bm25, lsa" in capsys.readouterr().out
 
 
-def test_paid_scores_survive_building_the_index_again(folder, capsys):
-    pay = ("index", "docs.jsonl", "docs.index", "--anchors", "queries.jsonl", "--json")
-    assert [output(capsys, *pay, "--max-calls", "50")[0]["calls"] for _ in range(3)] == [50, 30, 0]
-    (again,) = output(capsys, "index", "docs.jsonl", "docs.index", "--encoder", "none", "--json")
-    assert (again["calls"], again["anchor_queries"]) == (0, 2)
-    found = output(
-        capsys,
-        "search",
-        "docs.index",
-        "open files",
-        "--method",
-        "adacur",
-        "--budget",
-        "15",
-        "--json",
-    )
-    assert found[0]["calls"] == 15
-
-
-def test_item_scores_serve_the_item_methods(folder, capsys):
-    output(capsys, "index", "docs.jsonl", "docs.index", "--item-scores", "6", "--json")
-    for method in ("itemcur", "fixeditem"):
-        (found,) = output(
-            capsys,
-            "search",
-            "docs.index",
-            "open files",
-            "--method",
-            method,
-            "--budget",
-            "12",
-            "--json",
-        )
-        assert found["n_scored"] == 12
-
-
-def test_a_filter_file_and_a_deadline(folder, capsys):
-    run(["index", "docs.jsonl", "docs.index", "--encoder", "none"])
-    (folder / "ids.txt").write_text("d1\nd6\nd11\n")
-    capsys.readouterr()
-    (found,) = output(
-        capsys,
-        "search",
-        "docs.index",
+def test_standard_input_is_read_and_standard_output_can_be_piped(folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO((folder / "docs.jsonl").read_text()))
+    assert run(["index", "build", "-", "piped.index", "--encoder", "none", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["items"] == N
+    monkeypatch.setattr(sys, "stdin", io.StringIO("about threads\nabout files\n"))
+    assert run(["search", "piped.index", "-", *BM25, "--budget", "10", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert [r["query"] for r in json.loads(printed.out)["results"]] == [
         "about threads",
-        "--filter",
-        "ids.txt",
-        "--deadline-ms",
-        "60000",
-        "--json",
+        "about files",
+    ]
+    assert printed.err == ""
+
+
+def test_anchors_are_collected_with_limits_and_survive_building_again(build, command):
+    build()
+    collecting = ("collect", "docs.index", "--anchors", "train.txt")
+    calls = [command(*collecting, "--max-calls", "50")[0]["calls"] for _ in range(3)]
+    assert calls == [50, 2 * N - 50, 0]
+    again = build()
+    assert (again["anchor_queries"], again["scores"]) == (2, 2 * N)
+    for method in ("adacur", "anncur", "kriging(retriever=bm25)"):
+        found = command("search", "docs.index", "open files", "--method", method, "--budget", "15")
+        assert found[0]["n_calls"] <= 15
+
+
+def test_more_items_cost_the_anchors_of_these_alone(build, command):
+    build()
+    collecting = ("collect", "docs.index", "--anchors", "train.txt")
+    assert command(*collecting)[0]["calls"] == 2 * N
+    write_items([N + 1, *range(N - 1, -1, -1)])
+    assert build()["anchor_queries"] == 0
+    (found,) = command(*collecting)
+    assert (found["calls"], found["reused"], found["anchor_queries"]) == (2, 2 * N, 2)
+    kept = ck.ItemIndex.load("docs.index").anchors.scores
+    assert kept.shape == (2, N + 1)
+    write_items(range(N))
+    build()
+    assert command(*collecting)[0]["calls"] == 0  # items that come back cost nothing
+
+
+def test_item_scores_serve_the_item_methods(build, command):
+    build()
+    assert command("collect", "docs.index", "--item-scores", "6")[0]["calls"] == 6 * N
+    for method in ("itemcur", "fixeditem"):
+        options = ("--method", method, "--budget", "12")
+        assert command("search", "docs.index", "open files", *options)[0]["n_scored"] == 12
+
+
+def test_a_score_matrix_costs_only_what_the_index_lacks(build, command, folder, capsys):
+    build("--graph", "4", "--graph-from", "bm25")
+    command("search", "docs.index", "about threads", *BM25, "--budget", "7", "-k", "3")
+    making = ("collect", "docs.index", "--queries", "queries.jsonl", "--out", "m.npz")
+    (made,) = command(*making, "--qrels", "qrels.tsv", "--n-anchors", "3", "--item-scores", "4")
+    assert (made["calls"], made["reused"], made["complete"]) == (9 * N - 7, 7, True)
+    arrays = read_arrays(folder / "m.npz")
+    assert arrays["scores"].shape == (5, N)
+    assert arrays["scores"].dtype == np.float32
+    assert arrays["labels"].tolist() == [-1, 1, -1, -1, -1]
+    assert arrays["graph_bm25"].shape == (N, 4)
+    assert command(*making)[0]["calls"] == 0
+    # Rows of a matrix become anchors, without a call.
+    assert command("collect", "docs.index", "--anchors", "queries.jsonl")[0]["calls"] == 0
+
+
+def test_graphs_and_words_are_added_without_encoding_again(build, command, capsys):
+    build()
+    options = ("--method", "gar(retriever=bm25, neighbours=4, batch=2)", "--budget", "6", "-k", "3")
+    assert run(["search", "docs.index", "a part", *options]) == 2
+    assert "gar needs the item graph, and there is none here" in capsys.readouterr().err
+    (made,) = command("index", "add", "docs.index", "--graph", "4", "--tfidf")
+    assert (made["graphs"], made["retrievers"]) == ({"lsa": 4}, ["bm25", "lsa", "tfidf"])
+    assert command("search", "docs.index", "a part", *options)[0]["n_calls"] == 6
+    assert build()["graphs"] == {"lsa": 4}
+    (whole,) = command("index", "verify", "docs.index")
+    assert whole["damages"] == []
+
+
+def test_damage_is_named_and_repaired(build, command, folder, capsys):
+    build()
+    command("search", "docs.index", "about threads", *BM25, "--budget", "7", "-k", "3")
+    largest = max((folder / "docs.index").rglob("*.npy"), key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[-20] ^= 255
+    largest.write_bytes(bytes(content))
+    assert run(["index", "verify", "docs.index"]) == 6
+    assert largest.name in capsys.readouterr().out
+
+
+def test_fitting_and_what_it_cost(build, command, folder):
+    build()
+    fitting = ("fit", "docs.index", "als", "--queries", "auto", "--count", "6", "--per", "4")
+    (made,) = command(*fitting, "--max-calls", "10")
+    assert (made["name"], made["calls"], made["stopped_by"]) == ("als", 10, "max_calls")
+    (made,) = command(*fitting)
+    assert (made["calls"], made["reused"], made["cost"]["calls"]) == (14, 10, 24)
+    methods = "rerank(retriever=bm25), rerank(retriever=als)"
+    rows = command(
+        *("compare", "docs.index", "--queries", "queries.jsonl", "--methods", methods),
+        *("--budgets", "5", "-k", "1", "--plot-offline", "offline.png"),
     )
+    assert [row["index_calls"] for row in rows] == [0, 0, 24]
+    assert (folder / "offline.png").stat().st_size > 5_000
+
+
+def test_ways_to_fit_share_their_scores(build, command):
+    build()
+    fitting = ("--queries", "train.txt")
+    assert command("fit", "docs.index", "als", *fitting, "--per", "8")[0]["calls"] == 16
+    (made,) = command("fit", "docs.index", "cur", *fitting, "--deadline", "10m", "--workers", "2")
+    assert (made["calls"], made["reused"], made["stopped_by"]) == (2 * N - 16, 16, None)
+    assert made["cost"]["calls"] == 2 * N
+
+
+def test_searches_are_learned_from(build, command):
+    build()
+    for query in TOPICS:
+        command("search", "docs.index", f"on {query}", *BM25, "--budget", "9", "-k", "3")
+    (found,) = command("fit", "docs.index", "log", "--retriever", "bm25")
+    assert (found["queries"], found["pairs"]) == (5, 45)
+    options = ("--method", "kriging(retriever=bm25)", "--budget", "10", "-k", "3")
+    assert command("search", "docs.index", "on files", *options)[0]["n_scored"] == 10
+
+
+def test_a_store_is_shared_by_indexes(build, command, capsys):
+    build()
+    command("index", "build", "docs.jsonl", "other.index", "--encoder", "none")
+    options = ("about files", *BM25, "--budget", "9", "-k", "3", "--store", "scores.sqlite")
+    assert command("search", "docs.index", *options)[0]["n_calls"] == 9
+    assert command("search", "other.index", *options)[0]["n_calls"] == 0
+
+
+def test_a_filter_a_deadline_and_lists(build, command, folder):
+    build()
+    (folder / "ids.txt").write_text("d1\nd6\nd11\n")
+    options = ("--filter", "ids.txt", "--deadline", "1m")
+    (found,) = command("search", "docs.index", "about threads", *options)
     assert {h["id"] for h in found["results"][0]["hits"]} == {"d1", "d6", "d11"}
     assert found["stopped_by"] == "budget"
-
-
-def test_lists_of_candidates(folder, capsys):
-    run(["index", "docs.jsonl", "docs.index", "--encoder", "none"])
-    (folder / "run.txt").write_text(
-        "q1 Q0 d9 1 3.5 mine\nq1 Q0 d4 2 3.0 mine\nq2 Q0 d7 1 1.0 mine\n"
-    )
-    capsys.readouterr()
-    (found,) = output(
-        capsys,
-        "search",
-        "docs.index",
-        "--queries",
-        "queries.jsonl",
-        "--lists",
-        "run.txt",
-        "--method",
-        "rerank(retriever=lists)",
-        "-k",
-        "2",
-        "--budget",
-        "2",
-        "--json",
+    runs = "q0 Q0 d9 1 3.5 mine\nq0 Q0 d4 2 3.0 mine\nq1 Q0 d7 1 1.0 mine\n"
+    (folder / "run.txt").write_text(runs)
+    (folder / "two.jsonl").write_text('{"id": "q0", "text": "a"}\n{"id": "q1", "text": "b"}\n')
+    (found,) = command(
+        *("search", "docs.index", "--queries", "two.jsonl", "--lists", "run.txt"),
+        *("--method", "rerank(retriever=lists)", "-k", "2", "--budget", "2"),
     )
     first, second = ({h["id"] for h in r["hits"]} for r in found["results"])
     assert first == {"d9", "d4"}
@@ -202,62 +272,84 @@ def test_lists_of_candidates(folder, capsys):
     assert found["n_backfilled"] == 1
 
 
-def test_help_and_version(capsys):
+def test_compare_keeps_exact_scores_and_checks_measures_first(build, command, endpoint, capsys):
+    build()
+    given, server = endpoint
+    options = ("--queries", "queries.jsonl", "--methods", BM25[1], "--budgets", "5", "-k", "1,5")
+    wrong = ("compare", "docs.index", *options, "--qrels", "qrels.tsv", "--measures", "nDCG@x")
+    assert run([*wrong, *given]) == 2
+    assert "there is no measure 'nDCG@x'" in capsys.readouterr().err
+    assert server.count == 0
+    first = command("compare", "docs.index", *options, *given)
+    asked = server.count
+    again = command("compare", "docs.index", *options, "--qrels", "qrels.tsv", *given)
+    assert server.count == asked
+    assert [r["recall"] for r in first] == [r["recall"] for r in again]
+    assert again[0]["measures"]["R@100"] == 0.5
+
+
+def test_an_endpoint_serves_every_command_that_scores(build, command, endpoint, capsys):
+    build()
+    given, server = endpoint
+    command("collect", "docs.index", "--anchors", "train.txt", *given)
+    anchors = ck.ItemIndex.load("docs.index").anchors
+    text = ck.ItemIndex.load("docs.index").items.texts[4]
+    assert anchors.scores[0, 4] == pytest.approx(score("open threads", text))
+    asked = server.count
+    (found,) = command("search", "docs.index", "open threads", *BM25, "--budget", "9", *given)
+    assert (found["n_calls"], server.count) == (0, asked)  # an anchor's scores are there
+    unnamed = ["search", "docs.index", "topic", *BM25, *given[:2], "--store", "scores.db"]
+    assert run(unnamed) == 2
+    assert "name the model behind the URL with --model NAME" in capsys.readouterr().err
+
+
+def registered():
+    """Every command, by name, with the names of its options and its help."""
+    groups = [("", application.app)]
+    groups += [(f"{g.name} ", g.typer_instance) for g in application.app.registered_groups]
+    return {f"{name}{c.name}": c for name, app in groups for c in app.registered_commands}
+
+
+def test_every_command_has_help_examples_and_json(capsys):
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("crossknn 0.")
-    for command in (
-        "index",
-        "search",
-        "compare",
-        "scores",
-        "estimate",
-        "demo",
-    ):
-        assert run([command, "--help"]) == 0
-        assert "--" in capsys.readouterr().out
+    for name, found in registered().items():
+        assert run([*name.split(), "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert "--json" in shown, name
+        assert found.epilog.count("$ ") == 2, name
+        options = found.callback.__annotations__
+        if "scorer" in options:
+            assert {"model", "scorer_option"} <= set(options), name
+
+
+def test_the_lab_has_no_command_of_ours():
+    assert not LAB & set(registered())
+
+
+def test_control_characters_are_shown_and_not_sent(folder, capsys):
+    item = {"id": "a\x1b[2Jb", "text": "red \x1b]0;title\x07 text \x9b31m"}
+    (folder / "docs.jsonl").write_text(json.dumps(item) + "\n")
+    assert run(["index", "build", "docs.jsonl", "docs.index", "--encoder", "none"]) == 0
+    searching = ["search", "docs.index", "red\x1b[1m", "-k", "1", "--budget", "1", "--explain"]
+    for more in ([], ["--json"]):
+        assert run([*searching, *BM25, *more]) == 0
+        said = capsys.readouterr().out
+        assert not [c for c in said if (ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160]
+        assert "x1b" in said or "u001b" in said
 
 
 def test_time_left_is_that_of_what_is_still_to_do(monkeypatch, capsys):
     now = iter([0.0, 0.0, 10.0, 30.0])
-    monkeypatch.setattr(common.time, "perf_counter", lambda: next(now))
-    report = common._lines("scoring", "pairs")
+    monkeypatch.setattr(printing.time, "perf_counter", lambda: next(now))
+    report = printing._lines("scoring", "pairs")
     for done in (900, 905, 910):
         report(done, 1000)
     assert capsys.readouterr().err == "scoring: 910 of 1,000 pairs, 270 s left\n"
 
 
-def test_align_without_train_queries_then_compare_with_what_it_cost(folder, capsys):
-    output(capsys, "index", "docs.jsonl", "docs.index", "--json")
-    aligning = ("align", "docs.index", "--queries", "auto", "--count", "6", "--per", "4", "--json")
-    (made,) = output(capsys, *aligning, "--max-calls", "10")
-    assert (made["name"], made["calls"], made["stopped_by"]) == ("als", 10, "max_calls")
-    (made,) = output(capsys, *aligning)
-    assert (made["calls"], made["reused"], made["cost"]["calls"]) == (14, 10, 24)
-    methods = (
-        "rerank(retriever=bm25), rerank(retriever=als), axn(retriever=bm25, rounds=2, ridge=0.3)"
-    )
-    rows = output(
-        capsys,
-        *("compare", "docs.index", "--queries", "queries.jsonl", "--methods", methods),
-        *("--budgets", "5", "-k", "1", "--plot-offline", "offline.png", "--json"),
-    )
-    assert [row["index_calls"] for row in rows] == [0, 0, 24, 24]
-    assert (folder / "offline.png").stat().st_size > 5_000
-
-
-def test_every_item_scored_within_a_deadline_and_less_what_is_paid(folder, capsys):
-    output(capsys, "index", "docs.jsonl", "docs.index", "--json")
-    aligning = ("align", "docs.index", "--queries", "queries.jsonl", "--json")
-    (als,) = output(capsys, *aligning, "--per", "8")
-    assert als["calls"] == 16
-    (made,) = output(capsys, *aligning, "--method", "cur", "--deadline", "10m", "--workers", "2")
-    assert (made["calls"], made["reused"], made["stopped_by"]) == (64, 16, None)
-    assert made["cost"]["calls"] == 80
-    assert made["cost"]["scoring_seconds"] > 0
-
-
 def test_a_line_is_printed_as_it_is(capsys):
     line = f"kept[bold] in {'a long folder/' * 20}: 12 [95%]"
-    common.say(line)
-    common.note(line)
+    printing.say(line)
+    printing.note(line)
     assert capsys.readouterr() == (line + "\n", line + "\n")

@@ -17,19 +17,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from crossknn import __version__
-from crossknn.cli import (
-    align,
-    compare,
-    demo,
-    encode,
-    estimate,
-    export,
-    index,
-    learn,
-    scores,
-    search,
-    train,
-)
+from crossknn.cli import collect, compare, demo, estimate, fit, index, model, search
 from crossknn.errors import CrossknnError, visible
 
 INTERRUPTED = "interrupted; nothing is half-written, and the same command can be run again"
@@ -38,24 +26,13 @@ app = typer.Typer(
     name="crossknn",
     help="k-nearest-neighbour search directly with a cross-encoder, under a budget of calls.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (
-    index,
-    align,
-    learn,
-    encode,
-    search,
-    compare,
-    scores,
-    export,
-    estimate,
-    demo,
-):
-    app.command(module.NAME)(module.command)
-app.add_typer(train.app, name=train.NAME)
+app.add_typer(index.app, name="index")
+for module in (collect, fit, search, compare, estimate, demo):
+    app.command(module.NAME, epilog=module.EPILOG)(module.command)
+app.add_typer(model.app, name="model")
 
 
 def _version(asked: bool) -> None:

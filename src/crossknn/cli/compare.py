@@ -4,46 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from crossknn.cli.common import (
+from crossknn.cli.options import (
     AsJson,
-    CacheFile,
+    Folder,
     Lists,
     Neighbours,
     ScorerModel,
     ScorerName,
     ScorerOptions,
     Seed,
+    Store,
+    Workers,
     add_lists,
-    check_plots,
-    err,
+    check_picture,
+    examples,
     neighbours,
-    note,
     numbers,
     open_scorer,
-    out,
-    print_json,
-    progress,
+    open_store,
+    read_queries,
+    threads,
 )
+from crossknn.cli.output import err, note, out, print_json, progress
 from crossknn.errors import InputError
-from crossknn.evaluation.replay import RecallRow
-from crossknn.methods import in_full
+
+if TYPE_CHECKING:
+    from crossknn.evaluation.replay import RecallRow
 
 NAME = "compare"
-
+EPILOG = examples(
+    "crossknn compare docs.index --queries queries.jsonl --plot recall.png",
+    "crossknn compare docs.index --queries beir/ --qrels beir/qrels/test.tsv --budgets 50,100",
+)
 METHODS = (
-    "rerank(retriever=bm25), rerank(retriever=hybrid), axn(retriever=hybrid, rounds=10, blend=0.5), "
-    "axn(retriever=hybrid, rounds=10, ridge=0.3)"
+    "rerank(retriever=bm25), rerank(retriever=hybrid), "
+    "axn(retriever=hybrid, rounds=10, blend=0.5), axn(retriever=hybrid, rounds=10, ridge=0.3)"
 )
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="An index made by `crossknn index`.")],
-    queries: Annotated[Path, typer.Option(help="A file of queries, or a BEIR folder.")],
+    folder: Folder,
+    queries: Annotated[
+        Path, typer.Option(help="A file of queries, or a BEIR folder; - is standard input.")
+    ],
     qrels: Annotated[
         Path | None, typer.Option(help="Judgements, for the task's own measures.")
     ] = None,
@@ -58,58 +66,59 @@ def command(
     ] = None,
     lists: Lists = None,
     limit: Annotated[int | None, typer.Option(help="Use the first so many queries.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Save a PNG of recall against cost.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw recall against cost (.png).")] = None,
     plot_offline: Annotated[
-        Path | None,
-        typer.Option(help="Save a PNG of recall against the calls paid for the index."),
+        Path | None, typer.Option(help="Draw recall against the calls that the index cost (.png).")
     ] = None,
     scorer: ScorerName = "bundled",
     model: ScorerModel = None,
     scorer_option: ScorerOptions = None,
-    cache: CacheFile = None,
-    exact: Annotated[
-        Path | None,
-        typer.Option(help="Keep the exact scores in this file, not in the index."),
-    ] = None,
+    store: Store = None,
+    workers: Workers = None,
     seed: Seed = 0,
     json: AsJson = False,
 ) -> None:
     """Compare methods against exact search, which scores every item for every query once.
 
-    The exact scores cost (queries x items) calls: see `crossknn estimate`. The index keeps them, so
-    that an interrupted run goes on where it stopped, and the next one scores nothing.
+    The exact scores cost (queries x items) calls: see `crossknn estimate`. They stay in the index,
+    or in --store: an interrupted run goes on where it stopped, and the next one costs nothing.
     """
-    from crossknn.data.reading import read_qrels, read_queries
+    from crossknn.data.reading import read_qrels
     from crossknn.evaluation.compare import compare, task_measures
     from crossknn.evaluation.task import DEFAULT, measure_names
     from crossknn.index.item_index import ItemIndex
     from crossknn.methods import methods as parse_methods
-    from crossknn.scores.collect import dense_scores
-    from crossknn.scores.store import ScoreStore
+    from crossknn.scores.collect import Limits, dense_scores
 
-    for option, path in (("--plot", plot), ("--plot-offline", plot_offline)):
-        if path is not None:
-            _check_plot(option, path)
+    check_picture("--plot", plot)
+    check_picture("--plot-offline", plot_offline)
     if measures is not None and qrels is None:
         raise InputError("--measures needs judgements: give --qrels FILE")
     chosen = parse_methods(methods)
     costs = numbers(budgets, "budgets")
     index = ItemIndex.load(folder)
     ks = neighbours(k, index.n, folder)
-    asked = read_queries(queries, limit=limit)
-    add_lists(index, lists, asked)
+    given = read_queries(queries, limit)
+    add_lists(index, lists, given)
     judged = read_qrels(qrels) if qrels is not None else None
     wanted = DEFAULT if measures is None else measure_names(measures)
-    if judged is not None:  # what is wrong with them is said before anything is paid
-        for sentence in task_measures(index, asked, judged, wanted).judgements.notes():
+    if judged is not None:  # what is wrong with them is said before anything is scored
+        for sentence in task_measures(index, given, judged, wanted).judgements.notes():
             note(sentence)
-    judge = open_scorer(scorer, cache, model, scorer_option)
+    at_once = threads(workers)
+    exact = open_scorer(scorer, model, scorer_option, workers=at_once)
     with progress("exact search", "pairs") as report:
-        store = index.scores if exact is None else ScoreStore.open(exact)
-        scores = dense_scores(store, judge, asked.texts, index.items.texts, progress=report)
+        scores = dense_scores(
+            open_store(exact, index, store),
+            exact,
+            given.texts,
+            index.items.texts,
+            limits=Limits(workers=at_once),
+            progress=report,
+        )
     with err.status("searching"):
         best, found = compare(
-            index, asked, scores, chosen, costs, ks, qrels=judged, measures=wanted, seed=seed
+            index, given, scores, chosen, costs, ks, qrels=judged, measures=wanted, seed=seed
         )
         ceiling, table = list(best.rows()), [list(each.rows()) for each in found]
     rows = [row for cells in table for row in cells]
@@ -118,7 +127,7 @@ def command(
             print_json(row.as_dict())
     else:
         show([ceiling, *table], ks)
-    title = f"{index.n} items, {len(asked)} queries"
+    title = f"{index.n} items, {len(given)} queries"
     if plot is not None:
         from crossknn.plots import recall_against_cost
 
@@ -131,45 +140,34 @@ def command(
         note(f"recall against what the index cost: {plot_offline}")
 
 
-def _check_plot(option: str, path: Path) -> None:
-    """Before anything is paid: the extra, the suffix and the folder."""
-    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise InputError(f"{option} {path}: the name must end in .png, .pdf or .svg")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"{option} {path}: there is no folder {path.parent}")
-    check_plots(option)
-
-
 def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
     """Print a block for each method: recall against exact search in % [95% interval].
 
-    `table` has the rows of each method and budget, one for each k.
+    Args:
+        table: The rows of each method and budget, one for each k.
     """
+    from crossknn.methods import in_full
+
     measures = list(table[0][0].measures)
-    paid = any(rows[0].index_calls for rows in table)
-    heads = ["calls", *["offline"] * paid, *(f"k={k}" for k in ks), *measures]
-    widths = [
-        7,
-        *[11] * paid,
-        *[15] * len(ks),
-        *(len(m) + 2 for m in measures),
-    ]
+    offline = any(rows[0].index_calls for rows in table)
+    heads = ["calls", *["offline"] * offline, *(f"k={k}" for k in ks), *measures]
+    widths = [7, *[11] * offline, *[15] * len(ks), *(len(m) + 2 for m in measures)]
     _line(heads, widths, "dim")
     previous = None
     for rows in table:
-        first = rows[0]
-        if first.method != previous:
-            out.print(Text(first.method, style="bold"), soft_wrap=True)
-            if (full := in_full(first.method)) != first.method:
+        method = rows[0].method
+        if method != previous:
+            out.print(Text(method, style="bold"), soft_wrap=True)
+            if (full := in_full(method)) != method:
                 out.print(Text(f"  = {full}", "dim"), soft_wrap=True)
-        previous = first.method
-        cells = [f"{first.calls:.0f}", *[f"{first.index_calls:,}"] * paid]
+        previous = method
+        cells = [f"{rows[0].calls:.0f}", *[f"{rows[0].index_calls:,}"] * offline]
         cells += [f"{100 * r.recall:.1f} [{100 * r.ci[0]:.0f}-{100 * r.ci[1]:.0f}]" for r in rows]
-        values = (first.measures[measure] for measure in measures)
+        values = (rows[0].measures[measure] for measure in measures)
         _line([*cells, *("-" if v is None else f"{v:.3f}" for v in values)], widths)
     legend = "k=...: recall of the true neighbours under the cross-encoder, % [95%]"
-    if paid:
-        legend += "; offline: calls paid once, for the index"
+    if offline:
+        legend += "; offline: calls spent once, for the index"
     out.print(Text(legend, "dim"), soft_wrap=True)
 
 

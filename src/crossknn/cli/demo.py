@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from crossknn.cli.common import AsJson, Seed, check_positive, err, note, out, print_json, progress
 from crossknn.cli.compare import show as show_table
+from crossknn.cli.options import AsJson, Seed, check_positive, examples, threads
+from crossknn.cli.output import err, note, out, print_json, progress
 from crossknn.cli.search import as_json, show
-from crossknn.data.dataset import Dataset
-from crossknn.data.docstrings import collect_standard_library
-from crossknn.demo import (
-    BUDGETS,
-    KS,
-    METHODS,
-    SEARCHES,
-    WORKERS,
-    DemoFiles,
-    open_scorer,
-    sample,
-)
 from crossknn.errors import MissingExtraError
-from crossknn.evaluation.compare import compare
-from crossknn.evaluation.replay import RecallRow
-from crossknn.index.item_index import ItemIndex
-from crossknn.methods import methods
-from crossknn.scores.collect import Limits, dense_scores
-from crossknn.scores.stored import StoredScorer
+
+if TYPE_CHECKING:
+    from crossknn.evaluation.replay import RecallRow
+    from crossknn.search.results import Results
 
 NAME = "demo"
+EPILOG = examples("crossknn demo", 'crossknn demo --search "how do I unzip a file"')
 
 
 def command(
@@ -52,50 +40,56 @@ def command(
 
     Builds an index, shows a few searches, and compares methods at equal budgets with exact search.
     """
+    from crossknn import demo
+    from crossknn.evaluation.compare import compare
+    from crossknn.index.item_index import ItemIndex
+    from crossknn.methods import methods
+    from crossknn.scores.collect import Limits, dense_scores
+    from crossknn.scores.stored import StoredScorer
     from crossknn.search.searcher import Searcher
 
     check_positive({"queries": queries})
-    files = DemoFiles(folder)
-    if search is not None and files.index.exists():
-        results = Searcher(ItemIndex.load(files.index), open_scorer()).search(
-            search, k=k, budget=budget
-        )
-        print_json(as_json(results)) if json else show(results)
+    saved, scorer = folder / "stdlib.index", demo.open_scorer()
+    if search is not None and saved.exists():
+        index = ItemIndex.load(saved)
+        searcher = Searcher(index, StoredScorer(scorer, index.scores))
+        _answer(searcher.search(search, k=k, budget=budget), json)
         return
     began = time.perf_counter()
     with progress("reading the standard library", "modules") as report:
-        data = collect_standard_library(report)
+        data = demo.collect(report)
     folder.mkdir(parents=True, exist_ok=True)
-    index = _index(data, files)
+    with progress("encoding", "items") as report:
+        index = ItemIndex.build(data.items, encoder="bundled", progress=report)
+    index.save(saved)
     note(
         f"{index.n} documented things of your Python, {len(data.queries)} held-out queries; "
-        f"index in {files.index} ({time.perf_counter() - began:.0f} s)"
+        f"index in {saved} ({time.perf_counter() - began:.0f} s)"
     )
-    scorer = open_scorer()
     searcher = Searcher(index, StoredScorer(scorer, index.scores))
-    results = searcher.search([search] if search else list(SEARCHES), k=k, budget=budget)
-    print_json(as_json(results)) if json else show(results)
+    texts = [search] if search else list(demo.SEARCHES)
+    _answer(searcher.search(texts, k=k, budget=budget), json)
     if search is not None:
         return
-    asked = sample(data, queries, seed)
-    note(f"exact search for {len(asked)} held-out queries: {len(asked) * index.n} pairs")
+    sampled = demo.sample(data, queries, seed)
+    note(f"exact search for {len(sampled)} held-out queries: {len(sampled) * index.n} pairs")
     with progress("exact search", "pairs") as report:
         scores = dense_scores(
             index.scores,
             scorer,
-            asked.texts,
+            sampled.texts,
             index.items.texts,
-            limits=Limits(workers=WORKERS),
+            limits=Limits(workers=threads(None)),
             progress=report,
         )
     with err.status("comparing"):
         best, found = compare(
             index,
-            asked,
+            sampled,
             scores,
-            methods(", ".join(METHODS)),
-            BUDGETS,
-            KS,
+            methods(", ".join(demo.METHODS)),
+            demo.BUDGETS,
+            demo.KS,
             qrels=data.qrels,
             measures=("P@1", "RR@10", "nDCG@10"),
             seed=seed,
@@ -106,25 +100,23 @@ def command(
         for row in (*ceiling, *rows):
             print_json(row.as_dict())
     else:
-        show_table([ceiling, *table], KS)
+        show_table([ceiling, *table], demo.KS)
         out.print(Text("P@1: how often the right item comes first", "dim"))
-    _plot(rows, files, f"Python docs: {index.n} items, {len(asked)} queries")
+    _plot(rows, folder / "recall.png", f"Python docs: {index.n} items, {len(sampled)} queries")
     note(f"{time.perf_counter() - began:.0f} s; next: crossknn demo --search 'your question'")
 
 
-def _index(data: Dataset, files: DemoFiles) -> ItemIndex:
-    with progress("encoding", "items") as report:
-        index = ItemIndex.build(data.items, encoder="bundled", progress=report)
-    index.save(files.index)
-    return index
+def _answer(results: Results, json: bool) -> None:
+    print_json(as_json(results)) if json else show(results)
 
 
-def _plot(rows: list[RecallRow], files: DemoFiles, title: str) -> None:
+def _plot(rows: list[RecallRow], file: Path, title: str) -> None:
+    from crossknn.demo import METHODS
     from crossknn.plots import recall_against_cost
 
     try:
-        recall_against_cost(rows, files.plot, title=title, labels=METHODS)
+        recall_against_cost(rows, file, title=title, labels=METHODS)
     except MissingExtraError as error:
         note(f"no picture: {error}")
     else:
-        note(f"recall against cost: {files.plot}")
+        note(f"recall against cost: {file}")

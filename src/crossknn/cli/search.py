@@ -3,105 +3,139 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from crossknn.cli.common import (
+from crossknn.cli.options import (
+    STDIN,
     AsJson,
-    CacheFile,
+    Deadline,
+    Folder,
     Lists,
     ScorerModel,
     ScorerName,
     ScorerOptions,
     Seed,
+    Store,
     add_lists,
-    note,
+    duration,
+    examples,
     open_scorer,
-    out,
-    print_json,
-    progress,
+    read_queries,
+    stored_scorer,
 )
+from crossknn.cli.output import note, out, print_json, progress
 from crossknn.errors import InputError, visible
-from crossknn.methods import DEFAULT
-from crossknn.methods import method as as_method
-from crossknn.search.results import Hit, Results
+
+if TYPE_CHECKING:
+    from crossknn.search.results import Hit, Results
 
 NAME = "search"
+EPILOG = examples(
+    'crossknn search docs.index "how do I unzip a file" --budget 100 --explain',
+    "crossknn search docs.index --queries queries.jsonl --run answers.trec",
+)
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="An index made by `crossknn index`.")],
-    query: Annotated[list[str] | None, typer.Argument(help="One query or several.")] = None,
-    queries: Annotated[Path | None, typer.Option(help="A file of queries.")] = None,
+    folder: Folder,
+    query: Annotated[
+        list[str] | None, typer.Argument(help="One query or several; - reads standard input.")
+    ] = None,
+    queries: Annotated[
+        Path | None, typer.Option(help="A file of queries; - is standard input.")
+    ] = None,
     k: Annotated[int, typer.Option("-k", "--k", help="How many items to return.")] = 10,
     budget: Annotated[int, typer.Option(help="Pairs to score for each query.")] = 100,
     total_budget: Annotated[
         int | None,
         typer.Option(help="Pairs to score for all queries together; more for those in doubt."),
     ] = None,
+    target_recall: Annotated[
+        float | None,
+        typer.Option(help="End a query that expects to have found this share of its true top k."),
+    ] = None,
     method: Annotated[
-        str, typer.Option(help="A method's spec, e.g. 'rerank(retriever=bm25)'.")
-    ] = DEFAULT,
+        str | None,
+        typer.Option(help="A method's spec, e.g. 'rerank(retriever=bm25)'; AXN by default."),
+    ] = None,
     filter: Annotated[
         Path | None, typer.Option(help="A file with the ids of the items allowed, one a line.")
     ] = None,
-    deadline_ms: Annotated[
-        float | None, typer.Option(help="Stop after so many milliseconds with the best so far.")
-    ] = None,
+    deadline: Deadline = None,
     lists: Lists = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Also write the answers to this file, as a TREC run.")
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show each round: picks, predicted, exact scores.")
     ] = False,
     scorer: ScorerName = "bundled",
     model: ScorerModel = None,
     scorer_option: ScorerOptions = None,
-    cache: CacheFile = None,
+    store: Store = None,
     seed: Seed = 0,
     json: AsJson = False,
 ) -> None:
     """Search with the cross-encoder: the k best items by exact score, for a budget of calls.
 
     A retriever alone, such as 'cmc(retriever=bm25)', makes no calls: the scores are its own.
+    Scores stay in the index, or in --store, and are not computed again.
     """
-    from crossknn.data.reading import read_queries
     from crossknn.index.item_index import ItemIndex
+    from crossknn.methods import DEFAULT
+    from crossknn.methods import method as parse_method
     from crossknn.search.searcher import Budget, Searcher
 
-    given = read_queries(queries) if queries is not None else None
-    texts = [*(query or []), *(given.texts if given else [])]
-    if not texts:
-        raise InputError("there is no query: give one as an argument, or a file with --queries")
+    chosen = parse_method(method or DEFAULT)
+    seconds = duration(deadline)
+    given = _queries(query or [], queries)
     index = ItemIndex.load(folder)
-    add_lists(index, lists, given)
-    chosen = as_method(method)
-    judge = open_scorer(scorer, cache, model, scorer_option) if chosen.calls else None
-    searcher = Searcher(index, judge, chosen, seed=seed)
+    add_lists(index, lists, None if queries is None else given)
+    exact = open_scorer(scorer, model, scorer_option) if chosen.calls else None
+    if exact is not None:
+        exact = stored_scorer(exact, index, store)
     allowed = None if filter is None else _ids(filter)
     with progress("scoring", "pairs") as report:
-        results = searcher.search(
-            given if given and not query else texts,
+        results = Searcher(index, exact, chosen, seed=seed).search(
+            given,
             k=k,
             budget=Budget(
                 per_query=budget if total_budget is None else None,
                 total=total_budget,
-                deadline=None if deadline_ms is None else deadline_ms / 1000,
+                deadline=seconds,
+                target_recall=target_recall,
             ),
             filter=allowed,
             trace=explain,
             progress=report,
         )
-    if json:
-        print_json(as_json(results))
-    else:
-        show(results)
+    if run is not None:
+        results.to_run(run)
+    print_json(as_json(results)) if json else show(results)
     if results.error is not None:
         failed = sum(error is not None for error in results.errors)
-        of = f" (so {failed} of {len(texts)} queries ended early)" if len(texts) > 1 else ""
+        of = f" (so {failed} of {len(results)} queries ended early)" if len(results) > 1 else ""
         note(f"crossknn: {results.error}; this is what was found before{of}")
         raise typer.Exit(3)
+
+
+def _queries(texts: list[str], file: Path | None) -> Any:
+    """The queries of the command line, then those of a file."""
+    from crossknn.data.reading import read_queries as read
+
+    if texts == [STDIN]:
+        texts, file = [], Path(STDIN)
+    if file is not None and not texts:
+        return read_queries(file)
+    if file is not None:
+        raise InputError("queries are given as arguments or with --queries, not both")
+    if not texts:
+        raise InputError("there is no query: give one as an argument, or a file with --queries")
+    return read(texts)
 
 
 def _ids(path: Path) -> list[str]:
@@ -113,8 +147,8 @@ def _ids(path: Path) -> list[str]:
 def as_json(results: Results) -> dict[str, Any]:
     """Results as JSON-ready values."""
     answers = []
-    for q, text in enumerate(results.queries):
-        entry: dict[str, Any] = {"query": text, "hits": [_hit(h) for h in results[q]]}
+    for q, (name, text) in enumerate(zip(results.query_ids, results.queries, strict=True)):
+        entry: dict[str, Any] = {"id": name, "query": text, "hits": [_hit(h) for h in results[q]]}
         if results.errors[q] is not None:
             entry["error"] = results.errors[q]
         if results.trace is not None:
@@ -126,13 +160,13 @@ def as_json(results: Results) -> dict[str, Any]:
     return {
         "method": results.method,
         "budget": results.budget,
-        "calls": results.n_calls,
+        "n_calls": results.n_calls,
         "n_scored": results.n_scored,
         "seconds": round(results.seconds, 4),
         "scoring_seconds": round(results.scoring_seconds, 4),
         "stopped_by": results.stopped_by,
         "error": results.error,
-        "failed": results.n_failed,
+        "n_failed": results.n_failed,
         "n_backfilled": results.n_backfilled,
         "truncated": results.truncated,
         "results": answers,
@@ -158,8 +192,8 @@ def show(results: Results) -> None:
         if results.trace is not None and results.trace[q]:
             _explain(results.trace[q])
         out.print(Text(visible(text), style="bold"))
-        for place, hit in enumerate(results[q], start=1):
-            _show_hit(place, hit)
+        for rank, hit in enumerate(results[q], start=1):
+            _show_hit(rank, hit)
         out.print()
     notes = [
         f"{results.method}: {results.n_calls} cross-encoder calls "
@@ -176,25 +210,15 @@ def show(results: Results) -> None:
     out.print(Text("; ".join(notes), style="dim"))
 
 
-def _show_hit(place: int, hit: Hit) -> None:
-    """Two lines: place, score, id and round if it has one; the beginning of the text."""
-    head = Text(f"{place:3}  {hit.score:7.2f}  ")
+def _show_hit(rank: int, hit: Hit) -> None:
+    """Two lines: rank, score, id and round if it has one; the beginning of the text."""
+    head = Text(f"{rank:3}  {hit.score:7.2f}  ")
     head.append(visible(hit.id), style="cyan")
     if hit.round:
         head.append(f"  round {hit.round}", style="dim")
     out.print(head, no_wrap=True, overflow="ellipsis")
-    out.print(
-        Text(" " * 14 + visible(" ".join(hit.text.split()))),
-        no_wrap=True,
-        overflow="ellipsis",
-        soft_wrap=False,
-    )
-
-
-def _predicted(hit: Hit) -> str:
-    if hit.approx is None:
-        return "-"
-    return f"{hit.approx:.3f}" + ("" if hit.std is None else f" +- {hit.std:.3f}")
+    text = Text(" " * 14 + visible(" ".join(hit.text.split())))
+    out.print(text, no_wrap=True, overflow="ellipsis", soft_wrap=False)
 
 
 def _explain(trace: list[Hit]) -> None:
@@ -206,19 +230,16 @@ def _explain(trace: list[Hit]) -> None:
     table.add_column("id")
     previous, best = 0, float("-inf")
     for hit in trace:
-        new_round = hit.round != previous
-        previous = hit.round
-        better = hit.score > best
-        best = max(best, hit.score)
+        std = "" if hit.std is None else f" +- {hit.std:.3f}"
         table.add_row(
-            str(hit.round) if new_round else "",
-            _predicted(hit),
+            str(hit.round) if hit.round != previous else "",
+            "-" if hit.approx is None else f"{hit.approx:.3f}{std}",
             f"{hit.score:.3f}",
             hit.source,
             Text(visible(hit.id)),
-            style="bold" if better else None,
-            end_section=False,
+            style="bold" if hit.score > best else None,
         )
+        previous, best = hit.round, max(best, hit.score)
     out.print(table)
     out.print(
         Text("bold: the best so far; in round 1 'predicted' is the retriever's own score\n", "dim")

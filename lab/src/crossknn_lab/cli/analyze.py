@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich.text import Text
-
 from crossknn.cli.common import (
     AsJson,
     Seed,
@@ -23,6 +21,8 @@ from crossknn.cli.common import (
     print_json,
     say,
 )
+from rich.text import Text
+
 from crossknn.errors import InputError
 from crossknn.types import FloatArray
 

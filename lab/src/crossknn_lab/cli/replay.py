@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
 from crossknn.cli.common import Neighbours, Seed, err, neighbours, numbers, print_json
+
 from crossknn.errors import InputError
 
 NAME = "replay"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
 from crossknn.cli.common import check_out, note, progress, say
 
 NAME = "reproduce"

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
 from crossknn.cli.common import AsJson, check_out, note, print_json, progress, say
 
 NAME = "sweep"

@@ -2,7 +2,7 @@
 
 The second table of `docs/errors.md` is made of what happens here:
 
-    CROSSKNN_WRITE_DOCS=1 python -m pytest tests/cli/test_train.py
+    CROSSKNN_WRITE_DOCS=1 python -m pytest tests/cli/test_model.py
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import commands as app  # noqa: E402
 pytestmark = pytest.mark.torch
 
 DOC = Path(__file__).parents[2] / "docs" / "errors.md"
-START, END = "<!-- table made by tests/cli/test_train.py -->", "<!-- end of training table -->"
+START, END = "<!-- table made by tests/cli/test_model.py -->", "<!-- end of training table -->"
 
 SETTINGS = """
 encoder = "bert"
@@ -120,12 +120,12 @@ def place(tmp_path_factory):
     indexes = {"start_index": 1, "end_index": 1, "label_document_id": "d"}
     jsonl(published / "mentions" / "train.json", [{**mention, **indexes}])
     settings("astray.toml", folder="astray")
-    assert app.run(["train", "cross-encoder", "--config", "good.toml", "--out", "model"]) == 0
+    assert app.run(["model", "train", "cross-encoder", "--config", "good.toml", "--out", "model"]) == 0
     yield where
     os.chdir(before)
 
 
-TRAIN = ("train", "cross-encoder", "--config")
+TRAIN = ("model", "train", "cross-encoder", "--config")
 CALLS = [
     ("settings that are not there", [*TRAIN, "no.toml"], 2),
     ("a misspelled setting", [*TRAIN, "misspelled.toml"], 2),
@@ -138,21 +138,21 @@ CALLS = [
     ("a mention that comes twice", [*TRAIN, "twice.toml", "--out", "x"], 2),
     ("a mention that is not in its sentence", [*TRAIN, "astray.toml", "--out", "x"], 2),
     ("other settings for a run that was begun", [*TRAIN, "other.toml", "--out", "model"], 2),
-    ("another kind than asked for", ["train", "cmc", "--config", "kind.toml", "--out", "x"], 2),
-    ("a weight above one", ["train", "cmc", "--config", "weight.toml", "--out", "x"], 2),
+    ("another kind than asked for", ["model", "train", "cmc", "--config", "kind.toml", "--out", "x"], 2),
+    ("a weight above one", ["model", "train", "cmc", "--config", "weight.toml", "--out", "x"], 2),
     (
         "fewer candidates than asked for",
-        ["train", "cmc", "--config", "depth.toml", "--out", "x"],
+        ["model", "train", "cmc", "--config", "depth.toml", "--out", "x"],
         2,
     ),
-    ("what is no retriever", ["train", "cmc", "--config", "retriever.toml", "--out", "x"], 2),
-    ("to export what is no cross-encoder", ["export", "bert", "x"], 2),
-    ("to export as another kind", ["export", "model", "x", "--kind", "dual-encoder"], 2),
-    ("to compare without queries", ["export", "model", "x", "--items", "beir/corpus.jsonl"], 2),
+    ("what is no retriever", ["model", "train", "cmc", "--config", "retriever.toml", "--out", "x"], 2),
+    ("to export what is no cross-encoder", ["model", "export", "bert", "x"], 2),
+    ("to export as another kind", ["model", "export", "model", "x", "--kind", "dual-encoder"], 2),
+    ("to compare without queries", ["model", "export", "model", "x", "--items", "beir/corpus.jsonl"], 2),
     ("to convert what is no checkpoint", ["convert", "good.toml", "x"], 2),
     (
         "a dual encoder given as a cross-encoder",
-        ["train", "dual-encoder", "--config", "head.toml", "--out", "x"],
+        ["model", "train", "dual-encoder", "--config", "head.toml", "--out", "x"],
         2,
     ),
 ]
@@ -203,7 +203,7 @@ def test_a_trained_model_is_indexed_searched_and_exported(place, capsys):
     assert (place / "model" / "run" / "loss.png").stat().st_size > 1000
     template = ["--template", "{title} [ENT] {text}"]
     items = "zeshel/documents/sea.json"
-    assert app.run(["index", items, "sea.index", *template, "--encoder", "none"]) == 0
+    assert app.run(["index", "build", items, "sea.index", *template, "--encoder", "none"]) == 0
     capsys.readouterr()
     query = "the old [Ms] red [Me] in the rain"
     found = [
@@ -220,7 +220,7 @@ def test_a_trained_model_is_indexed_searched_and_exported(place, capsys):
     ]
     assert app.run(found) == 0
     answer = json.loads(capsys.readouterr().out)
-    export = ["export", "model", "onnx", "--items", items, *template, "--json"]
+    export = ["model", "export", "model", "onnx", "--items", items, *template, "--json"]
     assert app.run([*export, "--queries", "zeshel/mentions.jsonl", "--check-items", "8"]) == 0
     agreement = json.loads(capsys.readouterr().out)["agreement"]
     assert agreement["spearman_lowest"] > 0.999
@@ -234,7 +234,7 @@ def test_a_trained_model_is_indexed_searched_and_exported(place, capsys):
 def test_an_unmarked_query_is_named(place, capsys):
     template = ["--template", "{title} [ENT] {text}"]
     items = "zeshel/documents/sea.json"
-    assert app.run(["index", items, "u.index", *template, "--encoder", "none"]) == 0
+    assert app.run(["index", "build", items, "u.index", *template, "--encoder", "none"]) == 0
     capsys.readouterr()
     assert (
         app.run(["search", "u.index", "red fox", "--scorer", "model", "--budget", "4", "-k", "2"])
@@ -257,7 +257,7 @@ def test_late_interaction_models_are_trained(place, capsys, kind):
     options = {"deformer": "layers = 1", "som": "projected = true"}.get(kind, "")
     text = LATE.replace("[candidates]", f"options = {{ {options} }}\n[candidates]")
     (place / f"{kind}.toml").write_text(text)
-    train = ["train", kind, "--config", f"{kind}.toml"]
+    train = ["model", "train", kind, "--config", f"{kind}.toml"]
     assert app.run([*train, "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 4
     assert not (place / kind).exists()
@@ -273,7 +273,7 @@ def test_late_interaction_models_are_trained(place, capsys, kind):
 
 
 def test_the_settings_of_the_package_are_listed_and_read(place, capsys):
-    from crossknn.cli.train import _shipped
+    from crossknn.cli.model import _shipped
     from crossknn.training.settings import (
         CrossEncoderSettings,
         DualEncoderSettings,
@@ -281,7 +281,7 @@ def test_the_settings_of_the_package_are_listed_and_read(place, capsys):
         read_settings,
     )
 
-    assert app.run(["train", "configs"]) == 0
+    assert app.run(["model", "configs"]) == 0
     shown = capsys.readouterr().out
     for path in _shipped():
         assert path.stem in shown
@@ -292,11 +292,11 @@ def test_the_settings_of_the_package_are_listed_and_read(place, capsys):
         assert read_settings(path, kind, given=given).encoder
         data = read_settings(path, kind, relative_to=place, given=given).data
         assert data.train_folders[0].parent == place
-        assert app.run(["train", "configs", path.stem]) == 0
+        assert app.run(["model", "configs", path.stem]) == 0
         assert capsys.readouterr().out == path.read_text()
 
 
 def test_data_of_the_packages_settings_are_looked_for_where_the_user_is(place, capsys):
-    assert app.run(["train", "cross-encoder", "--config", "text-emb-ce", "--out", "x"]) == 2
+    assert app.run(["model", "train", "cross-encoder", "--config", "text-emb-ce", "--out", "x"]) == 2
     sentence = capsys.readouterr().err
     assert f"there is no file or folder {place / 'scifact'}" in sentence

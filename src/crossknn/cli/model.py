@@ -1,0 +1,237 @@
+"""`crossknn model`: train a model by a settings file, export one to ONNX."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from crossknn.cli.options import AsJson, Seed, Template, check_out, examples
+from crossknn.cli.output import answer, note, progress
+from crossknn.errors import InputError, MissingExtraError, nearest
+
+app = typer.Typer(help="Train models, and export them to ONNX.", no_args_is_help=True)
+
+KINDS = {"cross-encoder": "CrossEncoderSettings", "dual-encoder": "DualEncoderSettings"}
+LATE_KINDS = ("cmc", "poly", "som", "deformer", "mixencoder")
+
+
+@app.command(
+    "train",
+    epilog=examples(
+        "crossknn model train cross-encoder --config text-emb-ce --out models/ce",
+        "crossknn model train cmc --config my-settings.toml --dry-run",
+    ),
+)
+def train(
+    kind: Annotated[
+        str, typer.Argument(help=f"{', '.join(KINDS)}, or one of {', '.join(LATE_KINDS)}.")
+    ],
+    config: Annotated[
+        str, typer.Option(help="A TOML file, or the name of one that comes with the package.")
+    ],
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Where to put the model; goes on where it stopped.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Time a few steps, print hours and memory.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Train a cross-encoder, a dual encoder, or a late-interaction model (CMC and its rivals).
+
+    Stop it any time: the same command goes on.
+    """
+    if kind not in (*KINDS, *LATE_KINDS):
+        known = (*KINDS, *LATE_KINDS)
+        raise InputError(f"unknown kind of model {kind!r}: {nearest(kind, known)}")
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("training", "torch") from error
+    from crossknn.training import run, settings
+
+    settings_class = KINDS.get(kind, "LateInteractionSettings")
+    path = _config(config)
+    base = Path.cwd() if path in _shipped() else None  # the user's data are not in the package
+    given = {} if kind in KINDS else {"kind": kind}
+    wanted: Any = settings.read_settings(
+        path, getattr(settings, settings_class), relative_to=base, given=given
+    )
+    if dry_run:
+        found = run.estimate(wanted)
+        answer(
+            asdict(found),
+            f"{found.train_queries:,} train queries, {found.dev_queries:,} dev queries, "
+            f"{found.steps:,} steps of {found.seconds_per_step} s in {found.precision}: "
+            f"{found.hours} hours beside mining and evaluations, {found.gigabytes} GB; "
+            f"{found.longer_than_the_window:,} texts are longer than the window",
+            json,
+        )
+        return
+    if folder is None:
+        raise InputError("--out is missing: name the folder for the model")
+    check_out(folder)
+    with progress("training", "steps") as report:
+        fitted = run.train(wanted, folder, progress=report)
+    _draw(folder / run.RUN)
+    measures = ", ".join(f"{name} {value:.4f}" for name, value in fitted.best.items())
+    answer(
+        {
+            "model": str(folder),
+            "steps": fitted.steps,
+            "best_step": fitted.best_step,
+            "dev": fitted.best,
+            "seconds": round(fitted.seconds, 1),
+        },
+        f"{folder}: {fitted.steps} steps; best on dev after step {fitted.best_step}: {measures}",
+        json,
+    )
+
+
+@app.command("configs", epilog=examples("crossknn model configs", "crossknn model configs cmc"))
+def configs(
+    name: Annotated[str | None, typer.Argument(help="Print this one, to change a copy.")] = None,
+    json: AsJson = False,
+) -> None:
+    """List the settings files that come with the package, or print one of them."""
+    if name is not None:
+        text = _config(name).read_text(encoding="utf-8")
+        answer({"name": name, "text": text}, text.rstrip("\n"), json)
+        return
+    titles = {
+        path.stem: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        for path in _shipped()
+    }
+    answer(titles, "\n".join(f"{name}: {title}" for name, title in titles.items()), json)
+
+
+@app.command(
+    "export",
+    epilog=examples(
+        "crossknn model export cross-encoder/ms-marco-MiniLM-L6-v2 onnx/ce --precision int8",
+        "crossknn model export models/cmc onnx/cmc --kind late-interaction",
+    ),
+)
+def export(
+    model: Annotated[str, typer.Argument(help="A model's folder or hub name.")],
+    folder: Annotated[Path, typer.Argument(help="Where to write the ONNX folder.")],
+    kind: Annotated[
+        Literal["cross-encoder", "dual-encoder", "late-interaction"],
+        typer.Option(help="What the model is; late-interaction: CMC and its rivals."),
+    ] = "cross-encoder",
+    precision: Annotated[
+        Literal["float32", "int8"], typer.Option(help="int8 is smaller and faster, and less exact.")
+    ] = "float32",
+    max_length: Annotated[
+        int | None, typer.Option(help="Tokens of an input; the model's own limit by default.")
+    ] = None,
+    every_layer: Annotated[
+        bool, typer.Option("--every-layer", help="int8 in every layer: smallest.")
+    ] = False,
+    license: Annotated[str, typer.Option(help="The licence to record.")] = "see the model's card",
+    items: Annotated[
+        Path | None, typer.Option(help="With --queries: compare with the model on these items.")
+    ] = None,
+    queries: Annotated[
+        Path | None, typer.Option(help="With --items: compare with the model on these queries.")
+    ] = None,
+    template: Template = "{title}\\n{text}",
+    check_queries: Annotated[int, typer.Option(help="Queries to compare on.")] = 20,
+    check_items: Annotated[int, typer.Option(help="Random items of each query.")] = 100,
+    seed: Seed = 0,
+    json: AsJson = False,
+) -> None:
+    """Export MODEL to FOLDER, and say how near the two are on real pairs.
+
+    Mentions of a ZESHEL file are marked; its items need --template "{title} [ENT] {text}".
+    """
+    from crossknn.models import export as exports
+
+    if (items is None) != (queries is None):
+        raise InputError("--items and --queries come together: both are needed to compare")
+    if items is not None and kind != "cross-encoder":
+        raise InputError(f"--items and --queries compare cross-encoders, not a {kind}")
+    if kind == "late-interaction":
+        if precision != "float32" or max_length is not None:
+            raise InputError(
+                "a late-interaction model is exported as it is: leave out --precision and "
+                "--max-length"
+            )
+        written = exports.export_late_interaction(model, folder, license=license)
+    else:
+        write: Any = getattr(exports, f"export_{kind.replace('-', '_')}")
+        settings: dict[str, Any] = {"max_length": max_length, "license": license}
+        if every_layer and kind == "cross-encoder":
+            settings["keep_float"] = ()
+        written = write(model, folder, precision, **settings)
+    size = sum(path.stat().st_size for path in written.glob("*.onnx*"))
+    summary: dict[str, Any] = {"model": str(written), "precision": precision, "bytes": size}
+    sentence = f"{written}: {precision}, {size / 1e6:.1f} MB"
+    if items is not None and queries is not None:
+        given = _texts(items, queries, template, check_queries)
+        found = summary["agreement"] = _compare(model, written, *given, check_items, seed)
+        sentence += (
+            f"\nagainst {model} on {found['pairs']:,} pairs of {found['queries']} queries: "
+            f"Spearman per query {found['spearman_mean']:.5f} (lowest "
+            f"{found['spearman_lowest']:.5f}), largest difference "
+            f"{found['largest_difference']:.3g}, where scores spread by {found['spread']:.3g}"
+        )
+    answer(summary, sentence, json)
+
+
+def _texts(items: Path, queries: Path, template: str, limit: int) -> tuple[Any, Any]:
+    from crossknn.data.reading import read_items, read_queries
+
+    texts = read_items(items, template=template.replace("\\n", "\n")).texts
+    return read_queries(queries, limit=limit).texts, texts
+
+
+def _compare(
+    model: str, written: Path, queries: Any, items: Any, per_query: int, seed: int
+) -> dict[str, Any]:
+    from crossknn.evaluation.agreement import agreement
+    from crossknn.scorers import CrossEncoder
+
+    with progress("comparing", "pairs") as report:
+        found = agreement(
+            CrossEncoder(model),
+            CrossEncoder(written),
+            queries,
+            items,
+            per_query=per_query,
+            seed=seed,
+            progress=report,
+        )
+    return asdict(found)
+
+
+def _draw(run: Path) -> None:
+    try:
+        from crossknn.plots import training_curve
+
+        training_curve(run / "log.jsonl", run / "loss.png")
+    except MissingExtraError as error:
+        note(f"no loss plot: {error}")
+
+
+def _config(name: str) -> Path:
+    path = Path(name)
+    if path.is_file():
+        return path
+    shipped = {path.stem: path for path in _shipped()}
+    if name in shipped:
+        return shipped[name]
+    raise InputError(
+        f"there is no settings file {name}, nor one of that name in the package "
+        f"({nearest(name, shipped)})"
+    )
+
+
+def _shipped() -> list[Path]:
+    import crossknn
+
+    return sorted((Path(crossknn.__file__).parent / "training" / "configs").glob("*.toml"))

@@ -1,0 +1,258 @@
+"""Options that several commands share, and what is made of their values."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crossknn.errors import InputError, MissingExtraError
+from crossknn.scorers.base import Scorer
+
+if TYPE_CHECKING:
+    from crossknn.data.queries import QuerySet
+    from crossknn.index.item_index import ItemIndex
+    from crossknn.scores.store import ScoreStore
+
+STDIN = "-"
+
+Folder = Annotated[Path, typer.Argument(help="An index made by `crossknn index build`.")]
+ScorerName = Annotated[
+    str,
+    typer.Option(
+        "--scorer",
+        help="The cross-encoder: 'bundled', an ONNX or sentence-transformers folder, a hub name, "
+        "or the URL of a /rerank endpoint.",
+    ),
+]
+ScorerModel = Annotated[
+    str | None,
+    typer.Option("--model", help="The model behind the URL of --scorer: names its scores."),
+]
+ScorerOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scorer-option",
+        metavar="KEY=VALUE",
+        help="An option of the scorer, as often as there are some: probabilities, timeout, "
+        "retries, batch, concurrency, shape of an endpoint; max_length of a model.",
+    ),
+]
+Store = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        help="A file of exact scores that several indexes share; the index's own if none.",
+    ),
+]
+Lists = Annotated[
+    Path | None,
+    typer.Option("--lists", help="A TREC run: your own candidates, the retriever 'lists'."),
+]
+Neighbours = Annotated[
+    str | None,
+    typer.Option("-k", "--k", help="Neighbours; 1,10,100 as far as there are items by default."),
+]
+Template = Annotated[str, typer.Option("--template", help="How an item's text is made.")]
+MaxCalls = Annotated[
+    int | None, typer.Option("--max-calls", help="Stop after so many cross-encoder calls.")
+]
+Deadline = Annotated[
+    str | None, typer.Option("--deadline", help="Stop after so long: 500ms, 90s, 30m, 2h.")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", help="Threads that score; one for each core by default."),
+]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace what has this name.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def examples(*commands: str) -> str:
+    """The epilogue of a command's help."""
+    return "Examples:\n\n" + "\n\n".join(f"$ {command}" for command in commands)
+
+
+def open_scorer(
+    name: str, model: str | None = None, options: list[str] | None = None, *, workers: int = 1
+) -> Scorer:
+    """The scorer of that name; `model` names what answers at a URL, `options` are KEY=VALUE.
+
+    `workers` threads are to share it, and the cores.
+    """
+    from crossknn.scorers import open_with_cores
+
+    given = key_values(options or [])
+    if model is not None:
+        if not is_url(name):
+            raise InputError("--model names the model behind a URL: give it with --scorer URL")
+        given["model"] = model
+    return open_with_cores(name, workers, **given)
+
+
+def key_values(options: list[str]) -> dict[str, Any]:
+    """KEY=VALUE: true, false and numbers are what they look like, anything else is text."""
+    found: dict[str, Any] = {}
+    for option in options:
+        key, equals, text = option.partition("=")
+        if not key or not equals:
+            raise InputError(f"--scorer-option is KEY=VALUE, got {option!r}")
+        if key in found:
+            raise InputError(f"--scorer-option {key} is given twice")
+        if "key" in key:
+            raise InputError(
+                "an API key is given in the variable CROSSKNN_API_KEY, not on the command line"
+            )
+        try:
+            found[key] = json.loads(text)
+        except ValueError:
+            found[key] = text
+    return found
+
+
+def is_url(name: str) -> bool:
+    """Whether a scorer of that name is asked over the network."""
+    return name.startswith(("http://", "https://"))
+
+
+def source(path: Path) -> Any:
+    """What the readers are to read: the file, or lines of standard input for `-`.
+
+    Lines that begin with `{` are JSON objects, all others are texts.
+    """
+    if str(path) != STDIN:
+        return path
+    lines = [line.strip() for line in sys.stdin if line.strip()]
+    try:
+        return [json.loads(line) if line.startswith("{") else line for line in lines]
+    except ValueError as error:
+        raise InputError(f"standard input has a line that is no JSON object: {error}") from None
+
+
+def read_queries(path: Path, limit: int | None = None) -> QuerySet:
+    """The queries of a file, or of standard input for `-`."""
+    from crossknn.data.reading import read_queries as read
+
+    return read(source(path), limit=limit)
+
+
+def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> None:
+    """Offer the candidates of a TREC run as the retriever `lists`."""
+    if path is None:
+        return
+    from crossknn.retrievers.lists import CandidateLists
+
+    if queries is None:
+        raise InputError("--lists names queries by id: give them with --queries FILE")
+    index.add_retriever("lists", CandidateLists.from_run(path, queries, index.items.ids))
+
+
+def check_positive(options: Mapping[str, int | None]) -> None:
+    """`InputError` for an option below 1; one that is not given is None."""
+    for name, value in options.items():
+        if value is not None and value < 1:
+            raise InputError(f"{name} is {value}; it must be 1 or more")
+
+
+def check_out(folder: Path) -> None:
+    """`InputError` if --out is no folder and cannot be made one."""
+    if not folder.absolute().parent.is_dir():
+        raise InputError(f"--out {folder}: there is no folder {folder.parent}")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out {folder} is a file; give a folder")
+
+
+def check_plots(needed_for: str) -> None:
+    """`MissingExtraError` if there is nothing to draw with."""
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError(needed_for, "plots")
+
+
+def check_picture(option: str, path: Path | None) -> None:
+    """Check a picture's extra, suffix and folder before anything is scored."""
+    if path is None:
+        return
+    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise InputError(f"{option} {path}: the name must end in .png, .pdf or .svg")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{option} {path}: there is no folder {path.parent}")
+    check_plots(option)
+
+
+def duration(text: str | None) -> float | None:
+    """Seconds of a text such as `500ms`, `90s`, `30m`, `2h`; a bare number is seconds.
+
+    >>> duration("1.5h"), duration("500ms")
+    (5400.0, 0.5)
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|[smh]?)", text.strip())
+    if match is None or not float(match.group(1)):
+        raise InputError(f"deadline is {text!r}: give a duration such as 500ms, 90s, 30m or 2h")
+    return float(match.group(1)) * _UNITS[match.group(2)]
+
+
+def numbers(text: str, what: str) -> list[int]:
+    """Whole numbers of 1 or more, separated by commas: `50,100`."""
+    try:
+        values = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise InputError(f"{what} is {text!r}: give whole numbers separated by commas") from None
+    if not values:
+        raise InputError(f"{what} is empty: give whole numbers separated by commas")
+    for value in values:
+        if value < 1:
+            raise InputError(f"{what} has {value}; it must be 1 or more")
+    return values
+
+
+def neighbours(text: str | None, n: int, of: Path) -> list[int]:
+    """The k asked for; without them 1, 10 and 100 as far as a file or an index has n items."""
+    if text is None:
+        return [k for k in (1, 10, 100) if k <= n]
+    ks = numbers(text, "k")
+    if max(ks) > n:
+        raise InputError(f"k is {max(ks)}, but {of} has {n} items: take a smaller k (-k)")
+    return ks
+
+
+def threads(workers: int | None) -> int:
+    """Threads that score: as many as were asked for, or one for each core."""
+    from crossknn.scorers.onnx import available_threads
+
+    check_positive({"workers": workers})
+    return workers or available_threads()
+
+
+def open_store(scorer: Scorer, index: ItemIndex, path: Path | None) -> ScoreStore:
+    """The store of exact scores: the file `path`, or else the index's own.
+
+    Scores of a scorer without a fingerprint are kept in memory only.
+    """
+    from crossknn.scores.store import ScoreStore
+
+    if scorer.fingerprint is not None:
+        return index.scores if path is None else ScoreStore.open(path)
+    if path is not None:
+        raise InputError(
+            "--store keeps scores by model: name the model behind the URL with --model NAME"
+        )
+    return ScoreStore.open(None)
+
+
+def stored_scorer(scorer: Scorer, index: ItemIndex, path: Path | None) -> Scorer:
+    """The scorer, which computes nothing that the store has."""
+    from crossknn.scores.stored import StoredScorer
+
+    store = open_store(scorer, index, path)
+    return scorer if scorer.fingerprint is None else StoredScorer(scorer, store)

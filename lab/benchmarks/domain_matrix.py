@@ -116,7 +116,7 @@ def main() -> None:
     items = sample_of_items(corpus, options.items or len(corpus.items))
     index = ItemIndex.build(items, encoder=DualEncoder(options.encoder), seed=SEED)
     scorer = scorer_of(options)
-    file = MatrixFile(options.out, index, scorer, dtype="float16", workers=options.workers)
+    file = MatrixFile(options.out, index, scorer, dtype="float16")
     write(file, corpus, options.anchors, options.out.name)
     if options.item_item:
         file.add_items(options.item_item, seed=SEED)

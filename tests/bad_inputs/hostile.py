@@ -222,12 +222,14 @@ def command_lines() -> Iterator[list[str]]:
     yield from ([*collect, "--anchors", path] for path in PATHS)
     yield from ([*collect, "--item-scores", number] for number in ("0", "-2", "x", "nan"))
     yield from (
-        [*collect, "--anchors", "queries.txt", "--max-calls", number] for number in ("0", "x", "nan")
+        [*collect, "--anchors", "queries.txt", "--max-calls", number]
+        for number in ("0", "x", "nan")
     )
     yield from ([*build, "--template", text] for text in ("{", "{0}", "{nothing}", "{text.x}", "}"))
     yield from ([*build, "--text-field", name] for name in ("nothing", "a\0b"))
     yield from (
-        ["index", "build", "docs.jsonl", path, "--encoder", "none"] for path in ("a\0b", LONG, "docs.jsonl")
+        ["index", "build", "docs.jsonl", path, "--encoder", "none"]
+        for path in ("a\0b", LONG, "docs.jsonl")
     )
     yield from (
         ["index", "build", "docs.jsonl", "new.index", "--encoder", name]
@@ -273,7 +275,8 @@ def command_lines() -> Iterator[list[str]]:
     )
     yield from (["fit", "docs.index", "log", "--store", path] for path in PATHS)
     yield from (
-        ["fit", "docs.index", "--queries", "auto", "--deadline", text] for text in ("x", "-1s", "nan", "0m", "")
+        ["fit", "docs.index", "--queries", "auto", "--deadline", text]
+        for text in ("x", "-1s", "nan", "0m", "")
     )
     yield from (["model", "export", path, "out"] for path in ("a\0b", LONG, "binary.bin", "empty"))
     yield from (["convert", path, "out"] for path in ("a\0b", LONG, "binary.bin", "empty", "."))
@@ -456,7 +459,7 @@ def calls() -> Iterator[tuple[str, Callable[[], object]]]:
             f"StoredScorer({value!r:.20})",
             lambda value=value: StoredScorer(CallableScorer(len, "n"), value),
         )
-    yield "CachedScorer without a name", lambda: StoredScorer(CallableScorer(len), "c.db")
+    yield "StoredScorer without a name", lambda: StoredScorer(CallableScorer(len), "c.db")
     for value in (np.ones(3), np.full((2, 3), "x"), [[1.0]], None):
         yield f"MatrixScorer({value!r:.20})", lambda value=value: ck.MatrixScorer(value)
     for value in ("absent/a/b", "binary.bin", "docs.index", "", " ", "a\0b", "a" * 5000, 5):
@@ -474,7 +477,7 @@ def calls() -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"add_graph(k={value!r})", lambda value=value: _index(texts).add_graph("bm25", value)
     for value in (None, [], [""], [None], "topic", 5):
         yield (
-            f"add_anchors({value!r})",
+            f"collect_anchors({value!r})",
             lambda value=value: collect_anchors(
                 _index(texts), CallableScorer(lambda pairs: [1.0] * len(pairs), "n"), value
             ),

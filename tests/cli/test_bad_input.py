@@ -26,7 +26,9 @@ from late_helpers import WordStates
 
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.item_index import ItemIndex
-from crossknn.scorers import CachedScorer, CallableScorer, CrossEncoder
+from crossknn.fitting.anchors import collect_anchors
+from crossknn.scorers import CallableScorer, CrossEncoder
+from crossknn.scores.stored import StoredScorer
 from crossknn.search.searcher import Searcher
 
 MARKS = "<!-- table made by tests/cli/test_bad_input.py -->", "<!-- end of table -->"
@@ -120,9 +122,8 @@ def anchored(where: Path) -> None:
         index, CallableScorer(lambda pairs: [len(t) for _, t in pairs], "length"), ["one"]
     )
     index.save(where / "anchored.index")
-    with CachedScorer(CrossEncoder(), where / "queries.db") as scorer:
-        Searcher(index, scorer, "rerank(retriever=bm25)").search(
-            ["topic one", "topic two"], k=2, budget=4
+    scorer = StoredScorer(CrossEncoder(), where / "queries.db")
+    Searcher(index, scorer, "rerank(retriever=bm25)").search(["topic one", "two"], k=2, budget=4)
         )
 
 
@@ -205,9 +206,17 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ),
     ("nothing to fit to", ("fit", "docs.index", "log"), 2),
     ("fitting to a store that is not there", ("fit", "docs.index", "log", "--store", "no.db"), 2),
-    ("fitting to a file that is no store", ("fit", "docs.index", "log", "--store", "docs.jsonl"), 2),
+    (
+        "fitting to a file that is no store",
+        ("fit", "docs.index", "log", "--store", "docs.jsonl"),
+        2,
+    ),
     ("a rank of 0", ("fit", "docs.index", "log", "--rank", "0"), 2),
-    ("fitting for an unknown retriever", ("fit", "anchored.index", "log", "--retriever", "bm52"), 2),
+    (
+        "fitting for an unknown retriever",
+        ("fit", "anchored.index", "log", "--retriever", "bm52"),
+        2,
+    ),
     (
         "fitting to one cross-encoder what another has scored",
         ("fit", "anchored.index", "log", "--store", "queries.db"),
@@ -220,7 +229,11 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("no such index", ("search", "absent.index", "topic"), 6),
     ("a truncated index", ("search", "cut.index", "topic"), 6),
     ("an index of a newer format", ("search", "newer.index", "topic"), 6),
-    ("saving over something else", ("index", "build", "docs.jsonl", "torch-model", "--encoder", "none"), 2),
+    (
+        "saving over something else",
+        ("index", "build", "docs.jsonl", "torch-model", "--encoder", "none"),
+        2,
+    ),
     (
         "a place that cannot be written",
         ("index", "build", "docs.jsonl", "docs.jsonl/new.index", "--encoder", "none"),
@@ -300,7 +313,11 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("a model's name for no URL", (*FIT, "--model", "m"), 2),
     ("a URL on Ray", (*FIT, "--scorer", "URL/nan", "--model", "m", "--ray", "local"), 2),
     ("train queries for an endpoint without a model's name", (*FIT, "--scorer", "URL/nan"), 2),
-    ("every item scored on Ray", ("fit", "docs.index", "cur", "--queries", "queries.txt", "--ray", "local"), 2),
+    (
+        "every item scored on Ray",
+        ("fit", "docs.index", "cur", "--queries", "queries.txt", "--ray", "local"),
+        2,
+    ),
     (
         "items without states of a late-interaction model",
         (*SEARCH, "--method", "rerank(retriever=cmc(retriever=bm25))"),
@@ -309,8 +326,16 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("an unknown option of a late-interaction model", (*LATE, "cmc(dept=3)"), 2),
     ("a depth of 0", (*LATE, "rerank(retriever=cmc(depth=0))"), 2),
     ("a late-interaction model that cannot be opened", (*LATE, "cmc(retriever=bm25)"), 2),
-    ("a late-interaction model that is none", ("index", "add", "docs.index", "--late", "no-index"), 2),
-    ("a dual encoder as late-interaction model", ("index", "add", "docs.index", "--late", "DUAL"), 2),
+    (
+        "a late-interaction model that is none",
+        ("index", "add", "docs.index", "--late", "no-index"),
+        2,
+    ),
+    (
+        "a dual encoder as late-interaction model",
+        ("index", "add", "docs.index", "--late", "DUAL"),
+        2,
+    ),
     ("an endpoint that is down", (*SEARCH, "--scorer", "http://127.0.0.1:9/rerank"), 4),
     ("an endpoint that answers nonsense", (*SEARCH, "--scorer", "URL/nonsense"), 4),
     ("an endpoint with too few scores", (*SEARCH, "--scorer", "URL/few"), 4),
@@ -431,7 +456,9 @@ def test_a_missing_plots_extra(folder):
 
 def test_a_full_disk_leaves_nothing_half_written(folder):
     before = sorted(p.name for p in folder.iterdir())
-    done = crossknn(folder, "index", "build", "docs.jsonl", "full.index", "--encoder", "none", limit=1500)
+    done = crossknn(
+        folder, "index", "build", "docs.jsonl", "full.index", "--encoder", "none", limit=1500
+    )
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "cannot be written: File too large; nothing was changed" in done.stderr

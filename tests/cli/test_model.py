@@ -120,7 +120,9 @@ def place(tmp_path_factory):
     indexes = {"start_index": 1, "end_index": 1, "label_document_id": "d"}
     jsonl(published / "mentions" / "train.json", [{**mention, **indexes}])
     settings("astray.toml", folder="astray")
-    assert app.run(["model", "train", "cross-encoder", "--config", "good.toml", "--out", "model"]) == 0
+    assert (
+        app.run(["model", "train", "cross-encoder", "--config", "good.toml", "--out", "model"]) == 0
+    )
     yield where
     os.chdir(before)
 
@@ -138,17 +140,29 @@ CALLS = [
     ("a mention that comes twice", [*TRAIN, "twice.toml", "--out", "x"], 2),
     ("a mention that is not in its sentence", [*TRAIN, "astray.toml", "--out", "x"], 2),
     ("other settings for a run that was begun", [*TRAIN, "other.toml", "--out", "model"], 2),
-    ("another kind than asked for", ["model", "train", "cmc", "--config", "kind.toml", "--out", "x"], 2),
+    (
+        "another kind than asked for",
+        ["model", "train", "cmc", "--config", "kind.toml", "--out", "x"],
+        2,
+    ),
     ("a weight above one", ["model", "train", "cmc", "--config", "weight.toml", "--out", "x"], 2),
     (
         "fewer candidates than asked for",
         ["model", "train", "cmc", "--config", "depth.toml", "--out", "x"],
         2,
     ),
-    ("what is no retriever", ["model", "train", "cmc", "--config", "retriever.toml", "--out", "x"], 2),
+    (
+        "what is no retriever",
+        ["model", "train", "cmc", "--config", "retriever.toml", "--out", "x"],
+        2,
+    ),
     ("to export what is no cross-encoder", ["model", "export", "bert", "x"], 2),
     ("to export as another kind", ["model", "export", "model", "x", "--kind", "dual-encoder"], 2),
-    ("to compare without queries", ["model", "export", "model", "x", "--items", "beir/corpus.jsonl"], 2),
+    (
+        "to compare without queries",
+        ["model", "export", "model", "x", "--items", "beir/corpus.jsonl"],
+        2,
+    ),
     ("to convert what is no checkpoint", ["convert", "good.toml", "x"], 2),
     (
         "a dual encoder given as a cross-encoder",
@@ -297,6 +311,8 @@ def test_the_settings_of_the_package_are_listed_and_read(place, capsys):
 
 
 def test_data_of_the_packages_settings_are_looked_for_where_the_user_is(place, capsys):
-    assert app.run(["model", "train", "cross-encoder", "--config", "text-emb-ce", "--out", "x"]) == 2
+    assert (
+        app.run(["model", "train", "cross-encoder", "--config", "text-emb-ce", "--out", "x"]) == 2
+    )
     sentence = capsys.readouterr().err
     assert f"there is no file or folder {place / 'scifact'}" in sentence

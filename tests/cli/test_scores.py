@@ -252,7 +252,7 @@ def test_wrong_input_is_answered_in_a_sentence(folder, capsys, arguments, code, 
 def test_a_missing_plots_extra(folder, capsys, monkeypatch):
     import importlib.util
 
-    monkeypatch.setattr("crossknn.cli.common.find_spec", lambda name: None)
+    monkeypatch.setattr("crossknn.cli.options.find_spec", lambda name: None)
     assert importlib.util.find_spec("matplotlib") is not None
     np.savez(folder / "own.npz", scores=np.random.default_rng(0).normal(size=(6, 20)))
     capsys.readouterr()

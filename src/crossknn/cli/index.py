@@ -98,12 +98,18 @@ def build(
             lsa=lsa,
             tfidf=tfidf,
             seed=seed,
-            previous=_previous(folder),
             progress=report,
         )
+    previous = _previous(folder)
+    if previous is not None:
+        index.take_over(previous)
     if graph is not None:
         _add_graph(index, graph, graph_from)
     index.save(folder)
+    if previous is not None:
+        from crossknn.fitting.anchors import fit_scales
+
+        fit_scales(index)
     _answer(index, folder, began, json)
 
 
@@ -218,10 +224,10 @@ def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
     return {
         "index": str(folder),
         "items": index.n,
-        "vectors": sorted(index.vectors),
-        "retrievers": sorted({*index.retrievers, *index.vectors}),
-        "graphs": {name: int(graph.shape[1]) for name, graph in index.graphs.items()},
-        "late": sorted(index.late),
+        "vectors": sorted(index.vector_names),
+        "retrievers": sorted({*index.retriever_names, *index.vector_names}),
+        "graphs": {name: int(graph.neighbours.shape[1]) for name, graph in index.graphs.items()},
+        "late": sorted(index.late_names),
         "anchor_queries": len(index.anchor_queries),
         "scores": len(index.scores),
     }

@@ -89,14 +89,15 @@ def open_scorer(
 
     `workers` threads are to share it, and the cores.
     """
-    from crossknn.scorers import open_with_cores
+    from crossknn.scorers.onnx import available_threads
+    from crossknn.scorers.opening import open_with_cores
 
     given = key_values(options or [])
     if model is not None:
         if not is_url(name):
             raise InputError("--model names the model behind a URL: give it with --scorer URL")
         given["model"] = model
-    return open_with_cores(name, workers, **given)
+    return open_with_cores(name, max(1, available_threads() // workers), **given)
 
 
 def key_values(options: list[str]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ _AT_ONCE = 64
 class MatrixFile:
     """A score matrix file `path`, new or to be added to, of an index and a cross-encoder.
 
-    `dtype` is that of the file, or float16 for a new one; `replace` drops what is there. Raises
+    `dtype` is that of the file, or float32 for a new one; `replace` drops what is there. Raises
     InputError if the file is of something else.
     """
 
@@ -55,10 +55,9 @@ class MatrixFile:
         *,
         dtype: DType | None = None,
         replace: bool = False,
-        workers: int = 1,
     ) -> None:
         self.path = as_path(path, "the score matrix")
-        self.index, self.scorer, self._workers = index, scorer, workers
+        self.index, self.scorer = index, scorer
         if self.path.is_dir():
             raise InputError(f"{self.path} is a folder; give a file for the score matrix")
         if self.path.suffix != ".npz":
@@ -71,7 +70,7 @@ class MatrixFile:
         self.arrays: dict[str, Any] = {}
         if self.path.exists() and not replace:
             self.arrays = self._checked(read_arrays(self.path), dtype)
-        self.dtype = np.dtype(str(self.arrays.get("dtype", dtype or "float16")))
+        self.dtype = np.dtype(str(self.arrays.get("dtype", dtype or "float32")))
 
     def add_queries(
         self,
@@ -79,13 +78,13 @@ class MatrixFile:
         *,
         anchors: int | None = None,
         qrels: Qrels | None = None,
-        max_calls: int | None = None,
+        limits: Limits | None = None,
         progress: Progress | None = None,
     ) -> CollectReport:
         """Score `queries` (q) against every item: `scores` and all that belongs to the queries.
 
         The first `anchors` are anchor queries, half by default; `labels` are each query's first
-        relevant item in `qrels`. The file is untouched if `max_calls` did not suffice. Raises
+        relevant item in `qrels`. The file is untouched if the limits did not suffice. Raises
         ScorerError if pairs cannot be scored, InputError if a score does not fit the dtype.
         """
         q, anchors = len(queries), len(queries) // 2 if anchors is None else anchors
@@ -101,7 +100,7 @@ class MatrixFile:
         names = arrays["query_digests"] = np.array([_name(text) for text in queries.texts])
         self._take("scores", names, queries.texts, "queries")
         arrays |= _vectors(self.index, queries)
-        report, scores = self._score(queries.texts, "query", queries.ids, max_calls, progress)
+        report, scores = self._score(queries.texts, "query", queries.ids, limits, progress)
         if scores is not None:
             graphs = {f"graph_{name}": g for name, g in self.index.graphs.items()}
             arrays |= {"scores": scores} | _retrievers(self.index, queries) | graphs
@@ -114,7 +113,7 @@ class MatrixFile:
         count: int,
         *,
         seed: int = 0,
-        max_calls: int | None = None,
+        limits: Limits | None = None,
         progress: Progress | None = None,
     ) -> CollectReport:
         """Score `count` random items, in the query's place, against every item: `item_scores`.
@@ -129,7 +128,7 @@ class MatrixFile:
         texts = [item_as_query(items.texts[int(item)]) for item in chosen]
         ids = [items.ids[int(item)] for item in chosen]
         self._take("item_scores", chosen, texts, "items in the query's place")
-        report, scores = self._score(texts, "item", ids, max_calls, progress)
+        report, scores = self._score(texts, "item", ids, limits, progress)
         if scores is not None:
             self._write(self.arrays | {"item_score_items": chosen, "item_scores": scores})
         return report
@@ -170,12 +169,11 @@ class MatrixFile:
         texts: Sequence[str],
         what: str,
         ids: Sequence[str],
-        max_calls: int | None,
+        limits: Limits | None,
         progress: Progress | None,
     ) -> tuple[CollectReport, FloatArray | None]:
         """Collect what is missing; the scores in the file's precision, if they are all there."""
         store, items = self.index.scores, self.index.items
-        limits = Limits(workers=self._workers, max_calls=max_calls)
         report = collect(store, self.scorer, texts, items.texts, limits=limits, progress=progress)
         if not report.complete:
             if report.stopped_by is None:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from crossknn.cli.common import AsJson, note, out, print_json
+from crossknn.cli.options import AsJson
+from crossknn.cli.output import note, out, print_json
 
 from crossknn.errors import InputError
 

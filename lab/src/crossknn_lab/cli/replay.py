@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from crossknn.cli.common import Neighbours, Seed, err, neighbours, numbers, print_json
+from crossknn.cli.options import Neighbours, Seed, neighbours, numbers
+from crossknn.cli.output import err, print_json
 
 from crossknn.errors import InputError
 

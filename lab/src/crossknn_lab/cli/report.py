@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from crossknn.cli.common import check_out, check_plots, err, say
+from crossknn.cli.options import check_out, check_plots
+from crossknn.cli.output import err, say
 
 from crossknn.errors import InputError
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from crossknn.cli.common import check_out, note, progress, say
+from crossknn.cli.options import check_out
+from crossknn.cli.output import note, progress, say
 
 NAME = "reproduce"
 

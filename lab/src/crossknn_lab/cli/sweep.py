@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from crossknn.cli.common import AsJson, check_out, note, print_json, progress, say
+from crossknn.cli.options import AsJson, check_out
+from crossknn.cli.output import note, print_json, progress, say
 
 NAME = "sweep"
 

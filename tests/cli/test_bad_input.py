@@ -26,7 +26,6 @@ from late_helpers import WordStates
 
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.item_index import ItemIndex
-from crossknn.fitting.anchors import collect_anchors
 from crossknn.scorers import CallableScorer, CrossEncoder
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.searcher import Searcher
@@ -124,7 +123,6 @@ def anchored(where: Path) -> None:
     index.save(where / "anchored.index")
     scorer = StoredScorer(CrossEncoder(), where / "queries.db")
     Searcher(index, scorer, "rerank(retriever=bm25)").search(["topic one", "two"], k=2, budget=4)
-        )
 
 
 def crossknn(where: Path, *arguments: str, limit: int | None = None, code: str | None = None):

@@ -296,7 +296,9 @@ def test_an_endpoint_serves_every_command_that_scores(build, command, endpoint, 
     text = ck.ItemIndex.load("docs.index").items.texts[4]
     assert anchors.scores[0, 4] == pytest.approx(score("open threads", text))
     asked = server.count
-    (found,) = command("search", "docs.index", "open threads", *BM25, "--budget", "9", "-k", "3", *given)
+    (found,) = command(
+        "search", "docs.index", "open threads", *BM25, "--budget", "9", "-k", "3", *given
+    )
     assert (found["n_calls"], server.count) == (0, asked)  # an anchor's scores are there
     unnamed = ["search", "docs.index", "topic", *BM25, *given[:2], "--store", "scores.db"]
     assert run(unnamed) == 2

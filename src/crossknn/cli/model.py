@@ -149,25 +149,22 @@ def export(
 
     Mentions of a ZESHEL file are marked; its items need --template "{title} [ENT] {text}".
     """
-    from crossknn.models import export as exports
+    from crossknn.models.export import export_model
 
     if (items is None) != (queries is None):
         raise InputError("--items and --queries come together: both are needed to compare")
     if items is not None and kind != "cross-encoder":
         raise InputError(f"--items and --queries compare cross-encoders, not a {kind}")
-    if kind == "late-interaction":
-        if precision != "float32" or max_length is not None:
-            raise InputError(
-                "a late-interaction model is exported as it is: leave out --precision and "
-                "--max-length"
-            )
-        written = exports.export_late_interaction(model, folder, license=license)
-    else:
-        write: Any = getattr(exports, f"export_{kind.replace('-', '_')}")
-        settings: dict[str, Any] = {"max_length": max_length, "license": license}
-        if every_layer and kind == "cross-encoder":
-            settings["keep_float"] = ()
-        written = write(model, folder, precision, **settings)
+    settings: dict[str, Any] = {"keep_float": ()} if every_layer else {}
+    written = export_model(
+        model,
+        folder,
+        kind,
+        precision=precision,
+        max_length=max_length,
+        license=license,
+        **settings,
+    )
     size = sum(path.stat().st_size for path in written.glob("*.onnx*"))
     summary: dict[str, Any] = {"model": str(written), "precision": precision, "bytes": size}
     sentence = f"{written}: {precision}, {size / 1e6:.1f} MB"

@@ -90,7 +90,7 @@ def command(
     from crossknn.methods import method as parse_method
     from crossknn.search.searcher import Budget, Searcher
 
-    chosen = parse_method(method or DEFAULT)
+    chosen = parse_method(DEFAULT if method is None else method)
     seconds = duration(deadline)
     given = _queries(query or [], queries)
     index = ItemIndex.load(folder)

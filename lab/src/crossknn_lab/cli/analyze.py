@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from crossknn.cli.options import AsJson, Seed, check_out, check_plots, numbers
-from crossknn.cli.output import err, out, print_json, say
 from rich.text import Text
 
+from crossknn.cli.options import AsJson, Seed, check_out, check_plots, numbers
+from crossknn.cli.output import err, out, print_json, say
 from crossknn.errors import InputError
 from crossknn.types import FloatArray
 

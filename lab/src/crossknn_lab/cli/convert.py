@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
 from crossknn.cli.options import AsJson
 from crossknn.cli.output import note, out, print_json
-
 from crossknn.errors import InputError
 
 NAME = "convert"

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from crossknn.cli.options import Neighbours, Seed, neighbours, numbers
 from crossknn.cli.output import err, print_json
-
 from crossknn.errors import InputError
 
 NAME = "replay"

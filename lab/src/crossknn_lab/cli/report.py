@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from crossknn.cli.options import check_out, check_plots
 from crossknn.cli.output import err, say
-
 from crossknn.errors import InputError
 
 NAME = "report"

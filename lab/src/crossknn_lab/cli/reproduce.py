@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from crossknn.cli.options import check_out
 from crossknn.cli.output import note, progress, say
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from crossknn.cli.options import AsJson, check_out
 from crossknn.cli.output import note, print_json, progress, say
 

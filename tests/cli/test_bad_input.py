@@ -312,11 +312,6 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("a URL on Ray", (*FIT, "--scorer", "URL/nan", "--model", "m", "--ray", "local"), 2),
     ("train queries for an endpoint without a model's name", (*FIT, "--scorer", "URL/nan"), 2),
     (
-        "every item scored on Ray",
-        ("fit", "docs.index", "cur", "--queries", "queries.txt", "--ray", "local"),
-        2,
-    ),
-    (
         "items without states of a late-interaction model",
         (*SEARCH, "--method", "rerank(retriever=cmc(retriever=bm25))"),
         2,
@@ -412,7 +407,7 @@ def test_one_sentence_and_nothing_half_written(folder, url, table, what, argumen
 def test_a_budget_above_the_number_of_items_means_exact_search(folder):
     done = crossknn(folder, *SEARCH, "--budget", "500", "-k", "2", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["calls"] == 30
+    assert json.loads(done.stdout)["n_calls"] == 30
 
 
 def test_replay_allows_a_k_above_the_budget_and_caps_recall(folder):

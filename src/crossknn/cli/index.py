@@ -91,6 +91,7 @@ def build(
         template=template.replace("\\n", "\n"),
         limit=limit,
     )
+    previous = _previous(folder)
     with progress("encoding", "items") as report:
         index = ItemIndex.build(
             read,
@@ -98,11 +99,9 @@ def build(
             lsa=lsa,
             tfidf=tfidf,
             seed=seed,
+            previous=previous,
             progress=report,
         )
-    previous = _previous(folder)
-    if previous is not None:
-        index.take_over(previous)
     if graph is not None:
         _add_graph(index, graph, graph_from)
     index.save(folder)
@@ -224,10 +223,10 @@ def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
     return {
         "index": str(folder),
         "items": index.n,
-        "vectors": sorted(index.vector_names),
-        "retrievers": sorted({*index.retriever_names, *index.vector_names}),
-        "graphs": {name: int(graph.neighbours.shape[1]) for name, graph in index.graphs.items()},
-        "late": sorted(index.late_names),
+        "vectors": sorted(index.vectors),
+        "retrievers": sorted({*index.retrievers, *index.vectors}),
+        "graphs": {name: int(graph.shape[1]) for name, graph in index.graphs.items()},
+        "late": sorted(index.late),
         "anchor_queries": len(index.anchor_queries),
         "scores": len(index.scores),
     }

@@ -48,7 +48,8 @@ def fit_from_log(
     check_same_scorer(index.scorer_of("anchors"), fingerprint, len(index.anchor_queries))
     log = index.scores.log(fingerprint or "", index.items.texts)
     anchors = set(index.anchor_queries)
-    dense = (np.diff(log.by_query) == index.n) | [text in anchors for text in log.queries]
+    anchored = np.array([text in anchors for text in log.queries], np.bool_)
+    dense = (np.diff(log.by_query) == index.n) | anchored
     scores = log.take(~dense[log.query])
     parameters = fit_hyperparameters(index, retriever, rank=rank)
     found = fit_prior(

@@ -512,6 +512,17 @@ class ItemIndex:
         self._put("graphs", name, graph)
         return name
 
+    def add_words(self, name: str) -> None:
+        """Fit the word model `bm25` or `tfidf`; one that is there stays, nothing is encoded again.
+
+        Raises:
+            InputError: For another name, or if there is no room.
+        """
+        if name not in _WORDS or name == LSA_NAME:
+            raise _unknown("word model", name, [word for word in _WORDS if word != LSA_NAME])
+        if name not in self._parts["words"]:
+            self._put("words", name, _word_model(name).fit(self.items.texts))
+
     def put_artifact(
         self,
         name: str,

@@ -1,7 +1,7 @@
 """Files that a kill or a power cut cannot spoil, and that tell when they were damaged.
 
 An index and a score store write through this module: in one step (`write_file`), by one process at
-a time (`exclusive_lock`), with a CRC-32 of every chunk of 64 KB that is checked when the chunk is
+a time (`exclusive_lock`), with a checksum of every chunk of 64 KB that is checked when the chunk is
 first read (`CheckedFile`, `StoredArray`).
 """
 
@@ -13,7 +13,6 @@ import io
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import pairwise
@@ -27,10 +26,6 @@ from crossknn.errors import IndexFormatError, InputError
 
 CHUNK = 64 * 1024
 """Bytes that share a checksum."""
-
-_HEADER = 64 * 1024
-_MANY = 64
-"""Chunks from which on several threads check them."""
 
 
 @contextmanager
@@ -118,31 +113,42 @@ def digest(texts: Iterable[str]) -> str:
     return total.hexdigest()
 
 
+def checksums(data: Any) -> NDArray[np.uint32]:
+    """A checksum of every chunk of some bytes.
+
+    It is the CRC-32 of the 64 column sums of the chunk's 64-bit words, which takes a tenth of the
+    time of its own CRC-32: no longer than reading it from memory.
+    """
+    flat = np.frombuffer(data, np.uint8)
+    whole = len(flat) // CHUNK
+    words = flat[: whole * CHUNK].view("<u8").reshape(whole, CHUNK // 512, 64)
+    sums = [zlib.crc32(row) for row in words.sum(axis=1)]
+    if rest := len(flat) % CHUNK:
+        sums.append(zlib.crc32(flat[-rest:]))
+    return np.array(sums, "<u4")
+
+
 class CheckedWriter:
     """Writes a new file and takes its checksums on the way; see `checked_writing`."""
 
     def __init__(self, file: io.BufferedWriter) -> None:
         self._file, self._size = file, 0
-        self._done, self._open = list[int](), 0
+        self._sums, self._open = list[NDArray[np.uint32]](), bytearray()
 
     def write(self, data: Any) -> None:
         """Append bytes."""
         view = memoryview(data).cast("B")
         self._file.write(view)
-        while len(view):
-            part = view[: CHUNK - self._size % CHUNK]
-            self._open = zlib.crc32(part, self._open)
-            self._size += len(part)
-            if self._size % CHUNK == 0:
-                self._done.append(self._open)
-                self._open = 0
-            view = view[len(part) :]
+        self._size += len(view)
+        self._open += view
+        if whole := len(self._open) // CHUNK * CHUNK:
+            self._sums.append(checksums(bytes(self._open[:whole])))
+            del self._open[:whole]
 
     def entry(self) -> dict[str, Any]:
         """What a manifest says of the file: its size, and the checksums of its chunks."""
-        sums = self._done if self._size % CHUNK == 0 else [*self._done, self._open]
-        coded = base64.b64encode(np.array(sums, "<u4").tobytes()).decode()
-        return {"bytes": self._size, "crc32": coded}
+        sums = np.concatenate([*self._sums, checksums(bytes(self._open))])
+        return {"bytes": self._size, "checksums": base64.b64encode(sums.tobytes()).decode()}
 
 
 @contextmanager
@@ -157,9 +163,8 @@ def checked_writing(path: Path) -> Iterator[CheckedWriter]:
 def write_array(path: Path, values: NDArray[Any]) -> dict[str, Any]:
     """Write a new `.npy` file; returns its `CheckedWriter.entry`."""
     with checked_writing(path) as writer:
-        np.lib.format.write_array(
-            cast(Any, writer), np.asarray(values, order="C"), allow_pickle=False
-        )
+        values = np.asarray(values, order="C")
+        np.lib.format.write_array(cast(Any, writer), values, allow_pickle=False)
     return writer.entry()
 
 
@@ -174,8 +179,7 @@ class CheckedFile:
         self.name, self._what, self._advice = path.name, what, advice
         try:
             size = path.stat().st_size
-            empty = size == 0
-            data = np.zeros(0, np.uint8) if empty else np.memmap(path, dtype=np.uint8, mode="r")
+            data = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
         except OSError as error:
             raise self._damaged(f"{self.name} cannot be read ({error.strerror})") from error
         if size != entry["bytes"]:
@@ -183,7 +187,7 @@ class CheckedFile:
                 f"{self.name} has {size} bytes instead of {entry['bytes']}; {advice}"
             )
         self.data: NDArray[np.uint8] = np.asarray(data)
-        self._sums = np.frombuffer(base64.b64decode(entry["crc32"]), "<u4")
+        self._sums = np.frombuffer(base64.b64decode(entry["checksums"]), "<u4")
         if len(self._sums) != -(-size // CHUNK):
             raise self._damaged(f"the checksums of {self.name} are not those of its size; {advice}")
         self._unchecked = np.ones(len(self._sums), np.bool_)
@@ -193,34 +197,24 @@ class CheckedFile:
     def touch(self, start: int = 0, stop: int | None = None) -> None:
         """Check the chunks of the bytes `start` to `stop`; raises `IndexFormatError` if damaged."""
         if not self.checked:
-            first, last = start // CHUNK, -(-(len(self.data) if stop is None else stop) // CHUNK)
-            self.check(first + np.flatnonzero(self._unchecked[first:last]))
+            stop = len(self.data) if stop is None else stop
+            self._check(slice(start // CHUNK, -(-stop // CHUNK)))
 
     def touch_rows(self, rows: NDArray[Any], offset: int, width: int) -> None:
         """Check the chunks of rows of `width` bytes each, the first of which begins at `offset`."""
-        if not self.checked:
-            first = (offset + rows * width) // CHUNK
-            last = (offset + rows * width + max(0, width - 1)) // CHUNK
-            spans = [first + step for step in range(int((last - first).max(initial=-1)) + 1)]
-            chunks = np.unique(np.concatenate([np.minimum(span, last) for span in spans] or [rows]))
-            self.check(chunks[self._unchecked[chunks]])
+        first = (offset + rows * width) // CHUNK
+        last = (offset + (rows + 1) * width - 1) // CHUNK
+        for step in range(int((last - first).max(initial=-1)) + 1):
+            for chunk in np.unique(np.minimum(first + step, last)).tolist():
+                self._check(slice(chunk, chunk + 1))
 
-    def check(self, chunks: NDArray[Any]) -> None:
-        """Check these chunks, on several threads if they are many."""
-        if len(chunks) > _MANY:
-            parts = np.array_split(chunks, os.cpu_count() or 1)
-            with ThreadPoolExecutor(len(parts)) as pool:
-                list(pool.map(self._check, parts))
-        else:
-            self._check(chunks)
-        self._unchecked[chunks] = False
-        self.checked = not self._unchecked.any()
-
-    def _check(self, chunks: NDArray[Any]) -> None:
-        data, sums = memoryview(self.data), self._sums
-        for chunk in chunks.tolist():
-            if zlib.crc32(data[chunk * CHUNK : (chunk + 1) * CHUNK]) != sums[chunk]:
+    def _check(self, chunks: slice) -> None:
+        if self._unchecked[chunks].any():
+            found = checksums(self.data[chunks.start * CHUNK : chunks.stop * CHUNK])
+            if not np.array_equal(found, self._sums[chunks]):
                 raise self._damaged(f"the contents of {self.name} have changed; {self._advice}")
+            self._unchecked[chunks] = False
+            self.checked = not self._unchecked.any()
 
     def _damaged(self, how: str) -> IndexFormatError:
         return IndexFormatError(f"{self._what} is damaged: {how}")
@@ -237,9 +231,9 @@ class StoredArray:
     def _values(self) -> NDArray[Any]:
         """All of it, unchecked but for the header."""
         file = self.file
-        file.touch(0, min(_HEADER, len(file.data)))
+        file.touch(0, min(CHUNK, len(file.data)))
         try:
-            head = io.BytesIO(file.data[:_HEADER].tobytes())
+            head = io.BytesIO(file.data[:CHUNK].tobytes())
             if np.lib.format.read_magic(head) != (1, 0):
                 raise ValueError("it is of another version")
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(head)
@@ -256,14 +250,6 @@ class StoredArray:
     @property
     def dtype(self) -> np.dtype[Any]:
         return self._values.dtype
-
-    @property
-    def ndim(self) -> int:
-        return self._values.ndim
-
-    @property
-    def nbytes(self) -> int:
-        return self._values.nbytes
 
     def __len__(self) -> int:
         return len(self._values)
@@ -320,8 +306,10 @@ class StoredTexts(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         self._file.touch()
+        data = self._file.data.tobytes()
+        text = data.decode()
         for start, end in pairwise(self._ends.tolist()):
-            yield self._file.data[start:end].tobytes().decode()
+            yield text[start:end] if len(text) == len(data) else data[start:end].decode()
 
 
 class StoredColumns(Mapping[str, Any]):

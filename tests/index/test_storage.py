@@ -131,7 +131,7 @@ def test_newer_foreign_and_outward_manifests(folder):
     edit(folder, requires=[], format="something else")
     with pytest.raises(IndexFormatError, match=r"is not a crossknn index"):
         ItemIndex.load(folder)
-    outward = {"items/x.npy": {"path": "../x.npy", "bytes": 1, "crc32": ""}}
+    outward = {"items/x.npy": {"path": "../x.npy", "bytes": 1, "checksums": ""}}
     edit(folder, format="crossknn-index", files=outward)
     with pytest.raises(IndexFormatError, match=r"outside its folder"):
         ItemIndex.load(folder)

@@ -46,7 +46,7 @@ class LateStates:
         if len(self.states) != n:
             raise InputError(f"{what} are those of {len(self.states)} items, out of {n}")
         d = self.model.dimensions
-        if values.dtype != np.float16 or values.ndim != 2 or values.shape[1] != d:
+        if values.dtype != np.float16 or len(values.shape) != 2 or values.shape[1] != d:
             raise InputError(
                 f"{what} are an array of {values.dtype} of the shape {values.shape}; it must be "
                 f"float16, (states, {d})"

@@ -13,12 +13,11 @@ torch = pytest.importorskip("torch")
 
 from crossknn.data.dataset import Labelled  # noqa: E402
 from crossknn.data.items import Items  # noqa: E402
-from crossknn.data.marks import unmarked  # noqa: E402
 from crossknn.data.queries import QuerySet  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.retrievers.lexical import BM25, TFIDF  # noqa: E402
 from crossknn.training.candidates import CandidateRetriever, Lists  # noqa: E402
-from crossknn.training.corpora import Corpora, reader  # noqa: E402
+from crossknn.training.corpora import Corpora  # noqa: E402
 from crossknn.training.settings import CandidateSettings  # noqa: E402
 from crossknn.types import NO_ITEM, Candidates, Queries  # noqa: E402
 
@@ -64,15 +63,6 @@ class Words:
 
     def encode_items(self, texts, progress=None):
         return self.encode_queries(texts)
-
-
-class Marked(Words):
-    """One that reads marks, and takes no query without them."""
-
-    def encode_queries(self, texts):
-        if any("[Ms]" not in text and "[ENT]" not in text for text in texts):
-            raise InputError("the query has no mention between [Ms] and [Me]")
-        return super().encode_queries(texts)
 
 
 def labelled(texts, queries, positives, name="woods"):
@@ -151,30 +141,6 @@ def test_candidates_come_from_the_querys_own_corpus():
     assert found[3].tolist() == [5, NO_ITEM, 7, 6, NO_ITEM, NO_ITEM, NO_ITEM]
     top = retriever.top(corpora, 2)
     assert top[3].tolist() == [5, 7]  # the right one stands where the retriever puts it
-
-
-def test_marks_are_kept_from_encoders_that_do_not_read_them():
-    part = labelled(
-        ["oak [ENT] elm", "elm [ENT] oak"], ["the [Ms] oak [Me]", "an [Ms] elm [Me]"], [[0], [1]]
-    )
-    plain, marked = Words(), Marked()
-    for encoder in (plain, marked):
-        opened = []
-        retriever = CandidateRetriever(
-            wanted(retriever="w"), lambda e=encoder, o=opened: o.append(e) or e
-        )
-        retriever.found(Corpora([part]))
-        retriever.top(Corpora([part]), 2)
-        assert len(opened) == 1
-        assert encoder.seen.count(part.items.texts[0]) <= 1  # one corpus, encoded once
-    assert not any("[" in text for text in plain.seen)
-    assert set(plain.seen) == {
-        "a",
-        *(unmarked(t) for t in (*part.queries.texts, *part.items.texts)),
-    }
-    assert set(marked.seen) == {*part.queries.texts, *part.items.texts}
-    assert reader(marked) is marked
-    assert reader(plain).dimensions == 4
 
 
 def test_what_is_no_retriever():

@@ -106,13 +106,6 @@ def test_an_epoch_has_every_query_once(n, batch, seed):
             assert set(flat) == set(range(n))
 
 
-def test_steps_or_epochs():
-    assert loop.total_steps(12, training()) == 12
-    assert loop.total_steps(13, training(steps=None, epochs=3)) == 9
-    with pytest.raises(InputError, match="3 train queries, fewer than one batch of 4"):
-        loop.total_steps(3, training(steps=None))
-
-
 # The same again
 
 
@@ -162,30 +155,6 @@ def test_a_run_that_was_killed_is_the_run(
     loop.fit(make(kind, dropping_bert, cross_task, dual_task), training(), folder)
     loop.fit(make(kind, dropping_bert, cross_task, dual_task), training(), tmp_path)
     same_run(tmp_path, folder)
-
-
-def test_a_log_that_was_cut_off_loses_its_last_line(dropping_bert, cross_task, tmp_path):
-    loop.fit(cross_task(dropping_bert), training(), tmp_path / "a")
-    loop.fit(cross_task(dropping_bert), training(), tmp_path / "b", stop_after=7)
-    log = tmp_path / "b" / loop.LOG
-    log.write_text(log.read_text() + '{"step": 6, "dev": {"accuracy": 0.5}')
-    loop.fit(cross_task(dropping_bert), training(), tmp_path / "b")
-    same_run(tmp_path / "a", tmp_path / "b")
-
-
-def test_the_log_says_losses_rates_and_measures(bert, cross_task, tmp_path):
-    fitted = loop.fit(cross_task(bert), training(), tmp_path)
-    lines = log_of(tmp_path)
-    losses = [line for line in lines if "loss" in line]
-    assert [line["step"] for line in losses] == [10, 12]
-    assert [line["learning_rate"] for line in losses] == [
-        pytest.approx(2e-3 * loop.schedule(step, 12, 0.2)) for step in (9, 11)
-    ]
-    dev = [(line["step"], line["dev"]) for line in lines if "dev" in line]
-    assert [step for step, _ in dev] == list(range(1, 13))
-    best = max(measures["accuracy"] for _, measures in dev)
-    step, measures = next(entry for entry in dev if entry[1]["accuracy"] == best)
-    assert (fitted.best, fitted.best_step) == (measures, step)  # the first of the best
 
 
 # What goes wrong

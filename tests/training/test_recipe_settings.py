@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.models.cross_encoder import CrossEncoderConfig  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.training.corpora import read_corpora  # noqa: E402
 from crossknn.training.labelled import DualEncoderTask  # noqa: E402
@@ -21,7 +20,6 @@ from crossknn.training.losses import distance_to_teacher  # noqa: E402
 from crossknn.training.settings import (  # noqa: E402
     CrossEncoderSettings,
     DataSettings,
-    DualEncoderSettings,
     NegativesSettings,
     TrainingSettings,
     read_settings,
@@ -49,24 +47,6 @@ def settings_file(folder, text):
     path = folder / "settings.toml"
     path.write_text(text)
     return path
-
-
-def test_the_recipes_settings_are_read():
-    cross = read_settings(RECIPES / "cross-encoder.toml", CrossEncoderSettings)
-    config = CrossEncoderConfig(**cross.model)
-    assert (config.head, config.max_length) == ("interaction", 256)
-    assert [folder.name for folder in cross.data.train_folders] == [
-        "docs",
-        "docs-later",
-        "scifact",
-        "medquad",
-        "wordnet",
-    ]
-    assert cross.data.train_folders[0] == (RECIPES / "work" / "docs").resolve()
-    dual = read_settings(RECIPES / "dual-encoder.toml", DualEncoderSettings)
-    assert (dual.teacher, dual.teacher_weight) == ("work/teacher", 20.0)
-    assert DualEncoderConfig(**dual.model).shared
-    assert [folder.name for folder in dual.data.dev_folders] == ["docs-dev", "scifact"]
 
 
 # Several folders

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import crossknn.training
 from crossknn.errors import InputError
 from crossknn.training.settings import (
     CrossEncoderSettings,
@@ -201,3 +203,46 @@ def test_bad_settings_of_a_late_interaction_model(tmp_path, old, new, sentence):
         read_settings(path, LateInteractionSettings, given={"kind": "cmc"})
     assert sentence in str(error.value)
     assert str(error.value).startswith(str(path))
+
+
+# The files of the package
+
+FILES = sorted((Path(crossknn.training.__file__).parent / "configs").glob("*.toml"))
+
+
+def late(name):
+    [path] = (path for path in FILES if path.stem == name)
+    return read_settings(path, LateInteractionSettings, given={"kind": "cmc"})
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_file_is_read_and_makes_a_model(path):
+    from crossknn.models.cross_encoder import CrossEncoderConfig
+    from crossknn.models.dual_encoder import DualEncoderConfig
+    from crossknn.models.late.model import LateInteractionConfig
+
+    if "late-interaction" in path.stem:
+        settings = late(path.stem)
+        LateInteractionConfig(head=settings.kind, **settings.model)
+    elif "dual" in path.stem:
+        DualEncoderConfig(**read_settings(path, DualEncoderSettings).model)
+    else:
+        CrossEncoderConfig(**read_settings(path, CrossEncoderSettings).model)
+
+
+@pytest.mark.torch
+def test_the_paper_and_its_code_differ_in_these():
+    from crossknn.models.late.model import LateInteractionConfig
+
+    paper, code = late("zeshel-late-interaction"), late("zeshel-late-interaction-reference")
+    assert (paper.loss.kl, code.loss.kl) == ("model-retriever", "retriever-model")
+    assert (paper.candidates.sampling, code.candidates.sampling) == ("score", "uniform")
+    assert LateInteractionConfig(head="cmc", **paper.model).options["variant"] == "paper"
+    assert code.model["options"]["variant"] == "reference"
+    assert round(code.candidates.fixed * code.candidates.count) == 31
+    assert {**code.model, "options": None} == {**paper.model, "options": None}
+    assert paper.loss.weight == code.loss.weight
+    [path] = (path for path in FILES if path.stem.endswith("-reference"))
+    with pytest.raises(InputError, match="kind is 'cmc', where 'poly' is asked for"):
+        read_settings(path, LateInteractionSettings, given={"kind": "poly"})

@@ -20,14 +20,14 @@ SOME_WORDS = st.lists(st.sampled_from(CONTENT), min_size=1, max_size=14)
 
 
 def pair(encoding, query, item):
-    (row,) = encoding.pairs(ONE, [query], [item])
-    if isinstance(row, InputError):
-        raise row
-    return row
+    return whole(*encoding.pairs(ONE, [query], [item]))
 
 
 def text(encoding, text, *, queries):
-    (row,) = encoding.texts([text], queries=queries)
+    return whole(*encoding.texts([text], queries=queries))
+
+
+def whole(row):
     if isinstance(row, InputError):
         raise row
     return row
@@ -57,19 +57,12 @@ def test_around_is_the_best_window(data):
     n = data.draw(st.integers(1, 20))
     start = data.draw(st.integers(0, n - 1))
     end = data.draw(st.integers(start + 1, n))
-    room = data.draw(st.integers(end - start, 24))
-    found = around(np.arange(n), start, end, room)
-    assert found.tolist() == list(range(*best_window(n, start, end, room)))
-
-
-@given(st.data())
-def test_a_span_longer_than_the_room_keeps_both_ends(data):
-    n = data.draw(st.integers(3, 20))
-    start = data.draw(st.integers(0, n - 3))
-    end = data.draw(st.integers(start + 3, n))
-    room = data.draw(st.integers(2, end - start - 1))
+    room = data.draw(st.integers(2, 24))
     found = around(np.arange(n), start, end, room).tolist()
-    assert found == [*range(start, start + room - 1), end - 1]
+    if room < end - start:  # both ends are kept
+        assert found == [*range(start, start + room - 1), end - 1]
+    else:
+        assert found == list(range(*best_window(n, start, end, room)))
 
 
 # Pairs
@@ -136,20 +129,20 @@ def test_a_marked_pair_by_hand():
 
 
 @pytest.mark.parametrize("query", ["oak", "[Ms] oak", "oak [Me]", "[Me] oak [Ms]", ""])
-def test_a_query_without_its_marks(query):
+def test_texts_without_their_marks(query):
     encoding = Encoding(MARKED, Window(max_length=20))
-    with pytest.raises(InputError, match=r"no mention between \[Ms\] and \[Me\]"):
-        pair(encoding, query, "elm [ENT] tree")
-    with pytest.raises(InputError, match=r"no mention between \[Ms\] and \[Me\]"):
-        text(encoding, query, queries=True)
-
-
-def test_an_item_without_its_mark():
-    encoding = Encoding(MARKED, Window(max_length=20))
-    with pytest.raises(InputError, match=r"no \[ENT\] after its title"):
-        pair(encoding, "[Ms] oak [Me]", "elm")
-    with pytest.raises(InputError, match=r"no \[ENT\] after its title"):
-        text(encoding, "elm", queries=False)
+    for act in (
+        lambda: pair(encoding, query, "elm [ENT] tree"),
+        lambda: text(encoding, query, queries=True),
+    ):
+        with pytest.raises(InputError, match=r"no mention between \[Ms\] and \[Me\]"):
+            act()
+    for act in (
+        lambda: pair(encoding, "[Ms] oak [Me]", "elm"),
+        lambda: text(encoding, "elm", queries=False),
+    ):
+        with pytest.raises(InputError, match=r"no \[ENT\] after its title"):
+            act()
 
 
 def test_a_bad_pair_leaves_the_others():
@@ -161,30 +154,30 @@ def test_a_bad_pair_leaves_the_others():
     assert "not a valid string" in str(rows[2])
 
 
-@pytest.mark.parametrize("window", [Window(max_length=n) for n in (1, 2, 3, 4, 5)])
-def test_a_window_without_room_for_the_marks_is_an_error(window):
-    query, item = "red [Ms] oak elm [Me] fir", "blue green [ENT] white"
-    with pytest.raises(InputError, match="room"):
-        pair(Encoding(MARKED, window), query, item)
+HALVES = {"max_length": 20, "query_length": 10, "item_length": 10}
 
 
-@pytest.mark.parametrize("half", [{"query_length": 3}, {"item_length": 1}])
-def test_a_half_without_room_for_the_marks_is_an_error(half):
-    window = Window(**({"max_length": 20, "query_length": 10, "item_length": 10} | half))
+@pytest.mark.parametrize(
+    "limits",
+    [
+        *({"max_length": n} for n in (1, 2, 3, 4, 5)),
+        HALVES | {"query_length": 3},
+        HALVES | {"item_length": 1},
+    ],
+)
+def test_a_window_without_room_for_the_marks_is_an_error(limits):
     with pytest.raises(InputError, match="room"):
-        pair(Encoding(MARKED, window), "red [Ms] oak elm [Me] fir", "blue green [ENT] white")
+        pair(Encoding(MARKED, Window(**limits)), "red [Ms] oak elm [Me] fir", "blue [ENT] white")
 
 
 def test_a_row_is_never_longer_than_its_window():
     row = pair(Encoding(PLAIN, Window(max_length=3)), "red oak", "blue elm")
     assert (row.ids.tolist(), row.cut) == ([CLS, SEP, SEP], True)
-    for max_length in (1, 2):
+    for limits in ({"max_length": 1}, {"max_length": 9, "query_length": 0}):
         with pytest.raises(InputError, match="room"):
-            pair(Encoding(PLAIN, Window(max_length=max_length)), "red oak", "blue elm")
+            text(Encoding(PLAIN, Window(**limits)), "red oak", queries=True)
     with pytest.raises(InputError, match="room"):
-        text(Encoding(PLAIN, Window(max_length=1)), "red oak", queries=True)
-    with pytest.raises(InputError, match="room"):
-        text(Encoding(PLAIN, Window(max_length=9, query_length=0)), "red oak", queries=True)
+        pair(Encoding(PLAIN, Window(max_length=2)), "red oak", "blue elm")
 
 
 # Single texts

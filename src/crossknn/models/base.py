@@ -18,8 +18,9 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
 
 from crossknn.errors import InputError, nearest
+from crossknn.files import write_file
 from crossknn.models.backbone import open_backbone, position_limit, save_backbone, tensors
-from crossknn.models.folder import KINDS, write_json
+from crossknn.models.folder import KINDS
 from crossknn.models.tokens import Encoding, Row, Tokenizer
 
 FORMAT = 1
@@ -130,7 +131,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         if card is not None:
             (folder / "README.md").write_text(card, encoding="utf-8")
         settings = {"format": FORMAT, "kind": KINDS[self.SETTINGS], **asdict(self.config)}
-        write_json(folder / self.SETTINGS, settings)
+        write_file(folder / self.SETTINGS, (json.dumps(settings, indent=2) + "\n").encode())
         return folder
 
     def load_head(self, folder: Path) -> None:

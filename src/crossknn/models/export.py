@@ -11,6 +11,7 @@ and `mask` (b, t')), `item.onnx` if it differs, and `compare.onnx`: `query` (b, 
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from crossknn.errors import InputError, MissingExtraError
+from crossknn.files import write_file
 from crossknn.models.folder import (
     COMPARE_MODEL,
     DATA,
@@ -32,8 +34,6 @@ from crossknn.models.folder import (
     TOKENIZER,
     content_hash,
     late_content,
-    write_file,
-    write_json,
 )
 from crossknn.models.library import first_line
 
@@ -186,7 +186,7 @@ def _write(
     else:
         settings["content"] = content_hash(*(folder / file for file in (*source.graphs, TOKENIZER)))
     settings["revision"] = settings["content"][:12]
-    write_json(folder / MANIFEST, settings)
+    write_file(folder / MANIFEST, (json.dumps(settings, indent=2) + "\n").encode())
     return folder
 
 

@@ -34,18 +34,6 @@ _ABOUT = ("name", "revision", "license", "content")
 """What a manifest says that no answer depends on."""
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """A file that is there whole, or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    part.replace(path)
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write `content`, as `write_file` does."""
-    write_file(path, (json.dumps(content, indent=2) + "\n").encode())
-
-
 def late_content(folder: Path, settings: Mapping[str, Any]) -> str:
     """A hash of the graphs and the tokenizer of a late-interaction model, and of its settings."""
     graphs = (*LATE_GRAPHS, ITEM_MODEL)
@@ -61,6 +49,5 @@ def content_hash(*paths: Path) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for path in paths:
         with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()

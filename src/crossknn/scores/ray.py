@@ -20,7 +20,7 @@ import numpy as np
 from crossknn.errors import CrossknnError, InputError, MissingExtraError, ScorerError
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import Deadline
-from crossknn.scores.collect import Run, Scored, run_jobs, score_block
+from crossknn.scores.run import Run, Scored, run_jobs, score_block
 from crossknn.types import FloatArray, Pairs
 
 _BLOCK = 64

@@ -1,0 +1,147 @@
+"""The plan of the house: no cycles, no rooms of one user, few files entered by one query."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import crossknn as ck
+
+SRC = Path(ck.__file__).parent
+
+IDEAS = {
+    "data.dialogs": "searching a conversation for its answer",
+    "data.docstrings": "the standard library's docstrings as a corpus",
+    "data.linking": "entity linking data",
+    "demo": "what the demonstration searches",
+    "evaluation.oracle": "retrievers that know the answer, to bound what is possible",
+    "fitting.als": "alternating least squares",
+    "fitting.cur": "item vectors by CUR",
+    "fitting.distill": "item vectors by a distilled encoder",
+    "fitting.matrix": "matrix files",
+    "fitting.mf": "matrix factorization, transductive and inductive",
+    "fitting.pairs": "which pairs a fit needs",
+    "fitting.pseudo_queries": "queries made of items",
+    "index.late": "states of late-interaction models",
+    "index.stored_checks": "what a matrix file must be",
+    "methods.kriging.factor_model": "the low-rank model of scores, from any entries",
+    "methods.kriging.fitting": "fitting the prior",
+    "methods.kriging.method": "the method; the package is its public name",
+    "models.export": "models as ONNX folders",
+    "models.exportable": "models as graphs that can be exported",
+    "models.interaction": "attention between two texts",
+    "models.late.layered": "CMC's rivals with layers of their own",
+    "models.quantize": "int8",
+    "retrievers.lexical": "words: BM25 and TF-IDF",
+    "scores.ray": "collecting on a cluster",
+    "training.distillation": "training towards another model's scores",
+    "training.late_interaction": "training of CMC and its rivals",
+}
+"""Modules that one other module imports, and the idea that each of them is. The commands of `cli`
+and the kinds of `plots` have one importer by design."""
+
+MOST_FILES = 20
+"""Files of crossknn that one query by the default method may enter."""
+
+
+@cache
+def imports():
+    """{module: modules of crossknn that it imports, type-only imports included}."""
+    files = {_name(path): path for path in SRC.rglob("*.py")}
+    found = {}
+    for name, path in files.items():
+        wanted = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                wanted |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+            elif isinstance(node, ast.Import):
+                wanted |= {alias.name for alias in node.names}
+        # The package itself imports lazily, and everything imports the package.
+        found[name] = {module for module in wanted & set(files) if module not in (name, "crossknn")}
+        longer = {m for m in found[name] if any(o.startswith(f"{m}.") for o in found[name])}
+        found[name] -= {m for m in longer if _only_package(path, m)}
+    return found
+
+
+def _only_package(path, package):
+    """Whether a file imports modules of a package, and nothing that the package itself defines."""
+    names = {p.stem for p in (SRC / Path(*package.split(".")[1:])).glob("*")}
+    return all(
+        {alias.name for alias in node.names} <= names
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == package
+    )
+
+
+def _name(path):
+    parts = path.relative_to(SRC.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def cycles():
+    """Groups of modules that import each other, directly or not (Tarjan's components)."""
+    graph, index, low, stack, groups = imports(), {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph[node]:
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            groups.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for node in graph:
+        if node not in index and node != "crossknn":
+            visit(node)
+    return [group for group in groups if len(group) > 1]
+
+
+def test_no_modules_import_each_other():
+    assert cycles() == []
+
+
+def test_a_module_of_one_user_is_an_idea():
+    users = Counter(
+        module for name, wanted in imports().items() if name != "crossknn" for module in wanted
+    )
+    public = {f"crossknn.{module}" for module in ck._HOMES}
+    single = {module for module, count in users.items() if count == 1} - public
+    short = {module.removeprefix("crossknn.") for module in single}
+    rooms = {name for name in short if not name.startswith(("cli", "plots."))}
+    assert rooms <= set(IDEAS)
+
+
+@pytest.fixture(scope="module")
+def searcher(tmp_path_factory):
+    texts = [f"how to {verb} a {noun}" for verb in ("zip", "sort") for noun in ("file", "list")]
+    folder = tmp_path_factory.mktemp("house") / "index"
+    ck.ItemIndex.build(texts, encoder="bundled").save(folder)
+    return ck.Searcher(ck.ItemIndex.load(folder), ck.CrossEncoder())
+
+
+def test_one_query_enters_few_files(searcher):
+    searcher.search("zip it", k=1, budget=3)
+    entered = set()
+
+    def note(frame, event, _):
+        if event == "call":
+            entered.add(frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        searcher.search("sort a list", k=1, budget=3)
+    finally:
+        sys.setprofile(None)
+    ours = sorted(str(Path(f).relative_to(SRC)) for f in entered if f.startswith(str(SRC)))
+    assert len(ours) <= MOST_FILES, ours

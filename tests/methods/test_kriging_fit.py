@@ -465,11 +465,11 @@ class Library:
         self.scorer = CallableScorer(self.score, "true")
         self.calls = 0
 
-    def index(self, items=None):
+    def index(self, items=None, previous=None):
         records = [{"id": str(i), "text": f"item {i}"} for i in range(N)]
         vectors = self.items if items is None else items
         made = {"vectors": vectors, "query_vectors": self.vectors_of}
-        return ItemIndex.build(records, **made, bm25=False)
+        return ItemIndex.build(records, **made, bm25=False, previous=previous)
 
     def load(self, folder):
         return ItemIndex.load(folder, query_vectors=self.vectors_of)
@@ -609,12 +609,10 @@ def test_an_index_built_again_of_the_same_items_has_learned_the_same(library, ca
     index = library.index()
     collect_anchors(index, library.scorer, library.texts(0, 12))
     fit_prior(index, retriever="vectors")
-    again, moved = library.index(), library.index(library.items + 1)
-    again.take_over(index)
+    again = library.index(previous=index)
     assert again.artifacts["kriging"].meta == index.artifacts["kriging"].meta
-    moved.take_over(index)
-    assert "kriging" not in moved.artifacts
-    assert "crossknn learn INDEX" in caplog.text
+    assert "kriging" not in library.index(library.items + 1, index).artifacts
+    assert "dropped kriging of the index" in caplog.text
 
 
 def test_a_search_says_when_every_query_expected_enough(library):

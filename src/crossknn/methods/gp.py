@@ -168,11 +168,9 @@ class GaussianProcess(Predictor[Posteriors]):
         for row, posterior in known.items():
             pool = None if items is None else items[row]
             before, others = state.kept.get(row, (None, None))
-            same = before is pool is None or np.array_equal(before, pool)
-            if others is None or not same or not others.begins(posterior):
-                variance = self._variance
-                if pool is not None:
-                    variance = self.model.kernel.variance(self.points(pool))
+            if others is None or not _same(before, pool) or not others.begins(posterior):
+                kernel = self.model.kernel
+                variance = self._variance if pool is None else kernel.variance(self.points(pool))
                 state.kept[row] = pool, Whitened.empty(variance)
         new = [p.points[len(state.kept[row][1].points) :] for row, p in known.items()]
         for (row, posterior), covariances in zip(
@@ -237,6 +235,10 @@ class GaussianProcess(Predictor[Posteriors]):
                 kept = np.append(kept, top_k(best[None], size - len(kept)).items[0])
             rows.append((kept, np.zeros(len(kept), np.float32)))
         return Candidates.from_rows(rows).items
+
+
+def _same(left: IntArray | None, right: IntArray | None) -> bool:
+    return left is right if left is None or right is None else np.array_equal(left, right)
 
 
 def _blocks(n: int) -> Iterator[slice]:

@@ -30,7 +30,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.methods.kriging.prior import RANK, Prior
 from crossknn.scores.views import SparseScores
-from crossknn.types import FloatArray, IntArray, Progress
+from crossknn.types import BoolArray, FloatArray, IntArray, Progress
 
 SWEEPS = 6
 """Over the queries, at most: for the content, and then for the items."""
@@ -101,7 +101,7 @@ def fit_sparse(
 
     texts = [scores.queries[query] for query in scores.scored_queries.tolist()]
     fitted, held = rows.split(texts, seed)
-    counts = FEW
+    counts: tuple[int, ...] = FEW
     if any(len(row.scores) for row in held):
         _, counts = _fit(fitted, unit, rank, seed, swept, (SWEEPS, SWEEPS), held)
     model, _ = _fit(rows, unit, rank, seed, swept, counts)
@@ -145,6 +145,10 @@ class Row(NamedTuple):
     basis: FloatArray
     scores: FloatArray
 
+    def take(self, entries: BoolArray) -> Row:
+        assert not isinstance(self.items, slice)
+        return Row(self.items[entries], self.basis[entries], self.scores[entries])
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -179,8 +183,8 @@ class Rows:
             rng = np.random.default_rng([seed, zlib.crc32(text.encode("utf-8", "surrogatepass"))])
             out = rng.random(len(row.scores)) < HELD_OUT
             out[0] = False  # no query without an entry
-            fitted.append(Row(*(part[~out] for part in row)))
-            held.append(Row(*(part[out] for part in row)))
+            fitted.append(row.take(~out))
+            held.append(row.take(out))
         return replace(self, sparse=fitted), held
 
 

@@ -69,8 +69,8 @@ def fit_prior(
     """Fit how items vary together, for `kriging` searches from now on; kept with the index.
 
     Args:
-        scores: what searches left, of the cross-encoder of the anchors. Those are added, and are
-            enough; what was fitted before is forgotten, so give all scores.
+        scores: what searches of other queries than the anchors left. Those of the anchors, of the
+            same cross-encoder, are added, and are enough. What was fitted before is forgotten.
         retriever: of the searches that are to use it.
         parameters: of the kernel, where a search gives none.
 
@@ -92,9 +92,6 @@ def fit_prior(
         if len(scores) or scores.fingerprint is not None:
             check_same_scorer(fingerprint, scores.fingerprint, len(index.anchor_queries))
         fingerprint = scores.fingerprint if anchors is None else fingerprint
-        known = set(index.anchor_queries)  # these have all their scores
-        mine = np.array([text not in known for text in scores.queries], np.bool_)
-        scores = scores.take(mine[scores.query]) if len(scores) else None
     if anchors is None and not scores:
         raise InputError(
             "the index has nothing to learn from: search with  --cache FILE  and give that "
@@ -208,8 +205,8 @@ def fit_hyperparameters(
     start = start or KernelParameters()
     if index.anchors is None or len(index.anchors.scores) < LEAST:
         return start
-    parts = _searched(index, retriever, default_vectors(index, vectors), rank, seed, start)
-    parts = [part for part in parts if np.ptp(part.scores) > 0]
+    searched = _searched(index, retriever, default_vectors(index, vectors), rank, seed, start)
+    parts = [part for part in searched if np.ptp(part.scores) > 0]
     if len(parts) < LEAST:
         return start
     return climb(Revealed(*map(np.concatenate, zip(*parts, strict=True))), start)

@@ -86,7 +86,7 @@ class Prior:
     def of(cls, meta: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Prior:
         """From what an index keeps."""
         parameters = KernelParameters(**meta["parameters"])
-        return cls(**{**meta, "parameters": parameters}, **{name: arrays[name] for name in ARRAYS})
+        return cls(**{**meta, **{name: arrays[name] for name in ARRAYS}, "parameters": parameters})
 
 
 def fit_dense(scores: FloatArray, cheap: Sequence[FloatArray], rank: int = RANK) -> Prior:

@@ -1,0 +1,174 @@
+"""Rows of exact scores in an index: exact, scored once, of one cross-encoder, whatever happens."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from index_helpers import FormulaScorer, LengthEncoder, corpus, score_of
+
+from crossknn.errors import InputError
+from crossknn.fitting.anchors import collect_anchors, collect_item_scores, fit_scales
+from crossknn.index.item_index import ItemIndex
+from crossknn.scores.collect import Limits
+from crossknn.types import Queries
+
+QUERIES = ["one fish", "two", "red fish and more"]
+N = 20
+
+
+@pytest.fixture
+def saved(tmp_path):
+    index = ItemIndex.build(corpus(N), encoder=LengthEncoder())
+    index.save(tmp_path / "i")
+    return index
+
+
+def load(index):
+    return ItemIndex.load(index.folder, encoder=LengthEncoder())
+
+
+def exact(index, texts):
+    return np.array([[score_of(q, t) for t in index.items.texts] for q in texts], np.float32)
+
+
+def check(index, queries=QUERIES):
+    for one in (index, load(index)):
+        assert list(one.anchors.queries.texts) == list(queries)
+        np.testing.assert_array_equal(one.anchors.scores, exact(index, queries))
+        inner = one.query_vectors(Queries(queries), "dense") @ np.asarray(one.vectors["dense"]).T
+        scaled = one.scale("dense").beta * (exact(index, queries) - one.scale("dense").alpha)
+        np.testing.assert_allclose(
+            [scaled.mean(), scaled.std()], [inner.mean(), inner.std()], rtol=1e-4
+        )
+
+
+def test_rows_are_exact_and_scaled_to_the_vectors(saved):
+    report = collect_anchors(saved, FormulaScorer(), QUERIES)
+    assert (report.calls, report.complete) == (3 * N, True)
+    check(saved)
+    assert saved.scorer_of("anchors") == "formula"
+
+
+def test_a_stop_is_gone_on_from_and_only_whole_rows_are_anchors(saved):
+    first, second = FormulaScorer(), FormulaScorer()
+    report = collect_anchors(saved, first, QUERIES, limits=Limits(max_calls=33))
+    assert (report.calls, report.stopped_by, len(saved.anchors.queries)) == (33, "max_calls", 1)
+    again = load(saved)
+    report = collect_anchors(again, second, QUERIES)
+    assert (report.calls, report.reused) == (27, 33)
+    assert not set(first.asked) & set(second.asked)
+    check(again)
+
+
+def test_anchors_that_are_there_stay_and_equal_queries_are_one(saved):
+    collect_anchors(saved, FormulaScorer(), QUERIES[:2])
+    report = collect_anchors(saved, FormulaScorer(), [QUERIES[2], QUERIES[0], QUERIES[2]])
+    assert (report.calls, report.reused) == (N, N)
+    check(saved)
+
+
+def test_two_open_indexes_of_one_folder_share_their_anchors(saved):
+    other = load(saved)
+    collect_anchors(saved, FormulaScorer(), QUERIES[:2])
+    assert collect_anchors(other, FormulaScorer(), QUERIES[1:]).calls == N
+    check(other)
+
+
+def test_pairs_left_out_are_asked_again(saved):
+    bad = saved.items.texts[4]
+    report = collect_anchors(saved, FormulaScorer(skip=[bad]), QUERIES)
+    assert (report.failed, report.complete, saved.anchors) == (3, False, None)
+    assert collect_anchors(saved, FormulaScorer(), QUERIES).calls == 3
+    check(saved)
+
+
+def test_scores_of_two_cross_encoders_are_not_mixed(saved):
+    collect_anchors(saved, FormulaScorer(), QUERIES)
+    with pytest.raises(InputError, match=r"are of another cross-encoder \(formula, not other\)"):
+        collect_anchors(saved, FormulaScorer("other"), QUERIES)
+    with pytest.raises(InputError, match="the cross-encoder has no fingerprint"):
+        collect_anchors(saved, FormulaScorer(None), QUERIES)
+    assert collect_anchors(saved, FormulaScorer("other"), QUERIES[:1], replace=True).calls == N
+    assert (saved.scorer_of("anchors"), len(saved.anchors.queries)) == ("other", 1)
+    assert collect_anchors(saved, FormulaScorer(), QUERIES, replace=True).calls == 0
+    check(saved)
+
+
+def test_a_scorer_without_a_name_serves_an_index_in_memory_once():
+    index = ItemIndex.build(corpus(5), lsa=2)
+    collect_anchors(index, FormulaScorer(None), QUERIES[:2])
+    assert index.anchors.scores.shape == (2, 5)
+    with pytest.raises(InputError, match="cannot be told from those of another"):
+        collect_anchors(index, FormulaScorer(None), QUERIES)
+
+
+def test_items_in_the_querys_place(saved):
+    report = collect_item_scores(saved, FormulaScorer(), np.array([7, 2]))
+    assert report.calls == 2 * N
+    report = collect_item_scores(saved, FormulaScorer(), np.array([2, 5]))
+    assert report.calls == N
+    for index in (saved, load(saved)):
+        assert index.item_scores.items.tolist() == [7, 2, 5]
+        texts = [index.items.texts[i] for i in (7, 2, 5)]
+        np.testing.assert_array_equal(index.item_scores.scores, exact(index, texts))
+    stopped = collect_item_scores(saved, FormulaScorer(), limits=Limits(max_calls=0))
+    assert (stopped.pairs, stopped.calls) == (N * N, 0)  # the index's anchor items
+
+
+def test_an_index_built_again_keeps_scores_and_what_fits(saved):
+    collect_anchors(saved, FormulaScorer(), QUERIES[:2])
+    same = ItemIndex.build(corpus(N), encoder=LengthEncoder(), lsa=3, previous=saved)
+    same.save(saved.folder)
+    fit_scales(same)
+    assert same.scale("lsa") is not None
+    check(same, QUERIES[:2])
+    more = ItemIndex.build(corpus(N + 5), encoder=LengthEncoder(), previous=load(same))
+    more.save(saved.folder)
+    assert more.anchors is None
+    assert collect_anchors(more, FormulaScorer(), QUERIES).calls == 2 * 5 + N + 5
+    check(more)
+
+
+def test_an_index_in_memory_takes_its_scores_along(tmp_path):
+    index = ItemIndex.build(corpus(N), encoder=LengthEncoder())
+    collect_anchors(index, FormulaScorer(), QUERIES[:2])
+    index.save(tmp_path / "i")
+    assert collect_anchors(index, FormulaScorer(), QUERIES).calls == N
+    check(index)
+
+
+DYING = """
+import sys
+from index_helpers import FormulaScorer, LengthEncoder
+from crossknn.fitting.anchors import collect_anchors
+from crossknn.index.item_index import ItemIndex
+index = ItemIndex.load(sys.argv[1], encoder=LengthEncoder())
+die = int(sys.argv[3]) if len(sys.argv) > 3 else None
+scorer = FormulaScorer(log=sys.argv[2], die_after=die)
+collect_anchors(index, scorer, ["one fish", "two", "red fish and more"])
+"""
+
+
+def test_kills_lose_nothing(saved, tmp_path):
+    log = tmp_path / "asked"
+    for die_after in ("15", "30", None):
+        arguments = [str(saved.folder), str(log), *([die_after] if die_after else [])]
+        helpers = str(Path(__file__).parents[1] / "index")
+        program = f"import sys; sys.path.insert(0, {helpers!r})\n{DYING}"
+        done = subprocess.run([sys.executable, "-c", program, *arguments], check=False)
+        assert done.returncode == (-9 if die_after else 0)
+    asked = log.read_text().split("'\n")[:-1]
+    assert len(asked) == len(set(asked)) == 3 * N
+    check(load(saved))
+
+
+@pytest.mark.parametrize("queries", ["one text", ["a", " "], [3]])
+def test_wrong_queries_are_refused(saved, queries):
+    with pytest.raises(InputError, match="must be a list of texts"):
+        collect_anchors(saved, FormulaScorer(), queries)
+    with pytest.raises(InputError, match="there are no texts"):
+        collect_anchors(saved, FormulaScorer(), [])

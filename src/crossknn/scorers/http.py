@@ -112,9 +112,6 @@ class HttpScorer(BatchedScorer):
         raw = "|probabilities" if probabilities else ""
         self.fingerprint = None if model is None else f"http:{self.name}|model={model}{raw}"
 
-    def __repr__(self) -> str:
-        return f"HttpScorer({self.name!r}, model={self._model!r})"
-
     def _batches(self, call: Call) -> Iterator[IntArray]:
         """Positions of one query at a time, queries in order of appearance."""
         self._ailing = False

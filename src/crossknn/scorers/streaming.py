@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -56,13 +56,6 @@ class BatchTooLargeError(PlainError):
         self.limit = limit
 
 
-class TimeLimits(TypedDict):
-    """How long a scorer may take: keywords of `Scorer.score`."""
-
-    time_left: float | None
-    cancel: threading.Event | None
-
-
 class Deadline:
     """The end of one call: after `time_left` seconds, once `cancel` is set, or once it is ended."""
 
@@ -90,12 +83,10 @@ class Deadline:
         """Whether the call has to end now."""
         return self.left() <= 0
 
-    def rest(self) -> TimeLimits:
+    def rest(self) -> dict[str, Any]:
         """What is left of it, as keywords for `Scorer.score`."""
-        return {
-            "time_left": max(self.left(), 0.0) if self.limited else None,
-            "cancel": self._cancel,
-        }
+        left = max(self.left(), 0.0) if self.limited else None
+        return {"time_left": left, "cancel": self._cancel}
 
     def pause(self) -> float:
         """Seconds for which a thread may block before it looks again."""
@@ -175,10 +166,6 @@ class Call:
         for positions in self.slices(window):
             order = positions[np.argsort(self.costs[positions], kind="stable")]
             yield from (order[first : first + size] for first in range(0, len(order), size))
-
-    def describe(self, position: int) -> str:
-        """Names a pair by position and text, for messages."""
-        return describe_pair(self.pairs, self.queries, self.items, position)
 
 
 class BatchedScorer(ABC):
@@ -270,15 +257,16 @@ class BatchedScorer(ABC):
             bad = np.flatnonzero(~np.isfinite(scores))
             if len(bad):
                 positions, score = positions[bad[:1]], scores[bad[0]]
-                what = call.describe(int(positions[0]))
+                what = describe_pair(call.pairs, call.queries, call.items, int(positions[0]))
                 raise ScorerError(f"{self.who} gave {score} as the score of {what}")
         except Exception as error:
             if isinstance(error, ScorerError) and error.query is None:
                 queries = np.unique(call.pairs.query[positions])
                 error.query = int(queries[0]) if len(queries) == 1 else None
             return error
-        if self._speed is not None:
-            self._speed.record(float(call.costs[positions].sum()), time.perf_counter() - began)
+        cost = float(call.costs[positions].sum())
+        if self._speed is not None and cost:  # texts may be empty
+            self._speed.record(cost, time.perf_counter() - began)
         return scores
 
     def _count_truncated(self, count: int) -> None:
@@ -297,19 +285,15 @@ class Speed:
 
     def record(self, cost: float, seconds: float) -> None:
         """So much work took so long."""
-        if cost > 0:
-            known, new = self._seconds, seconds / cost
-            self._seconds = new if known is None else 0.7 * known + 0.3 * new
+        new = seconds / cost
+        self._seconds = new if self._seconds is None else 0.7 * self._seconds + 0.3 * new
 
     def fit(self, costs: FloatArray, left: float) -> int:
-        """How many of the first pairs, which cost `costs` (b,), fit into `left` seconds.
-
-        At least one: a slow scorer is given a single pair rather than none.
-        """
+        """How many of the first pairs, which cost `costs` (b,), fit into `left` seconds; at least
+        one: a slow scorer is given a single pair rather than none."""
         if self._seconds is None:
             return _FIRST_PAIRS
-        room = left / max(self._seconds * _MARGIN, 1e-12)
-        return max(1, int(np.searchsorted(np.cumsum(costs), room, side="right")))
+        return max(1, int((np.cumsum(costs) * self._seconds * _MARGIN <= left).sum()))
 
 
 class _Source:
@@ -390,7 +374,8 @@ class _Failures:
         if isinstance(error, PlainError):
             self._last = str(error)
         if self._count <= _LOGGED_EACH:
-            what = self._call.describe(position)
+            call = self._call
+            what = describe_pair(call.pairs, call.queries, call.items, position)
             logger.warning("%s could not score %s: %s", self._who, what, self._last)
         if not self.any_scored and self._count >= GIVE_UP_AFTER:
             self._raise(f"could score none of the first {self._count} pairs")

@@ -123,25 +123,6 @@ def test_cls_is_a_linear_layer_and_by_default_a_dense_tanh_layer_before_it(bert,
     np.testing.assert_allclose(score(model, ONE, [QUERY], [ITEM]), [expected], **CLOSE)
 
 
-def test_item_position_is_a_query_half_padded_to_it(bert):
-    """As in the published checkpoints: the query padded to 128, then the item, types 0 and 1."""
-    halves = {"query_length": 128, "item_length": 128, "max_length": 256}
-    for n_words in (1, 9, 300):  # the longest query is cut to 128 tokens, padding none
-        query = " ".join(["red [Ms] oak [Me]", *["ash"] * n_words])
-        first, b = [2, *ids_of(query)[:126], 3], ids_of(MARKED_ITEM)
-        padding = 128 - len(first)
-        ids = [*first, *[0] * padding, *b, 3]
-        mask = [1] * len(first) + [0] * padding + [1] * (len(b) + 1)
-        found = plain_states(bert, ids, [0] * 128 + [1] * (len(b) + 1), mask)
-        start, end, entity = (found[ids.index(mark)] for mark in (5, 6, 7))
-        expected = float((start + end) / 2 @ entity)
-        model = new(bert, head="emb", marked=True, item_position=128, **halves)
-        np.testing.assert_allclose(score(model, ONE, [query], [MARKED_ITEM]), [expected], **CLOSE)
-        if n_words < 100:  # and without it the score is another
-            ordinary = score(new(bert, marked=True, **halves), ONE, [query], [MARKED_ITEM])
-            assert abs(ordinary[0] - expected) > 1e-3
-
-
 def interaction_by_hand(model, query, item):
     """The interaction head's score of one pair, in loops over words."""
     left, right = ids_of(query), ids_of(item)

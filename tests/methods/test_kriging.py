@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
@@ -88,24 +89,6 @@ def test_factors_of_uncentred_anchors_without_regression_and_noise_are_adacur(se
 
 
 # What it is made of
-
-
-@pytest.mark.parametrize(("spec", "stages"), [(WITH, ["dense"]), (FUSED, ["bm25", "dense"])])
-def test_the_mean_has_a_basis_function_for_each_stage_and_the_items_mean_score(spec, stages):
-    data = matrix()
-    predictor, queries, _ = planned(spec)
-    basis = predictor.start(queries).basis
-    assert basis.shape == (2 + len(stages), 6, 80)
-    assert (basis[0] == 1).all()
-    cheap = {
-        "bm25": data.firsts["bm25"][data.n_anchors :],
-        "dense": queries.vectors["dense"] @ data.item_vectors.T,
-    }
-    for values, name in zip(basis[1:], stages, strict=False):
-        np.testing.assert_allclose(values, cheap[name], rtol=1e-5, atol=1e-7)
-    mean = np.broadcast_to(data.scores[: data.n_anchors].mean(axis=0), (6, 80))
-    # Up to where their zero lies, which the first one stands for.
-    np.testing.assert_allclose(np.diff(basis[-1]), np.diff(mean), atol=1e-5)
 
 
 def test_without_anchors_the_mean_and_the_covariance_are_the_retrievers_and_the_vectors():
@@ -303,51 +286,24 @@ def test_what_is_degenerate_is_borne(spec, options, case):
     finite(spec[:-1] + options + ")", changed(matrix(tests=3), case))
 
 
-def test_equal_items_are_told_apart_by_nothing():
-    predictor, queries, scores = planned(WITH, changed(matrix(), "every item twice"))
-    mean = predictor.predict(predictor.update(predictor.start(queries), known(scores, 9))).mean
-    np.testing.assert_allclose(mean[:, :40], mean[:, 40:], rtol=1e-4, atol=1e-4)
+ENDS = """retriever=dense, rank=1000; retriever=dense, rank=1; retriever=hybrid(dense, dense)
+    retriever=hybrid(bm25, bm25, dense); retriever=fixed; retriever=random; retriever=dense, share=0
+    retriever=hybrid(fixed, random, bm25, dense); retriever=dense, noise=1000
+    retriever=dense, rounds=100; retriever=dense, rounds=1; retriever=dense, shortlist=1"""
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("spec", "data", "budget"),
     [
-        *(
-            "retriever=dense, rank=1000",
-            "retriever=dense, rank=1",
-            "retriever=hybrid(dense, dense)",
-        ),
-        *("retriever=hybrid(bm25, bm25, dense)", "retriever=fixed", "retriever=random"),
-        *("retriever=hybrid(fixed, random, bm25, dense)", "retriever=dense, share=0"),
-        *(
-            "retriever=dense, noise=1000",
-            "retriever=dense, rounds=100",
-            "retriever=dense, rounds=1",
-        ),
-        "retriever=dense, shortlist=1",
+        *((f"kriging({options})", matrix(), 24) for options in re.split(r";\s*|\n\s*", ENDS)),
+        *((spec, matrix(), budget) for spec in SPECS for budget in (1, 2, 4, 9)),
+        *((spec, with_anchors(count), 24) for spec in (WITH, FUSED) for count in (2, 4, 6)),
+        *((FUSED, matrix(n=n, anchors=q, tests=2), n) for n, q in ((15, 2), (18, 5), (20, 8))),
+        ("kriging(vectors=cur)", matrix().with_vectors("cur", matrix().item_vectors), 24),
     ],
 )
-def test_options_at_their_ends_are_borne(options):
-    finite(f"kriging({options})", matrix(tests=3))
-
-
-@every_spec
-@pytest.mark.parametrize("budget", [1, 2, 4, 9])
-def test_fewer_scores_than_basis_functions_and_a_budget_below_the_rounds_are_borne(spec, budget):
-    finite(spec, matrix(), budget)
-
-
-@pytest.mark.parametrize("count", [2, 4, 6])
-@pytest.mark.parametrize("spec", [WITH, FUSED])
-def test_a_few_anchors_are_enough(spec, count):
-    """Too few for a prior of the weights, or just enough."""
-    finite(spec, with_anchors(count))
-
-
-@settings(max_examples=10, deadline=None)
-@given(n=st.integers(15, 20), anchors=st.integers(2, 8), seed=st.integers(0, 99))
-def test_small_matrices_are_borne(n, anchors, seed):
-    finite(FUSED, matrix(n=n, anchors=anchors, tests=2, seed=seed), n)
+def test_ends_of_options_budgets_and_anchors_are_borne(spec, data, budget):
+    finite(spec, data, budget)
 
 
 def test_what_it_reads_of_the_exact_scores_is_said():
@@ -383,11 +339,6 @@ def test_what_it_reads_of_the_exact_scores_is_said():
 def test_what_cannot_be_is_said(spec, data, said):
     with pytest.raises((InputError, SpecError), match=said):
         run(method(spec), data, 10)
-
-
-def test_vectors_need_none_of_the_queries():
-    data = matrix().with_vectors("cur", matrix().item_vectors)
-    finite("kriging(retriever=bm25, vectors=cur)", data)
 
 
 # Shortlists

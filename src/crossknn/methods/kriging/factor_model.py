@@ -22,7 +22,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import count, zip_longest
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -91,13 +91,11 @@ def fit_sparse(
             "the scores of one query say nothing about how items vary together: search more, or "
             "use kriging(anchors=false)"
         )
-    unit, total, done = _directions(vectors[seen]), 4 * (SWEEPS + 1), 0
+    unit, total, steps = _directions(vectors[seen]), 4 * (SWEEPS + 1), count(1)
 
     def swept() -> None:
-        nonlocal done
-        done += 1
         if progress:
-            progress(done, total)
+            progress(next(steps), total)
 
     texts = [scores.queries[query] for query in scores.scored_queries.tolist()]
     fitted, held = rows.split(texts, seed)

@@ -23,10 +23,9 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,7 +81,7 @@ class _Block(NamedTuple):
         found[here] = self.scores[at[here]]
 
 
-class ScoreStore:
+class ScoreStore(AbstractContextManager["ScoreStore"]):
     """Exact scores by (fingerprint, query text, item text); in a file, or in memory.
 
     May be used from many threads and, each with its own object, from many processes of one host.
@@ -113,15 +112,7 @@ class ScoreStore:
                 self._connection.close()
             self._connection = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -150,12 +141,7 @@ class ScoreStore:
 
         Raises InputError for a damaged block, as every way to read does.
         """
-        chosen, query = np.unique(pairs.query, return_inverse=True)
-        others, item = np.unique(pairs.item, return_inverse=True)
-        known = self.ids([queries[place] for place in chosen.tolist()])
-        return self.lookup(
-            fingerprint, known[query], self.ids([items[place] for place in others.tolist()])[item]
-        )
+        return self.lookup(fingerprint, *self.pair_ids(queries, items, pairs))
 
     def put(
         self,
@@ -169,11 +155,7 @@ class ScoreStore:
 
         Raises InputError for a score that is not finite, StoreFullError if they cannot be written.
         """
-        chosen, query = np.unique(pairs.query, return_inverse=True)
-        others, item = np.unique(pairs.item, return_inverse=True)
-        known = self.ids([queries[place] for place in chosen.tolist()], add=True, keep=True)
-        ids = self.ids([items[place] for place in others.tolist()], add=True)
-        return self.insert(fingerprint, known[query], ids[item], scores)
+        return self.insert(fingerprint, *self.pair_ids(queries, items, pairs, add=True), scores)
 
     def rows(self, fingerprint: str, queries: Sequence[str], items: Sequence[str]) -> FloatArray:
         """Dense scores (q, n) float32 of all pairs of these texts, NaN where unknown."""
@@ -214,6 +196,15 @@ class ScoreStore:
         """
         rows = [(text_digest(text), _encoded(text) if keep else None) for text in texts]
         return self._ids(rows, add)
+
+    def pair_ids(
+        self, queries: Sequence[str], items: Sequence[str], pairs: Pairs, *, add: bool = False
+    ) -> tuple[IntArray, IntArray]:
+        """The ids (p,) of the texts of queries and of items, those of pairs alone."""
+        chosen, query = np.unique(pairs.query, return_inverse=True)
+        others, item = np.unique(pairs.item, return_inverse=True)
+        known = self.ids([str(queries[q]) for q in chosen.tolist()], add=add, keep=True)
+        return known[query], self.ids([str(items[i]) for i in others.tolist()], add=add)[item]
 
     def lookup(self, fingerprint: str, queries: IntArray, items: IntArray) -> FloatArray:
         """`get` by ids (p,) of texts."""
@@ -288,27 +279,40 @@ class ScoreStore:
 
         `repair` removes what is damaged, so that it is scored again.
         """
-        found: list[str] = []
-        for row in self._select("PRAGMA quick_check"):
-            if row[0] != "ok":
-                raise self._damaged(row[0])
-        names = {row[0]: row[1] for row in self._select("SELECT id, fingerprint FROM scorers")}
-        known = set[int]()
-        bad: dict[str, list[tuple[int]]] = {"texts": [], "blocks": []}
-        for number, digest, text, crc in self._select("SELECT id, digest, text, crc FROM texts"):
-            whole = _text_crc(number, digest, text) == crc
-            known.add(number) if whole else bad["texts"].append((number,))
-        for scorer, *row in self._select(f"SELECT scorer, {_COLUMNS} FROM blocks"):
-            whole = scorer in names and row[1] in known and _crc(names[scorer], *row[1:5]) == row[5]
-            if not whole:
-                bad["blocks"].append((row[0],))
-        for table, rows in bad.items():
-            if rows:
-                found.append(f"{len(rows)} of the {table} of scores in {self.path} are damaged")
-                if repair:
-                    with self._writing() as db:
-                        db.executemany(f"DELETE FROM {table} WHERE id = ?", rows)
-        return found
+        names = dict(self._select("SELECT id, fingerprint FROM scorers"))
+        texts, blocks, known = list[int](), list[int](), set[int]()
+        with self._reading() as db:
+            if db is None:
+                return []
+            for (said,) in db.execute("PRAGMA quick_check"):
+                if said != "ok":
+                    raise self._damaged(said)
+            for number, digest, text, crc in db.execute("SELECT id, digest, text, crc FROM texts"):
+                known.add(number)
+                texts += [number] if _text_crc(number, digest, text) != crc else []
+            known -= set(texts)
+            for scorer, number, *row in db.execute(f"SELECT scorer, {_COLUMNS} FROM blocks"):
+                whole = (
+                    scorer in names and row[0] in known and _crc(names[scorer], *row[:4]) == row[4]
+                )
+                blocks += [] if whole else [number]
+        if repair and (texts or blocks):
+            with self._writing() as db:
+                db.executemany("DELETE FROM blocks WHERE id = ?", ((block,) for block in blocks))
+                for number in texts:  # its id stays taken: blocks may name it
+                    row = (
+                        number,
+                        unknown := os.urandom(16),
+                        None,
+                        _text_crc(number, unknown, None),
+                    )
+                    db.execute("INSERT OR REPLACE INTO texts VALUES (?, ?, ?, ?)", row)
+        counts = {"texts": len(texts), "blocks": len(blocks)}
+        return [
+            f"{count} of the {what} of scores in {self.path} are damaged"
+            for what, count in counts.items()
+            if count
+        ]
 
     def _ids(self, texts: Sequence[tuple[bytes, bytes | None]], add: bool) -> IntArray:
         """`ids` of (digest, text to be kept or None)."""

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +49,6 @@ class StoredScorer:
         self._claims: dict[int, tuple[object, int]] = {}
         self._changed = threading.Condition()
         self._warned = False
-        self._numbers = count(-2, -1)
 
     @property
     def truncated(self) -> int:
@@ -72,15 +70,19 @@ class StoredScorer:
         """
         return StoredStream(self, pairs, queries, items, Deadline(time_left, cancel))
 
-    def _ids(self, texts: Sequence[str], keep: bool) -> IntArray:
-        """Ids (t,) of texts; negative ones for new texts of a store that cannot be written."""
+    def _ids(
+        self, queries: Sequence[str], items: Sequence[str], pairs: Pairs
+    ) -> tuple[IntArray, IntArray]:
+        """Ids (p,) of texts; negative places of new ones, in a store that cannot be written."""
         try:
-            return self.store.ids(texts, add=True, keep=keep)
+            return self.store.pair_ids(queries, items, pairs, add=True)
         except StoreFullError as error:
             self._warn(error)
-            found = self.store.ids(texts)
-            found[found < 0] = [next(self._numbers) for _ in range(np.count_nonzero(found < 0))]
-            return found
+            query, item = self.store.pair_ids(queries, items, pairs)
+            return (
+                np.where(query < 0, -2 - pairs.query, query),
+                np.where(item < 0, -2 - pairs.item, item),
+            )
 
     def _keep(self, queries: IntArray, items: IntArray, scores: FloatArray) -> None:
         """Keep scores; a search goes on where that cannot be: a score is worth more."""
@@ -124,7 +126,7 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
         self._batches.close()
 
     def _run(self) -> Generator[tuple[IntArray, FloatArray], None, None]:
-        self._query, self._item = self._ids()
+        self._query, self._item = self._owner._ids(self._queries, self._items, self._pairs)
         key = (self._query << 32) + self._item
         self._keys, self._first, inverse = np.unique(key, return_index=True, return_inverse=True)
         self._order = np.argsort(inverse, kind="stable")  # places of a key, key by key
@@ -141,18 +143,6 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
                 yield from self._compute((yield from self._known(others)), True)
         finally:
             self._release(everything)
-
-    def _ids(self) -> tuple[IntArray, IntArray]:
-        """The ids (p,) of the texts of queries and items."""
-        found = []
-        for places, texts, keep in (
-            (self._pairs.query, self._queries, True),
-            (self._pairs.item, self._items, False),
-        ):
-            used, where = np.unique(places, return_inverse=True)
-            chosen = [str(texts[place]) for place in used.tolist()]
-            found.append(self._owner._ids(chosen, keep)[where])
-        return found[0], found[1]
 
     def _known(self, which: IntArray) -> Generator[tuple[IntArray, FloatArray], None, IntArray]:
         """One batch of the different pairs `which` that are stored; returns the others."""

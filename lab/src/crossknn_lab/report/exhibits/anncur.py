@@ -200,7 +200,7 @@ EXHIBITS = (
         paper=PAPER,
         label="table 3a",
         title="linking accuracy by head and negatives",
-        elsewhere="Made by lab/benchmarks/train_wordnet.py and lab/benchmarks/evaluate_wordnet.py, for "
+        elsewhere="Made by benchmarks/train_wordnet.py at a2db68d and benchmarks/evaluate_wordnet.py at a2db68d, for "
         "cross-encoders trained on wordnet: docs/results.md, Linking accuracy.",
     ),
     Exhibit(

@@ -117,7 +117,7 @@ EXHIBITS = (
         paper=PAPER,
         label="figure 9",
         title="transductive and inductive factorization",
-        elsewhere="Made by lab/benchmarks/align.py, which needs torch: docs/results.md, What aligning "
+        elsewhere="Made by benchmarks/align.py at a2db68d, which needs torch: docs/results.md, What aligning "
         "buys (rows mf-trns and mf-ind).",
     ),
     Exhibit(

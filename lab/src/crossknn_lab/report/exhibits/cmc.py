@@ -5,7 +5,7 @@ from __future__ import annotations
 from crossknn_lab.report.exhibits.base import Exhibit
 
 PAPER = "CMC"
-LATE = "Made by lab/benchmarks/late.py, on wordnet: docs/results.md, CMC and its rivals"
+LATE = "Made by benchmarks/late.py at a2db68d, on wordnet: docs/results.md, CMC and its rivals"
 
 
 def _elsewhere(label: str, title: str, where: str) -> Exhibit:
@@ -21,7 +21,7 @@ EXHIBITS = (
     _elsewhere(
         "figure 4",
         "time by the number of candidates",
-        "Made by lab/benchmarks/late_speed.py: docs/performance.md, beside milliseconds of whole "
+        "Made by benchmarks/late_speed.py at a2db68d: docs/performance.md, beside milliseconds of whole "
         "searches in docs/results.md, CMC beside the adaptive methods.",
     ),
     _elsewhere("table 1", "recall as an intermediate reranker", f"{LATE}, R@k."),

@@ -260,7 +260,7 @@ def speed_section(found: dict) -> list[str]:
         "",
         "The ONNX scorer against sentence-transformers' default path on CPUs (torch float32, batch 32):",
         "the same six-layer MiniLM cross-encoder, the same pairs, one run with interleaved repeats,",
-        f"threads: {found['machine']['threads']}; {versions}. Made by `lab/benchmarks/scorer_speed.py`.",
+        f"threads: {found['machine']['threads']}; {versions}. Made by `benchmarks/scorer_speed.py` at a2db68d.",
         "Asked: 1.7 times in float32 with Spearman 0.9999 per query, 3 times with a batch-independent",
         "quantization and 0.99, over random items and over the top 100 (means over queries, the lowest in",
         "brackets). `int8` has every linear layer in int8, one scale for each row; `int8-mixed` leaves the",

@@ -1,0 +1,342 @@
+"""A report: sections of paragraphs, tables and pictures, as Markdown and as one HTML file.
+
+    page = Page(title="...", lead="...", sections=[Section(title="...", blocks=["text", figure])])
+    write_page(page, "report")                  # page.md with images/, and index.html with all
+
+Texts (paragraphs, captions, list items, cells) may hold `code`, **bold** and [links](address); all
+else in them is meant as it stands. The HTML is made of the Markdown; it loads nothing, and is fit
+for light and dark screens and for printing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from markdown_it import MarkdownIt
+
+from crossknn.errors import InputError
+from crossknn.indexes.disk import put_file
+from crossknn.plots import INK, PAPER, QUIET, RULE
+
+Cell: TypeAlias = str | int | float | None
+"""Of a table: text, a number as it should be read, or nothing."""
+
+DARK = {
+    INK: "#e6edf3",
+    QUIET: "#9aa4af",
+    RULE: "#343b44",
+    PAPER: "#14181d",
+    "#555c66": "#8b939e",
+    "#0072b2": "#4ea8e6",
+    "#c44f00": "#ff8a45",
+    "#c98500": "#f0b93a",
+    "#c2589a": "#ec9ccb",
+    "#882255": "#f0608f",
+    "#009e73": "#34d3a3",
+    "#5b9616": "#a9d85c",
+    "#1b5e20": "#6fc277",
+    "#2c9bd0": "#86d3f7",
+    "#4b3fa8": "#a99fff",
+    "#00868b": "#4fd0d4",
+    "#8c564b": "#cf9f90",
+    "#b07d62": "#e2bb9f",
+    "#9a4db3": "#d495ec",
+    "#333a42": "#d7dde3",
+}
+"""What each colour of a picture becomes on a dark screen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A picture: `svg` text, what can be seen in words (`alt`), and a caption below."""
+
+    svg: str
+    alt: str
+    caption: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows under heads; columns of numbers are aligned right, `best` cells (row, column) are bold.
+
+    A `folded` one is closed until the reader opens it by its caption. Raises InputError if a row
+    has another length than the head.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+    folded: bool = False
+    best: frozenset[tuple[int, int]] = frozenset()
+
+    def __post_init__(self) -> None:
+        for number, row in enumerate(self.rows, start=1):
+            if len(row) != len(self.head):
+                raise InputError(
+                    f"row {number} of the table {self.caption!r} has {len(row)} cells under "
+                    f"{len(self.head)} heads"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points:
+    """A list with a bullet for each item."""
+
+    items: Sequence[str]
+
+
+Block: TypeAlias = str | Figure | Table | Points
+"""What a section is made of; a str is a paragraph."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A title, blocks, and sections below it (two levels are enough)."""
+
+    title: str
+    blocks: Sequence[Block] = ()
+    sections: Sequence[Section] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A whole report; `lead` is what someone reads who reads nothing else."""
+
+    title: str
+    lead: str = ""
+    sections: Sequence[Section] = ()
+
+
+def draw(
+    plot: Callable[..., None], shown: Any, /, *, alt: str, caption: str = "", **options: Any
+) -> Figure:
+    """The picture that a function of `crossknn_lab.plots` makes of what is `shown`.
+
+    Raises MissingExtraError without matplotlib.
+    """
+    file = BytesIO()
+    plot(shown, file, **options)
+    return Figure(svg=file.getvalue().decode(), alt=alt, caption=caption)
+
+
+def write_page(page: Page, folder: str | Path) -> None:
+    """Write `page.md`, `images/` and `index.html` into the folder, which is made if need be."""
+    folder = Path(folder)
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    text, images = markdown_of(page)
+    for name, svg in images.items():
+        put_file(folder / "images" / name, on_paper(svg).encode())
+    put_file(folder / "page.md", text.encode())
+    put_file(folder / "index.html", _html(page.title, text, images).encode())
+
+
+def on_paper(svg: str) -> str:
+    """A transparent picture on a light ground, for viewers whose own ground may be black."""
+    paper = f'<rect width="100%" height="100%" fill="{PAPER}"/>'
+    return re.sub(r"(<svg\b[^>]*>)", rf"\1{paper}", svg, count=1)
+
+
+def format_cell(cell: Cell) -> str:
+    """A cell as text.
+
+    >>> format_cell(12345), format_cell(0.25), format_cell(-0.0), format_cell(None)
+    ('12,345', '0.25', '0', '-')
+    """
+    if cell is None or isinstance(cell, str):
+        return "-" if cell is None else cell
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:z,.6g}"
+
+
+def slug(text: str) -> str:
+    """A name for addresses and files.
+
+    >>> slug("Recall against cost: k = 10")
+    'recall-against-cost-k-10'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "section"
+
+
+# ------------------------------------------------------------------------------ Markdown
+
+
+def markdown_of(page: Page) -> tuple[str, dict[str, str]]:
+    """The page as Markdown (GitHub's), and its pictures (SVG) by their names in `images/`."""
+    anchors = _anchors(page)
+    contents = "\n".join(
+        f"{'  ' * depth}- [{_text(section.title)}](#{anchors[id(section)]})"
+        for section, depth in _walk(page.sections)
+    )
+    body, images = body_of(page)
+    head = [f"# {_text(page.title)}", _text(page.lead), contents]
+    return "\n\n".join(part for part in [*head, body] if part) + "\n", images
+
+
+def body_of(page: Page) -> tuple[str, dict[str, str]]:
+    """The page's sections alone, to stand in another page, and their pictures."""
+    anchors, images, parts = _anchors(page), dict[str, str](), []
+    for section, depth in _walk(page.sections):
+        # The anchor is written out, because every viewer makes another one of a title.
+        parts.append(f'<a id="{anchors[id(section)]}"></a>')
+        parts.append(f"{'#' * min(depth + 2, 6)} {_text(section.title)}")
+        parts += [_block(block, anchors[id(section)], images) for block in section.blocks]
+    return "\n\n".join(part for part in parts if part), images
+
+
+def table_lines(head: Sequence[object], rows: Sequence[Sequence[object]]) -> list[str]:
+    """A table of plain cells as lines of Markdown, and an empty one below.
+
+    >>> table_lines(["", "calls"], [["exact", 10]])
+    ['| | calls |', '|---|---|', '| exact | 10 |', '']
+    """
+    lines = [f"| {' | '.join(map(str, head)).lstrip()} |", "|" + "---|" * len(head)]
+    return [*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows), ""]
+
+
+def _walk(sections: Sequence[Section], depth: int = 0) -> Iterator[tuple[Section, int]]:
+    for section in sections:
+        yield section, depth
+        yield from _walk(section.sections, depth + 1)
+
+
+def _anchors(page: Page) -> dict[int, str]:
+    """A name for each section by its `id`, no two the same."""
+    found: dict[int, str] = {}
+    for section, _ in _walk(page.sections):
+        name, number = slug(section.title), 2
+        while name in found.values():
+            name, number = f"{slug(section.title)}-{number}", number + 1
+        found[id(section)] = name
+    return found
+
+
+def _block(block: Block, section: str, images: dict[str, str]) -> str:
+    if isinstance(block, str):
+        return _text(block)
+    if isinstance(block, Points):
+        return "\n".join(f"- {_text(item)}" for item in block.items)
+    if isinstance(block, Figure):
+        name = f"{section}-{sum(known.startswith(f'{section}-') for known in images) + 1}.svg"
+        images[name] = block.svg
+        alt = block.alt.replace("[", "(").replace("]", ")").replace("\n", " ")
+        return f"![{alt}](images/{name})" + (f"\n\n{_text(block.caption)}" if block.caption else "")
+    if block.folded:
+        head = f"<details><summary>{_text(block.caption, code=False) or 'Table'}</summary>"
+        return f"{head}\n\n{_table(block)}\n\n</details>"
+    return f"{_text(block.caption)}\n\n{_table(block)}".lstrip()
+
+
+def _table(table: Table) -> str:
+    right = [all(_is_number(row[c]) for row in table.rows) for c in range(len(table.head))]
+    marks = "".join("---:|" if table.rows and number else "---|" for number in right)
+    lines = [f"| {' | '.join(map(_in_table, table.head))} |", f"|{marks}"]
+    for number, row in enumerate(table.rows):
+        cells = [_in_table(format_cell(cell)) for cell in row]
+        cells = [f"**{c}**" if (number, at) in table.best else c for at, c in enumerate(cells)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _is_number(cell: Cell) -> bool:
+    """A number, with an interval perhaps, or nothing."""
+    number = r"[-+−<±]?\d[\d.,]*( ?%| ?[\[(±].*)?"
+    return not isinstance(cell, str) or cell in ("", "-") or re.fullmatch(number, cell) is not None
+
+
+def _in_table(text: str) -> str:
+    return _text(text).replace("|", "\\|").replace("\n", " ")
+
+
+def _text(text: str, *, code: bool = True) -> str:
+    """A text as Markdown: what is no `code`, **bold** or link stands as it is."""
+    parts = re.split(r"(`[^`]+`)", text)
+    for place, part in enumerate(parts):
+        if place % 2:
+            parts[place] = part if code else f"<code>{part[1:-1]}</code>"
+        else:
+            made = part.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+            parts[place] = re.sub(r"(?<!\*)\*(?!\*)|(?<!\w)_|_(?!\w)", r"\\\g<0>", made)
+    return "".join(parts)
+
+
+# ---------------------------------------------------------------------------------- HTML
+
+_STYLE = """
+:root { color-scheme: light dark; LIGHT }
+@media (prefers-color-scheme: dark) { :root { DARK } }
+body { margin: 0; background: PAPER; color: INK; font: 16px/1.55 system-ui, sans-serif; }
+main { max-width: 1120px; margin: 0 auto; padding: 2rem 1.25rem 5rem; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .6rem; }
+h2 { font-size: 1.4rem; margin: 3rem 0 .6rem; padding-top: .8rem; border-top: 1px solid RULE; }
+h3 { font-size: 1.1rem; margin: 2rem 0 .4rem; }
+p, li { max-width: 46rem; }
+p:has(svg) { max-width: none; margin: 1.6rem 0; }
+a { color: var(--link); }
+code { font: .88em ui-monospace, "DejaVu Sans Mono", Menlo, monospace; }
+svg { display: block; max-width: 100%; height: auto; }
+svg text { font-family: "DejaVu Sans", Verdana, Geneva, sans-serif; }
+.box { overflow-x: auto; margin-bottom: 1.6rem; }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .28rem .8rem .28rem 0; text-align: left; vertical-align: top; }
+th { font-weight: 600; vertical-align: bottom; border-bottom: 1.5px solid QUIET; }
+td { border-bottom: 1px solid RULE; }
+td[style] { white-space: nowrap; }
+summary { cursor: pointer; color: QUIET; font-size: .92rem; margin: 1rem 0 .4rem; }
+@media print {
+  :root { color-scheme: light; LIGHT }
+  body { font-size: 11px; }
+  main { max-width: none; padding: 0; }
+  p:has(svg), tr { break-inside: avoid; }
+  h2, h3 { break-after: avoid; }
+  details::details-content { content-visibility: visible; }
+  .box { overflow: visible; }
+}
+"""
+
+
+def _html(title: str, markdown: str, images: dict[str, str]) -> str:
+    """One HTML file of a page in Markdown and its pictures."""
+    body = MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown)
+    body = body.replace("<table>", '<div class="box"><table>').replace("</table>", "</table></div>")
+    numbers = {name: number for number, name in enumerate(images)}
+
+    def inline(found: re.Match[str]) -> str:
+        return _inline_svg(images[found[1]], found[2], numbers[found[1]])
+
+    body = re.sub(r'<img src="images/([^"]+)" alt="([^"]*)" />', inline, body)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_style()}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
+    )
+
+
+def _inline_svg(svg: str, alt: str, number: int) -> str:
+    svg = svg[svg.index("<svg") :]
+    for name in ("metadata", "title"):
+        svg = re.sub(rf"<{name}>.*?</{name}>", "", svg, flags=re.DOTALL)
+    # Several pictures in one document must not share names, nor take each other's clip paths.
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>f{number}-", svg)
+    for colour in DARK:
+        svg = svg.replace(colour, f"var({_variable(colour)})")
+    return svg.replace("<svg", f'<svg role="img" aria-label="{alt}"', 1)
+
+
+def _style() -> str:
+    """The style sheet: each colour is a variable with a light and a dark value."""
+    light = "".join(f"{_variable(colour)}: {colour}; " for colour in DARK) + "--link: #0a58a8;"
+    dark = "".join(f"{_variable(c)}: {other}; " for c, other in DARK.items()) + "--link: #7db8f0;"
+    made = _STYLE.replace("LIGHT", light).replace("DARK", dark)
+    for name, colour in (("INK", INK), ("PAPER", PAPER), ("QUIET", QUIET), ("RULE", RULE)):
+        made = made.replace(name, f"var({_variable(colour)})")
+    return made
+
+
+def _variable(colour: str) -> str:
+    return f"--c{colour[1:]}"

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from markdown_it import MarkdownIt
 
 from crossknn.errors import InputError
-from crossknn.indexes.disk import put_file
+from crossknn.files import write_file
 from crossknn.plots import INK, PAPER, QUIET, RULE
 
 Cell: TypeAlias = str | int | float | None
@@ -131,9 +131,9 @@ def write_page(page: Page, folder: str | Path) -> None:
     (folder / "images").mkdir(parents=True, exist_ok=True)
     text, images = markdown_of(page)
     for name, svg in images.items():
-        put_file(folder / "images" / name, on_paper(svg).encode())
-    put_file(folder / "page.md", text.encode())
-    put_file(folder / "index.html", _html(page.title, text, images).encode())
+        write_file(folder / "images" / name, on_paper(svg).encode())
+    write_file(folder / "page.md", text.encode())
+    write_file(folder / "index.html", _html(page.title, text, images).encode())
 
 
 def on_paper(svg: str) -> str:

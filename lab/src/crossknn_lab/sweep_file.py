@@ -110,6 +110,19 @@ class Sweep:
             )
         return found
 
+    @property
+    def chooses(self) -> bool:
+        """Whether there is a method with several settings to choose from."""
+        return self.choose and len(self.settings()) > len(self.one_each())
+
+    def one_each(self) -> list[Setting]:
+        """A setting of each method."""
+        return list({setting.template: setting for setting in self.settings()}.values())
+
+    def budgets_of(self, setting: Setting) -> Sequence[int]:
+        """Calls per query: 0 alone for a method that makes none."""
+        return self.budgets if setting.method.calls else (0,)
+
     def _check_baseline(self, name: str, settings: Sequence[Setting]) -> None:
         templates = [s.template for s in settings]
         sure = {s.spec for s in settings if not self.choose or templates.count(s.template) == 1}

@@ -1,0 +1,423 @@
+"""What a score matrix is like, and how well methods approximate it, over all items and by rank.
+
+The analyses of ANNCUR (Yadav et al. 2022: figures 1b, 3a, 6, 8 and 9, table 3b) and ADACUR
+(figures 1 and 6 to 8) that need nothing but exact scores (m, n), queries by items.
+
+paper                       here
+C pinv(A) R                 `_cur`: C (m, k_i) of tests and A (k_q, k_i) at anchor items, R (k_q, n)
+Top-k-Recall@k_r            `retrieved` with the k_r best, and `recall_at`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from crossknn.errors import InputError
+from crossknn.evaluation.measures import exact_top, recall, recall_at
+from crossknn.evaluation.oracle import OracleIndex
+from crossknn.evaluation.replay import Part, outcome
+from crossknn.index.base import Index
+from crossknn.linalg import least_squares, top_k
+from crossknn.methods import Method
+from crossknn.methods.base import part
+from crossknn.methods.known import search_known
+from crossknn.types import FloatArray, IntArray, Observed, Queries
+
+BANDS = (10, 100, 1000)
+"""Where the bands of ranks end."""
+
+NO_CUT = 1e-15
+"""The relative cut of the paper's pseudo-inverses: nothing is dropped, so k_q = k_i collapses."""
+
+# ------------------------------------------------------------------------------ the matrix
+
+
+def singular_values(scores: FloatArray, *, center: bool = False) -> FloatArray:
+    """Singular values, largest first: (m, n) -> (min(m, n),) float64.
+
+    `center` subtracts each query's mean: it moves no item past another, but adds a dimension.
+    """
+    return np.linalg.svd(_prepared(scores, center), compute_uv=False)
+
+
+def rank(scores: FloatArray) -> int:
+    """Rank at NumPy's tolerance in float32: values above max(m, n) * eps * the largest (3.3).
+
+    >>> rank(np.outer([1.0, 2.0], [3.0, 4.0, 5.0]))
+    1
+    """
+    return int(np.linalg.matrix_rank(np.asarray(scores, np.float32)))
+
+
+def effective_rank(values: FloatArray) -> float:
+    """Exponential of the entropy of singular values that sum to 1 (Roy & Vetterli 2007).
+
+    Between 1 (rank one) and their number (all alike); 0 for a matrix of zeros.
+    """
+    if not values.size or not (total := values.sum()):
+        return 0.0
+    p = values[values > 0] / total
+    return float(np.exp(-(p * np.log(p)).sum()))
+
+
+def components(values: FloatArray, share: float) -> int:
+    """How many singular values, largest first, hold `share` (0-1) of the squared norm."""
+    if not 0 < share <= 1:
+        raise InputError(f"share is {share}; it must lie above 0 and be at most 1")
+    held = np.cumsum(values**2)
+    if not held.size or not held[-1]:
+        return 0
+    return int(np.searchsorted(held, share * held[-1] * (1 - 1e-12))) + 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoreDensity:
+    """Distribution of scores about their query's mean: `density` (b,) between `edges` (b + 1,).
+
+    `skewness` is 0 for a symmetric one, above 0 for a long tail of high scores; `unit` is what one
+    on the axis stands for.
+    """
+
+    edges: FloatArray
+    density: FloatArray
+    skewness: float
+    unit: float
+
+
+def score_density(
+    scores: FloatArray, *, bins: int = 120, standardize: bool = False
+) -> ScoreDensity:
+    """Pooled density of the scores of every query with all items, means at zero (figure 1b).
+
+    `standardize` measures in standard deviations (pooled), so that matrices on different scales
+    can be compared.
+    """
+    values = _prepared(scores, center=True)
+    std = float(values.std())
+    unit = std if standardize and std > 0 else 1.0
+    skewness = float((values**3).mean() / std**3) if std > 0 else 0.0
+    density, edges = np.histogram(values / unit, bins=bins, density=True)
+    return ScoreDensity(edges=edges, density=density, skewness=skewness, unit=unit)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MatrixSummary:
+    """What `summarize` finds; `rank` is of the raw matrix, the other spectral figures are centred.
+
+    `components` has the shares 90 and 99 (%), `singular_values` (min(m, n),) are centred too.
+    """
+
+    n_queries: int
+    n_items: int
+    mean: float
+    std: float
+    rank: int
+    effective_rank: float
+    components: dict[int, int]
+    singular_values: FloatArray
+    density: ScoreDensity
+
+
+def summarize(scores: FloatArray) -> MatrixSummary:
+    """The matrix (m, n) in a few numbers. Each query's mean is subtracted, but for the rank."""
+    values = singular_values(scores, center=True)
+    return MatrixSummary(
+        n_queries=scores.shape[0],
+        n_items=scores.shape[1],
+        mean=float(scores.mean(dtype=np.float64)),
+        std=float(scores.std(dtype=np.float64)),
+        rank=rank(scores),
+        effective_rank=effective_rank(values),
+        components={share: components(values, share / 100) for share in (90, 99)},
+        singular_values=values,
+        density=score_density(scores, standardize=True),
+    )
+
+
+def _prepared(scores: FloatArray, center: bool) -> FloatArray:
+    matrix = np.asarray(scores, np.float64)
+    if matrix.ndim != 2 or not matrix.size:
+        raise InputError(f"a score matrix has the shape (queries, items), not {matrix.shape}")
+    return matrix - matrix.mean(axis=1, keepdims=True) if center else matrix
+
+
+# ------------------------------------------------------------------------------------- CUR
+
+
+def cur(
+    scores: FloatArray, rows: IntArray, columns: IntArray, *, rcond: float = NO_CUT
+) -> FloatArray:
+    """ANNCUR's C pinv(scores[rows, columns]) R for all queries: (m, n) -> (m, n) (2.2).
+
+    `rows` (k_q,) are the anchor queries, `columns` (k_i,) the anchor items.
+    """
+    anchors = np.asarray(scores[rows], np.float64)
+    return _cur(np.asarray(scores, np.float64), anchors, columns, rcond)
+
+
+def oracle_cur(
+    scores: FloatArray, rows: IntArray, columns: IntArray, *, rcond: float = 1e-10
+) -> FloatArray:
+    """CUR with U = pinv(C) M pinv(R), which reads all of M: (m, n) -> (m, n) (B.2, figure 9).
+
+    The best approximation in the Frobenius norm from these rows and columns, and stable where
+    k_q = k_i. Computed as two projections: C pinv(C) and pinv(R) R.
+    """
+    matrix = np.asarray(scores, np.float64)
+    left, right = _basis(matrix[:, columns], rcond), _basis(matrix[rows].T, rcond)
+    return left @ ((left.T @ matrix) @ right) @ right.T
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurCell:
+    """ANNCUR with `k_q` anchor queries and `k_i` anchor items, on the remaining queries.
+
+    `error` is relative (`cur_error`), `recall` 0-1, both means over the draws; `rmse` by exact
+    rank; `n_queries` remained in each draw.
+    """
+
+    k_q: int
+    k_i: int
+    error: float
+    recall: float
+    rmse: dict[str, float]
+    n_queries: int
+
+
+def cur_grid(
+    scores: FloatArray,
+    k_qs: Sequence[int],
+    k_is: Sequence[int],
+    *,
+    k: int = 10,
+    retrieved: int = 500,
+    center: bool = False,
+    oracle: bool = False,
+    rcond: float = NO_CUT,
+    draws: int = 3,
+    seed: int = 0,
+) -> list[CurCell]:
+    """Top-k-Recall@`retrieved` and error of ANNCUR over anchors drawn at random (figures 6, 8).
+
+    Recall: how many of the k best items are among the `retrieved` best approximate scores; the
+    anchor items are not kept out, and their scores are approximate too. Draws are nested: more
+    anchors contain fewer, and cells of one draw are comparable.
+
+    Args:
+        scores: Exact scores (m, n).
+        center: Subtract the anchor queries' mean score first, as the library's methods do and the
+            paper does not; the error is then relative to what remains.
+        oracle: Take U from the whole matrix (figure 9).
+
+    Raises:
+        InputError: where the matrix is too small for the grid.
+    """
+    m, n = scores.shape
+    _check_grid(scores.shape, k_qs, k_is, k, retrieved, draws)
+    found: dict[tuple[int, int], list[tuple[float, float, dict[str, float]]]] = {}
+    for draw in range(draws):
+        rng = np.random.default_rng([seed, draw])
+        queries, items = rng.permutation(m), rng.permutation(n)
+        for k_q in k_qs:
+            rows, tests = queries[:k_q], queries[k_q:]
+            shift = float(scores[rows].mean(dtype=np.float64)) if center else 0.0
+            exact = scores[tests].astype(np.float64) - shift
+            anchors = scores[rows].astype(np.float64) - shift
+            truth = exact_top(exact, k)
+            for k_i in k_is:
+                if oracle:
+                    together, known = np.concatenate([anchors, exact]), np.arange(k_q)
+                    approx = oracle_cur(together, known, items[:k_i])[k_q:]
+                else:
+                    approx = _cur(exact, anchors, items[:k_i], rcond)
+                hits = float(recall(top_k(approx, retrieved).items, truth).mean())
+                cell = (cur_error(exact, approx), hits, error_by_rank(exact, approx))
+                found.setdefault((k_q, k_i), []).append(cell)
+    return [
+        CurCell(
+            k_q=k_q,
+            k_i=k_i,
+            error=float(np.mean([error for error, _, _ in cells])),
+            recall=float(np.mean([hits for _, hits, _ in cells])),
+            rmse={b: float(np.mean([rmse[b] for _, _, rmse in cells])) for b in cells[0][2]},
+            n_queries=m - k_q,
+        )
+        for (k_q, k_i), cells in found.items()
+    ]
+
+
+def _check_grid(
+    shape: tuple[int, ...], k_qs: Sequence[int], k_is: Sequence[int], k: int, depth: int, draws: int
+) -> None:
+    m, n = shape
+    for name, value in (("k", k), ("retrieved", depth), ("draws", draws)):
+        if value < 1:
+            raise InputError(f"{name} is {value}; it must be 1 or more")
+    if not k_qs or not k_is:
+        raise InputError("a grid needs at least one number of anchor queries and of anchor items")
+    if m < 2:
+        raise InputError("one query is not enough: some are anchors, and the rest are the tests")
+    if min(k_qs) < 1 or max(k_qs) >= m:
+        raise InputError(
+            f"anchor queries must be 1 to {m - 1} of the {m} queries; the rest are the tests"
+        )
+    if min(k_is) < 1 or max(k_is) > n:
+        raise InputError(f"anchor items must be 1 to {n}, the number of items")
+    if k > n:
+        raise InputError(f"k is {k}, above the number of items, {n}")
+
+
+def _cur(exact: FloatArray, anchors: FloatArray, columns: IntArray, rcond: float) -> FloatArray:
+    """Rows of C pinv(A) R: C is of `exact` (m, n), A and R are of `anchors` (k_q, n).
+
+    Least squares on the columns of R gives pinv(A)' C' for all queries at once (2.2, eq. 5).
+    """
+    weights = least_squares(anchors[:, columns].T, exact[:, columns].T, rcond)
+    return weights.T @ anchors
+
+
+def _basis(matrix: FloatArray, rcond: float) -> FloatArray:
+    """Orthonormal columns that span those of `matrix`: (a, b) -> (a, <=b)."""
+    left, values, _ = np.linalg.svd(matrix, full_matrices=False)
+    return left[:, values > rcond * (values[0] if values.size else 0.0)]
+
+
+# ------------------------------------------------------------------- errors of approximations
+
+
+def cur_error(scores: FloatArray, approx: FloatArray) -> float:
+    """Relative error in the Frobenius norm: |M - M~| / |M| (ANNCUR B.1, figure 8)."""
+    exact = np.asarray(scores, np.float64)
+    norm = float(np.linalg.norm(exact))
+    return float(np.linalg.norm(exact - approx)) / norm if norm else 0.0
+
+
+def error_by_rank(
+    scores: FloatArray, approx: FloatArray, bands: Sequence[int] = BANDS
+) -> dict[str, float]:
+    """Root mean squared error by exact rank: `{"1-10": ..., "11-100": ..., ...}`."""
+    squares = (np.asarray(scores, np.float64) - approx) ** 2
+    return {band: float(np.sqrt(values.mean())) for band, values in _bands(scores, squares, bands)}
+
+
+def approximation_error(
+    scores: FloatArray, approx: FloatArray, bands: Sequence[int] = BANDS
+) -> dict[str, FloatArray]:
+    """Mean absolute error of each query (m,) by exact rank, and over `all` (ADACUR, figure 7).
+
+    `scores` and `approx` are (m, n); the bands are named `1-10`, `11-100`, ...
+    """
+    distance = np.abs(np.asarray(scores, np.float64) - approx)
+    found = {band: values.mean(axis=1) for band, values in _bands(scores, distance, bands)}
+    return found | {"all": distance.mean(axis=1)}
+
+
+def _bands(
+    scores: FloatArray, errors: FloatArray, bands: Sequence[int]
+) -> list[tuple[str, FloatArray]]:
+    """The errors (m, n) of the items of each band, (m, b) each."""
+    order = np.argsort(-np.asarray(scores, np.float64), axis=1, kind="stable")
+    sorted_errors = np.take_along_axis(errors, order, axis=1)
+    n = scores.shape[1]
+    ends = [end for end in bands if end < n] + [n]
+    return [
+        (f"{start + 1}-{end}", sorted_errors[:, start:end])
+        for start, end in zip([0, *ends], ends, strict=False)
+    ]
+
+
+# ---------------------------------------------------------------- what methods approximate
+
+
+def approximate(
+    method: Method, index: Index, queries: Queries, scores: FloatArray, *, budget: int, seed: int
+) -> tuple[FloatArray, IntArray]:
+    """What a method predicts for every item once it has spent `budget`: (m, n), and what it scored.
+
+    `scores` (m, n) are exact. The scored items (m, b) keep their approximate scores (ADACUR,
+    figures 6 to 8). For the approximation from k_i anchor items: `anncur(anchors=1)` with the
+    budget k_i. A method that learns nothing answers with its retriever's scores.
+    """
+    plan = method.plan(OracleIndex(index, scores), budget, seed)
+    watched: Any = _Watched(plan.predictor)
+    search = search_known(replace(plan, predictor=watched), queries, scores)
+    state = watched.start(queries) if watched.state is None else watched.state
+    state = plan.predictor.update(state, search.observed())
+    return plan.predictor.predict(state).mean, search.observed().items
+
+
+class _Watched:
+    """A predictor whose latest state can be seen from outside the search."""
+
+    def __init__(self, predictor: Any) -> None:
+        self._predictor, self.state = predictor, None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._predictor, name)
+
+    def update(self, state: Any, observed: Observed) -> Any:
+        self.state = self._predictor.update(state, observed)
+        return self.state
+
+
+def retrieved(
+    method: Method, parts: Sequence[Part], *, calls: int, depth: int, seed: int = 0
+) -> IntArray:
+    """The `depth` best approximate scores of each query after `calls` exact ones: (m, depth).
+
+    Scored items are not kept out. With `recall_at` this is Top-k-Recall@k_r of ANNCUR with k_i
+    anchor items (ANNCUR, figure 3a), the method being `anncur(anchors=1)` and `calls` k_i.
+    """
+    found = []
+    for index, queries, scores in parts:
+        approx, _ = approximate(method, index, queries, scores, budget=calls, seed=seed)
+        found.append(top_k(approx, depth).items)
+    return np.concatenate(found)
+
+
+def recall_by_split(
+    method_of: Callable[[float], Method],
+    parts: Sequence[Part],
+    truth: IntArray,
+    *,
+    budget: int,
+    ks: Sequence[int],
+    shares: Sequence[float],
+    accounting: Literal["distinct", "paper"] = "distinct",
+    seed: int = 0,
+) -> dict[int, dict[float, FloatArray]]:
+    """Recall of every division of a budget into k_i + k_r calls: `{k: {share: (m,)}}`.
+
+    Args:
+        method_of: The method that spends a share of its budget on anchor items, all of it for 1:
+            `lambda share: method(f"anncur(anchors={share})")`.
+        truth: The exact top items (m, max(ks)).
+        accounting: `paper` retrieves the k_r best approximate scores of all items and reranks those
+            alone, so that an anchor item that is retrieved again costs another call, and one that
+            is not is lost. `distinct` never scores a pair twice, and answers with the best of all.
+
+    Raises:
+        InputError: for a share that is not between 0 and 1.
+    """
+    if not shares or not all(0 < share < 1 for share in shares):
+        raise InputError(f"shares are {list(shares)}; each must lie between 0 and 1")
+    found: dict[int, dict[float, FloatArray]] = {k: {} for k in ks}
+    for share in shares:
+        recalls: Mapping[int, FloatArray]
+        if accounting == "distinct":
+            made = method_of(share)
+            recalls = outcome("", made, parts, truth, budget=budget, ks=ks, seed=seed).recall
+        elif (reranked := budget - part(budget, share)) > 0:
+            ranked = retrieved(
+                method_of(1.0), parts, calls=budget - reranked, depth=reranked, seed=seed
+            )
+            recalls = {k: recall_at(ranked, truth[:, :k], [reranked])[0] for k in ks}
+        else:
+            recalls = {k: np.zeros(len(truth)) for k in ks}
+        for k, values in recalls.items():
+            found[k][share] = values
+    return found

@@ -1,0 +1,667 @@
+"""How figures and tables of reports are drawn: one function for each kind that `papers.toml` names.
+
+Each takes an `Experiment` and the figure's options, and returns what stands below its title. It
+raises `InputError` where the matrices lack what it needs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from crossknn.errors import InputError
+from crossknn.evaluation.measures import Estimate, bootstrap, recall_at
+from crossknn.evaluation.replay import Part, parts_of, truth_of
+from crossknn.evaluation.task import ACCURACY
+from crossknn.linalg import inner, top_k
+from crossknn.methods import method
+from crossknn.methods.known import search_known
+from crossknn.plots import (
+    DASHES,
+    OTHERS,
+    Curve,
+    Style,
+    curves,
+    curves_of,
+    labels_of,
+)
+from crossknn.types import FloatArray
+from crossknn_lab import plots
+from crossknn_lab.analysis import (
+    CurCell,
+    ScoreDensity,
+    approximate,
+    approximation_error,
+    cur_grid,
+    recall_by_split,
+    retrieved,
+    score_density,
+    summarize,
+)
+from crossknn_lab.cells import MatrixFile, divided
+from crossknn_lab.experiment import Experiment, retrievers_of
+from crossknn_lab.page import Block, Cell, Table, draw
+from crossknn_lab.sweep_report import recall_row
+from crossknn_lab.table import Group, Of
+
+TASK = (ACCURACY, "nDCG@10", "R@100")
+"""The task's measures that are shown."""
+
+ALT = "Lines of recall in percent over cross-encoder calls, a panel for each k."
+
+MS_PER_CALL = 2.0
+"""A cross-encoder call of six layers on a GPU (AXN B.1): no call is made here."""
+
+SIZES = (25, 50, 100, 200, 500, 1000, 2000)
+"""Of grids over anchor queries and items."""
+
+DEPTHS = (10, 20, 50, 100, 200, 500)
+
+# ----------------------------------------------------------------------- what sweeps found
+
+
+def by_data(
+    run: Experiment, sweep: str, keep: Callable[[Group], bool] = lambda group: True
+) -> dict[str, list[Group]]:
+    """The groups of a sweep that found something, by matrix.
+
+    What failed is noted. Raises `InputError` if nothing is left.
+    """
+    made: dict[str, list[Group]] = {}
+    for group in filter(keep, run.groups(sweep)):
+        if group.known:
+            made.setdefault(group.first.data, []).append(group)
+        else:
+            run.note(f"{group.first.data}, {group.first.spec}: {group.first.error}")
+    if not made:
+        raise InputError(f"no search of {sweep!r} found anything on these matrices")
+    return made
+
+
+def means_table(groups: Sequence[Group], measures: Sequence[Of], caption: str) -> Table:
+    """Means in percent, a row for each method and a column for each budget.
+
+    The measures one below the other would be long: they stand beside each other in a cell.
+    """
+    names = list(dict.fromkeys(group.name for group in groups))
+    budgets = sorted({group.first.budget for group in groups})
+    cells = {
+        (group.name, group.first.budget): " / ".join(
+            f"{100 * group.mean(of).mean:.1f}" for of in measures
+        )
+        for group in groups
+    }
+    labels = labels_of(names)
+    return Table(
+        head=["method", *(f"{budget} calls" for budget in budgets)],
+        rows=[[f"`{labels[n]}`", *(cells.get((n, b)) for b in budgets)] for n in names],
+        caption=caption,
+        folded=True,
+    )
+
+
+def nearest_value(values: Iterable[int], wanted: int) -> int:
+    """The value nearest to the papers'; of equals the smaller.
+
+    >>> nearest_value([50, 100, 200], 500)
+    200
+    """
+    return min(sorted(values), key=lambda value: abs(value - wanted))
+
+
+def recall_lines(
+    run: Experiment,
+    sweep: str,
+    *,
+    title_of: str,
+    x: str = "",
+    x_label: str = "cross-encoder calls per query",
+    line: str = "{name}",
+    log: bool = True,
+    methods: Sequence[str] = (),
+    budgets: Literal["all", "ends"] = "all",
+    anchors: Literal["all", "most", "fewer"] = "all",
+    task: bool = False,
+    lacks: str = "",
+) -> list[Block]:
+    """Recall over calls or over a setting: a picture for each title, a panel for each k.
+
+    `title_of` and `line` are templates of what a group is (`_fields`): groups with the same title
+    share a picture, those with the same line a line.
+
+    Args:
+        x: The setting on the axis; calls by default.
+        methods: Only these templates of the sweep.
+        budgets: All of them, or few and many calls.
+        anchors: Groups with the most anchor queries of their matrix, with fewer, or all.
+        task: Show the task's measures, too, a panel for each.
+        lacks: What to say where no matrix is fit for the sweep.
+    """
+    if lacks and not run.groups(sweep):
+        raise InputError(lacks)
+    ends = (run.budgets[0], nearest_value(run.budgets, 500))
+    most = _most_anchors(run, sweep)
+
+    def keep(group: Group) -> bool:
+        first = group.first
+        return (
+            (not methods or first.method in methods)
+            and (budgets == "all" or first.budget in ends)
+            and (anchors == "all" or (first.anchors == most[first.data]) == (anchors == "most"))
+        )
+
+    blocks: list[Block] = []
+    for data, groups in by_data(run, sweep, keep).items():
+        pictures: dict[str, list[Group]] = {}
+        for group in groups:
+            pictures.setdefault(title_of.format(**_fields(group)), []).append(group)
+        for title, mine in pictures.items():
+            panels = {f"top {k}": _lines(mine, k, line, x) for k in run.k}
+            options = {"title": title, "x_label": x_label, "log": log}
+            blocks.append(draw(curves, panels, alt=f"{title}. {ALT}", **options))
+            if "{anchors}" in title_of:
+                blocks.append(_recalls(mine, run.k, f"{title}."))
+        if "{anchors}" not in title_of:
+            every = by_data(run, sweep, lambda g: not methods or g.first.method in methods)
+            blocks.append(_recalls(every[data], run.k, f"{data}."))
+    return [*blocks, *_task_lines(run, sweep)] if task else blocks
+
+
+def _recalls(groups: Sequence[Group], ks: Sequence[int], caption: str) -> Table:
+    return means_table(groups, ks, f"{caption} Recall (%) at k = {' / '.join(map(str, ks))}.")
+
+
+def _task_lines(run: Experiment, sweep: str) -> list[Block]:
+    """The task's measures against calls, a panel for each, on the matrices that have labels."""
+    blocks: list[Block] = []
+    for data, groups in by_data(run, sweep).items():
+        measures = [measure for measure in TASK if any(measure in g.measures for g in groups)]
+        if measures:
+            panels = {measure: _lines(groups, measure, "{name}", "") for measure in measures}
+            title = f"{data}: the task's measures"
+            alt = f"{title} in percent over cross-encoder calls, a panel for each."
+            axes = {"x_label": "cross-encoder calls per query", "y_label": "the measure (%)"}
+            blocks.append(draw(curves, panels, title=title, alt=alt, **axes))
+            blocks.append(means_table(groups, measures, f"{title} (%): {' / '.join(measures)}."))
+    return blocks
+
+
+def _fields(group: Group) -> dict[str, Any]:
+    """What a group is, in words for titles and lines."""
+    first = group.first
+    masked = first.values.get("masked")
+    return {
+        "data": first.data,
+        "anchors": first.anchors,
+        "budget": first.budget,
+        "name": group.name,
+        "method": first.method,
+        "sampler": "TopK" if "topk" in first.method else "SoftMax",
+        "masking": f"best {masked} masked" if masked else "none masked",
+    }
+
+
+def _lines(groups: Sequence[Group], of: Of, line: str, x: str) -> list[Curve]:
+    """A line over the calls or the values of a setting for each name; best k masked for k alone."""
+    lines: dict[str, list[tuple[float | None, Group]]] = {}
+    for group in groups:
+        values = group.first.values
+        if x or values.get("masked", 0) in (0, of):
+            at = float(values[x]) if x else group.first.budget or None
+            lines.setdefault(line.format(**_fields(group)), []).append((at, group))
+    made = []
+    for name, found in lines.items():
+        found.sort(key=lambda pair: pair[0] or 0)
+        estimates = [group.mean(of) for _, group in found]
+        made.append(Curve.through(name, [at for at, _ in found], estimates))
+    return made
+
+
+def _most_anchors(run: Experiment, sweep: str) -> dict[str, int]:
+    """The most anchor queries that each matrix was searched with."""
+    found: dict[str, int] = {}
+    for group in run.groups(sweep):
+        data = group.first.data
+        found[data] = max(found.get(data, 0), group.first.anchors)
+    return found
+
+
+def recall_bars(run: Experiment, sweep: str, *, title_of: str, group: str) -> list[Block]:
+    """Bars of recall of the largest k at 500 calls, or the nearest: a picture for each title.
+
+    Bars are grouped by matrix, with the most anchor queries of each, or by anchor queries.
+    """
+    k, budget, most = run.k[-1], nearest_value(run.budgets, 500), _most_anchors(run, sweep)
+    by_matrix = group == "{data}"
+    bars: dict[str, list[plots.Bar]] = {}
+    sizes: dict[str, int] = {}
+    for data, groups in by_data(run, sweep, lambda g: g.first.budget == budget).items():
+        for found in groups:
+            if by_matrix and found.first.anchors != most[data]:
+                continue
+            fields = _fields(found) | {"k": k}
+            bar = plots.Bar.of(group.format(**fields), found.name, found.mean(k))
+            bars.setdefault(title_of.format(**fields), []).append(bar)
+            sizes[data] = found.first.items
+    more = {"sizes": sizes} if by_matrix else {}
+    return [
+        draw(plots.grouped_bars, mine, title=title, alt=f"{title}: bars of recall.", **more)
+        for title, mine in bars.items()
+    ]
+
+
+def splits(run: Experiment) -> list[Block]:
+    """Recall against calls with the oracle's division, the one chosen on dev, and the paper's."""
+    blocks: list[Block] = []
+    most = _most_anchors(run, "methods")
+
+    def reranks(group: Group) -> bool:
+        first = group.first
+        return first.method.startswith("rerank") and first.anchors == most[first.data]
+
+    chosen = by_data(run, "chosen-splits") if run.groups("chosen-splits") else {}
+    reranked = by_data(run, "methods", reranks)
+    every = by_data(run, "splits") if run.groups("splits") else {}
+    for data in (data for data in run.data if data.name in every):
+        groups, paper = every[data.name], _papers_accounting(run, data)
+        panels = {}
+        for k in run.k:
+            rows = [recall_row(group, k) for group in reranked.get(data.name, [])]
+            lines = [*curves_of(rows, k), _best_of(groups, k, "anncur, best split")]
+            if data.name in chosen:
+                dev = curves_of([recall_row(group, k) for group in chosen[data.name]], k)[0]
+                lines.append(replace(dev, name="anncur, split chosen on dev"))
+            lines.append(Curve(name="anncur, best split, paper's accounting", **paper[str(k)]))
+            panels[f"top {k}"] = lines
+        title = f"{data.name}: recall at a cost"
+        caption = (
+            "`best split` is chosen on the test queries themselves, as in the paper; `paper's "
+            "accounting` pays an anchor item again when it is retrieved, on the split of queries "
+            "as stored."
+        )
+        x_label = "cross-encoder calls per query"
+        alt = f"{title}. {ALT}"
+        blocks.append(draw(curves, panels, title=title, alt=alt, caption=caption, x_label=x_label))
+        blocks.append(_recalls(groups, run.k, f"{data.name}, every division."))
+    if not blocks:
+        raise InputError("no matrix has anchor queries")
+    return blocks
+
+
+def _best_of(groups: Sequence[Group], k: int, name: str) -> Curve:
+    """Over the budgets, the group with the best mean: chosen on the very queries it is shown on."""
+    budgets, best = sorted({group.first.budget for group in groups}), []
+    for budget in budgets:
+        mine = [group for group in groups if group.first.budget == budget]
+        best.append(max(mine, key=lambda group: float(group.per_query(k)[1].mean())).mean(k))
+    return Curve.through(name, budgets, best)
+
+
+def _papers_accounting(run: Experiment, data: MatrixFile) -> Mapping[str, Any]:
+    """ANNCUR's best division by the paper's accounting, for each k: lines over the budgets."""
+
+    def compute() -> dict[str, Any]:
+        parts = parts_of(run.matrix(data), run.preset.queries)
+        truth = truth_of(parts, max(run.k))
+        best: dict[str, list[Estimate]] = {str(k): [] for k in run.k}
+        for budget in run.budgets:
+            by_k = recall_by_split(
+                lambda share: method(f"anncur(center=none, anchors={share})"),
+                parts,
+                truth,
+                budget=budget,
+                ks=run.k,
+                shares=run.preset.shares,
+                accounting="paper",
+            )
+            for k, by_share in by_k.items():
+                values = max(by_share.values(), key=lambda v: float(v.mean()))
+                best[str(k)].append(bootstrap(values))
+        return {k: _line(run.budgets, estimates) for k, estimates in best.items()}
+
+    options = {"queries": run.preset.queries, "shares": run.preset.shares}
+    return dict(run.once("paper-splits", data, compute, k=run.k, budgets=run.budgets, **options))
+
+
+def _line(x: Sequence[int], estimates: Sequence[Estimate]) -> dict[str, Any]:
+    """A `Curve` without its name, as JSON."""
+    curve = asdict(Curve.through("", x, estimates))
+    return {name: list(curve[name]) for name in ("x", "y", "low", "high")}
+
+
+# ----------------------------------------------------------------- the scores themselves
+
+
+def score_histograms(run: Experiment) -> list[Block]:
+    """Scores about their query's mean, in standard deviations: cross- and dual encoders'."""
+    found: dict[str, ScoreDensity] = {}
+    for data in run.data:
+        for kind, values in run.once("density", data, partial(_densities, run, data)).items():
+            arrays = {name: np.array(values.pop(name)) for name in ("edges", "density")}
+            found[f"{data.name}, {kind}"] = ScoreDensity(**arrays, **values)
+    title = "Scores of a query with all items"
+    alt = f"{title}: densities on a logarithmic axis, a line for each model and matrix."
+    return [draw(plots.score_histogram, found, title=title, alt=alt)]
+
+
+def _densities(run: Experiment, data: MatrixFile) -> dict[str, Any]:
+    matrix = run.matrix(data)
+    kinds = {"cross-encoder": matrix.scores}
+    if matrix.item_vectors is not None and matrix.query_vectors is not None:
+        kinds["dual encoder"] = inner(matrix.query_vectors, matrix.item_vectors)
+    made = {}
+    for kind, scores in kinds.items():
+        found = asdict(score_density(scores, standardize=True))
+        made[kind] = found | {name: found[name].tolist() for name in ("edges", "density")}
+    return made
+
+
+def ranks(run: Experiment) -> list[Block]:
+    """Rank and spectrum of every matrix."""
+    rows: list[list[Cell]] = []
+    for data in run.data:
+
+        def compute(data: MatrixFile = data) -> list[Any]:
+            found = summarize(run.matrix(data).scores)
+            spectrum = [found.rank, round(found.effective_rank, 1), *found.components.values()]
+            return [*spectrum, round(found.density.skewness, 1)]
+
+        shape = f"{data.n_anchors + data.n_tests:,} x {data.n_items:,}"
+        rows.append([data.name, shape, *run.once("rank", data, compute)])
+    caption = (
+        "Rank at NumPy's tolerance in float32 of the raw scores, as in the paper; the others after "
+        "each query's mean is subtracted: exponential entropy of the singular values, and how many "
+        "of them hold 90% and 99% of the squared norm. Comparable between matrices of one shape "
+        "only."
+    )
+    head = ["matrix", "queries x items", "rank", "effective rank", "90%", "99%", "skewness"]
+    return [Table(head=head, rows=rows, caption=caption)]
+
+
+def cur_grids(
+    run: Experiment, *, what: Literal["recall", "error"], oracle: bool = False
+) -> list[Block]:
+    """ANNCUR over anchor queries and items: recall or error, a panel for each matrix."""
+    grids: dict[str, list[CurCell]] = {}
+    for data in run.data:
+        m, n = data.n_anchors + data.n_tests, data.n_items
+        k_qs = [size for size in SIZES if size <= 0.75 * m][-5:]
+        k_is = [size for size in SIZES if size <= 0.25 * n][:6]
+        k = min(10, n // 10)
+        options = {"oracle": oracle, "draws": run.preset.draws}
+        depth = min(500, max(k, n // 10))
+        if not k_qs or not k_is:
+            continue
+
+        def compute(
+            data: MatrixFile = data, grid: Any = (k_qs, k_is), k: int = k, depth: int = depth
+        ) -> list[dict[str, Any]]:
+            scores, draws = run.matrix(data).scores, run.preset.draws
+            found = cur_grid(scores, *grid, k=k, retrieved=depth, oracle=oracle, draws=draws)
+            return [asdict(cell) for cell in found]
+
+        found = run.once("cur", data, compute, **options)
+        name = f"{data.name} (top {k} in {depth})" if what == "recall" else data.name
+        grids[name] = [CurCell(**cell) for cell in found]
+    if not grids:
+        raise InputError("no matrix has 34 queries and 100 items, the least for a grid")
+    who = "Oracle CUR" if oracle else "ANNCUR"
+    shown = "recall (%)" if what == "recall" else "error |M - M~| / |M|"
+    title = f"{who}: {shown} on the queries that are no anchors"
+    alt = f"{title}: a map over anchor queries and anchor items for each matrix."
+    return [draw(plots.heat_map, grids, title=title, alt=alt, what=what)]
+
+
+def distributions(run: Experiment) -> list[Block]:
+    """Scores of cross- and dual encoder with all items, and with the retriever's best."""
+    panels: dict[str, list[plots.Scores]] = {}
+    for data in run.data:
+        matrix = run.matrix(data)
+        if matrix.item_vectors is None or matrix.query_vectors is None:
+            continue
+        tests = slice(matrix.n_anchors, None)
+        exact = matrix.scores[tests]
+        cheap = inner(matrix.query_vectors[tests], matrix.item_vectors)
+        best = top_k(cheap, nearest_value(run.budgets, 100)).items
+        kinds = {data.name: exact}
+        if matrix.scale is not None:
+            alpha, beta = matrix.scale.alpha, matrix.scale.beta
+            kinds[f"{data.name}, normalised"] = beta * (exact - alpha)
+        for name, scores in kinds.items():
+            both = {"cross-encoder": scores, "dual encoder": cheap}
+            panels[name] = [
+                plots.Scores(
+                    name=kind,
+                    values=values.ravel(),
+                    picked=np.take_along_axis(values, best, axis=1).ravel(),
+                )
+                for kind, values in both.items()
+            ]
+    if not panels:
+        raise InputError("no matrix has vectors of a dual encoder")
+    title = "Scores with all items; filled: with the dual encoder's best"
+    alt = "Densities of the scores of cross-encoder and dual encoder, raw and normalised."
+    return [draw(plots.score_distributions, panels, title=title, alt=alt)]
+
+
+def statistics(run: Experiment) -> list[Block]:
+    """Items, queries and labels of every matrix."""
+    rows: list[list[Cell]] = []
+    for data in run.data:
+        labels = run.matrix(data).labels
+        labelled = 0 if labels is None else int((labels[data.n_anchors :] >= 0).sum())
+        sizes = [f"{data.n_items:,}", data.n_anchors, data.n_tests, labelled]
+        rows.append([data.name, *sizes, ", ".join((*data.retrievers, *data.vectors)) or "none"])
+    head = ["matrix", "items", "anchor queries", "test queries", "with a label", "retrievers"]
+    return [Table(head=head, rows=rows, caption="The matrices of this report.")]
+
+
+# ------------------------------------------------------------- what methods make of the scores
+
+
+def recall_at_depth(run: Experiment, *, anchors: Literal["most", "fewer"]) -> list[Block]:
+    """Top-k-Recall when all methods retrieve and rerank as many items; by number of anchors."""
+    blocks: list[Block] = []
+    for data in run.data:
+        sizes = run.anchor_sizes(data)
+        for size in sizes[-1:] if anchors == "most" else sizes[:-1]:
+            compute = partial(_depths, run, data, size)
+            options = {"anchors": size, "queries": run.preset.queries, "k": run.k}
+            lines = run.once("depth", data, compute, **options)
+            panels = {
+                f"top {k}": [Curve(name=name, **found[str(k)]) for name, found in lines.items()]
+                for k in run.k
+            }
+            title = f"{data.name}, {size} anchor queries: the same number retrieved and reranked"
+            alt = f"{title}. Lines of recall over that number, a panel for each k."
+            x_label = "items retrieved and reranked"
+            blocks.append(draw(curves, panels, title=title, alt=alt, x_label=x_label))
+    if not blocks:
+        enough = "" if anchors == "most" else " enough for fewer"
+        raise InputError(f"no matrix has anchor queries{enough}")
+    return blocks
+
+
+def _depths(run: Experiment, data: MatrixFile, anchors: int) -> dict[str, Any]:
+    parts = parts_of(divided(run.matrix(data), anchors=anchors)[0], run.preset.queries)
+    truth = truth_of(parts, max(run.k))
+    depths = [depth for depth in DEPTHS if depth <= data.n_items // 2]
+    wanted = {
+        f"rerank(retriever={stage})": (f"rerank(retriever={stage})", 1)
+        for stage in retrievers_of(data)
+        if stage != "hybrid"
+    } | {
+        f"anncur, {count} anchor items": ("anncur(center=none, anchors=1)", count)
+        for count in (50, 100, 200)
+        if count <= data.n_items // 2
+    }
+    lines: dict[str, Any] = {}
+    for name, (spec, calls) in wanted.items():
+        ranked = retrieved(method(spec), parts, calls=calls, depth=depths[-1])
+        lines[name] = {
+            str(k): _line(depths, [bootstrap(v) for v in recall_at(ranked, truth[:, :k], depths)])
+            for k in run.k
+        }
+    return lines
+
+
+def scatter(
+    run: Experiment, *, panels: Sequence[tuple[str, str, int]], title_of: str
+) -> list[Block]:
+    """One query's approximate over its exact scores, for (title, method, calls)."""
+    blocks: list[Block] = []
+    for data in (data for data in run.data if data.n_anchors):
+        index, queries, scores = run.matrix(data).rows(0, 1)
+        made = {}
+        for name, spec, calls in panels:
+            if calls <= data.n_items // 2:
+                chosen = method(spec)
+                approx, anchors = approximate(chosen, index, queries, scores, budget=calls, seed=0)
+                made[name] = plots.Approximation(
+                    exact=scores[0], approx=approx[0], anchors=anchors[0]
+                )
+        if made:
+            title = f"{data.name}: {title_of}"
+            alt = f"{title}. Points, one for each item, on the diagonal where it is right."
+            blocks.append(draw(plots.exact_against_approx, made, title=title, alt=alt))
+    if not blocks:
+        raise InputError("no matrix has anchor queries and items enough")
+    return blocks
+
+
+SAMPLERS = {
+    "anncur, random": "anncur(center=none, anchors=1, retriever=random)",
+    "adacur, five rounds from random": "adacur(center=none, retriever=random, rounds=5)",
+    "adacur, five rounds from dense": "adacur(center=none, retriever=dense, rounds=5)",
+    "TopK, none masked": "anncur(center=none, anchors=1, retriever=oracle_topk)",
+    "TopK, best 100 masked": "anncur(center=none, anchors=1, retriever=oracle_topk(masked=100))",
+    "TopK, 75% random": "anncur(center=none, anchors=1, retriever=oracle_topk(epsilon=0.75))",
+    "SoftMax, none masked": "anncur(center=none, anchors=1, retriever=oracle_softmax)",
+    "SoftMax, best 100 masked": "anncur(center=none, anchors=1, "
+    "retriever=oracle_softmax(masked=100))",
+    "SoftMax, 75% random": "anncur(center=none, anchors=1, retriever=oracle_softmax(epsilon=0.75))",
+}
+"""Ways to choose 200 anchor items: with `anncur(anchors=1)` nothing is reranked."""
+
+
+def errors_by_rank(run: Experiment) -> list[Block]:
+    """Mean absolute error by exact rank of every way to choose 200 anchor items."""
+    if not all("dense" in data.vectors for data in run.data):
+        raise InputError("a matrix has no vectors of a dual encoder")
+    smallest = min(data.n_items for data in run.data)
+    methods = {name: spec for name, spec in SAMPLERS.items() if "100" not in spec or smallest > 400}
+    # The samplers apart from the methods: a colour for each kind, dashes for its options.
+    styles = {
+        name: Style(colour=colour, dash=dash, marker=marker)
+        for kind, colour, marker in (("TopK", OTHERS[0], "o"), ("SoftMax", OTHERS[2], "s"))
+        for name, dash in zip((n for n in SAMPLERS if n.startswith(kind)), DASHES, strict=False)
+    }
+    blocks: list[Block] = []
+    for data in (data for data in run.data if data.n_anchors):
+        calls = min(200, data.n_items // 4)
+        compute = partial(_errors, run, data, methods, calls)
+        options = {"methods": methods, "calls": calls, "queries": run.preset.queries}
+        lines = {
+            name: {band: Estimate(*values) for band, values in bands.items()}
+            for name, bands in run.once("error-by-rank", data, compute, **options).items()
+        }
+        title = f"{data.name}: error of the approximation from {calls} anchor items"
+        alt = f"{title}, by exact rank, a line for each way to choose them."
+        blocks.append(draw(plots.error_by_band, lines, title=title, alt=alt, styles=styles))
+    if not blocks:
+        raise InputError("no matrix has anchor queries")
+    return blocks
+
+
+def _errors(
+    run: Experiment, data: MatrixFile, methods: Mapping[str, str], calls: int
+) -> dict[str, Any]:
+    parts = parts_of(run.matrix(data), run.preset.queries)
+    found: dict[str, Any] = {}
+    for name, spec in methods.items():
+        bands: dict[str, list[FloatArray]] = {}
+        for index, queries, scores in parts:
+            approx, _ = approximate(method(spec), index, queries, scores, budget=calls, seed=0)
+            for band, values in approximation_error(scores, approx).items():
+                bands.setdefault(band, []).append(values)
+        found[name] = {b: astuple(bootstrap(np.concatenate(v))) for b, v in bands.items()}
+    return found
+
+
+# ------------------------------------------------------------------ what a search's time is
+
+
+CALLS, SOLVE, MULTIPLY, REST = "cross-encoder", "solving", "scores of all items", "the rest"
+QUERIES = 16
+
+
+def latency(run: Experiment, *, methods: Mapping[str, str]) -> list[Block]:
+    """Milliseconds per query by step: a group for each method, a bar for each number of rounds.
+
+    `methods` are specs by name, with `{rounds}` where rounds are varied.
+    """
+    data = max(run.data, key=lambda data: data.n_items)
+    if not data.n_anchors or "dense" not in data.vectors:
+        raise InputError(f"{data.name}, the largest matrix, lacks anchor queries or a dual encoder")
+    budgets = sorted({nearest_value(run.budgets, 100), nearest_value(run.budgets, 500)})
+
+    def measure() -> list[dict[str, Any]]:
+        part = parts_of(run.matrix(data), QUERIES)[0]
+        return [
+            {
+                "group": f"{name}, {budget} calls",
+                "name": str(rounds),
+                "parts": _steps(part, spec.format(rounds=rounds), budget),
+            }
+            for name, spec in methods.items()
+            for budget in budgets
+            for rounds in run.preset.rounds
+        ]
+
+    options = {"methods": dict(methods), "budgets": budgets, "rounds": run.preset.rounds}
+    stacks = [plots.Stack(**found) for found in run.once("latency", data, measure, **options)]
+    title = f"{data.name}: what a query's time is made of, by rounds"
+    note = (
+        f"Calls at {MS_PER_CALL:g} ms each, the papers' figure for a small cross-encoder on a GPU; "
+        f"the rest was measured here, {QUERIES} queries together: seconds of one core."
+    )
+    alt = f"{title}. Stacked bars of milliseconds, a panel for each method and budget."
+    return [draw(plots.stacked_bars, stacks, title=title, alt=alt, note=note)]
+
+
+def _steps(part: Part, spec: str, budget: int) -> dict[str, float]:
+    """Milliseconds of a query in each step: of the second of two runs, caches being warm."""
+    index, queries, scores = part
+    for _ in range(2):
+        began = time.thread_time()
+        plan = method(spec).plan(index, budget, 0)
+        timed: Any = Timed(plan.predictor)
+        search_known(replace(plan, predictor=timed), queries, scores)
+        whole = time.thread_time() - began
+    seconds = {SOLVE: timed.spent["update"], MULTIPLY: timed.spent["top"]}
+    seconds[REST] = max(0.0, whole - sum(seconds.values()))
+    return {CALLS: MS_PER_CALL * budget} | {
+        step: 1000 * value / len(queries) for step, value in seconds.items()
+    }
+
+
+class Timed:
+    """A predictor that notes how long it takes to update, and to find the best items."""
+
+    def __init__(self, predictor: Any) -> None:
+        self._predictor, self.spent = predictor, {"update": 0.0, "top": 0.0}
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._predictor, name)
+        return partial(self._timed, name, found) if name in self.spent else found
+
+    def _timed(self, step: str, call: Callable[..., Any], *given: Any, **also: Any) -> Any:
+        began = time.thread_time()
+        found = call(*given, **also)
+        self.spent[step] += time.thread_time() - began
+        return found

@@ -1,0 +1,271 @@
+"""What ways of indexing cost before the first query, and what searches of them find (AXN 3.1, B.3-4).
+
+Item vectors are fitted by alternating least squares to the scores of some pairs of train queries and
+items; the matrix's anchor queries are the train queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from crossknn.errors import InputError
+from crossknn.evaluation.measures import Estimate
+from crossknn.evaluation.replay import RecallRow, outcome, parts_of, truth_of
+from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.fitting.als import als
+from crossknn.fitting.factors import Targets, inner_products
+from crossknn.fitting.plan import per_item, per_query
+from crossknn.index.base import Scale
+from crossknn.index.sparse import SparseScores
+from crossknn.index.stored import StoredMatrix
+from crossknn.methods import method
+from crossknn.plots import Curve, curves, recall_against_indexing
+from crossknn.retrievers.vectors import VectorFirst
+from crossknn.types import FloatArray, Pairs, Queries
+from crossknn_lab import plots
+from crossknn_lab.cells import MatrixFile, divided
+from crossknn_lab.experiment import Experiment
+from crossknn_lab.figures import MS_PER_CALL, TASK, nearest_value
+from crossknn_lab.page import Block, Table, draw
+from crossknn_lab.sweep_report import percent
+
+PER_QUERY, PER_ITEM = (25, 100, 500), (2, 5, 10)
+"""Items scored for each train query (the paper's k_d), and train queries for each item."""
+
+RERANK, AXN, ADACUR = "rerank of fitted vectors", "axn of fitted vectors", "adacur"
+BY_ITEM, EXACT = "axn of vectors fitted by items in turn", "exact"
+OWN = ("rerank(retriever=dense)", "axn(retriever=dense, rounds=10, ridge=0.3, vectors=dense)")
+AXN_OF_FITTED = "axn(retriever=dense, rounds=10, ridge=0.3, vectors=als)"
+LABELS = {
+    OWN[0]: "rerank of the dual encoder",
+    OWN[1]: "axn of the dual encoder",
+    EXACT: "exact search",
+}
+
+
+class Goal(NamedTuple):
+    """Calls of a search, and the k that is looked at."""
+
+    budget: int
+    k: int
+
+
+def goals(run: Experiment) -> list[Goal]:
+    """The papers' k = 1 at 100 calls and k = 100 at 500, or the nearest."""
+    return [
+        Goal(nearest_value(run.budgets, 100), run.k[0]),
+        Goal(nearest_value(run.budgets, 500), run.k[-1]),
+    ]
+
+
+def measured(run: Experiment) -> dict[str, list[dict[str, Any]]]:
+    """By matrix: what each way of indexing cost, and what searches of it found."""
+    made = {
+        data.name: run.once(
+            "indexing",
+            data,
+            partial(_searches, run, data),
+            queries=run.preset.queries,
+            goals=goals(run),
+            sizes=run.anchor_sizes(data),
+            wide=run.preset.settings,
+        )
+        for data in run.data
+        if "dense" in data.vectors and data.n_anchors
+    }
+    if not made:
+        raise InputError("no matrix has both anchor queries and vectors of a dual encoder")
+    return made
+
+
+def _searches(run: Experiment, data: MatrixFile) -> list[dict[str, Any]]:
+    """Every way of indexing a matrix, by number of train queries."""
+    matrix, wide = run.matrix(data), run.preset.settings
+    search = partial(_searched, run)
+    free: dict[str, Any] = {"what": "", "train": 0, "calls": 0, "seconds": 0.0}
+    found = [search(matrix, spec, spec, **free) for spec in (*OWN, EXACT)]
+    for train in run.anchor_sizes(data):
+        fewer = matrix if data.fitted else divided(matrix, anchors=train)[0]
+        every = free | {"what": "all items", "train": train, "calls": train * data.n_items}
+        spec = "adacur(center=none, retriever=dense, rounds=5)"
+        found.append(search(fewer, ADACUR, spec, **every))
+        for count in PER_QUERY if wide else PER_QUERY[:2]:
+            if count < data.n_items:
+                fitted, cost = _fit(matrix, train, count, by_item=False)
+                found.append(search(fitted, RERANK, "rerank(retriever=als)", **cost))
+                found.append(search(fitted, AXN, AXN_OF_FITTED, **cost))
+    for count in PER_ITEM if wide else PER_ITEM[1:2]:
+        if count <= matrix.n_anchors:
+            fitted, cost = _fit(matrix, matrix.n_anchors, count, by_item=True)
+            found.append(search(fitted, BY_ITEM, AXN_OF_FITTED, **cost))
+    return found
+
+
+def _fit(
+    matrix: StoredMatrix, train: int, count: int, *, by_item: bool
+) -> tuple[StoredMatrix, dict[str, Any]]:
+    """The matrix with vectors fitted to a sparse G, and what they cost.
+
+    G has `count` train queries for each item, or of each train query the dual encoder's `count`
+    best items, and a tenth at random for the scale.
+    """
+    assert matrix.item_vectors is not None
+    assert matrix.query_vectors is not None
+    items, queries, n = matrix.item_vectors, matrix.query_vectors[:train], matrix.scores.shape[1]
+    names = [str(row) for row in range(train)]
+    if by_item:
+        plan = per_item(n, train, count)
+    else:
+        stage = VectorFirst(items, lambda part: part.vectors["dense"])
+        batch = Queries(names, {"dense": queries})
+        plan = per_query(stage, batch, count, n=n, random=max(1, count // 10))
+
+    def scores(pairs: Pairs) -> FloatArray:
+        return matrix.scores[pairs.query, pairs.item]
+
+    g = SparseScores.of(names, n, plan.pairs, scores(plan.pairs))
+    products = inner_products(queries, items, plan.chance.query, plan.chance.item)
+    scale = Scale.match(scores(plan.chance), products)
+    made = als(Targets.of(g, items, queries, scale=scale))
+    assert made.map is not None
+    fitted = matrix.with_vectors("als", made.items, made.map(matrix.query_vectors), made.scale)
+    what = f"{count} per item" if by_item else f"{count} items"
+    return fitted, {"what": what, "train": train, "calls": len(g), "seconds": made.seconds}
+
+
+def _searched(
+    run: Experiment, matrix: StoredMatrix, way: str, spec: str, **cost: Any
+) -> dict[str, Any]:
+    """The outcome at both goals; the task's measures are of the first one."""
+    parts = parts_of(matrix, run.preset.queries)
+    truth = truth_of(parts, max(goal.k for goal in goals(run)))
+    judged = Judgements.of_matrix(matrix)
+    found: dict[str, Any] = {"way": way, **cost, "recall": {}, "task": {}}
+    for goal in goals(run):
+        tasks = None if judged is None or found["task"] else TaskMeasures(judged, TASK)
+        got = outcome(spec, method(spec), parts, truth, budget=goal.budget, ks=[goal.k], task=tasks)
+        row = next(iter(got.rows()))
+        found["recall"][str(goal.k)] = [row.recall, *row.ci]
+        found["queries"] = row.n_queries
+        for name, values in row.measures.items():
+            if values is not None and (ends := row.measures_ci[name]) is not None:
+                found["task"][name] = [values, *ends]
+    return found
+
+
+def indexing_recall(run: Experiment, *, ways: Sequence[str]) -> list[Block]:
+    """Recall against the calls spent for the index, for both goals, on each matrix."""
+    blocks: list[Block] = []
+    for data, found in measured(run).items():
+        for goal in goals(run):
+            rows = [_row(r, goal) for way in (*ways, *OWN) for r in found if r["way"] == way]
+            title = f"{data}: recall against offline calls"
+            alt = f"{title}, top {goal.k} at {goal.budget} calls per query, a line for each way."
+            options = {"title": title, "labels": LABELS}
+            blocks.append(draw(recall_against_indexing, rows, alt=alt, **options))
+        tried = [r for r in found if r["way"] != EXACT]
+        columns = {
+            f"k = {goal.k} at {goal.budget}": [r["recall"][str(goal.k)] for r in tried]
+            for goal in goals(run)
+        }
+        blocks.append(_table(tried, columns, f"{data}: recall (%) [95%]."))
+    return blocks
+
+
+def indexing_task(run: Experiment) -> list[Block]:
+    """The task's measures against the calls spent for the index, at the first goal's calls."""
+    blocks: list[Block] = []
+    calls = f"{goals(run)[0].budget} calls per query"
+    for data, found in measured(run).items():
+        if not found[0]["task"]:
+            continue
+        ways = dict.fromkeys(r["way"] for r in found if r["way"] != BY_ITEM)
+        panels = {measure: [_line(found, way, measure) for way in ways] for measure in TASK}
+        title = f"{data}: the task's measures against offline calls"
+        options = {
+            "title": title,
+            "x_label": "cross-encoder calls for the index",
+            "y_label": "the measure (%)",
+            "labels": LABELS,
+            "note": f"At {calls}. Lines across: no calls were made for the index.",
+        }
+        alt = f"{title}, at {calls}. A panel for each measure, a line for each way of indexing."
+        columns = {measure: [r["task"][measure] for r in found] for measure in TASK}
+        caption = f"{data}: the task's measures (%) [95%] at {calls}."
+        blocks += [draw(curves, panels, alt=alt, **options), _table(found, columns, caption)]
+    if not blocks:
+        raise InputError("no matrix with vectors of a dual encoder and anchor queries has labels")
+    return blocks
+
+
+def indexing_cost(run: Experiment) -> list[Block]:
+    """Minutes of indexing: the cross-encoder's calls, and the fit."""
+    blocks: list[Block] = []
+    for data, every in measured(run).items():
+        found = [r for r in every if r["way"] in (AXN, BY_ITEM, ADACUR)]
+        minutes = [(r["calls"] * MS_PER_CALL / 60_000, r["seconds"] / 60) for r in found]
+        stacks = [
+            plots.Stack(
+                group=f"{r['train']} train queries",
+                name=r["what"],
+                parts={"scores": scores, "fitting": fitting},
+            )
+            for r, (scores, fitting) in zip(found, minutes, strict=True)
+        ]
+        title = f"{data}: minutes of indexing"
+        note = f"Scores at {MS_PER_CALL:g} ms a call (AXN B.1), on one device; fitting: measured."
+        alt = f"{title}. Stacked bars, a panel for each number of train queries."
+        options = {"title": title, "note": note, "y_label": "minutes"}
+        rows = [
+            [r["train"], r["what"], f"{r['calls']:,}", f"{scores:.1f}", f"{fitting:.2f}"]
+            for r, (scores, fitting) in zip(found, minutes, strict=True)
+        ]
+        table = Table(
+            head=["train queries", "scored", "calls", "minutes of calls", "minutes of fitting"],
+            rows=rows,
+            caption=f"{data}: what an index costs; `all items` are ANNCUR's and ADACUR's.",
+            folded=True,
+        )
+        blocks += [draw(plots.stacked_bars, stacks, alt=alt, **options), table]
+    return blocks
+
+
+def _row(found: Mapping[str, Any], goal: Goal) -> RecallRow:
+    recall, low, high = found["recall"][str(goal.k)]
+    return RecallRow(
+        method=found["way"],
+        k=goal.k,
+        budget=goal.budget,
+        recall=recall,
+        ci=(low, high),
+        n_queries=found["queries"],
+        calls=goal.budget,
+        seconds=0.0,
+        seed=0,
+        index_calls=found["calls"],
+    )
+
+
+def _line(found: Sequence[Mapping[str, Any]], way: str, measure: str) -> Curve:
+    mine = sorted((r for r in found if r["way"] == way), key=lambda r: int(r["calls"]))
+    calls = [r["calls"] or None for r in mine]
+    return Curve.through(way, calls, [Estimate(*r["task"][measure]) for r in mine])
+
+
+def _table(
+    found: Sequence[Mapping[str, Any]], columns: Mapping[str, Sequence[Any]], caption: str
+) -> Table:
+    """A row for each search; `columns` have its mean and the ends of its interval."""
+    rows = [
+        [r["way"], r["train"] or None, r["what"] or None, f"{r['calls']:,}"]
+        + [percent(Estimate(*values)) for values in cells]
+        for r, *cells in zip(found, *columns.values(), strict=True)
+    ]
+    return Table(
+        head=["way", "train queries", "scored", "offline calls", *columns],
+        rows=rows,
+        caption=f"{caption} Vectors by alternating least squares; AXN in ten rounds.",
+        folded=True,
+    )

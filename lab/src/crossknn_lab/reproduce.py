@@ -1,0 +1,229 @@
+"""Everything in one command: the papers' figures, ours, their tables, and what was left out.
+
+    reproduce([Path("scifact.npz")], "report", preset=preset("small"))
+
+writes report/index.html, report/page.md with its images, and under report/work all that was found,
+so that whoever is killed goes on from there.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from crossknn.errors import InputError, MissingExtraError
+from crossknn.types import Progress
+from crossknn_lab import answers, figures, indexing
+from crossknn_lab.experiment import PAPERS, TABLES, Experiment, Preset
+from crossknn_lab.page import Cell, Page, Points, Section, Table, write_page
+from crossknn_lab.sweep_report import environment, listed
+
+WORK = "work"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperFigure:
+    """A figure or table of a paper, or several of one kind: made here, elsewhere, or why not.
+
+    Attributes:
+        paper: A key of `papers` in `papers.toml`.
+        label: `figure 3a`, `table 2`, `figures 10-24`.
+        here: What is shown here in its place, a sentence.
+        sweeps: Names of the sweeps that it is made of.
+        kind, options: The function that draws it, and its arguments.
+        elsewhere, why_not: Where it is made otherwise, or why it is not, a sentence.
+    """
+
+    paper: str
+    label: str
+    title: str
+    here: str = ""
+    sweeps: tuple[str, ...] = ()
+    kind: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    elsewhere: str = ""
+    why_not: str = ""
+
+    @property
+    def covers(self) -> list[str]:
+        """Every figure or table that it stands for.
+
+        >>> PaperFigure(paper="ADACUR", label="figures 9-11", title="", why_not="no").covers
+        ['figure 9', 'figure 10', 'figure 11']
+        """
+        kind, _, numbers = self.label.partition(" ")
+        found = []
+        for part in numbers.split(" and "):
+            ends = re.fullmatch(r"(\d+)-(\d+)", part)
+            span = range(int(ends[1]), int(ends[2]) + 1) if ends else (part,)
+            found += [f"{kind.removesuffix('s')} {number}" for number in span]
+        return found
+
+    def section(self, run: Experiment) -> Section:
+        """What is shown, and the pictures and tables.
+
+        What the matrices lack is said in its place, and noted in the experiment.
+        """
+        head = f"{self.label[0].upper()}{self.label[1:]}: {self.title}"
+        if not self.kind:
+            return Section(title=head, blocks=[self.elsewhere or f"Not made: {self.why_not}"])
+        modules = [module for module in (figures, indexing, answers) if hasattr(module, self.kind)]
+        swept = {"sweep": self.sweeps[0]} if self.kind in ("recall_lines", "recall_bars") else {}
+        try:
+            made = getattr(modules[0], self.kind)(run, **swept, **self.options)
+        except InputError as lacks:
+            run.note(f"{self.paper}, {self.label} is left out: {lacks}")
+            return Section(title=head, blocks=[f"Left out here: {lacks}."])
+        blocks = [block for block in made if not isinstance(block, Section)]
+        below = [section for section in made if isinstance(section, Section)]
+        return Section(title=head, blocks=[self.here, *blocks], sections=below)
+
+
+FIGURES = [
+    PaperFigure(**figure | {"sweeps": tuple(figure.get("sweeps", ()))})
+    for figure in PAPERS["figure"]
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduced:
+    """The page that was written, and the experiment behind it."""
+
+    html: Path
+    markdown: Path
+    experiment: Experiment
+    seconds: float
+
+
+def matrices_of(path: str | Path) -> list[Path]:
+    """The matrices of a folder, by name, or the one file. InputError if there is none."""
+    path = Path(path)
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise InputError(f"there is no folder {path}: give one with .npz files of stored scores")
+    found = sorted(path.glob("*.npz"))
+    if not found:
+        raise InputError(
+            f"{path} holds no .npz file: make one with  crossknn scores ... --out FILE"
+        )
+    return found
+
+
+def reproduce(
+    matrices: Sequence[Path],
+    folder: str | Path,
+    *,
+    preset: Preset,
+    workers: int = 1,
+    wanted: Sequence[PaperFigure] = FIGURES,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Reproduced:
+    """Search and analyse what the figures need and is not there yet, and write the report.
+
+    Args:
+        wanted: All figures by default.
+        tell: Takes sentences on what is about to happen.
+
+    Raises:
+        InputError: for files that are no matrices.
+        MissingExtraError: without matplotlib.
+    """
+    began, folder = time.perf_counter(), Path(folder)
+    if find_spec("matplotlib") is None:  # before hours of searches, not after
+        raise MissingExtraError("reproduce", "plots")
+    run = Experiment(matrices, folder / WORK, preset, workers=workers)
+    run.run(dict.fromkeys(name for figure in wanted for name in figure.sweeps), progress)
+    sections: dict[str, list[Section]] = {}
+    for number, figure in enumerate(wanted, start=1):
+        tell(f"{number} of {len(wanted)}: {figure.paper}, {figure.label}")
+        sections.setdefault(figure.paper, []).append(figure.section(run))
+    write_page(_page(run, sections, time.perf_counter() - began), folder)
+    return Reproduced(
+        html=folder / "index.html",
+        markdown=folder / "page.md",
+        experiment=run,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _page(run: Experiment, sections: dict[str, list[Section]], seconds: float) -> Page:
+    papers = [
+        Section(title=paper, blocks=[f"{PAPERS['papers'][paper]}."], sections=mine)
+        for paper, mine in sections.items()
+    ]
+    papers.sort(key=lambda section: section.title != "Ours")
+    matrices = "1 matrix" if len(run.data) == 1 else f"{len(run.data)} matrices"
+    lead = (
+        f"{matrices} of cross-encoder scores, the preset {run.preset.name}. Every search is "
+        "counted in distinct cross-encoder calls, and compared with exact search by the same "
+        "cross-encoder."
+    )
+    return Page(
+        title="The papers' figures and tables, and rivals, under one accounting",
+        lead=lead,
+        sections=[_made_of(run, seconds), *papers, _left_out(run)],
+    )
+
+
+def _made_of(run: Experiment, seconds: float) -> Section:
+    """Data, hardware, versions, seeds."""
+    preset, spent = run.preset, run.spent
+    rows: list[list[Cell]] = [
+        [data.name, f"{data.n_items:,}", data.n_anchors, data.n_tests] for data in run.data
+    ]
+    drawn = "each seed draws anew which queries are anchors and which are tests"
+    facts = [
+        f"budgets {listed(run.budgets)}; k {listed(run.k)}; seeds {listed(preset.seeds)}",
+        drawn if len(preset.seeds) > 1 else "anchors and tests are as stored",
+        f"the first {preset.queries} test queries" if preset.queries else "all test queries",
+        f"{spent.searched} searches now, {spent.kept} kept from before; {seconds:.0f} s in all",
+        *(f"{name}: {value}" for name, value in environment().items()),
+    ]
+    head = ["matrix", "items", "anchor queries", "test queries"]
+    tables = f"The tables of every sweep, with all means and intervals, are in `{WORK}/{TABLES}`."
+    blocks = [Table(head=head, rows=rows, caption="The matrices."), Points(items=facts), tables]
+    return Section(title="What this is made of", blocks=blocks)
+
+
+def _left_out(run: Experiment) -> Section:
+    """What a reader must know: notes, and what failed."""
+    failed = [
+        f"failed: {sentence}" + (f" ({count} searches)" if count > 1 else "")
+        for sentence, count in run.spent.failed.items()
+    ]
+    if run.spent.older:
+        failed.append(f"{run.spent.older} searches are of other source files of crossknn")
+    items = [*run.notes, *failed] or ["Nothing was left out."]
+    return Section(title="Left out, and why", blocks=[Points(items=items)])
+
+
+def checklist() -> str:
+    """All figures as a page of Markdown: what a paper shows, and what became of it."""
+    lines = [
+        "# The papers' figures and tables",
+        "",
+        "Every one of them, and what became of it; made by `lab/benchmarks/docs.py` from",
+        "`crossknn_lab/papers.toml`, do not edit. `crossknn-lab reproduce` makes them",
+        "([reproduce](reproduce.md)).",
+        "",
+    ]
+    for paper, title in PAPERS["papers"].items():
+        mine = [figure for figure in FIGURES if figure.paper == paper]
+        lines += [f"## {paper}", "", f"{title}.", "", "| | shows | here |", "|---|---|---|"]
+        lines += [f"| {f.label} | {f.title} | {_outcome(f)} |" for f in mine]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _outcome(figure: PaperFigure) -> str:
+    """As a cell of a table within the docs: their files as links."""
+    text = f"**Made.** {figure.here}" if figure.kind else figure.elsewhere
+    text = f"Not made: {figure.why_not}" if figure.why_not else text
+    return re.sub(r"docs/([\w-]+)\.md", r"[\1](\1.md)", text).replace("|", "\\|")

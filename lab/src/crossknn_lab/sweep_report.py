@@ -1,0 +1,702 @@
+"""The report of a sweep: one page from its table alone, nothing is searched again."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from scipy.stats import spearmanr
+
+from crossknn.errors import InputError
+from crossknn.evaluation.measures import Comparison, Estimate
+from crossknn.evaluation.replay import RecallRow
+from crossknn.methods import in_full
+from crossknn.plots import (
+    Styles,
+    family,
+    labels_of,
+    recall_against_cost,
+    recall_against_indexing,
+    styles_of,
+)
+from crossknn_lab import plots
+from crossknn_lab.page import Block, Cell, Page, Points, Section, draw
+from crossknn_lab.page import Table as PageTable
+from crossknn_lab.sweep import mean_recall
+from crossknn_lab.table import Entry, Group, Of, Table, compared
+
+LINES = 12
+"""So many methods at most are in one plot: more are drawn apart, by their families."""
+
+RANKED = "nDCG@10"
+
+# ------------------------------------------------------------- groups as rows and as cells
+
+
+def recall_row(group: Group, k: int) -> RecallRow:
+    """A group's recall at k over its seeds, its interval, and its cost."""
+    found = group.mean(k)
+    return RecallRow(
+        method=group.name,
+        k=k,
+        budget=group.first.budget,
+        recall=found.mean,
+        ci=(found.low, found.high),
+        n_queries=len(group.per_query(k)[0]),
+        calls=group.cost("calls"),
+        seconds=group.cost("seconds"),
+        seed=group.first.seed,
+        index_calls=round(group.cost("index_calls")),
+    )
+
+
+def percent(found: Estimate) -> str:
+    """A mean and its interval, which has a digit more where without it the mean would lie outside.
+
+    >>> percent(Estimate(0.625, 0.5, 0.75)), percent(Estimate(0.9992, 0.9984, 1.0))
+    ('62.5 [50, 75]', '99.9 [99.8, 100.0]')
+    """
+    if math.isnan(found.mean):
+        return "-"
+    mean, low, high = 100 * found.mean, 100 * found.low, 100 * found.high
+    digits = 0 if round(low, 0) <= round(mean, 1) <= round(high, 0) else 1
+    return f"{mean:.1f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def versus(group: Group | None, other: Group | None, of: Of) -> Comparison | None:
+    """How much better a group is than another; None where no query has a value on both sides."""
+    if group is None or other is None:
+        return None
+    try:
+        return compared(group, other, of)
+    except InputError:
+        return None
+
+
+def points(found: Comparison | None) -> Cell:
+    """A difference in points with its interval, bold where it is significant (`Comparison.sign`)."""
+    if found is None:
+        return None
+    text = f"{100 * found.difference:+z.1f} [{100 * found.low:+z.1f}, {100 * found.high:+z.1f}]"
+    return f"**{text}**" if found.sign else text
+
+
+def significant(found: Comparison | None) -> int:
+    """1 if better, -1 if worse, 0 if these queries do not say (`Comparison.sign`)."""
+    return 0 if found is None else found.sign
+
+
+def p_value(found: Comparison | None) -> Cell:
+    """The p-value of a difference."""
+    if found is None:
+        return None
+    return "< 0.001" if found.p_value < 0.001 else f"{found.p_value:.3f}"
+
+
+def others(found: Sequence[object]) -> str:
+    """What follows the first of several that are equal.
+
+    >>> others([1]), others([1, 2]), others([1, 2, 3])
+    ('', ' and 1 other', ' and 2 others')
+    """
+    more = len(found) - 1
+    return f" and {more} other{'s' * (more > 1)}" if more > 0 else ""
+
+
+def listed(values: Iterable[object]) -> str:
+    """Values separated by commas."""
+    return ", ".join(map(str, values))
+
+
+# -------------------------------------------------------------------- a table as its page sees it
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """The groups that can be compared with each other: of one matrix and number of anchors."""
+
+    data: str
+    title: str
+    items: int
+    anchors: int
+    groups: tuple[Group, ...]
+
+    @property
+    def budgets(self) -> list[int]:
+        """Calls per query, without the 0 of methods that make none."""
+        return sorted({group.first.budget for group in self.groups} - {0})
+
+    @property
+    def names(self) -> list[str]:
+        """The methods, in the order of the sweep."""
+        return list(dict.fromkeys(group.name for group in self.groups))
+
+    def at(self, budget: int) -> list[Group]:
+        """What was asked for so many calls, or makes none."""
+        return [group for group in self.groups if group.first.budget in (budget, 0)]
+
+    def find(self, name: str, budget: int) -> Group | None:
+        """A method at a budget."""
+        return next((g for g in self.at(budget) if g.name == name), None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReportContext:
+    """A table with what all sections share: its data sets, and the labels and styles of methods."""
+
+    table: Table
+    datasets: tuple[Dataset, ...]
+    labels: Mapping[str, str]
+    styles: Styles
+    _gains: dict[tuple[int, Of], Comparison | None] = field(default_factory=dict)
+
+    @classmethod
+    @lru_cache(maxsize=1)
+    def of(cls, table: Table) -> ReportContext:
+        """Groups in which nothing was found are left out here; the page says which."""
+        apart: dict[tuple[str, int], list[Group]] = {}
+        for group in table.groups:
+            if group.known:
+                apart.setdefault((group.first.data, group.first.anchors), []).append(group)
+        counts = Counter(data for data, _ in apart)
+        datasets = tuple(
+            Dataset(
+                data=data,
+                title=f"{data}, {anchors} anchor queries" if counts[data] > 1 else data,
+                items=groups[0].first.items,
+                anchors=anchors,
+                groups=tuple(groups),
+            )
+            for (data, anchors), groups in apart.items()
+        )
+        names = [group.name for dataset in datasets for group in dataset.groups]
+        return cls(table=table, datasets=datasets, labels=labels_of(names), styles=styles_of(names))
+
+    @property
+    def k(self) -> int:
+        """Stands for all where there is room for one: 10, or else one in the middle."""
+        return 10 if 10 in self.table.k else sorted(self.table.k)[len(self.table.k) // 2]
+
+    @property
+    def looks(self) -> dict[str, Mapping[str, object]]:
+        """Arguments of every plot."""
+        return {"labels": self.labels, "styles": self.styles}
+
+    def label(self, group: Group) -> str:
+        """A short name, the same on the whole page."""
+        return self.labels[group.name]
+
+    def highest(self, groups: Iterable[Group], of: Of) -> list[Group]:
+        """Those with the highest mean, several if they are equal, the fewest calls first."""
+        known = [group for group in groups if not math.isnan(group.mean(of).mean)]
+        most = max((group.mean(of).mean for group in known), default=math.nan)
+        best = [group for group in known if group.mean(of).mean == most]
+        return sorted(best, key=lambda group: group.first.budget)
+
+    @property
+    def base(self) -> str:
+        """What the baseline is called, as code."""
+        name = self.table.baseline or ""
+        return f"`{self.labels.get(name, name)}`"
+
+    def gain(self, dataset: Dataset, group: Group, of: Of) -> Comparison | None:
+        """A group against the sweep's baseline at the same budget, computed once."""
+        key, name = (id(group), of), self.table.baseline
+        if key not in self._gains:
+            here = dataset.at(group.first.budget)
+            base = next((g for g in here if name and g.is_called(name)), None)
+            self._gains[key] = None if base is group else versus(group, base, of)
+        return self._gains[key]
+
+    @staticmethod
+    def is_exact(group: Group) -> bool:
+        """Whether the group is exact search, with which nothing can be compared."""
+        return family(group.name) == "exact" or group.first.budget >= group.first.items
+
+
+# ------------------------------------------------------------------------------------ the page
+
+
+def sweep_page(table: Table, title: str) -> Page:
+    """What a sweep compared, found, cost and could not do.
+
+    A sweep in which nothing could be searched gives a page that says so. Raises MissingExtraError
+    without matplotlib.
+    """
+    view = ReportContext.of(table)
+    first = (
+        [_in_short(view), _compared(view), _recalls(view)] if view.datasets else [_compared(view)]
+    )
+    later = (make(view) for make in (_differences, _costs, _tasks, _chosen, _not_done))
+    return Page(
+        title=title, lead=_lead(table), sections=[*first, *(made for made in later if made)]
+    )
+
+
+def _lead(table: Table) -> str:
+    methods, matrices, seeds = (
+        len({getattr(entry, name) for entry in table.entries})
+        for name in ("method", "data", "seed")
+    )
+    failed = sum(bool(entry.error) for entry in table.entries)
+    lost = f" ({failed:,} of them could not be made)" if failed else ""
+    return (
+        f"{_several(methods, 'method')} on {_several(matrices, 'stored score matrix', 'matrices')} "
+        f"by {_several(seeds, 'seed')}, {len(table.entries):,} searches{lost}. Every method is "
+        "asked for the same number of cross-encoder calls per query; recall is the share of exact "
+        "search's k nearest neighbours that were found. Intervals are 95%, by bootstrap over "
+        "queries."
+    )
+
+
+def _compared(view: ReportContext) -> Section:
+    table = view.table
+    rows: list[list[Cell]] = []
+    for name in dict.fromkeys(entry.data for entry in table.entries):
+        here = [entry for entry in table.entries if entry.data == name]
+        results = [entry.result for entry in here if entry.result]
+        labelled = {len(r.queries) - r.outcome.unjudged for r in results if r.outcome.task}
+        anchors = listed(f"{count:,}" for count in sorted({e.anchors for e in here}))
+        tests = listed(sorted({len(r.queries) for r in results}))
+        rows.append([name, here[0].items, anchors, tests or None, listed(sorted(labelled)) or None])
+    facts = [
+        f"calls per query: {listed(sorted({e.budget for e in table.entries if e.budget}))}",
+        f"k: {listed(table.k)}",
+        f"seeds: {listed(sorted({e.seed for e in table.entries}))}",
+        f"baseline: `{table.baseline}`" if table.baseline else "no baseline was named",
+    ]
+    methods = [f"`{in_full(name)}`" for name in dict.fromkeys(e.method for e in table.entries)]
+    head = ["matrix", "items", "anchor queries", "test queries by a seed", "with labels"]
+    blocks: list[Block] = [
+        PageTable(head=head, rows=rows),
+        Points(items=facts),
+        "Methods, as they were asked for (what stands in braces was varied):",
+        Points(items=methods),
+        f"This page was made on: {environment_text()}.",
+    ]
+    if table.notes:
+        blocks += ["To be noted:", Points(items=table.notes)]
+    return Section(title="What was compared", blocks=blocks)
+
+
+def _in_short(view: ReportContext) -> Section:
+    blocks: list[Block] = [
+        "The method with the highest mean recall (%), by k and calls per query, and how many "
+        "others have the same. Where intervals overlap, another one may be as good: see the paired "
+        "differences. No method is named where so many calls are exact search."
+    ]
+    for dataset in view.datasets:
+        rows: list[list[Cell]] = []
+        for k in view.table.k:
+            cells: list[Cell] = []
+            for budget in dataset.budgets:
+                known = [g for g in dataset.at(budget) if not view.is_exact(g)]
+                best = view.highest(known, k)
+                named = f"{view.label(best[0])}{others(best)}: " if best else ""
+                cells.append(f"{named}{percent(best[0].mean(k))}" if best else None)
+            rows.append([f"k = {k}", *cells])
+        head = [dataset.title, *(f"{budget} calls" for budget in dataset.budgets)]
+        blocks.append(PageTable(head=head, rows=rows))
+    return Section(title="In short", blocks=blocks)
+
+
+def _recalls(view: ReportContext) -> Section:
+    """Plots and tables of recall by cost, for each data set; by anchors where they were varied."""
+    below = []
+    for dataset in view.datasets:
+        names = [name for name in dataset.names if family(name) != "exact"]
+        rows = [recall_row(g, k) for g in dataset.groups if g.name in names for k in view.table.k]
+        portions = list(_portions(names))
+        blocks: list[Block] = [
+            draw(
+                recall_against_cost,
+                [row for row in rows if row.method in portion],
+                title=f"{dataset.title}: recall against calls"
+                + (f", {number} of {len(portions)}" if len(portions) > 1 else ""),
+                alt=f"Recall on {dataset.title} against calls per query, a line for each of "
+                f"{listed(view.labels[name] for name in portion)}.",
+                caption="Bands: 95% intervals. A line without points: makes no calls.",
+                **view.looks,
+            )
+            for number, portion in enumerate(portions, start=1)
+        ]
+        blocks += [_recall_table(view, dataset, k) for k in view.table.k]
+        below.append(Section(title=dataset.title, blocks=blocks))
+    return Section(title="Recall against cost", blocks=list(_by_anchors(view)), sections=below)
+
+
+def _portions(names: Sequence[str]) -> Iterator[list[str]]:
+    """Names for one plot each: all of them, or families together as far as they fit."""
+    part: list[str] = []
+    for like in dict.fromkeys(map(family, names)):
+        more = [name for name in names if family(name) == like]
+        if part and len(part) + len(more) > LINES:
+            yield part
+            part = []
+        part += more
+    if part:
+        yield part
+
+
+def _recall_table(view: ReportContext, dataset: Dataset, k: int) -> PageTable:
+    rows: list[list[Cell]] = []
+    means: dict[int, dict[int, float]] = {}
+    for number, name in enumerate(dataset.names):
+        cells: list[Cell] = [f"`{in_full(name)}`"]
+        for column, budget in enumerate(dataset.budgets, start=1):
+            group = dataset.find(name, budget)
+            cells.append(percent(group.mean(k)) if group else None)
+            if group and not view.is_exact(group):
+                means.setdefault(column, {})[number] = group.mean(k).mean
+        rows.append(cells)
+    best = {(n, c) for c, at in means.items() for n, mean in at.items() if mean == max(at.values())}
+    return PageTable(
+        head=["method", *(f"{budget} calls" for budget in dataset.budgets)],
+        rows=rows,
+        caption=f"{dataset.title}: recall (%) at k = {k}, mean over queries and seeds [95%]; "
+        "the highest is bold.",
+        folded=k != view.k,
+        best=frozenset(best),
+    )
+
+
+def _by_data(view: ReportContext) -> dict[str, list[Dataset]]:
+    found: dict[str, list[Dataset]] = {}
+    for dataset in view.datasets:
+        found.setdefault(dataset.data, []).append(dataset)
+    return found
+
+
+def _by_anchors(view: ReportContext) -> Iterator[Block]:
+    """Bars by |Q_train|, for matrices on which it was varied (ANNCUR, figure 4)."""
+    for data, here in _by_data(view).items():
+        budget = here[0].budgets[-1] if here[0].budgets else 0
+        bars = [
+            plots.Bar.of(f"{dataset.anchors} queries", group.name, group.mean(view.k))
+            for dataset in here
+            for group in dataset.at(budget)
+            if family(group.name) != "exact"
+        ]
+        if len(here) > 1:
+            yield draw(
+                plots.grouped_bars,
+                bars,
+                title=f"{data}: by the number of anchor queries",
+                y_label=f"recall (%), k = {view.k}, {budget} calls",
+                alt=f"Recall on {data} at k = {view.k} and {budget} calls, by the number of anchor "
+                "queries.",
+                **view.looks,
+            )
+
+
+def _differences(view: ReportContext) -> Section | None:
+    """Paired differences to the baseline; None without one."""
+    name, below, count = view.table.baseline, [], 0
+    for dataset in view.datasets if name else ():
+        found = [
+            (group, k, gain)
+            for group in dataset.groups
+            for k in view.table.k
+            if (gain := view.gain(dataset, group, k)) and not view.is_exact(group)
+        ]
+        if not found:
+            continue
+        count += len(found)
+        drawn = [
+            plots.Bar(
+                group=f"{group.first.budget} calls",
+                name=group.name,
+                value=gain.difference,
+                low=gain.low,
+                high=gain.high,
+            )
+            for group, k, gain in found
+            if k == view.k
+        ]
+        rows: list[list[Cell]] = [
+            [f"`{group.name}`", group.first.budget, k, points(gain), p_value(gain), gain.n]
+            for group, k, gain in found
+        ]
+        title = f"{dataset.title}: recall at k = {view.k} above {view.labels.get(name, name)}"
+        blocks: list[Block] = [
+            draw(
+                plots.differences,
+                drawn,
+                title=title,
+                alt=f"Differences in recall at k = {view.k} to {name} on {dataset.title}.",
+                caption="Right of the line: better than the baseline with as many calls.",
+                **view.looks,
+            ),
+            PageTable(
+                head=["method", "calls", "k", "points [95%]", "p", "queries"],
+                rows=rows,
+                caption=f"{dataset.title}: all {len(rows)} differences",
+                folded=True,
+            ),
+        ]
+        below.append(Section(title=dataset.title, blocks=blocks))
+    text = (
+        f"Recall in points above `{name}` with the same calls on the same queries. Intervals are "
+        "by bootstrap over queries; p-values are two-sided, of random signs (at least 0.0001). "
+        f"There are {count:,} comparisons: about {count / 20:.0f} would have p < 0.05 by chance "
+        "alone if no method differed."
+    )
+    return Section(title="Against the baseline", blocks=[text], sections=below) if below else None
+
+
+def _costs(view: ReportContext) -> Section | None:
+    """Seconds per query, calls where they are not the budget, and calls spent for the index."""
+    if not view.datasets:
+        return None
+    blocks: list[Block] = [
+        "Milliseconds are of the search itself on one thread, without the cross-encoder: compare "
+        "them with what its calls take. Calls for the index were spent once, before all queries."
+    ]
+    for data, here in _by_data(view).items():
+        groups = [g for dataset in here if dataset.budgets for g in dataset.at(dataset.budgets[-1])]
+        groups = [group for group in groups if family(group.name) != "exact"]
+        drawn = [recall_row(group, k) for group in groups for k in view.table.k]
+        if len({row.index_calls for row in drawn} - {0}) > 1:
+            title = f"{data}: recall against what the index cost"
+            alt = f"Recall on {data} against the calls spent for the index."
+            blocks.append(draw(recall_against_indexing, drawn, title=title, alt=alt, **view.looks))
+    below = [Section(title=d.title, blocks=list(_cost(d))) for d in view.datasets]
+    return Section(title="Cost", blocks=blocks, sections=below)
+
+
+def _cost(dataset: Dataset) -> Iterator[Block]:
+    rows: list[list[Cell]] = []
+    other: dict[tuple[str, str], list[int]] = {}
+    for name in dataset.names:
+        found = {budget: dataset.find(name, budget) for budget in dataset.budgets}
+        known = [group for group in found.values() if group]
+        index_calls = max((group.cost("index_calls") for group in known), default=0.0)
+        ms = [f"{1000 * g.cost('seconds'):.3g}" if g else None for g in found.values()]
+        rows.append([f"`{name}`", round(index_calls), *ms])
+        for group in dict.fromkeys(known):
+            made, asked = group.cost("calls"), group.first.budget
+            if abs(made - min(asked, dataset.items)) > 0.05:
+                other.setdefault((name, f"{made:,.1f}".removesuffix(".0")), []).append(asked)
+    yield PageTable(
+        head=["method", "calls for the index", *(f"ms at {b} calls" for b in dataset.budgets)],
+        rows=rows,
+        caption=f"{dataset.title}: cost per query",
+    )
+    if other:
+        made_of = (
+            f"`{name}` made {made} where {listed(asked)} were asked for"
+            for (name, made), asked in other.items()
+        )
+        yield f"Calls per query were the budget, but {'; '.join(made_of)}."
+
+
+def _tasks(view: ReportContext) -> Section | None:
+    """The task's measures beside recall; None where no matrix has labels."""
+    below = []
+    for dataset in view.datasets:
+        known = {
+            m: g for g in dataset.groups for m in g.measures if g.mean(m).mean == g.mean(m).mean
+        }
+        if known:
+            below.append(
+                Section(title=dataset.title, blocks=list(_task(view, dataset, list(known))))
+            )
+    text = (
+        "Recall says how well exact search with the cross-encoder was imitated. Whether that is "
+        "better retrieval depends on the cross-encoder: here are the task's own measures, on the "
+        "queries that have labels."
+    )
+    title = "Is better k-NN better retrieval?"
+    return Section(title=title, blocks=[text], sections=below) if below else None
+
+
+def _task(view: ReportContext, dataset: Dataset, measures: list[str]) -> Iterator[Block]:
+    groups = [group for group in dataset.groups if group.measures]
+    exact = next((group for group in groups if view.is_exact(group)), None)
+    tried = [group for group in groups if not view.is_exact(group)]
+    for measure in dict.fromkeys([measures[0], RANKED if RANKED in measures else measures[0]]):
+        yield _agreement(view, tried, measure, exact)
+        if view.table.baseline:
+            yield _against_baseline(view, dataset, tried, measure)
+        yield draw(
+            plots.two_measures,
+            [
+                plots.MeasurePoint(
+                    name=g.name,
+                    at=f"{g.first.budget} calls",
+                    x=g.mean(view.k),
+                    y=g.mean(measure),
+                )
+                for g in tried
+            ],
+            title=f"{dataset.title}: {measure} against recall",
+            x_label=f"recall at k = {view.k} (%)",
+            y_label=f"{measure} (%)",
+            across={"exact search": exact.mean(measure).mean} if exact else None,
+            alt=f"{measure} on {dataset.title} against recall at k = {view.k}, by method and calls.",
+            **view.looks,
+        )
+    rows: list[list[Cell]] = [
+        [
+            f"`{group.name}`",
+            group.first.budget,
+            percent(group.mean(view.k)),
+            *(percent(group.mean(of)) if of in group.measures else None for of in measures),
+        ]
+        for group in groups
+    ]
+    counts = []
+    for of in measures:
+        n = [len(group.per_query(of)[0]) for group in groups if of in group.measures]
+        counts.append(f"{of} {' to '.join(map(str, dict.fromkeys((min(n), max(n)))))}")
+    yield PageTable(
+        head=["method", "calls", f"recall at {view.k}", *measures],
+        rows=rows,
+        caption=f"{dataset.title}: the task's measures (%) [95%]; queries with a value: "
+        f"{listed(counts)}",
+        folded=True,
+    )
+
+
+def _agreement(
+    view: ReportContext, tried: Sequence[Group], measure: str, exact: Group | None
+) -> str:
+    """Whether more recall goes with more of the measure, over methods and budgets."""
+    text = f"**{measure}**: "
+    recall, values = ([group.mean(of).mean for group in tried] for of in (view.k, measure))
+    if len(tried) > 2 and len(set(recall)) > 1 and len(set(values)) > 1:
+        text += (
+            f"over the {len(tried)} methods and budgets its rank correlation with recall at "
+            f"k = {view.k} is {spearmanr(recall, values).statistic:+.2f}. "
+        )
+    if best := view.highest(tried, measure):
+        text += (
+            f"It is highest, {percent(best[0].mean(measure))}, for `{view.label(best[0])}` "
+            f"at {best[0].first.budget} calls{others(best)}"
+        )
+        text += f"; exact search has {percent(exact.mean(measure))}." if exact else "."
+    return text
+
+
+def _against_baseline(
+    view: ReportContext, dataset: Dataset, tried: Sequence[Group], measure: str
+) -> str:
+    """Of what finds significantly more neighbours than the baseline: what the measure says."""
+    better = [group for group in tried if significant(view.gain(dataset, group, view.k)) > 0]
+    against = f"Against {view.base} with as many calls, "
+    if not better:
+        return f"{against}nothing finds clearly more neighbours here."
+    signs = [significant(view.gain(dataset, group, measure)) for group in better]
+    return (
+        f"{against}{len(better)} of the methods and "
+        f"budgets find clearly more neighbours (interval above zero, p at most 0.05). Of these, "
+        f"{measure} is clearly better in {signs.count(1)}, clearly worse in {signs.count(-1)}, "
+        f"and not told apart by these queries in {signs.count(0)}."
+    )
+
+
+def _chosen(view: ReportContext) -> Section | None:
+    """Which settings were taken, and how they did on dev queries; None if none were."""
+    rows: list[list[Cell]] = []
+    for e in view.table.entries:
+        if e.chosen:
+            tried = _tried(view.table, e)
+            known = [o.result for o in tried if o.spec == e.spec and o.result]
+            recall = f"{100 * mean_recall(known[0]):.1f}" if known else None
+            full = f"`{in_full(e.spec)}`"
+            rows.append([e.data, e.anchors, e.budget, e.seed, full, len(tried), recall])
+    text = (
+        "Of a method with several settings, the one with the highest recall on dev queries "
+        f"(averaged over k = {listed(view.table.k)}) was run on the test queries. Dev "
+        "queries are anchor queries held out for this; no test query had a say."
+    )
+    head = ["matrix", "anchors", "calls", "seed", "chosen", "of settings", "dev recall (%)"]
+    caption = f"All {len(rows)} choices"
+    table = PageTable(head=head, rows=rows, caption=caption, folded=len(rows) > 12)
+    return Section(title="Settings chosen on dev queries", blocks=[text, table]) if rows else None
+
+
+def _tried(table: Table, entry: Entry) -> list[Entry]:
+    """The dev entries that a setting was chosen from.
+
+    They have the anchors that were left when dev queries were held out: as many as the entry has,
+    or fewer.
+    """
+    names = ("data", "method", "budget", "seed")
+    like = [
+        other
+        for other in table.dev
+        if all(getattr(other, name) == getattr(entry, name) for name in names)
+        and other.anchors <= entry.anchors
+    ]
+    most = max((other.anchors for other in like), default=0)
+    return [other for other in like if other.anchors == most]
+
+
+def _not_done(view: ReportContext) -> Section | None:
+    """What failed, each sentence once."""
+    every = (*view.table.dev, *view.table.entries)
+    failed = Counter((e.data, f"`{e.spec}`", e.error) for e in every if e.error)
+    rows: list[list[Cell]] = [[*labels, times] for labels, times in failed.items()]
+    table = PageTable(head=["matrix", "method", "why", "searches"], rows=rows)
+    text = "These are in no mean above; all else went on."
+    return Section(title="What could not be searched", blocks=[text, table]) if rows else None
+
+
+def _several(count: int, one: str, many: str = "") -> str:
+    """
+    >>> _several(1, "seed"), _several(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    if count == 1:
+        return f"1 {one}"
+    return f"{count} {(many and one.rsplit(' ', 1)[0] + ' ' + many) or one + 's'}"
+
+
+# --------------------------------------------------------------------- what it was made on
+
+PACKAGES = ("numpy", "scipy", "scikit-learn", "bm25s", "ir-measures", "onnxruntime")
+"""Those that figures depend on."""
+
+
+def environment() -> dict[str, str]:
+    """Processor, memory, system and versions, in words by what they are; without names of a host.
+
+    >>> "python" in environment()
+    True
+    """
+    known = Path("/proc/cpuinfo")
+    text = known.read_text(encoding="utf-8") if known.exists() else ""
+    model = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
+    processor = model[1] if model else platform.processor() or platform.machine()
+    found = {"processor": f"{processor}, {cores()} cores"}
+    if hasattr(os, "sysconf"):
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        found["memory"] = f"{total / 2**30:.0f} GiB"
+    found["system"] = f"{platform.system()} {platform.machine()}"
+    found["python"] = platform.python_version()
+    for package in ("crossknn", *PACKAGES):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def environment_text() -> str:
+    """The same in one line."""
+    plain = ("processor", "memory", "system")
+    return listed(v if k in plain else f"{k} {v}" for k, v in environment().items())
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -20,13 +20,13 @@ import kriging_tables
 import late_tables
 import learning_tables
 import wordnet_tables
+from crossknn_lab.report.exhibits import checklist
 from markdown_table import table
 from reference_tables import REFERENCE
 
 from crossknn.evaluation.replay import RecallRow
 from crossknn.methods import in_full
 from crossknn_lab.plots import recall_against_cost
-from crossknn_lab.report.exhibits import checklist
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

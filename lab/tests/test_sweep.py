@@ -17,12 +17,12 @@ from sweep_helpers import contents, write_matrix, write_sweep
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import replay
 from crossknn.evaluation.task import Judgements, TaskMeasures
-from crossknn.files import exclusive_lock
+from crossknn.files import exclusive_lock as alone
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import methods
-from crossknn_lab import sweep_cells
+from crossknn_lab import cells as cell_module
+from crossknn_lab.cells import divided
 from crossknn_lab.sweep import run_sweep
-from crossknn_lab.sweep_data import divided
 from crossknn_lab.sweep_file import read_sweep
 from crossknn_lab.table import read_table
 
@@ -140,35 +140,6 @@ def test_several_processes_give_the_same_bytes_as_one(folder):
     assert one == two
 
 
-def test_more_in_the_file_searches_what_is_new(folder):
-    run(folder / "s.toml")
-    more = run(a_sweep(folder, budgets=[10, 20, 30], methods=[*METHODS, "axn(retriever=random)"]))
-    assert (more.searched, more.kept) == (2 * 2 * 3 + 2 * 2 * 3, 28)
-    less = run(a_sweep(folder, matrices=["large.npz"]))
-    assert (less.searched, less.cells, len(less.table.entries)) == (0, 14, 14)
-
-
-def test_the_same_method_spelled_in_two_ways_is_searched_once(folder):
-    done = run(
-        a_sweep(
-            folder,
-            methods=["axn(rounds={rounds})", "axn( rounds=10,blend=0 )"],
-            grid={"rounds": [10]},
-        )
-    )
-    assert len(done.table.entries) == 16
-    assert done.cells == done.searched == 8
-
-
-def test_cells_are_known_by_content_not_by_the_files_name(folder):
-    run(a_sweep(folder, matrices=["small.npz"]))
-    (folder / "small.npz").rename(folder / "other.npz")
-    done = run(a_sweep(folder, matrices=["other.npz"]))
-    assert (done.searched, done.table.entries[0].data) == (0, "other")
-    write_matrix(folder / "other.npz", n=40, anchors=9, tests=5, seed=7)
-    assert run(a_sweep(folder, matrices=["other.npz"])).searched == 14
-
-
 def test_what_a_method_lacks_is_in_the_table_and_the_rest_goes_on(folder):
     done = run(a_sweep(folder, methods=["itemcur", *METHODS]))
     assert (done.cells, done.kept) == (36, 0)
@@ -193,12 +164,12 @@ def test_an_error_nobody_thought_of_is_one_cell_and_is_tried_again(folder, monke
             raise ZeroDivisionError("by nothing")
         return outcome(name, *rest, budget=budget, **options)
 
-    outcome = sweep_cells.outcome
-    monkeypatch.setattr(sweep_cells, "outcome", broken)
+    outcome = cell_module.outcome
+    monkeypatch.setattr(cell_module, "outcome", broken)
     done = run(folder / "s.toml")
     assert sum(done.failed.values()) == 4
     assert "ZeroDivisionError: by nothing (test_sweep.py, line" in next(iter(done.failed))
-    monkeypatch.setattr(sweep_cells, "outcome", outcome)
+    monkeypatch.setattr(cell_module, "outcome", outcome)
     done = run(folder / "s.toml")
     assert (done.searched, done.kept, done.failed) == (4, 24, {})
     run(folder / "s.toml", "whole")
@@ -240,21 +211,21 @@ def test_anchors_are_the_first_so_many(folder):
     matrix, _ = divided(StoredMatrix.load(folder / "small.npz"), anchors=4)
     for row in replay(matrix, methods("adacur(retriever=dense)"), [10, 20], [1, 5], seed=1):
         group = done.table.group(row.method, data="small", budget=row.budget, anchors=4)
-        assert group.entries[1].found.rows[row.k == 5].recall == row.recall
+        assert group.entries[1].result.rows[row.k == 5].recall == row.recall
         assert group.cost("index_calls") == 4 * 40
 
 
 def test_redrawn_seeds_search_different_queries(folder):
     done = run(a_sweep(folder, redraw=True, seeds=[0, 1, 2]))
     group = done.table.group("rerank(retriever=dense)", data="large", budget=20)
-    drawn = [tuple(entry.found.queries) for entry in group.entries]
+    drawn = [tuple(entry.result.queries) for entry in group.entries]
     assert len(set(drawn)) == 3
     matrix = StoredMatrix.load(folder / "large.npz")
     for seed, (rows, entry) in enumerate(zip(drawn, group.entries, strict=True)):
         made, order = divided(matrix, seed=seed)
         assert rows == tuple(order[made.n_anchors :])
         (same,) = replay(made, methods("rerank(retriever=dense)"), [20], [5], seed=seed)
-        assert entry.found.rows[1].recall == same.recall
+        assert entry.result.rows[1].recall == same.recall
     queries, values = group.per_query(5)
     assert set(queries) == {row for rows in drawn for row in rows}
     assert len(values) == len(queries) > 7
@@ -280,7 +251,7 @@ def test_settings_are_chosen_on_dev_queries_for_each_budget(folder):
         if not entry.chosen:
             continue
         rivals = [
-            (np.mean([v.mean() for v in dev.found.outcome.recall.values()]), dev)
+            (np.mean([v.mean() for v in dev.result.outcome.recall.values()]), dev)
             for dev in done.table.dev
             if (dev.data, dev.budget, dev.seed) == (entry.data, entry.budget, entry.seed)
         ]
@@ -328,22 +299,12 @@ def test_sizes_that_do_not_fit_are_said_before_anything_is_searched(folder):
     assert not (folder / "out").exists()
 
 
-def test_fewer_queries_than_asked_and_exact_budgets_are_noted(folder):
-    done = run(a_sweep(folder, queries=6, budgets=[10, 50], measures=[]))
-    assert done.table.notes == (
-        "small has 5 test queries, not 6: all of them are searched",
-        "small has 40 items: a budget of 50 is exact search",
-    )
-    sizes = {e.data: len(e.found.queries) for e in done.table.entries}
-    assert sizes == {"small": 5, "large": 6}
-
-
 def test_queries_without_labels_are_counted_as_each_seed_has_drawn_them(folder):
     keys = {"redraw": True, "seeds": [0, 1, 2, 3, 4, 5]}
     done = run(a_sweep(folder, methods=["rerank(retriever=dense)"], grid={}, **keys))
     labels = np.load(folder / "small.npz")["labels"]
     group = done.table.group("rerank(retriever=dense)", data="small", budget=10)
-    missing = [int((labels[entry.found.queries] < 0).sum()) for entry in group.entries]
+    missing = [int((labels[entry.result.queries] < 0).sum()) for entry in group.entries]
     assert min(missing) < max(missing)
     assert done.table.notes == (
         f"small: {min(missing)} to {max(missing)} of 5 test queries have no label, and no part in "
@@ -354,10 +315,7 @@ def test_queries_without_labels_are_counted_as_each_seed_has_drawn_them(folder):
 
 def test_two_sweeps_in_one_folder_at_a_time_are_refused(folder):
     (folder / "out").mkdir()
-    with (
-        exclusive_lock(folder / "out", what="cells"),
-        pytest.raises(InputError, match="another process is adding cells"),
-    ):
+    with alone(folder / "out"), pytest.raises(InputError, match="another process is adding cells"):
         run(folder / "s.toml")
 
 

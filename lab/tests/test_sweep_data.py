@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import aligned_matrix, matrix
 
 from crossknn.errors import InputError
-from crossknn.index.base import Scale
-from crossknn_lab.sweep_data import dev_queries, divided
+from crossknn_lab.cells import divided
 
 DATA = matrix(anchors=9, tests=5)
 
@@ -39,21 +37,9 @@ def test_dev_queries_are_anchors_of_the_same_seed_and_never_tests(seed):
     assert (few[fewer.n_anchors :] == rows[made.n_anchors :]).all()
 
 
-def test_seeds_draw_different_tests_and_the_same_seed_the_same():
-    drawn = [tuple(divided(DATA, seed=seed)[1][9:]) for seed in (0, 1, 0)]
-    assert drawn[0] == drawn[2] != drawn[1]
-
-
 def test_what_is_stored_is_passed_on_as_it_is():
     assert divided(DATA)[0] is DATA
     assert divided(DATA, anchors=9)[0] is DATA
-
-
-def test_fewer_anchors_change_the_scale_of_exact_scores():
-    few, _ = divided(DATA, anchors=2)
-    cheap = DATA.query_vectors[:2] @ DATA.item_vectors.T
-    assert few.scale.alpha == pytest.approx(Scale.match(DATA.scores[:2], cheap).alpha, rel=1e-4)
-    assert few.scale != DATA.scale
 
 
 def test_what_cannot_be_divided():
@@ -66,9 +52,3 @@ def test_what_cannot_be_divided():
     for options in ({"dev": True}, {"seed": 1}, {"anchors": 3}):
         with pytest.raises(InputError, match=r"fitted vectors \(cur, mf\) were fitted"):
             divided(fitted, **options)
-
-
-@given(st.integers(2, 5000))
-def test_some_anchors_are_left_beside_the_dev_queries(anchors):
-    assert 1 <= dev_queries(anchors) <= anchors - 1
-    assert np.isclose(dev_queries(anchors), anchors / 3, atol=1)

@@ -7,7 +7,6 @@ import math
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from commands import run
 from hypothesis import given
@@ -16,13 +15,11 @@ from sweep_helpers import write_matrix, write_sweep
 
 from crossknn.evaluation.measures import Estimate
 from crossknn.methods import in_full
-from crossknn_lab.report import Page, TableOf
-from crossknn_lab.report.html import html_of
-from crossknn_lab.report.markdown import markdown_of
-from crossknn_lab.report.numbers import percent
-from crossknn_lab.report.sweeps import sweep_page
+from crossknn_lab.page import Page
+from crossknn_lab.page import Table as TableOf
 from crossknn_lab.sweep import run_sweep
 from crossknn_lab.sweep_file import read_sweep
+from crossknn_lab.sweep_report import percent, sweep_page
 from crossknn_lab.table import compared
 
 AXN = "axn(retriever=random, rounds={rounds})"
@@ -174,12 +171,6 @@ def test_a_sweep_without_baseline_choices_or_answers_says_only_what_it_has(table
     ]
 
 
-def test_the_page_can_be_written_both_ways(page):
-    html, (markdown, images) = html_of(page), markdown_of(page)
-    assert html.count("<svg") == len(images) == markdown.count("](images/")
-    assert "small, 9 anchor queries" in html
-
-
 def test_the_command_writes_both(folder, capsys):
     assert (
         run(["report", str(folder / "out"), "--out", str(folder / "page"), "--title", "Mine"]) == 0
@@ -202,72 +193,6 @@ def test_the_command_says_what_is_wrong(folder, tmp_path, capsys):
     (tmp_path / "sweep.json").write_text(json.dumps({**made, "entries": [{}]}), encoding="utf-8")
     assert run(["report", str(tmp_path), "--out", str(tmp_path / "page")]) == 2
     assert "damaged sweep" in capsys.readouterr().err
-
-
-def best_in_short(page: Page) -> list[str]:
-    return [cell for found in tables(page, "In short") for row in found.rows for cell in row[1:]]
-
-
-def test_equals_of_the_best_are_counted(tmp_path):
-    """With 39 of 40 calls all three find the nearest item; the fourth method is exact search."""
-    write_matrix(tmp_path / "m.npz", n=40, anchors=9, tests=5)
-    specs = [
-        "rerank(retriever=dense)",
-        "adacur(retriever=dense)",
-        "rerank(retriever=bm25)",
-        "exact",
-    ]
-    write_sweep(tmp_path / "s.toml", matrices=["m.npz"], methods=specs, budgets=[39, 50], k=[1, 3])
-    found = run_sweep(read_sweep(tmp_path / "s.toml"), tmp_path / "out").table
-    page = sweep_page(found, "t")
-    assert best_in_short(page)[0] == "rerank dense and 2 others: 100.0 [100, 100]"
-    assert best_in_short(page)[1] is None  # 50 calls are exact search
-    (task,) = [section for section in page.sections if section.title.startswith("Is better")]
-    assert (
-        "for `rerank dense` at 39 calls and 2 others; exact search has"
-        in task.sections[0].blocks[0]
-    )
-    (cost,) = [section for section in page.sections if section.title == "Cost"]
-    (said,) = [block for block in cost.sections[0].blocks if isinstance(block, str)]
-    assert said == "Calls per query were the budget, but `exact` made 40 where 39 were asked for."
-
-
-def test_queries_with_a_value_are_counted_over_all_methods(page, table):
-    """Normalised accuracy has a value where the gold item was scored, which methods differ in."""
-    place = "small, 9 anchor queries"
-    (found,) = tables(page, "Is better k-NN better retrieval?", place)
-    groups = [g for g in table.groups() if (g.first.data, g.first.anchors) == ("small", 9)]
-    counts = [len(g.per_query("accuracy_normalised")[0]) for g in groups if g.known]
-    assert min(counts) < max(counts)
-    assert f"accuracy_normalised {min(counts)} to {max(counts)}," in found.caption
-
-
-def test_a_page_of_tests_without_a_label_has_no_task(tmp_path):
-    """The matrix has labels, but of its anchor queries alone."""
-    write_matrix(tmp_path / "m.npz", n=40, anchors=9, tests=5)
-    with np.load(tmp_path / "m.npz") as arrays:
-        kept = dict(arrays)
-    kept["labels"][9:] = -1
-    np.savez(tmp_path / "m.npz", **kept)
-    specs = ["rerank(retriever=dense)", "adacur(retriever=dense)"]
-    keys = {"methods": specs, "budgets": [10], "k": [1], "baseline": specs[0]}
-    write_sweep(tmp_path / "s.toml", matrices=["m.npz"], **keys)
-    page = sweep_page(run_sweep(read_sweep(tmp_path / "s.toml"), tmp_path / "out").table, "t")
-    assert [section.title for section in page.sections] == [
-        "In short",
-        "What was compared",
-        "Recall against cost",
-        "Against the baseline",
-        "Cost",
-    ]
-    (row,) = tables(page, "What was compared")[0].rows
-    assert row == ["m", 40, "9", "5", "0"]
-
-
-def test_searches_that_failed_are_counted_at_the_top(page, table):
-    failed = sum(bool(entry.error) for entry in table.entries)
-    assert failed
-    assert f"{len(table.entries)} searches ({failed} of them could not be made)" in page.lead
 
 
 @given(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1)))

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import bootstrap, paired
 from crossknn.evaluation.replay import Outcome
-from crossknn_lab.sweep_cells import Found
-from crossknn_lab.sweep_output import mean_rows, tidy
-from crossknn_lab.table import Entry, Group, Table, compared, read_table
+from crossknn_lab.cells import CellResult
+from crossknn_lab.table import Entry, Group, Table, compared, mean_rows, read_table, tidy
 
 
 def entry(recalls: dict[int, float] | None, *, seed: int = 0, **labels) -> Entry:
     """An entry with the recall (k = 10) of queries by their place; None for one that has failed."""
-    found = None
+    result = None
     if recalls is not None:
         recall = np.array(list(recalls.values()), np.float64)
         outcome = Outcome(
@@ -33,7 +32,7 @@ def entry(recalls: dict[int, float] | None, *, seed: int = 0, **labels) -> Entry
             index_calls=7,
         )
         queries = np.array(list(recalls), np.int64)
-        found = Found(queries=queries, outcome=outcome, rows=tuple(outcome.rows()), code="")
+        result = CellResult(queries=queries, outcome=outcome, rows=tuple(outcome.rows()), code="")
     given = {
         "data": "d",
         "items": 100,
@@ -44,9 +43,9 @@ def entry(recalls: dict[int, float] | None, *, seed: int = 0, **labels) -> Entry
         "anchors": 0,
         "budget": 50,
         "cell": "",
-        "error": "" if found else "there is none",
+        "error": "" if result else "there is none",
     }
-    return Entry(seed=seed, found=found, **(given | labels))
+    return Entry(seed=seed, result=result, **(given | labels))
 
 
 def table(*entries: Entry, **options) -> Table:
@@ -161,7 +160,7 @@ def test_a_group_is_asked_for_by_name():
     with pytest.raises(InputError, match="nothing was swept on 'd' at the budget 60"):
         made.group("m(1)", data="d", budget=60)
     with pytest.raises(InputError, match="5 was not swept; there are the k and measures 10, acc"):
-        made.groups()[0].mean(5)
+        made.groups[0].mean(5)
 
 
 @pytest.mark.parametrize("foreign", ["[1, 2]", "{}", "3", '{"format": 1, "entries": [{}]}'])

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossknn.methods import METHODS
-from crossknn.plots import labels_of, styles_of
-from crossknn.plots.panels import spread
-from crossknn.plots.style import DARK, FAMILIES, OTHERS, PAPER, family
+from crossknn.plots import FAMILIES, OTHERS, PAPER, family, labels_of, spread, styles_of
+from crossknn_lab.page import DARK
 
 SEEN_TOGETHER = ("rerank", "axn", "adacur", "anncur", "gp", "gar")
 BLIND = {  # Machado, Oliveira & Fernandes 2009, severity 1, on linear RGB
@@ -102,7 +101,8 @@ def test_families_of_specs_and_of_names_for_readers(name, found):
             lambda name, options: f"{name}({', '.join(f'{k}={v}' for k, v in options.items())})",
             st.sampled_from(["axn", "rerank"]),
             st.dictionaries(
-                st.sampled_from(["first", "rounds", "blend"]), st.sampled_from(["a", "1", "0.5"])
+                st.sampled_from(["retriever", "rounds", "blend"]),
+                st.sampled_from(["a", "1", "0.5"]),
             ),
         ),
         unique=True,

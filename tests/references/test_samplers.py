@@ -11,7 +11,7 @@ from crossknn.evaluation.oracle import OracleRetriever, OracleSoftMax, OracleTop
 from crossknn.methods import method
 from crossknn.search.loop import Search
 from crossknn.types import Queries
-from crossknn_lab.score_matrix import oracle_cur
+from crossknn_lab.analysis import oracle_cur
 from references import adacur, oracle
 from references.problem import Batch, Problem
 

@@ -24,7 +24,7 @@ from crossknn.index.base import Index
 from crossknn.linalg import least_squares, top_k
 from crossknn.methods import Method
 from crossknn.methods.base import part
-from crossknn.methods.known import search_known
+from crossknn.search.loop import simulate
 from crossknn.types import FloatArray, IntArray, Observed, Queries
 
 BANDS = (10, 100, 1000)
@@ -344,7 +344,7 @@ def approximate(
     """
     plan = method.plan(OracleIndex(index, scores), budget, seed)
     watched: Any = _Watched(plan.predictor)
-    search = search_known(replace(plan, predictor=watched), queries, scores)
+    search = simulate(replace(plan, predictor=watched), queries, scores)
     state = watched.start(queries) if watched.state is None else watched.state
     state = plan.predictor.update(state, search.observed())
     return plan.predictor.predict(state).mean, search.observed().items

@@ -389,9 +389,8 @@ def _convert(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already and not empty: choose another folder")
     with needs_torch("converting a checkpoint"):
-        from crossknn.models.late.model import LateInteractionModel
-
         from crossknn.models.cross_encoder import CrossEncoderModel
+        from crossknn.models.late.model import LateInteractionModel
         from crossknn_lab.checkpoints import open_checkpoint
 
     given: Any = layout  # any text: what is not a layout is refused there

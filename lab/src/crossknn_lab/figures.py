@@ -20,7 +20,6 @@ from crossknn.evaluation.replay import Part, parts_of, truth_of
 from crossknn.evaluation.task import ACCURACY
 from crossknn.linalg import inner, top_k
 from crossknn.methods import method
-from crossknn.methods.known import search_known
 from crossknn.plots import (
     DASHES,
     OTHERS,
@@ -30,6 +29,7 @@ from crossknn.plots import (
     curves_of,
     labels_of,
 )
+from crossknn.search.loop import simulate
 from crossknn.types import FloatArray
 from crossknn_lab import plots
 from crossknn_lab.analysis import (
@@ -641,7 +641,7 @@ def _steps(part: Part, spec: str, budget: int) -> dict[str, float]:
         began = time.thread_time()
         plan = method(spec).plan(index, budget, 0)
         timed: Any = Timed(plan.predictor)
-        search_known(replace(plan, predictor=timed), queries, scores)
+        simulate(replace(plan, predictor=timed), queries, scores)
         whole = time.thread_time() - began
     seconds = {SOLVE: timed.spent["update"], MULTIPLY: timed.spent["top"]}
     seconds[REST] = max(0.0, whole - sum(seconds.values()))

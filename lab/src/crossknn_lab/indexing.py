@@ -22,7 +22,7 @@ from crossknn.index.sparse import SparseScores
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.plots import Curve, curves, recall_against_indexing
-from crossknn.retrievers.vectors import VectorFirst
+from crossknn.retrievers.dense import DenseRetriever
 from crossknn.types import FloatArray, Pairs, Queries
 from crossknn_lab import plots
 from crossknn_lab.cells import MatrixFile, divided
@@ -118,7 +118,7 @@ def _fit(
     if by_item:
         plan = per_item(n, train, count)
     else:
-        stage = VectorFirst(items, lambda part: part.vectors["dense"])
+        stage = DenseRetriever(items, lambda part: part.vectors["dense"])
         batch = Queries(names, {"dense": queries})
         plan = per_query(stage, batch, count, n=n, random=max(1, count // 10))
 

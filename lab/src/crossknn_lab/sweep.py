@@ -268,17 +268,18 @@ def _rows(
         limit = file.n_dev if dev else file.n_tests
         known = file.n_anchors - (file.n_dev if dev else 0)
         wanted = [a for a in sweep.anchors or (file.n_anchors,) if a <= file.n_anchors]
-        for setting, anchors, budget, seed in (
+        combinations = (
             (setting, anchors, budget, seed)
             for setting in settings
             for anchors in wanted
             for budget in sweep.budgets_of(setting)
             for seed in sweep.seeds
-        ):
+        )
+        for chosen, anchors, budget, seed in combinations:
             cell = Cell(
                 path=file.path,
                 digest=file.digest,
-                method=setting.method,
+                method=chosen.method,
                 budget=budget,
                 seed=seed,
                 anchors=min(anchors, known),
@@ -288,7 +289,7 @@ def _rows(
                 draw=sweep.redraw,
                 dev=dev,
             )
-            yield Row(matrix=file, setting=setting, anchors=anchors, cell=cell)
+            yield Row(matrix=file, setting=chosen, anchors=anchors, cell=cell)
 
 
 class _Cells:

@@ -606,7 +606,7 @@ def _against_baseline(
 def _chosen(view: ReportContext) -> Section | None:
     """Which settings were taken, and how they did on dev queries; None if none were."""
     rows: list[list[Cell]] = []
-    for e in view.table.entries:
+    for e in view.table.entries if view.table.dev else ():
         if e.chosen:
             tried = _tried(view.table, e)
             known = [o.result for o in tried if o.spec == e.spec and o.result]

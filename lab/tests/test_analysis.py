@@ -1,4 +1,4 @@
-"""Rank, spectrum, distribution and CUR of score matrices: mathematics first."""
+"""Rank, spectrum, distribution and CUR of score matrices, and what methods approximate."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from synthetic import matrix
 
 from crossknn.errors import InputError
-from crossknn.evaluation.replay import replay
-from crossknn.index.stored import StoredMatrix
+from crossknn.evaluation.measures import recall, recall_at
+from crossknn.evaluation.replay import parts_of, replay, truth_of
+from crossknn.linalg import least_squares, top_k
 from crossknn.methods import method, methods
-from crossknn.types import Observed
-from crossknn_lab.score_matrix import (
+from crossknn.types import NO_ITEM, Observed
+from crossknn_lab.analysis import (
+    approximate,
     components,
     cur,
     cur_error,
@@ -24,11 +26,10 @@ from crossknn_lab.score_matrix import (
     error_by_rank,
     oracle_cur,
     rank,
+    recall_by_split,
+    retrieved,
     score_density,
     singular_values,
-    spectrum_components,
-    spectrum_rank,
-    summarize,
 )
 
 
@@ -42,29 +43,27 @@ def low_rank(r: int, m: int = 40, n: int = 70, seed: int = 0) -> np.ndarray:
 def test_the_rank_of_a_product_is_its_inner_dimension(r, seed):
     scores = low_rank(r, seed=seed)
     assert rank(scores) == r
-    assert components(scores, 1 - 1e-9) == r
-    assert r / 2 < effective_rank(scores) <= r + 0.01 or r == 1
+    assert components(singular_values(scores), 1 - 1e-9) == r
+    assert r / 2 < effective_rank(singular_values(scores)) <= r + 0.01 or r == 1
     assert rank(scores + 3) <= r + 1  # a mean is one more dimension at most
 
 
-def test_the_rank_is_numpy_s_in_float32():
-    scores = np.eye(50) * np.geomspace(1, 1e-9, 50)
-    assert rank(scores) == np.linalg.matrix_rank(scores.astype(np.float32))
-    assert rank(scores) < np.linalg.matrix_rank(scores) == 50
-
-
 def test_the_effective_rank_counts_equal_directions():
-    assert effective_rank(np.eye(17)) == pytest.approx(17)
-    assert effective_rank(5 * np.eye(17)) == pytest.approx(17)
-    assert effective_rank(np.outer(np.arange(1.0, 9), np.arange(1.0, 30))) == pytest.approx(1)
-    assert effective_rank(np.zeros((3, 4))) == 0
+    assert effective_rank(singular_values(np.eye(17))) == pytest.approx(17)
+    assert effective_rank(singular_values(5 * np.eye(17))) == pytest.approx(17)
+    assert effective_rank(
+        singular_values(np.outer(np.arange(1.0, 9), np.arange(1.0, 30)))
+    ) == pytest.approx(1)
+    assert effective_rank(singular_values(np.zeros((3, 4)))) == 0
     # Roy & Vetterli: exp of the entropy of (0.5, 0.25, 0.25).
-    assert effective_rank(np.diag([2.0, 1, 1])) == pytest.approx(2**1.5)
+    assert effective_rank(singular_values(np.diag([2.0, 1, 1]))) == pytest.approx(2**1.5)
 
 
 def test_components_hold_a_share_of_the_squared_norm():
     scores = np.diag([3.0, 2, 1, 1])  # squares 9 4 1 1 of 15
-    assert [components(scores, s) for s in (0.5, 0.6, 0.61, 13 / 15, 0.9, 1.0)] == [
+    assert [
+        components(singular_values(scores), s) for s in (0.5, 0.6, 0.61, 13 / 15, 0.9, 1.0)
+    ] == [
         1,
         1,
         2,
@@ -72,31 +71,11 @@ def test_components_hold_a_share_of_the_squared_norm():
         3,
         4,
     ]
-    assert components(np.zeros((3, 4)), 0.9) == 0
+    assert components(singular_values(np.zeros((3, 4))), 0.9) == 0
     with pytest.raises(InputError, match=r"share is 1\.5"):
-        components(scores, 1.5)
+        components(np.ones(3), 1.5)
     with pytest.raises(InputError, match="has the shape"):
-        effective_rank(np.zeros(4))
-
-
-def test_centring_subtracts_each_query_s_mean():
-    scores = low_rank(3)
-    shifted = scores + np.arange(40)[:, None]
-    np.testing.assert_allclose(
-        singular_values(shifted, center=True), singular_values(scores, center=True), atol=1e-3
-    )
-    assert components(shifted, 0.9) == 1 < components(shifted, 0.9, center=True)
-
-
-def test_the_summary_agrees_with_its_parts():
-    scores = matrix(noise=0.5).scores
-    found = summarize(scores)
-    values = singular_values(scores, center=True)
-    assert (found.n_queries, found.n_items) == scores.shape
-    assert (found.mean, found.std) == pytest.approx((scores.mean(), scores.std()), rel=1e-5)
-    assert found.rank == rank(scores)
-    assert found.effective_rank == spectrum_rank(values)
-    assert found.components[99] == spectrum_components(values, 0.99)
+        singular_values(np.zeros(4))
 
 
 def test_densities_are_centred_by_query_and_integrate_to_one():
@@ -185,13 +164,6 @@ def test_the_grid_collapses_on_its_diagonal_and_the_oracle_does_not():
     assert all(o.error <= p.error + 0.02 for o, p in zip(oracle, plain.values(), strict=True))
 
 
-def test_centring_makes_the_error_relative_to_what_remains():
-    scores = low_rank(5) + 100
-    (raw,) = cur_grid(scores, [4], [20], retrieved=20)
-    (centred,) = cur_grid(scores, [4], [20], retrieved=20, center=True)
-    assert raw.error < 0.1 < centred.error
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -208,31 +180,106 @@ def test_a_grid_that_does_not_fit(options, words):
         cur_grid(low_rank(3), **{"k_qs": [5], "k_is": [5], **options})
 
 
-@pytest.mark.shared
-def test_the_collapse_on_a_real_matrix(shared):
-    scores = StoredMatrix.load(shared / "matrices" / "scifact.npz").scores
-    cells = {c.k_i: c for c in cur_grid(scores, [50], [25, 50, 100], draws=1)}
-    assert cells[50].recall < cells[25].recall - 0.1
-    assert cells[100].recall > cells[25].recall
-    found = summarize(scores)
-    assert (found.rank, found.components[90]) == (175, 40)
-
-
-def test_item_item_methods_run_on_a_stored_matrix(tmp_path):
-    made = matrix()
-    assert made.item_scores is not None
-    np.savez(
-        tmp_path / "m.npz",
-        scores=made.scores,
-        item_score_items=made.item_scores.items,
-        item_scores=made.item_scores.scores,
+def test_the_approximation_of_anncur_is_cur():
+    data = matrix()
+    index, queries, scores = data.rows(0, 6)
+    approx, scored = approximate(
+        method("anncur(anchors=1, rcond=1e-15)"), index, queries, scores, budget=12, seed=0
     )
-    data = StoredMatrix.load(tmp_path / "m.npz")
-    rows = list(replay(data, methods("fixeditem, itemcur"), [20, 80], [5]))
-    assert [(r.method, r.budget) for r in rows] == [
-        ("fixeditem", 20),
-        ("fixeditem", 80),
-        ("itemcur", 20),
-        ("itemcur", 80),
-    ]
-    assert rows[1].recall == rows[3].recall == 1
+    center = data.scale.alpha
+    shifted, rows, anchors = data.scores - center, np.arange(20), data.anchor_items[:12]
+    assert [sorted(row.tolist()) for row in scored] == [sorted(anchors.tolist())] * 6
+    assert approx == pytest.approx(cur(shifted, rows, anchors)[20:] + center, abs=1e-3)
+
+
+def test_the_approximation_rests_on_every_score_of_every_round():
+    data = matrix()
+    index, queries, scores = data.rows(0, 6)
+    for spec in (
+        "adacur(retriever=dense, rounds=4)",
+        "adacur(retriever=dense, rounds=4, sample=softmax)",
+    ):
+        approx, scored = approximate(method(spec), index, queries, scores, budget=15, seed=0)
+        anchors = data.scores[:20].astype(np.float64) - data.scale.alpha
+        for q, items in enumerate(scored):
+            exact = scores[q, items].astype(np.float64) - data.scale.alpha
+            weights = least_squares(anchors[:, items].T, exact, 1e-6)
+            expected = weights @ anchors + data.scale.alpha
+            assert approx[q] == pytest.approx(expected, abs=2e-2), spec
+
+
+def test_one_that_learns_nothing_answers_with_its_first_stage():
+    index, queries, scores = matrix().rows(0, 6)
+    approx, scored = approximate(
+        method("rerank(retriever=bm25)"), index, queries, scores, budget=9, seed=0
+    )
+    assert np.array_equal(approx, index.retriever("bm25").scores(queries))
+    assert np.count_nonzero(scored != NO_ITEM) == 6 * 9
+
+
+def anncur(share: float):
+    return method(f"anncur(anchors={share}, rcond=1e-15)")
+
+
+def paper_recall(data, k_i: int, k_r: int, k: int) -> np.ndarray:
+    """As the reference code of ANNCUR counts: top k_r of the approximation, reranked, top k."""
+    center = data.scale.alpha
+    anchors = data.anchor_items[:k_i]
+    approx = cur(data.scores - center, np.arange(data.n_anchors), anchors)[data.n_anchors :]
+    exact = data.scores[data.n_anchors :]
+    filled = np.full(exact.shape, -1e30)
+    best = top_k(approx, k_r).items
+    np.put_along_axis(filled, best, np.take_along_axis(exact, best, axis=1), axis=1)
+    return recall(top_k(filled, min(k, k_r)).items, top_k(exact, k).items)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+def test_the_papers_accounting_is_that_of_its_code(share):
+    data = matrix(noise=1.5, anchors=30)
+    parts = parts_of(data)
+    found = recall_by_split(
+        anncur, parts, truth_of(parts, 5), budget=24, ks=[1, 5], shares=[share], accounting="paper"
+    )
+    for k in (1, 5):
+        expected = paper_recall(data, round(24 * share), 24 - round(24 * share), k)
+        assert found[k][share].tolist() == expected.tolist()
+
+
+def test_distinct_pairs_never_find_less_than_the_papers():
+    data = matrix(noise=2.0, tests=20)
+    parts = parts_of(data)
+    truth = truth_of(parts, 10)
+    options = {"budget": 20, "ks": [10], "shares": [0.3, 0.5, 0.7]}
+    ours = recall_by_split(anncur, parts, truth, **options)[10]
+    paper = recall_by_split(anncur, parts, truth, accounting="paper", **options)[10]
+    assert all((ours[share] >= paper[share]).all() for share in options["shares"])
+    assert sum(ours[s].sum() - paper[s].sum() for s in options["shares"]) > 0
+
+
+def test_distinct_recall_is_that_of_replay():
+    data = matrix()
+    parts = parts_of(data)
+    found = recall_by_split(anncur, parts, truth_of(parts, 5), budget=20, ks=[5], shares=[0.4])
+    (row,) = replay(data, methods("anncur(anchors=0.4, rcond=1e-15)"), [20], [5])
+    assert float(found[5][0.4].mean()) == pytest.approx(row.recall, abs=1e-5)
+
+
+def test_a_budget_that_is_all_anchors_retrieves_nothing_in_the_papers_accounting():
+    parts = parts_of(matrix())
+    options = {"budget": 1, "ks": [1], "shares": [0.9], "accounting": "paper"}
+    assert recall_by_split(anncur, parts, truth_of(parts, 1), **options)[1][0.9].tolist() == [0] * 6
+
+
+def test_the_same_number_retrieved_and_reranked():
+    """The first setting: nested in the depth, and a dual encoder's is its own ranking."""
+    data = matrix(noise=1.0)
+    parts = parts_of(data)
+    truth = truth_of(parts, 5)
+    ranked = retrieved(method("anncur(anchors=1)"), parts, calls=10, depth=80)
+    assert sorted(ranked[0].tolist()) == list(range(80))
+    shorter = retrieved(method("anncur(anchors=1)"), parts, calls=10, depth=12)
+    assert np.array_equal(ranked[:, :12], shorter)
+    assert recall_at(ranked, truth, [80]).tolist() == [[1.0] * 6]
+    encoded = retrieved(method("rerank(retriever=dense)"), parts, calls=0, depth=30)
+    (row,) = replay(data, methods("rerank(retriever=dense)"), [30], [5])
+    assert float(recall_at(encoded, truth, [30]).mean()) == pytest.approx(row.recall, abs=1e-5)

@@ -6,9 +6,7 @@ from pathlib import Path
 
 from sweep_helpers import write_matrix
 
-from crossknn_lab.report.exhibits import SWEEPS
-from crossknn_lab.report.presets import Preset
-from crossknn_lab.report.study import Study
+from crossknn_lab.experiment import Experiment, Preset
 
 TINY = Preset(
     name="tiny",
@@ -33,7 +31,6 @@ def matrices(folder: Path, names: tuple[str, ...] = ("alpha",), **options) -> li
     ]
 
 
-def study(folder: Path, preset: Preset = TINY, **options) -> Study:
-    """A study of one matrix, found in `folder`."""
-    paths = matrices(folder, **options)
-    return Study(paths, folder / "work", preset, SWEEPS)
+def experiment(folder: Path, preset: Preset = TINY, **options) -> Experiment:
+    """An experiment on one matrix, found in `folder`."""
+    return Experiment(matrices(folder, **options), folder / "work", preset)

@@ -1,0 +1,285 @@
+"""Reports: every figure of the papers once; experiments that search nothing twice; answers by hand."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import run
+from experiment_helpers import TINY, experiment, matrices
+
+from crossknn.errors import InputError
+from crossknn.evaluation.measures import bootstrap_sets
+from crossknn_lab import experiment as experiment_module
+from crossknn_lab.answers import Field, answers_in_short, rivals
+from crossknn_lab.experiment import PAPERS, PLANS, TABLES, Experiment, preset
+from crossknn_lab.page import Figure, Table
+from crossknn_lab.reproduce import FIGURES, PaperFigure, checklist, matrices_of, reproduce
+from crossknn_lab.sweep_report import percent, points
+from crossknn_lab.table import compared, read_table
+
+pytest.importorskip("matplotlib")
+
+ROOT = Path(__file__).parents[2]
+CENTRED = "docs/methods.md, Rules, says which and what it changes."
+
+
+def of(paper: str, label: str) -> PaperFigure:
+    return next(f for f in FIGURES if (f.paper, f.label) == (paper, label))
+
+
+FEW = [
+    of("AXN", "figure 8"),
+    of("ANNCUR", "table 3b"),
+    of("ANNCUR", "figure 1a"),
+    of("CMC", "table 1"),
+]
+
+
+def numbered(kind: str, *numbers) -> list[str]:
+    return [f"{kind} {n}" for n in numbers]
+
+
+IN_THE_PAPERS = {
+    "ANNCUR": numbered("figure", "1a", "1b", 2, "3a", "3b", *range(4, 9), "9a", "9b")
+    + numbered("figure", *range(10, 25))
+    + numbered("table", 1, 2, "3a", "3b"),
+    "ADACUR": [*numbered("figure", 1, 2, 3, 4, "5a", "5b", "5c", *range(6, 21)), "table 1"],
+    "AXN": numbered("figure", *range(1, 17)) + numbered("table", 1, 2, 3),
+    "CMC": numbered("figure", 1, 2, 3, 4) + numbered("table", *range(1, 14)),
+}
+
+
+@pytest.mark.parametrize("paper", IN_THE_PAPERS)
+def test_every_figure_and_table_of_a_paper_is_there_once(paper):
+    covered = [label for f in FIGURES if f.paper == paper for label in f.covers]
+    assert Counter(covered) == Counter(IN_THE_PAPERS[paper])
+
+
+def test_figures_are_made_in_one_way_of_sweeps_that_exist():
+    for figure in FIGURES:
+        assert sum(map(bool, (figure.kind, figure.elsewhere, figure.why_not))) == 1, figure
+        assert bool(figure.here) == bool(figure.kind), figure
+    assert {name for figure in FIGURES for name in figure.sweeps} == set(PLANS)
+    assert {figure.paper for figure in FIGURES} == set(PAPERS["papers"])
+    said = Counter(f.paper for f in FIGURES if CENTRED in f.here)
+    assert said == {"ANNCUR": 1, "ADACUR": 1, "AXN": 1}
+
+
+def test_files_that_figures_point_to_exist():
+    told = " ".join(f.elsewhere + f.here + f.why_not for f in FIGURES)
+    named = set(re.findall(r"(?:docs|lab/benchmarks)/[\w-]+\.\w+", told))
+    assert "docs/results.md" in named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_checklist_in_the_docs_is_up_to_date():
+    there = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    assert there == checklist(), "run  python lab/benchmarks/docs.py"
+
+
+def test_a_second_experiment_in_the_same_folder_searches_nothing(tmp_path):
+    first, names = experiment(tmp_path), ["blend", "query-vectors"]
+    seen: list[tuple[int, int]] = []
+    first.run(names, lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1]
+    assert len({total for _, total in seen}) == 1
+    again = Experiment([d.path for d in first.data], first.folder, TINY)
+    again.run(names)
+    assert first.spent.searched > 0
+    assert (again.spent.searched, again.spent.kept) == (0, first.spent.searched + first.spent.kept)
+    table = read_table(first.folder / TABLES / "blend")
+    assert len(table.entries) == len(first.table("blend").entries)
+
+
+def test_computed_once_for_the_same_options_and_again_for_others_or_if_damaged(tmp_path):
+    made, calls = experiment(tmp_path), []
+
+    def compute():
+        calls.append(1)
+        return {"x": [1.5, None]}
+
+    data = made.data[0]
+    for k in (1, 1, 2):
+        assert made.once("thing", data, compute, k=k) == {"x": [1.5, None]}
+    assert len(calls) == 2
+    next((made.folder / "analyses").glob("thing-alpha-*")).write_text("{half", encoding="utf-8")
+    for k in (1, 2):
+        made.once("thing", data, compute, k=k)
+    assert len(calls) == 3
+
+
+def test_what_does_not_fit_is_left_out_and_said(tmp_path):
+    large = replace(TINY, k=(1, 10, 100), budgets=(20, 500), matrices=1)
+    made = experiment(tmp_path, large, names=("alpha", "beta"))
+    assert (made.k, made.budgets, [d.name for d in made.data]) == ((1, 10), (20,), ["alpha"])
+    assert all(any(word in note for note in made.notes) for word in ("k 100", "budget 500", "beta"))
+    with pytest.raises(InputError, match="too few for any k"):
+        experiment(tmp_path, replace(TINY, k=(50, 100)))
+    with pytest.raises(InputError, match="no matrix"):
+        Experiment([], tmp_path, TINY)
+    with pytest.raises(InputError, match="did you mean small"):
+        preset("smal")
+
+
+def test_a_matrix_with_fitted_vectors_is_searched_as_it_is_stored(tmp_path):
+    (path,) = matrices(tmp_path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, item_vectors_mf=arrays["item_vectors"], **arrays)
+    made = Experiment([path], tmp_path / "w", replace(TINY, seeds=(0, 1)))
+    assert not made.sweeps("rivals")
+    assert [sweep.redraw for sweep in made.sweeps("blend")] == [False]
+    assert made.sweeps("methods")[0].anchors == (18,)
+
+
+@pytest.mark.parametrize("name", ["small", "full"])
+def test_the_sweeps_of_a_preset_are_valid_on_a_matrix_of_the_real_ones_size(tmp_path, name):
+    paths = matrices(tmp_path, n=1100, anchors=90, tests=4)
+    made = Experiment(paths, tmp_path / "w", preset(name))
+    assert min(len(sweep.settings()) for sweep in made.sweeps("rivals")) > 14
+    assert all(made.sweeps(plan) for plan in PLANS if plan not in ("items", "second-encoder"))
+
+
+def test_what_a_matrix_lacks_is_said_in_the_figures_place_and_noted(tmp_path):
+    made = experiment(tmp_path)
+    path = made.data[0].path
+    with np.load(path) as file:
+        kept = {key: file[key] for key in file.files if "vectors" not in key}
+    np.savez(path, **kept)
+    bare = Experiment([path], tmp_path / "bare", TINY)
+    (text,) = of("AXN", "figure 1").section(bare).blocks
+    assert text.startswith("Left out here: no matrix has both anchor queries and vectors")
+    assert any("AXN, figure 1" in note for note in bare.notes)
+    assert not of("ANNCUR", "table 3b").section(bare).blocks[0].startswith("Left out here")
+
+
+def test_questions_compare_the_methods_they_name(tmp_path):
+    made = experiment(tmp_path)
+    section = of("Ours", "question 1").section(made)
+    table = section.blocks[-1]
+    row = next(r for r in table.rows if r[:2] == ["ADACUR_dense over ANNCUR_dense", 20])
+    options = {"data": "alpha", "budget": 20, "anchors": 18}
+    ours, theirs = (
+        made.table("questions").group(spec, **options)
+        for spec in (
+            "adacur(retriever=dense, rounds=5, rcond=0.03)",
+            "anncur(anchors=0.5, retriever=dense, rcond=0.03)",
+        )
+    )
+    assert row[list(table.head).index("k = 1")] == points(compared(ours, theirs, 1))
+    assert re.fullmatch(r"\d / \d of 2", section.blocks[1].rows[0][1])  # two budgets, one k
+
+
+def test_the_tasks_measures_are_drawn_against_the_calls_for_the_index(tmp_path):
+    section = of("AXN", "figure 3").section(experiment(tmp_path))
+    (picture,) = [block.svg for block in section.blocks if isinstance(block, Figure)]
+    for said in ("accuracy", "cross-encoder calls for the index", "exact search", "adacur"):
+        assert f">{said}<" in picture
+    rows = section.blocks[-1].rows
+    calls = {row[0]: [r[3] for r in rows if r[0] == row[0]] for row in rows}
+    assert calls["adacur"] == ["540", "1,620"]  # 6 and 18 train queries, 90 items
+    assert calls["exact"] == ["0"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """An experiment on two matrices, and its answers in short."""
+    small = replace(TINY, k=(1, 10), budgets=(12, 20))
+    found = experiment(tmp_path_factory.mktemp("answers"), small, names=("alpha", "beta"))
+    return found, answers_in_short(found)
+
+
+@pytest.mark.slow
+def test_a_method_has_the_mean_over_the_matrices(made):
+    found, blocks = made
+    table = next(block for block in blocks if isinstance(block, Table))
+    assert "k = 10, mean over 2 matrices" in table.caption
+    row = next(row for row in table.rows if row[0] == "`rerank chosen`")
+    group = found.table("rivals").group
+    name = "rerank(retriever={stage})"
+    values = [group(name, data=d, budget=20).per_query(10)[1] for d in ("alpha", "beta")]
+    assert (row[1], row[3]) == ("no", percent(bootstrap_sets(values)))
+    means = [np.mean([float(cell.split()[0]) for cell in row[2:]]) for row in table.rows]
+    assert (np.diff(means) < 0.1).all()  # they are rounded
+    assert "exact" not in " ".join(row[0] for row in table.rows)
+
+
+@pytest.mark.slow
+def test_the_best_is_compared_with_the_best_of_another_family_on_each_matrix(made):
+    field = Field(made[0], rivals(made[0]))
+    best = field.names[0]
+    for place, (group, other) in enumerate(field.against_others(best, 20, 10, offline=True)):
+        assert group is field.groups[best][20][place]
+        values = [
+            at[20][place].mean(10).mean
+            for name, at in field.groups.items()
+            if name.split("(")[0] != best.split("(")[0]
+        ]
+        assert other.mean(10).mean == max(values)
+
+
+def test_killed_and_run_again_it_searches_nothing_twice_and_says_the_same(tmp_path):
+    paths, whole, killed = matrices(tmp_path), tmp_path / "whole", tmp_path / "killed"
+    straight = reproduce(paths, whole, preset=TINY, wanted=FEW)
+
+    def kill(done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(paths, killed, preset=TINY, wanted=FEW, progress=kill)
+    again = reproduce(paths, killed, preset=TINY, wanted=FEW).experiment.spent
+    assert (again.kept, again.searched + 3) == (3, straight.experiment.spent.searched)
+    tables = [path for path in whole.rglob("*.csv") if path.name != "seconds.csv"]
+    assert tables
+    for path in tables:
+        assert path.read_bytes() == (killed / path.relative_to(whole)).read_bytes()
+    page = straight.html.read_text(encoding="utf-8")
+    for said in ("alpha", "seeds 0", "python", "Left out, and why", "a drawing of models", "<svg"):
+        assert said in page
+
+
+@pytest.mark.slow
+def test_every_figure_is_made_of_small_matrices(tmp_path):
+    paths = matrices(tmp_path, n=420, anchors=40)
+    made = reproduce(paths, tmp_path / "out", preset=replace(TINY, budgets=(20, 60)))
+    assert not made.experiment.spent.failed
+    left_out = [note for note in made.experiment.notes if "left out" in note]
+    assert len(left_out) == 2  # no scores of items with items, no second dual encoder
+    assert "nan" not in made.markdown.read_text(encoding="utf-8").lower().replace("annan", "")
+
+
+def test_the_command_writes_the_report(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(experiment_module, "preset", lambda name: TINY)
+    monkeypatch.setitem(reproduce.__kwdefaults__, "wanted", FEW)
+    matrices(tmp_path)
+    command = ["reproduce", "--data", str(tmp_path), "--out", str(tmp_path / "r"), "--workers", "1"]
+    assert run(command) == 0
+    assert (tmp_path / "r" / "index.html").exists()
+    assert "searches now" in capsys.readouterr().out
+    assert run(command) == 0
+    assert " 0 searches now" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--data", "nowhere", "--out", "{}/r"], "there is no folder nowhere"),
+        (["--data", "{}", "--out", "{}/r"], "holds no .npz file"),
+        (["--data", "{}", "--out", "{}/a/b"], "there is no folder"),
+        (["--data", "{}/m", "--out", "{}/r", "--preset", "ful"], "did you mean full"),
+        (["--data", "{}/m", "--out", "{}/r", "--workers", "0"], "workers is 0"),
+    ],
+)
+def test_wrong_input_is_one_sentence(tmp_path, capsys, arguments, said):
+    (tmp_path / "m").mkdir()
+    (path,) = matrices(tmp_path / "m", n=220)
+    assert matrices_of(path) == matrices_of(tmp_path / "m") == [path]
+    assert run(["reproduce", *(a.format(tmp_path) for a in arguments)]) == 2
+    assert said in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "r" / "index.html").exists()

@@ -213,7 +213,7 @@ def test_one_that_learns_nothing_answers_with_its_first_stage():
     approx, scored = approximate(
         method("rerank(retriever=bm25)"), index, queries, scores, budget=9, seed=0
     )
-    assert np.array_equal(approx, index.retriever("bm25").scores(queries))
+    assert np.array_equal(approx, index.retrievers["bm25"].scores(queries))
     assert np.count_nonzero(scored != NO_ITEM) == 6 * 9
 
 

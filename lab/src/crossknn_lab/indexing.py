@@ -16,13 +16,13 @@ from crossknn.evaluation.replay import RecallRow, outcome, parts_of, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.fitting.als import als
 from crossknn.fitting.factors import Targets, inner_products
-from crossknn.fitting.plan import per_item, per_query
+from crossknn.fitting.pairs import per_item, per_query
 from crossknn.index.base import Scale
-from crossknn.index.sparse import SparseScores
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.plots import Curve, curves, recall_against_indexing
 from crossknn.retrievers.dense import DenseRetriever
+from crossknn.scores.views import SparseScores
 from crossknn.types import FloatArray, Pairs, Queries
 from crossknn_lab import plots
 from crossknn_lab.cells import MatrixFile, divided
@@ -126,8 +126,8 @@ def _fit(
         return matrix.scores[pairs.query, pairs.item]
 
     g = SparseScores.of(names, n, plan.pairs, scores(plan.pairs))
-    products = inner_products(queries, items, plan.chance.query, plan.chance.item)
-    scale = Scale.match(scores(plan.chance), products)
+    products = inner_products(queries, items, plan.random.query, plan.random.item)
+    scale = Scale.match(scores(plan.random), products)
     made = als(Targets.of(g, items, queries, scale=scale))
     assert made.map is not None
     fitted = matrix.with_vectors("als", made.items, made.map(matrix.query_vectors), made.scale)

@@ -15,21 +15,16 @@ import typer
 from rich.text import Text
 
 from crossknn.cli.app import run as run_app
-from crossknn.cli.common import (
+from crossknn.cli.options import (
     AsJson,
     Neighbours,
     Seed,
     check_out,
     check_plots,
-    err,
     neighbours,
-    note,
     numbers,
-    out,
-    print_json,
-    progress,
-    say,
 )
+from crossknn.cli.output import err, note, out, print_json, progress, say
 from crossknn.errors import InputError
 from crossknn.index.stored import StoredMatrix
 from crossknn.types import FloatArray

@@ -21,7 +21,7 @@ from crossknn.index.base import Scale
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.plots import Curve, curves, recall_against_indexing
-from crossknn.retrievers.dense import DenseRetriever
+from crossknn.retrievers.base import DenseRetriever
 from crossknn.scores.views import SparseScores
 from crossknn.types import FloatArray, Pairs, Queries
 from crossknn_lab import plots

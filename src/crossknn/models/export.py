@@ -114,10 +114,7 @@ def export_model(
                 model, kind, name or type(model).__name__, max_length, prefixes
             )
             return _write(source, Path(folder), precision, license, keep_float)
-    if kind == "cross-encoder":
-        source = exportable.library_cross_encoder(model, name, max_length)
-    else:
-        source = exportable.library_dual_encoder(model, name, max_length, prefixes)
+    source = exportable.library_model(model, kind, name, max_length, prefixes)
     return _write(source, Path(folder), precision, license, keep_float)
 
 

@@ -95,13 +95,14 @@ def own_model(
     texts = [prefix or "" for prefix in prefixes]
     encoding = Encoding(model.tokenizer, window, *texts, marked=config.marked)
     settings: dict[str, object] = {"marked": config.marked}
+    outputs = _OUTPUTS[kind]
     graphs: dict[str, Graph] = {}
     if isinstance(model, CrossEncoderModel):
-        graphs[MODEL] = _of_tokens(model, encoding, "pairs", _SCORES)
+        graphs[MODEL] = _of_tokens(model, encoding, "pairs", outputs)
     elif isinstance(model, DualEncoderModel):
-        graphs[MODEL] = _of_tokens(model.query, encoding, "queries", _VECTORS)
+        graphs[MODEL] = _of_tokens(model.query, encoding, "queries", outputs)
         if not config.shared:
-            graphs[ITEM_MODEL] = _of_tokens(model.item, encoding, "items", _VECTORS)
+            graphs[ITEM_MODEL] = _of_tokens(model.item, encoding, "items", outputs)
     elif isinstance(model, LateInteractionModel):
         graphs = _late_graphs(model)
         settings |= {
@@ -135,7 +136,7 @@ def _late_graphs(model: LateInteractionModel) -> dict[str, Graph]:
     graphs, states = {}, []
     for file, what in ((QUERY_MODEL, "queries"), (ITEM_MODEL, "items")):
         encoder = _LateEncoder(model, queries=what == "queries").eval()
-        graphs[file] = _of_tokens(encoder, encoding, what, _STATES)
+        graphs[file] = _of_tokens(encoder, encoding, what, _OUTPUTS["late-interaction"])
         short = _token_arrays(encoding, PROBES, what)
         with torch.inference_mode():
             states += encoder(*map(torch.from_numpy, short.values()))
@@ -170,9 +171,12 @@ def _lists(
 
 
 _TOKENS = {name: {0: "b", 1: "t"} for name in INPUTS}
-_SCORES = {"scores": {0: "b"}}
-_VECTORS = {"vectors": {0: "b"}}
-_STATES = {"states": {0: "b", 1: "t_out"}, "mask": {0: "b", 1: "t_out"}}
+_OUTPUTS = {
+    "cross-encoder": {"scores": {0: "b"}},
+    "dual-encoder": {"vectors": {0: "b"}},
+    "late-interaction": {"states": {0: "b", 1: "t_out"}, "mask": {0: "b", 1: "t_out"}},
+}
+"""What the graphs that read tokens give, by the kind of model."""
 
 
 def _of_tokens(
@@ -207,50 +211,49 @@ def _token_arrays(
 # Models of sentence-transformers and Hugging Face
 
 
-def library_cross_encoder(
-    model: str | Path | Any, name: str | None, max_length: int | None
+def library_model(
+    model: str | Path | Any,
+    kind: Kind,
+    name: str | None,
+    max_length: int | None,
+    prefixes: Prefixes,
 ) -> Exportable:
-    """A folder or hub name, or a sentence-transformers `CrossEncoder`.
+    """A folder or hub name, or a `CrossEncoder` or `SentenceTransformer` of sentence-transformers.
 
-    Raises InputError if it has not exactly one label or no trained head, and for a causal language
-    model.
+    Prefixes that are None are a dual encoder's own. Raises InputError for a cross-encoder without
+    exactly one label and a trained head, and for layers, prompts or tokens that a graph of token
+    ids cannot have.
     """
-    is_name = isinstance(model, (str, Path))
-    source = str(model) if is_name else "cross-encoder"
-    kinds = module_kinds(Path(model)) if is_name else [type(module).__name__ for module in model]
-    if kinds and kinds[-1] in SCORING:
-        raise InputError(f"{source} is made of {', '.join(kinds)}: {_IN_TORCH}")
+    is_name, is_cross = isinstance(model, (str, Path)), kind == "cross-encoder"
+    source = str(model) if is_name else kind
+    if is_cross:
+        _check_cross_encoder(model, source)
     if is_name:
-        _check_head(source)
+        what: Any = "CrossEncoder" if is_cross else "SentenceTransformer"
+        library = open_library(what, source, source, device="cpu")
     else:
-        _check_one_label(model.config, source)
-    library = _loaded("CrossEncoder", model, source)
-    loaded, tokenizer = library.model, library.tokenizer
-    if reads_messages(library):
-        raise InputError(f"{source} reads pairs through a chat template: {_IN_TORCH}")
-    is_typed = _reads_types(loaded.config, tokenizer)
-    module = _Logits(loaded, is_typed)
-    prompt = library.prompts.get(library.default_prompt_name) or ""
-    limit = min(max_length or 10**9, _limit(loaded.config, tokenizer))
-    encoding = _checked_encoding(library, source, limit, (prompt, ""), "pairs")
-    return Exportable(
-        kind="cross-encoder",
-        name=name or Path(source).name,
-        encoding=encoding,
-        graphs={MODEL: _of_tokens(module, encoding, "pairs", _SCORES)},
-    )
+        library = copy.deepcopy(model)
+    library = library.float().cpu()
+    inner, tokenizer = library[0].auto_model, library.tokenizer
+    inner.set_attn_implementation("eager")
+    limit = min(position_limit(inner.config), int(min(tokenizer.model_max_length, 10**6)))
+    is_typed = has_token_types(inner.config) and "token_type_ids" in tokenizer.model_input_names
+    if is_cross:
+        if reads_messages(library):
+            raise InputError(f"{source} reads pairs through a chat template: {_IN_TORCH}")
+        texts = library.prompts.get(library.default_prompt_name) or "", ""
+        module: nn.Module = _Logits(inner, is_typed)
+    else:
+        texts = _dual_encoder_prefixes(library, source, prefixes)
+        module, limit = _Vectors(library, is_typed), min(limit, int(library.max_seq_length or 512))
+    encoding = _checked_encoding(library, source, min(max_length or 10**9, limit), texts, is_cross)
+    graph = _of_tokens(module, encoding, "pairs" if is_cross else "items", _OUTPUTS[kind])
+    name = name or Path(source).name
+    return Exportable(kind=kind, name=name, encoding=encoding, graphs={MODEL: graph})
 
 
-def library_dual_encoder(
-    model: str | Path | Any, name: str | None, max_length: int | None, prefixes: Prefixes
-) -> Exportable:
-    """A folder or hub name, or a `SentenceTransformer`.
-
-    Prefixes that are None are the model's own. Raises InputError for layers, prompts or tokens
-    that a graph of token ids cannot have.
-    """
-    source = str(model) if isinstance(model, (str, Path)) else "dual-encoder"
-    library = _loaded("SentenceTransformer", model, source)
+def _dual_encoder_prefixes(library: Any, source: str, prefixes: Prefixes) -> tuple[str, str]:
+    """What goes before queries and items; InputError for a model that cannot be exported."""
     kinds = [type(module).__name__ for module in library]
     if kinds[0] != "Transformer" or "Pooling" not in kinds or {*kinds[1:]} - _LAYERS:
         raise InputError(
@@ -263,30 +266,11 @@ def library_dual_encoder(
         raise InputError(
             f"{source} leaves its prompt out of the pooling (include_prompt is false): {_IN_TORCH}"
         )
-    limit = _limit(library[0].auto_model.config, library.tokenizer)
-    limit = min(max_length or 10**9, int(library.max_seq_length or 512), limit)
-    encoding = _checked_encoding(library, source, limit, (query, item), "texts")
-    return Exportable(
-        kind="dual-encoder",
-        name=name or Path(source).name,
-        encoding=encoding,
-        graphs={MODEL: _of_tokens(_Vectors(library), encoding, "items", _VECTORS)},
-    )
-
-
-def _loaded(kind: Any, model: Any, source: str) -> Any:
-    """A sentence-transformers model for tracing, in float32 on the CPU; a loaded one is copied."""
-    if isinstance(model, (str, Path)):
-        loaded = open_library(kind, source, source, device="cpu")
-    else:
-        loaded = copy.deepcopy(model)
-    loaded = loaded.float().cpu()
-    loaded[0].auto_model.set_attn_implementation("eager")
-    return loaded
+    return query, item
 
 
 def _checked_encoding(
-    library: Any, source: str, limit: int, prefixes: tuple[str, str], what: str
+    library: Any, source: str, limit: int, prefixes: tuple[str, str], is_cross: bool
 ) -> Encoding:
     """How the model's texts are read. Raises InputError unless a tokenizer.json and prefixes give
     the token ids of the library, which may use a chat template, or lengths of its own for queries
@@ -295,7 +279,7 @@ def _checked_encoding(
     encoding = Encoding(tokenizer, Window(max_length=limit), *prefixes, marked=False)
     long = [("sea " * limit,) * 2] if limit == library.max_seq_length else []
     queries, items = zip(*PROBES, *long, strict=True)
-    if what == "pairs":
+    if is_cross:
         each = np.arange(len(items))
         rows = encoding.pairs(Pairs(each, each), queries, items)
         batches = [library.preprocess([*zip(queries, items, strict=True)], prompt=prefixes[0])]
@@ -323,10 +307,10 @@ def _checked_encoding(
 class _Vectors(nn.Module):  # type: ignore[misc]
     """Vectors of a sentence-transformers model by its own modules: (b, t) three times -> (b, d)."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, is_typed: bool) -> None:
         super().__init__()
         self.model = model
-        self.is_typed = _reads_types(model[0].auto_model.config, model.tokenizer)
+        self.is_typed = is_typed
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         features = {"input_ids": input_ids, "attention_mask": attention_mask}
@@ -356,15 +340,18 @@ class _Logits(nn.Module):  # type: ignore[misc]
         return logits[:, 0]
 
 
-def _reads_types(config: Any, tokenizer: Any) -> bool:
-    """Whether the library gives the model token types, and there are several."""
-    return has_token_types(config) and "token_type_ids" in tokenizer.model_input_names
-
-
-def _check_head(source: str) -> None:
-    """Raises InputError unless a folder or hub name has weights of a head with one label."""
+def _check_cross_encoder(model: Any, source: str) -> None:
+    """Raises InputError unless a folder, a hub name or a loaded model has a head with one label,
+    and weights for it."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
+    is_name = isinstance(model, (str, Path))
+    kinds = module_kinds(Path(model)) if is_name else [type(module).__name__ for module in model]
+    if kinds and kinds[-1] in SCORING:
+        raise InputError(f"{source} is made of {', '.join(kinds)}: {_IN_TORCH}")
+    if not is_name:
+        _check_one_label(model.config, source)
+        return
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -396,7 +383,3 @@ def _check_one_label(config: Any, source: str) -> None:
             f"{source} has {config.num_labels} labels: crossknn needs one raw score per pair "
             "(num_labels=1)"
         )
-
-
-def _limit(config: Any, tokenizer: Any) -> int:
-    return min(position_limit(config), int(min(tokenizer.model_max_length, 10**6)))

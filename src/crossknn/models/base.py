@@ -162,12 +162,19 @@ class TorchModel(nn.Module):  # type: ignore[misc]
 
 def weights_hash(model: TorchModel) -> str:
     """Hash of every weight, the tokenizer and the settings of a model."""
+    return state_hash(model, model.tokenizer.fast.to_str(), repr(model.config))
+
+
+def state_hash(module: Any, *texts: str, unread: str | None = None) -> str:
+    """Hash of every weight of a module, whose name does not contain `unread`, and of texts."""
     digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    digest.update(model.tokenizer.fast.to_str().encode())
-    digest.update(repr(model.config).encode())
+    for name, tensor in sorted(module.state_dict().items()):
+        if unread is None or unread not in name:
+            digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+            flat = tensor.detach().cpu().reshape(-1).contiguous()
+            digest.update(flat.view(torch.uint8).numpy())
+    for text in texts:
+        digest.update(text.encode())
     return digest.hexdigest()
 
 

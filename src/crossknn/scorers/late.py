@@ -5,7 +5,6 @@ Axes: m queries, n items, c candidates, t states of a text, d dimensions, b text
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -187,14 +186,9 @@ def available_memory() -> int | None:
 
 def _of_machine() -> int | None:
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
+        about = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(about["MemAvailable"].split()[0]) * 1024
+    except (OSError, ValueError, KeyError):  # not Linux
         return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import threading
@@ -20,7 +19,6 @@ from crossknn.scorers.streaming import BatchedScorer, Call
 from crossknn.scorers.token_models import check_finite
 from crossknn.types import FloatArray, IntArray, Progress
 
-_SAMPLED = 4096
 _SPECIAL = 8
 _TEXTS_AT_ONCE = 4096
 
@@ -79,7 +77,7 @@ class PredictScorer(BatchedScorer):
         extra = f"|prompt={self._prompt!r}" if self._model.default_prompt_name else ""
         if found := settings(self._model):
             extra += f"|settings={found}"
-        return f"cross-encoder:{weights_hash(self._model)}|max_length={self.max_length}{extra}"
+        return f"cross-encoder:{_weights_hash(self._model)}|max_length={self.max_length}{extra}"
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
         def lengths(texts: Sequence[str], positions: IntArray) -> FloatArray:
@@ -192,7 +190,7 @@ class SentenceTransformerEncoder:
     @property
     def fingerprint(self) -> str | None:
         """Hash of weights and tokenizer, length limit, prefixes and settings; None if unknown."""
-        found = weights_hash(self._model, unread=".pooler." if _pools(self._model) else None)
+        found = _weights_hash(self._model, unread=".pooler." if _pools(self._model) else None)
         if found is None:
             return None
         limit = getattr(self._model, "max_seq_length", None)
@@ -243,27 +241,17 @@ def _pools(model: Any) -> bool:
     return getattr(first, "module_output_name", None) == "token_embeddings"
 
 
-def weights_hash(model: Any, unread: str | None = None) -> str | None:
-    """Hash of a torch model's weights (a sample of each), their dtype, and its tokenizer.
+def _weights_hash(model: Any, unread: str | None = None) -> str | None:
+    """Hash of a torch model's weights, but those whose name contains `unread`, and its tokenizer.
 
-    Weights whose name contains `unread` are left out. None for what is not a torch model.
+    None for what is not a torch model.
     """
     if not hasattr(model, "state_dict"):
         return None
-    import torch
+    from crossknn.models.base import state_hash
 
-    digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(model.state_dict().items()):
-        if unread is not None and unread in name:
-            continue
-        flat = tensor.detach().reshape(-1)
-        # A fine-tuned model differs nearly everywhere, so that an even sample tells it apart.
-        sample = flat[:: max(1, len(flat) // _SAMPLED)].to("cpu", torch.float64)
-        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(np.ascontiguousarray(sample.numpy()).tobytes())
     fast = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
-    if fast is not None:
-        # Truncation and padding are state that every call changes; the limit is known elsewhere.
-        rules = {**json.loads(fast.to_str()), "truncation": None, "padding": None}
-        digest.update(json.dumps(rules, sort_keys=True).encode())
-    return digest.hexdigest()
+    # Truncation and padding are state that every call changes; the limit is known elsewhere.
+    state = {"truncation": None, "padding": None}
+    rules = json.dumps(json.loads(fast.to_str()) | state, sort_keys=True) if fast else ""
+    return state_hash(model, rules, unread=unread)

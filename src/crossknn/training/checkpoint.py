@@ -143,15 +143,6 @@ def digest_of(*texts: str, arrays: Iterable[np.ndarray] = ()) -> str:
     return found.hexdigest()
 
 
-def weights_digest(module: nn.Module) -> str:
-    """Hash of every weight of a module."""
-    found = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(module.state_dict().items()):
-        found.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        found.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
-
-
 def _put(model: nn.Module, values: dict[str, Tensor]) -> None:
     for name, tensor in weights(model).items():
         tensor.copy_(values[name])

@@ -18,12 +18,13 @@ from torch.nn import functional
 
 from crossknn.data.dataset import Labelled
 from crossknn.errors import InputError
+from crossknn.models.base import state_hash
 from crossknn.models.late.model import LateInteractionModel
 from crossknn.models.tokens import token_batches
 from crossknn.scorers.base import Encoder
 from crossknn.scorers.torch import TOKENS_PER_RUN
 from crossknn.training.candidates import RETRIEVERS, CandidateRetriever, Found, Lists
-from crossknn.training.checkpoint import digest_of, kept, weights_digest
+from crossknn.training.checkpoint import digest_of, kept
 from crossknn.training.corpora import Corpora, checked_rows
 from crossknn.training.labelled import LabelledTask, first_ranks
 from crossknn.training.loop import Measures
@@ -73,7 +74,7 @@ class LateInteractionTask(LabelledTask):
             _check(part)
         super().__init__(train, dev, seed)
         model.freeze(freeze)
-        self.model, self._weights = model, weights_digest(model)
+        self.model, self._weights = model, state_hash(model)
         self._candidates, self._settings, self._freeze = candidates, loss or LossSettings(), freeze
         self._retriever = CandidateRetriever(candidates, encoder, seed)
         self._lists: Lists | None = None
@@ -262,7 +263,7 @@ def _tower_key(model: LateInteractionModel, queries: bool) -> str:
     tower, device = (model.query if queries else model.item), _device(model)
     precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     settings = (model.config.pooling, model.config.marked, model.config.window, tower.reads)
-    return f"{weights_digest(tower)}|{settings}|{precision}"
+    return f"{state_hash(tower)}|{settings}|{precision}"
 
 
 def _device(model: LateInteractionModel) -> str:

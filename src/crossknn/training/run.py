@@ -126,8 +126,8 @@ def estimate(settings: Settings, steps: int = 3) -> Estimate:
 
 
 def _data(settings: Settings) -> Data:
-    late = isinstance(settings, LateInteractionSettings)
-    lists = late and settings.candidates.retriever == LISTS
+    late = settings if isinstance(settings, LateInteractionSettings) else None
+    lists = late is not None and late.candidates.retriever == LISTS
     return read_corpora(settings.data, settings.training.seed, lists=lists)
 
 

@@ -78,7 +78,8 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         encoders = [encoder]
         if cls.n_towers == 2:
             encoders += [encoder if config.shared else open_backbone(folder / ITEM_TOWER)[0]]
-        model = cls(*encoders, tokenizer, config)
+        build: Any = cls  # with one encoder or two
+        model: Self = build(*encoders, tokenizer, config)
         model.load_head(folder)
         return model.eval()
 

@@ -148,15 +148,14 @@ def _late_graphs(model: LateInteractionModel) -> dict[str, Graph]:
         module=head,
         inputs={"query": text, "query_mask": text, "items": lists, "item_mask": lists},
         outputs={"scores": {0: "b", 1: "c"}},
-        probes=[_lists(*arrays, count, n_listed) for count, n_listed in ((2, 5), (3, _N_LISTED))],
+        probes=[_lists(arrays, count, n_listed) for count, n_listed in ((2, 5), (3, _N_LISTED))],
     )
     return graphs
 
 
-def _lists(
-    query: Any, query_mask: Any, states: Any, mask: Any, count: int, n_listed: int
-) -> dict[str, Any]:
+def _lists(arrays: Sequence[Any], count: int, n_listed: int) -> dict[str, Any]:
     """States of `count` queries and of `n_listed` items drawn for each, a tenth of them padding."""
+    query, query_mask, states, mask = arrays
     rng = np.random.default_rng(n_listed)
     drawn = rng.integers(len(states), size=(count, n_listed))
     items = states[drawn] + 0.1 * rng.standard_normal((count, n_listed, *states.shape[1:]))
@@ -330,8 +329,9 @@ class _Logits(nn.Module):  # type: ignore[misc]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         if self.is_typed and type(self.inner).__name__ == "BertForSequenceClassification":
-            given = torch.zeros_like(input_ids[:, :1]), input_ids, attention_mask, token_type_ids
-            pooled = self.inner.bert.pooler(states_at(self.inner.bert, *given))
+            first, bert = torch.zeros_like(input_ids[:, :1]), self.inner.bert
+            read = states_at(bert, first, input_ids, attention_mask, token_type_ids)
+            pooled = bert.pooler(read)
             logits: Tensor = self.inner.classifier(pooled)
         else:
             types = {"token_type_ids": token_type_ids} if self.is_typed else {}

@@ -138,8 +138,11 @@ class LateInteractionModel(TorchModel):
             return cls._continued(folder, config)
         start, pooling = dual_encoder_in(folder, str(source)), config.pooling
         if start is None:
-            lengths = {"query_length": config.query_length, "item_length": config.item_length}
-            plain = DualEncoderConfig(marked=config.marked, **lengths)
+            plain = DualEncoderConfig(
+                marked=config.marked,
+                query_length=config.query_length,
+                item_length=config.item_length,
+            )
             start = DualEncoderModel.new(folder, plain)
         else:
             pooling = pooling or start.config.pooling

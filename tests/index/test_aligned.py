@@ -18,6 +18,7 @@ from crossknn.index.base import Index, Scale
 from crossknn.index.encoders import RememberedModel
 from crossknn.index.fitted import FittedVectors, GatedSkip, IndexingCost, Linear
 from crossknn.index.item_index import ItemIndex
+from crossknn.index.rebuild import keep_parts
 from crossknn.retrievers.specs import default_vectors, open_retriever
 from crossknn.scorers.opening import bundled_folder
 from crossknn.spec import parse
@@ -258,7 +259,7 @@ def test_an_index_built_again_keeps_what_starts_from_the_same(saved, caplog, enc
     saved.add_fitted("from_lsa", als(base="lsa", values=draw(N, 4)))
     saved.add_fitted("cur", als(base=None, values=draw(N, 5).astype(np.float16)))
     again = ItemIndex.build(corpus(items), encoder=encoder, lsa=4)
-    again._keep_parts_of(load(saved))
+    keep_parts(again, load(saved))
     again.save(saved.folder)
     assert set(ItemIndex.load(saved.folder).fitted) == (kept or set())
     dropped = {"moved", "from_lsa", "cur"} - (kept or set())
@@ -275,7 +276,7 @@ def test_what_is_a_function_of_the_encoder_is_kept_for_new_items(saved):
     values = gated(2)(np.asarray(saved.vectors["dense"]))
     saved.add_fitted("moved", als(values=values, map=gated(1), item_map=gated(2)))
     again = ItemIndex.build(corpus(N + 5), encoder=LengthEncoder(), lsa=4)
-    again._keep_parts_of(load(saved))
+    keep_parts(again, load(saved))
     expected = gated(2)(np.asarray(again.vectors["dense"]))
     np.testing.assert_allclose(again.vectors["moved"], expected, rtol=1e-6)
     again.save(saved.folder)

@@ -14,6 +14,7 @@ from crossknn.errors import InputError
 from crossknn.index.fitted import FittedVectors
 from crossknn.index.graphs import cosines, nearest_by_vectors
 from crossknn.index.item_index import ItemIndex
+from crossknn.index.rebuild import keep_parts
 from crossknn.index.stored import StoredMatrix
 from crossknn.types import Queries
 
@@ -151,13 +152,13 @@ def test_an_index_that_is_built_again_keeps_the_graphs_of_what_stayed(index, cap
     for name in ("bm25", "dense", "lsa"):
         index.add_graph(name, 4)
     same = ItemIndex.build(corpus(30), lsa=4)
-    same._keep_parts_of(index)
+    keep_parts(same, index)
     assert list(same.graphs) == ["bm25"]
     assert np.array_equal(same.graph("bm25", 4), index.graph("bm25", 4))
     assert "dropped the item graph dense" in caplog.text
     assert "dropped the item graph lsa" in caplog.text
     more = ItemIndex.build(corpus(31))
-    more._keep_parts_of(index)
+    keep_parts(more, index)
     assert list(more.graphs) == []
 
 

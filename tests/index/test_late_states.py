@@ -12,6 +12,7 @@ from late_helpers import WordStates
 from crossknn.cli.app import run
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.index.item_index import ItemIndex
+from crossknn.index.rebuild import keep_parts
 from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import parse
 from crossknn.types import Queries, States
@@ -152,11 +153,11 @@ def test_what_is_no_model(saved):
 def test_the_same_items_keep_them_and_others_lose_them(saved, caplog):
     saved.add_late(WordStates())
     again = ItemIndex.build(corpus(N), encoder=None, lsa=3)
-    again._keep_parts_of(saved)
+    keep_parts(again, saved)
     assert same(again.late["cmc"].states, saved.late["cmc"].states)
     assert not caplog.text
     other = ItemIndex.build(corpus(N + 1), encoder=None, lsa=3)
-    other._keep_parts_of(saved)
+    keep_parts(other, saved)
     assert not other.late
     assert "dropped the states cmc: the items have changed" in caplog.text
 
@@ -167,13 +168,13 @@ def test_index_again_in_the_same_folder(tmp_path, monkeypatch, capsys, caplog):
     def index(count):
         lines = [json.dumps({"id": f"d{i}", "text": f"part {i}"}) + "\n" for i in range(count)]
         (tmp_path / "docs.jsonl").write_text("".join(lines))
-        assert run(["index", "docs.jsonl", "docs.index", "--encoder", "none"]) == 0
+        assert run(["index", "build", "docs.jsonl", "docs.index", "--encoder", "none"]) == 0
         return ItemIndex.load("docs.index")
 
     index(5).add_late(WordStates())
     again = index(5)
     assert tuple(again.late) == ("cmc",)
-    again._model("cmc").attach(WordStates())
+    again.model_of("cmc").attach(WordStates())
     found = open_retriever(again, parse("cmc(retriever=bm25)"), 0).top(Queries(["part 3"]), 5)
     assert len(found.items[0]) == 5
     assert tuple(index(6).late) == ()

@@ -78,7 +78,8 @@ def read_all(folder):
     for name in index.retrievers:
         index.retrievers[name].scores(queries)
     index.query_vectors(queries, "lsa")
-    return index.anchors, index.item_scores, index.graphs["lsa"]
+    list(index.anchors.queries.texts)
+    return index.item_scores, index.graphs["lsa"]
 
 
 def test_changed_bytes_are_noticed_when_they_are_read_and_by_verify(folder):
@@ -101,8 +102,9 @@ def test_changed_bytes_are_noticed_when_they_are_read_and_by_verify(folder):
             except IndexFormatError as error:
                 assert said in str(error)  # noqa: PT017
         path.write_bytes(whole)
-    # Of postings, only those of the queries' words are read.
-    assert silent <= {f"words.{w}.{c}.npy" for w in ("bm25", "tfidf") for c in ("items", "weights")}
+    # Of postings, only those of the queries' words are read, and no search reads items as queries.
+    unread = {f"words.{w}.{c}.npy" for w in ("bm25", "tfidf") for c in ("items", "weights")}
+    assert {name for name in silent - unread if "item_scores.queries" not in name} == set()
 
 
 def test_nothing_is_pickled(folder):

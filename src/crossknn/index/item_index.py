@@ -9,24 +9,24 @@ import json
 import logging
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from dataclasses import replace as with_changes
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
-from crossknn.errors import IndexFormatError, InputError, nearest
-from crossknn.files import as_path, exclusive_lock, rows_of, text_digest, translate_os_errors
+from crossknn.errors import InputError, nearest
+from crossknn.files import as_path, exclusive_lock, rows_of, translate_os_errors
 from crossknn.index.base import Anchors, Cache, Index, ItemScores, Scale
 from crossknn.index.encoders import EncodeQueries, GivenModel, RememberedModel, check_vectors
 from crossknn.index.fitted import FittedVectors
 from crossknn.index.graphs import NEIGHBOURS, ItemGraph, checksum, nearest_neighbours, no_graph
 from crossknn.index.late import LateStates, discard, encode_states
-from crossknn.index.storage import SCORES, StoredIndexFolder, write_parts
+from crossknn.index.parts import WORDS, Kind, Parts, VectorSpace, word_model
+from crossknn.index.rebuild import encode_items, keep_parts
+from crossknn.index.storage import SCORES, StoredIndexFolder
 from crossknn.retrievers.base import ItemPriors, Retriever
 from crossknn.retrievers.late import Late
 from crossknn.retrievers.specs import unfitted
@@ -45,7 +45,6 @@ from crossknn.types import (
 logger = logging.getLogger(__name__)
 
 Source: TypeAlias = Items | str | Path | Iterable[str | Mapping[str, object]]
-Kind: TypeAlias = Literal["vectors", "words", "fitted", "late", "graphs", "artifacts"]
 Given = TypeVar("Given")
 
 DUAL_ENCODER, LSA_NAME, GIVEN = "dense", "lsa", "vectors"
@@ -55,28 +54,7 @@ ANCHORS, ITEM_SCORES = "anchors", "item_scores"
 COMPOSED = ("random", "fixed", "hybrid")
 """Retrievers that every index has; nothing else may have their names."""
 _TAKEN = {DUAL_ENCODER, LSA_NAME, "bm25", "tfidf", "lists", "auto", ANCHORS, ITEM_SCORES}
-_WORDS = {"bm25": "BM25", "tfidf": "TFIDF", LSA_NAME: "LSA"}
 N_ANCHOR_ITEMS = 10_000
-
-
-@dataclass(frozen=True, eq=False)
-class VectorSpace:
-    """Item vectors of the index itself, an array (n, d) or its rows, and who made them."""
-
-    rows: Any
-    encoder: RememberedModel | None = None
-
-    def artifact(self) -> Artifact:
-        """What an index keeps."""
-        meta = {"encoder": self.encoder and self.encoder.state(), "d": int(self.rows.shape[1])}
-        return Artifact(meta, {"values": np.asarray(self.rows)})
-
-    @staticmethod
-    def of(artifact: Artifact, name: str) -> VectorSpace:
-        """What was kept as `name`, mapped."""
-        state = artifact.meta["encoder"]
-        encoder = None if state is None else RememberedModel("dual encoder", name, **state)
-        return VectorSpace(rows_of(artifact.arrays, "values"), encoder)
 
 
 class StoredRecords(Sequence[Mapping[str, Any]]):
@@ -101,7 +79,6 @@ class ItemIndex:
 
     Attributes:
         items: Ids, texts, titles and further fields of the items.
-        folder: Where it is kept, if it is.
         cache: What methods computed from the index once, in memory.
     """
 
@@ -109,22 +86,15 @@ class ItemIndex:
         self,
         items: Items,
         anchor_items: Any,
-        parts: Mapping[Kind, Mapping[str, Any]],
-        build: str,
-        *,
+        parts: Parts,
         encode: Mapping[str, EncodeQueries] | None = None,
-        folder: Path | None = None,
     ) -> None:
-        """Use `build` or `load`, which make the parts: artifacts, or what they are opened to."""
-        self.items, self._anchor_items, self.folder = items, anchor_items, folder
-        self.cache = Cache()
-        self._build, self._encode = build, dict(encode or {})
-        self._parts: dict[Kind, dict[str, Any]] = {
-            kind: dict(parts.get(kind, {})) for kind in KINDS
-        }
+        """Use `build` or `load`, which make the parts."""
+        self.items, self._anchor_items, self._parts = items, anchor_items, parts
+        self.cache, self._encode = Cache(), dict(encode or {})
         self._added: dict[str, Retriever] = {}
         self._scores: ScoreStore | None = None
-        if unknown := sorted(set(self._encode) - set(self._parts["vectors"])):
+        if unknown := sorted(set(self._encode) - set(parts["vectors"])):
             raise InputError(f"query_vectors names {unknown[0]!r}, but no vectors have that name")
 
     @classmethod
@@ -169,25 +139,24 @@ class ItemIndex:
             spaces[name] = VectorSpace(check_vectors(values, n, None, f"the vectors {name!r}"))
         if encoder is not None:
             model = RememberedModel.of("dual encoder", encoder)
-            values = _encode_items(model, items.texts, previous, progress)
+            values = encode_items(model, items.texts, previous, progress)
             values = check_vectors(values, n, model.dimensions, "the encoder's vectors")
             spaces[DUAL_ENCODER] = VectorSpace(values, model)
         lsa = None if lsa is None else as_count(lsa, "lsa", 0)
         chosen = ["bm25"] * bm25 + ["tfidf"] * tfidf
-        words = {name: _word_model(name).fit(items.texts) for name in chosen}
+        words = {name: word_model(name).fit(items.texts) for name in chosen}
         if lsa or (lsa is None and not spaces):
             options = {"dimensions": lsa} if lsa else {}
-            words[LSA_NAME], values = _word_model(LSA_NAME).fit(items.texts, **options)
+            words[LSA_NAME], values = word_model(LSA_NAME).fit(items.texts, **options)
             spaces[LSA_NAME] = VectorSpace(values)
         index = cls(
             items,
             np.random.default_rng(seed).permutation(n)[:N_ANCHOR_ITEMS],
-            {"vectors": spaces, "words": words},
-            secrets.token_hex(8),
-            encode=_by_name(query_vectors, GIVEN),
+            Parts({"vectors": spaces, "words": words}, secrets.token_hex(8)),
+            _by_name(query_vectors, GIVEN),
         )
         if previous is not None:
-            index._keep_parts_of(previous)
+            keep_parts(index, previous)
         return index
 
     @classmethod
@@ -227,10 +196,14 @@ class ItemIndex:
             extra=StoredRecords(columns["extra"]),
             template=meta["template"],
         )
-        anchor_items, encode = rows_of(columns, "anchor_items"), _by_name(query_vectors, GIVEN)
-        index = cls(items, anchor_items, parts, stored.build, encode=encode, folder=stored.folder)
+        index = cls(
+            items,
+            rows_of(columns, "anchor_items"),
+            Parts(parts, stored.build, stored.folder),
+            _by_name(query_vectors, GIVEN),
+        )
         for name, given in _by_name(encoder, DUAL_ENCODER).items():
-            if (remembered := index._model(name)) is None:
+            if (remembered := index.model_of(name)) is None:
                 raise InputError(
                     f"the index {folder} has no vectors {name!r} of a dual encoder, nor such states"
                 )
@@ -251,15 +224,11 @@ class ItemIndex:
         except (TypeError, ValueError) as error:
             raise InputError(f"a field of extra cannot be stored as JSON: {error}") from error
         columns["anchor_items"] = self.anchor_items
-        parts = {"items": Artifact({"n": self.n, "template": self.items.template}, columns)}
-        for kind, named in self._parts.items():
-            names = list(self.graphs) if kind == "graphs" else list(named)
-            parts |= {f"{kind}/{name}": self._artifact(kind, name) for name in names}
-        scores = self.scores
-        write_parts(folder, parts, self._build)
+        meta, scores = {"n": self.n, "template": self.items.template}, self.scores
+        self._parts.save(folder, Artifact(meta, columns), self.graphs)
         if folder != self.folder and len(scores):
             ScoreStore.open(folder / SCORES).add_all(scores)
-        self.folder, self._scores = folder, None
+        self._parts.folder, self._scores = folder, None
 
     def verify(self, *, repair: bool = False) -> list[str]:
         """Check every file whole: a sentence for each that is damaged, none if all is well.
@@ -270,6 +239,11 @@ class ItemIndex:
         if self.folder is None:
             return []
         return StoredIndexFolder(self.folder).verify() + self.scores.verify(repair=repair)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the index is kept, if it is."""
+        return self._parts.folder
 
     @property
     def n(self) -> int:
@@ -313,7 +287,7 @@ class ItemIndex:
     @property
     def graphs(self) -> Mapping[str, Neighbours]:
         """Item graphs (n, k) by name; one of vectors that were replaced since is passed over."""
-        names = [name for name in self._parts["graphs"] if self._fits(name)]
+        names = [name for name in self._parts["graphs"] if self.fits(name)]
         return Named(names, lambda name: self._open("graphs", name).neighbours)
 
     @property
@@ -331,12 +305,12 @@ class ItemIndex:
     def has_query_vectors(self, name: str) -> bool:
         """Whether the index can make query vectors in the space of `vectors[name]`."""
         if name in self._parts["fitted"]:
-            meta = self._meta("fitted", name)
+            meta = self._parts.meta("fitted", name)
             return meta["encoder"] is not None or self.has_query_vectors(meta["base"])
         if name not in self._parts["vectors"]:
             return False
         made = name in self._encode or name in self._parts["words"]
-        return made or self._meta("vectors", name)["encoder"] is not None
+        return made or self._open("vectors", name).encoder is not None
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
         """Query vectors (m, d) in the space of `vectors[name]`; kept in `queries.vectors`.
@@ -368,7 +342,7 @@ class ItemIndex:
         """Brings exact scores to the scale of `vectors[name]`: fitted on the anchors, or with the
         vectors if they are fitted."""
         if name in self._parts["fitted"]:
-            known = self._meta("fitted", name)["scale"]
+            known = self._parts.meta("fitted", name)["scale"]
         else:
             known = self._scales.get(name)
         return None if known is None else Scale(*known)
@@ -403,20 +377,12 @@ class ItemIndex:
         """The cross-encoder (its fingerprint) of an artifact, of fitted vectors, or of the scale of
         other item vectors, if known."""
         if name in self._parts["fitted"]:
-            return self._fingerprint("fitted", name)
-        return self._fingerprint("artifacts", name if name in self.artifacts else ANCHORS)
-
-    @property
-    def scorer_fingerprint(self) -> str | None:
-        """The cross-encoder that the rows of scores are of, or else the vectors fitted last."""
-        rows = [name for name in (ANCHORS, ITEM_SCORES) if name in self.artifacts]
-        known = [self._fingerprint("artifacts", name) for name in rows]
-        known += [self._fingerprint("fitted", name) for name in reversed(self._parts["fitted"])]
-        return next(iter(known), None)
+            return self._parts.fingerprint("fitted", name)
+        return self._parts.fingerprint("artifacts", name if name in self.artifacts else ANCHORS)
 
     def encoder_source(self, name: str) -> str | None:
         """The folder or name of the model that made the vectors or states `name`, if it has one."""
-        model = self._model(name)
+        model = self.model_of(name)
         return None if model is None else model.source
 
     def add_retriever(self, name: str, retriever: Retriever) -> None:
@@ -447,7 +413,7 @@ class ItemIndex:
         """
         self.check_free(name)
         fitted.check(self.n, {own: self._rows(own) for own in self._parts["vectors"]}, name)
-        if self._newest("fitted", name) is not None and not replace:
+        if self._parts.newest("fitted", name) is not None and not replace:
             raise InputError(
                 f"the index has fitted vectors {name!r}; use another name, or replace them"
             )
@@ -518,10 +484,10 @@ class ItemIndex:
         Raises:
             InputError: For another name, or if there is no room.
         """
-        if name not in _WORDS or name == LSA_NAME:
-            raise _unknown("word model", name, [word for word in _WORDS if word != LSA_NAME])
+        if name not in WORDS or name == LSA_NAME:
+            raise _unknown("word model", name, [word for word in WORDS if word != LSA_NAME])
         if name not in self._parts["words"]:
-            self._put("words", name, _word_model(name).fit(self.items.texts))
+            self._put("words", name, word_model(name).fit(self.items.texts))
 
     def put_artifact(
         self,
@@ -546,33 +512,26 @@ class ItemIndex:
 
     def drop_artifact(self, name: str) -> None:
         """Forget the artifact `name`, if there is one."""
-        if self._parts["artifacts"].pop(name, None) is not None:
-            self.cache.clear()
-            if self.folder is not None:
-                write_parts(self.folder, {f"artifacts/{name}": None}, self._build, keep=True)
+        self.cache.clear()
+        self._parts.drop("artifacts", name)
 
     def description(self) -> dict[str, Any]:
         """What the index holds, as values that JSON can write."""
-        item_scores, scales = self.item_scores, {name: self.scale(name) for name in self.vectors}
-        found: dict[str, Any] = {
-            kind: {name: dict(self._meta(kind, name)) for name in named}
-            for kind, named in self._parts.items()
-            if kind not in ("vectors", "words", "graphs")
-        }
-        spaces = {name: self._meta("vectors", name) for name in self._parts["vectors"]}
+        parts, scales = self._parts, {name: self.scale(name) for name in self.vectors}
+        spaces = {name: parts.meta("vectors", name) for name in parts["vectors"]}
+        rows = [name for name in (ANCHORS, ITEM_SCORES) if name in self.artifacts]
+        known = [self.scorer_of(name) for name in (*rows, *reversed(self._parts["fitted"]))]
+        kinds: tuple[Kind, ...] = ("fitted", "late", "graphs", "artifacts")
         return {
-            "build": self._build,
             "n": self.n,
             "template": self.items.template,
             "vectors": {name: meta["d"] for name, meta in spaces.items()},
             "encoders": {n: meta["encoder"] for n, meta in spaces.items() if meta["encoder"]},
-            "models": list(self._parts["words"]),
             "retrievers": list(self.retrievers),
             "anchors": len(self.anchor_queries),
-            "item_scores": 0 if item_scores is None else len(item_scores.items),
-            "scorer": self.scorer_fingerprint,
-            **found,
-            "graphs": {name: dict(self._meta("graphs", name)) for name in self.graphs},
+            "item_scores": 0 if self.item_scores is None else len(self.item_scores.items),
+            "scorer": next(iter(known), None),
+            **{kind: {n: dict(parts.meta(kind, n)) for n in parts[kind]} for kind in kinds},
             "scales": {n: {"alpha": s.alpha, "beta": s.beta} for n, s in scales.items() if s},
         }
 
@@ -586,48 +545,12 @@ class ItemIndex:
         return f"ItemIndex({'; '.join([f'{self.n:,} items', *said])})"
 
     def _open(self, kind: Kind, name: str) -> Any:
-        """What a part is of, opened when it is first needed."""
         part = self._parts[kind][name]
-        if isinstance(part, Artifact) and kind != "artifacts":
-            part = self._parts[kind][name] = KINDS[kind](part, name)
-        return part
-
-    def _artifact(self, kind: Kind, name: str) -> Artifact:
-        part = self._parts[kind][name]
-        return part if isinstance(part, Artifact) else part.artifact()
-
-    def _meta(self, kind: Kind, name: str) -> Mapping[str, Any]:
-        return self._artifact(kind, name).meta
+        return self._parts.open(kind, name) if isinstance(part, Artifact) else part
 
     def _put(self, kind: Kind, name: str, part: Any) -> None:
-        """Add a part, the latest; an index in a folder keeps it there and maps it from there."""
         self.cache.clear()
-        made: Artifact = part if kind == "artifacts" else part.artifact()
-        if self.folder is None:
-            try:
-                json.dumps(dict(made.meta))
-            except (TypeError, ValueError) as error:
-                raise InputError(f"{name!r} cannot be stored as JSON: {error}") from error
-        else:
-            self._on_disk()
-            write_parts(self.folder, {f"{kind}/{name}": made}, self._build, keep=True)
-            part = self._newest(kind, name)
-        self._parts[kind].pop(name, None)
-        self._parts[kind][name] = part
-
-    def _on_disk(self) -> StoredIndexFolder | None:
-        """The index in its folder as it is now: another process may have added to it."""
-        if self.folder is None:
-            return None
-        stored = StoredIndexFolder(self.folder)
-        if stored.build != self._build:
-            raise IndexFormatError(f"the index {self.folder} was replaced; load it again")
-        return stored
-
-    def _newest(self, kind: Kind, name: str) -> Any:
-        """The part in the folder as it is now, or the one in memory; None if there is none."""
-        stored = self._on_disk()
-        return self._parts[kind].get(name) if stored is None else stored.parts.get(f"{kind}/{name}")
+        self._parts.put(kind, name, part)
 
     def _rows(self, name: str) -> Any:
         """The vectors `name`, an array (n, d) or its rows."""
@@ -660,13 +583,7 @@ class ItemIndex:
             found = self.artifacts[ANCHORS].meta["scales"]
         return found
 
-    def _fingerprint(self, kind: Kind, name: str) -> str | None:
-        if name not in self._parts[kind]:
-            return None
-        found: str | None = self._meta(kind, name).get("fingerprint")
-        return found
-
-    def _model(self, name: str) -> RememberedModel | None:
+    def model_of(self, name: str) -> RememberedModel | None:
         """The model that made the vectors or states `name`."""
         found: RememberedModel | None = None
         if name in self._parts["late"]:
@@ -676,9 +593,9 @@ class ItemIndex:
             found = self._open(kind, name).encoder
         return found
 
-    def _fits(self, name: str) -> bool:
+    def fits(self, name: str) -> bool:
         """Whether the graph is of what the index has under this name."""
-        made_of = self._meta("graphs", name)["vectors"]
+        made_of = self._parts.meta("graphs", name)["vectors"]
         if made_of is None:
             return name in self._parts["words"]
         return name in self.vectors and checksum(self._rows(name)) == made_of
@@ -686,123 +603,13 @@ class ItemIndex:
     def _encode_late(
         self, model: RememberedModel, replace: bool, work: Path | None, progress: Progress | None
     ) -> None:
-        before = None if replace else self._newest("late", model.name)
+        before = None if replace else self._parts.newest("late", model.name)
         if isinstance(before, Artifact):
             before = LateStates.of(before, model.name)
         self._put(
             "late", model.name, encode_states(model, self.items.texts, before, work, progress)
         )
         self._parts["late"][model.name] = with_changes(self._open("late", model.name), model=model)
-
-    def _keep_parts_of(self, other: ItemIndex) -> None:
-        """Keep what the index that this one replaces has, as far as it fits."""
-        mine, theirs = self._parts, other._parts
-        same_items = list(self.items.ids) == list(other.items.ids) and all(
-            a == b for a, b in zip(self.items.texts, other.items.texts, strict=True)
-        )
-        for name in theirs["late"]:
-            taken = name in {*self.vectors, *self.retrievers}
-            if same_items and not taken:
-                mine["late"][name] = other._open("late", name)
-                continue
-            logger.warning(
-                "dropped the states %s: %s; make them again with  crossknn encode INDEX %s "
-                "--name %s",
-                name,
-                "their name is taken" if taken else "the items have changed",
-                other.encoder_source(name) or "MODEL",
-                "ANOTHER" if taken else name,
-            )
-        for name, fitted in other.fitted.items():
-            kept = self._refitted(other, name, fitted, same_items)
-            if kept is not None:
-                mine["fitted"][name] = kept
-            else:
-                why = "their start has changed" if same_items else "the items have changed"
-                logger.warning("dropped the fitted vectors %s: %s", name, why)
-        for name in theirs["graphs"]:
-            mine["graphs"][name] = theirs["graphs"][name]
-            if same_items and self._fits(name):
-                continue
-            del mine["graphs"][name]
-            logger.warning(
-                "dropped the item graph %s: the items or their vectors have changed; make it "
-                "again with  crossknn index ... --graph %d --graph-from %s",
-                name,
-                other._meta("graphs", name)["neighbours"],
-                name,
-            )
-        base, words = unfitted(other), "bm25" in theirs["words"]
-        same_start = base is not None and base == unfitted(self) and self._same_space(other, base)
-        same_start = same_start and words == ("bm25" in mine["words"])
-        for name, artifact in theirs["artifacts"].items():
-            if same_items and (same_start or name in (ANCHORS, ITEM_SCORES)):
-                mine["artifacts"][name] = artifact
-            else:
-                logger.warning(
-                    "dropped %s of the index: its items or vectors have changed; the scores it was "
-                    "made of are kept, so make it again",
-                    name,
-                )
-
-    def _refitted(
-        self, other: ItemIndex, name: str, fitted: FittedVectors, same_items: bool
-    ) -> FittedVectors | None:
-        """Fitted vectors of another index, for the items of this one; None if that cannot be."""
-        base = fitted.base
-        if name in self._parts["vectors"]:
-            return None
-        if base is not None and not self._same_space(other, base):
-            return None
-        if same_items:
-            return fitted
-        return None if base is None else fitted.of_items(self.vectors[base])
-
-    def _same_space(self, other: ItemIndex, name: str) -> bool:
-        """Whether both make the same vectors `name`: by one encoder, or else the items' agree."""
-        models = [index._model(name) for index in (self, other) if name in index.vectors]
-        known = [model.fingerprint for model in models if model is not None]
-        if len(known) == 2 and None not in known:
-            return known[0] == known[1]
-        return len(models) == 2 and np.array_equal(self.vectors[name], other.vectors[name])
-
-
-KINDS: Mapping[Kind, Any] = {
-    "vectors": VectorSpace.of,
-    "words": lambda part, name: _word_model(name).of(part),
-    "fitted": FittedVectors.of,
-    "late": LateStates.of,
-    "graphs": lambda part, name: ItemGraph.of(part),
-    "artifacts": None,
-}
-"""What opens a part of each kind."""
-
-
-def _word_model(name: str) -> Any:
-    return getattr(import_module("crossknn.retrievers.lexical"), _WORDS[name])
-
-
-def _encode_items(
-    model: RememberedModel,
-    texts: Sequence[str],
-    previous: ItemIndex | None,
-    progress: Progress | None,
-) -> FloatArray:
-    """Vectors (n, d) of the items; of texts that `previous` has by this model, its own."""
-    known, places = None, np.full(len(texts), -1)
-    before = None if previous is None else previous._model(DUAL_ENCODER)
-    if before is not None and before.fingerprint == model.fingerprint is not None:
-        known = previous.vectors[DUAL_ENCODER]
-        rows = {text_digest(text): row for row, text in enumerate(previous.items.texts)}
-        places = np.array([rows.get(text_digest(text), -1) for text in texts])
-    new = np.flatnonzero(places < 0)
-    if known is None or len(new) == len(texts):
-        made: FloatArray = model.get().encode_items(texts, progress)
-        return made
-    vectors: FloatArray = known[places]
-    if len(new):
-        vectors[new] = model.get().encode_items([texts[p] for p in new.tolist()], progress)
-    return vectors
 
 
 def _by_name(given: Given | Mapping[str, Given] | None, alone: str) -> dict[str, Given]:

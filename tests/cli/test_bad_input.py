@@ -111,7 +111,7 @@ def damaged(where: Path) -> None:
     largest = max((where / "cut.index").rglob("*"), key=lambda p: p.stat().st_size * p.is_file())
     largest.write_bytes(largest.read_bytes()[:-5])
     manifest = where / "newer.index" / "crossknn-index.json"
-    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 99'))
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 99}))
 
 
 def anchored(where: Path) -> None:
@@ -123,6 +123,7 @@ def anchored(where: Path) -> None:
     index.save(where / "anchored.index")
     scorer = StoredScorer(CrossEncoder(), where / "queries.db")
     Searcher(index, scorer, "rerank(retriever=bm25)").search(["topic one", "two"], k=2, budget=4)
+    scorer.store.close()
 
 
 def crossknn(where: Path, *arguments: str, limit: int | None = None, code: str | None = None):

@@ -52,7 +52,11 @@ def collect_anchors(
     Anchors that are there stay. Returns what was collected; stopped, the same call goes on. Raises
     what `collect` does, and InputError for anchors of another cross-encoder.
     """
-    if isinstance(queries, str) or not all(isinstance(q, str) and q.strip() for q in queries):
+    if (
+        isinstance(queries, str)
+        or not isinstance(queries, Sequence)
+        or not all(isinstance(q, str) and q.strip() for q in queries)
+    ):
         raise InputError("anchor queries must be a list of texts that are not empty")
     return _collect_rows(
         index, as_scorer(scorer), ANCHORS, list(queries), limits, replace, source, progress

@@ -101,7 +101,10 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         Without a path, an empty store in memory. Raises InputError if the file cannot be opened,
         is damaged, or is something else.
         """
-        store = cls(None if path is None else as_path(path, "the file of scores"))
+        file = None if path is None else as_path(path, "the file of scores")
+        if file is not None and not file.absolute().parent.is_dir():
+            raise InputError(f"cannot open the scores {file}: there is no folder {file.parent}")
+        store = cls(file)
         with store._reading():
             return store
 

@@ -117,7 +117,7 @@ def test_what_no_score_says_anything_of_does_not_move():
     u0, v0, table = turned()
     scores = scores_of(table, 0.3)
     scores = scores.take((scores.item % 4 != 0) & (scores.query != 3))
-    fit = mf_trns(scores, v0, u0, weight_decay=5.0, learning_rate=0.01, batch=32)
+    fit = mf_trns(scores, v0, u0, weight_decay=5.0, lr=0.01, batch=32)
     assert fit.untouched == 20
     np.testing.assert_array_equal(fit.items[::4], v0[::4])
     np.testing.assert_array_equal(fit.queries[3], u0[3])
@@ -138,7 +138,7 @@ def test_entries_only_held_out_do_not_move_an_item():
 def test_unobserved_entries_are_recovered(fit_with):
     u0, v0, table = turned()
     scores = scores_of(table, 0.5)
-    fit = fit_with(scores, v0, u0, learning_rate=0.01, epochs=150, batch=256)
+    fit = fit_with(scores, v0, u0, lr=0.01, epochs=150, batch=256)
     unseen = np.ones(table.shape, bool)
     unseen[scores.query, scores.item] = False
     wanted = fit.scale.beta * (table - fit.scale.alpha)
@@ -167,7 +167,7 @@ def test_the_same_seed_gives_the_same_fit(fit_with):
 def test_it_stops_when_held_out_entries_gain_nothing_and_keeps_the_best():
     u0, v0, _ = turned()
     noise = np.random.default_rng(4).normal(size=(100, 80))
-    fit = mf_trns(scores_of(noise, 0.3), v0, u0, learning_rate=0.5, epochs=50)
+    fit = mf_trns(scores_of(noise, 0.3), v0, u0, lr=0.5, epochs=50)
     assert fit.details["best_epoch"] == 0
     assert fit.details["epochs"] == 2
     assert fit.held_out == pytest.approx(fit.initial)
@@ -177,7 +177,7 @@ def test_it_stops_when_held_out_entries_gain_nothing_and_keeps_the_best():
 def test_the_best_epoch_is_the_one_that_is_kept():
     u0, v0, table = turned(noise=0.1)
     scores = scores_of(table, 0.2)
-    fit = mf_trns(scores, v0, u0, learning_rate=0.02, batch=64, epochs=60)
+    fit = mf_trns(scores, v0, u0, lr=0.02, batch=64, epochs=60)
     errors = fit.details["errors"]
     assert 0 < fit.details["best_epoch"] == np.argmin(errors) + 1 == len(errors) - 2
     held = Targets.of(scores, v0, u0, scale=None, held_out=0.05, seed=0).held
@@ -225,7 +225,7 @@ def test_items_nobody_scored_and_new_queries_are_embedded():
     u0, v0, table = turned(q=300, n=300)
     scores = scores_of(table, 0.3)
     scores = scores.take((scores.item % 3 != 0) & (scores.query % 3 != 0))
-    fit = mf_ind(scores, v0, u0, learning_rate=0.01, epochs=60)
+    fit = mf_ind(scores, v0, u0, lr=0.01, epochs=60)
     assert fit.untouched == 0
     wanted = (fit.scale.beta * (table - fit.scale.alpha))[::3, ::3]
     error = np.sqrt(np.mean((fit.map(u0[::3]) @ fit.item_map(v0[::3]).T - wanted) ** 2))
@@ -248,7 +248,7 @@ def test_what_cannot_be_fitted():
     u0, v0, table = turned()
     scores = scores_of(table, 0.3)
     for message, fit_with, options in (
-        ("learning_rate is 0", mf_trns, {"learning_rate": 0}),
+        ("learning_rate is 0", mf_trns, {"lr": 0}),
         ("epochs 0", mf_ind, {"epochs": 0}),
         ("hidden is 0", mf_ind, {"hidden": 0}),
         ("the device 'nowhere'", mf_trns, {"device": "nowhere"}),
@@ -257,4 +257,4 @@ def test_what_cannot_be_fitted():
         with pytest.raises(InputError, match=message):
             fit_with(scores, **({"items": v0, "queries": u0} | options))
     with pytest.raises(TrainingError, match=r"epoch \d is not a number.*lower learning_rate"):
-        mf_trns(scores, v0, u0, learning_rate=1e30, held_out=0)
+        mf_trns(scores, v0, u0, lr=1e30, held_out=0)

@@ -165,7 +165,7 @@ CASES = {
     "pseudo marked": lambda: made_up({"count": 40, "marked": True, "seed": 4}),
 }
 TORCH = {
-    "mf-trns": lambda: factorized("mf-trns", {"epochs": 3, "learning_rate": 0.01}),
+    "mf-trns": lambda: factorized("mf-trns", {"epochs": 3, "lr": 0.01}),
     "mf-ind": lambda: factorized("mf-ind", {"epochs": 3, "hidden": 16}),
     "mf-ind no skip": lambda: factorized("mf-ind", {"epochs": 2, "hidden": 16, "skip": False}),
     "index mf-trns": lambda: indexed("mf-trns(epochs=2)", {"per": 20}),

@@ -222,3 +222,21 @@ def test_processes_share_a_new_file(tmp_path):
     items = [str(i) for i in range(300)]
     np.testing.assert_array_equal(store.rows("f", ["q"], items)[0], np.arange(300))
     assert len(store) == 300
+
+
+def test_a_damaged_text_never_becomes_another(filled):
+    path, queries, items, table = filled
+    db = sqlite3.connect(path)
+    db.execute("UPDATE texts SET crc = crc + 1 WHERE id = (SELECT max(id) FROM texts)")
+    db.commit()
+    db.close()
+    store = ScoreStore.open(path)
+    with pytest.raises(InputError, match="a text has another checksum"):
+        store.rows("f", queries, items)
+    assert store.verify(repair=True)
+    assert store.verify() == []
+    store.put("f", ["new"], ["another"], Pairs(np.zeros(1, int), np.zeros(1, int)), [1.0])
+    found = store.rows("f", queries, [*items, "another"])
+    assert np.isnan(found[:, -1]).all()
+    known = ~np.isnan(found[:, :-1])
+    np.testing.assert_array_equal(found[:, :-1][known], table[known])

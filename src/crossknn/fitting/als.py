@@ -34,6 +34,7 @@ def als(
     strength: float = 0.3,
     bias: float = 2.0,
     sweeps: int = 6,
+    seed: int = 0,
     progress: Progress | None = None,
 ) -> Fit:
     """Item and query vectors that explain G, near the initial ones.
@@ -41,7 +42,8 @@ def als(
     They are (n, d) and (q, d), with a bias (n, d + 1) and (q, d + 1).
 
     A sweep fits all items to the queries, then all queries to the items. The sweep with the lowest
-    error on held-out entries is kept, and the first that is worse is the last. Raises InputError
+    error on held-out entries is kept, and the first that is worse is the last. Nothing is drawn, by
+    whatever `seed`. Raises InputError
     for a strength or a number of sweeps that is not positive, and a negative bias.
     """
     if not strength > 0 or not bias >= 0 or sweeps < 1:

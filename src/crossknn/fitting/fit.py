@@ -20,7 +20,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -214,8 +214,6 @@ class FitTask:
 
     def dense(self) -> Anchors:
         """Scores of the train queries with every item: the index's anchors."""
-        if self.limits.ray is not None and self.source is None:
-            raise InputError("on Ray every worker opens the cross-encoder itself: give its name")
         with self.progress("scoring anchor queries", "pairs") as report:
             self.collected = collect_anchors(
                 self.index,
@@ -260,7 +258,8 @@ class FitTask:
 
     def different(self, scores: SparseScores | Anchors) -> int:
         """Pairs of different texts: items of equal texts are scored once."""
-        ids = np.unique(np.asarray(self.index.items.texts), return_inverse=True)[1]
+        known = self.index.scores.ids(self.index.items.texts)
+        ids = np.unique(known, return_inverse=True)[1]
         if isinstance(scores, SparseScores):
             return len(np.unique(scores.query * self.index.n + ids[scores.item]))
         return len(scores.scores) * (int(ids.max()) + 1)
@@ -347,9 +346,15 @@ class Factorization(FitMethod):
             found = self.factorize(targets, task.seed, progress)
         return task.kept(self, found, scores, len(scores.scored_queries))
 
-    @abstractmethod
     def factorize(self, targets: Targets, seed: int = 0, progress: Progress | None = None) -> Fit:
         """Item vectors (n, d) from G and the initial vectors."""
+        options = {field.name: getattr(self, field.name) for field in fields(self)}
+        del options["held_out"]
+        return self.solver()(targets, seed=seed, progress=progress, **options)
+
+    @abstractmethod
+    def solver(self) -> Callable[..., Fit]:
+        """What fits `Targets`; takes the options of this way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,16 +375,10 @@ class ALS(Factorization):
         if self.bias < 0:
             raise SpecError(f"{self}: bias cannot be negative")
 
-    def factorize(self, targets: Targets, seed: int = 0, progress: Progress | None = None) -> Fit:
+    def solver(self) -> Callable[..., Fit]:
         from crossknn.fitting.als import als
 
-        return als(
-            targets,
-            strength=self.strength,
-            bias=self.bias,
-            sweeps=self.sweeps,
-            progress=progress,
-        )
+        return als
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,13 +389,10 @@ class MFTRNS(Factorization):
     lr: float = 0.001
     epochs: int = 10
 
-    def factorize(self, targets: Targets, seed: int = 0, progress: Progress | None = None) -> Fit:
+    def solver(self) -> Callable[..., Fit]:
         with needs_torch(self.name):
             from crossknn.fitting.mf import mf_trns
-
-        return mf_trns(
-            targets, learning_rate=self.lr, epochs=self.epochs, seed=seed, progress=progress
-        )
+        return mf_trns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -408,18 +404,10 @@ class MFIND(Factorization):
     epochs: int = 20
     skip: bool = True
 
-    def factorize(self, targets: Targets, seed: int = 0, progress: Progress | None = None) -> Fit:
+    def solver(self) -> Callable[..., Fit]:
         with needs_torch(self.name):
             from crossknn.fitting.mf import mf_ind
-
-        return mf_ind(
-            targets,
-            learning_rate=self.lr,
-            epochs=self.epochs,
-            skip=self.skip,
-            seed=seed,
-            progress=progress,
-        )
+        return mf_ind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ _FIRST_GATE = -5.0
 def mf_trns(
     targets: Targets,
     *,
-    learning_rate: float = 0.001,
+    lr: float = 0.001,
     epochs: int = 10,
     batch: int = 1024,
     weight_decay: float = 0.01,
@@ -51,7 +51,7 @@ def mf_trns(
     """
     began, factors = time.perf_counter(), free_factors(targets).to(place(device))
     settings: dict[str, Any] = {
-        "learning_rate": learning_rate,
+        "learning_rate": lr,
         "batch": batch,
         "weight_decay": weight_decay,
     }
@@ -62,7 +62,7 @@ def mf_trns(
 def mf_ind(
     targets: Targets,
     *,
-    learning_rate: float = 0.005,
+    lr: float = 0.005,
     epochs: int = 20,
     batch: int = 1024,
     hidden: int | None = None,
@@ -83,7 +83,7 @@ def mf_ind(
     began, width = time.perf_counter(), hidden or 2 * targets.items.shape[1]
     factors = perceptrons(targets, width, skip, seed).to(place(device))
     settings: dict[str, Any] = {
-        "learning_rate": learning_rate,
+        "learning_rate": lr,
         "batch": batch,
         "weight_decay": weight_decay,
     }

@@ -2,7 +2,7 @@
 
     crossknn-lab reproduce --data MATRICES --out REPORT --preset full
     python lab/benchmarks/evidence.py --data MATRICES --report REPORT --matrix wordnet-act
-    python lab/benchmarks/make_docs.py
+    python lab/benchmarks/docs.py
 
 The first command pays for everything; this one reads what it has found (and searches what is not
 found yet), and writes `results/evidence.json`, and of the report's page the pictures of one matrix:
@@ -18,14 +18,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from crossknn_lab.report.environment import environment_text
-from crossknn_lab.report.exhibits import EXHIBITS, SWEEPS, ours
-from crossknn_lab.report.exhibits.found import by_data
-from crossknn_lab.report.markdown import body_of
-from crossknn_lab.report.page import Block, Page, Points, Section, TableOf
-from crossknn_lab.report.presets import PRESETS
-from crossknn_lab.report.reproduce import WORK, matrices_of
-from crossknn_lab.report.study import Study
+from crossknn_lab.experiment import Experiment, preset
+from crossknn_lab.figures import by_data
+from crossknn_lab.page import Block, Page, Points, Section, Table, body_of, on_paper
+from crossknn_lab.reproduce import FIGURES, WORK, matrices_of
+from crossknn_lab.sweep_report import environment_text, listed
 
 ROOT = Path(__file__).parents[2]
 NAME = "evidence"
@@ -42,20 +39,20 @@ def main() -> None:
         "--also", type=Path, help="another report, for what is left out in the first"
     )
     options = parser.parse_args()
-    matrices, preset = matrices_of(options.data), PRESETS[options.preset]
-    study = Study(matrices, options.report / WORK, preset, SWEEPS, workers=2)
-    asked = [exhibit for exhibit in EXHIBITS if exhibit.paper == ours.PAPER]
-    study.run(list(dict.fromkeys(name for exhibit in asked for name in exhibit.sweeps)))
+    matrices, chosen = matrices_of(options.data), preset(options.preset)
+    study = Experiment(matrices, options.report / WORK, chosen, workers=2)
+    asked = [figure for figure in FIGURES if figure.paper == "Ours"]
+    study.run(list(dict.fromkeys(name for figure in asked for name in figure.sweeps)))
     for old in (ROOT / "docs" / "images").glob(f"{NAME}-*"):
         old.unlink()
     questions, comparison = (
         [e for e in asked if (e.label == COMPARISON) == last] for last in (False, True)
     )
     title = "Methods and rivals under one accounting"
-    sections = [exhibit.section(study) for exhibit in questions]
+    sections = [figure.section(study) for figure in questions]
     found = {
         "questions": written([Section(title=title, blocks=made_of(study), sections=sections)]),
-        "comparison": written([exhibit.section(study) for exhibit in comparison]),
+        "comparison": written([figure.section(study) for figure in comparison]),
     }
     if options.matrix:
         others = [data.name for data in study.data if data.name != options.matrix]
@@ -68,7 +65,7 @@ def written(sections: Sequence[Section]) -> str:
     """Markdown of the sections; their pictures are put beside those of the docs."""
     text, images = body_of(Page(title="", lead="", sections=sections))
     for name, image in images.items():
-        (ROOT / "docs" / "images" / f"{NAME}-{name}").write_bytes(image)
+        (ROOT / "docs" / "images" / f"{NAME}-{name}").write_text(on_paper(image))
     return text.replace("](images/", f"](images/{NAME}-")
 
 
@@ -110,15 +107,13 @@ def _filled(papers: str, page: str) -> str:
     )
 
 
-def made_of(study: Study) -> list[Block]:
+def made_of(study: Experiment) -> list[Block]:
     """Data, grids and hardware, and how this was made."""
-    preset = study.preset
     drawn_as_tests = {
         d: len(found[0].per_query(study.k[0])[0]) for d, found in by_data(study, "rivals").items()
     }
     rows = [
-        [d.name, d.file.n_items, d.file.n_anchors, d.file.n_tests, drawn_as_tests.get(d.name)]
-        for d in study.data
+        [d.name, d.n_items, d.n_anchors, d.n_tests, drawn_as_tests.get(d.name)] for d in study.data
     ]
     drawn = "each draws anew which queries are anchors and which are tests"
     return [
@@ -126,15 +121,15 @@ def made_of(study: Study) -> list[Block]:
         "counted in distinct cross-encoder calls and compared with exact search by the same "
         "cross-encoder. The papers' own figures and tables are made by the same command: "
         "[the checklist](papers.md).",
-        TableOf(
+        Table(
             head=["matrix", "items", "anchor queries", "test queries by a seed", "in all"],
             rows=rows,
             caption="",
         ),
         Points(
             items=[
-                f"budgets {', '.join(map(str, study.budgets))}; k {', '.join(map(str, study.k))}",
-                f"seeds {', '.join(map(str, preset.seeds))}: {drawn}",
+                f"budgets {listed(study.budgets)}; k {listed(study.k)}",
+                f"seeds {listed(study.preset.seeds)}: {drawn}",
                 "settings of every method are chosen on anchor queries held out as dev queries, "
                 "for each budget; intervals are paired bootstraps over queries",
                 environment_text(),

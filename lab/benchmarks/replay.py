@@ -2,20 +2,21 @@
 
     python lab/benchmarks/replay.py PATH_OF_MATRICES [--budgets 50,100,200,500]
 
-Writes benchmarks/results/replay.json; `lab/benchmarks/make_docs.py` makes the tables of it. What
+Writes benchmarks/results/replay.json; `lab/benchmarks/docs.py` makes the tables of it. What
 is there already is kept, unless `--again`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
-
-from kept_rows import KeptRows, add_options
 
 from crossknn.evaluation.replay import replay
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import methods
+
+RESULTS = Path(__file__).parents[2] / "benchmarks/results/replay.json"
 
 SPECS = """
 rerank(retriever=bm25)
@@ -75,24 +76,27 @@ def main() -> None:
     parser.add_argument("--budgets", default="50,100,200,500")
     parser.add_argument("--k", default="1,10,100")
     parser.add_argument("--seeds", type=int, default=3, help="for the methods that draw at random")
-    add_options(parser, "replay")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     budgets = [int(b) for b in options.budgets.split(",")]
     ks = [int(k) for k in options.k.split(",")]
-    kept = KeptRows(options.out, again=options.again)
+    kept = options.out.exists() and not options.again
+    found = json.loads(options.out.read_text()) if kept else {}
     for path in sorted(options.matrices.glob("*.npz")):
         matrix = StoredMatrix.load(path)
-        known = {row["method"] for row in kept.of(path.stem)}
+        made = found.setdefault(path.stem, [])
+        known = {row["method"] for row in made}
         for name, method in methods(SPECS).items():
             if name in known:
                 continue
             random = "random" in name or "sample=softmax" in name
-            rows = [
+            made += [
                 row.as_dict()
                 for seed in range(options.seeds if random else 1)
                 for row in replay(matrix, {name: method}, budgets, ks, seed=seed)
             ]
-            kept.add(path.stem, rows)
+            options.out.write_text(json.dumps(found) + "\n")
             print(path.stem, name, flush=True)
 
 

@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 torch = pytest.importorskip("torch")
 
 from crossknn.training.losses import (  # noqa: E402
+    distance_to_teacher,
     in_batch_cross_entropy,
     match_cross_entropy,
     pair_cross_entropy,
@@ -125,3 +126,11 @@ def test_pair_by_hand():
     expected = np.array([[1 / 4 / 2, 4 / 5 / 2], [1 / 2, 0], [0, 0]]) / 3
     np.testing.assert_allclose(gradient, expected, atol=1e-12)
     np.testing.assert_allclose(right.grad.numpy(), -expected, atol=1e-12)
+
+
+def test_the_distance_to_a_teacher_by_hand():
+    """Cosines 1 and 0; the batch's similarities are 0 for the model and 1 for the teacher, once
+    on each side of the diagonal: (1 - 1 + 1 - 0) / 2 + 10 * 2 / 4."""
+    own = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    taught = torch.tensor([[1.0, 0.0], [3.0, 0.0]])
+    assert distance_to_teacher(own, taught).item() == pytest.approx(0.5 + 10 * 0.5)

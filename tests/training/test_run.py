@@ -209,3 +209,18 @@ training = {{ steps = 2, precision = "float32", threads = 1 }}
     )
     settings = read_settings(tmp_path / "settings.toml", CrossEncoderSettings)
     assert run.train(settings, tmp_path / "model").steps == 2
+
+
+def test_a_mixture_holds_every_folder_and_domains_are_those_of_zeshel_folders(tmp_path):
+    beir, zeshel = write_beir(tmp_path / "beir"), write_zeshel(tmp_path / "zeshel")
+    data = DataSettings(
+        folder=(beir, zeshel),
+        dev_folder=beir,
+        dev="dev",
+        train_domains=("sea",),
+    )
+    train, dev = read_corpora(data, 0)
+    assert [part.name for part in train] == ["beir", "sea"]
+    assert [part.name for part in dev] == ["beir"]
+    with pytest.raises(InputError, match="has no domains"):
+        read_corpora(DataSettings(folder=beir, train_domains=("sea",)), 0)

@@ -246,3 +246,19 @@ def test_the_paper_and_its_code_differ_in_these():
     [path] = (path for path in FILES if path.stem.endswith("-reference"))
     with pytest.raises(InputError, match="kind is 'cmc', where 'poly' is asked for"):
         read_settings(path, LateInteractionSettings, given={"kind": "poly"})
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("folder = []", "folder is an empty list"),
+        ('folder = "a"\ndev_folder = []', "dev_folder is an empty list"),
+        ("folder = 3", "folder is 3, which is not a folder or a list"),
+        ('folder = ["a", 3]', "folder is 3, which is not a folder"),
+        ('folder = "a"\ntrain_domains = [1]', "train_domains is 1, which is not a text"),
+    ],
+)
+def test_folders_that_cannot_be_are_named(tmp_path, given, sentence):
+    path = written(tmp_path, f'encoder = "e"\n[data]\n{given}\n')
+    with pytest.raises(InputError, match=f"settings.toml: .*{sentence}"):
+        read_settings(path, CrossEncoderSettings)

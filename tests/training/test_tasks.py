@@ -11,8 +11,11 @@ pytest.importorskip("transformers")
 
 from crossknn.data.dataset import Labelled  # noqa: E402
 from crossknn.data.items import Items  # noqa: E402
+from crossknn.errors import InputError  # noqa: E402
+from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.training import loop  # noqa: E402
-from crossknn.training.settings import TrainingSettings  # noqa: E402
+from crossknn.training.labelled import DualEncoderTask  # noqa: E402
+from crossknn.training.settings import NegativesSettings, TrainingSettings  # noqa: E402
 from crossknn.types import NO_ITEM, Pairs  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -155,3 +158,63 @@ def test_texts_longer_than_the_window_are_counted(bert, cross_task, dual_task):
 def training(**changes):
     settings = {"steps": 60, "batch": 10, "precision": "float32", "evaluations": 1, "threads": 1}
     return TrainingSettings(**(settings | changes))
+
+
+class Taught:
+    """A teacher that says the same of every text."""
+
+    fingerprint = None
+    dimensions = 32
+
+    def encode_queries(self, texts):
+        return np.tile(np.eye(32, dtype=np.float32)[0], (len(texts), 1))
+
+    def encode_items(self, texts, progress=None):
+        return self.encode_queries(texts)
+
+
+def taught_task(bert, **settings):
+    config = DualEncoderConfig(query_length=32, item_length=32)
+    torch.manual_seed(0)
+    model = DualEncoderModel.new(bert, config).eval()
+    negatives = NegativesSettings(kind="random", count=1, depth=4)
+    return DualEncoderTask(model, [corpus()], [corpus(start=3)], negatives, **settings)
+
+
+def taught_losses(bert, tmp_path, **settings):
+    made = taught_task(bert, **settings)
+    made.begin_epoch(0, tmp_path)
+    (loss,) = made.losses([0, 1, 2], 1, 0, 0)
+    return loss.item(), made
+
+
+def test_the_loss_adds_the_weighted_distance_of_queries_and_items(bert, tmp_path):
+    plain, _ = taught_losses(bert, tmp_path)
+    none, _ = taught_losses(bert, tmp_path, teacher=Taught(), teacher_weight=0.0)
+    once, made = taught_losses(bert, tmp_path, teacher=Taught(), teacher_weight=1.0)
+    thrice, _ = taught_losses(bert, tmp_path, teacher=Taught(), teacher_weight=3.0)
+    assert none == pytest.approx(plain)
+    assert thrice - plain == pytest.approx(3 * (once - plain), rel=1e-4)
+    lists = made.train.lists([0, 1, 2], made._wrong, 1, 1)
+    items = sorted(set(lists.ravel().tolist()))
+    encoding = made.model.encoding
+    with torch.no_grad():
+        vectors = torch.cat(
+            [
+                made.model(encoding.texts(made.train.queries[:3], queries=True), queries=True),
+                made.model(
+                    encoding.texts([made.train.items[i] for i in items], queries=False),
+                    queries=False,
+                ),
+            ]
+        )
+    single = (1 - vectors[:, 0]).mean().item()
+    relations = (vectors @ vectors.T - 1).square().mean().item()
+    assert once - plain == pytest.approx(single + 10 * relations, rel=1e-4)
+
+
+def test_a_teacher_of_another_width_is_refused(bert):
+    wide = Taught()
+    wide.dimensions = 384
+    with pytest.raises(InputError, match="384 dimensions, the model's 32"):
+        taught_task(bert, teacher=wide)

@@ -401,6 +401,7 @@ def test_one_sentence_and_nothing_half_written(folder, url, table, what, argumen
     assert done.stdout == ""
     assert sorted(p.name for p in folder.iterdir()) == before
     shown = sentences[0].replace(url, "http://127.0.0.1:8080").replace(dual, "dual-encoder")
+    shown = shown.replace(f"{folder}/", "")
     sentence = shown.removeprefix("crossknn: ").replace("|", "/")
     table[what] = f"| {what} | {code} | `{sentence}` |"
 

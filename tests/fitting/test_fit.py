@@ -123,7 +123,7 @@ def test_items_take_turns_with_queries(world):
 def test_what_the_data_cannot_give_is_said(world):
     found = fit(world.index(), world, world.queries[:3], per=5)
     notes = " ".join(found.notes)
-    assert "items have no score to learn from: they keep the vectors they had" in notes
+    assert "items have no score to fit to: they keep the vectors they had" in notes
     assert "3 train queries move item vectors in 3 of 6 dimensions at most" in notes
 
 

@@ -1,1 +1,1 @@
-"""Align items with a cross-encoder: scores paid once, offline, that every later search gains by."""
+"""Fitting an index to exact scores, once and offline, so that every later search finds more."""

@@ -147,7 +147,7 @@ def _known_rows(index: ItemIndex, name: str, scorer: Scorer, replace: bool) -> A
     old, new = known.meta["fingerprint"], scorer.fingerprint
     if old is not None and old == new:
         return known
-    discard = "discard them with replace=True (crossknn fit: --rescore)"
+    discard = "discard them with replace=True (--replace)"
     if old is None or new is None:
         raise InputError(
             "the scores in the index cannot be told from those of another cross-encoder, because a "

@@ -1,4 +1,4 @@
-"""Dual encoders distilled from scores a cross-encoder was paid for (ANNCUR A.3, AXN A.2.1).
+"""Dual encoders distilled from a cross-encoder's scores (ANNCUR A.3, AXN A.2.1).
 
 The papers' rows: DE_BERT+CE starts from an encoder without a task and DE_BASE+CE from a trained
 dual encoder, both with the best of dense rows (`best_of_rows`, charged q * n calls) and the better
@@ -129,7 +129,7 @@ def paper_settings(listed: int) -> TrainingSettings:
 def best_of_rows(
     queries: Sequence[str], rows: FloatArray, count: int, fingerprint: str | None = None
 ) -> SparseScores:
-    """The `count` best entries of dense rows (q, n), for which q * n calls were paid."""
+    """The `count` best entries of dense rows (q, n), which cost q * n calls."""
     best = top_k(rows, count)
     found = best.items != NO_ITEM
     pairs = Pairs(np.repeat(np.arange(len(rows)), found.sum(1)), best.items[found])

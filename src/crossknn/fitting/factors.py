@@ -29,7 +29,7 @@ class Fit:
     give one (queries of CUR without an encoder; items of all methods but MF_IND). `scale` brings
     raw scores to the scale of the vectors. `held_out` and `initial` are root mean squared errors on
     held-out entries, on that scale, of the fit and of the initial vectors; NaN if nothing was held
-    out. `untouched` items had no score to learn from.
+    out. `untouched` items had no score to fit to.
     """
 
     items: FloatArray

@@ -573,10 +573,10 @@ def _notes(chosen: FitMethod, task: FitTask, made: FittedVectors) -> list[str]:
     found = []
     used, given, d = made.cost.queries, len(task.queries), task.index.vectors[task.base].shape[1]
     if (short := max(task.unfinished, given - used)) > 0:
-        found.append(f"{short} of {given} train queries have too few scores to learn from yet")
+        found.append(f"{short} of {given} train queries have too few scores to fit to yet")
     if untouched := made.details.get("untouched"):
         found.append(
-            f"{untouched} of {task.index.n} items have no score to learn from: they keep the "
+            f"{untouched} of {task.index.n} items have no score to fit to: they keep the "
             "vectors they had"
         )
     if isinstance(chosen, ALS | MFTRNS) and used < d:

@@ -39,7 +39,7 @@ def fit_from_log(
 
     `fingerprint` names it; the scores are those of the index's store. Kriging's prior has the
     kernel parameters that the anchors choose. A query that has all its scores is an anchor, or was
-    scored to be compared with: nothing is learned from the latter. Scores of other queries also
+    scored to be compared with: nothing is fitted to the latter. Scores of other queries also
     give fitted vectors `log`, by alternating least squares from the index's own, unless it has
     others that were fitted on purpose.
 

@@ -95,7 +95,9 @@ class RememberedModel:
         given = f"encoder={{{self.name!r}: ENCODER}}"
         how = f"give it to ItemIndex.load as {given}, and save the index to keep where it is"
         if self.kind != "dual encoder":
-            how = f"run  crossknn encode INDEX MODEL --name {self.name}  with it, or {how}"
+            how = (
+                f"run  crossknn index add INDEX --late MODEL --name {self.name}  with it, or {how}"
+            )
         if self.source is None:
             if (bundled := self._bundled()) is not None:
                 return bundled

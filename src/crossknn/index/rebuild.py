@@ -53,7 +53,7 @@ def keep_parts(index: Any, other: Any) -> None:
     for name in theirs["late"]:
         if not same_items or name in {*index.vectors, *index.retrievers}:
             source = other.encoder_source(name) or "MODEL"
-            dropped[f"states {name}"] = f"crossknn encode INDEX {source} --name {name}"
+            dropped[f"states {name}"] = f"crossknn index add INDEX --late {source} --name {name}"
         else:
             mine["late"][name] = other._parts.open("late", name)
     for name, fitted in other.fitted.items():
@@ -65,7 +65,7 @@ def keep_parts(index: Any, other: Any) -> None:
         mine["graphs"][name] = graph
         if not same_items or not index.fits(name):
             k = theirs.meta("graphs", name)["neighbours"]
-            how = f"crossknn index ... --graph {k} --graph-from {name}"
+            how = f"crossknn index add INDEX --graph {k} --graph-from {name}"
             dropped[f"item graph {name}"] = how
             del mine["graphs"][name]
     base = unfitted(other)

@@ -35,7 +35,7 @@ def check_arrays(arrays: Mapping[str, Any], path: str) -> None:
     """Raises `InputError` for what is no score matrix: one sentence with the file and the key."""
     if "scores" not in arrays and "item_scores" in arrays:
         raise InputError(
-            f"{path} holds item x item scores only: add queries with  crossknn scores ... "
+            f"{path} holds item x item scores only: add queries with  crossknn collect ... "
             "--queries FILE"
         )
     scores = arrays.get("scores", np.zeros(0))

@@ -142,7 +142,7 @@ def anchors_of(index: Index, method: str) -> Anchors:
     if index.anchors is None or not len(index.anchors.scores):
         raise InputError(
             f"{method} needs the scores of anchor queries, and there are none here: add them with  "
-            "crossknn index ... --anchors QUERIES  (in a matrix file: the key n_anchors)"
+            "crossknn collect INDEX --anchors QUERIES  (in a matrix file: the key n_anchors)"
         )
     return index.anchors
 
@@ -151,7 +151,7 @@ def _item_scores(index: Index, method: str) -> ItemScores:
     if index.item_scores is None:
         raise InputError(
             f"{method} needs item x item scores, and there are none here: add them with  crossknn "
-            "index ... --item-scores N  (in a matrix file: the keys item_scores, item_score_items)"
+            "collect INDEX --item-scores N  (in a matrix file: the keys item_scores, item_score_items)"
         )
     return index.item_scores
 

@@ -121,7 +121,7 @@ def open_late(path_or_name: str | Path, **options: Any) -> LateInteractionScorer
     if own is None:
         raise InputError(
             f"{path_or_name} is not a late-interaction model: it has neither {MANIFEST} nor "
-            f"late_interaction.json; train one with  crossknn train cmc"
+            f"late_interaction.json; train one with  crossknn model train cmc"
         )
     return cast("LateInteractionScorer", own)
 

@@ -93,7 +93,7 @@ def run_jobs(
 ) -> None:
     """Keep `room` jobs under way, each of a block of `size` pairs, until pairs or time run out.
 
-    After an error or an interrupt none is begun, and what is under way is waited for: it is paid.
+    After an error or an interrupt none is begun, and what is under way is waited for.
     """
     running, blocks = dict[Job, Pairs](), run.blocks(size)
     try:

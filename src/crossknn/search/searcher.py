@@ -195,13 +195,13 @@ class Searcher:
             here = mine or "one without a fingerprint"
             if name in self.index.artifacts and name not in ("anchors", "item_scores"):
                 raise InputError(
-                    f"the index has learned from scores of the cross-encoder {known}, and this "
-                    f"search uses {here}: learn from those of this one (crossknn learn INDEX), or "
+                    f"the index was fitted to scores of the cross-encoder {known}, and this "
+                    f"search uses {here}: fit to those of this one (crossknn fit INDEX log), or "
                     f"search with {chosen.fallback}"
                 )
             raise InputError(
                 f"the index holds scores of the cross-encoder {known}, and this search uses "
-                f"{here}: pay for them again with this one, or use a method that does not read "
+                f"{here}: collect them with this one, or use a method that does not read "
                 f"them, e.g. {chosen.fallback}"
             )
 

@@ -94,8 +94,8 @@ def fit_prior(
         fingerprint = scores.fingerprint if anchors is None else fingerprint
     if anchors is None and not scores:
         raise InputError(
-            "the index has nothing to learn from: search with  --cache FILE  and give that "
-            "here, or score anchor queries with  crossknn index ... --anchors QUERIES"
+            "the index has nothing to fit to: search it, "
+            "or score anchor queries with  crossknn collect INDEX --anchors QUERIES"
         )
     dense = None
     if anchors is not None:
@@ -129,7 +129,7 @@ def check_same_scorer(known: str | None, given: str | None, anchors: int) -> Non
         raise InputError(
             f"the index has anchor queries scored by the cross-encoder {known}, and these scores "
             f"are of {given or 'one without a fingerprint'}: scores of two are never mixed, so "
-            "learn from those of the index's own, or build an index without these anchors"
+            "fit to those of the index's own, or build an index without these anchors"
         )
 
 

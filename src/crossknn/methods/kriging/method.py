@@ -124,9 +124,9 @@ class Kriging(Method):
         useless = fitted is not None and self._fitted_prior(index) is None
         if fitted is not None and useless and (fitted.from_log or index.anchors is None):
             raise InputError(
-                f"{self}: the index has learned to predict from {fitted.retriever}, not from "
-                f"{self._mean}: search with mean={fitted.retriever} or anchors=false, or learn "
-                f"again with  crossknn learn INDEX --retriever '{self._mean}'"
+                f"{self}: the prior predicts from {fitted.retriever}, not from "
+                f"{self._mean}: search with mean={fitted.retriever} or anchors=false, or fit "
+                f"again with  crossknn fit INDEX log --retriever '{self._mean}'"
             )
         if self.target_recall is None:
             return
@@ -136,7 +136,7 @@ class Kriging(Method):
         if anchors < 3:
             raise InputError(
                 f"{self}: target_recall is calibrated on three anchor queries or more, and there "
-                f"are {anchors or 'none'} here: add some with  crossknn index ... --anchors "
+                f"are {anchors or 'none'} here: add some with  crossknn collect INDEX --anchors "
                 "QUERIES, or leave it out"
             )
 

@@ -154,10 +154,10 @@ def test_cancelling_an_asynchronous_search_stops_the_scoring(index):
 
 
 def test_cache_hits_are_revealed_but_not_called(index, tmp_path):
-    with ck.CachedScorer(ck.CallableScorer(length, "length"), tmp_path / "c.sqlite") as scorer:
-        search = ck.Searcher(index, scorer, "rerank(retriever=bm25)")
-        first = search.search(["odd", "even"], k=3, budget=20)
-        again = search.search(["odd", "even"], k=3, budget=25)
+    scorer = ck.StoredScorer(ck.CallableScorer(length, "length"), tmp_path / "c.store")
+    search = ck.Searcher(index, scorer, "rerank(retriever=bm25)")
+    first = search.search(["odd", "even"], k=3, budget=20)
+    again = search.search(["odd", "even"], k=3, budget=25)
     assert (first.n_calls, first.n_scored) == (40, 40)
     assert (again.n_calls, again.n_scored) == (10, 50)
 

@@ -263,7 +263,7 @@ def test_the_command_shares_a_budget(tmp_path, monkeypatch, capsys):
     search = ["search", "docs.index", "topic 1", "part 7", "-k", "3", "--total-budget", "25"]
     assert crossknn([*search, "--method", "kriging(rounds=3)", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["calls"] == 25
+    assert found["n_calls"] == 25
     assert [len(answer["hits"]) for answer in found["results"]] == [3, 3]
     assert crossknn([*search, "--method", "axn"]) == 2
     assert "use kriging or gp" in capsys.readouterr().err

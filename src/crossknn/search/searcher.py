@@ -1,4 +1,4 @@
-"""Search over texts: drives the loop with a scorer, a clock and an index."""
+"""Search over texts: drives the loop with a scorer, a deadline and an index."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,7 +19,7 @@ from crossknn.methods import DEFAULT, Method
 from crossknn.methods import method as as_method
 from crossknn.models.library import first_line
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.streaming import GIVE_UP_AFTER
+from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline
 from crossknn.search.loop import Search
 from crossknn.search.results import Results, hits_of, joined
 from crossknn.search.sharing import SharedBudget
@@ -139,10 +139,9 @@ class Searcher:
         self._check_scorer(chosen)
         ids, texts = _ids_and_texts(queries)
         allowed = _mask(filter, self.index)
-        spend = (
-            budget if isinstance(budget, Budget) else Budget(per_query=as_count(budget, "budget"))
-        )
-        m = len(texts)
+        m, spend = len(texts), budget
+        if not isinstance(spend, Budget):
+            spend = Budget(per_query=as_count(budget, "budget"))
         pairs = _pairs_per_query(spend, m, k, self.index.n, calls=chosen.calls)
         chosen = _with_target(chosen, spend.target_recall, k)
         self._check_fingerprints(chosen)
@@ -150,6 +149,7 @@ class Searcher:
             raise InputError(f"cancel is {cancel!r}; give a threading.Event")
         if progress is not None and not callable(progress):
             raise InputError(f"progress is {progress!r}; give a function of (done, total)")
+        began = time.perf_counter()
         call = _Call(
             searcher=self,
             method=chosen,
@@ -159,7 +159,8 @@ class Searcher:
             allowed=allowed,
             seed=self.seed if seed is None else as_count(seed, "seed", 0),
             trace=trace,
-            clock=_Clock(spend.deadline, cancel),
+            deadline=Deadline(spend.deadline, cancel),
+            cancel=cancel,
             progress=progress,
             m=m,
         )
@@ -167,7 +168,7 @@ class Searcher:
         parts = [
             call.run(s, ids[s : s + at_once], texts[s : s + at_once]) for s in range(0, m, at_once)
         ]
-        results = joined(parts, call.clock.elapsed())
+        results = joined(parts, time.perf_counter() - began)
         if call.failure is not None and not results.n_scored:
             raise call.failure
         return results
@@ -206,29 +207,6 @@ class Searcher:
             )
 
 
-@dataclass(frozen=True)
-class _Clock:
-    """When to stop, and how long things took; seconds."""
-
-    deadline: float | None
-    cancel: threading.Event | None
-    began: float = field(default_factory=time.perf_counter)
-
-    def elapsed(self) -> float:
-        return time.perf_counter() - self.began
-
-    def left(self) -> float | None:
-        """Seconds left, if there is a deadline."""
-        return None if self.deadline is None else max(0.0, self.deadline - self.elapsed())
-
-    def stop(self, ahead: float = 0.0) -> str | None:
-        """Why to stop now, or `ahead` seconds from now, if there is a reason."""
-        if self.cancel is not None and self.cancel.is_set():
-            return "cancelled"
-        late = self.deadline is not None and self.elapsed() + ahead >= self.deadline
-        return "deadline" if late else None
-
-
 @dataclass(kw_only=True)
 class _Call:
     """One search: its settings, the running count of scored pairs, and what went wrong."""
@@ -241,7 +219,8 @@ class _Call:
     allowed: BoolArray | None
     seed: int
     trace: bool
-    clock: _Clock
+    deadline: Deadline
+    cancel: threading.Event | None
     progress: Progress | None
     m: int
     done: int = 0
@@ -251,7 +230,7 @@ class _Call:
 
     def run(self, start: int, ids: tuple[str, ...], texts: tuple[str, ...]) -> Results:
         """Search a batch of queries that fits into memory: those from `start`."""
-        searcher, began = self.searcher, self.clock.elapsed()
+        searcher, began = self.searcher, time.perf_counter()
         plan = self._plan(start, start + len(texts))
         search = Search(plan, Queries(texts), searcher.index.n, allowed=self.allowed)
         scoring = _Scoring(self, search, texts)
@@ -270,7 +249,7 @@ class _Call:
             budget=min(self.pairs, search.budget),
             n_calls=scoring.calls,
             n_scored=int(search.n_scored.sum()),
-            seconds=self.clock.elapsed() - began,
+            seconds=time.perf_counter() - began,
             scoring_seconds=scoring.seconds,
             stopped_by=stopped_by or ("target" if search.stopped.all() else "budget"),
             errors=tuple(scoring.errors),
@@ -294,17 +273,23 @@ class _Call:
 
     def _drive(self, search: Search, scoring: _Scoring) -> str | None:
         """Ask and tell to the end; why it was stopped, if it was."""
-        stopped_by = self.clock.stop()
+        stopped_by = self.stop()
         while stopped_by is None and self.broken is None:
-            began = self.clock.elapsed()
+            began = time.perf_counter()
             pairs = search.ask()
             if not len(pairs):
                 break
-            choosing = self.clock.elapsed() - began
-            stopped_by = self.clock.stop() or scoring.score(pairs)
+            choosing = time.perf_counter() - began
+            stopped_by = self.stop() or scoring.score(pairs)
             if stopped_by is None and search.round > 1 and search.unfinished.any():
-                stopped_by = self.clock.stop(choosing)  # the next round takes as long to choose
+                stopped_by = self.stop(choosing)  # the next round takes as long to choose
         return stopped_by
+
+    def stop(self, ahead: float = 0.0) -> str | None:
+        """Why to stop now, or `ahead` seconds from now, if there is a reason."""
+        if self.deadline.left() > ahead:
+            return None
+        return "cancelled" if self.cancel is not None and self.cancel.is_set() else "deadline"
 
     def _truncated(self) -> int:
         return int(getattr(self.searcher.scorer, "truncated", 0))
@@ -369,30 +354,24 @@ class _Scoring:
 
     def _stream(self, pairs: Pairs, told: BoolArray) -> str | None:
         """Score pairs batch by batch; `told` (p,) is set where that is done."""
-        call, clock = self.call, self.call.clock
+        call, items = self.call, self.call.searcher.index.items.texts
         scorer = call.searcher.scorer
         assert scorer is not None  # only a method that makes no calls does without
-        began, stop = clock.elapsed(), None
-        stream = scorer.score(
-            pairs,
-            self.texts,
-            call.searcher.index.items.texts,
-            time_left=clock.left(),
-            cancel=clock.cancel,
-        )
+        began, stop = time.perf_counter(), None
+        stream = scorer.score(pairs, self.texts, items, **call.deadline.rest())
         try:
             for positions, scores in stream:
                 self.search.tell(pairs.take(positions), scores)
                 told[positions] = True
                 call.in_a_row = 0
                 call.report(len(positions), self.search)
-                if stop := clock.stop():
+                if stop := call.stop():
                     break
         finally:
             self.calls += getattr(stream, "computed", int(told.sum()))
             getattr(stream, "close", lambda: None)()
-            self.seconds += clock.elapsed() - began
-        return stop or clock.stop()
+            self.seconds += time.perf_counter() - began
+        return stop or call.stop()
 
     def _record(self, error: Exception, queries: Sequence[int], *, scored: bool) -> None:
         """These queries failed, after pairs of the same stream were `scored` or not."""

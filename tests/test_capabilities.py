@@ -1,0 +1,38 @@
+"""Every capability of the changelog is where `docs/architecture.md` says: its files and commands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from crossknn.cli.app import app
+
+ROOT = Path(__file__).parent.parent
+TABLE = (ROOT / "docs/architecture.md").read_text().split("## Capabilities")[1]
+ROWS = re.findall(r"^\| (?!capability|---)(.+?) \| (.*?) \| ?(.*?) ?\|$", TABLE, re.MULTILINE)
+
+
+def test_there_are_capabilities():
+    assert len(ROWS) > 60
+
+
+@pytest.mark.parametrize(("where", "command"), [row[1:] for row in ROWS], ids=[r[0] for r in ROWS])
+def test_files_and_commands_exist(where, command):
+    for path in re.findall(r"`(.+?)`", where):
+        assert (ROOT / path).exists() or (ROOT / "src/crossknn" / path).exists(), path
+    if command:
+        program, *words = command.strip("`").split()
+        found = _program(program)
+        for name in [word for word in words if not word.startswith("--")]:
+            found = found.commands[name]
+        options = {option for parameter in found.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options
+
+
+def _program(name):
+    if name == "crossknn":
+        return typer.main.get_command(app)
+    return typer.main.get_command(pytest.importorskip("crossknn_lab.cli").app)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 
@@ -113,14 +112,6 @@ def test_they_come_back_from_the_disk_in_the_order_of_their_making(saved, tmp_pa
         loaded.save(folder)
         third = ItemIndex.load(tmp_path / "third", encoder=LengthEncoder())
         assert tuple(third.fitted) == tuple(everything)
-
-
-def test_what_is_added_leaves_the_other_files_where_they_are(saved):
-    before = {path: path.stat().st_mtime_ns for path in saved.folder.glob("data-*/*")}
-    saved.add_fitted("mf", als())
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-    added = {path.name for path in saved.folder.glob("data-*/*") if path not in before}
-    assert added == {"fitted.mf.values.npy"}
 
 
 def test_a_replacement_leaves_nothing_of_what_it_replaces_and_is_the_latest(saved):
@@ -323,20 +314,6 @@ def test_a_search_with_another_cross_encoder_is_refused_where_it_would_read_thei
         assert ck.Searcher(saved, other, fine).search("one fish", k=3, budget=6).n_calls == 6
 
 
-def test_vectors_of_one_and_anchors_of_another_cross_encoder(saved):
-    saved.add_fitted("mf", als(fingerprint="other"))
-    collect_anchors(saved, FormulaScorer(), TEXTS)
-    anchored, fitted = "adacur(retriever=bm25, rounds=2)", "axn(retriever=bm25, vectors=mf)"
-    for fingerprint, fits, strange in (
-        ("formula", anchored, fitted),
-        ("other", fitted, anchored),
-    ):
-        searcher = ck.Searcher(saved, FormulaScorer(fingerprint))
-        assert searcher.search("two", k=2, budget=6, method=fits).n_calls == 6
-        with pytest.raises(InputError, match="pay for them again"):
-            searcher.search("two", k=2, budget=6, method=strange)
-
-
 def test_vectors_without_query_vectors_are_searched_by_least_squares_alone(saved):
     values = draw(N, 4).astype(np.float16)
     saved.add_fitted("cur", als(method="cur", base=None, values=values, scale=Scale(0.1)))
@@ -380,12 +357,3 @@ def test_an_encoder_that_has_moved_is_given_again_by_the_name_of_its_vectors(sav
         ItemIndex.load(saved.folder, encoder={"distill": LengthEncoder()})
     with pytest.raises(InputError, match="has no vectors 'mine' of a dual encoder"):
         ItemIndex.load(saved.folder, encoder={"mine": new})
-
-
-def test_the_description_says_what_they_cost(saved):
-    saved.add_fitted("mf", skip())
-    (found,) = json.loads(json.dumps(load(saved).description()["fitted"])).values()
-    assert (found["method"], found["map"], found["dimensions"]) == ("mf-ind", "gated-skip", 3)
-    assert (found["cost"]["calls"], found["details"]["rounds"]) == (60, 7)
-    assert saved.fitted["mf"].cost.seconds == 1.75
-    assert saved.description()["scorer"] == "formula"

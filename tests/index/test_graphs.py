@@ -16,7 +16,6 @@ from crossknn.index.graphs import cosines, nearest_by_vectors
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.rebuild import keep_parts
 from crossknn.index.stored import StoredMatrix
-from crossknn.types import Queries
 
 
 @settings(max_examples=40, deadline=None)
@@ -209,15 +208,3 @@ def test_files_hold_graphs_by_name(tmp_path):
         np.savez(tmp_path / "m.npz", **arrays, graph_x=wrong)
         with pytest.raises(InputError, match=r"'graph_x' is an array of .* \(6, neighbours\)"):
             StoredMatrix.load(tmp_path / "m.npz")
-
-
-def test_a_search_says_how_to_make_the_graph(index):
-    from crossknn.methods import method
-
-    with pytest.raises(
-        InputError, match=r"greedy needs the item graph.*--graph 16  or  index\.add"
-    ):
-        method("greedy(retriever=bm25)").plan(index, 10, 0)
-    index.add_graph("bm25", 4)
-    plan = method("greedy(retriever=bm25, neighbours=4)").plan(index, 10, 0)
-    assert plan.retriever.top(Queries(["cat"]), 2).items.shape == (1, 2)

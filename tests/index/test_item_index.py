@@ -176,3 +176,28 @@ def test_added_first_stages_are_offered_and_not_saved(tmp_path):
     assert "mine" not in ItemIndex.load(tmp_path / "index").retrievers
     with pytest.raises(InputError, match=r"cannot be named 'lsa'"):
         index.add_retriever("lsa", index.retrievers["bm25"])
+
+
+def test_building_again_encodes_new_texts_only_and_keeps_what_fits(tmp_path):
+    class Counting(LengthEncoder):
+        seen = ()
+
+        def encode_items(self, texts, progress=None):
+            Counting.seen = tuple(texts)
+            return super().encode_items(texts, progress)
+
+    index = ItemIndex.build(corpus(6), encoder=Counting(), bm25=False)
+    index.add_graph("dense", 2)
+    index.put_artifact("kriging", {}, {"x": np.arange(3)})
+    index.save(tmp_path / "index")
+    loaded, Counting.seen = ItemIndex.load(tmp_path / "index"), ()
+    same = ItemIndex.build(corpus(6), encoder=Counting(), bm25=False, tfidf=True, previous=loaded)
+    assert Counting.seen == ()
+    np.testing.assert_array_equal(same.vectors["dense"], index.vectors["dense"])
+    assert (list(same.graphs), list(same.artifacts)) == (["dense"], ["kriging"])
+    more = ItemIndex.build(corpus(8)[1:], encoder=Counting(), previous=loaded)
+    assert Counting.seen == tuple(more.items.texts[-2:])
+    np.testing.assert_array_equal(
+        more.vectors["dense"], LengthEncoder().encode_items(more.items.texts)
+    )
+    assert not {**more.graphs, **more.artifacts}

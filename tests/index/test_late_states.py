@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from index_helpers import corpus
 from late_helpers import WordStates
 
-from crossknn.cli.app import run
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.rebuild import keep_parts
 from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import parse
-from crossknn.types import Queries, States
+from crossknn.types import States
 
 N = 12
 
@@ -60,12 +57,6 @@ def test_they_come_back_from_the_disk_mapped(saved, tmp_path):
     assert meta["states"] == len(expected.values)
 
 
-def test_what_is_added_leaves_the_other_files_where_they_are(saved):
-    before = {path: path.stat().st_mtime_ns for path in saved.folder.glob("data-*/*")}
-    saved.add_late(WordStates())
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
 def test_another_model_is_refused(saved):
     saved.add_late(WordStates())
     with pytest.raises(IndexFormatError, match="'cmc' were made by another late-interaction model"):
@@ -93,12 +84,6 @@ def test_the_same_model_encodes_once(saved):
     for index in (saved, ItemIndex.load(saved.folder)):
         index.add_late(Lazy())
         assert isinstance(index.late["cmc"].model, Lazy)
-
-
-def test_a_model_without_a_fingerprint_always_encodes_again(saved):
-    saved.add_late(WordStates(fingerprint=None))
-    with pytest.raises(InputError, match="another model"):
-        saved.add_late(WordStates(fingerprint=None))
 
 
 class Wrong(WordStates):
@@ -133,14 +118,6 @@ def test_names_that_are_taken(saved, name):
         saved.add_late(WordStates(), name)
 
 
-def test_nothing_else_takes_its_name(saved):
-    saved.add_late(WordStates())
-    with pytest.raises(InputError, match="cannot be named 'cmc'"):
-        saved.add_retriever("cmc", open_retriever(saved, parse("bm25"), 0))
-    with pytest.raises(InputError, match="something else named 'cmc'"):
-        saved.check_free("cmc")
-
-
 def test_what_is_no_model(saved):
     with pytest.raises(InputError, match="object is no late-interaction model: it needs kind"):
         saved.add_late(object())
@@ -160,22 +137,3 @@ def test_the_same_items_keep_them_and_others_lose_them(saved, caplog):
     keep_parts(other, saved)
     assert not other.late
     assert "dropped the states cmc: the items have changed" in caplog.text
-
-
-def test_index_again_in_the_same_folder(tmp_path, monkeypatch, capsys, caplog):
-    monkeypatch.chdir(tmp_path)
-
-    def index(count):
-        lines = [json.dumps({"id": f"d{i}", "text": f"part {i}"}) + "\n" for i in range(count)]
-        (tmp_path / "docs.jsonl").write_text("".join(lines))
-        assert run(["index", "build", "docs.jsonl", "docs.index", "--encoder", "none"]) == 0
-        return ItemIndex.load("docs.index")
-
-    index(5).add_late(WordStates())
-    again = index(5)
-    assert tuple(again.late) == ("cmc",)
-    again.model_of("cmc").attach(WordStates())
-    found = open_retriever(again, parse("cmc(retriever=bm25)"), 0).top(Queries(["part 3"]), 5)
-    assert len(found.items[0]) == 5
-    assert tuple(index(6).late) == ()
-    assert "dropped the states cmc" in caplog.text

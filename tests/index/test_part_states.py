@@ -113,28 +113,11 @@ def test_a_part_that_was_torn_is_made_again(saved, torn):
     check(index)
 
 
-def test_once_all_are_encoded_nothing_is_encoded_again(saved, monkeypatch):
-    monkeypatch.setattr(saved, "_put", lambda *part: stop())
-    with pytest.raises(StopError):
-        saved.add_late(WordStates())
-    index, model = ItemIndex.load(saved.folder), Counting()
-    index.add_late(model)
-    assert model.seen == []
-    check(index)
-
-
 @pytest.mark.parametrize(
     "others", [{"fingerprint": "x"}, {"dimensions": 5}, {"fingerprint": None}], ids=str
 )
 def test_those_of_another_model_are_begun_anew(saved, others):
     index, model = begun(saved, **others), Counting()
-    index.add_late(model)
-    assert model.seen == list(index.items.texts)
-    check(index)
-
-
-def test_a_model_without_a_fingerprint_begins_anew(saved):
-    index, model = begun(saved, fingerprint=None), Counting(fingerprint=None)
     index.add_late(model)
     assert model.seen == list(index.items.texts)
     check(index)

@@ -231,11 +231,6 @@ def test_specs_that_are_wrong(index, spec, error, message):
         open_retriever(index, parse(spec), 0)
 
 
-def test_a_depth_below_one(model, states):
-    with pytest.raises(InputError, match="depth is 0; it must be 1 or more"):
-        LateRetriever(Listed([1]), model, states, 0)
-
-
 def overlap(pairs):
     return [len(set(q.split()) & set(t.split())) for q, t in pairs]
 
@@ -252,18 +247,6 @@ def overlap(pairs):
 def test_every_method_may_start_from_it(index, spec):
     results = ck.Searcher(index, ck.CallableScorer(overlap, "words"), spec).search(QUERIES, 3, 12)
     assert results.n_scored == 12 * len(QUERIES)
-
-
-def test_three_stages(index, model):
-    results = ck.Searcher(
-        index, ck.CallableScorer(overlap, "words"), "rerank(retriever=cmc(retriever=lsa))"
-    ).search(QUERIES, 4, 4)
-    stage = open_retriever(index, parse("cmc(retriever=lsa)"), 0)
-    chosen = stage.top(Queries(QUERIES), 4)
-    for q, hits in enumerate(results):
-        assert {hit.position for hit in hits} == set(chosen.items[q].tolist())
-        by_position = dict(zip(chosen.items[q].tolist(), chosen.scores[q].tolist(), strict=True))
-        assert {hit.position: hit.approx for hit in hits} == pytest.approx(by_position)
 
 
 def test_alone_it_makes_no_calls_and_needs_no_scorer(index):
@@ -284,22 +267,3 @@ def test_alone_it_makes_no_calls_and_needs_no_scorer(index):
     some = search.search(QUERIES, k=5, filter=allowed, trace=True)
     assert all(allowed[hit.position] for hits in some for hit in hits)
     assert some.trace == ([], [], [])
-
-
-def test_a_stage_that_finds_fewer_gives_fewer(index):
-    results = ck.Searcher(index, None, "retrieve(retriever=bm25)").search(["zebra", "cat"], k=40)
-    assert not results[0]
-    assert 0 < len(results[1]) < 40
-
-
-def test_methods_that_call_still_need_a_scorer(index):
-    with pytest.raises(InputError, match="there is no scorer"):
-        ck.Searcher(index, None, "rerank(retriever=cmc)")
-    with pytest.raises(InputError, match="there is no scorer"):
-        ck.Searcher(index, None, "cmc").search(QUERIES, method="rerank(retriever=cmc)")
-    for k, message in (
-        (41, "k is 41, but the index has 40"),
-        ("5", "k is '5'; it must be a whole"),
-    ):
-        with pytest.raises(InputError, match=message):
-            ck.Searcher(index, None, "cmc").search(QUERIES, k=k)

@@ -84,40 +84,32 @@ class Index(Searchable, Protocol):
     @property
     def graphs(self) -> Mapping[str, Neighbours]:
         """Item graphs (n, k), by the vectors or the retriever that they are made of."""
-        ...
 
     def graph(self, name: str, k: int) -> Neighbours:
         """The k nearest other items of every item (n, k), possibly mapped.
 
         Raises `InputError` if there is no such graph, or a less deep one.
         """
-        ...
 
     def scale(self, name: str) -> Scale | None:
         """Brings exact scores to the scale of `vectors[name]`; None if nothing is known of it."""
-        ...
 
     @property
     def anchors(self) -> Anchors | None:
         """Scores of anchor queries, if the index has them."""
-        ...
 
     def anchored(self, start: int = 0, stop: int | None = None) -> tuple[Index, Queries]:
         """The anchor queries start..stop, in the order of `anchors`, and the index as a search of
         theirs sees it."""
-        ...
 
     @property
     def item_scores(self) -> ItemScores | None:
         """Item x item scores, if the index has them."""
-        ...
 
     @property
     def artifacts(self) -> Mapping[str, Artifact]:
         """What fits have left, by name."""
-        ...
 
     @property
     def cache(self) -> Cache:
         """What methods computed from the index once, in memory."""
-        ...

@@ -16,6 +16,7 @@ from crossknn.types import Pairs
 
 _FIRST_BATCH = 8
 _LARGEST_BATCH = 512
+_WORDS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,27 +62,21 @@ def estimate(
     if n_anchors < 0:
         raise InputError(f"the number of anchors is {n_anchors}; it must be 0 or more")
     items = items.items if isinstance(items, ItemIndex) else items
-    n, rng = len(items), np.random.default_rng(seed)
+    n, rng, probed = len(items), np.random.default_rng(seed), list[int]()
     share = seconds / max(1, (scorer is not None) + (encoder is not None))
-    pair_rate = item_rate = None
-    probe_calls = 0
-    if scorer is not None:
-        asked = queries or [_words(items.texts[int(p)]) for p in rng.integers(n, size=16)]
 
-        def score(size: int) -> None:
-            nonlocal probe_calls
-            pairs = Pairs(rng.integers(len(asked), size=size), rng.integers(n, size=size))
-            for _ in scorer.score(pairs, asked, items.texts):
-                pass
-            probe_calls += size
+    def draw(size: int) -> list[str]:
+        return [items.texts[int(p)] for p in rng.integers(n, size=size)]
 
-        pair_rate = _rate(score, share)
-    if encoder is not None:
+    def score(size: int) -> None:
+        pairs = Pairs(rng.integers(len(asked), size=size), rng.integers(n, size=size))
+        probed.extend(len(where) for where, _ in scorer.score(pairs, asked, items.texts))
 
-        def encode(size: int) -> None:
-            encoder.encode_items([items.texts[int(p)] for p in rng.integers(n, size=size)])
-
-        item_rate = _rate(encode, share)
+    asked = queries or [" ".join(text.split()[:_WORDS]) for text in draw(16)]
+    pair_rate = None if scorer is None else _rate(score, share)
+    item_rate = (
+        None if encoder is None else _rate(lambda size: encoder.encode_items(draw(size)), share)
+    )
     index_calls, search_calls = n_anchors * n, min(budget, n)
     parts = [index_calls / pair_rate] if pair_rate and index_calls else []
     parts += [n / item_rate] if item_rate else []
@@ -94,32 +89,28 @@ def estimate(
         index_seconds=sum(parts) if parts and not unknown else None,
         search_calls=search_calls,
         search_seconds=search_calls / pair_rate if pair_rate else None,
-        probe_calls=probe_calls,
+        probe_calls=sum(probed),
     )
 
 
-def _rate(run: Callable[[int], None], seconds: float) -> float:
+def _rate(run: Callable[[int], object], seconds: float) -> float:
     """Things per second of `run(size)`, in growing batches; the first, which warms up, is left out.
 
     A batch is only begun if, by the rate so far, it ends in time.
     """
-    end = time.perf_counter() + seconds
-    size, done, spent = _FIRST_BATCH, 0, 0.0
-    start = time.perf_counter()
-    run(1)
-    cold = max(time.perf_counter() - start, 1e-9)
+    end, size, done, spent = time.perf_counter() + seconds, _FIRST_BATCH, 0, 0.0
+    cold = _time(run, 1)
     while True:
         left = end - time.perf_counter()
-        each = spent / done if done else 0.0
-        size = min(size, int(left / each)) if each else size
+        size = min(size, int(left * done / spent)) if done else size
         if size < 1 or left <= 0:
             return done / spent if done else 1 / cold
-        start = time.perf_counter()
-        run(size)
-        spent += max(time.perf_counter() - start, 1e-9)
+        spent += _time(run, size)
         done += size
         size = min(2 * size, _LARGEST_BATCH)
 
 
-def _words(text: str, count: int = 10) -> str:
-    return " ".join(text.split()[:count])
+def _time(run: Callable[[int], object], size: int) -> float:
+    start = time.perf_counter()
+    run(size)
+    return max(time.perf_counter() - start, 1e-9)

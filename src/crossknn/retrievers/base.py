@@ -30,7 +30,6 @@ class Retriever(Protocol):
         Returns:
             Candidates (m, <= count); a row may be shorter than `count`.
         """
-        ...
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
         """Scores of given items.
@@ -42,7 +41,6 @@ class Retriever(Protocol):
         Returns:
             Scores (m, c), or (m, n), float32.
         """
-        ...
 
 
 @runtime_checkable
@@ -62,11 +60,9 @@ class VectorStore(Protocol):
             exclude: Positions (m, e) that are left out, padded with `NO_ITEM`.
             allowed: (n,) restricts the items.
         """
-        ...
 
     def vectors(self, ids: IntArray) -> FloatArray:
         """Vectors (..., d) of the items at positions (...)."""
-        ...
 
 
 class AllScores(ABC):

@@ -56,15 +56,12 @@ class LateInteraction(Protocol):
     @property
     def dimensions(self) -> int:
         """d of the items' states."""
-        ...
 
     def encode_queries(self, texts: Sequence[str]) -> States:
         """States of m texts, float32."""
-        ...
 
     def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> States:
         """States of n texts, float16."""
-        ...
 
     def compare(self, queries: States, items: States, lists: IntArray) -> FloatArray:
         """Compare each query with its list, whose order does not matter.
@@ -78,7 +75,6 @@ class LateInteraction(Protocol):
         Raises:
             InputError: For an item twice in a list, or a list that does not fit into memory.
         """
-        ...
 
 
 class Late(NamedTuple):

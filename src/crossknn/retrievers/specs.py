@@ -32,43 +32,35 @@ class Searchable(Protocol):
     @property
     def n(self) -> int:
         """Number of items."""
-        ...
 
     @property
     def vectors(self) -> Mapping[str, FloatArray]:
         """Item vectors (n, d) by name, float32 or float16, possibly memory-mapped."""
-        ...
 
     @property
     def fitted(self) -> Mapping[str, Any]:
         """Those of `vectors` that were fitted to a cross-encoder, the latest last."""
-        ...
 
     @property
     def retrievers(self) -> Mapping[str, Retriever]:
         """Retrievers that are not made of vectors, e.g. `bm25`."""
-        ...
 
     @property
     def late(self) -> Mapping[str, Late]:
         """Late-interaction models that the items have states of, e.g. `cmc`."""
-        ...
 
     @property
     def anchor_items(self) -> IntArray | None:
         """A fixed random order of items to draw ANNCUR's anchor items from, if one is stored."""
-        ...
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
         """Query vectors (m, d) in the space of `vectors[name]`; kept in `queries.vectors`.
 
         Raises `InputError` where they cannot be made.
         """
-        ...
 
     def has_query_vectors(self, name: str) -> bool:
         """Whether queries have vectors in the space of `vectors[name]`."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +77,6 @@ class Offers(Protocol):
 
     def offered(self, spec: Spec, seed: int) -> Retriever | None:
         """The retriever that `spec` names; None if it is none of its own."""
-        ...
 
 
 def open_retriever(index: Searchable, spec: Spec, seed: int) -> Retriever:

@@ -190,7 +190,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
             if any(entry.compress_type or "constants.pkl" in entry.filename for entry in entries):
                 raise ValueError("it is compressed, or a program")
         elif start[:1] != b"\x80":
-            raise ValueError("it does not begin as one")
+            raise pickle.UnpicklingError("it does not begin as one")
         content = torch.load(
             path, map_location="cpu", mmap=is_zip, weights_only=False, pickle_module=restricted
         )

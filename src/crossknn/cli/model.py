@@ -190,7 +190,7 @@ def _texts(items: Path, queries: Path, template: str, limit: int) -> tuple[Any, 
 def _compare(
     model: str, written: Path, queries: Any, items: Any, per_query: int, seed: int
 ) -> dict[str, Any]:
-    from crossknn.evaluation.agreement import agreement
+    from crossknn.evaluation.measures import agreement
     from crossknn.scorers import CrossEncoder
 
     with progress("comparing", "pairs") as report:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace as replaced
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -30,7 +32,6 @@ from crossknn.cli.output import answer, progress
 from crossknn.errors import InputError
 
 if TYPE_CHECKING:
-    from crossknn.index.item_index import ItemIndex
     from crossknn.scores.collect import CollectReport, Limits
 
 NAME = "collect"
@@ -38,6 +39,9 @@ EPILOG = examples(
     "crossknn collect docs.index --anchors train-queries.jsonl --max-calls 100000",
     "crossknn collect docs.index --queries queries.jsonl --out scores.npz",
 )
+
+Collecting: TypeAlias = "Callable[..., CollectReport]"
+"""A collection that takes limits and a progress."""
 
 
 def command(
@@ -90,44 +94,57 @@ def command(
     After an interruption the same command goes on, and searches, comparisons and fits of the index
     use what is there. Anchor queries also fit the prior of `kriging`.
     """
+    from crossknn.data.reading import read_qrels
+    from crossknn.fitting.anchors import collect_anchors, collect_item_scores
+    from crossknn.fitting.log import fit_from_log
+    from crossknn.fitting.matrix import MatrixFile
     from crossknn.index.item_index import ItemIndex
-    from crossknn.scores.collect import Limits
+    from crossknn.scores.collect import Limits, collect
 
     check_positive({"max-calls": max_calls, "item-scores": item_scores})
     if anchors is None and item_scores is None and queries is None:
         raise InputError("nothing to score: give --anchors FILE, --item-scores N or --queries FILE")
-    for name, given in (("n-anchors", n_anchors), ("qrels", qrels), ("dtype", dtype)):
-        if given is not None and (file is None or queries is None):
+    for name, value in (("n-anchors", n_anchors), ("qrels", qrels), ("dtype", dtype)):
+        if value is not None and (file is None or queries is None):
             raise InputError(f"--{name} belongs to a score matrix: give --queries FILE and --out")
     at_once = threads(workers)
     limits = Limits(workers=at_once, ray=ray, max_calls=max_calls, deadline=duration(deadline))
     index = ItemIndex.load(folder)
+    if item_scores is not None and item_scores > index.n:
+        raise InputError(f"item-scores is {item_scores}, but the index has {index.n} items")
     exact = open_scorer(scorer, model, scorer_option, workers=at_once)
-    reports = _Reports(limits)
+    given = None if queries is None else read_queries(queries)
+    jobs: list[tuple[str, Collecting]] = []
     if anchors is not None:
-        _anchors(index, exact, read_queries(anchors).texts, reports, replace)
+        texts = read_queries(anchors).texts
+        job = partial(collect_anchors, index, exact, texts, replace=replace)
+        jobs.append(("scoring anchor queries", job))
     if file is not None:
-        given = (None if queries is None else read_queries(queries), n_anchors, qrels)
-        _matrix(index, exact, file, given, item_scores, reports, dtype, replace, seed)
+        matrix = MatrixFile(file, index, exact, dtype=dtype, replace=replace)
+        if given is not None:
+            judged = None if qrels is None else read_qrels(qrels)
+            job = partial(matrix.add_queries, given, anchors=n_anchors, qrels=judged)
+            jobs.append(("scoring queries", job))
+        if item_scores is not None:
+            job = partial(matrix.add_items, item_scores, seed=seed)
+            jobs.append(("scoring items with items", job))
     else:
         if item_scores is not None:
-            _item_scores(index, exact, item_scores, reports, replace)
-        if queries is not None:
-            from crossknn.scores.collect import collect
-
-            with progress("scoring queries", "pairs") as report:
-                texts = read_queries(queries).texts
-                reports.add(
-                    collect(
-                        index.scores,
-                        exact,
-                        texts,
-                        index.items.texts,
-                        limits=reports.left(),
-                        progress=report,
-                    )
-                )
-    summary = reports.summary() | {
+            chosen = index.anchor_items[:item_scores]
+            job = partial(collect_item_scores, index, exact, chosen, replace=replace)
+            jobs.append(("scoring items with items", job))
+        if given is not None:
+            job = partial(collect, index.scores, exact, given.texts, index.items.texts)
+            jobs.append(("scoring queries", job))
+    reports: list[CollectReport] = []
+    for what, run in jobs:
+        with progress(what, "pairs") as report:
+            reports.append(run(limits=_left(limits, reports), progress=report))
+    enough = len(index.anchor_queries) > 1 and index.retrievers and index.vectors
+    if anchors is not None and enough:
+        with progress("fitting", "sweeps") as report:
+            fit_from_log(index, exact.fingerprint, progress=report)
+    summary = _summary(reports) | {
         "index": str(folder),
         "anchor_queries": len(index.anchor_queries),
         "matrix": None if file is None else str(file),
@@ -143,102 +160,21 @@ def command(
     answer(summary, sentence, json)
 
 
-class _Reports:
-    """What the parts of one command have scored, and what the next may."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits, self.done = limits, list[Any]()
-
-    def add(self, report: CollectReport) -> None:
-        self.done.append(report)
-
-    def left(self) -> Limits:
-        """The limits, less the calls and seconds that are spent."""
-        calls, seconds = self.limits.max_calls, self.limits.deadline
-        spent = sum(report.calls for report in self.done)
-        took = sum(report.seconds for report in self.done)
-        return replace(
-            self.limits,
-            max_calls=None if calls is None else max(0, calls - spent),
-            deadline=None if seconds is None else max(1e-3, seconds - took),
-        )
-
-    def summary(self) -> dict[str, Any]:
-        totals = ("pairs", "reused", "scored", "calls", "failed")
-        rows = [asdict(report) for report in self.done]
-        return {
-            **{name: sum(row[name] for row in rows) for name in totals},
-            "complete": all(report.complete for report in self.done),
-            "stopped_by": next((r.stopped_by for r in self.done if r.stopped_by), None),
-            "seconds": round(sum(report.seconds for report in self.done), 2),
-        }
+def _left(limits: Limits, done: Sequence[CollectReport]) -> Limits:
+    """The limits, less the calls and seconds that are spent."""
+    calls, seconds = limits.max_calls, limits.deadline
+    return replaced(
+        limits,
+        max_calls=None if calls is None else max(0, calls - sum(r.calls for r in done)),
+        deadline=None if seconds is None else max(1e-3, seconds - sum(r.seconds for r in done)),
+    )
 
 
-def _anchors(index: ItemIndex, scorer: Any, texts: Any, reports: _Reports, replace: bool) -> None:
-    from crossknn.fitting.anchors import collect_anchors
-    from crossknn.fitting.log import fit_from_log
-
-    with progress("scoring anchor queries", "pairs") as report:
-        reports.add(
-            collect_anchors(
-                index, scorer, texts, limits=reports.left(), replace=replace, progress=report
-            )
-        )
-    if len(index.anchor_queries) > 1 and index.retrievers and index.vectors:
-        with progress("fitting", "sweeps") as report:
-            fit_from_log(index, scorer.fingerprint, progress=report)
-
-
-def _item_scores(
-    index: ItemIndex, scorer: Any, count: int, reports: _Reports, replace: bool
-) -> None:
-    from crossknn.fitting.anchors import collect_item_scores
-
-    if count > index.n:
-        raise InputError(f"item-scores is {count}, but the index has {index.n} items")
-    with progress("scoring items with items", "pairs") as report:
-        reports.add(
-            collect_item_scores(
-                index,
-                scorer,
-                index.anchor_items[:count],
-                limits=reports.left(),
-                replace=replace,
-                progress=report,
-            )
-        )
-
-
-def _matrix(
-    index: ItemIndex,
-    scorer: Any,
-    file: Path,
-    given: tuple[Any, int | None, Path | None],
-    item_scores: int | None,
-    reports: _Reports,
-    dtype: Literal["float16", "float32"] | None,
-    replace: bool,
-    seed: int,
-) -> None:
-    from crossknn.data.reading import read_qrels
-    from crossknn.fitting.matrix import MatrixFile
-
-    queries, n_anchors, qrels = given
-    judged = None if qrels is None else read_qrels(qrels)
-    matrix = MatrixFile(file, index, scorer, dtype=dtype, replace=replace)
-    if queries is not None:
-        with progress("scoring queries", "pairs") as report:
-            reports.add(
-                matrix.add_queries(
-                    queries,
-                    anchors=n_anchors,
-                    qrels=judged,
-                    limits=reports.left(),
-                    progress=report,
-                )
-            )
-    if item_scores is not None:
-        with progress("scoring items with items", "pairs") as report:
-            reports.add(
-                matrix.add_items(item_scores, seed=seed, limits=reports.left(), progress=report)
-            )
+def _summary(reports: Sequence[CollectReport]) -> dict[str, Any]:
+    totals = ("pairs", "reused", "scored", "calls", "failed")
+    return {
+        **{name: sum(getattr(report, name) for report in reports) for name in totals},
+        "complete": all(report.complete for report in reports),
+        "stopped_by": next((r.stopped_by for r in reports if r.stopped_by), None),
+        "seconds": round(sum(report.seconds for report in reports), 2),
+    }

@@ -135,11 +135,11 @@ def command(
 
     index = ItemIndex.load(folder)
     texts = _train_queries(queries, index, count, marked, seed)
-    exact = scorer if ray else open_scorer(scorer, model, scorer_option, workers=at_once)
-    _take(index, exact, store)
+    given = scorer if ray else open_scorer(scorer, model, scorer_option, workers=at_once)
+    _take(index, given, store)
     found = fit(
         index,
-        exact,
+        given,
         texts,
         method,
         name=name,

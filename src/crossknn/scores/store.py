@@ -515,8 +515,9 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         db.execute("PRAGMA synchronous = NORMAL")
 
     def _damaged(self, what: object) -> InputError:
+        told = " ".join(str(what).split())  # SQLite's own words have several lines
         return InputError(
-            f"the scores in {self.path} are damaged ({what}): remove what is damaged with  "
+            f"the scores in {self.path} are damaged ({told}): remove what is damaged with  "
             "crossknn index verify --repair , or move the file away; it is scored again"
         )
 

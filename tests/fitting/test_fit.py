@@ -143,7 +143,7 @@ def test_anchors_of_another_cross_encoder_are_refused_unless_they_are_dropped(wo
     world.fingerprint = "other"
     with pytest.raises(InputError, match="other") as refused:
         fit(index, world, world.queries[TRAIN], "cur(rank=2)")
-    assert "rescore" in str(refused.value)
+    assert "replace=True" in str(refused.value)
     assert (index.fitted["cur"].fingerprint, world.asked) == ("world", N * Q)
     found = fit(index, world, world.queries[TRAIN], "cur(rank=2)", replace=True)
     assert found.collected.calls == N * Q

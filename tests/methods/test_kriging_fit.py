@@ -585,7 +585,7 @@ def test_an_index_built_again_of_the_same_items_has_learned_the_same(library, ca
     again = library.index(previous=index)
     assert again.artifacts["kriging"].meta == index.artifacts["kriging"].meta
     assert "kriging" not in library.index(library.items + 1, index).artifacts
-    assert "dropped kriging of the index" in caplog.text
+    assert "dropped the kriging" in caplog.text
 
 
 def test_a_search_says_when_every_query_expected_enough(library):

@@ -399,7 +399,7 @@ def _convert(
     if isinstance(model, CrossEncoderModel):
         head, use = f"[{model.config.head.upper()}] cross-encoder", "--scorer"
     elif isinstance(model, LateInteractionModel):
-        head, use = "late-interaction model (cmc)", "crossknn encode INDEX"
+        head, use = "late-interaction model (cmc)", "crossknn index add INDEX --late"
     if as_json:
         print_json({"model": str(written), "kind": head, "settings": vars(model.config)})
         return

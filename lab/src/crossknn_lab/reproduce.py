@@ -110,7 +110,7 @@ def matrices_of(path: str | Path) -> list[Path]:
     found = sorted(path.glob("*.npz"))
     if not found:
         raise InputError(
-            f"{path} holds no .npz file: make one with  crossknn scores ... --out FILE"
+            f"{path} holds no .npz file: make one with  crossknn collect ... --out FILE"
         )
     return found
 

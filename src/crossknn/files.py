@@ -124,7 +124,7 @@ def checksums(data: Any) -> NDArray[np.uint32]:
     words = flat[: whole * CHUNK].view("<u8").reshape(whole, CHUNK // 512, 64)
     sums = [zlib.crc32(row) for row in words.sum(axis=1)]
     if rest := len(flat) % CHUNK:
-        sums.append(zlib.crc32(flat[-rest:]))
+        sums.append(zlib.crc32(flat[-rest:].tobytes()))
     return np.array(sums, "<u4")
 
 

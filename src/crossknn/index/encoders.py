@@ -52,7 +52,7 @@ class RememberedModel:
         `name` is that of what it makes; by default "dense", or a late-interaction model's kind.
         """
         source = lasting(given) if isinstance(given, str | Path) else None
-        model = given if source is None else _open(kind, source)
+        model: Any = given if source is None else _open(kind, source)
         if kind == "dual encoder" and not isinstance(model, Encoder):
             raise InputError(f"{model!r:.80} is no dual encoder: give one, its folder or its name")
         if kind == "late-interaction model" and not isinstance(model, LateInteraction):

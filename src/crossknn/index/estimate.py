@@ -68,15 +68,19 @@ def estimate(
     def draw(size: int) -> list[str]:
         return [items.texts[int(p)] for p in rng.integers(n, size=size)]
 
-    def score(size: int) -> None:
-        pairs = Pairs(rng.integers(len(asked), size=size), rng.integers(n, size=size))
-        probed.extend(len(where) for where, _ in scorer.score(pairs, asked, items.texts))
+    pair_rate = item_rate = None
+    if scorer is not None:
+        score = scorer.score
+        asked = queries or [" ".join(text.split()[:_WORDS]) for text in draw(16)]
 
-    asked = queries or [" ".join(text.split()[:_WORDS]) for text in draw(16)]
-    pair_rate = None if scorer is None else _rate(score, share)
-    item_rate = (
-        None if encoder is None else _rate(lambda size: encoder.encode_items(draw(size)), share)
-    )
+        def probe(size: int) -> None:
+            pairs = Pairs(rng.integers(len(asked), size=size), rng.integers(n, size=size))
+            probed.extend(len(where) for where, _ in score(pairs, asked, items.texts))
+
+        pair_rate = _rate(probe, share)
+    if encoder is not None:
+        encode = encoder.encode_items
+        item_rate = _rate(lambda size: encode(draw(size)), share)
     index_calls, search_calls = n_anchors * n, min(budget, n)
     parts = [index_calls / pair_rate] if pair_rate and index_calls else []
     parts += [n / item_rate] if item_rate else []

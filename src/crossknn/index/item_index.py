@@ -202,7 +202,8 @@ class ItemIndex:
             Parts(parts, stored.build, stored.folder),
             _by_name(query_vectors, GIVEN),
         )
-        for name, given in _by_name(encoder, DUAL_ENCODER).items():
+        models: dict[str, Any] = _by_name(encoder, DUAL_ENCODER)
+        for name, given in models.items():
             if (remembered := index.model_of(name)) is None:
                 raise InputError(
                     f"the index {folder} has no vectors {name!r} of a dual encoder, nor such states"

@@ -24,7 +24,7 @@ from crossknn.retrievers.base import Retriever, stages_of
 from crossknn.types import FloatArray
 
 NAME = "kriging"
-"""Of the artefact that an index keeps a prior as."""
+"""Of the artifact that an index keeps a prior as."""
 
 RANK = 100
 """Factors kept, at most."""

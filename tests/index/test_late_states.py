@@ -65,7 +65,7 @@ def test_another_model_is_refused(saved):
         ItemIndex.load(saved.folder, encoder={"cmc": WordStates(dimensions=5)})
     nameless = ItemIndex.load(saved.folder)
     with pytest.raises(
-        InputError, match=r"that has no name \(fingerprint words\); run  crossknn encode"
+        InputError, match=r"that has no name \(fingerprint words\); run  crossknn index add"
     ):
         open_retriever(nameless, parse("cmc"), 0)
     with pytest.raises(InputError, match=r"states 'cmc' of another model \(fingerprint words\)"):

@@ -219,7 +219,7 @@ def test_the_grammar(index, model):
         (
             "som",
             InputError,
-            r"model 'som' \(there are those of: cmc\); make them with  crossknn encode",
+            r"model 'som' \(there are those of: cmc\); make them with  crossknn index add",
         ),
         ("poly(retriever=bm25)", InputError, "no states of a model 'poly'"),
         ("cmk(retriever=bm25)", SpecError, "takes no options"),

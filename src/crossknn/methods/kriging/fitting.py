@@ -150,8 +150,8 @@ class Revealed(NamedTuple):
     """What searches of q anchors revealed, b items each, and what was known of these before.
 
     `products` (q, b, b) are those of the items' factors, `distances` (q, b, b) those of their
-    vectors' directions, squared; `variance` (q,) is the residuals' mean square; `basis` (q, b, f) has
-    prior `weights` (q, f) and `precision` (q, f, f); `scores` (q, b) are exact.
+    vectors' directions, squared; `variance` (q,) is the residuals' mean square; `basis` (q, b, f)
+    has prior `weights` (q, f) and `precision` (q, f, f); `scores` (q, b) are exact.
     """
 
     products: FloatArray
@@ -200,7 +200,7 @@ def fit_hyperparameters(
     One parameter after the other is changed by a step, as long as the densities rise by more than
     the standard error of their mean. `start` (the defaults) itself if fewer than `LEAST` anchors
     tell anything. Calls no cross-encoder. Costs a search of `BUDGET` calls for each anchor, and
-    about 40 times q b^3 multiplications: 160 anchors of 5,000 items take some 15 seconds on one core.
+    about 40 times q b^3 multiplications: some 15 seconds for 160 anchors of 5,000 items.
     """
     start = start or KernelParameters()
     if index.anchors is None or len(index.anchors.scores) < LEAST:

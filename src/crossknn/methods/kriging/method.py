@@ -54,8 +54,8 @@ class Kriging(Method):
             index's prior, or the default.
         beta: so many standard deviations are added to what is predicted.
         vectors: whose directions the covariance by content is of.
-        shortlist: restricts a query to so many items: half the retriever's best, half those that the
-            linear part of the prediction ranks first after a round.
+        shortlist: restricts a query to so many items: half the retriever's best, half those that
+            the linear part of the prediction ranks first after a round.
         target_recall: a query ends when it expects to have found so much of its true top `k`,
             calibrated on the anchor queries; its budget is then what it may spend at most.
     """
@@ -218,8 +218,8 @@ class CalibrationCurve:
     """What m searches expected of their top k before each round, and what they had achieved.
 
     Both (t, m), for t - 1 rounds after the first, and the end: there nothing is expected any more.
-    Predictions are a little too sure of themselves, and whoever stops at the first good moment picks
-    the lucky ones: so a target is not what is to be expected, but where stopping reached it.
+    Predictions are a little too sure of themselves, and whoever stops at the first good moment
+    picks the lucky ones: so a target is not what is to be expected, but where stopping reached it.
     """
 
     expected: FloatArray

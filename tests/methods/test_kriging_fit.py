@@ -538,7 +538,7 @@ def test_a_retriever_that_was_not_learned_for_is_refused_but_not_in_other_words(
     index = library.index()
     library.search(index, 0, 20)
     library.learn(index)
-    with pytest.raises(InputError, match="learned to predict from vectors"):
+    with pytest.raises(InputError, match="the prior predicts from vectors"):
         method("kriging(retriever=random)").plan(index, 25, 0)
     for options in ("random, anchors=false", "random, mean=vectors", "hybrid(vectors)", "hybrid"):
         plan = method(f"kriging(retriever={options})").plan(index, 25, 0)
@@ -550,7 +550,7 @@ def test_scores_of_another_cross_encoder_are_never_mixed_in(library):
     library.search(index, 0, 12)
     library.learn(index)
     other = CallableScorer(lambda pairs: [-x for x in library.score(pairs)], "other")
-    with pytest.raises(InputError, match="has learned from scores of the cross-encoder"):
+    with pytest.raises(InputError, match="was fitted to scores of the cross-encoder"):
         library.search(index, 0, 1, scorer=other)
     library.search(index, 0, 60, "rerank(retriever=vectors)", other)
     assert library.learn(index).pairs == 12 * 25
@@ -566,7 +566,7 @@ def test_scores_of_another_cross_encoder_are_never_mixed_in(library):
 
 def test_what_cannot_be_learned_from_is_said(library):
     index, none = library.index(), np.empty(0, np.int64)
-    with pytest.raises(InputError, match="nothing to learn from"):
+    with pytest.raises(InputError, match="nothing to fit to"):
         fit_prior(index, retriever="vectors")
     library.search(index, 0, 1)
     with pytest.raises(InputError, match="say nothing about how items vary"):

@@ -1,4 +1,4 @@
-"""The commands that compare methods: the task's measures, exact scores kept, oracles."""
+"""`crossknn-lab replay`: the task's measures, what is left out, oracles."""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ import numpy as np
 import pytest
 from commands import run
 from synthetic import matrix
-
-from crossknn.scorers import OnnxCrossEncoder
-
-METHODS = "rerank(retriever=bm25), rerank(retriever=oracle_topk)"
-TOPICS = ("archives", "threads", "files", "strings", "queues")
 
 
 @pytest.fixture
@@ -97,66 +92,10 @@ def test_replay_refuses_measures_without_judgements_and_unknown_ones(labelled, c
     assert "unknown retriever 'oracle_top'" in said
 
 
-@pytest.fixture
-def index(folder):
-    items = [{"id": f"d{i}", "text": f"part {i} on {TOPICS[i % 5]}"} for i in range(30)]
-    (folder / "docs.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
-    queries = [{"id": f"q{i}", "text": f"about {topic}"} for i, topic in enumerate(TOPICS)]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in queries))
-    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td99\t1\n")
-    assert run(["index", "docs.jsonl", "docs.index", "--encoder", "none", "--json"]) == 0
-    return folder
-
-
-def test_compare_keeps_exact_scores_for_the_next_run(index, capsys, monkeypatch):
-
-    asked = []
-    score = OnnxCrossEncoder.score
-
-    def counted(self, pairs, queries, items):
-        asked.append(len(pairs))
-        return score(self, pairs, queries, items)
-
-    monkeypatch.setattr(OnnxCrossEncoder, "score", counted)
-    capsys.readouterr()
-    options = ("--queries", "queries.jsonl", "--methods", METHODS, "--budgets", "5")
-    arguments = ("compare", "docs.index", *options, "-k", "1,5", "--exact", "kept", "--json")
-    first, _ = rows(capsys, *arguments)
-    assert sum(asked) == 5 * 30
-    again, said = rows(capsys, *arguments, "--qrels", "qrels.tsv", "--measures", "accuracy,R@100")
-    assert sum(asked) == 5 * 30
-    assert [r["recall"] for r in first] == [r["recall"] for r in again]
-    assert [r["recall"] for r in first if "oracle" in r["method"]] == [1, 1]
-    assert again[0]["measures"]["R@100"] == 0.5
-    assert "4 of 5 queries have no judgements" in said
-    assert "1 judged item is not among the items" in said
-
-
-def test_compare_says_what_is_wrong_with_measures_before_it_pays(index, capsys):
-    capsys.readouterr()
-    options = ("--queries", "queries.jsonl", "--qrels", "qrels.tsv", "-k", "1", "--exact", "kept")
-    said = sentence(capsys, "compare", "docs.index", *options, "--measures", "nDCG@x")
-    assert "there is no measure 'nDCG@x'" in said
-    assert not (index / "kept").exists()
-
-
-def test_compare_refuses_measures_without_judgements(index, capsys):
-    capsys.readouterr()
-    options = ("--queries", "queries.jsonl", "--exact", "kept", "--measures", "nDCG@10")
-    said = sentence(capsys, "compare", "docs.index", *options)
-    assert said == "crossknn: --measures needs judgements: give --qrels FILE"
-    assert not (index / "kept").exists()
-
-
-def test_a_k_above_the_number_of_items_is_refused_before_anything_is_paid(index, capsys):
-    np.savez(index / "m.npz", scores=np.zeros((2, 30)))
-    capsys.readouterr()
+def test_a_k_above_the_number_of_items_is_refused(folder, capsys):
+    np.savez(folder / "m.npz", scores=np.zeros((2, 30)))
     said = sentence(capsys, "replay", "m.npz", "--methods", "exact", "-k", "1,31")
     assert said == "crossknn: k is 31, but m.npz has 30 items: take a smaller k (-k)"
-    options = ("--queries", "queries.jsonl", "--exact", "kept", "-k", "31")
-    said = sentence(capsys, "compare", "docs.index", *options)
-    assert said == "crossknn: k is 31, but docs.index has 30 items: take a smaller k (-k)"
-    assert not (index / "kept").exists()
     assert rows(capsys, "replay", "m.npz", "--methods", "exact", "-k", "30")[0][0]["recall"] == 1
     unasked = rows(capsys, "replay", "m.npz", "--methods", "exact")[0]
     assert {row["k"] for row in unasked} == {1, 10}  # as far as there are items

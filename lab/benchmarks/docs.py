@@ -110,29 +110,6 @@ def deadline_section(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def demo_section(found: dict[str, Any]) -> list[str]:
-    lines = [
-        "## The demo",
-        "",
-        f"`crossknn demo` on {found['python']}: {found['items']:,} items, {found['queries']} "
-        f"held-out queries, bundled models, {found['seconds']:.0f} s in all on {found['cores']} "
-        "cores (`lab/benchmarks/demo.py`).",
-        "Recall against exact search in percent with 95% intervals; P@1 is how often the right item",
-        "comes first.",
-        "",
-    ]
-    ks = sorted({row["k"] for row in found["rows"]})
-    measures = list(found["rows"][0]["measures"])
-    rows = []
-    for start in range(0, len(found["rows"]), len(ks)):
-        group = found["rows"][start : start + len(ks)]
-        ends = [[100 * value for value in (r["recall"], *r["ci"])] for r in group]
-        cells = [f"{mean:.1f} [{low:.0f}-{high:.0f}]" for mean, low, high in ends]
-        task = [f"{group[0]['measures'][m]:.3f}" for m in measures]
-        rows.append([f"`{group[0]['method']}`", f"{group[0]['calls']:.0f}", *cells, *task])
-    return lines + table_lines(["method", "calls", *(f"k = {k}" for k in ks), *measures], rows)
-
-
 def overhead_section(found: dict[str, Any]) -> list[str]:
     lines = [
         "## Search apart from scoring",
@@ -183,7 +160,6 @@ def overhead_section(found: dict[str, Any]) -> list[str]:
 
 SECTIONS = {
     "evidence": ("results", evidence_section),
-    "demo": ("results", demo_section),
     "replay": ("results", replay_section),
     "overhead": ("performance", overhead_section),
     "deadlines": ("performance", deadline_section),

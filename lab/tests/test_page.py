@@ -98,7 +98,7 @@ def test_pictures_change_with_the_screen_and_are_described(html):
     assert 'aria-label="a line &quot;axn&quot;"' in svg
     assert not re.search("#0072b2|#1f2328", svg)
     assert "var(--c0072b2)" in svg
-    assert html.count("--c0072b2: ") == 3  # light, dark, print
+    assert html.count("--c0072b2: ") == 2  # light and dark
 
 
 def test_tables_align_numbers_and_mark_the_best(html):

@@ -149,8 +149,8 @@ def measure(
         result["exact ranking"] = {
             "queries": len(chosen),
             "cross-encoder ndcg@10": round(float(np.mean(exact_values)), 4),
-            "best first stage": best,
-            "best first stage ndcg@10": round(float(values[best][chosen].mean()), 4),
+            "best retriever": best,
+            "best retriever ndcg@10": round(float(values[best][chosen].mean()), 4),
             "reranked ndcg@10": round(float(values["cross-encoder"][chosen].mean()), 4),
             "95% of the gain": bootstrap(gain),
         }

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,33 +23,16 @@ from markdown_it import MarkdownIt
 
 from crossknn.errors import InputError
 from crossknn.files import write_file
-from crossknn.plots import INK, PAPER, QUIET, RULE
+from crossknn.plots import PAPER
 
 Cell: TypeAlias = str | int | float | None
 """Of a table: text, a number as it should be read, or nothing."""
 
-DARK = {
-    INK: "#e6edf3",
-    QUIET: "#9aa4af",
-    RULE: "#343b44",
-    PAPER: "#14181d",
-    "#555c66": "#8b939e",
-    "#0072b2": "#4ea8e6",
-    "#c44f00": "#ff8a45",
-    "#c98500": "#f0b93a",
-    "#c2589a": "#ec9ccb",
-    "#882255": "#f0608f",
-    "#009e73": "#34d3a3",
-    "#5b9616": "#a9d85c",
-    "#1b5e20": "#6fc277",
-    "#2c9bd0": "#86d3f7",
-    "#4b3fa8": "#a99fff",
-    "#00868b": "#4fd0d4",
-    "#8c564b": "#cf9f90",
-    "#b07d62": "#e2bb9f",
-    "#9a4db3": "#d495ec",
-    "#333a42": "#d7dde3",
-}
+STYLE = files("crossknn_lab").joinpath("page.css").read_text(encoding="utf-8")
+
+DARK = dict(
+    zip(*(re.findall(r"--c\w+: (#\w+);", part) for part in STYLE.split("@media")[:2]), strict=True)
+)
 """What each colour of a picture becomes on a dark screen."""
 
 
@@ -266,38 +250,6 @@ def _text(text: str, *, code: bool = True) -> str:
 
 # ---------------------------------------------------------------------------------- HTML
 
-_STYLE = """
-:root { color-scheme: light dark; LIGHT }
-@media (prefers-color-scheme: dark) { :root { DARK } }
-body { margin: 0; background: PAPER; color: INK; font: 16px/1.55 system-ui, sans-serif; }
-main { max-width: 1120px; margin: 0 auto; padding: 2rem 1.25rem 5rem; }
-h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .6rem; }
-h2 { font-size: 1.4rem; margin: 3rem 0 .6rem; padding-top: .8rem; border-top: 1px solid RULE; }
-h3 { font-size: 1.1rem; margin: 2rem 0 .4rem; }
-p, li { max-width: 46rem; }
-p:has(svg) { max-width: none; margin: 1.6rem 0; }
-a { color: var(--link); }
-code { font: .88em ui-monospace, "DejaVu Sans Mono", Menlo, monospace; }
-svg { display: block; max-width: 100%; height: auto; }
-svg text { font-family: "DejaVu Sans", Verdana, Geneva, sans-serif; }
-.box { overflow-x: auto; margin-bottom: 1.6rem; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .28rem .8rem .28rem 0; text-align: left; vertical-align: top; }
-th { font-weight: 600; vertical-align: bottom; border-bottom: 1.5px solid QUIET; }
-td { border-bottom: 1px solid RULE; }
-td[style] { white-space: nowrap; }
-summary { cursor: pointer; color: QUIET; font-size: .92rem; margin: 1rem 0 .4rem; }
-@media print {
-  :root { color-scheme: light; LIGHT }
-  body { font-size: 11px; }
-  main { max-width: none; padding: 0; }
-  p:has(svg), tr { break-inside: avoid; }
-  h2, h3 { break-after: avoid; }
-  details::details-content { content-visibility: visible; }
-  .box { overflow: visible; }
-}
-"""
-
 
 def _html(title: str, markdown: str, images: dict[str, str]) -> str:
     """One HTML file of a page in Markdown and its pictures."""
@@ -312,7 +264,7 @@ def _html(title: str, markdown: str, images: dict[str, str]) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_style()}</style>\n</head>\n"
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
         f"<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
     )
 
@@ -326,16 +278,6 @@ def _inline_svg(svg: str, alt: str, number: int) -> str:
     for colour in DARK:
         svg = svg.replace(colour, f"var({_variable(colour)})")
     return svg.replace("<svg", f'<svg role="img" aria-label="{alt}"', 1)
-
-
-def _style() -> str:
-    """The style sheet: each colour is a variable with a light and a dark value."""
-    light = "".join(f"{_variable(colour)}: {colour}; " for colour in DARK) + "--link: #0a58a8;"
-    dark = "".join(f"{_variable(c)}: {other}; " for c, other in DARK.items()) + "--link: #7db8f0;"
-    made = _STYLE.replace("LIGHT", light).replace("DARK", dark)
-    for name, colour in (("INK", INK), ("PAPER", PAPER), ("QUIET", QUIET), ("RULE", RULE)):
-        made = made.replace(name, f"var({_variable(colour)})")
-    return made
 
 
 def _variable(colour: str) -> str:

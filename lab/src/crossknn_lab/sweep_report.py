@@ -309,7 +309,7 @@ def _in_short(view: ReportContext) -> Section:
 
 
 def _recalls(view: ReportContext) -> Section:
-    """Plots and tables of recall by cost, for each data set; by anchors where they were varied."""
+    """Plots and tables of recall by cost, for each data set."""
     below = []
     for dataset in view.datasets:
         names = [name for name in dataset.names if family(name) != "exact"]
@@ -330,7 +330,7 @@ def _recalls(view: ReportContext) -> Section:
         ]
         blocks += [_recall_table(view, dataset, k) for k in view.table.k]
         below.append(Section(title=dataset.title, blocks=blocks))
-    return Section(title="Recall against cost", blocks=list(_by_anchors(view)), sections=below)
+    return Section(title="Recall against cost", sections=below)
 
 
 def _portions(names: Sequence[str]) -> Iterator[list[str]]:
@@ -373,28 +373,6 @@ def _by_data(view: ReportContext) -> dict[str, list[Dataset]]:
     for dataset in view.datasets:
         found.setdefault(dataset.data, []).append(dataset)
     return found
-
-
-def _by_anchors(view: ReportContext) -> Iterator[Block]:
-    """Bars by |Q_train|, for matrices on which it was varied (ANNCUR, figure 4)."""
-    for data, here in _by_data(view).items():
-        budget = here[0].budgets[-1] if here[0].budgets else 0
-        bars = [
-            plots.Bar.of(f"{dataset.anchors} queries", group.name, group.mean(view.k))
-            for dataset in here
-            for group in dataset.at(budget)
-            if family(group.name) != "exact"
-        ]
-        if len(here) > 1:
-            yield draw(
-                plots.grouped_bars,
-                bars,
-                title=f"{data}: by the number of anchor queries",
-                y_label=f"recall (%), k = {view.k}, {budget} calls",
-                alt=f"Recall on {data} at k = {view.k} and {budget} calls, by the number of anchor "
-                "queries.",
-                **view.looks,
-            )
 
 
 def _differences(view: ReportContext) -> Section | None:

@@ -51,6 +51,7 @@ _SCHEMA = (
     "CREATE INDEX blocks_of ON blocks (scorer, query)",
 )
 _COLUMNS = "id, query, start, items, scores, crc"
+_SCORER = "(SELECT id FROM scorers WHERE fingerprint = ?)"
 
 
 class StoreFullError(InputError):
@@ -133,8 +134,10 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
     def queries(self, fingerprint: str | None = None) -> list[str]:
         """Texts of all queries that have a score, or one by this cross-encoder."""
-        of = "" if fingerprint is None else f"WHERE scorer = {self._scorer(fingerprint)}"
-        found = self._texts(f"SELECT DISTINCT query FROM blocks {of}")
+        which, values = "SELECT DISTINCT query FROM blocks", list[str]()
+        if fingerprint is not None:
+            which, values = f"{which} WHERE scorer = {_SCORER}", [fingerprint]
+        found = self._texts(which, values)
         return [text for text in found.values() if text is not None]
 
     def get(
@@ -351,8 +354,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         crc = _crc(fingerprint, query, start, items, values)
         db.execute(
             "INSERT INTO blocks (scorer, query, start, items, scores, crc) "
-            "VALUES (?, ?, ?, ?, ?, ?)",
-            (self._scorer(fingerprint), query, start, items, values, crc),
+            f"VALUES ({_SCORER}, ?, ?, ?, ?, ?)",
+            (fingerprint, query, start, items, values, crc),
         )
 
     def _blocks(self, fingerprint: str, query: int) -> Iterator[_Block]:
@@ -360,19 +363,14 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         if query < 0:
             return
         for row in self._select(
-            f"SELECT {_COLUMNS} FROM blocks WHERE scorer = ? AND query = ? ORDER BY id",
-            (self._scorer(fingerprint), query),
+            f"SELECT {_COLUMNS} FROM blocks WHERE scorer = {_SCORER} AND query = ? ORDER BY id",
+            (fingerprint, query),
         ):
             number, query, start, items, scores, crc = row
             if _crc(fingerprint, query, start, items, scores) != crc:
                 raise self._damaged("a block of scores has another checksum")
             ids = None if items is None else np.frombuffer(items, "<i4").astype(np.int64)
             yield _Block(number, query, start, ids, np.frombuffer(scores, "<f4"))
-
-    def _scorer(self, fingerprint: str) -> int:
-        """The id of a cross-encoder, 0 if there are no scores of it."""
-        found = self._select("SELECT id FROM scorers WHERE fingerprint = ?", (fingerprint,))
-        return int(found[0][0]) if found else 0
 
     def _time(self, fingerprint: str) -> tuple[int, float]:
         found = self._select(
@@ -394,11 +392,11 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                 found[digest] = number, text is not None
         return found
 
-    def _texts(self, which: str) -> dict[int, str | None]:
+    def _texts(self, which: str, values: Sequence[Any]) -> dict[int, str | None]:
         """The texts, where they are kept, of the ids that a SELECT gives."""
         found: dict[int, str | None] = {}
         for number, digest, text, crc in self._select(
-            f"SELECT id, digest, text, crc FROM texts WHERE id IN ({which}) ORDER BY id"
+            f"SELECT id, digest, text, crc FROM texts WHERE id IN ({which}) ORDER BY id", values
         ):
             if _text_crc(number, digest, text) != crc:
                 raise self._damaged("a text has another checksum")

@@ -576,7 +576,10 @@ def test_the_command_converts(tmp_path, base, capsys, monkeypatch):
     save_cmc(tmp_path / "x.bin", Theirs().state_dict())
     assert run(["convert", "x.bin", "cmc", "--encoder", "base"]) == 0
     said = capsys.readouterr().out
-    assert said == "cmc: a late-interaction model (cmc); use it with  crossknn index add INDEX --late cmc\n"
+    assert (
+        said
+        == "cmc: a late-interaction model (cmc); use it with  crossknn index add INDEX --late cmc\n"
+    )
     bert(5).save_pretrained(base)
     assert run(["convert", "base", "plain", "--layout", "msmarco-emb", "--json"]) == 0
     said = capsys.readouterr()

@@ -223,8 +223,11 @@ class Field:
         """Recall of every method by calls, a table for each k."""
         for k in sorted(self.ks, key=lambda k: k != self.k):
             rows: list[list[Cell]] = [
-                [f"`{self.view.labels[name]}`", "yes" if name in self.offline else "no"]
-                + [percent(self.recall[name, budget, k]) for budget in self.budgets]
+                [
+                    f"`{self.view.labels[name]}`",
+                    "yes" if name in self.offline else "no",
+                    *(percent(self.recall[name, budget, k]) for budget in self.budgets),
+                ]
                 for name in self.names
             ]
             yield Table(
@@ -274,9 +277,8 @@ def _differences(
     field: Field, title: str, pairs: Sequence[Sequence[tuple[Group, Group]]]
 ) -> list[list[Cell]]:
     """Means over the matrices of a method's differences to another, a row for each k."""
-    return [
-        [title, k]
-        + [points(compare_sets([differences(a, b, k) for a, b in f])) if f else None for f in pairs]
-        for k in field.ks
-        if any(pairs)
-    ]
+    rows: list[list[Cell]] = []
+    for k in field.ks if any(pairs) else ():
+        sets = [[differences(a, b, k) for a, b in found] for found in pairs]
+        rows.append([title, k, *(points(compare_sets(s)) if s else None for s in sets)])
+    return rows

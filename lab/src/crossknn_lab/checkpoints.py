@@ -379,7 +379,12 @@ def _dual(checkpoint: _Checkpoint, options: Mapping[str, Any]) -> DualEncoderMod
     encoder, tokenizer = checkpoint.bert(prefixes[0])
     other = encoder if shared else checkpoint.bert(prefixes[1])[0]
     query, item = _halves(options)
-    settings = {"pooling": "cls", "normalize": False, "shared": shared, "marked": True}
+    settings: dict[str, Any] = {
+        "pooling": "cls",
+        "normalize": False,
+        "shared": shared,
+        "marked": True,
+    }
     config = DualEncoderConfig(**settings, query_length=query, item_length=item)
     return DualEncoderModel(encoder, other, tokenizer, config).eval()
 

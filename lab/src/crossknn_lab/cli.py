@@ -276,7 +276,13 @@ def _analyze(
     depth = min(500, max(k, smallest[1] // 10)) if retrieved is None else retrieved
     check_plots("analyze")
     check_out(folder)
-    options = {"k": k, "retrieved": depth, "draws": draws, "oracle": oracle, "seed": seed}
+    options: dict[str, Any] = {
+        "k": k,
+        "retrieved": depth,
+        "draws": draws,
+        "oracle": oracle,
+        "seed": seed,
+    }
     sizes = sorted(set(k_qs)), sorted(set(k_is))
     with err.status("analyzing"):
         grids = {n: cur_grid(m, *sizes, center=not raw, **options) for n, m in matrices.items()}

@@ -79,7 +79,9 @@ def preset(name: str) -> Preset:
     known = _toml("sweeps.toml")["presets"]
     if name not in known:
         raise InputError(f"there is no preset {name!r}: {nearest(name, known)}")
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in known[name].items()}
+    values: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in known[name].items()
+    }
     return Preset(name=name, **values)
 
 

@@ -162,7 +162,7 @@ def recall_lines(
             pictures.setdefault(title_of.format(**_fields(group)), []).append(group)
         for title, mine in pictures.items():
             panels = {f"top {k}": _lines(mine, k, line, x) for k in run.k}
-            options = {"title": title, "x_label": x_label, "log": log}
+            options: dict[str, Any] = {"title": title, "x_label": x_label, "log": log}
             blocks.append(draw(curves, panels, alt=f"{title}. {ALT}", **options))
             if "{anchors}" in title_of:
                 blocks.append(_recalls(mine, run.k, f"{title}."))
@@ -248,7 +248,7 @@ def recall_bars(run: Experiment, sweep: str, *, title_of: str, group: str) -> li
             bar = plots.Bar.of(group.format(**fields), found.name, found.mean(k))
             bars.setdefault(title_of.format(**fields), []).append(bar)
             sizes[data] = found.first.items
-    more = {"sizes": sizes} if by_matrix else {}
+    more: dict[str, Any] = {"sizes": sizes} if by_matrix else {}
     return [
         draw(plots.grouped_bars, mine, title=title, alt=f"{title}: bars of recall.", **more)
         for title, mine in bars.items()
@@ -342,7 +342,9 @@ def score_histograms(run: Experiment) -> list[Block]:
     found: dict[str, ScoreDensity] = {}
     for data in run.data:
         for kind, values in run.once("density", data, partial(_densities, run, data)).items():
-            arrays = {name: np.array(values.pop(name)) for name in ("edges", "density")}
+            arrays: dict[str, Any] = {
+                name: np.array(values.pop(name)) for name in ("edges", "density")
+            }
             found[f"{data.name}, {kind}"] = ScoreDensity(**arrays, **values)
     title = "Scores of a query with all items"
     alt = f"{title}: densities on a logarithmic axis, a line for each model and matrix."
@@ -455,7 +457,7 @@ def statistics(run: Experiment) -> list[Block]:
     for data in run.data:
         labels = run.matrix(data).labels
         labelled = 0 if labels is None else int((labels[data.n_anchors :] >= 0).sum())
-        sizes = [f"{data.n_items:,}", data.n_anchors, data.n_tests, labelled]
+        sizes: list[Cell] = [f"{data.n_items:,}", data.n_anchors, data.n_tests, labelled]
         rows.append([data.name, *sizes, ", ".join((*data.retrievers, *data.vectors)) or "none"])
     head = ["matrix", "items", "anchor queries", "test queries", "with a label", "retrievers"]
     return [Table(head=head, rows=rows, caption="The matrices of this report.")]

@@ -163,7 +163,7 @@ def indexing_recall(run: Experiment, *, ways: Sequence[str]) -> list[Block]:
             rows = [_row(r, goal) for way in (*ways, *OWN) for r in found if r["way"] == way]
             title = f"{data}: recall against offline calls"
             alt = f"{title}, top {goal.k} at {goal.budget} calls per query, a line for each way."
-            options = {"title": title, "labels": LABELS}
+            options: dict[str, Any] = {"title": title, "labels": LABELS}
             blocks.append(draw(recall_against_indexing, rows, alt=alt, **options))
         tried = [r for r in found if r["way"] != EXACT]
         columns = {
@@ -184,7 +184,7 @@ def indexing_task(run: Experiment) -> list[Block]:
         ways = dict.fromkeys(r["way"] for r in found if r["way"] != BY_ITEM)
         panels = {measure: [_line(found, way, measure) for way in ways] for measure in TASK}
         title = f"{data}: the task's measures against offline calls"
-        options = {
+        options: dict[str, Any] = {
             "title": title,
             "x_label": "cross-encoder calls for the index",
             "y_label": "the measure (%)",

@@ -20,7 +20,7 @@ from crossknn.errors import InputError, MissingExtraError
 from crossknn.types import Progress
 from crossknn_lab import answers, figures, indexing
 from crossknn_lab.experiment import PAPERS, TABLES, Experiment, Preset
-from crossknn_lab.page import Cell, Page, Points, Section, Table, write_page
+from crossknn_lab.page import Block, Cell, Page, Points, Section, Table, write_page
 from crossknn_lab.sweep_report import environment, listed
 
 WORK = "work"
@@ -188,7 +188,11 @@ def _made_of(run: Experiment, seconds: float) -> Section:
     ]
     head = ["matrix", "items", "anchor queries", "test queries"]
     tables = f"The tables of every sweep, with all means and intervals, are in `{WORK}/{TABLES}`."
-    blocks = [Table(head=head, rows=rows, caption="The matrices."), Points(items=facts), tables]
+    blocks: list[Block] = [
+        Table(head=head, rows=rows, caption="The matrices."),
+        Points(items=facts),
+        tables,
+    ]
     return Section(title="What this is made of", blocks=blocks)
 
 

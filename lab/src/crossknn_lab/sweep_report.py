@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from scipy.stats import spearmanr
 
@@ -186,7 +187,7 @@ class ReportContext:
         return 10 if 10 in self.table.k else sorted(self.table.k)[len(self.table.k) // 2]
 
     @property
-    def looks(self) -> dict[str, Mapping[str, object]]:
+    def looks(self) -> dict[str, Any]:
         """Arguments of every plot."""
         return {"labels": self.labels, "styles": self.styles}
 
@@ -377,7 +378,7 @@ def _by_data(view: ReportContext) -> dict[str, list[Dataset]]:
 
 def _differences(view: ReportContext) -> Section | None:
     """Paired differences to the baseline; None without one."""
-    name, below, count = view.table.baseline, [], 0
+    name, below, count = view.table.baseline or "", [], 0
     for dataset in view.datasets if name else ():
         found = [
             (group, k, gain)

@@ -15,7 +15,8 @@ from crossknn.data.items import Items
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
 from crossknn.training.checkpoint import kept
-from crossknn.training.corpora import Corpora, candidates, nearest_wrong, retriever_of
+from crossknn.training.corpora import Corpora, nearest, nearest_wrong, plain, retriever_of
+from crossknn.training.settings import NegativesSettings
 from crossknn.types import NO_ITEM
 
 pytestmark = pytest.mark.torch
@@ -68,7 +69,8 @@ def corpora(draw):
     st.integers(0, 3),
 )
 def test_wrong_items_are_wrong_nearest_first_and_all_there_are(part, kind, depth, skip):
-    wrong = nearest_wrong(part, kind, depth, skip=skip, encoder=Letters())
+    chosen = NegativesSettings(kind=kind, count=1, depth=depth, skip=skip)
+    wrong = nearest_wrong(part, chosen, encoder=Letters())
     assert wrong.shape == (len(part), depth)
     everything = (
         None
@@ -96,22 +98,18 @@ def test_marks_are_no_words():
     """By TF-IDF a marked query finds the item of its words, not one that says Ms or ENT."""
     texts = ["Ms [ENT] Me ENT Ms Me", "oak [ENT] tree", "elm [ENT] tree"]
     part = labelled(texts, ["the [Ms] oak [Me] ENT"], [[2]])
-    assert nearest_wrong(part, "tfidf", 2)[0, 0] != NO_ITEM
-    found = candidates(part, retriever_of(part, "tfidf"), 3)
-    assert found[0, 0] in (0, 1)
-    plain = labelled(["oak tree", "elm tree"], ["the oak"], [[1]])
+    assert nearest(part, "tfidf", 3)[0, 0] in (0, 1)
     marked = labelled(["oak [ENT] tree", "elm [ENT] tree"], ["the [Ms] oak [Me]"], [[1]])
-    for both in (plain, marked):
-        assert nearest_wrong(both, "tfidf", 1).tolist() == [[0]]
-    np.testing.assert_allclose(
-        retriever_of(marked, "tfidf").scores(marked.queries.batch()),
-        retriever_of(plain, "tfidf").scores(plain.queries.batch()),
-    )
+    chosen = NegativesSettings(kind="tfidf", count=1, depth=1)
+    assert nearest_wrong(marked, chosen).tolist() == [[0]]
+    unmarked = plain(marked)
+    assert unmarked.items.texts == ["oak tree", "elm tree"]
+    assert unmarked.queries.texts == ("the oak",)
 
 
 def test_a_dual_encoder_must_be_given():
     with pytest.raises(InputError, match=r"set negatives\.encoder"):
-        nearest_wrong(corpus(3, 3), "dual-encoder", 2)
+        nearest_wrong(corpus(3, 3), NegativesSettings(count=1, depth=2))
 
 
 # Corpora

@@ -72,10 +72,10 @@ def check_run(folder, fitted, model):
     checkpoint.load_best(folder / "run", model)
     assert all(torch.equal(value, kept[n]) for n, value in checkpoint.weights(model).items())
     card = (folder / "README.md").read_text()
-    assert f"of step\n{fitted.best_step} " in card or f"of step {fitted.best_step} " in card
+    assert f"of step {fitted.best_step} " in card
     for name, value in fitted.best.items():
         assert f"| {name} | {value:.4f} |" in card
-    assert str(folder) not in card
+    assert str(folder.parent) not in card
     return card
 
 
@@ -110,7 +110,7 @@ def test_a_dual_encoder_mines_retrieves_and_is_where_others_start(bert, data, tm
     candidates = CandidateSettings(retriever=source, count=3, depth=4, dev_candidates=5)
     cmc = settings_of("cmc", bert, data, candidates=candidates, encoder=source, freeze="both")
     run.train(cmc, tmp_path / "cmc")
-    assert "both towers frozen" in (tmp_path / "cmc" / "README.md").read_text()
+    assert '"freeze": "both"' in (tmp_path / "cmc" / "README.md").read_text()
     model, start = ck.open_late(tmp_path / "cmc", device="cpu").model, encoder.model.cpu()
     for mine, theirs in ((model.query, start.query), (model.item, start.item)):
         for one, other in zip(mine.encoder.parameters(), theirs.encoder.parameters(), strict=True):

@@ -14,7 +14,7 @@ from crossknn.errors import InputError
 from crossknn.linalg import top_k
 from crossknn.retrievers.base import DenseRetriever, RandomItems, Retriever
 from crossknn.scorers.base import Encoder
-from crossknn.training.corpora import Corpora, candidates, reader, retriever_of
+from crossknn.training.corpora import Corpora, candidates, plain, reads_marks, retriever_of
 from crossknn.training.settings import CandidateSettings
 from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Queries
 
@@ -43,8 +43,9 @@ class CandidateRetriever:
         seed: int = 0,
     ) -> None:
         self._settings, self._open, self._seed = settings, encoder, seed
+        self._is_plain = settings.retriever in WORDS
         self._encoder: Encoder | None = None
-        self._last: tuple[list[str], Retriever, float] | None = None
+        self._last: tuple[Sequence[str], Retriever, float] | None = None
 
     def open(self) -> None:
         """Open the dual encoder, if it is one; InputError if it cannot be opened."""
@@ -54,24 +55,25 @@ class CandidateRetriever:
         try:
             if self._open is None:
                 raise InputError("no dual encoder was given")
-            self._encoder = reader(self._open())
+            self._encoder = self._open()
         except InputError as error:
             raise InputError(
                 f"candidates: the retriever {name!r} is neither 'bm25', 'tfidf', 'random' or "
                 f"'lists' nor a dual encoder: {error}"
             ) from error
+        self._is_plain = not reads_marks(self._encoder)
 
     def found(self, corpora: Corpora) -> Found:
         """Every query's right items and its `depth` best wrong ones, from its own corpus.
 
-        Scores are multiplied by the scale of the settings. Words find only items that share one
-        with the query. Raises InputError if no query has a wrong item.
+        Words find only items that share one with the query. Raises InputError if no query has a
+        wrong item.
         """
         width = min(self._settings.depth, max(len(part.items) for part in corpora.parts))
         n_right = max(len(positives) for positives in corpora.positives)
         found = np.full((len(corpora), n_right + width), _NOTHING)
         done = 0
-        for part, offset in zip(corpora.parts, corpora.starts, strict=False):
+        for part, offset in zip(self._read(corpora), corpora.starts, strict=False):
             rows = found[done : done + len(part)]
             if self._settings.retriever == LISTS:
                 self._fill_listed(rows, part, n_right, int(offset))
@@ -90,8 +92,13 @@ class CandidateRetriever:
         if self._settings.retriever == LISTS:
             return corpora.together([_listed(part).items[:, :count] for part in corpora.parts])
         return corpora.together(
-            [candidates(part, self._over(part)[0], count) for part in corpora.parts]
+            [candidates(part, self._over(part)[0], count) for part in self._read(corpora)]
         )
+
+    def _read(self, corpora: Corpora) -> list[Labelled]:
+        """The corpora, without marks if the retriever does not know them."""
+        self.open()
+        return [plain(part) if self._is_plain else part for part in corpora.parts]
 
     def _fill(self, found: Found, part: Labelled, n_right: int, offset: int) -> None:
         """The rows of one corpus (m_i, p + depth), in place."""
@@ -131,7 +138,7 @@ class CandidateRetriever:
 
         The last one is kept: train and dev queries often have one corpus.
         """
-        texts = list(part.items.texts)
+        texts = part.items.texts
         if self._last is None or self._last[0] != texts:
             self._last = (texts, *self._new(part))
         return self._last[1:]
@@ -142,7 +149,6 @@ class CandidateRetriever:
             return RandomItems(len(part.items), self._seed), scale or 1.0
         if name in WORDS:
             return retriever_of(part, name), scale or (_UNIT_SCALE if name == "tfidf" else 1.0)
-        self.open()
         retriever = retriever_of(part, "dual-encoder", self._encoder)
         return retriever, scale or _scale_of(retriever, len(part.items))
 
@@ -158,7 +164,6 @@ class Lists:
     def __init__(
         self, found: Found, n_right: int, settings: CandidateSettings, seed: int = 0
     ) -> None:
-        """`found` (m, n_right + depth) as `CandidateRetriever.found` gives it."""
         self._found, self._n_right, self._settings, self._seed = found, n_right, settings, seed
 
     def draw(self, rows: Sequence[int], epoch: int) -> Candidates:

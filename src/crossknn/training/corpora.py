@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from crossknn.data.dataset import Labelled
 from crossknn.data.marks import unmarked
+from crossknn.data.queries import QuerySet
 from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError
 from crossknn.models.tokens import Row, token_batches
@@ -21,16 +23,7 @@ from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.scorers.base import Encoder
 from crossknn.training.checkpoint import digest_of
 from crossknn.training.settings import DataSettings, NegativesSettings
-from crossknn.types import (
-    NO_ITEM,
-    BoolArray,
-    Candidates,
-    FloatArray,
-    IntArray,
-    Pairs,
-    Progress,
-    Queries,
-)
+from crossknn.types import NO_ITEM, BoolArray, IntArray, Pairs, Queries
 
 TOKENS_PER_PASS = 2048
 """A pass through a model holds rows of similar lengths, so many tokens with their padding."""
@@ -38,10 +31,7 @@ _AT_ONCE = 256
 
 
 class Corpora:
-    """The queries and items of several corpora in one numbering, and each query's right items.
-
-    `queries` and `items` are texts, `positives` a tuple of item positions (each at least one).
-    """
+    """The texts of several corpora in one numbering, and each query's right items (one or more)."""
 
     def __init__(self, parts: Sequence[Labelled]) -> None:
         if not parts or not any(len(part) for part in parts):
@@ -66,10 +56,6 @@ class Corpora:
         arrays = (positives.astype(np.int64) for positives in self.positives)
         return digest_of(*self.ids, *self.queries, *self.items, arrays=arrays)
 
-    def describe(self, rows: Sequence[int]) -> str:
-        """What a batch holds, for messages."""
-        return f"the queries {', '.join(self.ids[row] for row in rows[:8])}"
-
     def together(self, wrong: Sequence[IntArray]) -> IntArray:
         """Item positions of each corpus (m_i, depth) -> of all (m, depth)."""
         width = max(found.shape[1] for found in wrong)
@@ -81,11 +67,17 @@ class Corpora:
             done += len(found)
         return rows
 
-    def lists(self, rows: Sequence[int], wrong: IntArray, count: int, seed: int) -> IntArray:
-        """A right item and `count` wrong ones of each query, drawn by the seed: (b, 1 + count).
+    def nearest(self, kind: str, count: int, encoder: Encoder | None) -> IntArray:
+        """Every query's nearest items, right ones included, from its own corpus: (m, count)."""
+        return self.together([nearest(part, kind, count, encoder) for part in self.parts])
 
-        `wrong` (m, depth) as `together` gives it; short rows end with `NO_ITEM`.
-        """
+    def wrong(self, settings: NegativesSettings, seed: int, encoder: Encoder | None) -> IntArray:
+        """`nearest_wrong` of every corpus: (m, depth)."""
+        return self.together([nearest_wrong(part, settings, seed, encoder) for part in self.parts])
+
+    def lists(self, rows: Sequence[int], wrong: IntArray, count: int, seed: int) -> IntArray:
+        """A right item and `count` of the `wrong` ones (m, depth), drawn by the seed:
+        (b, 1 + count)."""
         lists = np.full((len(rows), 1 + count), NO_ITEM, dtype=np.int64)
         for place, row in enumerate(rows):
             generator = np.random.default_rng([seed, row])
@@ -126,10 +118,9 @@ def checked_rows(rows: Sequence[Row | InputError]) -> list[Row]:
 def read_corpora(
     data: DataSettings, seed: int, *, lists: bool = False
 ) -> tuple[list[Labelled], list[Labelled]]:
-    """The train and dev corpora of the settings; `lists` asks for the lists that come with them.
+    """The train and dev corpora of the settings, with the lists that come with them if asked for.
 
-    If both are the same split of the same folders, the dev queries are held out of training.
-    Raises InputError if train and dev share a query otherwise.
+    Raises InputError if train and dev share a query; of the same split, dev is held out.
     """
     train = _read(data.train_folders, data.train, data.train_domains, lists)
     dev = sampled(
@@ -158,7 +149,7 @@ def sampled(parts: list[Labelled], count: int | None, seed: int) -> list[Labelle
 def _read(
     folders: tuple[Path, ...], split: str, domains: tuple[str, ...] | None, lists: bool
 ) -> list[Labelled]:
-    """The corpora of all folders; the domains are those of the folders that have some."""
+    """The corpora of all folders; `domains` are of those that have some."""
     having = [folder for folder in folders if (folder / "documents").is_dir()] or folders
     return [
         part
@@ -171,48 +162,28 @@ def _queries(part: Labelled) -> Iterator[tuple[str, str]]:
     return zip(part.queries.ids, part.queries.texts, strict=True)
 
 
-def mined(
-    train: Corpora, settings: NegativesSettings, seed: int, encoder: Encoder | None
-) -> IntArray:
-    """`nearest_wrong` of every corpus, in one numbering: (m, depth)."""
-    kind, depth, skip = settings.kind, settings.depth, settings.skip
-    return train.together(
-        [
-            nearest_wrong(part, kind, depth, seed=seed, skip=skip, encoder=encoder)
-            for part in train.parts
-        ]
-    )
-
-
 def nearest_wrong(
-    corpus: Labelled,
-    kind: str,
-    depth: int,
-    *,
-    seed: int = 0,
-    skip: int = 0,
-    encoder: Encoder | None = None,
+    corpus: Labelled, settings: NegativesSettings, seed: int = 0, encoder: Encoder | None = None
 ) -> IntArray:
     """Wrong items of each query, nearest first: (m, depth), `NO_ITEM` where a corpus ends.
 
-    kind: "random" (in no order), "tfidf", or "dual-encoder" with `encoder`. The first `skip` are
-    left out. Where fewer items are near at all (no common word), random ones follow.
+    Where fewer items are near at all (no common word), random ones follow.
     """
-    wrong = np.full((len(corpus), depth), NO_ITEM, dtype=np.int64)
-    if kind == "random":
+    wrong = np.full((len(corpus), settings.depth), NO_ITEM, dtype=np.int64)
+    if settings.kind == "random":
         for row in range(len(corpus)):
-            drawn = _random(corpus, row, depth, [seed, row])
+            drawn = _random(corpus, row, settings.depth, [seed, row])
             wrong[row, : len(drawn)] = drawn
         return wrong
-    count = skip + depth
+    count = settings.skip + settings.depth
     most_right = max(len(positives) for positives in corpus.positives)
-    found = candidates(corpus, retriever_of(corpus, kind, encoder), count + most_right)
+    found = nearest(corpus, settings.kind, count + most_right, encoder)
     for row, (items, positives) in enumerate(zip(found, corpus.positives, strict=True)):
         near = items[~np.isin(items, positives) & (items != NO_ITEM)][:count]
         if len(near) < count:
             drawn = _random(corpus, row, count + len(near), [seed, 0])
             near = np.concatenate([near, drawn[~np.isin(drawn, near)]])[:count]
-        wrong[row, : len(near[skip:])] = near[skip:]
+        wrong[row, : len(near[settings.skip :])] = near[settings.skip :]
     return wrong
 
 
@@ -224,25 +195,28 @@ def _random(corpus: Labelled, row: int, count: int, seed: list[int]) -> IntArray
     return drawn[~np.isin(drawn, positives)][:count]
 
 
-def candidates(
-    corpus: Labelled, retriever: Retriever, count: int, progress: Progress | None = None
-) -> IntArray:
-    """The `count` nearest items of each query, right ones included: (m, count)."""
+def nearest(corpus: Labelled, kind: str, count: int, encoder: Encoder | None = None) -> IntArray:
+    """The nearest items of each query by "tfidf" or a "dual-encoder", right ones too: (m, count)."""
+    corpus = plain(corpus) if kind == "tfidf" else corpus
+    return candidates(corpus, retriever_of(corpus, kind, encoder), count)
+
+
+def candidates(corpus: Labelled, retriever: Retriever, count: int) -> IntArray:
+    """The retriever's best items of each query: (m, count)."""
     found = np.full((len(corpus), count), NO_ITEM, dtype=np.int64)
     for start in range(0, len(corpus), _AT_ONCE):
         texts = corpus.queries.texts[start : start + _AT_ONCE]
         top = retriever.top(Queries(texts), count).items
         found[start : start + len(texts), : top.shape[1]] = top
-        if progress:
-            progress(start + len(texts), len(corpus))
     return found
 
 
 def retriever_of(corpus: Labelled, kind: str, encoder: Encoder | None = None) -> Retriever:
-    """BM25, TF-IDF or a dual encoder over the corpus, as a retriever that reads its queries."""
-    if kind in ("bm25", "tfidf"):
-        texts = [unmarked(text) for text in corpus.items.texts]
-        return _Unmarked(BM25.fit(texts) if kind == "bm25" else TFIDF.fit(texts))
+    """BM25, TF-IDF (of `plain` texts) or a dual encoder over the corpus."""
+    if kind == "bm25":
+        return BM25.fit(corpus.items.texts)
+    if kind == "tfidf":
+        return TFIDF.fit(corpus.items.texts)
     if encoder is None:
         raise InputError(
             "negatives of kind 'dual-encoder' need one: set negatives.encoder to its folder"
@@ -251,39 +225,17 @@ def retriever_of(corpus: Labelled, kind: str, encoder: Encoder | None = None) ->
     return DenseRetriever(items, lambda queries: encoder.encode_queries(queries.texts))
 
 
-def reader(encoder: Encoder) -> Encoder:
-    """The encoder if it reads marks, or else one that is given texts without them.
+def plain(corpus: Labelled) -> Labelled:
+    """The corpus without marks, as words and encoders that know no marks read it."""
+    queries = QuerySet(corpus.queries.ids, tuple(map(unmarked, corpus.queries.texts)))
+    items = replace(corpus.items, texts=list(map(unmarked, corpus.items.texts)))
+    return replace(corpus, queries=queries, items=items)
 
-    One that reads marks takes no query without them.
-    """
+
+def reads_marks(encoder: Encoder) -> bool:
+    """One that does takes no query without them."""
     try:
         encoder.encode_queries(["a"])
     except InputError:
-        return encoder
-    return _UnmarkedEncoder(encoder)
-
-
-class _UnmarkedEncoder:
-    """An encoder of plain text, which reads marked texts without their marks."""
-
-    def __init__(self, inner: Encoder) -> None:
-        self._inner, self.fingerprint, self.dimensions = inner, inner.fingerprint, inner.dimensions
-
-    def encode_queries(self, texts: Sequence[str]) -> FloatArray:
-        return self._inner.encode_queries([unmarked(text) for text in texts])
-
-    def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> FloatArray:
-        return self._inner.encode_items([unmarked(text) for text in texts], progress)
-
-
-class _Unmarked:
-    """A retriever of words, which reads marked queries without their marks."""
-
-    def __init__(self, inner: Retriever) -> None:
-        self._inner = inner
-
-    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        return self._inner.top(Queries([unmarked(text) for text in queries.texts]), count, allowed)
-
-    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        return self._inner.scores(Queries([unmarked(text) for text in queries.texts]), items)
+        return True
+    return False

@@ -25,14 +25,7 @@ from crossknn.models.tokens import Row
 from crossknn.scorers.base import Encoder
 from crossknn.scorers.torch import TorchDualEncoder
 from crossknn.training.checkpoint import kept
-from crossknn.training.corpora import (
-    Corpora,
-    candidates,
-    checked_rows,
-    in_passes,
-    mined,
-    retriever_of,
-)
+from crossknn.training.corpora import Corpora, checked_rows, in_passes
 from crossknn.training.loop import Measures
 from crossknn.training.losses import (
     distance_to_teacher,
@@ -60,7 +53,7 @@ class LabelledTask:
         return len(self.train)
 
     def describe(self, rows: list[int]) -> str:
-        return self.train.describe(rows)
+        return f"the queries {', '.join(self.train.ids[row] for row in rows[:8])}"
 
     def losses(self, rows: list[int], parts: int, epoch: int, step: int) -> Iterator[Tensor]:
         """One pass per part, weighted by its queries."""
@@ -160,15 +153,11 @@ class CrossEncoderTask(LabelledTask):
 
     def _mine(self) -> IntArray:
         encoder = self._open() if self._negatives.kind == "dual-encoder" else None
-        return mined(self.train, self._negatives, self._seed, encoder)
+        return self.train.wrong(self._negatives, self._seed, encoder)
 
     def _mine_dev(self) -> IntArray:
         kind = "dual-encoder" if self._encoder else "tfidf"
-        encoder, count = self._open(), self._negatives.dev_candidates
-        parts = self.dev.parts
-        return self.dev.together(
-            [candidates(part, retriever_of(part, kind, encoder), count) for part in parts]
-        )
+        return self.dev.nearest(kind, self._negatives.dev_candidates, self._open())
 
     def _open(self) -> Encoder | None:
         return self._encoder() if self._encoder else None
@@ -225,7 +214,7 @@ class DualEncoderTask(LabelledTask):
 
     def _mine(self) -> IntArray:
         self.model.eval()
-        return mined(self.train, self._negatives, self._seed, TorchDualEncoder(self.model))
+        return self.train.wrong(self._negatives, self._seed, TorchDualEncoder(self.model))
 
     def _draw(self, rows: list[int], epoch: int) -> IntArray:
         seed = self._seed + 1 + epoch
@@ -251,11 +240,7 @@ class DualEncoderTask(LabelledTask):
     def evaluate(self) -> Measures:
         """Over dev queries: accuracy, gold among the 64 nearest, mean reciprocal rank in them."""
         encoder = TorchDualEncoder(self.model)
-        found = [
-            candidates(part, retriever_of(part, "dual-encoder", encoder), 64)
-            for part in self.dev.parts
-        ]
-        rank = first_ranks(self.dev.together(found), self.dev.positives)
+        rank = first_ranks(self.dev.nearest("dual-encoder", 64, encoder), self.dev.positives)
         return {
             "mrr": float((1 / rank).mean()),
             "accuracy": float((rank == 1).mean()),

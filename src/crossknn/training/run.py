@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import resource
 import sys
 import time
@@ -44,10 +45,10 @@ RUN = "run"
 """The subfolder of checkpoints, mined negatives and the log."""
 
 SETTINGS = "settings.json"
-_HEADS = {
-    "cls": "a linear layer on the first token's state ([CLS]-CE)",
-    "emb": "the inner product of two contextual states of the pair ([EMB]-CE)",
-    "interaction": "contextual states and word matches (crossknn.models.interaction)",
+_KINDS = {
+    CrossEncoderSettings: "cross-encoder",
+    DualEncoderSettings: "dual encoder",
+    LateInteractionSettings: "late-interaction model",
 }
 _OPENERS = {
     "cross-encoder": "CrossEncoder",
@@ -88,8 +89,13 @@ def train(settings: Settings, folder: Path, *, progress: Progress | None = None)
     fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
     text = json.dumps(asdict(settings), indent=2, default=str) + "\n"
     (folder / RUN / SETTINGS).write_text(text, encoding="utf-8")
-    kind, story = _story(settings, fitted, task.model)
-    card = model_card(kind, story, settings.training, fitted, began)
+    data = settings.data
+    story = (
+        f"From the encoder `{short_name(settings.encoder)}`, on {_names(data.train_folders)}, in "
+        f"{fitted.steps} steps; the checkpoint of step {fitted.best_step} was the best on the dev "
+        f"queries of {_names(data.dev_folders)}:"
+    )
+    card = model_card(_KINDS[type(settings)], story, settings, fitted, began)
     task.model.cpu().save_pretrained(folder, card)
     return fitted
 
@@ -196,12 +202,9 @@ def _peak_memory(model: torch.nn.Module) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def model_card(
-    kind: str, story: str, training: TrainingSettings, fitted: loop.Fitted, date: str
-) -> str:
-    """A README for the folder of a model of `kind`: `story` says what it is and learned from."""
+def model_card(kind: str, story: str, settings: Any, fitted: loop.Fitted, date: str) -> str:
+    """A README for the folder of a model of `kind`: `story` says what it learned from."""
     measures = "\n".join(f"| {name} | {value:.4f} |" for name, value in fitted.best.items())
-    shown = json.dumps(asdict(training), default=str)
     return f"""---
 library_name: crossknn
 tags: [{kind.replace(" ", "-")}]
@@ -214,7 +217,7 @@ tags: [{kind.replace(" ", "-")}]
 |---|---|
 {measures}
 
-Training settings: `{shown}`. Made on {date} by crossknn {__version__}.
+Settings: `{_shown(settings)}`. Made on {date} by crossknn {__version__}.
 
 ```python
 from crossknn import {_OPENERS[kind]}
@@ -223,42 +226,9 @@ model = {_OPENERS[kind]}("this/folder")
 """
 
 
-def _story(settings: Settings, fitted: loop.Fitted, model: Any) -> tuple[str, str]:
-    """What kind of model was trained, and how, for its card."""
-    encoder, train = short_name(settings.encoder), _names(settings.data.train_folders)
-    dev = _names(settings.data.dev_folders)
-    if isinstance(settings, LateInteractionSettings):
-        found, loss = settings.candidates, settings.loss
-        learned = "cross-entropy"
-        if loss.kl != "none":
-            learned = f"{loss.weight} cross-entropy + {round(1 - loss.weight, 6)} KL ({loss.kl})"
-        still = {"none": "", "items": ", the item tower frozen", "both": ", both towers frozen"}
-        return (
-            "late-interaction model",
-            f"""Compares queries with candidates: `{settings.kind}`, `{model.config.options}`,
-from the encoder `{encoder}`{still[settings.freeze]}.
-
-Trained on {train} with {found.count} wrong items per query out of the
-{found.depth} best of the retriever `{short_name(found.retriever)}` ({found.fixed} of them its very best,
-the others drawn by {found.sampling}), {learned}, {fitted.steps} steps; the checkpoint of step
-{fitted.best_step} was the best on the dev queries of {dev}, whose
-{found.dev_candidates} best items it ranks:""",
-        )
-    kind, taught = "cross-encoder", ""
-    scored = _HEADS[model.config.head] if isinstance(model, CrossEncoderModel) else ""
-    if isinstance(settings, DualEncoderSettings):
-        kind, scored = "dual encoder", f"{model.config.pooling} pooling"
-        if settings.teacher:
-            taught = f" and the teacher `{short_name(settings.teacher)}`"
-    return (
-        kind,
-        f"""Scores by {scored}, from the encoder `{encoder}`.
-
-Trained on {train} with {settings.negatives.count} wrong items per
-query ({settings.negatives.kind} negatives){taught}, {fitted.steps} steps; the checkpoint
-of step {fitted.best_step} was the best on the dev queries of
-{dev}:""",
-    )
+def _shown(settings: Any) -> str:
+    """Settings as JSON, with the name alone of every folder."""
+    return re.sub(r'"[^"]*/[^"]*/([^"/]+)/?"', r'"\1"', json.dumps(asdict(settings), default=str))
 
 
 def short_name(encoder: str) -> str:

@@ -58,7 +58,7 @@ def test_what_fails_and_what_is_left_out_is_said_and_the_exit_code_is_1(folder):
         "m has 20 anchor queries: anchors = 99 left out (4 searches)",
         UNLABELLED,
         "failed: m, itemcur: itemcur needs item x item scores, and there are none here: add them "
-        "with  crossknn index ... --item-scores N  (in a matrix file: the keys item_scores, "
+        "with  crossknn collect INDEX --item-scores N  (in a matrix file: the keys item_scores, "
         "item_score_items) (2 searches)",
     ]
     assert "4 rows" not in done.stdout

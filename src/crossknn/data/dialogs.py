@@ -31,7 +31,8 @@ class Dialog(NamedTuple):
 class Dstc7(DataFolder):
     """Dialogs are queries, `participant 1: hello` on a line each; answers are items.
 
-    `<dataset>_<split>_subtask_<number>.json` is a JSON list of dialogs; those of the test split have
+    `<dataset>_<split>_subtask_<number>.json` is a JSON list of dialogs; those of the test split
+    have
     no correct answers, which are in `<dataset>_responses_subtask_<number>.tsv`. A domain is a data
     set and its subtask, `ubuntu_subtask_1`. Items are the answers to choose from and the correct
     ones of a split's dialogs, each once; every dialog's own are its candidates, in their order. A

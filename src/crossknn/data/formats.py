@@ -116,7 +116,9 @@ class DataFolder(ABC):
 
 
 class Beir(DataFolder):
-    """`corpus.jsonl`, `queries.jsonl` (each maybe `.gz`), `qrels/<split>.tsv` (Thakur et al. 2021)."""
+    """`corpus.jsonl`, `queries.jsonl` (each maybe `.gz`), `qrels/<split>.tsv` (Thakur et al.
+    2021).
+    """
 
     format = "beir"
     layout = "a BEIR folder"
@@ -253,8 +255,9 @@ class Trec(PlainFiles):
 
 
 class MsMarco(PlainFiles):
-    """`collection.tsv` (pid, passage), `queries.<split>.tsv` (qid, query), `qrels.<split>.tsv` (TREC),
-    `top1000.<split>` (qid, pid, query, passage), none with a header (microsoft/msmarco, Datasets.md).
+    """`collection.tsv` (pid, passage), `queries.<split>.tsv` (qid, query), `qrels.<split>.tsv`
+    (TREC), `top1000.<split>` (qid, pid, query, passage), none with a header (microsoft/msmarco,
+    Datasets.md).
     """
 
     format = "msmarco"
@@ -273,8 +276,8 @@ class Irds(DataFolder):
 
     A split is the last part of a name. ir_datasets (`ir_datasets/formats/base.py`) gives named
     tuples: documents with `doc_id`, `text` and often `title`; queries with `query_id`, `text`;
-    judgements `query_id`, `doc_id`, `relevance`; lists (`scoreddocs`) `query_id`, `doc_id`, `score`.
-    Data that are not there are downloaded by ir_datasets.
+    judgements `query_id`, `doc_id`, `relevance`; lists (`scoreddocs`) `query_id`, `doc_id`,
+    `score`. Data that are not there are downloaded by ir_datasets.
     """
 
     format = "irds"

@@ -62,14 +62,15 @@ class Linked(DataFolder):
         return super().items()
 
 
-# ZESHEL (Logeswaran et al. 2019; lajanugen/zeshel, README; iesl/anncur, `utils/preprocess_zeshel.py`)
+# ZESHEL (Logeswaran et al. 2019; lajanugen/zeshel, README; iesl/anncur,
+# `utils/preprocess_zeshel.py`)
 
 
 class Zeshel(Linked):
     """`documents/<domain>.json` and `mentions/<split>.json`; every domain is a corpus of its own.
 
-    Or, for the mentions, `processed/<split>_worlds/<domain>_mentions.jsonl` as the authors of ANNCUR
-    make them, where `label_id` is a position in the domain's documents.
+    Or, for the mentions, `processed/<split>_worlds/<domain>_mentions.jsonl` as the authors of
+    ANNCUR make them, where `label_id` is a position in the domain's documents.
     """
 
     format = "zeshel"
@@ -265,8 +266,9 @@ def _with_page_id(record: Record) -> Record:
 class Aida(Pages):
     """`AIDA-YAGO2-dataset.tsv` (Hoffart et al. 2011, its README) and a list of entities.
 
-    A document begins with `-DOCSTART- (1 EU)`, `(947testa CRICKET)`, `(1163testb SOCCER)`; a token a
-    line, blank lines between sentences. Tokens of mentions have tab-separated columns: token, `B` or
+    A document begins with `-DOCSTART- (1 EU)`, `(947testa CRICKET)`, `(1163testb SOCCER)`; a token
+    a line, blank lines between sentences. Tokens of mentions have tab-separated columns: token, `B`
+    or
     `I`, the full mention, the YAGO2 entity or `--NME--`, and for entities the Wikipedia URL and id.
     Queries are named `<document>:<first token>`; their context is the whole document.
     """
@@ -404,10 +406,10 @@ class Wned(Pages):
 
     `<set>.xml` beside a folder `RawText`; a split is a data set. Each `document docName=` holds
     `annotation`s of `mention`, `wikiName` (a page's title; empty or `NIL`: no entity), `offset` and
-    `length`, in characters of `RawText/<docName>`. Some offsets are off by a few characters, and `&`
-    is `&amp;` in some texts (dalab/end2end_neural_el, `code/preprocessing/
-    prepro_other_datasets.py`). Queries are named `<document>:<first character>-<last>`; their context
-    is the whole document.
+    `length`, in characters of `RawText/<docName>`. Some offsets are off by a few characters, and
+    `&` is `&amp;` in some texts (dalab/end2end_neural_el, `code/preprocessing/
+    prepro_other_datasets.py`). Queries are named `<document>:<first character>-<last>`; their
+    context is the whole document.
     """
 
     format = "wned"

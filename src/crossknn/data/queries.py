@@ -2,7 +2,8 @@
 
 A file of queries that begins with a tag holds TREC topics, in XML (TREC Web, TREC-COVID:
 `<topics><topic number="1"><query>...`) or in the older form that is not XML (TREC 1 to 8, Robust
-2004: `<top>`, then the lines `<num> Number: 301`, `<title> ...`, `<desc> ...`, which are not closed,
+2004: `<top>`, then the lines `<num> Number: 301`, `<title> ...`, `<desc> ...`, which are not
+closed,
 then `</top>`). The query is `query`, else `title`; the longer fields are not read. Both are as
 ir_datasets reads them (`ir_datasets/formats/trec.py`: TrecXmlQueries, TrecQueries).
 """

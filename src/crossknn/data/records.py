@@ -57,7 +57,9 @@ class Record(NamedTuple):
         raise InputError(f"{self.place}: field {name!r} is a {type(value).__name__}, not text")
 
     def id(self, name: str) -> str:
-        """A field's value as an id: a non-empty string without line ends and tabs, or an integer."""
+        """A field's value as an id: a non-empty string without line ends and tabs, or an
+        integer.
+        """
         value = self.field(name)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)

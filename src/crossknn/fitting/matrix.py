@@ -2,8 +2,8 @@
 
 The scores are collected into the index's store, so that a run can be stopped anywhere and no pair
 is scored twice; complete rows are written to the file, which is replaced in one step. What it holds
-is told by fingerprints (keys `scorer`, `items_digest`, `query_digests`); a file of something else is
-refused. Format: `crossknn.index.stored`.
+is told by fingerprints (keys `scorer`, `items_digest`, `query_digests`); a file of something else
+is refused. Format: `crossknn.index.stored`.
 
 Axes: q queries, n items, a items in the query's place.
 """

@@ -158,8 +158,8 @@ def nearest_neighbours(neighbours: Neighbours, k: int, name: str) -> Neighbours:
     if k > stored:
         raise InputError(
             f"the item graph {name!r} has {stored} neighbours of each item, not {k}: use "
-            f"neighbours={stored}, or make it again with  crossknn index add INDEX --graph {k}  (in a "
-            f"matrix file: the key graph_{name})"
+            f"neighbours={stored}, or make it again with  crossknn index add INDEX --graph {k}  "
+            f"(in a matrix file: the key graph_{name})"
         )
     return neighbours[:, :k]
 
@@ -168,8 +168,8 @@ def no_graph(name: str, names: Sequence[str]) -> InputError:
     """There is no item graph of that name: what to do."""
     return InputError(
         f"there is no item graph {name!r} here (there are: {', '.join(names) or 'none'}"
-        f"); make it with  crossknn index add INDEX --graph {NEIGHBOURS} --graph-from {name}  (in a "
-        f"matrix file: the key graph_{name})"
+        f"); make it with  crossknn index add INDEX --graph {NEIGHBOURS} --graph-from {name}  "
+        f"(in a matrix file: the key graph_{name})"
     )
 
 

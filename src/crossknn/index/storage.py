@@ -6,7 +6,8 @@
     work-<name>/             states of the items encoded so far (see `late`)
     scores.db                exact scores (see `crossknn.scores`), for good
 
-An index is a number of named parts (`vectors/dense`, `graphs/bm25`, ...), each an `Artifact`: values
+An index is a number of named parts (`vectors/dense`, `graphs/bm25`, ...), each an `Artifact`:
+values
 for JSON, and columns, which are arrays (`.npy`) or texts (one UTF-8 blob with uint64 offsets).
 Nothing is ever unpickled. A writing fills a partial folder, syncs it, renames it and then replaces
 the manifest, which is the one atomic step: whatever is killed, and whenever, the manifest names

@@ -6,8 +6,8 @@ queries; and, optional, `item_vectors` (n, d) and `query_vectors` (q, d) (the re
 `first_<name>` (q, n) cheap scores of another retriever, `graph_<name>` (n, k) item graphs,
 `anchor_items` (a,), `labels` (q,),
 `item_ids` (n,), `query_ids` (q,), and for item x item methods `item_score_items` (a,) and
-`item_scores` (a, n). Files made by `crossknn.fitting.matrix` also say what they are of: `scorer`, `items_digest`,
-`query_digests` (q,), `dtype`.
+`item_scores` (a, n). Files made by `crossknn.fitting.matrix` also say what they are of: `scorer`,
+`items_digest`, `query_digests` (q,), `dtype`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ METHODS: dict[str, type[Method]] = {
 
 
 def method(spec: str | Spec | Method) -> Method:
-    """The method of a spec; `SpecError` if there is none. `cmc(...)` is `retrieve(retriever=cmc(...))`.
+    """The method of a spec; `SpecError` if there is none. `cmc(...)` is
+    `retrieve(retriever=cmc(...))`.
 
     >>> method("axn(retriever=dense, rounds=5)").rounds
     5

@@ -150,8 +150,9 @@ def anchors_of(index: Index, method: str) -> Anchors:
 def _item_scores(index: Index, method: str) -> ItemScores:
     if index.item_scores is None:
         raise InputError(
-            f"{method} needs item x item scores, and there are none here: add them with  crossknn "
-            "collect INDEX --item-scores N  (in a matrix file: the keys item_scores, item_score_items)"
+            f"{method} needs item x item scores, and there are none here: add them with  "
+            "crossknn collect INDEX --item-scores N  (in a matrix file: the keys item_scores, "
+            "item_score_items)"
         )
     return index.item_scores
 

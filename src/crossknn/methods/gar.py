@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.index.base import Index, Neighbours
+from crossknn.index.base import Index
 from crossknn.index.graphs import NEIGHBOURS, cosines, default_graph
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
 from crossknn.methods.graph import (
@@ -30,7 +30,7 @@ from crossknn.methods.graph import (
 from crossknn.retrievers.specs import open_retriever, unfitted
 from crossknn.search.plan import Plan
 from crossknn.spec import Spec
-from crossknn.types import NO_ITEM, FloatArray, IntArray
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from crossknn.index.base import Index, Neighbours
+from crossknn.index.base import Index
 from crossknn.index.graphs import NEIGHBOURS, default_graph
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
 from crossknn.retrievers.base import Retriever
@@ -35,6 +35,7 @@ from crossknn.types import (
     Candidates,
     FloatArray,
     IntArray,
+    Neighbours,
     Observed,
     Queries,
 )

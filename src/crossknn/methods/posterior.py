@@ -228,8 +228,8 @@ class Posterior:
     def at(self, others: Whitened, basis: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Mean and std (c,) of the scores at other points, with `basis` (c, f).
 
-        mean = offset + h w + r' L^-1' V (2.25, 2.41) and var = amplitude (k(x, x) - sum V^2) (2.26):
-        that of the score without noise, w taken as known.
+        mean = offset + h w + r' L^-1' V (2.25, 2.41) and var = amplitude (k(x, x) - sum V^2)
+        (2.26): that of the score without noise, w taken as known.
         """
         known = self.residual.astype(others.rows.dtype) @ others.rows
         left = np.maximum(others.variance - others.explained, 0)

@@ -188,7 +188,8 @@ class DenseRetriever:
 
 
 class RankFusion:
-    """Reciprocal rank fusion (Cormack et al. 2009): items by the sum of 1 / (60 + rank) over the rankings of `stages`, ranks from 1.
+    """Reciprocal rank fusion (Cormack et al. 2009): items by the sum of 1 / (60 + rank) over the
+    rankings of `stages`, ranks from 1.
 
     An item that a stage does not find gets nothing from it. The stages' first 10,000 items are
     read, or `count` if that is more; all of them for scores of all items.

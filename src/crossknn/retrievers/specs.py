@@ -96,7 +96,8 @@ def open_retriever(index: Searchable, spec: Spec, seed: int) -> Retriever:
     if spec.name in KINDS and spec.name not in {*index.retrievers, *index.vectors}:
         raise InputError(
             f"the items have no states of a model {spec.name!r} (there are those of: "
-            f"{', '.join(index.late) or 'none'}); make them with  crossknn index add INDEX --late MODEL"
+            f"{', '.join(index.late) or 'none'}); make them with  "
+            "crossknn index add INDEX --late MODEL"
             "  (a matrix file has none)"
         )
     if spec.options or (spec.args and spec.name != "hybrid"):

@@ -47,7 +47,9 @@ _OPENERS = {
     "dual_encoder.json": ("DualEncoder", "dual encoder", "DualEncoder"),
     "late_interaction.json": ("open_late", "late-interaction model", "LateInteraction"),
 }
-"""Settings file of a model of ours -> what opens it, what it is, and the end of its classes' names."""
+"""Settings file of a model of ours -> what opens it, what it is, and the end of its classes'
+names.
+"""
 
 
 def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # noqa: N802

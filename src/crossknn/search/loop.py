@@ -279,7 +279,8 @@ def simulate(plan: Plan, queries: Queries, scores: FloatArray) -> Search:
 class SearchState:
     """The pairs of m queries, at most `width` each, in the order in which they were requested.
 
-    No array that leaves it is one that it goes on writing to: all are read-only copies. A requested pair is observed (its exact score is known) or failed; a failed one leaves its place
+    No array that leaves it is one that it goes on writing to: all are read-only copies. A
+    requested pair is observed (its exact score is known) or failed; a failed one leaves its place
     to others, and still counts as `seen`.
     """
 

@@ -102,7 +102,8 @@ def shared(z: Sequence[FloatArray | None], room: IntArray, calls: int, left: int
     """How many of this round's `calls` each query gets: (m,), at most `room` (m,).
 
     All `left` calls are planned for the pairs with the best z-scores, of all queries; a round is a
-    part of the plan, the same of every query. So a query of which little is known is not left behind
+    part of the plan, the same of every query. So a query of which little is known is not left
+    behind
     by those whose best is plain: its turn comes in the same plan. None, where nothing can be said,
     counts as an equal share.
     """

@@ -196,7 +196,9 @@ def _random(corpus: Labelled, row: int, count: int, seed: list[int]) -> IntArray
 
 
 def nearest(corpus: Labelled, kind: str, count: int, encoder: Encoder | None = None) -> IntArray:
-    """The nearest items of each query by "tfidf" or a "dual-encoder", right ones too: (m, count)."""
+    """The nearest items of each query by "tfidf" or a "dual-encoder", right ones too: (m,
+    count).
+    """
     corpus = plain(corpus) if kind == "tfidf" else corpus
     return candidates(corpus, retriever_of(corpus, kind, encoder), count)
 

@@ -270,7 +270,9 @@ def numbered(lists: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def first_ranks(found: IntArray, positives: Sequence[IntArray]) -> np.ndarray:
-    """The rank of the best right item in ranked lists (m, c), infinity where there is none: (m,)."""
+    """The rank of the best right item in ranked lists (m, c), infinity where there is none:
+    (m,).
+    """
     ranks = np.full(len(found), np.inf)
     for row, (items, right) in enumerate(zip(found, positives, strict=True)):
         places = np.flatnonzero(np.isin(items, right))

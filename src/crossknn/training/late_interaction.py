@@ -80,7 +80,9 @@ class LateInteractionTask(LabelledTask):
         self._lists: Lists | None = None
         self._dev_lists: IntArray = np.empty((0, 0), dtype=np.int64)
         self._stored: dict[bool, tuple[States, dict[str, int]]] = {}
-        """Of queries (True) and items whose tower keeps still: states, and the place of each text."""
+        """Of queries (True) and items whose tower keeps still: states, and the place of each
+        text.
+        """
 
     @property
     def signature(self) -> str:
@@ -146,7 +148,8 @@ class LateInteractionTask(LabelledTask):
     ) -> Tensor:
         """The model's scores of queries (b,) with their lists: (b, c) float32, -inf at `NO_ITEM`.
 
-        An item of several lists is encoded once; then `at_once` lists are compared (all by default).
+        An item of several lists is encoded once; then `at_once` lists are compared (all by
+        default).
         """
         there = lists != NO_ITEM
         used = np.unique(lists[there])

@@ -66,9 +66,11 @@ def fit_sparse(
 ) -> Prior:
     """A prior as `fit_dense` makes it, from the entries of sparse `scores` in place of anchors.
 
-    Sweeps of expectation maximisation over the queries (Dempster et al. 1977) fit the content first,
+    Sweeps of expectation maximisation over the queries (Dempster et al. 1977) fit the content
+    first,
     then the items' own part, as long as a tenth of the entries, held out, is predicted better: with
-    few scores an item, the second is not done at all. Then all of it is done again with all entries.
+    few scores an item, the second is not done at all. Then all of it is done again with all
+    entries.
 
     Args:
         cheap: scores of each retriever stage at the entries, (e,) each, in their order.
@@ -117,7 +119,9 @@ def _fit(
     counts: tuple[int, ...],
     held: Sequence[Row] = (),
 ) -> tuple[FactorModel, tuple[int, ...]]:
-    """The model after so many sweeps of each kind, or those after which `held` is predicted best."""
+    """The model after so many sweeps of each kind, or those after which `held` is predicted
+    best.
+    """
     model, used = _start(rows, unit), []
     for own_loadings, most in zip((False, True), counts, strict=True):
         if own_loadings:
@@ -247,7 +251,8 @@ class FactorModel:
         """Mean (f + r,) and covariance (f + r, f + r) of a query's weights and factors (E-step).
 
         With K = L L' + D the scores' covariance (loadings L (b, r), noise D) and H the basis, the
-        weights are those of generalised least squares with their prior (Rasmussen and Williams 2006,
+        weights are those of generalised least squares with their prior (Rasmussen and Williams
+        2006,
         2.42), and z given them has the mean L' K^-1 (y - H w) and the covariance I - L' K^-1 L =
         (I + L' D^-1 L)^-1, the smaller inverse of which is computed. Costs b r min(b, r)
         multiplications, or b r and r^3 where the `products` L' D^-1 L of all items are there.
@@ -334,8 +339,8 @@ class Sweep:
     Otherwise every item has loadings of its own, shrunk towards what its vector says. Costs r^3
     multiplications an item and r^2 an entry, and 4 q r^2 bytes.
 
-    A query's u = [w0, w, c, z] has the part v = [c, z] (t,) that multiplies an item's theta. `error`
-    is the squared one of the queries' predictions of what is `held` out of them.
+    A query's u = [w0, w, c, z] has the part v = [c, z] (t,) that multiplies an item's theta.
+    `error` is the squared one of the queries' predictions of what is `held` out of them.
     """
 
     def __init__(
@@ -396,8 +401,8 @@ class Sweep:
     def model(self) -> FactorModel:
         """The model that makes the sums most likely.
 
-        Its priors are those that the queries' posteriors suggest, factors standard again (their mean
-        goes to the items' mean, their covariance to the loadings; Liu et al. 1998).
+        Its priors are those that the queries' posteriors suggest, factors standard again (their
+        mean goes to the items' mean, their covariance to the loadings; Liu et al. 1998).
         """
         model = self._with_loadings() if self.own_loadings else self._with_offsets()
         q, f, t = len(self.rows), len(model.weights), model.theta.shape[1]

@@ -1,7 +1,7 @@
 """Kriging: a Gaussian process whose mean and covariance were fitted to other queries' scores.
 
-kriging(retriever=dense)                 mean [1, dense, mean score], covariance of anchors and content
-kriging(retriever=hybrid(bm25, dense))   the mean has a basis function for each stage
+kriging(retriever=dense)                 mean [1, dense, mean score], covariance of anchors and
+content kriging(retriever=hybrid(bm25, dense))   the mean has a basis function for each stage
 kriging(retriever=dense, mean=hybrid)    dense picks the first batch, the mean has all stages
 kriging(anchors=false)                   mean [1, retriever], covariance of content alone
 

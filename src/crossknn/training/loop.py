@@ -46,24 +46,19 @@ class Task(Protocol):
 
     @property
     def model(self) -> nn.Module: ...
-
     @property
     def n_queries(self) -> int: ...
-
     @property
     def signature(self) -> str: ...
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
         """Called before an epoch's first step, and again when a run is resumed inside it."""
-        ...
 
     def losses(self, rows: list[int], parts: int, epoch: int, step: int) -> Iterator[Tensor]:
         """The loss of the queries `rows` (b,) in `parts` passes, whose sum is the step's loss."""
-        ...
 
     def describe(self, rows: list[int]) -> str:
         """What a batch holds, for messages."""
-        ...
 
     def evaluate(self) -> Measures: ...
 
@@ -98,7 +93,9 @@ def fit(
     model, began = task.model, time.perf_counter()
     per_epoch = steps_per_epoch(task.n_queries, settings)
     total = total_steps(task.n_queries, settings)
-    set_dropout(model, settings.dropout)
+    for module in model.modules():
+        if settings.dropout is not None and isinstance(module, nn.Dropout):
+            module.p = settings.dropout
     every = max(1, min(per_epoch, total) // settings.evaluations)
     optimizer, autocast = _optimizer(model, settings), autocast_of(model, settings)
     signature = _signature(task, settings)
@@ -190,7 +187,6 @@ def time_steps(task: Task, settings: TrainingSettings, steps: int) -> float:
 
 
 def total_steps(n_queries: int, settings: TrainingSettings) -> int:
-    """Steps of a whole run."""
     return settings.steps or settings.epochs * steps_per_epoch(n_queries, settings)
 
 
@@ -218,15 +214,7 @@ def batch_rows(n_queries: int, settings: TrainingSettings, step: int) -> list[in
     return found
 
 
-def set_dropout(model: nn.Module, share: float | None) -> None:
-    """Set the dropout of all layers; None leaves them as they are."""
-    for module in model.modules():
-        if share is not None and isinstance(module, nn.Dropout):
-            module.p = share
-
-
 def autocast_of(model: nn.Module, settings: TrainingSettings) -> Autocast:
-    """The arithmetic of a run: bfloat16 where asked for, or where the hardware computes in it."""
     device = next(model.parameters()).device.type
     if not uses_bfloat16(model, settings):
         return nullcontext
@@ -234,14 +222,10 @@ def autocast_of(model: nn.Module, settings: TrainingSettings) -> Autocast:
 
 
 def uses_bfloat16(model: nn.Module, settings: TrainingSettings) -> bool:
-    """Whether a run computes in bfloat16."""
+    """Whether it was asked for, or the device multiplies such matrices faster than float32 ones."""
     if settings.precision != "auto":
         return settings.precision == "bfloat16"
-    return _has_bfloat16(next(model.parameters()).device.type)
-
-
-def _has_bfloat16(device: str) -> bool:
-    """Whether the device multiplies bfloat16 matrices faster than float32 ones."""
+    device = next(model.parameters()).device.type
     if device == "cuda":
         return torch.cuda.is_bf16_supported()
     flags = Path("/proc/cpuinfo")

@@ -30,29 +30,32 @@ _SPELLED = {
 }
 
 
-def _at_least(section: str, settings: object, least: int, *names: str) -> None:
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and value < least:
-            raise InputError(f"{section}: {name} is {value}; it must be {least} or more")
-
-
-def _one_of(section: str, settings: object, **choices: Any) -> None:
-    for name, choice in choices.items():
-        value, known = getattr(settings, name), get_args(choice)
-        if value not in known:
-            place = f"{section}: " if section else ""
+def _check(section: str, settings: object, **least: int) -> None:
+    """Refuse unknown choices, and numbers below the `least` of their name."""
+    place = f"{section}: " if section else ""
+    for name, wanted in get_type_hints(type(settings)).items():
+        value, known = getattr(settings, name), get_args(wanted)
+        if get_origin(wanted) is Literal and value not in known:
             raise InputError(f"{place}{name} is {value!r} ({nearest(str(value), known)})")
+        if name in least and value is not None and value < least[name]:
+            raise InputError(f"{place}{name} is {value}; it must be {least[name]} or more")
+
+
+def _check_depth(section: str, count: int, depth: int) -> None:
+    if count < 1 or depth < count:
+        raise InputError(
+            f"{section}: count is {count} and depth {depth}; count must be 1 or more, and depth at "
+            "least count"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """What to train on: folders that `read_labelled` takes.
+    """What to train on: folders that `read_labelled` takes, and their splits.
 
-    folder: one, or several that train together, relative to the settings file. dev_folder: where
-    the dev queries are, if elsewhere. train, dev: splits. train_domains, dev_domains: of the ZESHEL
-    folders, in place of the splits. train_queries, dev_queries: a random sample of so many. If dev
-    is the same as train, the dev queries are held out of it.
+    dev_folder: if dev queries are elsewhere. train_domains, dev_domains: of the ZESHEL folders, in
+    place of the splits. train_queries, dev_queries: a random sample of so many. If dev is the same
+    as train, the dev queries are held out of it.
     """
 
     folder: Path | tuple[Path, ...]
@@ -68,7 +71,7 @@ class DataSettings:
         for name in ("folder", "dev_folder"):
             if getattr(self, name) == ():
                 raise InputError(f"data: {name} is an empty list; it must name a folder")
-        _at_least("data", self, 1, "train_queries", "dev_queries")
+        _check("data", self, train_queries=1, dev_queries=1)
         if self.same_split and self.dev_queries is None:
             raise InputError(
                 "data: dev_queries must say how many train queries to hold out for dev"
@@ -96,11 +99,10 @@ class DataSettings:
 class NegativesSettings:
     """Where wrong items come from.
 
-    kind: "random", "tfidf" or "dual-encoder". count: per query in a step (63 in ANNCUR, A.1).
-    depth: how many of the nearest wrong items they are drawn from. encoder: the dual encoder that
-    ranks them (a folder, a hub name or "bundled"); training a dual encoder, its own is used. skip:
-    leave out so many of the nearest, where labels are incomplete. dev_candidates: how many items
-    (from the dual encoder, or from TF-IDF if there is none) a checkpoint ranks for each dev query.
+    count: per query in a step (63 in ANNCUR, A.1), drawn from the `depth` nearest but for the first
+    `skip`, where labels are incomplete. encoder: the dual encoder that ranks them (a folder, a hub
+    name or "bundled"); training a dual encoder, its own is used. dev_candidates: how many items of
+    the encoder, or of TF-IDF, a checkpoint ranks for each dev query.
     """
 
     kind: NegativesKind = "dual-encoder"
@@ -111,25 +113,19 @@ class NegativesSettings:
     dev_candidates: int = 64
 
     def __post_init__(self) -> None:
-        _at_least("negatives", self, 0, "skip")
-        _at_least("negatives", self, 1, "dev_candidates")
-        if self.count < 1 or self.depth < self.count:
-            raise InputError(
-                f"negatives: count is {self.count} and depth {self.depth}; count must be 1 or "
-                "more, and depth at least count"
-            )
+        _check("negatives", self, skip=0, dev_candidates=1)
+        _check_depth("negatives", self.count, self.depth)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
     """How to descend.
 
-    epochs, or steps if given. batch: queries in a step. accumulate: passes a step is split into.
-    learning_rate rises over the first `warmup` share of the steps and falls to zero. evaluations:
-    per epoch; the checkpoint best on dev is kept. precision: "auto" is bfloat16 where the hardware
-    computes in it. dropout: of all layers (None: the encoder's own); 0 learns faster where a run
-    sees its queries once. threads: of the CPU (all by default). device: "auto" is a GPU if there is
-    one.
+    epochs, or steps if given. batch: queries in a step, in `accumulate` passes. learning_rate rises
+    over the first `warmup` share of the steps and falls to zero. evaluations: per epoch; the
+    checkpoint best on dev is kept. precision: "auto" is bfloat16 where the hardware computes in it.
+    dropout: of all layers (None: the encoder's own); 0 learns faster where a run sees its queries
+    once. device: "auto" is a GPU if there is one.
     """
 
     epochs: int = 4
@@ -149,8 +145,7 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         whole = ("epochs", "steps", "batch", "accumulate", "evaluations", "threads")
-        _at_least("training", self, 1, *whole)
-        _at_least("training", self, 0, "seed")
+        _check("training", self, seed=0, **dict.fromkeys(whole, 1))
         if self.batch % self.accumulate:
             raise InputError(
                 f"training: accumulate is {self.accumulate}, which does not divide the batch of "
@@ -177,11 +172,8 @@ class CrossEncoderSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class DualEncoderSettings:
-    """Training a dual encoder. `encoder` is what to start from, `model` what to build on it.
-
-    teacher: a dual encoder (a folder, a hub name or "bundled") whose vectors and similarities are
-    learned beside the labels, with teacher_weight (`losses.distance_to_teacher`).
-    """
+    """Training a dual encoder, maybe with a `teacher` (a folder, a hub name or "bundled") whose
+    vectors and similarities are learned beside the labels (`losses.distance_to_teacher`)."""
 
     encoder: str
     data: DataSettings
@@ -218,13 +210,8 @@ class CandidateSettings:
     dev_candidates: int = 64
 
     def __post_init__(self) -> None:
-        _at_least("candidates", self, 1, "dev_candidates")
-        _one_of("candidates", self, sampling=Sampling)
-        if self.count < 1 or self.depth < self.count:
-            raise InputError(
-                f"candidates: count is {self.count} and depth {self.depth}; count must be 1 or "
-                "more, and depth at least count"
-            )
+        _check("candidates", self, dev_candidates=1)
+        _check_depth("candidates", self.count, self.depth)
         if not 0 <= self.fixed <= 1:
             raise InputError(f"candidates: fixed is {self.fixed}; it must be from 0 to 1")
         if self.scale is not None and self.scale <= 0:
@@ -235,26 +222,25 @@ class CandidateSettings:
 class LossSettings:
     """weight * cross-entropy + (1 - weight) * KL divergence (CMC, eq. 5 and 8).
 
-    kl: "model-retriever", KL(model || retriever) as in the paper, "retriever-model" as in its code,
-    or "none", which leaves the cross-entropy alone, whole.
+    kl: "model-retriever" as in the paper, "retriever-model" as in its code, or "none", which leaves
+    the cross-entropy alone, whole.
     """
 
     weight: float = 0.2
     kl: Divergence = "model-retriever"
 
     def __post_init__(self) -> None:
-        _one_of("loss", self, kl=Divergence)
+        _check("loss", self)
         if not 0 <= self.weight <= 1:
             raise InputError(f"loss: weight is {self.weight}; it must be from 0 to 1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LateInteractionSettings:
-    """Training a late-interaction model of some kind. `encoder` is what to start from (an encoder,
-    or a dual encoder whose towers are taken over), `model` what to build on it.
+    """Training a late-interaction model from an encoder, or a dual encoder's towers.
 
-    freeze: "none" trains everything, "items" all but the item tower, "both" the head alone. What
-    does not move is computed once and kept beside the checkpoints, in half precision.
+    freeze: "items" trains all but the item tower, "both" the head alone. What does not move is
+    computed once and kept beside the checkpoints, in half precision.
     """
 
     kind: LateKind
@@ -267,7 +253,7 @@ class LateInteractionSettings:
     training: TrainingSettings = TrainingSettings(epochs=5, warmup=0.1)
 
     def __post_init__(self) -> None:
-        _one_of("", self, kind=LateKind, freeze=Freeze)
+        _check("", self)
         if "kind" in self.model:
             raise InputError("model: there is no setting 'kind': it stands above the sections")
 
@@ -283,13 +269,14 @@ def read_settings(
     relative_to: Path | None = None,
     given: Mapping[str, str] | None = None,
 ) -> T:
-    """Settings of `kind` from a TOML file, sections as fields, folders relative to the file.
+    """Settings of `kind` from a TOML file, sections as fields.
 
-    `relative_to` is another folder that they are relative to. `given` are settings that the file
-    may leave out, and may not contradict.
+    Args:
+        relative_to: what folders are relative to, by default the file's own.
+        given: settings that the file may leave out, and may not contradict.
 
-    Raises InputError naming the file and the setting for what is unknown, missing or of another
-    type.
+    Raises:
+        InputError: naming the file and the setting that is unknown, missing or of another type.
     """
     path = Path(path)
     if not path.is_file():
@@ -307,10 +294,7 @@ def read_settings(
 def as_settings(
     content: Mapping[str, Any], kind: type[T], path: Path, default: T | None = None
 ) -> T:
-    """A mapping as settings of `kind`; `path` is where it came from.
-
-    What it leaves out is as in `default`, by default that of `kind`.
-    """
+    """The content of `path` as settings of `kind`; what it leaves out is as in `default`."""
     known = {entry.name: entry for entry in fields(kind)}  # type: ignore[arg-type]
     types = get_type_hints(kind)
     values: dict[str, Any] = {}
@@ -321,13 +305,13 @@ def as_settings(
     try:
         return kind(**values) if default is None else replace(default, **values)  # type: ignore[type-var]
     except TypeError:
-        absent = [n for n in known if n not in values and _required(known[n])]
-        raise InputError(f"{path}: the setting {absent[0]!r} is missing") from None
+        absent = (name for name in known if name not in values and _is_required(known[name]))
+        raise InputError(f"{path}: the setting {next(absent)!r} is missing") from None
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def _required(entry: Any) -> bool:
+def _is_required(entry: Any) -> bool:
     return entry.default is MISSING and entry.default_factory is MISSING
 
 
@@ -342,11 +326,7 @@ def _value(value: Any, wanted: Any, name: str, path: Path, default: Any = MISSIN
         if option is Path and isinstance(value, str):
             return (path.parent / Path(value).expanduser()).resolve()
         if get_origin(option) is Literal:
-            if value in get_args(option):
-                return value
-            raise InputError(
-                f"{path}: {name} is {value!r} ({nearest(str(value), get_args(option))})"
-            )
+            return value
         if get_origin(option) is tuple and isinstance(value, list):
             return tuple(_value(entry, get_args(option)[0], name, path) for entry in value)
         if get_origin(option) is not None:

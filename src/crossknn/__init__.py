@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from crossknn.evaluation.compare import compare as compare
     from crossknn.fitting.anchors import collect_anchors as collect_anchors
     from crossknn.fitting.anchors import collect_item_scores as collect_item_scores
+    from crossknn.fitting.fit import fit as fit
+    from crossknn.fitting.log import fit_from_log as fit_from_log
+    from crossknn.fitting.matrix import MatrixFile as MatrixFile
     from crossknn.index.estimate import estimate as estimate
     from crossknn.index.item_index import ItemIndex as ItemIndex
     from crossknn.methods import method as method
@@ -57,6 +60,10 @@ if TYPE_CHECKING:
     from crossknn.scorers import MatrixScorer as MatrixScorer
     from crossknn.scorers import Scorer as Scorer
     from crossknn.scorers import open_late as open_late
+    from crossknn.scores.collect import collect as collect
+    from crossknn.scores.collect import dense_scores as dense_scores
+    from crossknn.scores.run import Limits as Limits
+    from crossknn.scores.store import ScoreStore as ScoreStore
     from crossknn.scores.stored import StoredScorer as StoredScorer
     from crossknn.search.loop import Search as Search
     from crossknn.search.plan import Plan as Plan
@@ -77,6 +84,9 @@ _HOMES = {
     "errors": ("CrossknnError", "InputError"),
     "evaluation.compare": ("compare",),
     "fitting.anchors": ("collect_anchors", "collect_item_scores"),
+    "fitting.fit": ("fit",),
+    "fitting.log": ("fit_from_log",),
+    "fitting.matrix": ("MatrixFile",),
     "index.estimate": ("estimate",),
     "index.item_index": ("ItemIndex",),
     "methods": ("method", "methods"),
@@ -101,6 +111,9 @@ _HOMES = {
         "Scorer",
         "open_late",
     ),
+    "scores.collect": ("collect", "dense_scores"),
+    "scores.run": ("Limits",),
+    "scores.store": ("ScoreStore",),
     "scores.stored": ("StoredScorer",),
     "search.loop": ("Search",),
     "search.plan": ("Plan",),

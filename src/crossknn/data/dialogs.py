@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from crossknn.data.formats import DataFolder
 from crossknn.data.queries import Qrels, QuerySet, Run, queries_from
-from crossknn.data.records import Record, Records, parse_json, read_lines, read_rows
+from crossknn.data.records import Record, Records, expect, parse_json, read_lines, read_rows
 from crossknn.errors import InputError, nearest
 
 _DIALOGS = re.compile(r"(\w+)_(train|dev|test)_subtask_(\d+)\.json")
@@ -104,11 +104,8 @@ class Dstc7(DataFolder):
     def _dialogs(self, split: str) -> Sequence[Dialog]:
         if split not in self._read:
             path = self._files()[split]
-            dialogs = parse_json("".join(line for _, line in read_lines(path)), path)
-            if not isinstance(dialogs, list):
-                raise InputError(
-                    f"{path} holds a JSON {type(dialogs).__name__}, not a list of dialogs"
-                )
+            content = parse_json("".join(line for _, line in read_lines(path)), path)
+            dialogs: list[object] = expect(list, content, str(path), "a list of dialogs")
             responses = _responses(
                 path.with_name(_DIALOGS.sub(r"\1_responses_subtask_\3.tsv", path.name))
             )
@@ -141,13 +138,12 @@ def _responses(path: Path) -> Mapping[str, tuple[str, str]]:
 def _dialog(
     dialog: object, number: int, place: str, responses: Mapping[str, tuple[str, str]]
 ) -> Dialog:
-    if not isinstance(dialog, dict):
-        raise InputError(f"{place} is a JSON {type(dialog).__name__}, not an object")
-    record = Record(dialog, number, place)
+    record = Record(expect(dict, dialog, place, "an object"), number, place)
     query = record.id("example-id")
     said = _pairs(record.field("messages-so-far"), "speaker", place)
     options = _pairs(record.field("options-for-next"), "candidate-id", place)
-    correct = _pairs(dialog.get("options-for-correct-answers") or [], "candidate-id", place)
+    given = record.fields.get("options-for-correct-answers") or []
+    correct = _pairs(given, "candidate-id", place)
     if query in responses and not correct:
         correct = [responses[query]]
     context = (f"{speaker.replace('_', ' ')}: {text.strip()}" for speaker, text in said)
@@ -156,12 +152,6 @@ def _dialog(
 
 def _pairs(value: object, name: str, place: str) -> list[tuple[str, str]]:
     """(name, utterance) of each object in a JSON list."""
-    if not isinstance(value, list):
-        raise InputError(f"{place} holds a JSON {type(value).__name__} where a list is expected")
-    for entry in value:
-        if not isinstance(entry, dict):
-            raise InputError(
-                f"{place} holds a JSON {type(entry).__name__} where {name} is expected"
-            )
-    records = (Record(entry, 0, place) for entry in value)
+    entries: list[object] = expect(list, value, place, "a list")
+    records = [Record(expect(dict, entry, place, name), 0, place) for entry in entries]
     return [(record.text(name), record.text("utterance")) for record in records]

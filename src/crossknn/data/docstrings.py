@@ -83,19 +83,12 @@ class DocItem:
 
 
 def first_sentence(docstring: str) -> tuple[str, str]:
-    """Split a docstring into its first sentence, on one line, and the rest.
-
-    The first sentence ends at the first full stop, question or exclamation mark followed by white
-    space and the start of a sentence, and at the end of the first paragraph at the latest.
-    Underlines of headings are dropped.
-    """
+    """Split a docstring into its first sentence, on one line and in the first paragraph, and the
+    rest. Underlines of headings are dropped."""
     lines = inspect.cleandoc(docstring).splitlines()
     text = "\n".join(line for line in lines if not _UNDERLINE.match(line.strip()))
-    opening, *remainder = re.split(r"\n\s*\n", re.sub(r"\A(\s*\n)+", "", text), maxsplit=1)
-    return _cut(" ".join(opening.split()), "".join(remainder).strip())
-
-
-def _cut(paragraph: str, remainder: str) -> tuple[str, str]:
+    opening, *others = re.split(r"\n\s*\n", re.sub(r"\A(\s*\n)+", "", text), maxsplit=1)
+    paragraph, remainder = " ".join(opening.split()), "".join(others).strip()
     for match in _SENTENCE_END.finditer(paragraph):
         if not _ABBREVIATION.search(paragraph[: match.start() + 1]):
             rest = (paragraph[match.end() :].strip(), remainder)
@@ -119,11 +112,7 @@ def is_held_out(sentence: str) -> bool:
 
 
 def collect_standard_library(progress: Progress | None = None) -> Dataset:
-    """The standard library of the running interpreter, held-out first sentences as queries.
-
-    `progress(done, total)` is called after each module. Takes some seconds; about 5,000 items on
-    CPython 3.11.
-    """
+    """The running interpreter's library, some 5,000 items, held-out first sentences as queries."""
     return build_corpus(standard_library_items(progress))
 
 
@@ -141,13 +130,8 @@ def standard_library_items(progress: Progress | None = None) -> list[DocItem]:
 
 
 def collect_package(package: str | Path) -> list[DocItem]:
-    """All documented public objects of an installed package (by top-level name) or of a folder.
-
-    Identical texts are merged, and nothing is imported.
-
-    Raises:
-        ModuleNotFoundError: if the package is not installed.
-    """
+    """All documented public objects of an installed package (by top-level name) or of a folder;
+    nothing is imported. Raises ModuleNotFoundError if there is none."""
     if isinstance(package, Path):
         files = list(_python_files(package, prefix=package.name))
     else:

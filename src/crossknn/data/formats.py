@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,9 +32,7 @@ from crossknn.errors import InputError, MissingExtraError, nearest
 class DataFolder(ABC):
     """Data in one published layout; nothing is read before it is asked for.
 
-    A class of a format says how its items are rendered (`template`) and which fields they have,
-    where these are not the usual ones; whether all judged items should be there (`complete`), or
-    may be missing from a list of items that was made elsewhere; and what it is recognised by.
+    `complete`: all judged items should be there; those of a list made elsewhere may be missing.
     """
 
     format: ClassVar[str]
@@ -100,6 +97,12 @@ class DataFolder(ABC):
     def judged_at(self, split: str, query: str, item: str | None = None) -> str:
         """Where a query (and an item) is judged: a file and its line if there is one."""
         return str(self.path)
+
+    def only(self, found: Sequence[Path], what: str) -> Path:
+        """The one file that there is; `InputError` otherwise."""
+        if len(found) != 1:
+            raise InputError(f"{self.path} has {len(found)} {what}; there must be one")
+        return found[0]
 
     def split(self, wanted: str | None) -> str:
         """`wanted` if it is there; without one `test`, or the only one; `InputError` otherwise."""
@@ -181,9 +184,8 @@ def _some(ids: Iterable[str]) -> str:
     return ", ".join([*map(repr, found[:3]), *["..."] * (len(found) > 3)])
 
 
-# Folders of plain files, found by their names: a stem, a split between dots, dashes or underscores,
-# and any ending. `topics.robust04.txt`, `qrels-rnd5.txt`; `queries.dev.small.tsv`, `top1000.dev`.
-
+# A stem, a split between dots, dashes or underscores, and any ending: `topics.robust04.txt`,
+# `qrels-rnd5.txt`, `queries.dev.small.tsv`, `top1000.dev`.
 _ENDINGS = re.compile(r"(\.(txt|tsv|csv|jsonl|ndjson|json|xml|trec|topics|qrels|run|gz))*$")
 
 
@@ -203,12 +205,7 @@ class PlainFiles(DataFolder):
     def item_records(self, split: str | None = None) -> Records:
         stems = ("collection", "corpus", "docs")
         found = [path for stem in stems for path in self._named(stem).values()]
-        if len(found) != 1:
-            raise InputError(
-                f"{self.path} has {len(found)} files of items (collection.tsv or .jsonl); there "
-                "must be one"
-            )
-        return item_records(found[0])
+        return item_records(self.only(found, "files of items (collection.tsv or .jsonl)"))
 
     def queries(self, split: str | None) -> QuerySet:
         return queries_from(query_records(self._named(self.query_stem)[self.split(split)]))
@@ -330,21 +327,17 @@ class Irds(DataFolder):
         place = f"irds:{self.name}"
         return Records(place, rows())
 
-    @cached_property
-    def _library(self) -> Any:
-        try:
-            import ir_datasets
-        except ImportError as error:
-            raise MissingExtraError(f"reading irds:{self.name}", "irds") from error
-        return ir_datasets
-
     def _data(self, split: str | None, part: str) -> Any:
         """The data set of a split (added to the name unless it is its end), which has `part`."""
         name = self.name
         if split is not None and split not in self.splits():
             name = f"{name}/{split}"
         try:
-            data = self._library.load(name)
+            import ir_datasets
+
+            data = ir_datasets.load(name)
+        except ImportError as error:
+            raise MissingExtraError(f"reading irds:{self.name}", "irds") from error
         except KeyError:
             raise InputError(f"ir_datasets knows no data set {name!r}") from None
         if not getattr(data, f"has_{part}")():

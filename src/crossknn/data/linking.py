@@ -237,11 +237,7 @@ class Pages(Linked):
 
     def item_records(self, split: str | None = None) -> Records:
         found = [path for name in self.lists for path in self.path.glob(f"{name}.*")]
-        if len(found) != 1:
-            raise InputError(
-                f"{self.path} has {len(found)} lists of entities (entity.jsonl); there must be one"
-            )
-        records = item_records(found[0])
+        records = item_records(self.only(found, "lists of entities (entity.jsonl)"))
         return Records(records.source, map(_with_page_id, records.rows))
 
     def page(self, title: str) -> str:
@@ -285,9 +281,7 @@ class Aida(Pages):
         return super().split(names.get(wanted, wanted))
 
     def mentions(self, split: str) -> Iterable[Mention]:
-        [path, *more] = self.path.glob("AIDA*dataset*.tsv")
-        if more:
-            raise InputError(f"{path} and {more[0].name} hold the same: keep one of them")
+        path = self.only(list(self.path.glob("AIDA*dataset*.tsv")), "files AIDA*dataset*.tsv")
         found = [
             mention
             for name, part, lines in _aida_documents(path)
@@ -305,24 +299,20 @@ class Aida(Pages):
 _DOCUMENT = re.compile(r"-DOCSTART- \((\d+)(testa|testb)?\b.*\)")
 
 
-def _aida_documents(path: Path) -> Iterator[tuple[str, str, list[tuple[int, list[str]]]]]:
+def _aida_documents(path: Path) -> list[tuple[str, str, list[tuple[int, list[str]]]]]:
     """(name, split, numbered lines as columns) of each document."""
-    name, part, lines = "", "train", list[tuple[int, list[str]]]()
+    documents: list[tuple[str, str, list[tuple[int, list[str]]]]] = []
     for number, line in read_lines(path):
-        line = line.rstrip("\r\n")
         if line.startswith("-DOCSTART-"):
-            if name:
-                yield name, part, lines
             found = _DOCUMENT.fullmatch(line.strip())
             if found is None:
                 raise InputError(f"{path}, line {number} is not  -DOCSTART- (<number> <name>)")
-            name, part, lines = found[1] + (found[2] or ""), found[2] or "train", []
+            documents.append((found[1] + (found[2] or ""), found[2] or "train", []))
         elif line.strip():
-            if not name:
+            if not documents:
                 raise InputError(f"{path}, line {number} stands before the first -DOCSTART-")
-            lines.append((number, line.split("\t")))
-    if name:
-        yield name, part, lines
+            documents[-1][2].append((number, line.rstrip("\r\n").split("\t")))
+    return documents
 
 
 def _aida_mentions(

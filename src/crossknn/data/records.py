@@ -14,11 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, NamedTuple, TypeVar, cast
 
 from crossknn.errors import InputError, nearest
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FILE_TYPES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt")
 _LONGEST_FIELD = 2**31 - 1
@@ -177,18 +179,18 @@ def read_records(
 
 def given_records(source: Iterable[object], *, text_field: str = "text") -> Records:
     """Records of Python strings and mappings, numbered by position from 0."""
+
+    def given(position: int, entry: object) -> Record:
+        place = f"entry {position}"
+        fields = {text_field: entry} if isinstance(entry, str) else entry
+        if not isinstance(fields, Mapping):
+            kind = type(entry).__name__
+            raise InputError(f"{place} is a {kind}; each must be a string or a mapping")
+        return Record(fields, position, place)
+
     if not isinstance(source, Iterable):
         raise InputError(f"{source!r:.80} is neither a file nor a list of texts")
-    return Records("", (_given(entry, n, text_field) for n, entry in enumerate(source)))
-
-
-def _given(entry: object, position: int, text_field: str) -> Record:
-    place = f"entry {position}"
-    if isinstance(entry, str):
-        return Record({text_field: entry}, position, place)
-    if isinstance(entry, Mapping):
-        return Record(entry, position, place)
-    raise InputError(f"{place} is a {type(entry).__name__}; each must be a string or a mapping")
+    return Records("", (given(*entry) for entry in enumerate(source)))
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
@@ -196,12 +198,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
         if not line.strip():
             continue
         record = parse_json(line, path, number)
-        if not isinstance(record, dict):
-            raise InputError(
-                f"{path}, line {number} holds a JSON {type(record).__name__}; "
-                "each line must be one JSON object"
-            )
-        yield number, record
+        yield number, expect(dict, record, f"{path}, line {number}", "an object")
 
 
 def parse_json(text: str, path: Path, number: int | None = None) -> object:
@@ -213,6 +210,14 @@ def parse_json(text: str, path: Path, number: int | None = None) -> object:
         # Only the reason: the line itself may be a megabyte long.
         reason = getattr(error, "msg", error)
         raise InputError(f"{path}, line {line} is not valid JSON: {reason}") from None
+
+
+def expect(kind: type[T], value: object, place: str, what: str) -> T:
+    """A JSON value of the kind, or the error that it is another."""
+    if not isinstance(value, kind):
+        kind_found = type(value).__name__
+        raise InputError(f"{place} holds a JSON {kind_found} where {what} is expected")
+    return value
 
 
 def parse_xml(text: str, path: Path) -> ET.Element:

@@ -114,7 +114,6 @@ def test_what_cannot_be_factored():
         ("anchor query 3 and item 299 is inf", broken, {}),
         (r"shape \(39, 2\); there are 40", rows, {"queries": np.ones((39, 2))}),
         ("at least one anchor", rows[:0], {}),
-        ("known is 0", rows, {"known": 0}),
     ):
         with pytest.raises(InputError, match=message):
             cur(scores, center=0.0, **options)

@@ -101,7 +101,7 @@ def test_three_steps_are_those_of_torch_on_dense_tables():
         optimizer.zero_grad()
         (u @ v.T - wanted).square().mean().backward()
         optimizer.step()
-    for found, expected in zip(free.vectors(), (u, v), strict=True):
+    for found, expected in zip((free.query.vectors(), free.item.vectors()), (u, v), strict=True):
         np.testing.assert_allclose(found, expected.detach(), atol=1e-5)
 
 
@@ -202,9 +202,9 @@ def test_numpy_computes_what_torch_does(skip):
     with torch.no_grad():
         expected = [pair.query(torch.arange(len(u0))).numpy(), pair.item(torch.arange(len(v0)))]
         products = pair(*(torch.from_numpy(x) for x in (targets.fitted.query, targets.fitted.item)))
-    for found, wanted in zip(pair.vectors(), expected, strict=True):
+    for found, wanted in zip((pair.query.vectors(), pair.item.vectors()), expected, strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-6)
-    queries, items = pair.vectors()
+    queries, items = (pair.query.vectors(), pair.item.vectors())
     dense = (queries @ items.T)[targets.fitted.query, targets.fitted.item]
     np.testing.assert_allclose(products, dense, atol=1e-5)
 
@@ -214,7 +214,7 @@ def test_perceptrons_start_near_the_encoder_and_apart():
     u0, v0, table = turned()
     pair = mf.perceptrons(targets_of(u0, v0, scores_of(table)), 16, True, 0)
     assert pair.query.gate.item() == -5
-    queries, items = pair.vectors()
+    queries, items = (pair.query.vectors(), pair.item.vectors())
     np.testing.assert_allclose(queries, u0, atol=0.02)
     np.testing.assert_allclose(items, v0, atol=0.02)
     assert not torch.equal(pair.query.inner.weight, pair.item.inner.weight)

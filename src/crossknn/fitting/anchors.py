@@ -52,15 +52,8 @@ def collect_anchors(
     Anchors that are there stay. Returns what was collected; stopped, the same call goes on. Raises
     what `collect` does, and InputError for anchors of another cross-encoder.
     """
-    if (
-        isinstance(queries, str)
-        or not isinstance(queries, Sequence)
-        or not all(isinstance(q, str) and q.strip() for q in queries)
-    ):
-        raise InputError("anchor queries must be a list of texts that are not empty")
-    return _collect_rows(
-        index, as_scorer(scorer), ANCHORS, list(queries), limits, replace, source, progress
-    )
+    texts, opened = check_texts(queries, "anchor"), as_scorer(scorer)
+    return _collect_rows(index, opened, ANCHORS, texts, limits, replace, source, progress)
 
 
 def collect_item_scores(
@@ -82,6 +75,17 @@ def collect_item_scores(
     return _collect_rows(
         index, as_scorer(scorer), ITEM_SCORES, texts, limits, replace, None, progress, chosen
     )
+
+
+def check_texts(queries: Sequence[str], kind: str) -> list[str]:
+    """The different texts; InputError if these are not a list of texts."""
+    if (
+        isinstance(queries, str)
+        or not isinstance(queries, Sequence)
+        or not all(isinstance(query, str) and query.strip() for query in queries)
+    ):
+        raise InputError(f"{kind} queries must be a list of texts that are not empty")
+    return list(dict.fromkeys(queries))
 
 
 def fit_scales(index: ItemIndex) -> None:

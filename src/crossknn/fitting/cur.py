@@ -23,6 +23,7 @@ from crossknn.types import FloatArray, IntArray
 _COLUMNS = 4_096
 _SAMPLE = 4_096
 _DRAWS = 4
+_HELD_OUT = 0.1
 _WORTH = 0.002
 _RIDGES = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3)
 _PENALTIES = 10.0 ** np.arange(-4, 5)
@@ -34,7 +35,6 @@ def cur(
     rank: int | None = None,
     center: float,
     queries: FloatArray | None = None,
-    held_out: float = 0.1,
     known: int = 100,
     dtype: type[np.floating] = np.float16,
     seed: int = 0,
@@ -42,7 +42,7 @@ def cur(
     """Item vectors (n, rank) from exact scores `rows` (a, n), which may be memory-mapped.
 
     Without a `rank` the smallest is taken of those with the lowest error (within 0.2%) on the
-    anchors held out, a share `held_out`: each is reconstructed from its scores of `known` random
+    anchors held out, a tenth: each is reconstructed from its scores of `known` random
     items by ridge regression, whose best penalty is `details["ridge"]`. By plain least squares the
     error would have its peak at the rank `known`, whatever the scores. With the encoder's vectors
     `queries` (a, d) of the anchors, `map` predicts a query's vector from its own. No second copy of
@@ -51,15 +51,13 @@ def cur(
     """
     began = time.perf_counter()
     a, n = rows.shape
-    _check(rows, rank, queries, held_out, known)
+    _check(rows, rank, queries)
     columns = np.sort(np.random.default_rng(seed).permutation(n)[:_SAMPLE])
     gram, sample = _gram(rows, center, columns)
     length = math.sqrt(np.trace(gram) / n) or 1.0
     gram, sample = gram / length**2, sample / length
     ranks = _ranks(min(a, n)) if rank is None else [rank]
-    errors, initial = held_out_errors(
-        gram, sample, ranks, held_out=held_out, known=known, seed=seed
-    )
+    errors, initial = held_out_errors(gram, sample, ranks, known=known, seed=seed)
     rank = _smallest(errors) if rank is None else rank
     held_out_error, ridge = errors.get(rank, (math.nan, None))
     left = _left_vectors(gram)[:, :rank]
@@ -86,13 +84,7 @@ def cur(
 
 
 def held_out_errors(
-    gram: FloatArray,
-    sample: FloatArray,
-    ranks: Sequence[int],
-    *,
-    held_out: float,
-    known: int,
-    seed: int,
+    gram: FloatArray, sample: FloatArray, ranks: Sequence[int], *, known: int, seed: int
 ) -> tuple[dict[int, tuple[float, float]], float]:
     """Lowest root mean squared error of each rank and its ridge penalty, on anchors held out; and
     the error of no vectors.
@@ -103,7 +95,7 @@ def held_out_errors(
     a, c = sample.shape
     generator = np.random.default_rng(seed)
     order = generator.permutation(a)
-    held, kept = np.split(order, [min(math.ceil(held_out * a), a - 1)])
+    held, kept = np.split(order, [min(math.ceil(_HELD_OUT * a), a - 1)])
     if not len(held) or c < 2:
         return {}, math.nan
     items = sample[kept].T @ _left_vectors(gram[np.ix_(kept, kept)])
@@ -179,13 +171,7 @@ def _linear(queries: FloatArray, wanted: FloatArray) -> Linear:
     return Linear(weight.astype(np.float32), offset.astype(np.float32))
 
 
-def _check(
-    rows: FloatArray,
-    rank: int | None,
-    queries: FloatArray | None,
-    held_out: float,
-    known: int,
-) -> None:
+def _check(rows: FloatArray, rank: int | None, queries: FloatArray | None) -> None:
     a, n = rows.shape
     if not a or not n:
         raise InputError("CUR needs scores of at least one anchor query against all items")
@@ -197,9 +183,4 @@ def _check(
     if queries is not None and (queries.ndim != 2 or len(queries) != a):
         raise InputError(
             f"the query vectors have the shape {queries.shape}; there are {a} anchor queries"
-        )
-    if not 0 <= held_out < 1 or known < 1:
-        raise InputError(
-            f"held_out is {held_out} and known is {known}; the first is a share, from 0 to below "
-            "1, the second at least 1"
         )

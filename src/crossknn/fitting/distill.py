@@ -60,7 +60,6 @@ def distill(
     top: int | None = None,
     calls: int | None = None,
     config: DualEncoderConfig | None = None,
-    temperature: float = 1.0,
     settings: TrainingSettings | None = None,
     progress: Progress | None = None,
 ) -> Distilled:
@@ -71,7 +70,7 @@ def distill(
             dense rows: what is not listed counts as wrong), or both: each is trained, and the
             better on the held-out queries is kept. top: how many of a query's best scored items
             its list holds; by default all. calls: what the scores cost, by default one each.
-            temperature: see `DistillationTask`. settings: by default `paper_settings`.
+            settings: by default `paper_settings`.
 
     Queries with fewer than two scored items teach nothing: they are left out, and logged.
     Raises InputError for unusable scores, settings or sources, TrainingError if the loss is NaN.
@@ -91,9 +90,7 @@ def distill(
     for place, loss in enumerate(losses):
         device = run.start_on(settings)
         model = student(source, config).to(device)
-        task = DistillationTask(
-            model, queries, items, lists, loss=loss, temperature=temperature, seed=settings.seed
-        )
+        task = DistillationTask(model, queries, items, lists, loss=loss, seed=settings.seed)
         told = progress and _part(progress, place, len(losses))
         fitted = loop.fit(task, settings, folder / run.RUN / loss, progress=told)
         logger.info("distilled by the loss %s: %s", loss, fitted.best)

@@ -14,7 +14,6 @@ R_anc (ANNCUR 2.2)      `cur`: its truncated SVD; takes all q * n scores
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from abc import ABC, abstractmethod
@@ -22,13 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError, SpecError
-from crossknn.fitting.anchors import collect_anchors
+from crossknn.fitting.anchors import check_texts, collect_anchors
 from crossknn.fitting.factors import Fit, Targets, inner_products
 from crossknn.fitting.pairs import PairPlan, per_item, per_query
 from crossknn.index.base import Anchors, Scale
@@ -43,9 +43,7 @@ from crossknn.scorers.opening import DualEncoder, needs_torch
 from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
 from crossknn.scores.views import SparseScores
 from crossknn.spec import Spec, build, parse, text_of
-from crossknn.types import FloatArray, Progress, Queries
-
-logger = logging.getLogger(__name__)
+from crossknn.types import BoolArray, FloatArray, Pairs, Progress, Queries
 
 OpenProgress: TypeAlias = Callable[[str, str], AbstractContextManager[Progress | None]]
 """Opens the progress of a stage: (what is done, in which unit)."""
@@ -114,7 +112,7 @@ def fit(
     score that is not a number.
     """
     chosen = fit_method(method)
-    name = name or chosen.name.replace("-", "_")
+    name = name or chosen.function
     index.check_free(name)
     if strategy not in ("q", "i"):
         raise InputError(f"strategy is {strategy!r}; it must be 'q' or 'i'")
@@ -125,7 +123,7 @@ def fit(
     task = FitTask(
         index=index,
         scorer=as_scorer(scorer),
-        queries=_texts(queries),
+        queries=check_texts(queries, "train"),
         base=_base(index, vectors),
         strategy=strategy,
         per=PER[strategy] if per is None else per,
@@ -179,7 +177,7 @@ class FitTask:
         return fingerprint_of(self.scorer, self.index.scores)
 
     def vectors(self) -> tuple[FloatArray, FloatArray]:
-        """The initial vectors of items (n, d) and train queries (q, d)."""
+        """The initial item (n, d) and query vectors (q, d)."""
         began = time.perf_counter()
         found = self.index.vectors[self.base], self.index.query_vectors(self.batch, self.base)
         self.vector_seconds += time.perf_counter() - began
@@ -190,39 +188,32 @@ class FitTask:
 
         Of a query that is an anchor, which has all its scores, only those of the plan.
         """
-        index, plan = self.index, self._plan()
+        store, items, plan = self.index.scores, self.index.items.texts, self._plan()
         with self.progress("scoring train queries", "pairs") as report:
-            self.collected = collect(
-                index.scores,
-                self.scorer,
-                self.queries,
-                index.items.texts,
-                plan.pairs,
-                limits=self.limits,
-                source=self.source,
-                progress=report,
-            )
-        scores = index.scores.log(self.fingerprint, index.items.texts, self.queries)
-        dense = np.diff(scores.by_query) == index.n
-        planned = np.isin(_key(scores, index.n), plan.pairs.query * index.n + plan.pairs.item)
-        scores = scores.take(planned | ~dense[scores.query])
+            shared: dict[str, Any] = {
+                "limits": self.limits,
+                "source": self.source,
+                "progress": report,
+            }
+            self.collected = collect(store, self.scorer, self.queries, items, plan.pairs, **shared)
+        scores = store.log(self.fingerprint, items, self.queries)
+        dense = np.diff(scores.by_query) == self.index.n
+        scores = scores.take(_among(scores, plan.pairs) | ~dense[scores.query])
         if not len(scores):
             raise _nothing("no pair has been scored yet", self.collected.failed)
-        random = np.isin(_key(scores, index.n), plan.random.query * index.n + plan.random.item)
-        self._random = scores.take(random)
+        self._random = scores.take(_among(scores, plan.random))
         return scores
 
     def dense(self) -> Anchors:
         """Scores of the train queries with every item: the index's anchors."""
         with self.progress("scoring anchor queries", "pairs") as report:
+            shared: dict[str, Any] = {
+                "limits": self.limits,
+                "source": self.source,
+                "progress": report,
+            }
             self.collected = collect_anchors(
-                self.index,
-                self.scorer,
-                self.queries,
-                limits=self.limits,
-                replace=self.replace,
-                source=self.source,
-                progress=report,
+                self.index, self.scorer, self.queries, replace=self.replace, **shared
             )
         anchors, n = self.index.anchors, self.index.n
         if anchors is None:
@@ -256,23 +247,20 @@ class FitTask:
             )
         return self.start or str(encoder)
 
-    def different(self, scores: SparseScores | Anchors) -> int:
-        """Pairs of different texts: items of equal texts are scored once."""
-        known = self.index.scores.ids(self.index.items.texts)
-        ids = np.unique(known, return_inverse=True)[1]
-        if isinstance(scores, SparseScores):
-            return len(np.unique(scores.query * self.index.n + ids[scores.item]))
-        return len(scores.scores) * (int(ids.max()) + 1)
-
-    def kept(
-        self, method: FitMethod, fit: Fit, scores: SparseScores | Anchors, queries: int
-    ) -> FittedVectors:
-        """What an index keeps of a fit to these scores of so many train queries."""
-        cost = self.cost(queries, self.different(scores), fit.seconds)
+    def kept(self, method: FitMethod, fit: Fit, scores: SparseScores | Anchors) -> FittedVectors:
+        """What an index keeps of a fit to these scores."""
+        cost = self.cost(scores, fit.seconds)
         return fitted_vectors(str(method), self.base, fit, self.scorer.fingerprint, cost)
 
-    def cost(self, queries: int, pairs: int, fitting_seconds: float) -> IndexingCost:
-        """Of vectors fitted to so many pairs of so many queries, whenever they were scored."""
+    def cost(self, scores: SparseScores | Anchors, fitting_seconds: float = 0.0) -> IndexingCost:
+        """Of a fit to these scores, whenever they were collected; equal texts count once."""
+        ids = np.unique(self.index.scores.ids(self.index.items.texts), return_inverse=True)[1]
+        if isinstance(scores, SparseScores):
+            pairs = len(np.unique(scores.query * self.index.n + ids[scores.item]))
+            queries = len(scores.scored_queries)
+        else:
+            queries = len(scores.queries)
+            pairs = queries * (int(ids.max()) + 1)
         per_pair = self.index.scores.seconds_per_pair(self.fingerprint)
         return IndexingCost(
             queries=queries,
@@ -283,20 +271,14 @@ class FitTask:
         )
 
     def _plan(self) -> PairPlan:
-        n = self.index.n
+        n, seed = self.index.n, self.seed
         if self.strategy == "i":
-            return per_item(n, len(self.queries), self.per, seed=self.seed)
+            return per_item(n, len(self.queries), self.per, seed=seed)
         count = min(self.per, n)
-        stage = open_retriever(self.index, self.retriever or Spec(self.base), self.seed)
+        stage = open_retriever(self.index, self.retriever or Spec(self.base), seed)
         with self.progress("choosing pairs", "queries") as report:
             return per_query(
-                stage,
-                self.batch,
-                count,
-                n=n,
-                random=count // 10,
-                seed=self.seed,
-                progress=report,
+                stage, self.batch, count, n=n, random=count // 10, seed=seed, progress=report
             )
 
 
@@ -305,35 +287,43 @@ class FitMethod(ABC):
     """A way to fit; `str(method)` is its spec in the grammar."""
 
     name: ClassVar[str]
+    positive: ClassVar[tuple[str, ...]] = ()
+    """Options that must be above 0 where they are given."""
+
+    def __post_init__(self) -> None:
+        for option in self.positive:
+            value = getattr(self, option)
+            if value is not None and not value > 0:
+                raise SpecError(f"{self}: {option} must be above 0")
 
     @abstractmethod
     def fit(self, task: FitTask) -> FittedVectors:
         """Item vectors of the task's index."""
 
+    @property
+    def function(self) -> str:
+        """Its name as Python writes it."""
+        return self.name.replace("-", "_")
+
     def __str__(self) -> str:
         return text_of(self.name, self)
-
-    def above_zero(self, *options: str) -> None:
-        """SpecError unless these options, where they are given, are above 0."""
-        for option in options:
-            value = getattr(self, option)
-            if value is not None and not value > 0:
-                raise SpecError(f"{self}: {option} must be above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Factorization(FitMethod):
-    """Vectors fitted to the sparse G, from those of the dual encoder.
+    """Vectors fitted to the sparse G, from those of the dual encoder, by a function of `module`.
 
     A random share `held_out` of G tells when to stop, and how good the fit is.
     """
 
+    module: ClassVar[str] = "mf"
+    positive = ("lr", "epochs")
     held_out: float = 0.05
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.held_out < 1:
             raise SpecError(f"{self}: held_out is a share, from 0 to below 1")
-        self.above_zero(*({"strength", "sweeps", "lr", "epochs"} & set(self.__dict__)))
 
     def fit(self, task: FitTask) -> FittedVectors:
         items, queries = task.vectors()
@@ -344,17 +334,18 @@ class Factorization(FitMethod):
                 scores, items, queries, scale=scale, held_out=self.held_out, seed=task.seed
             )
             found = self.factorize(targets, task.seed, progress)
-        return task.kept(self, found, scores, len(scores.scored_queries))
+        return task.kept(self, found, scores)
 
     def factorize(self, targets: Targets, seed: int = 0, progress: Progress | None = None) -> Fit:
         """Item vectors (n, d) from G and the initial vectors."""
         options = {field.name: getattr(self, field.name) for field in fields(self)}
         del options["held_out"]
-        return self.solver()(targets, seed=seed, progress=progress, **options)
-
-    @abstractmethod
-    def solver(self) -> Callable[..., Fit]:
-        """What fits `Targets`; takes the options of this way."""
+        with needs_torch(self.name):
+            module = import_module(f"crossknn.fitting.{self.module}")
+        found: Fit = getattr(module, self.function)(
+            targets, seed=seed, progress=progress, **options
+        )
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,7 +356,7 @@ class ALS(Factorization):
     whatever the query; 0 leaves it out.
     """
 
-    name = "als"
+    name, module, positive = "als", "als", ("strength", "sweeps")
     strength: float = 0.3
     bias: float = 2.0
     sweeps: int = 6
@@ -375,11 +366,6 @@ class ALS(Factorization):
         if self.bias < 0:
             raise SpecError(f"{self}: bias cannot be negative")
 
-    def solver(self) -> Callable[..., Fit]:
-        from crossknn.fitting.als import als
-
-        return als
-
 
 @dataclass(frozen=True, kw_only=True)
 class MFTRNS(Factorization):
@@ -388,11 +374,6 @@ class MFTRNS(Factorization):
     name = "mf-trns"
     lr: float = 0.001
     epochs: int = 10
-
-    def solver(self) -> Callable[..., Fit]:
-        with needs_torch(self.name):
-            from crossknn.fitting.mf import mf_trns
-        return mf_trns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,21 +385,13 @@ class MFIND(Factorization):
     epochs: int = 20
     skip: bool = True
 
-    def solver(self) -> Callable[..., Fit]:
-        with needs_torch(self.name):
-            from crossknn.fitting.mf import mf_ind
-        return mf_ind
-
 
 @dataclass(frozen=True, kw_only=True)
 class CUR(FitMethod):
     """The best `rank` dimensions of the train queries' scores with every item, in float16."""
 
-    name = "cur"
+    name, positive = "cur", ("rank",)
     rank: int | None = None
-
-    def __post_init__(self) -> None:
-        self.above_zero("rank")
 
     def fit(self, task: FitTask) -> FittedVectors:
         from crossknn.fitting.cur import cur
@@ -432,14 +405,9 @@ class CUR(FitMethod):
         anchors, known = task.dense(), index.has_query_vectors(task.base)
         vectors = index.query_vectors(anchors.queries, task.base) if known else None
         with task.progress("factorizing", ""):
-            found = cur(
-                anchors.scores,
-                rank=self.rank,
-                center=anchors.center,
-                queries=vectors,
-                seed=task.seed,
-            )
-        return task.kept(self, found, anchors, len(anchors.queries))
+            options: dict[str, Any] = {"rank": self.rank, "queries": vectors, "seed": task.seed}
+            found = cur(anchors.scores, center=anchors.center, **options)
+        return task.kept(self, found, anchors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -450,13 +418,10 @@ class Distill(FitMethod):
     queries) need each query's true `top`, so that every item is scored.
     """
 
-    name = "distill"
+    name, positive = "distill", ("top", "epochs")
     loss: Literal["match", "pair", "both"] = "match"
     top: int | None = None
     epochs: int | None = None
-
-    def __post_init__(self) -> None:
-        self.above_zero("top", "epochs")
 
     def fit(self, task: FitTask) -> FittedVectors:
         with needs_torch("distill"):
@@ -471,14 +436,13 @@ class Distill(FitMethod):
         listed = self.top or task.per
         if self.loss == "match":
             scores = task.sparse()
-            pairs = task.different(scores)
+            cost = task.cost(scores)
         else:
             anchors = task.dense()
-            pairs, texts = task.different(anchors), anchors.queries.texts
+            cost, texts = task.cost(anchors), anchors.queries.texts
             scores = best_of_rows(texts, anchors.scores, listed, task.scorer.fingerprint)
-        settings = replace(paper_settings(listed), seed=task.seed)
-        if self.epochs is not None:
-            settings = replace(settings, epochs=self.epochs)
+        settings = paper_settings(listed)
+        settings = replace(settings, seed=task.seed, epochs=self.epochs or settings.epochs)
         with task.progress("distilling", "steps") as progress:
             made = distill(
                 scores,
@@ -487,7 +451,7 @@ class Distill(FitMethod):
                 task.encoder_folder,
                 losses=("match", "pair") if self.loss == "both" else (self.loss,),
                 top=self.top,
-                calls=pairs,
+                calls=cost.calls,
                 settings=settings,
                 progress=progress,
             )
@@ -495,7 +459,13 @@ class Distill(FitMethod):
         with task.progress("encoding", "items") as progress:
             items = encoder.encode_items(index.items.texts, progress)
         queries = encoder.encode_queries(scores.queries)
-        task.vector_seconds += time.perf_counter() - began
+        spent = task.vector_seconds + time.perf_counter() - began
+        cost = replace(
+            cost,
+            queries=made.queries,
+            vector_seconds=round(spent, 3),
+            fitting_seconds=round(made.seconds, 3),
+        )
         inner = inner_products(queries, items, scores.query, scores.item)
         return FittedVectors(
             values=items,
@@ -504,7 +474,7 @@ class Distill(FitMethod):
             # by all scored pairs, where there are no random ones
             scale=task.scale(items, queries) or Scale.match(scores.score, inner),
             fingerprint=task.scorer.fingerprint,
-            cost=task.cost(made.queries, pairs, made.seconds),
+            cost=cost,
             details={"loss": made.loss, **made.measures},
         )
 
@@ -561,14 +531,6 @@ def _base(index: ItemIndex, name: str) -> str:
     return found
 
 
-def _texts(queries: Sequence[str]) -> list[str]:
-    if isinstance(queries, str) or not all(isinstance(q, str) and q.strip() for q in queries):
-        raise InputError("train queries must be a list of texts that are not empty")
-    if not queries:
-        raise InputError("there are no train queries")
-    return list(dict.fromkeys(queries))
-
-
 def _notes(chosen: FitMethod, task: FitTask, made: FittedVectors) -> list[str]:
     found = []
     used, given, d = made.cost.queries, len(task.queries), task.index.vectors[task.base].shape[1]
@@ -587,8 +549,9 @@ def _notes(chosen: FitMethod, task: FitTask, made: FittedVectors) -> list[str]:
     return found
 
 
-def _key(scores: SparseScores, n: int) -> Any:
-    return scores.query * n + scores.item
+def _among(scores: SparseScores, pairs: Pairs) -> BoolArray:
+    """Which entries (e,) are of these pairs."""
+    return np.isin(scores.query * scores.n + scores.item, pairs.query * scores.n + pairs.item)
 
 
 def _nothing(what: str, failed: int) -> InputError | ScorerError:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from crossknn.errors import InputError, TrainingError
 from crossknn.fitting.factors import Fit, Targets
-from crossknn.index.fitted import GatedSkip, QueryMap, Same
+from crossknn.index.fitted import GatedSkip, Same
 from crossknn.scores.views import SparseScores
 from crossknn.types import FloatArray, IntArray, Progress
 
@@ -49,14 +49,10 @@ def mf_trns(
 
     Raises InputError for settings out of range, TrainingError if the error is no number.
     """
-    began, factors = time.perf_counter(), free_factors(targets).to(place(device))
-    settings: dict[str, Any] = {
-        "learning_rate": lr,
-        "batch": batch,
-        "weight_decay": weight_decay,
-    }
-    found = descend(factors, targets, epochs=epochs, seed=seed, progress=progress, **settings)
-    return _fit(factors, targets, found, began, targets.untouched, settings)
+    settings = {"learning_rate": lr, "batch": batch, "weight_decay": weight_decay}
+    factors = free_factors(targets).to(place(device))
+    fit = _fit(factors, targets, settings, epochs=epochs, seed=seed, progress=progress)
+    return replace(fit, untouched=targets.untouched)
 
 
 def mf_ind(
@@ -80,34 +76,14 @@ def mf_ind(
     """
     if hidden is not None and hidden < 1:
         raise InputError(f"hidden is {hidden}; a perceptron needs a width of at least 1")
-    began, width = time.perf_counter(), hidden or 2 * targets.items.shape[1]
+    settings = {"learning_rate": lr, "batch": batch, "weight_decay": weight_decay}
+    width = hidden or 2 * targets.items.shape[1]
     factors = perceptrons(targets, width, skip, seed).to(place(device))
-    settings: dict[str, Any] = {
-        "learning_rate": lr,
-        "batch": batch,
-        "weight_decay": weight_decay,
-    }
-    found = descend(factors, targets, epochs=epochs, seed=seed, progress=progress, **settings)
-    return _fit(factors, targets, found, began, 0, {**settings, "hidden": width, "skip": skip})
+    fit = _fit(factors, targets, settings, epochs=epochs, seed=seed, progress=progress)
+    return replace(fit, details={**fit.details, "hidden": width, "skip": skip})
 
 
-class Side(nn.Module):  # type: ignore[misc]
-    """Vectors of all queries, or of all items, that depend on parameters."""
-
-    @abstractmethod
-    def forward(self, rows: Tensor) -> Tensor:
-        """Vectors of rows: (b,) -> (b, d)."""
-
-    @abstractmethod
-    def vectors(self) -> FloatArray:
-        """All vectors, float32."""
-
-    def map(self) -> QueryMap | None:
-        """What gives other rows their vectors, if anything does."""
-        return None
-
-
-class FreeSide(Side):
+class FreeSide(nn.Module):  # type: ignore[misc]
     """Vectors `start + moved`: only rows that are `used` have the parameters `moved`.
 
     A row without a gradient has moments of zero and decays to zero, so that it does not move.
@@ -124,16 +100,21 @@ class FreeSide(Side):
         self.moved = nn.Parameter(torch.zeros_like(known))
 
     def forward(self, rows: Tensor) -> Tensor:
+        """Vectors of rows: (b,) -> (b, d)."""
         places = self.place_of[rows]
         return functional.embedding(places, self.known) + functional.embedding(places, self.moved)
 
     def vectors(self) -> FloatArray:
+        """All vectors, float32."""
         found = self.start.copy()
         found[self.used] += self.moved.detach().cpu().numpy()
         return found
 
+    def map(self) -> None:
+        """Nothing gives other rows their vectors."""
 
-class PerceptronSide(Side):
+
+class PerceptronSide(nn.Module):  # type: ignore[misc]
     """`GatedSkip` with gradients; the initial weights are PyTorch's, the gate's is -5."""
 
     def __init__(self, start: FloatArray, hidden: int, skip: bool) -> None:
@@ -165,17 +146,13 @@ class PerceptronSide(Side):
 class Factors(nn.Module):  # type: ignore[misc]
     """Inner products of the vectors of train queries and items."""
 
-    def __init__(self, query: Side, item: Side) -> None:
+    def __init__(self, query: FreeSide | PerceptronSide, item: FreeSide | PerceptronSide) -> None:
         super().__init__()
         self.query, self.item = query, item
 
     def forward(self, query: Tensor, item: Tensor) -> Tensor:
         """Of pairs by position: (b,) and (b,) -> (b,)."""
         return (self.query(query) * self.item(item)).sum(-1)
-
-    def vectors(self) -> tuple[FloatArray, FloatArray]:
-        """Those of all train queries (q, d) and all items (n, d), float32."""
-        return self.query.vectors(), self.item.vectors()
 
 
 def free_factors(targets: Targets) -> Factors:
@@ -265,10 +242,8 @@ def squared_error(factors: Factors, query: Tensor, item: Tensor, score: Tensor) 
 
 def entries(scores: SparseScores, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, items and scores (e,) of the entries on the device."""
-    query, item, score = (
-        torch.from_numpy(values).to(device) for values in (scores.query, scores.item, scores.score)
-    )
-    return query, item, score
+    query, item, score = map(torch.from_numpy, (scores.query, scores.item, scores.score))
+    return query.to(device), item.to(device), score.to(device)
 
 
 def place(device: str | None) -> torch.device:
@@ -283,27 +258,27 @@ def place(device: str | None) -> torch.device:
 def _fit(
     factors: Factors,
     targets: Targets,
-    found: Descent,
-    began: float,
-    untouched: int,
     settings: dict[str, Any],
+    **options: Any,
 ) -> Fit:
-    queries, items = factors.vectors()
+    began = time.perf_counter()
+    found = descend(factors, targets, **settings, **options)
+    errors = found.errors
     return Fit(
-        items=items,
-        queries=queries,
+        items=factors.item.vectors(),
+        queries=factors.query.vectors(),
         map=factors.query.map() or Same(),
         item_map=factors.item.map(),
         scale=targets.scale,
         held_out=found.best,
         initial=targets.initial,
-        untouched=untouched,
+        untouched=0,
         seconds=time.perf_counter() - began,
         details={
             **settings,
-            "epochs": len(found.errors),
+            "epochs": len(errors),
             "best_epoch": found.best_epoch,
-            "errors": found.errors,
+            "errors": errors,
         },
     )
 

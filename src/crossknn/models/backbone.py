@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import AddedToken, Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
@@ -21,7 +20,6 @@ from crossknn.data.marks import MARKS
 from crossknn.errors import InputError
 from crossknn.models.folder import TOKENIZER
 from crossknn.models.library import first_line
-from crossknn.models.tokens import Row, padded
 
 MASKED = -1e9
 UNUSED = tuple(f"[unused{place}]" for place in range(len(MARKS)))
@@ -189,14 +187,6 @@ def _without_last(encoder: Any) -> Any:
 def bias_of(mask: Tensor) -> Tensor:
     """What is added to attention logits, 0 or so low that nothing is left: (...) -> (...)."""
     return (1.0 - mask.float()) * MASKED
-
-
-def tensors(
-    rows: Sequence[Row], pad_token_id: int, max_length: int, device: Any = None
-) -> list[Tensor]:
-    """Rows (b) -> input ids, attention mask and token types (b, t) on `device`."""
-    arrays = padded(rows, pad_token_id, max_length)
-    return [torch.from_numpy(array).to(device) for array in arrays.values()]
 
 
 def position_limit(config: Any) -> int:

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from crossknn.errors import InputError, nearest
 from crossknn.files import write_file
-from crossknn.models.backbone import open_backbone, position_limit, save_backbone, tensors
+from crossknn.models.backbone import open_backbone, position_limit, save_backbone
 from crossknn.models.folder import KINDS
-from crossknn.models.tokens import Encoding, Row, Tokenizer
+from crossknn.models.library import read_json
+from crossknn.models.tokens import Encoding, Row, Tokenizer, padded
 
 FORMAT = 1
 HEAD = "head.safetensors"
@@ -44,7 +45,8 @@ class TorchModel(nn.Module):  # type: ignore[misc]
 
     def __init__(self, encoders: Sequence[Any], tokenizer: FastTokenizer, config: Any) -> None:
         super().__init__()
-        limit, longest = min(map(_positions, encoders)), config.window.max_length
+        limit = min(position_limit(encoder.config) for encoder in encoders)
+        longest = config.window.max_length
         if longest > limit:
             raise InputError(f"{self.LENGTHS} is {longest}; the encoder has {limit} positions")
         self.config = config
@@ -67,7 +69,8 @@ class TorchModel(nn.Module):  # type: ignore[misc]
 
     def tensors(self, rows: Sequence[Row]) -> list[Tensor]:
         """Rows (b) -> input ids, attention mask and token types (b, t) on the model's device."""
-        return tensors(rows, self.tokenizer.padding, self.config.window.max_length, self.device)
+        arrays = padded(rows, self.tokenizer.padding, self.config.window.max_length)
+        return [torch.from_numpy(array).to(self.device) for array in arrays.values()]
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
@@ -89,10 +92,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         path, kind = folder / cls.SETTINGS, KINDS[cls.SETTINGS]
         if not path.is_file():
             raise InputError(f"{folder} is not a crossknn {kind}: it has no {path.name}")
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(f"{path} cannot be read: {error}") from error
+        content = read_json(path)
         if not isinstance(content, dict) or not {"kind", "format"} <= set(content):
             raise InputError(
                 f"{path} was not written by crossknn: it has no format and kind, so that nothing "
@@ -177,7 +177,3 @@ def state_hash(module: Any, *texts: str, unread: str | None = None) -> str:
     for text in texts:
         digest.update(text.encode())
     return digest.hexdigest()
-
-
-def _positions(encoder: Any) -> int:
-    return position_limit(encoder.config)

@@ -19,11 +19,10 @@ from crossknn.errors import InputError
 from crossknn.models.backbone import open_backbone, position_limit, states
 from crossknn.models.base import TorchModel
 from crossknn.models.folder import MANIFEST
-from crossknn.models.library import existing, is_bi_encoder, open_library, snapshot
+from crossknn.models.library import is_bi_encoder, model_folder, open_library
 from crossknn.models.tokens import Row, Window
 
 _BUNDLED = "bundled"
-_FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +118,7 @@ class DualEncoderModel(TorchModel):
 
 def trainable_folder(source: str | Path) -> Path:
     """The folder of a folder or hub name; InputError for an ONNX one or "bundled"."""
-    folder = None
-    if str(source) != _BUNDLED:
-        folder = existing(source) or snapshot(str(source), None, _FILES)
+    folder = None if str(source) == _BUNDLED else model_folder(source)
     if folder is None or (folder / MANIFEST).is_file():
         raise InputError(
             f"{source} is an ONNX model, whose weights cannot be trained: begin with a folder of "

@@ -25,8 +25,9 @@ from crossknn.models.folder import COMPARE_MODEL, INPUTS, ITEM_MODEL, MODEL, QUE
 from crossknn.models.late.model import LateInteractionModel
 from crossknn.models.library import (
     SCORING,
-    first_line,
-    module_kinds,
+    check_cross_encoder,
+    check_outputs,
+    model_folder,
     open_library,
     own_prompts,
     reads_messages,
@@ -225,13 +226,18 @@ def library_model(
     """
     is_name, is_cross = isinstance(model, (str, Path)), kind == "cross-encoder"
     source = str(model) if is_name else kind
-    if is_cross:
-        _check_cross_encoder(model, source)
+    if is_name and is_cross:
+        check_cross_encoder(model_folder(model), source)
     if is_name:
         what: Any = "CrossEncoder" if is_cross else "SentenceTransformer"
         library = open_library(what, source, source, device="cpu")
     else:
         library = copy.deepcopy(model)
+    kinds = [type(module).__name__ for module in library]
+    if is_cross and kinds[-1] in SCORING:
+        raise InputError(f"{source} is made of {', '.join(kinds)}: {_IN_TORCH}")
+    if is_cross:
+        check_outputs(library.num_labels, source)
     library = library.float().cpu()
     inner, tokenizer = library[0].auto_model, library.tokenizer
     inner.set_attn_implementation("eager")
@@ -338,48 +344,3 @@ class _Logits(nn.Module):  # type: ignore[misc]
             given = {"input_ids": input_ids, "attention_mask": attention_mask, **types}
             logits = self.inner(**given).logits
         return logits[:, 0]
-
-
-def _check_cross_encoder(model: Any, source: str) -> None:
-    """Raises InputError unless a folder, a hub name or a loaded model has a head with one label,
-    and weights for it."""
-    from transformers import AutoConfig, AutoModelForSequenceClassification
-
-    is_name = isinstance(model, (str, Path))
-    kinds = module_kinds(Path(model)) if is_name else [type(module).__name__ for module in model]
-    if kinds and kinds[-1] in SCORING:
-        raise InputError(f"{source} is made of {', '.join(kinds)}: {_IN_TORCH}")
-    if not is_name:
-        _check_one_label(model.config, source)
-        return
-    try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot load {source}: {first_line(error)}") from error
-    _check_one_label(config, source)
-    _, report = AutoModelForSequenceClassification.from_pretrained(
-        source, output_loading_info=True, trust_remote_code=False
-    )
-    missing = sorted(key for key in report["missing_keys"] if "position_ids" not in key)
-    if missing:
-        raise InputError(
-            f"{source} has no trained classification head ({missing[0]} is missing): "
-            "pass a cross-encoder, not an encoder or an [EMB] checkpoint"
-        )
-
-
-def _check_one_label(config: Any, source: str) -> None:
-    made_of = [str(name) for name in getattr(config, "architectures", None) or ()]
-    if made_of and made_of[0].endswith("ForCausalLM"):
-        raise InputError(
-            f"{source} is a {made_of[0]}, scored by the logits of two words: {_IN_TORCH}"
-        )
-    if made_of and not any(name.endswith("ForSequenceClassification") for name in made_of):
-        raise InputError(
-            f"{source} is a {made_of[0]}, which has no classification head: pass a cross-encoder"
-        )
-    if int(config.num_labels) != 1:
-        raise InputError(
-            f"{source} has {config.num_labels} labels: crossknn needs one raw score per pair "
-            "(num_labels=1)"
-        )

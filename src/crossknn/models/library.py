@@ -15,6 +15,11 @@ from crossknn.files import as_path
 
 SCORING = ("LogitScore", "Dense")
 """The modules of sentence-transformers that make a score of what comes before them."""
+# What a hub snapshot needs: no code, no other frameworks' weights, no exported copies.
+_SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.onnx", "model.onnx.data")
+_PICKLES = (".ckpt", ".pt", ".pth", ".torch", ".bin")
+_CONVERT = "crossknn-lab convert CHECKPOINT FOLDER"
+_EMB = f"an [EMB] checkpoint is first made one by  {_CONVERT} --layout msmarco-emb"
 _HEADS = ("classifier", "score", "logits_proj", "classification_head")
 _MAJOR = 6
 _YOURSELF = "load it with sentence-transformers yourself and pass the loaded model"
@@ -62,6 +67,21 @@ def snapshot(
         ) from error
 
 
+def model_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
+    """An existing folder, or the local snapshot of a hub name; InputError if there is none."""
+    found = existing(path_or_name)
+    if found is None:
+        name, ignored = str(path_or_name), ("onnx/*", "openvino/*")
+        folder = snapshot(name, revision, (*_SMALL_FILES, "*.safetensors"), ignored)
+        if any(folder.glob("*.safetensors")) or (folder / "model.onnx").exists():
+            return folder
+        return snapshot(name, revision, (*_SMALL_FILES, "*.bin"), ignored)
+    if found.is_dir():
+        return found
+    hint = f"; a checkpoint is first made one by  {_CONVERT}" if found.suffix in _PICKLES else ""
+    raise InputError(f"{path_or_name} is a file, where a model folder is needed{hint}")
+
+
 def first_line(error: Exception) -> str:
     """The first line of an error's message, or its type if it has none.
 
@@ -79,6 +99,72 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
+
+
+def architecture(folder: Path, name: str) -> str:
+    """The first architecture in a model folder's configuration, or ""; InputError if it has none
+    and is no sentence-transformers folder either."""
+    return str((_config(folder, name).get("architectures") or [""])[0])
+
+
+def _config(folder: Path, name: str) -> dict[str, Any]:
+    for path in (folder / "config.json", folder / "0_Transformer" / "config.json"):
+        if path.is_file():
+            config = read_json(path)
+            return config if isinstance(config, dict) else {}
+    if (folder / "modules.json").is_file():
+        return {}
+    raise InputError(f"{name} is not a model folder: it has neither crossknn.json nor config.json")
+
+
+def check_cross_encoder(folder: Path, name: str) -> None:
+    """Raises InputError, with the reason, unless `folder` holds a cross-encoder with one score."""
+    config, made_of = _config(folder, name), architecture(folder, name)
+    if is_bi_encoder(folder):
+        raise InputError(
+            f"{name} is a bi-encoder: it encodes texts one by one and cannot score a pair; open it "
+            f"with DualEncoder, and give a cross-encoder here"
+        )
+    if {*module_kinds(folder)[-1:]} & {*SCORING}:
+        return
+    if made_of.endswith("ForCausalLM"):
+        if "document" in _chat_template(folder):
+            return  # scored by the logits of two words; sentence-transformers knows how
+        raise InputError(
+            f"{name} is a causal language model, and neither modules.json nor a chat template with "
+            f"the roles 'query' and 'document' says how it scores a pair: give its folder the "
+            f"chat_template.jinja of its author"
+        )
+    if not made_of.endswith("ForSequenceClassification"):
+        raise InputError(
+            f"{name} has no classification head ({made_of or 'no architecture'}), so that it "
+            f"cannot score a pair: a fine-tuned cross-encoder is needed; {_EMB}"
+        )
+    labels = config.get("id2label")
+    # 2 is the library's default where the file says nothing.
+    check_outputs(len(labels) if isinstance(labels, dict) else config.get("num_labels", 2), name)
+    names = weight_names(folder, name)
+    if names is not None and not has_head(names):
+        raise InputError(
+            f"{name} has no weights for its classification head, so that its scores would be "
+            f"random; {_EMB}"
+        )
+
+
+def check_outputs(count: int, name: str) -> None:
+    """Raises InputError unless a cross-encoder has one output for a pair."""
+    if count != 1:
+        raise InputError(
+            f"{name} has {count} outputs for a pair: it is a classifier, and none of its "
+            f"outputs is a score; a cross-encoder with one output is needed"
+        )
+
+
+def _chat_template(folder: Path) -> str:
+    if (folder / "chat_template.jinja").is_file():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    path = folder / "tokenizer_config.json"
+    return str(read_json(path).get("chat_template") or "") if path.is_file() else ""
 
 
 def weight_names(folder: Path, name: str) -> list[str] | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.models.library import open_library, own_prompts, settings
+from crossknn.models.library import check_outputs, open_library, own_prompts, settings
 from crossknn.models.tokens import CHARACTERS_PER_TOKEN
 from crossknn.scorers.streaming import BatchedScorer, Call
 from crossknn.scorers.token_models import check_finite
@@ -56,11 +56,7 @@ class PredictScorer(BatchedScorer):
             self.max_length = getattr(model, "max_seq_length", None)
 
     def _check_outputs(self) -> None:
-        if self._model.num_labels != 1:
-            raise InputError(
-                f"{self.name} has {self._model.num_labels} outputs for a pair: it is a classifier, "
-                f"and none of its outputs is a score; a cross-encoder with one output is needed"
-            )
+        check_outputs(self._model.num_labels, self.name)
         last = list(self._model)[-1]
         words = [getattr(last, name, None) for name in ("true_token_id", "false_token_id")]
         if words[0] is not None and words[0] == words[1]:
@@ -80,12 +76,11 @@ class PredictScorer(BatchedScorer):
         return f"cross-encoder:{_weights_hash(self._model)}|max_length={self.max_length}{extra}"
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
-        def lengths(texts: Sequence[str], positions: IntArray) -> FloatArray:
-            shown = {p: len(str(texts[p])[: self._most]) for p in np.unique(positions).tolist()}
-            return np.array([shown[p] for p in positions.tolist()], dtype=np.float32)
-
-        pairs = call.pairs
-        call.costs = lengths(call.queries, pairs.query) + lengths(call.items, pairs.item)
+        lengths = [
+            sum(min(len(str(text)), self._most) for text in pair)
+            for pair in call.texts(np.arange(len(call.pairs)))
+        ]
+        call.costs = np.array(lengths, dtype=np.float32)
         return call.by_cost(self._batch)
 
     def _run(self, call: Call, positions: IntArray) -> object:
@@ -105,9 +100,9 @@ class PredictScorer(BatchedScorer):
         return answer
 
     @property
-    def _most(self) -> int | None:
+    def _most(self) -> int:
         """Characters of a text that a model can read, at most."""
-        return CHARACTERS_PER_TOKEN * self.max_length if self.max_length else None
+        return CHARACTERS_PER_TOKEN * self.max_length if self.max_length else sys.maxsize
 
     @property
     def _prompt(self) -> str | None:

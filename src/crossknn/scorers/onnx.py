@@ -27,6 +27,7 @@ from crossknn.models.folder import (
     content_hash,
     late_content,
 )
+from crossknn.models.library import read_json
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
 from crossknn.scorers.late import LateInteractionScorer
 from crossknn.scorers.token_models import TokenEncoder, TokenScorer
@@ -253,10 +254,7 @@ def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
         raise InputError(f"there is no model folder {folder}")
     if not (folder / MANIFEST).is_file():
         raise InputError(f"{folder} is not a crossknn model folder: it has no {MANIFEST}")
-    try:
-        raw = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{folder / MANIFEST} cannot be read: {error}") from error
+    raw = read_json(folder / MANIFEST)
     if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
         raise InputError(f"{folder / MANIFEST} is not a crossknn model description")
     if raw["format"] > FORMAT:

@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from crossknn.errors import InputError, MissingExtraError, nearest
 from crossknn.models.folder import MANIFEST
 from crossknn.models.library import (
-    SCORING,
+    architecture,
+    check_cross_encoder,
     existing,
     first_line,
-    has_head,
     is_bi_encoder,
-    module_kinds,
+    model_folder,
     open_library,
     read_json,
-    snapshot,
-    weight_names,
 )
 from crossknn.scorers.base import Encoder, Scorer
 
@@ -37,11 +35,6 @@ PathOrName: TypeAlias = str | Path | None
 
 BUNDLED = "bundled"
 
-# What a hub snapshot needs: no code, no other frameworks' weights, no exported copies.
-_SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.onnx", "model.onnx.data")
-_PICKLES = (".ckpt", ".pt", ".pth", ".torch", ".bin")
-_CONVERT = "crossknn-lab convert CHECKPOINT FOLDER"
-_EMB = f"an [EMB] checkpoint is first made one by  {_CONVERT} --layout msmarco-emb"
 _OPENERS = {
     "cross_encoder.json": ("CrossEncoder", "cross-encoder", "CrossEncoder"),
     "dual_encoder.json": ("DualEncoder", "dual encoder", "DualEncoder"),
@@ -79,7 +72,7 @@ def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # 
         return cast("Scorer", own)
     from crossknn.scorers.library import PredictScorer
 
-    _check_cross_encoder(folder, str(path_or_name))
+    check_cross_encoder(folder, str(path_or_name))
     batch = {"batch": options.pop("batch")} if "batch" in options else {}
     what = f"the cross-encoder {path_or_name}"
     model = open_library("CrossEncoder", str(folder), what, **options)
@@ -194,7 +187,7 @@ def _open_own(
     opener, kind, name = _OPENERS[settings]
     if path_or_name is None or path_or_name == BUNDLED:
         path_or_name = bundled_folder(settings.removesuffix(".json").replace("_", "-"))
-    folder = _folder_of(path_or_name, options)
+    folder = model_folder(path_or_name, options.pop("revision", None))
     if (folder / MANIFEST).exists():
         made = getattr(import_module("crossknn.scorers.onnx"), f"Onnx{name}")
         return folder, made(folder, **_known_options(made, options))
@@ -220,65 +213,6 @@ def _known_options(kind: type, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _folder_of(path_or_name: str | Path, options: dict[str, Any]) -> Path:
-    """An existing folder, or the local snapshot of a hub name."""
-    found = existing(path_or_name)
-    if found is None:
-        name, revision, ignored = (
-            str(path_or_name),
-            options.pop("revision", None),
-            ("onnx/*", "openvino/*"),
-        )
-        folder = snapshot(name, revision, (*_SMALL_FILES, "*.safetensors"), ignored)
-        if any(folder.glob("*.safetensors")) or (folder / "model.onnx").exists():
-            return folder
-        return snapshot(name, revision, (*_SMALL_FILES, "*.bin"), ignored)
-    if found.is_dir():
-        return found
-    hint = f"; a checkpoint is first made one by  {_CONVERT}" if found.suffix in _PICKLES else ""
-    raise InputError(f"{path_or_name} is a file, where a model folder is needed{hint}")
-
-
-def _check_cross_encoder(folder: Path, name: str) -> None:
-    """Raises InputError, with the reason, unless `folder` holds a cross-encoder with one score."""
-    config = _config(folder, name)
-    if is_bi_encoder(folder):
-        raise InputError(
-            f"{name} is a bi-encoder: it encodes texts one by one and cannot score a pair; open it "
-            f"with DualEncoder, and give a cross-encoder here"
-        )
-    architecture = _architecture(config)
-    if {*module_kinds(folder)[-1:]} & {*SCORING}:
-        return
-    if architecture.endswith("ForCausalLM"):
-        if "document" in _chat_template(folder):
-            return  # scored by the logits of two words; sentence-transformers knows how
-        raise InputError(
-            f"{name} is a causal language model, and neither modules.json nor a chat template with "
-            f"the roles 'query' and 'document' says how it scores a pair: give its folder the "
-            f"chat_template.jinja of its author"
-        )
-    if not architecture.endswith("ForSequenceClassification"):
-        raise InputError(
-            f"{name} has no classification head ({architecture or 'no architecture'}), so that it "
-            f"cannot score a pair: a fine-tuned cross-encoder is needed; {_EMB}"
-        )
-    labels = config.get("id2label")
-    # 2 is the library's default where the file says nothing.
-    n_labels = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
-    if n_labels != 1:
-        raise InputError(
-            f"{name} has {n_labels} outputs for a pair: it is a classifier, and none of its "
-            f"outputs is a score; a cross-encoder with one output is needed"
-        )
-    names = weight_names(folder, name)
-    if names is not None and not has_head(names):
-        raise InputError(
-            f"{name} has no weights for its classification head, so that its scores would be "
-            f"random; {_EMB}"
-        )
-
-
 def _check_dual_encoder(folder: Path, name: str) -> None:
     """Raises InputError if `folder` is no model folder, or holds a cross-encoder or a model that
     makes no vector or several of a text."""
@@ -291,29 +225,8 @@ def _check_dual_encoder(folder: Path, name: str) -> None:
         )
     if (folder / "modules.json").exists() and is_bi_encoder(folder):
         return
-    if _architecture(_config(folder, name)).endswith("ForSequenceClassification"):
+    if architecture(folder, name).endswith("ForSequenceClassification"):
         raise InputError(
             f"{name} is a cross-encoder: it scores pairs and has no vectors for single texts; "
             f"open it with CrossEncoder, and give a dual encoder here"
         )
-
-
-def _chat_template(folder: Path) -> str:
-    if (folder / "chat_template.jinja").is_file():
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    path = folder / "tokenizer_config.json"
-    return str(read_json(path).get("chat_template") or "") if path.is_file() else ""
-
-
-def _config(folder: Path, name: str) -> dict[str, Any]:
-    for path in (folder / "config.json", folder / "0_Transformer" / "config.json"):
-        if path.is_file():
-            config = read_json(path)
-            return config if isinstance(config, dict) else {}
-    if (folder / "modules.json").is_file():
-        return {}
-    raise InputError(f"{name} is not a model folder: it has neither crossknn.json nor config.json")
-
-
-def _architecture(config: dict[str, Any]) -> str:
-    return str((config.get("architectures") or [""])[0])

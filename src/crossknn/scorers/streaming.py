@@ -180,17 +180,13 @@ class BatchedScorer(ABC):
     who: str
     max_length: int | None = None
     workers = 0
+    truncated = 0
+    """How many inputs were longer than the model reads, so far."""
 
     def __init__(self, name: str, who: str = "the model {}") -> None:
         self.name, self.who = name, who.format(name)
         self._speed: Speed | None = Speed()
         self._lock = threading.Lock()
-        self._truncated = 0
-
-    @property
-    def truncated(self) -> int:
-        """How many inputs were longer than the model reads, so far."""
-        return self._truncated
 
     @abstractmethod
     def _batches(self, call: Call) -> Iterable[IntArray]:
@@ -245,7 +241,8 @@ class BatchedScorer(ABC):
         finally:
             call.deadline.end()
             if call.n_cut:
-                self._count_truncated(call.n_cut)
+                with self._lock:
+                    self.truncated += call.n_cut
                 said = "%s cut %d of %d pairs to %d tokens"
                 logger.info(said, self.name, call.n_cut, len(call.pairs), self.max_length)
 
@@ -268,10 +265,6 @@ class BatchedScorer(ABC):
         if self._speed is not None and cost:  # texts may be empty
             self._speed.record(cost, time.perf_counter() - began)
         return scores
-
-    def _count_truncated(self, count: int) -> None:
-        with self._lock:
-            self._truncated += count
 
 
 _Answer: TypeAlias = tuple[IntArray, FloatArray | Exception]

@@ -2,11 +2,12 @@
 
 The last table of `docs/errors.md` is made of what happens here:
 
-    CROSSKNN_WRITE_DOCS=1 python -m pytest tests/cli/test_bad_sweeps.py
+    CROSSKNN_WRITE_DOCS=1 python -m pytest lab/tests/test_bad_sweeps.py
 """
 
 from __future__ import annotations
 
+import json
 import os
 
 import commands as app
@@ -15,7 +16,7 @@ import pytest
 from errors_table import check_table
 from sweep_helpers import write_matrix, write_sweep
 
-MARKS = "<!-- table made by tests/cli/test_bad_sweeps.py -->", "<!-- end of sweeping table -->"
+MARKS = "<!-- table made by lab/tests/test_bad_sweeps.py -->", "<!-- end of sweeping table -->"
 GOOD = {"matrices": ["large.npz"], "methods": ["rerank(retriever=dense)"], "budgets": [5], "k": [1]}
 BOTH = {"matrices": ["small.npz", "large.npz"]}
 LABELS = {"matrices": ["labels.npz"]}
@@ -180,3 +181,11 @@ def test_what_a_sweep_goes_on_with_is_said_and_kept(place, capsys, table, what, 
         place / "out" / kept
     ).read_text(encoding="utf-8")
     table[what] = row(what, code, sentence)
+
+
+def test_json_counts_what_was_searched_and_what_was_there(place, capsys):
+    for searched, kept in ((1, 0), (0, 1)):
+        assert app.run([*sweep("good", out="counted"), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        counts = found["searched"], found["kept"], found["failed"], found["rows"]
+        assert counts == (searched, kept, 0, 1)

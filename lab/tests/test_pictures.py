@@ -88,21 +88,6 @@ KINDS = {
         {"ks": (1, 10)},
         ["anncur", "exact score", "anchor items", "1", "10"],
     ),
-    "two_measures": (
-        [
-            plots.MeasurePoint(
-                name=m, at=f"{b} calls", x=Estimate(0.1, 0, 0.2), y=Estimate(0.3, 0.2, 0.4)
-            )
-            for m in METHODS
-            for b in (50, 200)
-        ],
-        {"x_label": "recall", "y_label": "nDCG@10", "across": {"exact search": 0.4}},
-        [
-            "nDCG@10",
-            "exact search",
-            "Along a line: 50 calls, 200 calls. Crosses: 95% intervals of the last point.",
-        ],
-    ),
     "error_by_band": (
         {METHODS[2]: ESTIMATES},
         {},
@@ -116,11 +101,6 @@ KINDS = {
         },
         {},
         ["scifact", "cross-encoder", "filled: the retriever's picks"],
-    ),
-    "differences": (
-        [plots.Bar(group="50 calls", name=m, value=0.1, low=-0.1, high=0.2) for m in METHODS],
-        {},
-        ["50 calls", "rerank bm25", "points of recall above the baseline"],
     ),
     "heat_map": (
         {"a": GRID, "b": GRID},
@@ -177,9 +157,7 @@ def test_a_method_is_drawn_in_its_colour_in_every_picture():
     for kind in (
         "recall_against_cost",
         "grouped_bars",
-        "two_measures",
         "error_by_band",
-        "differences",
     ):
         assert colour in drawn(kind), kind
 
@@ -227,14 +205,6 @@ def test_many_panels_stand_in_rows_and_are_wide_enough_to_read():
     base.curves(panels, file, title="t", x_label="x")
     width = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', file.getvalue().decode())[1])
     assert width <= 11 * 72
-
-
-def test_every_panel_of_differences_says_what_its_axis_is():
-    groups = [f"{budget} calls" for budget in (50, 100, 200, 500)]
-    rows = [plots.Bar(group=g, name="axn", value=0.1, low=0, high=0.2) for g in groups]
-    file = BytesIO()
-    plots.differences(rows, file, title="t")
-    assert texts(file.getvalue().decode()).count("points of recall above the baseline") == 4
 
 
 def test_a_skewness_of_zero_has_no_sign():

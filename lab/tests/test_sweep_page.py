@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import replace
@@ -108,7 +107,8 @@ def test_recall_is_that_of_the_table(page, table):
 
 
 def test_differences_are_paired_with_the_baseline_at_the_same_calls(page, table):
-    (found,) = tables(page, "Against the baseline", "large")
+    *_, found = tables(page, "Against the baseline")
+    assert found.caption.startswith("large: ")
     assert {row[0] for row in found.rows} == {f"`{AXN}`", "`adacur(retriever=dense)`"}
     by = {tuple(row[:3]): row for row in found.rows}
     ours = table.group("adacur(retriever=dense)", data="large", budget=20, anchors=4)
@@ -133,25 +133,19 @@ def test_choices_and_failures_are_there_with_their_numbers(page, table):
 
 
 def test_the_task_is_there_for_labelled_matrices_only(page, table):
-    (task,) = [section for section in page.sections if section.title.startswith("Is better")]
-    assert [section.title for section in task.sections] == [
-        "small, 4 anchor queries",
-        "small, 9 anchor queries",
-    ]
-    (found,) = tables(page, task.title, "small, 9 anchor queries")
+    found = tables(page, "Is better k-NN better retrieval?")
+    places = [table.caption.partition(":")[0] for table in found]
+    assert places == ["small, 4 anchor queries", "small, 9 anchor queries"]
     accuracy = table.group("exact", data="small", budget=10, anchors=9).mean("accuracy")
-    (row,) = [row for row in found.rows if row[:2] == ["`exact`", 10]]
+    (row,) = [row for row in found[1].rows if row[:2] == ["`exact`", 10]]
     assert row[3].startswith(f"{100 * accuracy.mean:.1f} [")
-    said = " ".join(block for block in task.sections[0].blocks if isinstance(block, str))
-    assert "rank correlation with recall at k = 5" in said
-    assert "exact search has" in said
 
 
 def test_what_cost_other_than_the_budget_is_said(page):
     costs = next(section for section in page.sections if section.title == "Cost")
-    said = " ".join(b for section in costs.sections for b in section.blocks if isinstance(b, str))
+    said = " ".join(block for block in costs.blocks if isinstance(block, str))
     assert "`exact` made 40 where 10, 20 were asked for" in said
-    (cost,) = tables(page, "Cost", "small, 4 anchor queries")
+    cost, *_ = tables(page, "Cost")
     paid = {row[0]: row[1] for row in cost.rows}
     assert paid["`adacur(retriever=dense)`"] == 4 * 40
     assert paid["`rerank(retriever=dense)`"] == 0
@@ -178,21 +172,6 @@ def test_the_command_writes_both(folder, capsys):
     assert "<h1>Mine</h1>" in (folder / "page" / "index.html").read_text(encoding="utf-8")
     assert (folder / "page" / "page.md").read_text(encoding="utf-8").startswith("# Mine\n")
     assert "index.html" in capsys.readouterr().out
-
-
-def test_the_command_says_what_is_wrong(folder, tmp_path, capsys):
-    assert run(["report", str(tmp_path), "--out", str(tmp_path / "page")]) == 2
-    assert "holds no finished sweep" in capsys.readouterr().err
-    assert not (tmp_path / "page").exists()
-    (tmp_path / "file").write_text("x")
-    assert run(["report", str(folder / "out"), "--out", str(tmp_path / "file")]) == 2
-    assert "is a file; give a folder" in capsys.readouterr().err
-    assert run(["report", str(folder / "out"), "--out", str(tmp_path / "no" / "page")]) == 2
-    assert "there is no folder" in capsys.readouterr().err
-    made = json.loads((folder / "out" / "sweep.json").read_text(encoding="utf-8"))
-    (tmp_path / "sweep.json").write_text(json.dumps({**made, "entries": [{}]}), encoding="utf-8")
-    assert run(["report", str(tmp_path), "--out", str(tmp_path / "page")]) == 2
-    assert "damaged sweep" in capsys.readouterr().err
 
 
 @given(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1)))

@@ -163,44 +163,6 @@ def _hatches(names: Sequence[str], looks: Styles) -> dict[str, str]:
     return found
 
 
-def differences(
-    rows: Sequence[Bar],
-    path: Target,
-    *,
-    title: str,
-    x_label: str = "points of recall above the baseline",
-    labels: Mapping[str, str] | None = None,
-    styles: Styles | None = None,
-    note: str = "",
-) -> None:
-    """Save a plot of differences in points, a panel for each group and a row for each method.
-
-    An interval that does not touch the line at zero is a difference that these queries support.
-    """
-    groups = list(dict.fromkeys(row.group for row in rows))
-    names = list(dict.fromkeys(row.name for row in rows))
-    said, looks = labels_and_styles(names, labels, styles)
-    size, side = (2.8, 1.1 + 0.21 * len(names)), 0.072 * max(len(said[name]) for name in names)
-    with picture(
-        path, title=title, note=note, panels=len(groups), size=size, side=side, share_y=True
-    ) as axes:
-        for panel, group in zip(axes, groups, strict=True):
-            panel.axvline(0, color=QUIET, lw=1)
-            for row in (row for row in rows if row.group == group):
-                place, style = names.index(row.name), looks[row.name]
-                ends = [100 * row.low, 100 * row.high]
-                panel.plot(ends, [place, place], color=style.colour, lw=2)
-                face = style.line()["mfc"]
-                panel.plot(100 * row.value, place, style.marker, ms=6, mfc=face, mec=style.colour)
-            panel.set_title(group)
-            panel.set_xlabel(x_label)
-            panel.grid(axis="x")
-            panel.spines["left"].set_visible(False)
-            panel.tick_params(axis="y", length=0)
-        axes[0].set_yticks(range(len(names)), [said[name] for name in names], color=INK)
-        axes[0].set_ylim(len(names) - 0.4, -0.6)
-
-
 # ------------------------------------------------------------------------- score matrices
 
 
@@ -446,56 +408,6 @@ def error_by_band(
         panel.set_ylim(bottom=0)
         panel.grid(axis="y")
         label_ends(panel, ends)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasurePoint:
-    """A method at a setting (`at`): two measures in 0-1, each with its 95% interval."""
-
-    name: str
-    at: str
-    x: Estimate
-    y: Estimate
-
-
-def two_measures(
-    points: Sequence[MeasurePoint],
-    path: Target,
-    *,
-    title: str,
-    x_label: str,
-    y_label: str,
-    across: Mapping[str, float] | None = None,
-    labels: Mapping[str, str] | None = None,
-    styles: Styles | None = None,
-    note: str = "",
-) -> None:
-    """Save a plot of one measure against another: is better k-NN better retrieval? (AXN 3)
-
-    A line for each method through its settings (budgets, say), with the 95% intervals of the last;
-    `across` are values of y drawn as lines, of exact search for instance. In percent.
-    """
-    names, across = list(dict.fromkeys(point.name for point in points)), across or {}
-    said, looks = labels_and_styles(names, labels, styles)
-    lines = {name: [p for p in points if p.name == name] for name in names}
-    settings = list(dict.fromkeys(p.at for line in lines.values() if len(line) > 1 for p in line))
-    along = f"Along a line: {', '.join(settings)}. " if settings else ""
-    note = note or f"{along}Crosses: 95% intervals of the last point."
-    side = label_width([*said.values(), *across])
-    with picture(path, title=title, note=note, size=(6.0, 4.4), side=side) as (panel,):
-        for name, line in lines.items():
-            x, y = [100 * p.x.mean for p in line], [100 * p.y.mean for p in line]
-            panel.plot(x, y, **looks[name].line())
-            reach = [_reach([(e.mean, e.low, e.high)]) for e in (line[-1].x, line[-1].y)]
-            faint = {"ecolor": looks[name].colour, "elinewidth": 0.9, "alpha": 0.5, "fmt": "none"}
-            panel.errorbar(x[-1:], y[-1:], xerr=reach[0], yerr=reach[1], **faint)
-        for value in across.values():
-            panel.axhline(100 * value, color=QUIET, lw=1, ls=(0, (4, 3)))
-        panel.set_xlabel(x_label)
-        panel.set_ylabel(y_label)
-        panel.grid(axis="both")
-        ends = [(100 * lines[name][-1].y.mean, said[name], looks[name].colour) for name in names]
-        label_ends(panel, ends + [(100 * value, name, QUIET) for name, value in across.items()])
 
 
 def _reach(found: Sequence[tuple[float, float, float]], scale: float = 100) -> list[list[float]]:

@@ -14,8 +14,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import spearmanr
-
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Comparison, Estimate
 from crossknn.evaluation.replay import RecallRow
@@ -25,10 +23,8 @@ from crossknn.plots import (
     family,
     labels_of,
     recall_against_cost,
-    recall_against_indexing,
     styles_of,
 )
-from crossknn_lab import plots
 from crossknn_lab.page import Block, Cell, Page, Points, Section, draw
 from crossknn_lab.page import Table as PageTable
 from crossknn_lab.sweep import mean_recall
@@ -36,8 +32,6 @@ from crossknn_lab.table import Entry, Group, Of, Table, compared
 
 LINES = 12
 """So many methods at most are in one plot: more are drawn apart, by their families."""
-
-RANKED = "nDCG@10"
 
 # ------------------------------------------------------------- groups as rows and as cells
 
@@ -369,86 +363,41 @@ def _recall_table(view: ReportContext, dataset: Dataset, k: int) -> PageTable:
     )
 
 
-def _by_data(view: ReportContext) -> dict[str, list[Dataset]]:
-    found: dict[str, list[Dataset]] = {}
-    for dataset in view.datasets:
-        found.setdefault(dataset.data, []).append(dataset)
-    return found
-
-
 def _differences(view: ReportContext) -> Section | None:
     """Paired differences to the baseline; None without one."""
-    name, below, count = view.table.baseline or "", [], 0
-    for dataset in view.datasets if name else ():
-        found = [
-            (group, k, gain)
+    tables: list[Block] = []
+    count = 0
+    for dataset in view.datasets if view.table.baseline else ():
+        rows: list[list[Cell]] = [
+            [f"`{group.name}`", group.first.budget, k, points(gain), p_value(gain), gain.n]
             for group in dataset.groups
             for k in view.table.k
             if (gain := view.gain(dataset, group, k)) and not view.is_exact(group)
         ]
-        if not found:
-            continue
-        count += len(found)
-        drawn = [
-            plots.Bar(
-                group=f"{group.first.budget} calls",
-                name=group.name,
-                value=gain.difference,
-                low=gain.low,
-                high=gain.high,
-            )
-            for group, k, gain in found
-            if k == view.k
-        ]
-        rows: list[list[Cell]] = [
-            [f"`{group.name}`", group.first.budget, k, points(gain), p_value(gain), gain.n]
-            for group, k, gain in found
-        ]
-        title = f"{dataset.title}: recall at k = {view.k} above {view.labels.get(name, name)}"
-        blocks: list[Block] = [
-            draw(
-                plots.differences,
-                drawn,
-                title=title,
-                alt=f"Differences in recall at k = {view.k} to {name} on {dataset.title}.",
-                caption="Right of the line: better than the baseline with as many calls.",
-                **view.looks,
-            ),
-            PageTable(
-                head=["method", "calls", "k", "points [95%]", "p", "queries"],
-                rows=rows,
-                caption=f"{dataset.title}: all {len(rows)} differences",
-                folded=True,
-            ),
-        ]
-        below.append(Section(title=dataset.title, blocks=blocks))
+        head = ["method", "calls", "k", "points [95%]", "p", "queries"]
+        caption = f"{dataset.title}: all {len(rows)} differences"
+        if rows:
+            tables.append(PageTable(head=head, rows=rows, caption=caption, folded=True))
+            count += len(rows)
     text = (
-        f"Recall in points above `{name}` with the same calls on the same queries. Intervals are "
-        "by bootstrap over queries; p-values are two-sided, of random signs (at least 0.0001). "
-        f"There are {count:,} comparisons: about {count / 20:.0f} would have p < 0.05 by chance "
-        "alone if no method differed."
+        f"Recall in points above `{view.table.baseline}` with the same calls on the same queries. "
+        "Intervals are by bootstrap over queries; p-values are two-sided, of random signs (at least "
+        f"0.0001). There are {count:,} comparisons: about {count / 20:.0f} would have p < 0.05 by "
+        "chance alone if no method differed."
     )
-    return Section(title="Against the baseline", blocks=[text], sections=below) if below else None
+    return Section(title="Against the baseline", blocks=[text, *tables]) if tables else None
 
 
 def _costs(view: ReportContext) -> Section | None:
     """Seconds per query, calls where they are not the budget, and calls spent for the index."""
     if not view.datasets:
         return None
-    blocks: list[Block] = [
+    text = (
         "Milliseconds are of the search itself on one thread, without the cross-encoder: compare "
         "them with what its calls take. Calls for the index were spent once, before all queries."
-    ]
-    for data, here in _by_data(view).items():
-        groups = [g for dataset in here if dataset.budgets for g in dataset.at(dataset.budgets[-1])]
-        groups = [group for group in groups if family(group.name) != "exact"]
-        drawn = [recall_row(group, k) for group in groups for k in view.table.k]
-        if len({row.index_calls for row in drawn} - {0}) > 1:
-            title = f"{data}: recall against what the index cost"
-            alt = f"Recall on {data} against the calls spent for the index."
-            blocks.append(draw(recall_against_indexing, drawn, title=title, alt=alt, **view.looks))
-    below = [Section(title=d.title, blocks=list(_cost(d))) for d in view.datasets]
-    return Section(title="Cost", blocks=blocks, sections=below)
+    )
+    costs = [block for dataset in view.datasets for block in _cost(dataset)]
+    return Section(title="Cost", blocks=[text, *costs])
 
 
 def _cost(dataset: Dataset) -> Iterator[Block]:
@@ -479,107 +428,30 @@ def _cost(dataset: Dataset) -> Iterator[Block]:
 
 def _tasks(view: ReportContext) -> Section | None:
     """The task's measures beside recall; None where no matrix has labels."""
-    below = []
-    for dataset in view.datasets:
-        known = {
-            m: g for g in dataset.groups for m in g.measures if g.mean(m).mean == g.mean(m).mean
-        }
-        if known:
-            below.append(
-                Section(title=dataset.title, blocks=list(_task(view, dataset, list(known))))
-            )
-    text = (
+    blocks: list[Block] = [
         "Recall says how well exact search with the cross-encoder was imitated. Whether that is "
         "better retrieval depends on the cross-encoder: here are the task's own measures, on the "
         "queries that have labels."
-    )
-    title = "Is better k-NN better retrieval?"
-    return Section(title=title, blocks=[text], sections=below) if below else None
-
-
-def _task(view: ReportContext, dataset: Dataset, measures: list[str]) -> Iterator[Block]:
-    groups = [group for group in dataset.groups if group.measures]
-    exact = next((group for group in groups if view.is_exact(group)), None)
-    tried = [group for group in groups if not view.is_exact(group)]
-    for measure in dict.fromkeys([measures[0], RANKED if RANKED in measures else measures[0]]):
-        yield _agreement(view, tried, measure, exact)
-        if view.table.baseline:
-            yield _against_baseline(view, dataset, tried, measure)
-        yield draw(
-            plots.two_measures,
-            [
-                plots.MeasurePoint(
-                    name=g.name,
-                    at=f"{g.first.budget} calls",
-                    x=g.mean(view.k),
-                    y=g.mean(measure),
-                )
-                for g in tried
-            ],
-            title=f"{dataset.title}: {measure} against recall",
-            x_label=f"recall at k = {view.k} (%)",
-            y_label=f"{measure} (%)",
-            across={"exact search": exact.mean(measure).mean} if exact else None,
-            alt=f"{measure} on {dataset.title} against recall at k = {view.k}, by method and calls.",
-            **view.looks,
-        )
-    rows: list[list[Cell]] = [
-        [
-            f"`{group.name}`",
-            group.first.budget,
-            percent(group.mean(view.k)),
-            *(percent(group.mean(of)) if of in group.measures else None for of in measures),
-        ]
-        for group in groups
     ]
-    counts = []
-    for of in measures:
-        n = [len(group.per_query(of)[0]) for group in groups if of in group.measures]
-        counts.append(f"{of} {' to '.join(map(str, dict.fromkeys((min(n), max(n)))))}")
-    yield PageTable(
-        head=["method", "calls", f"recall at {view.k}", *measures],
-        rows=rows,
-        caption=f"{dataset.title}: the task's measures (%) [95%]; queries with a value: "
-        f"{listed(counts)}",
-        folded=True,
-    )
-
-
-def _agreement(
-    view: ReportContext, tried: Sequence[Group], measure: str, exact: Group | None
-) -> str:
-    """Whether more recall goes with more of the measure, over methods and budgets."""
-    text = f"**{measure}**: "
-    recall, values = ([group.mean(of).mean for group in tried] for of in (view.k, measure))
-    if len(tried) > 2 and len(set(recall)) > 1 and len(set(values)) > 1:
-        text += (
-            f"over the {len(tried)} methods and budgets its rank correlation with recall at "
-            f"k = {view.k} is {spearmanr(recall, values).statistic:+.2f}. "
-        )
-    if best := view.highest(tried, measure):
-        text += (
-            f"It is highest, {percent(best[0].mean(measure))}, for `{view.label(best[0])}` "
-            f"at {best[0].first.budget} calls{others(best)}"
-        )
-        text += f"; exact search has {percent(exact.mean(measure))}." if exact else "."
-    return text
-
-
-def _against_baseline(
-    view: ReportContext, dataset: Dataset, tried: Sequence[Group], measure: str
-) -> str:
-    """Of what finds significantly more neighbours than the baseline: what the measure says."""
-    better = [group for group in tried if significant(view.gain(dataset, group, view.k)) > 0]
-    against = f"Against {view.base} with as many calls, "
-    if not better:
-        return f"{against}nothing finds clearly more neighbours here."
-    signs = [significant(view.gain(dataset, group, measure)) for group in better]
-    return (
-        f"{against}{len(better)} of the methods and "
-        f"budgets find clearly more neighbours (interval above zero, p at most 0.05). Of these, "
-        f"{measure} is clearly better in {signs.count(1)}, clearly worse in {signs.count(-1)}, "
-        f"and not told apart by these queries in {signs.count(0)}."
-    )
+    for dataset in view.datasets:
+        groups = [group for group in dataset.groups if group.measures]
+        measures = list(dict.fromkeys(of for group in groups for of in group.measures))
+        known = [of for of in measures if any(len(group.per_query(of)[0]) for group in groups)]
+        rows: list[list[Cell]] = [
+            [
+                f"`{g.name}`",
+                g.first.budget,
+                percent(g.mean(view.k)),
+                *(percent(g.mean(of)) if of in g.measures else None for of in known),
+            ]
+            for g in groups
+        ]
+        head = ["method", "calls", f"recall at {view.k}", *known]
+        caption = f"{dataset.title}: the task's measures (%) [95%]"
+        if known:
+            blocks.append(PageTable(head=head, rows=rows, caption=caption, folded=True))
+    title = "Is better k-NN better retrieval?"
+    return Section(title=title, blocks=blocks) if len(blocks) > 1 else None
 
 
 def _chosen(view: ReportContext) -> Section | None:

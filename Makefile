@@ -5,7 +5,7 @@ JOBS ?= 2
 # Share of the slow tests that is run, drawn by seed: none, a tenth in CI, all in a campaign.
 SLOW ?= 0
 
-.PHONY: demo test test-all campaign lint docs-examples clean
+.PHONY: demo test test-all campaign campaign-tenth lint docs-examples clean
 
 demo: .venv-demo/$(STAMP)
 	.venv-demo/bin/crossknn demo
@@ -20,6 +20,9 @@ test-all: test .venv-torch/$(STAMP)
 campaign: .venv-torch/$(STAMP)
 	CROSSKNN_REFERENCE_QUERIES=30 .venv-torch/bin/python -m pytest --slow-share 1
 	.venv-torch/bin/python lab/benchmarks/campaign.py
+
+campaign-tenth: .venv-test/$(STAMP)
+	.venv-test/bin/python lab/benchmarks/campaign.py --kills 20 --damages 200 --work build/tenth --out build/tenth.json
 
 lint: .venv-test/$(STAMP)
 	.venv-test/bin/ruff check .

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -45,6 +45,14 @@ KEPT = 2**31
 """Bytes of covariances, of all queries, that are kept from one round to the next."""
 
 
+class Kept(NamedTuple):
+    """Of a query: all items, or a `pool` (c,), its `points` (c, p) held while there is room."""
+
+    pool: IntArray | None
+    points: FloatArray | None
+    others: Whitened
+
+
 @dataclass(frozen=True, slots=True)
 class Posteriors:
     """State of a Gaussian process over m queries.
@@ -58,7 +66,7 @@ class Posteriors:
     basis: FloatArray
     own: FloatArray | None
     rows: tuple[Posterior | None, ...]
-    kept: dict[int, tuple[IntArray | None, Whitened]]
+    kept: dict[int, Kept]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,9 +136,7 @@ class GaussianProcess(Predictor[Posteriors]):
             points = np.vstack([state.own[row].astype(points.dtype), points])
             basis = np.vstack([state.basis[:, row].max(axis=1), basis])
             scores = np.append(scores.max(), scores)
-        before = state.rows[row]
-        unit = None if before is None else before.unit  # of the first scores
-        return self.model.posterior(points, scores, basis, unit)
+        return self.model.posterior(points, scores, basis, state.rows[row])
 
     def predict(self, state: Posteriors, items: IntArray | None = None) -> Prediction:
         m, count = (len(state.rows), self.n) if items is None else items.shape
@@ -147,7 +153,7 @@ class GaussianProcess(Predictor[Posteriors]):
             pool = np.arange(self.n) if items is None else items[row]
             basis = state.basis[:, row] if items is None else state.basis[:, row, pool]
             if keep:
-                mean[row], std[row] = posterior.at(state.kept[row][1], basis.T)
+                mean[row], std[row] = posterior.at(state.kept[row].others, basis.T)
                 continue
             for part in _blocks(count):
                 points = self.points(pool[part])
@@ -166,31 +172,36 @@ class GaussianProcess(Predictor[Posteriors]):
     ) -> None:
         """Take what was scored since the last prediction into what is kept of each query."""
         for row, posterior in known.items():
-            pool = None if items is None else items[row]
-            before, others = state.kept.get(row, (None, None))
-            if others is None or not _same(before, pool) or not others.begins(posterior):
-                kernel = self.model.kernel
-                variance = self._variance if pool is None else kernel.variance(self.points(pool))
-                state.kept[row] = pool, Whitened.empty(variance)
-        new = [p.points[len(state.kept[row][1].points) :] for row, p in known.items()]
-        for (row, posterior), covariances in zip(
-            known.items(), self._covariances(new, items, list(known)), strict=True
-        ):
-            pool, others = state.kept[row]
-            state.kept[row] = pool, others.extended(posterior, covariances)
+            pool, before = None if items is None else items[row], state.kept.get(row)
+            same = before is not None and _same(before.pool, pool)
+            if before is None or not same or not before.others.begins(posterior):
+                state.kept[row] = self._nothing(pool, len(state.rows))
+        kept = [state.kept[row] for row in known]
+        new = [p.points[len(k.others.points) :] for p, k in zip(known.values(), kept, strict=True)]
+        found = self._with_all(new) if items is None else map(self._with_pool, new, kept)
+        for (row, posterior), before, covariances in zip(known.items(), kept, found, strict=True):
+            state.kept[row] = before._replace(others=before.others.extended(posterior, covariances))
 
-    def _covariances(
-        self, new: list[FloatArray], items: IntArray | None, rows: list[int]
-    ) -> list[FloatArray]:
-        """Covariances (b', c) of each query's new points (b', p) with its items, or with all.
+    def _nothing(self, pool: IntArray | None, m: int) -> Kept:
+        """Before any covariance is known, of one of m queries."""
+        if pool is None:
+            return Kept(None, None, Whitened.empty(self._variance))
+        points = self.points(pool)
+        held = points if m * points.nbytes <= KEPT else None
+        return Kept(pool, held, Whitened.empty(self.model.kernel.variance(points)))
+
+    def _with_pool(self, new: FloatArray, kept: Kept) -> FloatArray:
+        """Covariances (b', c) of new points (b', p) with the items of a pool."""
+        assert kept.pool is not None
+        return self.model.kernel(
+            new, self.points(kept.pool) if kept.points is None else kept.points
+        )
+
+    def _with_all(self, new: list[FloatArray]) -> list[FloatArray]:
+        """Covariances (b', n) of each query's new points (b', p) with all items.
 
         All queries share one pass over all items: that many rows more a product are nearly free.
         """
-        if items is not None:
-            return [
-                self.model.kernel(points, self.points(items[row]))
-                for points, row in zip(new, rows, strict=True)
-            ]
         if not new:
             return []
         joined = np.vstack(new)

@@ -161,28 +161,20 @@ class Model:
         points: FloatArray,
         scores: FloatArray,
         basis: FloatArray,
-        unit: float | None = None,
+        before: Posterior | None = None,
     ) -> Posterior:
         """Condition on `scores` (b,) at `points` (b, p), where h is `basis` (b, f).
 
-        `unit` is the kernel's at these points, if it is not given. Raises `InputError` if the
-        covariance is not positive definite.
+        What was computed for `before`, whose points are the first of these, is extended; its unit
+        is kept. Raises `InputError` if the covariance is not positive definite.
         """
         exact, b = points.astype(np.float64), len(points)
-        unit = unit or self.kernel.unit(exact)
-        covariance = self.kernel(exact, exact)
-        covariance[np.diag_indices(b)] += max(self.noise, FLOOR) * unit
-        try:
-            factor = np.linalg.cholesky(covariance)
-        except np.linalg.LinAlgError:
-            factor = covariance * np.nan
-        if not np.isfinite(factor).all():
-            raise InputError(
-                f"the covariance of {b} scored items is not positive definite: their vectors are "
-                "not all numbers, or the kernel is none"
-            )
+        if before is not None and not np.array_equal(points[: len(before.points)], before.points):
+            before = None
+        unit = self.kernel.unit(exact) if before is None else before.unit
+        factor, inverse = self._factor(exact, max(self.noise, FLOOR) * unit, before)
         offset = float(scores.mean()) if self.centre else 0.0
-        white = np.linalg.solve(factor, np.column_stack([basis, scores - offset]))
+        white = inverse @ np.column_stack([basis, scores - offset])
         weights = self._weights(white[:, :-1], white[:, -1])
         residual = white[:, -1] - white[:, :-1] @ weights
         amplitude = np.square(scores - offset - basis @ weights).mean() / unit
@@ -190,7 +182,36 @@ class Model:
             amplitude = residual @ residual / max(b - basis.shape[1], 1)
         elif self.likely:
             amplitude = (PRIOR_SCORES + residual @ residual) / (PRIOR_SCORES + b)
-        return Posterior(points, factor, residual, offset, weights, float(amplitude), unit)
+        return Posterior(points, factor, inverse, residual, offset, weights, float(amplitude), unit)
+
+    def _factor(
+        self, points: FloatArray, noise: float, before: Posterior | None
+    ) -> tuple[FloatArray, FloatArray]:
+        """L (b, b) of the covariance of points (b, p) plus noise, and L^-1, extending `before`.
+
+        L_21 = k_21 L_11^-T, L_22 L_22' = k_22 - L_21 L_21', and the rows of L^-1 below the known
+        ones are L_22^-1 [-L_21 L_11^-1, I].
+        """
+        b, known = len(points), 0 if before is None else len(before.points)
+        covariance = self.kernel(points[known:], points)
+        covariance[:, known:] += noise * np.eye(b - known)
+        factor, inverse = np.zeros((b, b)), np.zeros((b, b))
+        if before is not None:
+            factor[:known, :known], inverse[:known, :known] = before.factor, before.inverse
+            factor[known:, :known] = covariance[:, :known] @ before.inverse.T
+        below = factor[known:, :known]
+        try:
+            last = np.linalg.cholesky(covariance[:, known:] - below @ below.T)
+        except np.linalg.LinAlgError:
+            last = covariance[:, known:] * np.nan
+        if not np.isfinite(last).all():
+            raise InputError(
+                f"the covariance of {b} scored items is not positive definite: their vectors are "
+                "not all numbers, or the kernel is none"
+            )
+        factor[known:, known:], inverse[known:, known:] = last, np.linalg.inv(last)
+        inverse[known:, :known] = -inverse[known:, known:] @ below @ inverse[:known, :known]
+        return factor, inverse
 
     def _weights(self, basis: FloatArray, scores: FloatArray) -> FloatArray:
         """w (f,) from whitened scores (b,) and basis (b, f), equation 2.42.
@@ -207,13 +228,14 @@ class Model:
 class Posterior:
     """What b exact scores of a query say about the score at any point.
 
-    With K = L L' the covariance of the scored `points` (b, p) plus noise, `factor` is L (b, b) and
-    `residual` (b,) is L^-1 (scores - offset - h w). `unit` is the kernel's, and `amplitude` what K
-    is to be multiplied by for this query.
+    With K = L L' the covariance of the scored `points` (b, p) plus noise, `factor` is L (b, b),
+    `inverse` is L^-1 and `residual` (b,) is L^-1 (scores - offset - h w). `unit` is the kernel's,
+    and `amplitude` what K is to be multiplied by for this query.
     """
 
     points: FloatArray
     factor: FloatArray
+    inverse: FloatArray
     residual: FloatArray
     offset: float
     weights: FloatArray
@@ -223,7 +245,7 @@ class Posterior:
     @property
     def pull(self) -> FloatArray:
         """K^-1 (scores - offset - h w): the weights (b,) of the scored points' covariances."""
-        return np.linalg.solve(self.factor.T, self.residual).astype(self.points.dtype)
+        return (self.inverse.T @ self.residual).astype(self.points.dtype)
 
     def at(self, others: Whitened, basis: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Mean and std (c,) of the scores at other points, with `basis` (c, f).
@@ -231,28 +253,31 @@ class Posterior:
         mean = offset + h w + r' L^-1' V (2.25, 2.41) and var = amplitude (k(x, x) - sum V^2)
         (2.26): that of the score without noise, w taken as known.
         """
-        known = self.residual.astype(others.rows.dtype) @ others.rows
+        mean, start = self.offset + basis @ self.weights, 0
+        for rows in others.blocks:
+            mean = mean + self.residual[start : start + len(rows)].astype(rows.dtype) @ rows
+            start += len(rows)
         left = np.maximum(others.variance - others.explained, 0)
-        return self.offset + basis @ self.weights + known, np.sqrt(self.amplitude * left)
+        return mean, np.sqrt(self.amplitude * left)
 
 
 @dataclass(frozen=True, slots=True)
 class Whitened:
-    """V = L^-1 k(scored, others), `rows` (b, c), for b scored `points` (b, p) and c others.
+    """V = L^-1 k(scored, others) for b scored `points` (b, p) and c others.
 
+    `blocks` are V's rows (b, c), those of one round together: more are added without a copy.
     `explained` (c,) is the sum of squares of V's columns, `variance` (c,) is k(x, x).
     """
 
     variance: FloatArray
     explained: FloatArray
     points: FloatArray
-    rows: FloatArray
+    blocks: tuple[FloatArray, ...] = ()
 
     @classmethod
     def empty(cls, variance: FloatArray) -> Whitened:
         """Before any score is known."""
-        nothing = np.zeros((0, len(variance)), variance.dtype)
-        return cls(variance, np.zeros_like(variance), np.zeros((0, 0)), nothing)
+        return cls(variance, np.zeros_like(variance), np.zeros((0, 0)))
 
     def begins(self, posterior: Posterior) -> bool:
         """Whether the posterior only adds to the points that are taken in."""
@@ -260,18 +285,17 @@ class Whitened:
         return not known or np.array_equal(posterior.points[:known], self.points)
 
     def extended(self, posterior: Posterior, covariances: FloatArray) -> Whitened:
-        """With k(new, others) (b', c) of the scored points that are not in it yet.
+        """With k(new, others) (b', c), overwritten, of the scored points that are not in it yet.
 
         L V = k, so the new rows of V are L_22^-1 (k_2 - L_21 V_1).
         """
         if not len(covariances):
             return self
-        known, single = len(self.points), covariances.dtype
-        left = covariances - posterior.factor[known:, :known].astype(single) @ self.rows
-        new = np.linalg.inv(posterior.factor[known:, known:]).astype(single) @ left
-        return Whitened(
-            self.variance,
-            self.explained + np.einsum("bc,bc->c", new, new),
-            posterior.points,
-            np.vstack([self.rows, new]),
-        )
+        known, single, start = len(self.points), covariances.dtype, 0
+        for rows in self.blocks:
+            below = posterior.factor[known:, start : start + len(rows)]
+            covariances -= below.astype(single) @ rows
+            start += len(rows)
+        new = posterior.inverse[known:, known:].astype(single) @ covariances
+        explained = self.explained + np.einsum("bc,bc->c", new, new)
+        return Whitened(self.variance, explained, posterior.points, (*self.blocks, new))

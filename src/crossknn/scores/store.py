@@ -38,6 +38,7 @@ _APPLICATION = 0x786B6E6E  # "xknn"
 _FORMAT = 2
 _BUSY_SECONDS = 30.0
 _VARIABLES = 500
+_REMEMBERED = 1 << 17  # ids of texts
 _SMALL, _MANY = 8_192, 32  # so many small blocks of a query become one
 
 _SCHEMA = (
@@ -94,6 +95,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         self._process = os.getpid()
         self._left: list[sqlite3.Connection] = []
         self._connection: sqlite3.Connection | None = None
+        self._known: dict[bytes, tuple[int, bool]] = {}
 
     @classmethod
     def open(cls, path: str | Path | None = None) -> ScoreStore:
@@ -321,8 +323,11 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         ]
 
     def _ids(self, texts: Sequence[tuple[bytes, bytes | None]], add: bool) -> IntArray:
-        """`ids` of (digest, text to be kept or None)."""
-        found = self._find([digest for digest, _ in texts])
+        """`ids` of (digest, text to be kept or None), which are remembered while the file is open."""
+        with self._lock:
+            known = self._known if self._db() else {}
+            found = {digest: known[digest] for digest, _ in texts if digest in known}
+        found.update(self._find([digest for digest, _ in texts if digest not in found]))
         lacking = [row for row in texts if not _has(found, *row)] if add else []
         if lacking:
             with self._writing() as db:
@@ -335,6 +340,11 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                         row = (number, digest, text, _text_crc(number, digest, text))
                         db.execute("INSERT OR REPLACE INTO texts VALUES (?, ?, ?, ?)", row)
                         found[digest] = number, text is not None
+        with self._lock:
+            if len(known) > _REMEMBERED:
+                known.clear()
+            if known is self._known:  # of the connection that is open still
+                known.update(found)
         return np.array([found.get(digest, (-1,))[0] for digest, _ in texts], dtype=np.int64)
 
     def _add(
@@ -456,6 +466,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def _opened(self) -> sqlite3.Connection:
         if (db := self._db()) is None:
             db = self._connection = self._retried(self._open)
+            self._known = {}
         return db
 
     def _open(self) -> sqlite3.Connection:

@@ -60,17 +60,6 @@ def test_ridge_is_least_squares_on_an_augmented_system(b, d, strength, seed):
         np.testing.assert_allclose(found[row], expected, atol=1e-8)
 
 
-@settings(deadline=None)
-@given(st.integers(1, 6), st.integers(0, 99))
-def test_the_dual_form_is_the_primal_one(b, seed):
-    """b entries in b + 1 dimensions take the dual form; with an entry of zeros more, the primal."""
-    rng = np.random.default_rng(seed)
-    known, target = rng.normal(size=(2, b, b + 1)), rng.normal(size=(2, b))
-    padded = np.concatenate([known, np.zeros((2, 1, b + 1))], axis=1)
-    primal = ridge(padded, np.pad(target, ((0, 0), (0, 1))), 0.3)
-    np.testing.assert_allclose(ridge(known, target, 0.3), primal, atol=1e-10)
-
-
 def test_unobserved_entries_of_a_low_rank_table_are_recovered():
     u0, v0, table = low_rank()
     g = entries(table, 0.4)

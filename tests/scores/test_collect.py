@@ -189,17 +189,10 @@ def test_two_processes_never_score_the_same_pair(tmp_path):
     assert len(asked) == len(set(asked)) == 1000
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [7, *(pytest.param(n, marks=pytest.mark.slow) for n in range(20) if n != 7)]
+)
 def test_kills_cost_at_most_the_requests_in_flight(tmp_path, seed):
-    kill_and_go_on(tmp_path, seed)
-
-
-def test_a_kill_costs_at_most_the_requests_in_flight(tmp_path):
-    kill_and_go_on(tmp_path, 7)
-
-
-def kill_and_go_on(tmp_path, seed):
     rng = np.random.default_rng(seed)
     workers, kills = int(rng.integers(1, 4)), 0
     while True:

@@ -22,7 +22,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,11 +136,10 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
     def queries(self, fingerprint: str | None = None) -> list[str]:
         """Texts of all queries that have a score, or one by this cross-encoder."""
-        which, values = "SELECT DISTINCT query FROM blocks", list[str]()
-        if fingerprint is not None:
-            which, values = f"{which} WHERE scorer = {_SCORER}", [fingerprint]
-        found = self._texts(which, values)
-        return [text for text in found.values() if text is not None]
+        by = "" if fingerprint is None else f"WHERE scorer = {_SCORER}"
+        values = [] if fingerprint is None else [fingerprint]
+        found = self._texts(f"id IN (SELECT DISTINCT query FROM blocks {by})", values)
+        return [text.decode("utf-8", "surrogatepass") for *_, text in found if text is not None]
 
     def get(
         self, fingerprint: str, queries: Sequence[str], items: Sequence[str], pairs: Pairs
@@ -202,8 +201,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
         With `keep` the texts themselves are kept, as those of queries are.
         """
-        rows = [(text_digest(text), _encoded(text) if keep else None) for text in texts]
-        return self._ids(rows, add)
+        kept = (text.encode("utf-8", "surrogatepass") if keep else None for text in texts)
+        return self._ids(list(zip(map(text_digest, texts), kept, strict=True)), add)
 
     def pair_ids(
         self, queries: Sequence[str], items: Sequence[str], pairs: Pairs, *, add: bool = False
@@ -308,13 +307,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             with self._writing() as db:
                 db.executemany("DELETE FROM blocks WHERE id = ?", ((block,) for block in blocks))
                 for number in texts:  # its id stays taken: blocks may name it
-                    row = (
-                        number,
-                        unknown := os.urandom(16),
-                        None,
-                        _text_crc(number, unknown, None),
-                    )
-                    db.execute("INSERT OR REPLACE INTO texts VALUES (?, ?, ?, ?)", row)
+                    _put_text(db, number, os.urandom(16), None)
         counts = {"texts": len(texts), "blocks": len(blocks)}
         return [
             f"{count} of the {what} of scores in {self.path} are damaged"
@@ -323,7 +316,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         ]
 
     def _ids(self, texts: Sequence[tuple[bytes, bytes | None]], add: bool) -> IntArray:
-        """`ids` of (digest, text to be kept or None), which are remembered while the file is open."""
+        """`ids` of (digest, text to be kept or None), remembered while the file is open."""
         with self._lock:
             known = self._known if self._db() else {}
             found = {digest: known[digest] for digest, _ in texts if digest in known}
@@ -337,8 +330,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                     if not _has(found, digest, text):
                         number = found[digest][0] if digest in found else last + 1
                         last = max(last, number)
-                        row = (number, digest, text, _text_crc(number, digest, text))
-                        db.execute("INSERT OR REPLACE INTO texts VALUES (?, ?, ?, ?)", row)
+                        _put_text(db, number, digest, text)
                         found[digest] = number, text is not None
         with self._lock:
             if len(known) > _REMEMBERED:
@@ -394,24 +386,20 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         for start in range(0, len(digests), _VARIABLES):
             part = digests[start : start + _VARIABLES]
             marks = ",".join("?" * len(part))
-            for number, digest, text, crc in self._select(
-                f"SELECT id, digest, text, crc FROM texts WHERE digest IN ({marks})", part
-            ):
-                if _text_crc(number, digest, text) != crc:
-                    raise self._damaged("a text has another checksum")
+            for number, digest, text in self._texts(f"digest IN ({marks})", part):
                 found[digest] = number, text is not None
         return found
 
-    def _texts(self, which: str, values: Sequence[Any]) -> dict[int, str | None]:
-        """The texts, where they are kept, of the ids that a SELECT gives."""
-        found: dict[int, str | None] = {}
-        for number, digest, text, crc in self._select(
-            f"SELECT id, digest, text, crc FROM texts WHERE id IN ({which}) ORDER BY id", values
+    def _texts(
+        self, where: str, values: Sequence[Any]
+    ) -> Iterator[tuple[int, bytes, bytes | None]]:
+        """(id, digest, text if it is kept) of the texts that a condition chooses, checked."""
+        for *row, crc in self._select(
+            f"SELECT id, digest, text, crc FROM texts WHERE {where} ORDER BY id", values
         ):
-            if _text_crc(number, digest, text) != crc:
+            if _text_crc(*row) != crc:
                 raise self._damaged("a text has another checksum")
-            found[number] = None if text is None else text.decode("utf-8", "surrogatepass")
-        return found
+            yield row[0], row[1], row[2]
 
     def _select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         """All rows; none if there is no file yet."""
@@ -464,9 +452,17 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         return self._connection
 
     def _opened(self) -> sqlite3.Connection:
-        if (db := self._db()) is None:
-            db = self._connection = self._retried(self._open)
-            self._known = {}
+        """The connection; turning WAL on does not wait for other processes that open the file."""
+        until = time.monotonic() + _BUSY_SECONDS
+        while (db := self._db()) is None:
+            try:
+                self._connection, self._known = self._open(), {}
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise InputError(f"cannot open the scores {self.path}: {error}") from error
+                time.sleep(0.02)
+            except sqlite3.DatabaseError as error:
+                raise self._damaged(error) from error
         return db
 
     def _open(self) -> sqlite3.Connection:
@@ -486,19 +482,6 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             db.close()
             raise
         return db
-
-    def _retried(self, action: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
-        """Turning WAL on does not wait for other processes that are opening the file."""
-        until = time.monotonic() + _BUSY_SECONDS
-        while True:
-            try:
-                return action()
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > until:
-                    raise InputError(f"cannot open the scores {self.path}: {error}") from error
-                time.sleep(0.02)
-            except sqlite3.DatabaseError as error:
-                raise self._damaged(error) from error
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         (application,) = db.execute("PRAGMA application_id").fetchone()
@@ -558,8 +541,9 @@ def _text_crc(number: int, digest: bytes, text: bytes | None) -> int:
     return zlib.crc32(text or b"", zlib.crc32(digest, number & 0xFFFFFFFF))
 
 
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
+def _put_text(db: sqlite3.Connection, number: int, digest: bytes, text: bytes | None) -> None:
+    row = (number, digest, text, _text_crc(number, digest, text))
+    db.execute("INSERT OR REPLACE INTO texts VALUES (?, ?, ?, ?)", row)
 
 
 def _writable(path: Path) -> bool:

@@ -1,41 +1,84 @@
-"""Golden values: what a test computes is what its file has. `CROSSKNN_RECORD=1` writes the file."""
+"""Golden values: what a test computes is what its file has. `CROSSKNN_RECORD=1` writes the files.
+
+Only a commit that says which values change, and why, may record them anew.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 
-def check(file: str, found: dict[str, Any], *, close: float = 0.0) -> None:
-    """Compare `found` with tests/golden/FILE case by case; floats may differ by `close`."""
+RECORDING = bool(os.environ.get("CROSSKNN_RECORD"))
+
+
+def recorded(file: str) -> dict[str, Any]:
+    """The cases of tests/golden/FILE."""
     path = Path(__file__).parent / file
-    found = json.loads(json.dumps(found))
-    if os.environ.get("CROSSKNN_RECORD"):
-        lines = ",\n".join(f"{json.dumps(name)}: {_compact(found[name])}" for name in found)
-        path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
-    expected = json.loads(path.read_text(encoding="utf-8"))
-    assert sorted(found) == sorted(expected)
-    different = [name for name in expected if not same(found[name], expected[name], close)]
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def check(
+    file: str,
+    found: Mapping[str, Any],
+    *,
+    close: float = 0.0,
+    floor: float | None = 1.0,
+    whole: bool = True,
+) -> None:
+    """Compare `found` with the cases of a file, all of them if `whole`.
+
+    Floats may differ by `close` times what is recorded, times `floor` where that is larger; without
+    a floor, times the largest number beside it.
+    """
+    found = {name: plain(value) for name, value in found.items()}
+    expected = recorded(file)
+    if RECORDING:
+        expected = found if whole else expected | found
+        lines = ",\n".join(f"{json.dumps(name)}: {_compact(expected[name])}" for name in expected)
+        (Path(__file__).parent / file).write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    if whole:
+        assert sorted(found) == sorted(expected)
+    different = [name for name in found if not same(found[name], expected[name], close, floor)]
     if different:
         shown = [(name, found[name], expected[name]) for name in different[:5]]
-        raise AssertionError(f"{len(different)} of {len(expected)} cases differ, e.g. {shown}")
+        raise AssertionError(f"{len(different)} of {len(found)} cases differ, e.g. {shown}")
 
 
-def same(found: Any, expected: Any, close: float) -> bool:
-    """Whether two JSON values are equal, floats up to `close` (relative above 1)."""
+def same(found: Any, expected: Any, close: float, floor: float | None = 1.0) -> bool:
+    """Whether two JSON values are equal, floats up to `close` (see `check`)."""
     if isinstance(expected, dict):
-        return list(found) == list(expected) and all(
-            same(found[key], expected[key], close) for key in expected
+        return found.keys() == expected.keys() and all(
+            same(found[key], expected[key], close, floor) for key in expected
         )
     if isinstance(expected, list):
+        floor = _largest(expected) if floor is None else floor
         return len(found) == len(expected) and all(
-            same(f, e, close) for f, e in zip(found, expected, strict=True)
+            same(f, e, close, floor) for f, e in zip(found, expected, strict=True)
         )
     if isinstance(expected, float) and isinstance(found, float):
-        return found == expected or abs(found - expected) <= close * max(1.0, abs(expected))
+        return found == expected or abs(found - expected) <= close * max(floor or 0, abs(expected))
     return bool(found == expected)
+
+
+def plain(value: Any) -> Any:
+    """As JSON; NaN is null."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, float | np.floating):
+        return None if np.isnan(value) else float(f"{value:.9g}")
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def _largest(values: list[Any]) -> float:
+    numbers = [_largest(v) if isinstance(v, list) else abs(v or 0.0) for v in values]
+    return max((n for n in numbers if np.isfinite(n)), default=0.0)
 
 
 def _compact(value: Any) -> str:

@@ -1,24 +1,16 @@
-"""Golden values of an index: what its retrievers find and score, its scales, graphs and samples.
-
-`CROSSKNN_GOLDEN=write` writes the values anew; do so only in a commit that says which change, why.
-"""
+"""Golden values of an index: what its retrievers find and score, its scales, graphs and samples."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
+from recorded import check, plain
 
 import crossknn as ck
 from crossknn.types import NO_ITEM, Queries, States
 
-sys.path.append(str(Path(__file__).parent.parent))
-FILE = Path(__file__).parent / "index_values.json"
 N, K = 120, 12
 WORDS = (  # noqa: SIM905
     "archive buffer cache decode encode file format header index join key list lock map merge name "
@@ -38,6 +30,7 @@ RECORDS = [
 ]
 QUERIES = ["zip a file archive", "Sort the table of keys by value", "lock thread queue", "nothing"]
 ALLOWED = np.arange(N) % 3 != 0
+GRAPHS = ("dense", "bm25", "own")
 
 
 class WordStates:
@@ -97,7 +90,7 @@ def build():
         seed=3,
     )
     index.add_late(WordStates())
-    for name in ("dense", "bm25", "own"):
+    for name in GRAPHS:
         index.add_graph(name, 5)
     collect_anchors(index, as_scorer(exact), [f"{w} {w} file" for w in WORDS[:6]])
     lists = {QUERIES[0]: ["d3", "d1", "d40"], QUERIES[1]: [("d5", 2.5), ("d9", -1.0), ("d2", 2.5)]}
@@ -112,23 +105,11 @@ def retriever(index, text):
     return open_retriever(index, parse(text), 7)
 
 
-def scores_of_all(found, queries):
-    return found.scores(Queries(queries))
-
-
-def found_by(found, queries, count, allowed=None):
-    return found.top(Queries(queries), count, allowed)
-
-
 def scales(index):
     known = {name: index.scale(name) for name in ("dense", "lsa", "own")}
     return {name: [scale.alpha, scale.beta] for name, scale in known.items()} | {
         "center": index.anchors.center
     }
-
-
-def graph(index, name):
-    return index.graph(name, 5)
 
 
 SPECS = {
@@ -151,11 +132,11 @@ def values(index):
     found = {"texts": [index.items.texts[p] for p in (0, 17, 119)]}
     found["anchor_items"] = index.anchor_items[:40].tolist()
     found["scales"] = scales(index)
-    found["graphs"] = {name: graph(index, key)[::5].tolist() for name, key in GRAPHS.items()}
+    found["graphs"] = {name: index.graph(name, 5)[::5].tolist() for name in GRAPHS}
     for name, spec in SPECS.items():
         made = retriever(index, spec)
-        top, few = found_by(made, QUERIES, K), found_by(made, QUERIES, 4, ALLOWED)
-        scores = scores_of_all(made, QUERIES)
+        top, few = made.top(Queries(QUERIES), K), made.top(Queries(QUERIES), 4, ALLOWED)
+        scores = made.scores(Queries(QUERIES))
         found[name] = {
             "top": [row[row != NO_ITEM].tolist() for row in top.items],
             "top_scores": [row[row > -np.inf].tolist() for row in top.scores],
@@ -165,9 +146,6 @@ def values(index):
     return found
 
 
-GRAPHS = {"dense": "dense", "bm25": "bm25", "own": "own"}
-
-
 @pytest.fixture(scope="module")
 def index():
     return build()
@@ -175,33 +153,12 @@ def index():
 
 @pytest.fixture(scope="module")
 def now(index):
-    found = json.loads(json.dumps(values(index)))
-    if os.environ.get("CROSSKNN_GOLDEN") == "write":
-        rounded = json.loads(json.dumps(found), parse_float=lambda x: float(f"{float(x):.6g}"))
-        FILE.write_text(json.dumps(rounded, separators=(",", ":")) + "\n")
-    return found
-
-
-def same(found, golden, where):
-    if isinstance(golden, dict):
-        assert list(found) == list(golden), where
-        for key in golden:
-            same(found[key], golden[key], f"{where}.{key}")
-    elif isinstance(golden, list) and any(isinstance(x, list) for x in golden):
-        assert len(found) == len(golden), where
-        for row, (one, other) in enumerate(zip(found, golden, strict=True)):
-            same(one, other, f"{where}[{row}]")
-    elif isinstance(golden, list) and any(isinstance(x, float) for x in golden):
-        np.testing.assert_allclose(found, golden, rtol=2e-4, atol=2e-5, err_msg=where)
-    elif isinstance(golden, float):
-        assert found == pytest.approx(golden, rel=2e-4), where
-    else:
-        assert found == golden, where
+    return plain(values(index))
 
 
 @pytest.mark.parametrize("key", ["texts", "anchor_items", "scales", "graphs", *SPECS])
 def test_values_are_those_of_the_first_release(now, key):
-    same(now[key], json.loads(FILE.read_text())[key], key)
+    check("index_values.json", {key: now[key]}, close=2e-4, floor=0.1, whole=False)
 
 
 def test_a_saved_index_has_the_same_values(index, now, tmp_path):
@@ -210,8 +167,8 @@ def test_a_saved_index_has_the_same_values(index, now, tmp_path):
     left_out = {"own", "hybrid of three", "lists"}
     specs = {name: spec for name, spec in SPECS.items() if name not in left_out}
     for name, spec in specs.items():
-        found = found_by(retriever(loaded, spec), QUERIES, K)
+        found = retriever(loaded, spec).top(Queries(QUERIES), K)
         rows = [row[row != NO_ITEM].tolist() for row in found.items]
         assert rows == now[name]["top"], name
-    assert scales(loaded) == now["scales"]
+    assert plain(scales(loaded)) == now["scales"]
     assert loaded.items.texts[17] == now["texts"][1]

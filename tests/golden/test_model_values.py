@@ -1,24 +1,21 @@
 """Values of every kind of model, in torch and as exported, and of the bundled models.
 
 Weights are drawn by their names, so that the values depend on what a model computes and on nothing
-else. `CROSSKNN_RECORD=1` writes them anew.
+else.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
+import recorded
 from tiny_models import save_bert, save_bi_encoder, save_hf
 
 import crossknn as ck
 from crossknn.types import Pairs
 
-FILE = Path(__file__).parent / "model_values.json"
 WORDS = ["the red oak", "seals swam in a lake near the old hill", "elm", "a tall white gull flew"]
 MARKED = (
     [
@@ -61,20 +58,8 @@ LISTS = np.array([[0, 1, 2, 3, -1], [3, -1, 1, 0, 2], [2, 0, 3, 1, -1], [1, 2, -
 
 def check(name, **found):
     """Compare arrays with the recorded ones, to five digits of the largest."""
-    rounded = {key: [float(f"{x:.6g}") for x in np.ravel(array)] for key, array in found.items()}
-    recorded = json.loads(FILE.read_text()) if FILE.exists() else {}
-    if os.environ.get("CROSSKNN_RECORD"):
-        recorded[name] = rounded
-        FILE.write_text(
-            json.dumps(dict(sorted(recorded.items())), indent=None).replace("}, ", "},\n") + "\n"
-        )
-    assert rounded.keys() == recorded[name].keys()
-    for key, values in rounded.items():
-        expected = np.array(recorded[name][key])
-        assert np.isneginf(values).tolist() == np.isneginf(expected).tolist()
-        finite = np.isfinite(expected)
-        scale = np.abs(expected[finite]).max()
-        np.testing.assert_allclose(np.array(values)[finite], expected[finite], atol=1e-5 * scale)
+    arrays = {key: np.ravel(array) for key, array in found.items()}
+    recorded.check("model_values.json", {name: arrays}, close=1e-5, floor=None, whole=False)
 
 
 NAMES = {

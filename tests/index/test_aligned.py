@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from index_helpers import FormulaScorer, LengthEncoder, corpus
-from test_storage import run
 
 import crossknn as ck
 from crossknn.errors import IndexFormatError, InputError
@@ -186,44 +185,6 @@ def test_vectors_that_do_not_fit_are_refused(tmp_path, name, changes, sentence):
     assert {p: p.read_bytes() for p in (tmp_path / "index").rglob("*") if p.is_file()} == before
 
 
-DYING = """
-import os, resource, signal, sys
-import numpy as np
-from index_helpers import LengthEncoder
-from crossknn.errors import InputError
-from crossknn.index.fitted import FittedVectors
-from crossknn.index.item_index import ItemIndex
-from crossknn.index.fitted import Same
-from crossknn.index import storage
-
-index = ItemIndex.load(sys.argv[1], encoder=LengthEncoder())
-how, values = sys.argv[2], np.ones((20, 3), np.float32)
-if how == "full":
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
-if how == "killed":
-    storage.write_array = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
-try:
-    made = FittedVectors(values=values, method="x", base="dense", map=Same())
-    index.add_fitted("mf", made, replace=True)
-except InputError as error:
-    print(error, index.fitted["mf"].method)
-"""
-
-
-@pytest.mark.parametrize("how", ["full", "killed"])
-def test_a_full_disk_or_a_kill_leaves_the_old_ones(saved, how):
-    saved.add_fitted("mf", als())
-    done = run(DYING, saved.folder, how)
-    if how == "full":
-        assert f"the index {saved.folder} cannot be written: File too large" in done.stdout
-        assert done.stdout.strip().endswith("als")
-    else:
-        assert done.returncode == -9, done.stderr
-    check(load(saved), {"mf": als()})
-    saved.add_fitted("mf", als(seed=5), replace=True)
-    check(load(saved), {"mf": als(seed=5)})
-
-
 def test_anchors_leave_the_scale_of_aligned_vectors_alone(saved):
     saved.add_fitted("mf", als())
     collect_anchors(saved, FormulaScorer(), TEXTS)
@@ -312,24 +273,6 @@ def test_a_search_with_another_cross_encoder_is_refused_where_it_would_read_thei
         "rerank(retriever=mf)",
     ):
         assert ck.Searcher(saved, other, fine).search("one fish", k=3, budget=6).n_calls == 6
-
-
-def test_vectors_without_query_vectors_are_searched_by_least_squares_alone(saved):
-    values = draw(N, 4).astype(np.float16)
-    saved.add_fitted("cur", als(method="cur", base=None, values=values, scale=Scale(0.1)))
-    search = ck.Searcher(saved, FormulaScorer(), "axn(retriever=bm25, vectors=cur, rounds=3)")
-    full = search.search("one fish", k=5, budget=N)
-    assert [hit.score for hit in full[0]] == sorted((h.score for h in full[0]), reverse=True)
-    assert search.search("one fish", k=2, budget=6).n_calls == 6
-    scorer = FormulaScorer()
-    for spec, words in {
-        "axn(vectors=cur, blend=0.5)": "needs query vectors, and this index has none .* 'cur'",
-        "axn(vectors=cur, ridge=1)": "needs query vectors",
-        "rerank(retriever=cur)": "cannot make query vectors for its item vectors 'cur'",
-    }.items():
-        with pytest.raises(InputError, match=words):
-            ck.Searcher(saved, scorer, spec).search("one fish", k=2, budget=6)
-    assert not scorer.asked, "refused before anything is paid"
 
 
 def test_an_encoder_that_has_moved_is_given_again_by_the_name_of_its_vectors(saved, tmp_path):

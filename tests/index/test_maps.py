@@ -7,7 +7,7 @@ from math import erf, exp, sqrt
 import numpy as np
 import pytest
 
-from crossknn.index.fitted import GatedSkip, Linear, Same
+from crossknn.index.fitted import GatedSkip
 
 
 def gated(gate, *, d=3, h=4, seed=0):
@@ -48,10 +48,3 @@ def test_a_gate_of_infinity_has_no_skip_and_of_minus_infinity_nothing_else():
     assert np.isfinite(no_skip(vectors)).all()
     np.testing.assert_allclose(no_skip(vectors), nearly(vectors), rtol=1e-6)
     np.testing.assert_array_equal(gated(-np.inf)(vectors), vectors)
-
-
-def test_a_linear_map_and_none():
-    vectors = np.array([[1.0, 2.0]], np.float32)
-    linear = Linear(np.array([[1, 0, 2], [0, 1, 1]], np.float32), np.array([0, 0, 1], np.float32))
-    assert linear(vectors).tolist() == [[1, 2, 5]]
-    assert Same()(vectors) is vectors

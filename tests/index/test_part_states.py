@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,6 @@ from crossknn.errors import InputError, ScorerError
 from crossknn.files import exclusive_lock
 from crossknn.index import late
 from crossknn.index.item_index import ItemIndex
-from crossknn.types import States
 
 N, PART = 23, 4
 WORK = "work-late-cmc"
@@ -75,31 +72,6 @@ def test_what_was_encoded_is_not_encoded_again(saved):
     assert model.seen == list(index.items.texts[2 * PART :])
     assert seen == [(12, N), (16, N), (20, N), (N, N)]
     check(index)
-
-
-KILLED = """
-import os, signal, sys
-sys.path[:0] = sys.argv[2:]
-from test_part_states import Counting
-from crossknn.index import late
-from crossknn.index.item_index import ItemIndex
-late.AT_ONCE = 4
-index = ItemIndex.load(sys.argv[1])
-kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
-index.add_late(Counting(index.items.texts[17], kill))
-"""
-
-
-@pytest.mark.skipif(os.name == "nt", reason="kills a process")
-def test_a_kill_loses_one_part(saved):
-    here = Path(__file__).parent
-    paths = [str(here), str(here.parent)]
-    done = subprocess.run([sys.executable, "-c", KILLED, str(saved.folder), *paths], check=False)
-    assert done.returncode == -signal.SIGKILL
-    model = Counting()
-    saved.add_late(model)
-    assert model.seen == list(saved.items.texts[4 * PART :])
-    check(saved)
 
 
 @pytest.mark.parametrize("torn", ["*.f16", "*.i64"])
@@ -182,25 +154,3 @@ def test_a_full_disk_is_said_and_loses_nothing(saved):
     saved.add_late(model)
     assert 0 < len(model.seen) < N
     check(saved)
-
-
-class Large(WordStates):
-    def encode_items(self, texts, progress=None):
-        values = np.ones((len(texts), 4096), np.float16)
-        return States(values, np.arange(len(texts) + 1))
-
-
-def test_memory_holds_a_part(tmp_path, monkeypatch):
-    monkeypatch.setattr(late, "AT_ONCE", 64)
-    n, size = 8192, 2 * 4096
-    index = ItemIndex.build([f"item {i}" for i in range(n)], lsa=0)
-    index.save(tmp_path / "index")
-    tracemalloc.start()
-    try:
-        index.add_late(Large(dimensions=4096))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert len(index.late["cmc"].states) == n
-    # NumPy writes an array through a buffer of 16 MB, copied once more on its way.
-    assert peak < 0.6 * n * size

@@ -226,13 +226,6 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         ItemIndex.build(["x"]).save(tmp_path / "file" / "index")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder(tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(InputError, match=r"cannot be written: Permission denied"):
-        ItemIndex.build(["x"]).save(tmp_path / "index")
-
-
 def test_fields_json_cannot_hold(tmp_path):
     index = ItemIndex.build([{"id": 1, "text": "x", "when": object()}])
     with pytest.raises(InputError, match=r"cannot be stored as JSON"):

@@ -11,7 +11,6 @@ from synthetic import matrix, run
 from crossknn.errors import InputError, SpecError
 from crossknn.methods import method
 from crossknn.methods.posterior import (
-    FLOOR,
     Directional,
     Linear,
     LowRankPlusResidual,
@@ -78,19 +77,6 @@ def test_kernels_by_hand():
     np.testing.assert_allclose(squared_distances(x, -7 * x), 4)
 
 
-@pytest.mark.parametrize("rank", [0, 3])
-def test_the_linear_term_of_weighted_covariances_by_hand(rank):
-    rng = np.random.default_rng(0)
-    points, others, weights = rng.normal(size=(6, 8)), rng.normal(size=(9, 8)), rng.normal(size=6)
-    points[2, 3:], others[4, 3:] = 0, 0
-    kernel = LowRankPlusResidual(rank, 0.7, 1.5, CONTENT)
-    several = np.stack([weights, -2 * weights])
-    terms = np.stack([kernel.linear_term(w, points) for w in several])
-    whole = LowRankPlusResidual(rank, 0.7, 1.5, Directional(2.0, 0.0, 0.5))
-    expected = several @ whole(points, others)
-    np.testing.assert_allclose(kernel.linear_scores(terms, others), expected, atol=1e-12)
-
-
 @every_kernel
 @settings(max_examples=20, deadline=None)
 @given(
@@ -141,27 +127,6 @@ def test_weights_with_a_prior_are_one_more_linear_kernel(b, seed, noise):
     assert posterior.amplitude == pytest.approx(amplitude, rel=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    seed=st.integers(0, 99),
-    b=st.integers(1, 9),
-    shift=st.floats(-50, 50),
-    factor=st.floats(0.1, 10),
-)
-def test_the_scale_of_the_scores_does_not_matter(seed, b, shift, factor):
-    rng = np.random.default_rng(seed)
-    points, scores, new = unit(rng, b, 5), rng.normal(size=b), unit(rng, 6, 5)
-    basis, new_basis = np.ones((b, 2)), np.ones((6, 2))
-    basis[:, 1], new_basis[:, 1] = rng.normal(size=b), rng.normal(size=6)
-    model = Model(kernel=Directional(2.0), noise=0.1)
-    (mean, std), (new_mean, new_std) = (
-        predicted(model.posterior(points, values, basis), model.kernel, new, new_basis)
-        for values in (scores, factor * scores + shift)
-    )
-    np.testing.assert_allclose(new_mean, factor * mean + shift, atol=1e-6)
-    np.testing.assert_allclose(new_std, factor * std, atol=1e-6)
-
-
 @every_kernel
 def test_equal_vectors_with_different_scores_stay_positive_definite(kernel):
     points, scores = np.ones((4, 3), np.float32), np.array([1.0, 2.0, 3.0, 2.0])
@@ -176,22 +141,6 @@ def test_vectors_that_are_no_numbers_are_said():
         Model(kernel=Linear(), noise=0.1).posterior(
             np.full((3, 2), np.nan), np.arange(3.0), np.ones((3, 1))
         )
-
-
-@settings(max_examples=25, deadline=None)
-@given(b=st.integers(1, 8), seed=st.integers(0, 99))
-def test_a_linear_kernel_without_mean_and_noise_is_minimum_norm_least_squares(b, seed):
-    rng = np.random.default_rng(seed)
-    points, scores, new = rng.normal(size=(b, 8)), rng.normal(size=b), rng.normal(size=(5, 8))
-    fitted, *_ = np.linalg.lstsq(points, scores)
-    model = Model(kernel=Linear(), noise=0, centre=False)
-    posterior = model.posterior(points, scores, np.empty((b, 0)))
-    mean, _ = predicted(posterior, model.kernel, new, np.empty((5, 0)))
-    # What ridge regression with the floor under the noise differs by, at most.
-    products = points @ points.T
-    ridge = FLOOR * np.diag(products).mean() / np.linalg.eigvalsh(products)[0]
-    bound = ridge * np.linalg.norm(fitted) * np.linalg.norm(new, axis=1)
-    assert (np.abs(mean - new @ fitted) <= bound + 1e-9).all()
 
 
 @pytest.mark.parametrize(
@@ -227,20 +176,6 @@ def test_rounds_extend_what_is_kept_and_change_nothing(monkeypatch, options):
             for mine, theirs in zip(found, expected, strict=True):
                 np.testing.assert_allclose(mine, theirs, rtol=2e-4, atol=2e-5)
     assert not fresh.kept
-
-
-def test_a_round_computes_the_covariances_of_its_own_items_only(monkeypatch):
-    predictor, queries, scores = planned("gp(retriever=dense)")
-    asked, real = [], Directional.__call__
-    monkeypatch.setattr(
-        Directional, "__call__", lambda k, x, y: asked.append((len(x), len(y))) or real(k, x, y)
-    )
-    state = predictor.start(queries)
-    for count, new in ((5, 5), (9, 4), (14, 5)):
-        state = predictor.update(state, known(scores, count))
-        asked.clear()
-        predictor.predict(state)
-        assert asked == [(6 * new, 80)]  # of all queries in one pass
 
 
 def test_scores_of_other_items_than_before_are_no_extension():

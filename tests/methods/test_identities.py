@@ -28,26 +28,6 @@ def test_adacur_with_one_round_of_fixed_anchors_and_a_split_is_anncur(seed, half
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 50), rounds=st.integers(1, 6))
-def test_axn_on_the_anchor_matrix_without_blend_is_adacur(seed, rounds):
-    data = matrix(seed=seed, noise=0.5)
-    assert data.scale is not None
-    centred = data.scores - np.float32(data.scale.alpha)
-    as_vectors = replace(
-        data,
-        item_vectors=centred[: data.n_anchors].T.copy(),
-        query_vectors=np.zeros((len(data.scores), data.n_anchors), np.float32),
-        scores=centred,
-        firsts={"bm25": data.firsts["bm25"]},
-    )
-    adacur = run(method(f"adacur(retriever=bm25, rounds={rounds})"), data, 24).picks()
-    axn = run(
-        method(f"axn(retriever=bm25, rounds={rounds}, blend=0, normalize=none)"), as_vectors, 24
-    ).picks()
-    assert axn.items.tolist() == adacur.items.tolist()
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 50), rounds=st.integers(1, 6))
 def test_axn_on_anchor_vectors_that_queries_have_none_beside_is_adacur(seed, rounds):
     data = matrix(seed=seed, noise=0.5)
     center = Scale(alpha=data.scale.alpha)
@@ -96,10 +76,7 @@ def test_anncur_collapses_where_anchor_items_are_as_many_as_anchor_queries():
     reference = collapse(1e-15)
     assert reference[30] > 3 * reference[10]
     assert reference[30] > 3 * reference[120]
-
-
-def test_a_sane_rcond_avoids_the_collapse():
-    assert collapse(0.1)[30] < 0.5 * collapse(1e-15)[30]
+    assert collapse(0.1)[30] < 0.5 * reference[30]
 
 
 @settings(max_examples=30, deadline=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -89,26 +89,6 @@ def test_factors_of_uncentred_anchors_without_regression_and_noise_are_adacur(se
 
 
 # What it is made of
-
-
-def test_without_anchors_the_mean_and_the_covariance_are_the_retrievers_and_the_vectors():
-    predictor, queries, _ = planned(WITHOUT)
-    assert predictor.model.prior is None
-    assert predictor.model.kernel.rank == 0
-    assert predictor.start(queries).basis.shape == (2, 6, 80)
-    assert predictor.points(slice(None)).shape == (80, 12)
-    bare = run(method(WITH), with_anchors(0), 24).picks()
-    assert bare.items.tolist() == run(method(WITHOUT), matrix(), 24).picks().items.tolist()
-
-
-def test_with_anchors_it_ranks_by_what_they_taught_as_soon_as_two_scores_differ():
-    predictor, queries, scores = planned(WITH)
-    cheap, start = predictor.retriever.scores(queries), predictor.start(queries)
-    for observed in (known(scores, 1), known(np.ones_like(scores), 9)):
-        prediction = predictor.predict(predictor.update(start, observed))
-        np.testing.assert_array_equal(prediction.mean, cheap)
-    prediction = predictor.predict(predictor.update(start, known(scores, 2)))
-    assert (prediction.mean != cheap).any(axis=1).all()
 
 
 def test_anchors_find_what_vectors_say_nothing_of():
@@ -370,17 +350,6 @@ def test_a_shortlist_is_half_the_retrievers_and_half_what_is_predicted_best(opti
     np.testing.assert_array_equal(predictor.shortlist(state, pool), pool)
 
 
-def test_a_search_keeps_to_the_shortlist_of_its_first_round():
-    search = run(method("kriging(retriever=dense, rounds=4, shortlist=30)"), matrix(), 24)
-    picks, predictor = search.picks(), search.plan.predictor
-    size = search.plan.batches[0]
-    first = Observed(picks.items[:, :size], picks.scores[:, :size], np.full(6, size))
-    state = predictor.update(predictor.start(search.queries), first)
-    pool = search.plan.retriever.top(search.queries, 30).items
-    for row, allowed in zip(picks.items, predictor.shortlist(state, pool), strict=True):
-        assert set(row) <= set(allowed)
-
-
 # When to stop
 
 
@@ -401,21 +370,6 @@ def test_a_threshold_by_hand():
         np.array([[0.2], [0.4], [0.6], [np.nan]]), np.array([[0.9], [0.5], [0.9], [1.0]])
     )
     assert lucky.threshold(0.8) == 0.6  # an earlier stop that reaches it by luck is not taken
-
-
-def test_a_curve_has_what_a_search_had_achieved_before_each_round():
-    data = world()
-    index, queries, scores = data.rows(0, data.n_tests)
-    plan = method(TARGET.format("")).plan(index, 24, 0)
-    found = record_curve([(plan, queries, scores)], 3)
-    assert found.expected.shape == found.achieved.shape == (6, data.n_tests)
-    picks = simulate(plan, queries, scores).picks().items
-    truth = np.argsort(-scores, axis=1, kind="stable")[:, :3]
-    for t, count in enumerate(accumulate(plan.batches)):
-        for q in range(data.n_tests):
-            hits = np.isin(truth[q], picks[q, :count]).mean()
-            assert found.achieved[t, q] == pytest.approx(hits)
-    assert np.isnan(found.expected[-1]).all()
 
 
 def test_queries_stop_when_they_expect_enough_and_keep_what_they_have():

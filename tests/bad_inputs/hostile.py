@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ HUGE = "9" * 30
 NUMBERS = ("0", "-1", "1.5", "x", "", "1e300", "nan", "inf", HUGE)
 REALS = ("0", "-1", "nan", "-inf", "x", "")
 PATHS = ("absent", ".", "a\0b", LONG, "binary.bin", "", "docs.jsonl/inside", "empty")
+MATRICES = ("text.npz", "anchors.npz", "pickled.npz", "huge.npz")
 URLS = (
     "http://host:99999/rerank",
     "http://host:x/rerank",
@@ -39,88 +39,22 @@ URLS = (
     "http://.../",
 )
 SPECS = (
-    "",
-    "(",
-    ")",
-    "axn(",
-    "axn)",
-    "axn((",
-    "axn(rounds)",
-    "axn(rounds=)",
-    "axn(=5)",
-    "axn(rounds=0)",
-    "axn(rounds=-3)",
-    "axn(rounds=1.5)",
-    "axn(rounds=x)",
-    "axn(rounds=1e300)",
-    "axn(rounds=5, rounds=6)",
-    "axn(blend=nan)",
-    "axn(blend=inf)",
-    "axn(blend=2)",
-    "axn(ridge=0)",
-    "axn(ridge=-1)",
-    "axn(ridge=nan)",
-    "axn(ridge=inf)",
-    "axn(rcond=nan)",
-    "axn(rcond=-1)",
-    "axn(rcond=inf)",
-    "axn(first=)",
-    "axn(retriever=nothing)",
-    "axn(retriever=hybrid(bm25))x",
-    "axn(retriever=hybrid(nothing, bm25))",
-    "axn(retriever=bm25(k=3))",
-    "axn(normalize=sometimes)",
-    "axn(vectors=none)",
-    "axn(shortlist=0)",
-    "axn(shortlist=x)",
-    "rerank(rounds=5)",
+    *("", "r\0nr", "rerank\n(retriever=bm25)x", LONG),
     "rerank(retriever=" + "hybrid(" * 400 + "bm25" + ")" * 400 + ")",
-    "r\0nr",
-    "rerank\n(retriever=bm25)x",
-    "ünknown(retriever=bm25)",
-    LONG,
-    "adacur(split=2)",
-    "adacur(split=nan)",
-    "adacur(sample=perhaps)",
-    "adacur(center=sometimes)",
-    "anncur(anchors=-0.5)",
-    "tour(lr=x)",
-    "tour(lr=nan)",
-    "tour(loss=hinge)",
-    "gp(scale=nan)",
-    "gp(scale=-1)",
-    "gp(noise=nan)",
-    "gp(noise=inf)",
-    "gp(beta=nan)",
-    "gp(beta=-1)",
-    "gp(kernel=cubic)",
-    "gp(mean=median)",
-    "gp(query=perhaps)",
-    "kriging(scale=nan, anchors=false)",
-    "kriging(noise=inf, anchors=false)",
-    "kriging(beta=nan, anchors=false)",
-    "kriging(share=nan, anchors=false)",
-    "kriging(rank=0)",
-    "kriging(k=0)",
-    "kriging(target_recall=nan)",
-    "gar(neighbours=0)",
-    "gar(batch=0)",
-    "gar(best=2, affinity=set)",
-    "gar(softmax=loud)",
-    "ladr(depth=0)",
-    "ladr(mode=lazy)",
-    "greedy(seeds=-1)",
-    "feedback(b=-1)",
-    "feedback(b=nan)",
-    "feedback(a=inf)",
-    "feedback(c=nan)",
-    "feedback(pairs=0)",
-    "refit(lr=0)",
-    "refit(lr=nan)",
-    "refit(steps=0)",
-    "cmc(depth=0)",
-    "retrieve(first=)",
-    "exact(retriever=bm25)",
+    *"""(;);axn(;axn);axn((;axn(rounds);axn(rounds=);axn(=5);axn(rounds=0);axn(rounds=-3);axn(rounds=1.5)
+axn(rounds=x);axn(rounds=1e300);axn(rounds=5, rounds=6);axn(blend=nan);axn(blend=inf);axn(blend=2)
+axn(ridge=0);axn(ridge=-1);axn(ridge=nan);axn(ridge=inf);axn(rcond=nan);axn(rcond=-1);axn(rcond=inf)
+axn(first=);axn(retriever=nothing);axn(retriever=hybrid(bm25))x;axn(retriever=hybrid(nothing, bm25))
+axn(retriever=bm25(k=3));axn(normalize=sometimes);axn(vectors=none);axn(shortlist=0);axn(shortlist=x)
+rerank(rounds=5);ünknown(retriever=bm25);adacur(split=2);adacur(split=nan);adacur(sample=perhaps)
+adacur(center=sometimes);anncur(anchors=-0.5);tour(lr=x);tour(lr=nan);tour(loss=hinge);gp(scale=nan)
+gp(scale=-1);gp(noise=nan);gp(noise=inf);gp(beta=nan);gp(beta=-1);gp(kernel=cubic);gp(mean=median)
+gp(query=perhaps);kriging(scale=nan, anchors=false);kriging(noise=inf, anchors=false)
+kriging(beta=nan, anchors=false);kriging(share=nan, anchors=false);kriging(rank=0);kriging(k=0)
+kriging(target_recall=nan);gar(neighbours=0);gar(batch=0);gar(best=2, affinity=set);gar(softmax=loud)
+ladr(depth=0);ladr(mode=lazy);greedy(seeds=-1);feedback(b=-1);feedback(b=nan);feedback(a=inf)
+feedback(c=nan);feedback(pairs=0);refit(lr=0);refit(lr=nan);refit(steps=0);cmc(depth=0)
+retrieve(first=);exact(retriever=bm25)""".replace(";", "\n").splitlines(),
 )
 
 
@@ -167,34 +101,16 @@ def command_lines() -> Iterator[list[str]]:
     )
     yield from (
         [*search, "--method", method, "--scorer", "http://127.0.0.1:9/", "--scorer-option", option]
-        for option in (
-            "timeout",
-            "=5",
-            "timeout=nan",
-            "timeout=0",
-            "timeout=-1",
-            "timeout=x",
-            "timeout=true",
-            "timeout=1e300",
-            "batch=0",
-            "batch=x",
-            "batch=1.5",
-            "concurrency=0",
-            "concurrency=many",
-            "retries=-1",
-            "shape=round",
-            "shape=5",
-            "probabilities=perhaps",
-            "probabilities=1",
-            "nothing=1",
-            "api_key=secret",
-            "timeuot=5",
-        )
+        for option in """timeout;=5;timeout=nan;timeout=0;timeout=-1;timeout=x;timeout=true
+timeout=1e300;batch=0;batch=x;batch=1.5;concurrency=0;concurrency=many;retries=-1;shape=round
+shape=5;probabilities=perhaps;probabilities=1;nothing=1;api_key=secret;timeuot=5""".replace(
+            ";", "\n"
+        ).splitlines()
     )
-    yield [*search, "--method", method, "--scorer-option", "max_length=0"]
-    yield [*search, "--method", method, "--scorer-option", "max_length=x"]
-    yield [*search, "--method", method, "--scorer-option", "threads=-1"]
-    yield [*search, "--method", method, "--scorer-option", "timeout=5"]
+    yield from (
+        [*search, "--method", method, "--scorer-option", option]
+        for option in ("max_length=0", "max_length=x", "threads=-1", "timeout=5")
+    )
     yield [*search, "--model", "m"]
     yield [*search, "--method", method, "--store", "c.db", "--scorer", "http://127.0.0.1:9/"]
     for option in ("--queries", "--filter", "--lists", "--store"):
@@ -247,24 +163,12 @@ def command_lines() -> Iterator[list[str]]:
     yield from (["replay", path, "--methods", method] for path in PATHS)
     yield from (
         ["replay", name, "--methods", "rerank(retriever=random)"]
-        for name in (
-            "text.npz",
-            "anchors.npz",
-            "pickled.npz",
-            "pickled.npy",
-            "huge.npz",
-            "docs.jsonl",
-        )
+        for name in (*MATRICES, "pickled.npy", "docs.jsonl")
     )
     yield from (
         ["replay", "good.npz", "--methods", "rerank(retriever=random)", option, value]
-        for option, value in (
-            ("--budgets", "x"),
-            ("--budgets", "0"),
-            ("--k", "0"),
-            ("--k", "100"),
-            ("--seed", "x"),
-        )
+        for option, values in (("--budgets", "x 0"), ("--k", "0 100"), ("--seed", "x"))
+        for value in values.split()
     )
     yield from (["estimate", path] for path in PATHS if path != "absent")
     yield from (["estimate", "docs.index", "--seconds", real] for real in ("0", "-1", "nan", "x"))
@@ -291,206 +195,117 @@ def _searcher(scorer: Any = None, method: Any = "rerank(retriever=bm25)") -> ck.
 
 
 def _search(**options: Any) -> object:
-    queries = options.pop("queries", "topic 3")
-    return _searcher().search(queries, **{"k": 2, "budget": 5, **options})
+    return _searcher().search(**{"queries": "topic 3", "k": 2, "budget": 5, **options})
 
 
-def _scored(fn: Callable[..., object], **options: Any) -> object:
-    return _searcher(CallableScorer(fn, **options)).search("topic 3", k=2, budget=5)
+def _scored(fn: Callable[..., object]) -> object:
+    return _searcher(CallableScorer(fn)).search("topic 3", k=2, budget=5)
 
 
-def calls() -> Iterator[tuple[str, Callable[[], object]]]:
+Calls = Iterator[tuple[str, Callable[[], object]]]
+
+
+def _each(name: str, call: Callable[[Any], object], values: Iterable[Any]) -> Calls:
+    """`call` with each of these values, by name."""
+    yield from ((f"{name}({value!r:.40})", partial(call, value)) for value in values)
+
+
+def _searched(**options: Any) -> Calls:
+    """Searches with each of the values of an option."""
+    for name, values in options.items():
+        yield from _each(name, lambda value, name=name: _search(**{name: value}), values)
+
+
+def _with(make: Callable[..., object], options: dict[str, Iterable[Any]]) -> Calls:
+    """`make` with each of the values of each option."""
+    for name, values in options.items():
+        yield from _each(name, lambda value, name=name: make(**{name: value}), values)
+
+
+def calls() -> Calls:
     """Calls of the Python interface that are wrong, by name."""
-    wrong = (None, "5", 1.5, float("nan"), -1, 0, True, [], 10**30, np.inf)
-    for name in ("k", "budget"):
-        for value in wrong:
-            if name == "budget" and value == 10**30:
-                continue
-            yield f"{name}={value!r}", partial(_search, **{name: value})
-    for value in ("5", 1.5, -1, 0, True, []):
-        yield f"total_budget={value!r}", partial(_search, budget=ck.Budget(total=value))
-    for value in (0, -1, float("nan"), "soon", [], -np.inf):
-        yield f"deadline={value!r}", partial(_search, budget=ck.Budget(per_query=5, deadline=value))
-    for value in ("", " ", "\t\n", [], [""], [None], [5], 5, None, {"a": 1}, [["a"]], b"topic"):
-        yield f"queries={value!r}", partial(_search, queries=value)
-    for value in (
-        "d1",
-        ["nobody"],
-        [],
-        [5],
-        [None],
-        5,
-        np.zeros(30, bool),
-        np.ones(7, bool),
-        np.ones(30),
-        np.ones((30, 2), bool),
-        {"d1": None, "x": 1},
-    ):
-        yield f"filter={value!r:.40}", partial(_search, filter=value)
-    for value in (5, None, [], b"rerank", object()):
-        yield f"method={value!r:.30}", lambda value=value: _searcher(method=value)
-    for value in ("x", 1.5, -1, []):
-        yield f"seed={value!r}", partial(_search, seed=value)
-    yield "cancel=5", partial(_search, cancel=5)
-    yield "progress=5", partial(_search, progress=5)
-    for spec in SPECS:
-        yield (
-            f"method {spec[:40]!r}",
-            lambda spec=spec: _searcher(method=spec).search("topic", k=2, budget=5),
-        )
-    for value in (5, object(), np.zeros(3), [], {}, b"x"):
-        yield f"scorer={value!r:.30}", lambda value=value: as_scorer(value)
-    for url in (*URLS, 5, b"http://host"):
-        yield f"HttpScorer({url!r:.40})", lambda url=url: HttpScorer(url)
-    for option in (
-        {"timeout": float("nan")},
-        {"timeout": "x"},
-        {"timeout": 0},
-        {"timeout": None},
-        {"timeout": True},
-        {"batch": 0},
-        {"batch": 1.5},
-        {"batch": "x"},
-        {"retries": -1},
-        {"retries": None},
-        {"concurrency": 0},
-        {"concurrency": 2.0},
-        {"shape": "round"},
-        {"shape": []},
-        {"probabilities": "yes"},
-        {"api_key": "line\nbreak"},
-        {"api_key": "schlüssel"},
-        {"model": 5},
-    ):
-        yield f"HttpScorer {option}", lambda option=option: HttpScorer("http://host", **option)
-    answers: dict[str, Callable[[list], object]] = {
-        "None": lambda pairs: None,
-        "nothing": lambda pairs: [],
-        "too few": lambda pairs: [1.0] * (len(pairs) - 1),
-        "too many": lambda pairs: [1.0] * (len(pairs) + 1),
-        "NaN": lambda pairs: [float("nan")] * len(pairs),
-        "infinity": lambda pairs: [float("inf")] * len(pairs),
-        "1e300": lambda pairs: [1e300] * len(pairs),
-        "texts": lambda pairs: ["good"] * len(pairs),
-        "pairs": lambda pairs: [[1.0, 2.0]] * len(pairs),
-        "a number": lambda pairs: 1.0,
-        "a dict": lambda pairs: {"a": 1},
-        "complex": lambda pairs: [1j] * len(pairs),
-        "ragged": lambda pairs: [[1.0], [1.0, 2.0]] * len(pairs),
-        "an error": lambda pairs: 1 / 0,
-        "a string": lambda pairs: "12345",
-    }
-    for name, fn in answers.items():
-        yield f"a scorer that gives {name}", partial(_scored, fn)
-    for value in (0, -1, 1.5, "x"):
-        yield (
-            f"CallableScorer(batch={value!r})",
-            lambda value=value: CallableScorer(len, batch=value),
-        )
-    yield "CallableScorer(5)", lambda: CallableScorer(5)
-    yield "CallableScorer(name=5)", lambda: CallableScorer(len, 5)
-    vectors = np.ones((3, 4))
-    texts = ["a", "b", "c"]
-    for name, value in {
-        "NaN": np.full((3, 4), np.nan),
-        "infinite": np.full((3, 4), np.inf),
-        "short": vectors[:2],
-        "flat": np.ones(3),
-        "texts": np.full((3, 4), "x"),
-        "empty": np.ones((3, 0)),
-        "a list": [[1, 2], [3]],
-        "objects": np.full((3, 4), None),
-    }.items():
-        yield f"add_vectors {name}", lambda value=value: ck.ItemIndex.build(texts, vectors=value)
-    for value in (
-        [],
-        [""],
-        [None],
-        [5],
-        ["a", 7],
-        5,
-        None,
-        "absent",
-        "a\0b",
-        "a" * 5000,
-        [{}],
-        [{"id": 1}],
-        b"x",
-    ):
-        yield f"build({value!r:.30})", lambda value=value: ck.ItemIndex.build(value)
-    yield (
-        "build of equal ids",
-        lambda: ck.ItemIndex.build([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}]),
+    nan, inf, texts, vectors = float("nan"), float("inf"), ["a", "b", "c"], np.ones((3, 4))
+    files = ("absent", "a\0b", LONG, "binary.bin", "empty", 5, ".")
+    wrong = (None, "5", 1.5, nan, -1, 0, True, [], inf)
+    yield from _searched(
+        k=(*wrong, 10**30),
+        budget=wrong,
+        queries=("", " ", "\t\n", [], [""], [None], [5], 5, None, {"a": 1}, [["a"]], b"topic"),
+        filter=("d1", ["nobody"], [], [5], [None], 5, [1.5, 2.5], {"d1": None, "x": 1}),
+        cancel=(5,),
+        progress=(5,),
+        seed=("x", 1.5, -1, []),
     )
-    for value in (-1, 1.5, "x", True):
-        yield f"build(lsa={value!r})", lambda value=value: ck.ItemIndex.build(texts, lsa=value)
-    for value in (5, object(), "absent/a/b", np.ones(3)):
-        yield (
-            f"build(encoder={value!r:.20})",
-            lambda value=value: ck.ItemIndex.build(texts, encoder=value),
-        )
-    for value in ("absent", "a\0b", "a" * 5000, "", 5, None, "docs.jsonl", "."):
-        yield f"load({value!r:.20})", lambda value=value: ck.ItemIndex.load(value)
-    for value in ("a\0b", "a" * 5000, "docs.jsonl", 5, None):
-        yield f"save({value!r:.20})", lambda value=value: _index(texts).save(value)
-    for value in (
-        "absent.npz",
-        "a\0b",
-        "a" * 5000,
-        "binary.bin",
-        "empty",
-        "docs.jsonl",
-        "pickled.npz",
-        "text.npz",
-        "anchors.npz",
-        "huge.npz",
-        5,
-        ".",
-    ):
-        yield f"StoredMatrix.load({value!r:.20})", lambda value=value: StoredMatrix.load(value)
+    masks = (np.zeros(30, bool), np.ones(7, bool), np.ones(30), np.ones((30, 2), bool))
+    yield from _searched(filter=masks)
+    budgets = {"total": ("5", 1.5, -1, 0, True, []), "deadline": (0, -1, nan, "soon", [], -inf)}
+    yield from _with(lambda **given: _search(budget=ck.Budget(**given)), budgets)
+    yield from _each(
+        "method",
+        lambda spec: _searcher(method=spec).search("topic", k=2, budget=5),
+        (5, None, [], b"rerank", object(), *SPECS),
+    )
+    yield from _each("scorer", as_scorer, (5, object(), np.zeros(3), [], {}, b"x"))
+    yield from _each("HttpScorer", HttpScorer, (*URLS, 5, b"http://host"))
+    options: dict[str, Iterable[Any]] = {
+        "timeout": (nan, "x", 0, None, True),
+        "batch": (0, 1.5, "x"),
+        "retries": (-1, None),
+        "concurrency": (0, 2.0),
+        "shape": ("round", []),
+        "probabilities": ("yes",),
+        "api_key": ("line\nbreak", "schlüssel"),
+        "model": (5,),
+    }
+    yield from _with(partial(HttpScorer, "http://host"), options)
+    answers = (None, [], [1.0], [1.0] * 31, 1.0, {"a": 1}, "12345", [[1.0], [1.0, 2.0]] * 15)
+    for value in answers:
+        yield f"a scorer that answers {value!r:.30}", partial(_scored, lambda _, v=value: v)
+    for value in (nan, inf, 1e300, "good", [1.0, 2.0], 1j):
+        yield f"scores {value}", partial(_scored, lambda pairs, v=value: [v] * len(pairs))
+    yield "a scorer that breaks", partial(_scored, lambda pairs: 1 / 0)
+    yield from _with(partial(CallableScorer, len), {"batch": (0, -1, 1.5, "x"), "name": (5,)})
+    yield "CallableScorer(5)", lambda: CallableScorer(5)
+    filled = (np.full((3, 4), value) for value in (nan, inf, "x", None))
+    given: dict[str, Iterable[Any]] = {
+        "vectors": (*filled, vectors[:2], np.ones(3), np.ones((3, 0)), [[1, 2], [3]]),
+        "lsa": (-1, 1.5, "x", True),
+        "encoder": (5, object(), "absent/a/b", np.ones(3)),
+    }
+    yield from _with(partial(ck.ItemIndex.build, texts), given)
+    twice = [{"id": "a", "text": "x"}, {"id": "a", "text": "y"}]
+    lists = ([], [""], [None], [5], ["a", 7], [{}], [{"id": 1}], b"x", twice)
+    yield from _each("build", ck.ItemIndex.build, (*lists, None, *files[:3], 5))
+    yield from _each("load", ck.ItemIndex.load, (*files[:3], "", 5, None, "docs.jsonl", "."))
+    yield from _each("save", _index(texts).save, ("a\0b", LONG, "docs.jsonl", 5, None))
+    yield from _each("matrix", StoredMatrix.load, (*MATRICES, *files, "docs.jsonl"))
     for reader in (ck.read_items, ck.read_queries, ck.read_qrels):
-        for value in ("absent", "a\0b", "a" * 5000, "binary.bin", "empty", 5, None, "."):
-            yield (
-                f"{reader.__name__}({value!r:.20})",
-                lambda reader=reader, value=value: reader(value),
-            )
-    for value in ("a\0b", ".", "binary.bin", "a" * 5000, "docs.jsonl/x", 5):
-        yield (
-            f"StoredScorer({value!r:.20})",
-            lambda value=value: StoredScorer(CallableScorer(len, "n"), value),
-        )
+        yield from _each(reader.__name__, reader, (*files, None))
+    yield from _each(
+        "StoredScorer",
+        partial(StoredScorer, CallableScorer(len, "n")),
+        ("a\0b", ".", "binary.bin", LONG, "docs.jsonl/x", 5),
+    )
     yield "StoredScorer without a name", lambda: StoredScorer(CallableScorer(len), "c.db")
-    for value in (np.ones(3), np.full((2, 3), "x"), [[1.0]], None):
-        yield f"MatrixScorer({value!r:.20})", lambda value=value: ck.MatrixScorer(value)
-    for value in ("absent/a/b", "binary.bin", "docs.index", "", " ", "a\0b", "a" * 5000, 5):
-        yield f"CrossEncoder({value!r:.20})", lambda value=value: CrossEncoder(value)
-    for option in (
-        {"max_length": 0},
-        {"max_length": "x"},
-        {"threads": 0},
-        {"threads": 1.5},
-        {"tokens_per_run": 0},
-        {"nothing": 1},
-    ):
-        yield f"CrossEncoder({option})", lambda option=option: CrossEncoder(**option)
-    for value in (0, -1, 1.5, "x"):
-        yield f"add_graph(k={value!r})", lambda value=value: _index(texts).add_graph("bm25", value)
-    for value in (None, [], [""], [None], "topic", 5):
-        yield (
-            f"collect_anchors({value!r})",
-            lambda value=value: collect_anchors(
-                _index(texts), CallableScorer(lambda pairs: [1.0] * len(pairs), "n"), value
-            ),
-        )
-    lists = ck.ItemIndex.build("docs.jsonl").items.ids
-    queries = ck.read_queries("queries.txt")
-    for value in ("lists.run", "absent", "a\0b", "binary.bin"):
-        yield (
-            f"CandidateLists({value!r})",
-            lambda value=value: CandidateLists.from_run(value, queries, lists),
-        )
-    flag = threading.Event()
-    yield "filter and a mask of numbers", partial(_search, filter=[1.5, 2.5], cancel=flag)
+    wrong = (np.ones(3), np.full((2, 3), "x"), [[1.0]], None)
+    yield from _each("MatrixScorer", ck.MatrixScorer, wrong)
+    models = ("absent/a/b", "binary.bin", "docs.index", "", " ", "a\0b", LONG, 5)
+    yield from _each("CrossEncoder", CrossEncoder, models)
+    options = {"max_length": (0, "x"), "threads": (0, 1.5), "tokens_per_run": (0,), "nothing": (1,)}
+    yield from _with(CrossEncoder, options)
+    yield from _each("graph", lambda k: _index(texts).add_graph("bm25", k), (0, -1, 1.5, "x"))
+    scorer = CallableScorer(lambda pairs: [1.0] * len(pairs), "n")
+    yield from _each(
+        "collect_anchors",
+        lambda queries: collect_anchors(_index(texts), scorer, queries),
+        (None, [], [""], [None], "topic", 5),
+    )
+    ids, queries = ck.ItemIndex.load("docs.index").items.ids, ck.read_queries("queries.txt")
+    yield from _each(
+        "CandidateLists",
+        lambda run: CandidateLists.from_run(run, queries, ids),
+        ("lists.run", "absent", "a\0b", "binary.bin"),
+    )
 
 
 def _index(texts: list[str]) -> ck.ItemIndex:

@@ -47,6 +47,7 @@ def problem_of(arguments, capsys):
     return None
 
 
+@pytest.mark.slow
 def test_the_command_line_says_one_sentence(folder, capsys):
     wrong, count = [], 0
     for arguments in command_lines():

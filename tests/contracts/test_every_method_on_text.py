@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from golden.cases import TEXT_QUERIES as QUERIES
+from golden.cases import N, corpus, overlap
 from synthetic import METHODS
 
 import crossknn as ck
@@ -12,26 +14,7 @@ from crossknn.index.base import Scale
 from crossknn.index.fitted import FittedVectors
 from crossknn.types import Pairs
 
-WORDS = (  # noqa: SIM905
-    "archive compress copy count decode delete encode file find hash index join list lock map "
-    "merge open parse path print queue read remove sort split string thread unzip write zip"
-).split()
-QUERIES = ("how do I unzip a file", "sort a list of strings", "lock a queue between threads")
-N, BUDGET = 60, 12
-
-
-def corpus() -> list[str]:
-    rng = np.random.default_rng(0)
-    return [" ".join(rng.choice(WORDS, size=rng.integers(3, 12))) for _ in range(N)]
-
-
-def overlap(pairs: list[tuple[str, str]]) -> list[float]:
-    """A score that words explain, with a little of its own for every pair."""
-    return [len(set(q.split()) & set(t.split())) + (hash_(q + t) % 997) / 2000 for q, t in pairs]
-
-
-def hash_(text: str) -> int:
-    return sum((i + 1) * b for i, b in enumerate(text.encode()))
+BUDGET = 12
 
 
 @pytest.fixture(scope="module", params=["callable", "fitted", "bundled"])

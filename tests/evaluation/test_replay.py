@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import METHODS, matrix, run
+from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
 from crossknn.evaluation.measures import agreement, exact_top, recall
@@ -235,28 +235,6 @@ def test_two_scorers_agree_as_far_as_their_ranks_do():
 
 
 # Files
-
-
-def test_files_survive_the_round_trip(tmp_path):
-    made = matrix()
-    np.savez(
-        tmp_path / "m.npz",
-        scores=made.scores,
-        n_anchors=made.n_anchors,
-        item_vectors=made.item_vectors,
-        query_vectors=made.query_vectors,
-        first_bm25=made.firsts["bm25"],
-        anchor_items=made.anchor_items,
-        query_ids=np.array(made.query_ids),
-        item_score_items=made.item_scores.items,
-        item_scores=made.item_scores.scores,
-    )
-    known = methods("; ".join(METHODS))
-    rows = [
-        list(replay(data, known, [20], [5]))
-        for data in (made, StoredMatrix.load(tmp_path / "m.npz"))
-    ]
-    assert [r.recall for r in rows[0]] == [r.recall for r in rows[1]]
 
 
 @pytest.mark.parametrize(

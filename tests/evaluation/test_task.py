@@ -102,13 +102,6 @@ def test_nothing_judged_and_nothing_found():
     )
 
 
-def test_the_depth_is_the_deepest_cutoff():
-    made = judged()
-    assert TaskMeasures(made, ["accuracy"]).depth == 1
-    assert TaskMeasures(made, ["nDCG@10", "R@100"]).depth == 100
-    assert TaskMeasures(made, ["nDCG@10", "AP"]).depth == 1000
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [

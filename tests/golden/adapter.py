@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+from late_helpers import WordStates
 
 import crossknn as ck
 from crossknn.fitting.anchors import collect_anchors, collect_item_scores
@@ -19,7 +20,7 @@ from crossknn.retrievers.lists import CandidateLists
 from crossknn.search.loop import Search
 from crossknn.search.sharing import SharedBudget
 from crossknn.spec import parse
-from crossknn.types import NO_ITEM, States
+from crossknn.types import NO_ITEM
 
 OLD_NAMES: dict[str, str] = {}
 """Words of the specs here, and how this version of the package has them."""
@@ -92,7 +93,7 @@ def build_index(texts, *, vectors=None, query_vectors=None, encoder=None, lsa=0)
     )
 
 
-def equip(index, scorer, *, anchors, items, graph, depth, name, moved, base, lists, priors, word):
+def equip(index, scorer, *, anchors, items, graph, depth, name, moved, base, lists, priors):
     """Give an index all that methods use: anchors, item scores, a graph, fitted vectors, lists."""
     collect_anchors(index, scorer, anchors)
     collect_item_scores(index, scorer, items)
@@ -107,7 +108,7 @@ def equip(index, scorer, *, anchors, items, graph, depth, name, moved, base, lis
     index.add_fitted(name, fitted)
     index.add_retriever("lists", CandidateLists(lists, index.items.ids))
     index.add_retriever("views", ItemPriors(priors))
-    index.add_late(WordStates(word))
+    index.add_late(WordStates())
     return index
 
 
@@ -116,34 +117,6 @@ def learn(index, first):
     from crossknn.methods.kriging.fitting import fit_prior
 
     fit_prior(index, retriever=_words(first))
-
-
-class WordStates:
-    """A late-interaction model: every word is a state, an item scores the sum of best matches."""
-
-    kind, fingerprint, dimensions = "cmc", "words", 4
-
-    def __init__(self, vector):
-        self.vector = vector
-
-    def encode_queries(self, texts):
-        return self._states(texts, np.float32)
-
-    def encode_items(self, texts, progress=None):
-        return self._states(texts, np.float16)
-
-    def _states(self, texts, dtype):
-        rows = [[self.vector(word, 4) for word in text.split()] for text in texts]
-        starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        return States(np.array([v for row in rows for v in row], dtype), starts)
-
-    def compare(self, queries, items, lists):
-        asked, mask = queries.padded(np.arange(len(lists)))
-        found, known = items.padded(lists)
-        matches = np.einsum("mqd,mctd->mcqt", asked, found)
-        matches[~np.broadcast_to(known[:, :, None], matches.shape)] = -np.inf
-        best = np.where(mask[:, None], matches.max(-1), 0).sum(-1)
-        return np.where(lists != NO_ITEM, best, -np.inf).astype(np.float32)
 
 
 def _words(text):

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from late_helpers import vector
 
 from golden import adapter
 
@@ -277,14 +278,9 @@ ANCHOR_TEXTS = (
 N = 60
 
 
-def word_vector(word, d):
-    """A vector that a word always has."""
-    return np.random.default_rng(zlib.crc32(word.encode())).normal(size=d).astype(np.float32)
-
-
 def text_vectors(texts, d=16):
     """The mean of the words' vectors, of length one: (len(texts), d)."""
-    sums = np.stack([sum(word_vector(w, d) for w in text.split()) for text in texts])
+    sums = np.stack([sum(vector(w, d) for w in text.split()) for text in texts])
     return (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float32)
 
 
@@ -325,7 +321,6 @@ def text_index(learned=None):
         base="own",
         lists={q: [ids[i] for i in rng.permutation(N)[:15]] for q in TEXT_QUERIES},
         priors=rng.random(N),
-        word=word_vector,
     )
     if learned:
         adapter.learn(index, learned)

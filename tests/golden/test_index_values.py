@@ -6,10 +6,11 @@ import zlib
 
 import numpy as np
 import pytest
+from late_helpers import WordStates
 from recorded import check, plain
 
 import crossknn as ck
-from crossknn.types import NO_ITEM, Queries, States
+from crossknn.types import NO_ITEM, Queries
 
 N, K = 120, 12
 WORDS = (  # noqa: SIM905
@@ -33,21 +34,8 @@ ALLOWED = np.arange(N) % 3 != 0
 GRAPHS = ("dense", "bm25", "own")
 
 
-class WordStates:
+class MeanStates(WordStates):
     """A late-interaction model: an item scores its states' mean product, less the list's mean."""
-
-    kind, fingerprint, dimensions = "cmc", "words", 4
-
-    def encode_queries(self, texts):
-        return self._states(texts, np.float32)
-
-    def encode_items(self, texts, progress=None):
-        return self._states(texts, np.float16)
-
-    def _states(self, texts, dtype):
-        rows = [[vector(word) for word in text.split()] for text in texts]
-        starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        return States(np.array([v for row in rows for v in row], dtype), starts)
 
     def compare(self, queries, items, lists):
         asked, _ = queries.padded(np.arange(len(lists)))
@@ -56,10 +44,6 @@ class WordStates:
         there = lists != NO_ITEM
         mean = np.where(there, scores, 0).sum(1) / np.maximum(there.sum(1), 1)
         return np.where(there, scores - mean[:, None], -np.inf).astype(np.float32)
-
-
-def vector(word):
-    return np.random.default_rng(zlib.crc32(word.encode())).normal(size=4)
 
 
 def exact(pairs):
@@ -89,7 +73,7 @@ def build():
         tfidf=True,
         seed=3,
     )
-    index.add_late(WordStates())
+    index.add_late(MeanStates())
     for name in GRAPHS:
         index.add_graph(name, 5)
     collect_anchors(index, as_scorer(exact), [f"{w} {w} file" for w in WORDS[:6]])
@@ -163,7 +147,7 @@ def test_values_are_those_of_the_first_release(now, key):
 
 def test_a_saved_index_has_the_same_values(index, now, tmp_path):
     index.save(tmp_path / "index")
-    loaded = ck.ItemIndex.load(tmp_path / "index", encoder={"cmc": WordStates()})
+    loaded = ck.ItemIndex.load(tmp_path / "index", encoder={"cmc": MeanStates()})
     left_out = {"own", "hybrid of three", "lists"}
     specs = {name: spec for name, spec in SPECS.items() if name not in left_out}
     for name, spec in specs.items():

@@ -12,11 +12,9 @@ from late_helpers import WordStates
 
 import crossknn as ck
 from crossknn.errors import InputError, SpecError
-from crossknn.index.base import Index
 from crossknn.linalg import top_k
 from crossknn.methods import method
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.late import LateInteraction, LateRetriever
+from crossknn.retrievers.late import LateRetriever
 from crossknn.retrievers.lexical import BM25
 from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import parse
@@ -91,12 +89,6 @@ def test_padded_states_are_those_of_each_text(counts, shape, data):
         assert known[place].sum() == len(expected)
         assert np.array_equal(found[place][known[place]], expected)
         assert not found[place][~known[place]].any()
-
-
-def test_it_keeps_the_contracts(model, states, index):
-    assert isinstance(model, LateInteraction)
-    assert isinstance(LateRetriever(BM25.fit(TEXTS), model, states), Retriever)
-    assert isinstance(index, Index)
 
 
 def expected_order(model, states, query, listed):
@@ -229,24 +221,6 @@ def test_the_grammar(index, model):
 def test_specs_that_are_wrong(index, spec, error, message):
     with pytest.raises(error, match=message):
         open_retriever(index, parse(spec), 0)
-
-
-def overlap(pairs):
-    return [len(set(q.split()) & set(t.split())) for q, t in pairs]
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "rerank(retriever=cmc(retriever=bm25, depth=9))",
-        "axn(retriever=cmc(retriever=hybrid, depth=5), rounds=3, ridge=0.3)",
-        "axn(retriever=hybrid(cmc, bm25), rounds=2, shortlist=20, ridge=0.3)",
-        "tour(retriever=cmc(retriever=lsa), normalize=first)",
-    ],
-)
-def test_every_method_may_start_from_it(index, spec):
-    results = ck.Searcher(index, ck.CallableScorer(overlap, "words"), spec).search(QUERIES, 3, 12)
-    assert results.n_scored == 12 * len(QUERIES)
 
 
 def test_alone_it_makes_no_calls_and_needs_no_scorer(index):

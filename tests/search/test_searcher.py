@@ -162,15 +162,6 @@ def test_cache_hits_are_revealed_but_not_called(index, tmp_path):
     assert (again.n_calls, again.n_scored) == (10, 50)
 
 
-def test_progress_counts_pairs(search):
-    seen = []
-    search.search(
-        ["a", "b"], k=1, budget=10, progress=lambda done, total: seen.append((done, total))
-    )
-    assert seen[-1] == (20, 20)
-    assert [d for d, _ in seen] == sorted(d for d, _ in seen)
-
-
 def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeypatch):
     queries = [f"item {i}" for i in range(9)]
     whole = ck.Searcher(index, length, "axn(retriever=random)").search(queries, k=5, budget=12)
@@ -203,23 +194,11 @@ def test_wrong_arguments_are_answered_in_a_sentence(search, options, words):
         search.search("odd", **options)
 
 
-@pytest.mark.parametrize("queries", [[], "", ["fine", "  "], [None]])
-def test_queries_must_be_texts(search, queries):
-    with pytest.raises(InputError, match="quer"):
-        search.search(queries)
-
-
 def test_what_is_no_index_and_no_scorer(index):
     with pytest.raises(InputError, match="is no index"):
         ck.Searcher("docs.index", length)
     with pytest.raises(InputError, match="there is no scorer"):
         ck.Searcher(index, None)
-
-
-def test_anchors_are_a_list_of_texts(index):
-    for wrong in ("one query", ["fine", " "]):
-        with pytest.raises(InputError, match="anchor queries must be a list of texts"):
-            collect_anchors(index, length, wrong)
 
 
 def test_first_stages_are_what_they_say(index):
@@ -233,12 +212,6 @@ def test_a_list_of_truth_values_is_a_mask(search):
     chosen = [i % 5 == 0 for i in range(50)]
     results = search.search("odd", k=3, budget=10, filter=chosen)
     assert all(hit.position % 5 == 0 for hit in results[0])
-
-
-def test_a_budget_above_the_number_of_items_means_exact(search):
-    results = search.search("odd", k=10, budget=500)
-    assert results.n_scored == 50
-    assert results.budget == 50
 
 
 def test_anchor_scores_of_another_cross_encoder_are_refused_by_name(index):

@@ -329,16 +329,8 @@ def test_a_cross_encoders_own_prompt_goes_along(tmp_path):
 
 
 def two_labels(folder):
-    return save_hf(folder, "BertForSequenceClassification", num_labels=2)
-
-
-def without_head(folder):
-    save_hf(folder, "BertModel", num_labels=1)
-    settings = json.loads((folder / "config.json").read_text())
-    settings["architectures"] = ["BertForSequenceClassification"]
-    settings["id2label"], settings["label2id"] = {"0": "score"}, {"score": 0}
-    (folder / "config.json").write_text(json.dumps(settings))
-    return folder
+    source = save_hf(folder, "BertForSequenceClassification", num_labels=2)
+    return library.CrossEncoder(str(source), device="cpu")
 
 
 def causal(folder, kind="Qwen3ForCausalLM", **settings):
@@ -361,7 +353,6 @@ def messages(folder):
     [
         (two_labels, "cross-encoder", "2 outputs for a pair"),
         (lambda folder: save_hf(folder, "BertModel"), "cross-encoder", "no classification head"),
-        (without_head, "cross-encoder", "no weights for its classification head"),
         (causal, "cross-encoder", "is made of Transformer, LogitScore: .* only used in torch"),
         (lambda folder: causal(folder, "Qwen3ForSequenceClassification", num_labels=1), "cross-encoder", "reads pairs through a chat template"),
         (messages, "dual-encoder", "does not read its texts as its tokenizer.json says"),

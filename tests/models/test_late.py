@@ -16,7 +16,6 @@ transformers = pytest.importorskip("transformers")
 
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
-from crossknn.models.late.heads import Layer  # noqa: E402
 from crossknn.models.late.model import (  # noqa: E402
     HEADS,
     LateInteractionConfig,
@@ -78,41 +77,6 @@ def test_scores_are_float32_where_the_model_is_not(model):
     assert (there != there.bfloat16().float()).float().mean() > 0.9
 
 
-def test_the_order_of_candidates_does_not_matter(model):
-    query, query_mask, items, item_mask = compared(model)
-    before = scores(model, query, query_mask, items, item_mask)
-    order = np.random.default_rng(1).permutation(items.shape[1])
-    after = scores(model, query, query_mask, items[:, order], item_mask[:, order])
-    assert np.ptp(before[1]) > 1e-2
-    np.testing.assert_allclose(after, before[:, order], **CLOSE)
-
-
-def test_padding_changes_nothing(model):
-    query, query_mask, items, item_mask = compared(model)
-    before = scores(model, query, query_mask, items, item_mask)
-    assert np.isneginf(before[0, 2])
-    assert np.isfinite(np.delete(before.ravel(), 2)).all()
-    wider = torch.nn.functional.pad
-    if model.head.item_reads == "tokens":
-        items, item_mask = wider(items, (0, 0, 0, 4), value=7.0), wider(item_mask, (0, 4))
-    if model.head.query_reads == "tokens" and model.config.head != "poly":
-        query, query_mask = wider(query, (0, 0, 0, 3), value=7.0), wider(query_mask, (0, 3))
-    more, none = torch.full_like(items[:, :3], 7.0), torch.zeros_like(item_mask[:, :3])
-    lists = torch.cat([more, items], 1), torch.cat([none, item_mask], 1)
-    after = scores(model, query, query_mask, *lists)
-    np.testing.assert_allclose(after[:, 3:], before, **CLOSE)
-    assert np.isneginf(after[:, :3]).all()
-
-
-def test_what_a_query_hands_over_does_not_depend_on_its_padding(model):
-    rows = model.encoding.texts(TEXTS, queries=True)
-    with torch.inference_mode():
-        values, mask = model.states(rows, queries=True)
-        for row, value, own in zip(rows, values, mask, strict=True):
-            alone, one = model.states([row], queries=True)
-            np.testing.assert_allclose(value[own], alone[0][one[0]], **CLOSE)
-
-
 def test_queries_do_not_see_one_another_and_candidates_only_in_a_joint_head(model):
     given = compared(model)
     together = scores(model, *given)
@@ -132,14 +96,6 @@ def test_lists_of_nothing_and_of_one(model):
     assert one.shape == (3, 1)
     assert np.isfinite(one).all()
     assert scores(model, query, query_mask, items[:, :0], item_mask[:, :0]).shape == (3, 0)
-
-
-def test_a_traced_head_takes_any_number_of_candidates(model):
-    with torch.inference_mode():
-        traced = torch.jit.trace(model.head, compared(model, b=2, c=3), check_trace=False)
-        for b, c in ((3, 6), (1, 300)):
-            given = compared(model, b=b, c=c, seed=c)
-            np.testing.assert_allclose(traced(*given).numpy(), scores(model, *given), **CLOSE)
 
 
 def test_gradients_reach_everything(model):
@@ -175,20 +131,6 @@ def test_what_is_frozen_gets_no_gradient_and_no_dropout(model, what):
 
 
 # CMC
-
-
-def test_a_layer_of_cmc_is_that_of_torch():
-    torch.manual_seed(0)
-    own = Layer(8, heads=2, feed_forward=12, dropout=0.1).eval()
-    torchs = torch.nn.TransformerEncoderLayer(8, 2, 12, batch_first=True).eval()
-    weights = own.state_dict()
-    for kind in ("weight", "bias"):
-        weights[f"self_attn.in_proj_{kind}"] = weights.pop(f"in_proj.{kind}")
-        weights[f"self_attn.out_proj.{kind}"] = weights.pop(f"out_proj.{kind}")
-    torchs.load_state_dict(weights)
-    x = torch.randn(2, 7, 8)
-    with torch.no_grad():
-        np.testing.assert_allclose(own(x, torch.zeros(2, 1, 1, 7)), torchs(x), **CLOSE)
 
 
 def test_dropout_is_of_training_only(bert):

@@ -23,6 +23,7 @@ from crossknn.models.export import export_model  # noqa: E402
 from crossknn.scorers import (  # noqa: E402
     CrossEncoder,
     DualEncoder,
+    Encoder,
     PredictScorer,
 )
 
@@ -55,6 +56,8 @@ def test_an_items_prompt_may_have_an_older_name(tmp_path):
     model = library.SentenceTransformer(str(folder), device="cpu")
     assert model.prompts["document"] == ""
     encoder = DualEncoder(folder, device="cpu")
+    assert isinstance(encoder, Encoder)
+    assert encoder.dimensions == encoder.encode_items(ITEMS).shape[1]
     for found, expected in (
         (encoder.encode_items(ITEMS), model.encode([f"old {item}" for item in ITEMS])),
         (encoder.encode_queries(QUERIES), model.encode([f"red {query}" for query in QUERIES])),

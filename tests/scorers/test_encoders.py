@@ -1,4 +1,4 @@
-"""Encoders: the bundled dual encoder, and sentence-transformers bi-encoders."""
+"""Encoders: the bundled dual encoder. (Those of others: `test_authors_models.py`.)"""
 
 import json
 
@@ -43,19 +43,12 @@ def test_vectors_are_the_models_own(encoder):
             "token_type_ids": np.array([encoding.type_ids]),
         }
         expected.append(session.run(["vectors"], feeds)[0][0])
-    for found in (encoder.encode_items(TEXTS), encoder.encode_queries(TEXTS)):
+    small = OnnxDualEncoder(FOLDER, tokens_per_run=1).encode_items(TEXTS)
+    for found in (encoder.encode_items(TEXTS), encoder.encode_queries(TEXTS), small):
         assert found.shape == (len(TEXTS), encoder.dimensions)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected, atol=1e-5)
     assert isinstance(encoder, Encoder)
-
-
-def test_a_vector_does_not_depend_on_its_batch(encoder):
-    together = encoder.encode_items(TEXTS)
-    alone = np.concatenate([encoder.encode_items([text]) for text in TEXTS])
-    small = OnnxDualEncoder(FOLDER, tokens_per_run=1).encode_items(TEXTS)
-    np.testing.assert_allclose(together, alone, atol=1e-5)
-    np.testing.assert_allclose(together, small, atol=1e-5)
 
 
 def test_progress_and_truncation_are_told(caplog):
@@ -75,39 +68,6 @@ def test_no_texts_no_rows(encoder):
 def test_what_is_not_a_text_is_named(encoder):
     with pytest.raises(InputError, match="item 1: a text is not a valid string"):
         encoder.encode_items(["fine", "\ud800"])
-
-
-@pytest.fixture(scope="module")
-def bi_encoder_folder(tmp_path_factory, tiny_bert):
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers import models as st_models
-
-    folder = tmp_path_factory.mktemp("bi-encoder")
-    config, tokenizer = tiny_bert
-    from transformers import BertModel
-
-    BertModel(config).save_pretrained(folder / "bare")
-    tokenizer.save_pretrained(folder / "bare")
-    word = st_models.Transformer(str(folder / "bare"), max_seq_length=32)
-    pooling = st_models.Pooling(16, "mean")
-    SentenceTransformer(modules=[word, pooling], device="cpu").save(str(folder / "model"))
-    return folder / "model"
-
-
-@pytest.mark.torch
-def test_sentence_transformers(bi_encoder_folder):
-    encoder = DualEncoder(bi_encoder_folder, device="cpu", query_prefix="query: ")
-    assert isinstance(encoder, SentenceTransformerEncoder)
-    assert isinstance(encoder, Encoder)
-    assert encoder.dimensions == 16
-    texts = ["open a file", "sort a list"]
-    items = encoder.encode_items([f"query: {text}" for text in texts])
-    np.testing.assert_allclose(encoder.encode_queries(texts), items, atol=1e-5)
-    assert items.dtype == np.float32
-    assert not np.allclose(items, encoder.encode_items(texts), atol=1e-3)
-    before = encoder.fingerprint
-    assert before == DualEncoder(bi_encoder_folder, query_prefix="query: ").fingerprint
-    assert before != DualEncoder(bi_encoder_folder).fingerprint
 
 
 def test_an_object_that_cannot_encode_is_refused():

@@ -5,21 +5,15 @@ import json
 import numpy as np
 import pytest
 from scorer_helpers import collect, grid
+from tiny_models import save_hf
 
 from crossknn.errors import InputError
 from crossknn.scorers import CrossEncoder, PredictScorer
 from crossknn.scorers.base import Scorer
 from crossknn.scores.stored import StoredScorer
 
-QUERIES = ["open a file", "sort"]
-ITEMS = [
-    "file.open(x)",
-    "list.sort",
-    "json",
-    "",
-    "a much longer text than the others are",
-    "~" * 99,
-]
+QUERIES = ["the red oak", "elm"]
+ITEMS = ["seal", "old crab", "gull", "", "a tall white gull sat in the dark cave", "snow " * 99]
 
 
 class Model:
@@ -50,20 +44,8 @@ def test_objects_that_cannot_score_are_refused():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_bert):
-    return save(tmp_path_factory.mktemp("one"), tiny_bert, 1)
-
-
-def save(path, tiny_bert, n_labels):
-    import torch
-    from transformers import BertForSequenceClassification
-
-    config, tokenizer = tiny_bert
-    torch.manual_seed(0)
-    config = type(config)(**{**config.to_dict(), "num_labels": n_labels})
-    BertForSequenceClassification(config).eval().save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+def folder(tmp_path_factory):
+    return save_hf(tmp_path_factory.mktemp("one"), "BertForSequenceClassification", num_labels=1)
 
 
 @pytest.mark.torch
@@ -87,8 +69,7 @@ def test_the_fingerprint_follows_weights_and_length(folder, tmp_path):
 
 @pytest.mark.torch
 def test_truncation_is_counted_and_reported_once(folder, caplog):
-    # One token per character, and three special ones.
-    longest = len("open a file") + len("a much longer text than the others are") + 3
+    longest = len(QUERIES[0].split()) + len(ITEMS[4].split()) + 3  # words, and special tokens
     for limit, n_cut in [(longest, 2), (longest - 1, 3)]:
         scorer = CrossEncoder(folder, device="cpu", max_length=limit)
         caplog.set_level("INFO", logger="crossknn")

@@ -13,11 +13,7 @@ pytest.importorskip("transformers")
 from crossknn.errors import InputError, ScorerError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
-from crossknn.models.late.model import (  # noqa: E402
-    LateInteractionConfig,
-    LateInteractionModel,
-)
-from crossknn.scorers import CrossEncoder, DualEncoder, TorchLateInteraction  # noqa: E402
+from crossknn.scorers import CrossEncoder, DualEncoder  # noqa: E402
 from crossknn.scorers.base import Encoder, Scorer  # noqa: E402
 from crossknn.scorers.torch import TorchCrossEncoder, TorchDualEncoder  # noqa: E402
 
@@ -116,17 +112,6 @@ def test_a_fingerprint_names_everything_a_score_depends_on(bert):
     assert len(set(prints)) == len(prints)
 
 
-def test_weights_are_hashed_once(bert, monkeypatch):
-    count = []
-    monkeypatch.setattr("crossknn.scorers.torch.weights_hash", lambda model: count.append(model))
-    config = LateInteractionConfig(head="cmc", query_length=32, item_length=32)
-    models = [TorchCrossEncoder(cross_encoder(bert)), TorchDualEncoder(dual_encoder(bert))]
-    models.append(TorchLateInteraction(LateInteractionModel.new(bert, config)))
-    for model in models:
-        assert model.fingerprint == model.fingerprint
-    assert len(count) == 3
-
-
 def test_bfloat16_is_near_float32(bert):
     model = cross_encoder(bert)
     exact = collect(TorchCrossEncoder(model), grid(4, 5), QUERIES, ITEMS)
@@ -137,15 +122,6 @@ def test_bfloat16_is_near_float32(bert):
         kept = collect(TorchCrossEncoder(model, dtype="float32"), grid(4, 5), QUERIES, ITEMS)
     np.testing.assert_array_equal(same, near)
     np.testing.assert_array_equal(kept, exact)
-
-
-def test_a_pair_that_cannot_be_made_is_left_out_and_named(bert, caplog):
-    scorer = TorchCrossEncoder(cross_encoder(bert, marked=True))
-    queries, items = ["the [Ms] oak [Me]", "no mention"], ["oak [ENT] tree", "[ENT]"]
-    found = collect(scorer, grid(2, 2), queries, items)
-    assert np.isfinite(found).tolist() == [True, True, False, False]
-    assert "no mention between [Ms] and [Me]" in caplog.text
-    assert "query 1 'no mention'" in caplog.text
 
 
 def test_a_dual_encoder_is_an_encoder_that_gives_the_models_vectors(bert):

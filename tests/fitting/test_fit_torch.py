@@ -83,14 +83,8 @@ def test_a_distilled_encoder_serves_its_own_vectors(index, tmp_path):
     )
     assert not np.allclose(again.vectors["distill"], index.vectors["dense"], atol=1e-3)
     assert found.vectors.cost.calls == 12 * len(QUERIES)
-    assert (
-        len(
-            Searcher(again, SCORER, "rerank(retriever=distill)").search(QUERIES[0], k=5, budget=10)[
-                0
-            ]
-        )
-        == 5
-    )
+    searcher = Searcher(again, SCORER, "rerank(retriever=distill)")
+    assert len(searcher.search(QUERIES[0], k=5, budget=10)[0]) == 5
 
 
 def test_the_better_of_both_losses_is_charged_for_every_item(index, tmp_path):

@@ -35,7 +35,7 @@ def first(count):
 
 def test_what_is_written_is_exact_and_replays(index, tmp_path):
     path, scorer = tmp_path / "m.npz", FormulaScorer()
-    file = MatrixFile(path, index, scorer, dtype="float32")
+    file = MatrixFile(path, index, scorer)
     qrels = {"q1": {"gone": 1, "i3": 0, "i7": 2, "i5": 1}, "q2": {"i3": 0}}
     report = file.add_queries(QUERIES, anchors=2, qrels=qrels)
     assert (report.calls, report.complete) == (80, True)  # "two" is asked once
@@ -57,14 +57,6 @@ def test_what_is_written_is_exact_and_replays(index, tmp_path):
         "rerank(retriever=bm25), rerank(retriever=dense), adacur, axn, itemcur, fixeditem"
     )
     assert all(row.recall == 1 for row in replay(data, known, [20], [3]))
-
-
-def test_a_new_file_is_single_precision_and_half_anchors(index, tmp_path):
-    file = MatrixFile(tmp_path / "m.npz", index, FormulaScorer())
-    file.add_queries(QUERIES)
-    arrays = read_arrays(tmp_path / "m.npz")
-    assert (arrays["scores"].dtype, int(arrays["n_anchors"])) == (np.float32, 2)
-    np.testing.assert_allclose(arrays["scores"], exact(index, TEXTS), rtol=1e-3)
 
 
 def test_nothing_that_is_there_is_paid_again(index, tmp_path):
@@ -156,9 +148,8 @@ def test_scores_of_something_else_are_refused(index, tmp_path):
         with pytest.raises(InputError, match=words):
             make()
     assert path.read_bytes() == before
-    assert (
-        MatrixFile(path, index, FormulaScorer("x"), replace=True).add_queries(first(2)).calls == 40
-    )
+    other = MatrixFile(path, index, FormulaScorer("x"), replace=True)
+    assert other.add_queries(first(2)).calls == 40
     assert StoredMatrix.load(path).item_scores is None
 
 

@@ -20,16 +20,20 @@ def vectors(m, d=5, seed=0):
     return np.random.default_rng(seed).standard_normal((m, d)).astype(np.float32)
 
 
+def dense(m):
+    """A dense retriever of 600 items, their vectors, and m queries that have some."""
+    items = vectors(600, seed=1)
+    queries = Queries([f"query {q}" for q in range(m)], {"dense": vectors(m)})
+    return DenseRetriever(items, lambda batch: batch.vectors["dense"]), items, queries
+
+
 def rows(pairs, count):
     return pairs.query.reshape(-1, count), pairs.item.reshape(-1, count)
 
 
 def test_per_query_takes_the_top_of_the_stage_query_by_query():
-    items = vectors(600, seed=1)
-    queries = Queries([f"query {q}" for q in range(300)], {"dense": vectors(300)})
-    pairs = per_query(
-        DenseRetriever(items, lambda batch: batch.vectors["dense"]), queries, 9, n=600
-    ).pairs
+    stage, items, queries = dense(300)
+    pairs = per_query(stage, queries, 9, n=600).pairs
     query, item = rows(pairs, 9)
     assert (query == query[:, :1]).all()
     assert sorted(query[:, 0]) == list(range(300))
@@ -39,9 +43,7 @@ def test_per_query_takes_the_top_of_the_stage_query_by_query():
 
 
 def test_a_part_of_a_querys_items_is_drawn_from_all_of_them():
-    items = vectors(600, seed=1)
-    queries = Queries([f"query {q}" for q in range(40)], {"dense": vectors(40)})
-    stage = DenseRetriever(items, lambda batch: batch.vectors["dense"])
+    stage, items, queries = dense(40)
     plan = per_query(stage, queries, 120, n=600, random=60)
     query, item = rows(plan.pairs, 120)
     assert all(len(set(row)) == 120 for row in item.tolist())
@@ -55,9 +57,7 @@ def test_a_part_of_a_querys_items_is_drawn_from_all_of_them():
 
 
 def test_a_smaller_plan_draws_what_a_larger_one_does():
-    items = vectors(600, seed=1)
-    queries = Queries([f"query {q}" for q in range(9)], {"dense": vectors(9)})
-    stage = DenseRetriever(items, lambda batch: batch.vectors["dense"])
+    stage, _, queries = dense(9)
     sets = []
     for count in (20, 40, 80):
         query, item = rows(per_query(stage, queries, count, n=600, random=count // 10).pairs, count)

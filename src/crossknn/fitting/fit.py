@@ -237,16 +237,6 @@ class FitTask:
             return None
         return Scale.match(known.score, inner_products(queries, items, known.query, known.item))
 
-    def student(self) -> str | Path:
-        """Where the dual encoder to distil into is: `start`, or the index's own."""
-        encoder = self.index.encoder_source(self.base)
-        if self.start is None and encoder is None:
-            raise InputError(
-                f"the vectors {self.base!r} are of no encoder that can be trained: name one to "
-                "start from"
-            )
-        return self.start or str(encoder)
-
     def kept(self, method: FitMethod, fit: Fit, scores: SparseScores | Anchors) -> FittedVectors:
         """What an index keeps of a fit to these scores."""
         cost = self.cost(scores, fit.seconds)
@@ -431,7 +421,13 @@ class Distill(FitMethod):
             raise InputError(
                 "distill trains a dual encoder: say in which folder to keep it (--encoder-out)"
             )
-        start, index = task.student(), task.index
+        index = task.index
+        start = task.start or index.encoder_source(task.base)
+        if start is None:
+            raise InputError(
+                f"the vectors {task.base!r} are of no encoder that can be trained: name one to "
+                "start from"
+            )
         student(start)  # refuses what cannot be trained, before anything is scored
         listed = self.top or task.per
         if self.loss == "match":

@@ -41,8 +41,10 @@ def score_on_ray(run: Run, source: str | Path | Callable[[], Scorer] | None) -> 
             "on Ray every worker opens the cross-encoder itself: give its name or folder, not an "
             "object"
         )
+    from crossknn.scorers.opening import open_with_cores
+
     workers, address = run.limits.workers, run.limits.ray
-    opened = source if callable(source) else partial(_open, source)
+    opened = source if callable(source) else partial(open_with_cores, source, 1)
     with _ray(workers, None if address == "local" else address) as ray:
         actor = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=_RETRIES)(_Worker)
         actors = [actor.remote(opened, run.fingerprint) for _ in range(workers)]
@@ -102,12 +104,6 @@ class _Worker:
                 f"{self._fingerprint}; install the same one on every node"
             )
         return scorer
-
-
-def _open(source: str | Path) -> Scorer:
-    from crossknn.scorers.opening import open_with_cores
-
-    return open_with_cores(source, 1)
 
 
 @contextmanager

@@ -187,16 +187,19 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
         with owner._changed:
             # Two streams in one thread must not wait for each other.
             taken = np.array(
-                [owner._claims.get(key, (0, thread))[1] != thread for key in self._keys_of(which)],
+                [
+                    owner._claims.get(key, (0, thread))[1] != thread
+                    for key in self._keys[which].tolist()
+                ],
                 np.bool_,
             )
-            for key in self._keys_of(which[~taken]):
+            for key in self._keys[which[~taken]].tolist():
                 owner._claims.setdefault(key, (self, thread))
         return which[~taken], which[taken]
 
     def _wait(self, which: IntArray) -> None:
         """Wait until others have scored these pairs, or claim them."""
-        owner, until, keys = self._owner, time.monotonic() + _PATIENCE, self._keys_of(which)
+        owner, until, keys = self._owner, time.monotonic() + _PATIENCE, self._keys[which].tolist()
         with owner._changed:
             while (
                 any(key in owner._claims for key in keys)
@@ -210,14 +213,10 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
     def _release(self, which: IntArray) -> None:
         claims = self._owner._claims
         with self._owner._changed:
-            for key in self._keys_of(which):
+            for key in self._keys[which].tolist():
                 if claims.get(key, (None, 0))[0] is self:
                     del claims[key]
             self._owner._changed.notify_all()
-
-    def _keys_of(self, which: IntArray) -> list[int]:
-        found: list[int] = self._keys[which].tolist()
-        return found
 
     def _spread(self, which: IntArray, scores: FloatArray) -> tuple[IntArray, FloatArray]:
         """Scores of different pairs -> scores of all their places."""

@@ -199,6 +199,16 @@ def corpus(n_queries=10, n_items=10, name="woods", start=0):
     return Labelled(name=name, items=items, queries=queries, positives=positives)
 
 
+def labelled(texts, queries, positives, name="woods"):
+    """A corpus of given texts, and the positions of each query's right items."""
+    n = len(texts)
+    ids = [f"i{i}" for i in range(n)]
+    items = Items(ids=ids, texts=list(texts), titles=[""] * n, extra=[{}] * n)
+    found = tuple(np.array(p, dtype=np.int64) for p in positives)
+    asked = QuerySet(tuple(f"{name}{q}" for q in range(len(queries))), tuple(queries))
+    return Labelled(name=name, items=items, queries=asked, positives=found)
+
+
 def jsonl(path, records):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")

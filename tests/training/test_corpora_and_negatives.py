@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import corpus
+from tiny_models import corpus, labelled
 
 pytest.importorskip("torch")
 
 from crossknn.data.dataset import Labelled
-from crossknn.data.items import Items
-from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
 from crossknn.training.checkpoint import kept
 from crossknn.training.corpora import Corpora, nearest, nearest_wrong, plain, retriever_of
@@ -20,18 +18,6 @@ from crossknn.training.settings import NegativesSettings
 from crossknn.types import NO_ITEM
 
 pytestmark = pytest.mark.torch
-
-
-def labelled(texts, queries, positives, name="woods"):
-    items = Items(
-        ids=[f"i{p}" for p in range(len(texts))],
-        texts=texts,
-        titles=[""] * len(texts),
-        extra=[{}] * len(texts),
-    )
-    ids = tuple(f"q{p}" for p in range(len(queries)))
-    found = tuple(np.array(p, dtype=np.int64) for p in positives)
-    return Labelled(name=name, items=items, queries=QuerySet(ids, tuple(queries)), positives=found)
 
 
 class Letters:

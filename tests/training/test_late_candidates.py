@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_models import labelled
 
 torch = pytest.importorskip("torch")
 
-from crossknn.data.dataset import Labelled  # noqa: E402
-from crossknn.data.items import Items  # noqa: E402
-from crossknn.data.queries import QuerySet  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.retrievers.lexical import BM25, TFIDF  # noqa: E402
 from crossknn.training.candidates import CandidateRetriever, Lists  # noqa: E402
@@ -63,18 +61,6 @@ class Words:
 
     def encode_items(self, texts, progress=None):
         return self.encode_queries(texts)
-
-
-def labelled(texts, queries, positives, name="woods"):
-    items = Items(
-        ids=[f"i{i}" for i in range(len(texts))],
-        texts=list(texts),
-        titles=[""] * len(texts),
-        extra=[{}] * len(texts),
-    )
-    ids = tuple(f"{name}{q}" for q in range(len(queries)))
-    found = tuple(np.array(p) for p in positives)
-    return Labelled(name=name, items=items, queries=QuerySet(ids, tuple(queries)), positives=found)
 
 
 PART = labelled(
@@ -230,22 +216,3 @@ def test_lists_that_come_with_the_queries_are_candidates():
     assert taken.items.tolist() == LISTS.items[[2, 0]].tolist()
     with pytest.raises(InputError, match="woods was read without its lists"):
         retriever.found(Corpora([PART]))
-
-
-# Settings
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"count": 0}, "candidates: count is 0 and depth 60; count must be 1 or more"),
-        ({"count": 61}, "count is 61 and depth 60; .* depth at least count"),
-        ({"fixed": 1.5}, "candidates: fixed is 1.5; it must be from 0 to 1"),
-        ({"scale": 0.0}, "candidates: scale is 0.0; it must be above 0"),
-        ({"sampling": "scores"}, r"candidates: sampling is 'scores' \(did you mean score"),
-        ({"dev_candidates": 0}, "candidates: dev_candidates is 0; it must be 1 or more"),
-    ],
-)
-def test_candidates_that_cannot_be(changes, sentence):
-    with pytest.raises(InputError, match=sentence):
-        wanted(**changes)

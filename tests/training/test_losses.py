@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, log
+from math import log
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ torch = pytest.importorskip("torch")
 from crossknn.training.losses import (  # noqa: E402
     distance_to_teacher,
     in_batch_cross_entropy,
-    match_cross_entropy,
     pair_cross_entropy,
     softmax_cross_entropy,
 )
@@ -28,37 +27,6 @@ def with_gradient(loss, scores, *arguments):
     value = loss(scores, *arguments)
     value.backward()
     return float(value.detach()), scores.grad.numpy()
-
-
-def test_softmax_by_hand():
-    """Scores are logarithms, so a row's softmax is its numbers over their sum.
-
-    Row 1: 1, 2, 5 of 8: p = (1/8, 2/8, 5/8), loss -log(1/8) = log 8.
-    Row 2: 3, 1 of 4, the third absent: p = (3/4, 1/4, 0), loss log(4/3).
-    d loss / d score = (p - [first]) / (number of queries).
-    """
-    scores = [[log(1), log(2), log(5)], [log(3), log(1), log(100)]]
-    present = torch.tensor([[True, True, True], [True, True, False]])
-    value, gradient = with_gradient(softmax_cross_entropy, scores, present)
-    assert value == pytest.approx((log(8) + log(4 / 3)) / 2)
-    expected = np.array([[-7 / 8, 2 / 8, 5 / 8], [-1 / 4, 1 / 4, 0]]) / 2
-    np.testing.assert_allclose(gradient, expected, atol=1e-12)
-
-
-def test_in_batch_by_hand():
-    """Three items for two queries; the third item is right for both, the first query brought 0.
-
-    Query 1, gold 0: item 2 is no negative: 1, 3 of 4: p = (1/4, 3/4, 0), loss log 4.
-    Query 2, gold 2: 2, 3, 5 of 10: p = (.2, .3, .5), loss log 2.
-    """
-    scores = [[log(1), log(3), log(100)], [log(2), log(3), log(5)]]
-    gold = torch.tensor([0, 2])
-    wrong = torch.tensor([[False, True, False], [True, True, False]])
-    value, gradient = with_gradient(in_batch_cross_entropy, scores, gold, wrong)
-    assert value == pytest.approx((log(4) + log(2)) / 2)
-    expected = np.array([[-3 / 4, 3 / 4, 0], [0.2, 0.3, -0.5]]) / 2
-    np.testing.assert_allclose(gradient, expected, atol=1e-12)
-    assert wrong.tolist() == [[False, True, False], [True, True, False]]  # not written to
 
 
 SCORES = st.integers(2, 5).flatmap(
@@ -92,22 +60,6 @@ def test_both_are_log_sum_exp_less_the_gold_score(scores, data):
 
 
 # Against a teacher's scores
-
-
-def test_match_by_hand():
-    """The student's row 1: 1, 1, 2 of 4; the teacher's: 1, 2, 5 of 8; row 2 has two candidates.
-
-    loss 1 = 1/8 log 4 + 2/8 log 4 + 5/8 log 2; loss 2 = 1/4 log 2 + 3/4 log 2 = log 2.
-    d loss / d score = (student's softmax - teacher's) / (number of queries).
-    """
-    scores = [[log(1), log(1), log(2)], [log(7), log(7), log(100)]]
-    teacher = torch.tensor([[log(1), log(2), log(5)], [log(1), log(3), -inf]], dtype=torch.float64)
-    present = torch.tensor([[True, True, True], [True, True, False]])
-    value, gradient = with_gradient(match_cross_entropy, scores, teacher, present)
-    first = 3 / 8 * log(4) + 5 / 8 * log(2)
-    assert value == pytest.approx((first + log(2)) / 2)
-    expected = np.array([[1 / 8, 0, -1 / 8], [1 / 4, -1 / 4, 0]]) / 2
-    np.testing.assert_allclose(gradient, expected, atol=1e-12)
 
 
 def test_pair_by_hand():

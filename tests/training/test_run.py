@@ -25,7 +25,6 @@ from crossknn.training.settings import (  # noqa: E402
     LateInteractionSettings,
     NegativesSettings,
     TrainingSettings,
-    read_settings,
 )
 
 pytestmark = pytest.mark.torch
@@ -195,20 +194,6 @@ def test_samples_of_queries_are_drawn_by_the_seed(data):
 def test_what_cannot_be_trained_is_said(bert, data, tmp_path, kind, changes, sentence):
     with pytest.raises(InputError, match=sentence):
         run.train(settings_of(kind, bert, data, "beir", **changes), tmp_path)
-
-
-def test_a_settings_file_trains(bert, data, tmp_path):
-    (tmp_path / "zeshel").symlink_to(data["zeshel"].folder)
-    (tmp_path / "settings.toml").write_text(
-        f"""encoder = "{bert}"
-data = {{ folder = "zeshel" }}
-model = {{ marked = true, max_length = 48 }}
-negatives = {{ kind = "random", count = 2, depth = 2, dev_candidates = 4 }}
-training = {{ steps = 2, precision = "float32", threads = 1 }}
-"""
-    )
-    settings = read_settings(tmp_path / "settings.toml", CrossEncoderSettings)
-    assert run.train(settings, tmp_path / "model").steps == 2
 
 
 def test_a_mixture_holds_every_folder_and_domains_are_those_of_zeshel_folders(tmp_path):

@@ -99,21 +99,12 @@ def test_folders_are_relative_to_the_file(tmp_path, monkeypatch, given):
         ('"bert-base-uncased"', "7", "encoder is 7, which is not a text"),
         ('"zeshel"', "7", "folder is 7, which is not a folder"),
         ("steps = 100", "steps = 100.0", "steps is 100.0, which is not a whole number"),
-        ("steps = 100", 'steps = "100"', "steps is '100', which is not a whole number"),
         ("steps = 100", "steps = true", "steps is True, which is not a whole number"),
-        (
-            "learning_rate = 1",
-            "learning_rate = true",
-            "learning_rate is True, which is not a number",
-        ),
-        (
-            "dev_queries = 100",
-            "dev_queries = [1]",
-            "dev_queries is [1], which is not a whole number",
-        ),
+        ("learning_rate = 1", "learning_rate = true", "is True, which is not a number"),
+        ('"zeshel"', "[]", "data: folder is an empty list; it must name a folder"),
+        ('"zeshel"', '["a", 3]', "folder is 3, which is not a folder"),
         ('["forest", "sea"]', "{ a = 1 }", "train_domains is {'a': 1}, which is not a list"),
         ('["forest", "sea"]', "[1]", "train_domains is 1, which is not a text"),
-        ('["forest", "sea"]', '"forest"', "train_domains is 'forest', which is not a list"),
         ('kind = "tfidf"', 'kind = "bm25"', "kind is 'bm25' (known: dual-encoder, random, tfidf)"),
         ('"bfloat16"', '"bfloat"', "precision is 'bfloat' (did you mean bfloat16 or float32?)"),
         ("count = 7", "count = 0", "count must be 1 or more"),
@@ -122,8 +113,6 @@ def test_folders_are_relative_to_the_file(tmp_path, monkeypatch, given):
         ("count = 7", "dev_candidates = 0", "dev_candidates is 0; it must be 1 or more"),
         ("dev_queries = 100", "dev_queries = 0", "data: dev_queries is 0; it must be 1 or more"),
         ("steps = 100", "steps = 0", "training: steps is 0; it must be 1 or more"),
-        ("steps = 100", "epochs = -1", "training: epochs is -1; it must be 1 or more"),
-        ("steps = 100", "threads = 0", "training: threads is 0; it must be 1 or more"),
         ("steps = 100", "seed = -1", "training: seed is -1; it must be 0 or more"),
         ("steps = 100", "warmup = 1.0", "warmup must be from 0 to below 1"),
         ("learning_rate = 1", "learning_rate = 0", "learning_rate above 0"),
@@ -188,11 +177,9 @@ def test_settings_of_a_late_interaction_model(tmp_path):
         ("weight = 0.5", "weight = -0.1", "loss: weight is -0.1; it must be from 0 to 1"),
         ("depth = 100", "depth = 62", "count is 63 and depth 62"),
         ("depth = 100", "fixed = 2", "candidates: fixed is 2.0; it must be from 0 to 1"),
-        (
-            "[candidates]",
-            "[candidate]",
-            "there is no setting 'candidate' (did you mean candidates?)",
-        ),
+        ("depth = 100", "scale = 0.0", "candidates: scale is 0.0; it must be above 0"),
+        ("depth = 100", 'sampling = "scores"', "sampling is 'scores' (did you mean score"),
+        ("depth = 100", "dev_candidates = 0", "candidates: dev_candidates is 0; it must be 1"),
         ('retriever = "models/de"', "", "the setting 'retriever' is missing"),
     ],
 )
@@ -243,22 +230,3 @@ def test_the_paper_and_its_code_differ_in_these():
     assert round(code.candidates.fixed * code.candidates.count) == 31
     assert {**code.model, "options": None} == {**paper.model, "options": None}
     assert paper.loss.weight == code.loss.weight
-    [path] = (path for path in FILES if path.stem.endswith("-reference"))
-    with pytest.raises(InputError, match="kind is 'cmc', where 'poly' is asked for"):
-        read_settings(path, LateInteractionSettings, given={"kind": "poly"})
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ("folder = []", "folder is an empty list"),
-        ('folder = "a"\ndev_folder = []', "dev_folder is an empty list"),
-        ("folder = 3", "folder is 3, which is not a folder or a list"),
-        ('folder = ["a", 3]', "folder is 3, which is not a folder"),
-        ('folder = "a"\ntrain_domains = [1]', "train_domains is 1, which is not a text"),
-    ],
-)
-def test_folders_that_cannot_be_are_named(tmp_path, given, sentence):
-    path = written(tmp_path, f'encoder = "e"\n[data]\n{given}\n')
-    with pytest.raises(InputError, match=f"settings.toml: .*{sentence}"):
-        read_settings(path, CrossEncoderSettings)

@@ -199,6 +199,38 @@ def corpus(n_queries=10, n_items=10, name="woods", start=0):
     return Labelled(name=name, items=items, queries=queries, positives=positives)
 
 
+def make_task(kind, encoder, *, seed=0, train=None, negatives=None, **config):
+    """A task of 12 train and 4 dev queries for a "cross" or a "dual" encoder."""
+    import torch
+
+    from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
+    from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
+    from crossknn.training.labelled import CrossEncoderTask, DualEncoderTask
+    from crossknn.training.settings import NegativesSettings
+
+    torch.manual_seed(seed)
+    data = train or [corpus(12, 12)], [corpus(4, 8, name="dev", start=30)]
+    if kind == "cross":
+        model = CrossEncoderModel.new(encoder, CrossEncoderConfig(**{"max_length": 32} | config))
+        wrong = {"kind": "random", "count": 3, "depth": 6, "dev_candidates": 6} | (negatives or {})
+        return CrossEncoderTask(model, *data, NegativesSettings(**wrong), seed=seed)
+    lengths = {"query_length": 16, "item_length": 16}
+    dual = DualEncoderModel.new(encoder, DualEncoderConfig(**lengths | config))
+    wrong = {"count": 1, "depth": 4} | (negatives or {})
+    return DualEncoderTask(dual, *data, NegativesSettings(**wrong), seed=seed)
+
+
+def products(model, queries, items):
+    """Inner products of a dual encoder's vectors: (m, n)."""
+    import torch
+
+    with torch.inference_mode():
+        encoding = model.eval().encoding
+        left = model(encoding.texts(queries, queries=True), queries=True)
+        right = model(encoding.texts(items, queries=False), queries=False)
+        return (left @ right.T).numpy()
+
+
 def labelled(texts, queries, positives, name="woods"):
     """A corpus of given texts, and the positions of each query's right items."""
     n = len(texts)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny_models import corpus
+from tiny_models import corpus, products
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -53,11 +53,7 @@ def make(bert, lists=None, config=CONFIG, **options):
 
 def plain_scores(model):
     """The dual encoder's cosines of all queries and items: (12, 16)."""
-    with torch.inference_mode():
-        texts = model.eval().encoding
-        left = model(texts.texts(WOODS.queries.texts, queries=True), queries=True)
-        right = model(texts.texts(WOODS.items.texts, queries=False), queries=False)
-        return (left @ right.T).numpy()
+    return products(model, WOODS.queries.texts, WOODS.items.texts)
 
 
 def log_softmax(values):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny_models import corpus
+from tiny_models import corpus, make_task, products
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -13,7 +13,8 @@ from crossknn.data.dataset import Labelled  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.training import loop  # noqa: E402
-from crossknn.training.labelled import DualEncoderTask  # noqa: E402
+from crossknn.training.labelled import DualEncoderTask, vectors  # noqa: E402
+from crossknn.training.losses import distance_to_teacher  # noqa: E402
 from crossknn.training.settings import NegativesSettings, TrainingSettings  # noqa: E402
 from crossknn.types import NO_ITEM, Pairs  # noqa: E402
 
@@ -47,8 +48,8 @@ def gradient(task, rows, parts, folder):
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_a_cross_encoders_loss_is_that_of_its_scores(bert, cross_task, head):
-    task = cross_task(bert, head=head, dropout=0.0)
+def test_a_cross_encoders_loss_is_that_of_its_scores(bert, head):
+    task = make_task("cross", bert, head=head, dropout=0.0)
     lists = np.array([[0, 3, 4, 5], [1, 2, NO_ITEM, NO_ITEM], [2, 9, 8, NO_ITEM]])
     expected = []
     for query, items in zip((0, 1, 2), lists, strict=True):
@@ -58,22 +59,20 @@ def test_a_cross_encoders_loss_is_that_of_its_scores(bert, cross_task, head):
     assert float(task.loss([0, 1, 2], lists).detach()) == pytest.approx(np.mean(expected), rel=1e-4)
 
 
-def test_a_dual_encoders_loss_is_that_of_its_inner_products(bert, dual_task, tmp_path):
+def test_a_dual_encoders_loss_is_that_of_its_inner_products(bert, tmp_path):
     """Twenty times the cosine; every item of the batch is a negative, but for right ones."""
     base = corpus(4, 8)
     positives = (np.array([0, 1]), np.array([1]), np.array([2]), np.array([3]))
     part = Labelled(name="x", items=base.items, queries=base.queries, positives=positives)
-    task = dual_task(bert, train=[part], negatives={"kind": "random", "count": 2, "depth": 3})
+    task = make_task(
+        "dual", bert, train=[part], negatives={"kind": "random", "count": 2, "depth": 3}
+    )
     task.begin_epoch(0, tmp_path)
     (loss,) = (float(found.detach()) for found in task.losses([0, 1, 2], 1, 0, 0))
     lists = task.train.lists([0, 1, 2], np.load(tmp_path / "negatives-0.npy"), 2, 1)
     columns = sorted(set(lists.flatten().tolist()))
-    with torch.inference_mode():
-        texts = task.model.encoding
-        left = task.model(texts.texts(base.queries.texts[:3], queries=True), queries=True)
-        chosen = [base.items.texts[c] for c in columns]
-        right = task.model(texts.texts(chosen, queries=False), queries=False)
-        scores = 20 * (left @ right.T).numpy()
+    chosen = [base.items.texts[c] for c in columns]
+    scores = 20 * products(task.model, base.queries.texts[:3], chosen)
     expected = []
     for row, (found, right_ones) in enumerate(zip(lists, positives[:3], strict=True)):
         gold = columns.index(found[0])
@@ -84,8 +83,8 @@ def test_a_dual_encoders_loss_is_that_of_its_inner_products(bert, dual_task, tmp
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("parts", [2, 6])
-def test_passes_add_up_to_the_whole_batch(bert, cross_task, tmp_path, head, parts):
-    task = cross_task(bert, head=head, dropout=0.0)
+def test_passes_add_up_to_the_whole_batch(bert, tmp_path, head, parts):
+    task = make_task("cross", bert, head=head, dropout=0.0)
     rows = [3, 1, 4, 0, 5, 9]
     loss, whole = gradient(task, rows, 1, tmp_path)
     split_loss, split = gradient(task, rows, parts, tmp_path)
@@ -97,14 +96,14 @@ def test_passes_add_up_to_the_whole_batch(bert, cross_task, tmp_path, head, part
 # Dev measures
 
 
-def test_a_cross_encoders_dev_measures(bert, cross_task, tmp_path):
+def test_a_cross_encoders_dev_measures(bert, tmp_path):
     """Two dev queries' candidates hold the right item; the best of each is found by hand."""
-    task = cross_task(bert, head="emb")
+    task = make_task("cross", bert, head="emb")
     task.begin_epoch(0, tmp_path)
     dev = task.dev
     table = [[0, 1, 2], [1, 3, NO_ITEM], [5, 6, 7], [4, NO_ITEM, NO_ITEM]]
     np.save(tmp_path / "dev.npy", np.array(table))
-    task = cross_task(bert, head="emb")
+    task = make_task("cross", bert, head="emb")
     task.begin_epoch(0, tmp_path)
     right = []
     for query, row in enumerate(table):
@@ -119,14 +118,10 @@ def test_a_cross_encoders_dev_measures(bert, cross_task, tmp_path):
     assert not any(right[2:])
 
 
-def test_a_dual_encoders_dev_measures(bert, dual_task):
-    task = dual_task(bert)
+def test_a_dual_encoders_dev_measures(bert):
+    task = make_task("dual", bert)
     part = task.dev.parts[0]
-    with torch.inference_mode():
-        texts = task.model.eval().encoding
-        left = task.model(texts.texts(part.queries.texts, queries=True), queries=True)
-        right = task.model(texts.texts(part.items.texts, queries=False), queries=False)
-        scores = (left @ right.T).numpy()
+    scores = products(task.model, part.queries.texts, part.items.texts)
     ranks = [int((row > row[gold]).sum()) + 1 for row, gold in zip(scores, part.gold, strict=True)]
     measures = loop.evaluate(task, loop.autocast_of(task.model, training()))
     assert measures["mrr"] == pytest.approx(np.mean(1 / np.array(ranks)))
@@ -156,43 +151,26 @@ class Taught:
 
 
 def taught_task(bert, **settings):
-    config = DualEncoderConfig(query_length=32, item_length=32)
     torch.manual_seed(0)
-    model = DualEncoderModel.new(bert, config).eval()
+    model = DualEncoderModel.new(bert, DualEncoderConfig(query_length=32, item_length=32)).eval()
     negatives = NegativesSettings(kind="random", count=1, depth=4)
     return DualEncoderTask(model, [corpus()], [corpus(start=3)], negatives, **settings)
 
 
-def taught_losses(bert, tmp_path, **settings):
-    made = taught_task(bert, **settings)
-    made.begin_epoch(0, tmp_path)
-    (loss,) = made.losses([0, 1, 2], 1, 0, 0)
-    return loss.item(), made
-
-
 def test_the_loss_adds_the_weighted_distance_of_queries_and_items(bert, tmp_path):
-    plain, _ = taught_losses(bert, tmp_path)
-    none, _ = taught_losses(bert, tmp_path, teacher=Taught(), teacher_weight=0.0)
-    once, made = taught_losses(bert, tmp_path, teacher=Taught(), teacher_weight=1.0)
-    thrice, _ = taught_losses(bert, tmp_path, teacher=Taught(), teacher_weight=3.0)
+    losses = []
+    for settings in ({}, *({"teacher": Taught(), "teacher_weight": w} for w in (0.0, 1.0, 3.0))):
+        task = taught_task(bert, **settings)
+        task.begin_epoch(0, tmp_path)
+        losses += [loss.item() for loss in task.losses([0, 1, 2], 1, 0, 0)]
+    plain, none, once, thrice = losses
     assert none == pytest.approx(plain)
     assert thrice - plain == pytest.approx(3 * (once - plain), rel=1e-4)
-    lists = made.train.lists([0, 1, 2], made._wrong, 1, 1)
-    items = sorted(set(lists.ravel().tolist()))
-    encoding = made.model.encoding
-    with torch.no_grad():
-        vectors = torch.cat(
-            [
-                made.model(encoding.texts(made.train.queries[:3], queries=True), queries=True),
-                made.model(
-                    encoding.texts([made.train.items[i] for i in items], queries=False),
-                    queries=False,
-                ),
-            ]
-        )
-    single = (1 - vectors[:, 0]).mean().item()
-    relations = (vectors @ vectors.T - 1).square().mean().item()
-    assert once - plain == pytest.approx(single + 10 * relations, rel=1e-4)
+    items = np.unique(task.train.lists([0, 1, 2], task._wrong, 1, 1))
+    texts = [*task.train.queries[:3]], [task.train.items[item] for item in items]
+    own = torch.cat(vectors(task.model, *texts))
+    taught = torch.from_numpy(Taught().encode_queries(own))
+    assert once - plain == pytest.approx(distance_to_teacher(own, taught).item(), rel=1e-4)
 
 
 def test_a_teacher_of_another_width_is_refused(bert):

@@ -134,10 +134,8 @@ class CandidateRetriever:
             _put(found[row, n_right:], items[~is_right] + offset, scores[~is_right])
 
     def _over(self, part: Labelled) -> tuple[Retriever, float]:
-        """The retriever over a corpus, and what its scores are multiplied by.
-
-        The last one is kept: train and dev queries often have one corpus.
-        """
+        """The retriever over a corpus and the factor of its scores; the last one is kept, since
+        train and dev queries often have one corpus."""
         texts = part.items.texts
         if self._last is None or self._last[0] != texts:
             self._last = (texts, *self._new(part))
@@ -154,11 +152,10 @@ class CandidateRetriever:
 
 
 class Lists:
-    """The lists that a run learns from, drawn from what a retriever found.
+    """The lists that a run learns from, drawn from what a retriever found (m, n_right + depth).
 
-    A list holds a right item, drawn if there are several, then the best wrong items, `fixed` of
-    `count`, then others drawn without replacement by Gumbel top-k. It depends on the seed, the
-    epoch and the query alone.
+    A right item, drawn if there are several, the best wrong items, `fixed` of `count`, and others
+    drawn by Gumbel top-k. They depend on the seed, the epoch and the query alone.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from crossknn.errors import InputError
@@ -87,20 +87,17 @@ def load(
         names = set(file.keys())
         _put(model, {n[6:]: file.get_tensor(n) for n in names if n.startswith("model.")})
         for name, parameter in model.named_parameters():
-            if f"exp_avg.{name}" in names:
-                moments = {key: file.get_tensor(f"{key}.{name}") for key in _MOMENTS}
-                optimizer.state[parameter] = {
-                    key: value.to(parameter.device if key != "step" else "cpu")
-                    for key, value in moments.items()
-                }
+            for key in _MOMENTS if f"exp_avg.{name}" in names else ():
+                device = "cpu" if key == "step" else parameter.device
+                moment = file.get_tensor(f"{key}.{name}").to(device)
+                optimizer.state[parameter][key] = moment
     return State(**{entry.name: about[entry.name] for entry in fields(State)})
 
 
 def load_best(folder: Path, model: nn.Module) -> None:
     """The best checkpoint's weights, if there is one."""
     if (folder / BEST).exists():
-        with safe_open(folder / BEST, "pt") as file:
-            _put(model, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+        _put(model, load_file(folder / BEST))
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -109,10 +106,8 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def kept(path: Path, key: str, make: Callable[[], IntArray]) -> IntArray:
-    """The array in `path`; made and written if there is none, or one made for another `key`.
-
-    The key says what the array depends on; it stands behind the array in the file.
-    """
+    """The array in `path`; made and written if there is none, or one made for another `key`, which
+    stands behind the array in the file."""
     if path.exists():
         with path.open("rb") as file:
             found: IntArray = np.load(file)

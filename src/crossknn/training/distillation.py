@@ -33,19 +33,12 @@ _AT_ONCE = 256
 class DistillationTask:
     """A dual encoder learns how a cross-encoder ranks each query's list.
 
-    Its inner products are multiplied by 20 for unit vectors and 1 for others, as in training on
-    labels. The teacher's scores are taken as they are, as in the papers, but for `temperature`,
-    which they are divided by: softmax does not see a shift, so it is all a linear normalization
-    could change.
-
-    A share `held` of the queries validates. The measure is what the papers choose by: `recall`, the
-    mean share of a list's `k` best items among the dual encoder's `k` nearest of all n. It asks
-    what a search asks, sees an unscored item that has come too near, and is the same for both
-    losses, which a held-out loss is not. Beside it `first`, the share of queries whose best item is
-    among those k.
+    The teacher's scores are divided by `temperature`. A share `held` of the queries validates, by
+    what the papers choose by: `recall`, the mean share of a list's `k` best items among the dual
+    encoder's `k` nearest of all n, the same for both losses; and `first`, the share of queries
+    whose best item is among those k.
 
     Args:
-        queries, items: texts (q,) and (n,).
         lists: (q, c) the cross-encoder's best items, best first, with their scores.
 
     Raises:
@@ -146,8 +139,7 @@ class DistillationTask:
     def _scores(self, rows: IntArray, lists: IntArray) -> Tensor:
         """The dual encoder's scores of queries with their lists: (b, c), anything at `NO_ITEM`.
 
-        Inner products are summed in float32, also where the model computes in bfloat16: a list's
-        scores lie close together.
+        They lie close together: the sum is in float32, also where the model computes in bfloat16.
         """
         items, place = numbered(lists)
         texts = [self._queries[r] for r in rows], [self._items[i] for i in items]
@@ -160,7 +152,6 @@ class DistillationTask:
         return f"the queries {', '.join(repr(text[:40]) for text in texts)}"
 
     def evaluate(self) -> Measures:
-        """Over the held-out queries, against the nearest of all items: see the class."""
         shares, firsts = [], []
         for row, near in zip(self.held, self._nearest(self.held, self._k), strict=True):
             best = self._lists.items[row, : self._k]

@@ -96,7 +96,6 @@ class CrossEncoderTask(LabelledTask):
         encoder: Callable[[], Encoder] | None = None,
         seed: int = 0,
     ) -> None:
-        """`encoder` opens the dual encoder that mines; it is called only if there is need."""
         super().__init__(train, dev, seed)
         self.model, self._negatives, self._encoder = model, negatives, encoder
         self._wrong = self._candidates = np.empty((0, 0), dtype=np.int64)
@@ -113,7 +112,10 @@ class CrossEncoderTask(LabelledTask):
             key = f"{replace(negatives, count=1, dev_candidates=1)}|{seed}|{self.train.digest}"
             self._wrong = kept(folder / "negatives.npy", key, self._mine)
             key = f"{negatives.encoder}|{negatives.dev_candidates}|{self.dev.digest}"
-            self._candidates = kept(folder / "dev.npy", key, self._mine_dev)
+            kind, count = "dual-encoder" if self._encoder else "tfidf", negatives.dev_candidates
+            self._candidates = kept(
+                folder / "dev.npy", key, lambda: self.dev.nearest(kind, count, self._open())
+            )
 
     def _draw(self, rows: list[int], epoch: int) -> IntArray:
         seed = (self._seed + 1) * 1_000 + epoch
@@ -131,7 +133,6 @@ class CrossEncoderTask(LabelledTask):
         return softmax_cross_entropy(table, present)
 
     def evaluate(self) -> Measures:
-        """Accuracy over all dev queries, and over those whose candidates hold a right item."""
         found, rows = self._candidates, list(range(len(self.dev)))
         table = np.full(found.shape, -np.inf, dtype=np.float32)
         scores = score(self.model, self.dev, self.dev.pairs(rows, found))
@@ -155,16 +156,12 @@ class CrossEncoderTask(LabelledTask):
         encoder = self._open() if self._negatives.kind == "dual-encoder" else None
         return self.train.wrong(self._negatives, self._seed, encoder)
 
-    def _mine_dev(self) -> IntArray:
-        kind = "dual-encoder" if self._encoder else "tfidf"
-        return self.dev.nearest(kind, self._negatives.dev_candidates, self._open())
-
     def _open(self) -> Encoder | None:
         return self._encoder() if self._encoder else None
 
 
 def score(model: CrossEncoderModel, corpora: Corpora, pairs: Pairs) -> Tensor:
-    """Scores of pairs (p,), in passes of similar lengths, with gradients if they are on."""
+    """Scores of pairs (p,), with gradients if they are on."""
     rows = checked_rows(model.encoding.pairs(pairs, corpora.queries, corpora.items))
     return in_passes(rows, model.score_rows)
 
@@ -172,9 +169,8 @@ def score(model: CrossEncoderModel, corpora: Corpora, pairs: Pairs) -> Tensor:
 class DualEncoderTask(LabelledTask):
     """In-batch softmax cross-entropy; every query brings its gold item and hard negatives.
 
-    Inner products are multiplied before the softmax, by 20 for unit vectors and 1 for others. With
-    a `teacher`, `teacher_weight` times the distance to its vectors of the batch's queries and items
-    is added. A part's negatives are the items of that part.
+    `teacher_weight` times the distance to a teacher's vectors of the same texts is added. A part's
+    negatives are the items of that part.
     """
 
     main = "mrr"
@@ -190,7 +186,6 @@ class DualEncoderTask(LabelledTask):
         teacher_weight: float = 1.0,
         seed: int = 0,
     ) -> None:
-        """Raises InputError if the teacher's vectors have another length than the model's."""
         if teacher is not None and teacher.dimensions != model.dimensions:
             raise InputError(
                 f"the teacher's vectors have {teacher.dimensions} dimensions, the model's "
@@ -251,8 +246,7 @@ class DualEncoderTask(LabelledTask):
 def vectors(
     model: DualEncoderModel, queries: Sequence[str], items: Sequence[str]
 ) -> tuple[Tensor, Tensor]:
-    """Vectors of queries (m, d) and items (n, d), in passes of similar lengths, with gradients if
-    they are on."""
+    """Vectors of queries (m, d) and items (n, d), with gradients if they are on."""
 
     def encoded(texts: Sequence[str], of_queries: bool) -> Tensor:
         rows: list[Row] = checked_rows(model.encoding.texts(texts, queries=of_queries))

@@ -45,10 +45,8 @@ _ENCODED_AT_ONCE = {"vector": 512, "tokens": _COMPARED_AT_ONCE}
 class LateInteractionTask(LabelledTask):
     """Each query with a right item, put in if the retriever missed it, and wrong ones (`Lists`).
 
-    The retriever's candidates are mined once for the whole run. What `freeze` keeps still is
-    computed once, so that a step costs only the rest. On dev the retriever's best items are ranked
-    as they are: a query whose right item it missed counts as wrong, but for `normalized_accuracy`,
-    which leaves it out.
+    On dev the retriever's best items are ranked as they are: a query whose right item it missed
+    counts as wrong, but for `normalized_accuracy`, which leaves it out.
     """
 
     main = "mrr"
@@ -65,11 +63,6 @@ class LateInteractionTask(LabelledTask):
         encoder: Callable[[], Encoder] | None = None,
         seed: int = 0,
     ) -> None:
-        """`encoder` opens the dual encoder that retrieves; it is called only if there is need.
-
-        Raises InputError for a query without a right item, a right item outside its corpus, and a
-        corpus of one item.
-        """
         for part in (*train, *dev):
             _check(part)
         super().__init__(train, dev, seed)
@@ -98,8 +91,7 @@ class LateInteractionTask(LabelledTask):
             self._retriever.open()
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
-        """Find candidates, and the states that do not move, once for the whole run; all are kept
-        on disk."""
+        """Find candidates, and the states that do not move, once for the whole run, on disk."""
         if self._lists is not None:
             return
         wanted, train, dev = self._candidates, self.train, self.dev
@@ -158,17 +150,12 @@ class LateInteractionTask(LabelledTask):
         place = torch.from_numpy(np.searchsorted(used, lists)).to(item.device)
         present = torch.from_numpy(there).to(item.device)
         at_once = at_once or len(rows)
-        parts = [slice(start, start + at_once) for start in range(0, len(rows), at_once)]
-        found = [
-            self.model.head(
-                query[part],
-                query_mask[part],
-                item[place[part]],
-                item_mask[place[part]] & present[part].unsqueeze(-1),
-            ).float()
-            for part in parts
-        ]
-        return torch.cat(found)
+        found = []
+        for start in range(0, len(rows), at_once):
+            part = slice(start, start + at_once)
+            mask = item_mask[place[part]] & present[part].unsqueeze(-1)
+            found.append(self.model.head(query[part], query_mask[part], item[place[part]], mask))
+        return torch.cat(found).float()
 
     def _states(self, texts: list[str], *, queries: bool) -> tuple[Tensor, Tensor]:
         """What the head compares of texts (n, t, d) and the mask (n, t)."""
@@ -184,7 +171,6 @@ class LateInteractionTask(LabelledTask):
         return found
 
     def evaluate(self) -> Measures:
-        """Over all dev queries, ranking the retriever's candidates: see the class."""
         lists, ranked = self._dev_lists, np.full_like(self._dev_lists, NO_ITEM)
         answered = np.flatnonzero((lists != NO_ITEM).any(1))
         at_once = _ENCODED_AT_ONCE[self.model.head.item_reads]
@@ -207,8 +193,7 @@ class LateInteractionTask(LabelledTask):
 def tower_states(
     model: LateInteractionModel, texts: Sequence[str], *, queries: bool
 ) -> tuple[Tensor, Tensor]:
-    """States (n, t, d) of texts and their mask (n, t), in passes of similar lengths, with gradients
-    if they are on."""
+    """States (n, t, d) of texts and their mask (n, t), with gradients if they are on."""
     rows = checked_rows(model.encoding.texts(texts, queries=queries))
     lengths = np.array([len(row.ids) for row in rows])
     at_once = TOKENS_PER_RUN["cpu" if _device(model) == "cpu" else "cuda"]
@@ -226,8 +211,7 @@ def kept_states(
 ) -> States:
     """The states of n texts by a tower that does not move, float16, mapped from `folder`.
 
-    Computed once, without dropout. They are written as they come: a run that was killed goes on
-    after the last whole text. Those of another tower or of other texts are removed.
+    A run that was killed goes on after the last whole text. Those of another tower are removed.
     """
     key = digest_of(_tower_key(model, queries), *texts)
     path = folder / f"{name}-{key}.f16"

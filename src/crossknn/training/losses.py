@@ -55,8 +55,7 @@ def softmax_near_retriever(
     """Mean over queries of weight * -log softmax of the first candidate + (1 - weight) * the KL
     divergence of softmax(scores) and softmax(retriever), CMC, eq. 5 and 8: (b, c) twice -> ().
 
-    kl: "model-retriever" is KL(model || retriever), "retriever-model" the other way round; "none"
-    leaves the cross-entropy alone, whole. `present` (b, c) is false where a list has ended.
+    kl: see `LossSettings`. `present` (b, c) is false where a list has ended.
     """
     present = present.to(scores.device)
     found = scores.float().masked_fill(~present, float("-inf")).log_softmax(-1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +13,6 @@ from crossknn.evaluation.measures import recall, recall_at
 from crossknn.evaluation.replay import parts_of, replay, truth_of
 from crossknn.linalg import least_squares, top_k
 from crossknn.methods import method, methods
-from crossknn.types import NO_ITEM, Observed
 from crossknn_lab.analysis import (
     approximate,
     components,
@@ -23,7 +20,6 @@ from crossknn_lab.analysis import (
     cur_error,
     cur_grid,
     effective_rank,
-    error_by_rank,
     oracle_cur,
     rank,
     recall_by_split,
@@ -121,24 +117,10 @@ def test_the_oracle_is_the_best_of_all_curs(k_q, k_i, seed):
         )
 
 
-def test_cur_is_what_anncur_predicts():
-    data = replace(matrix(tests=8), item_vectors=None, query_vectors=None)
-    index, queries, exact = data.rows(0, 8)
-    columns = np.arange(5, 17)
-    plan = method("anncur(rcond=1e-15)").plan(index, 12, 0)
-    seen = Observed(np.tile(columns, (8, 1)), exact[:, columns], np.full(8, 12))
-    state = plan.predictor.update(plan.predictor.start(queries), seen)
-    centred = data.scores.astype(np.float64) - index.anchors.center
-    approx = cur(centred, np.arange(20), columns)[20:] + index.anchors.center
-    np.testing.assert_allclose(plan.predictor.predict(state).mean, approx, rtol=1e-3, atol=1e-3)
-
-
-def test_errors_by_exact_rank():
+def test_the_error_is_relative_to_the_norm():
     scores = np.tile(np.arange(40.0), (3, 1))
     approx = scores.copy()
-    approx[:, -10:] -= 2  # the ten best
-    assert error_by_rank(scores, approx, (10, 30)) == {"1-10": 2.0, "11-30": 0.0, "31-40": 0.0}
-    assert list(error_by_rank(scores, approx)) == ["1-10", "11-40"]
+    approx[:, -10:] -= 2
     assert cur_error(scores, approx) == pytest.approx(np.sqrt(3 * 10 * 4) / np.linalg.norm(scores))
 
 
@@ -208,17 +190,7 @@ def test_the_approximation_rests_on_every_score_of_every_round():
             assert approx[q] == pytest.approx(expected, abs=2e-2), spec
 
 
-def test_one_that_learns_nothing_answers_with_its_first_stage():
-    index, queries, scores = matrix().rows(0, 6)
-    approx, scored = approximate(
-        method("rerank(retriever=bm25)"), index, queries, scores, budget=9, seed=0
-    )
-    assert np.array_equal(approx, index.retrievers["bm25"].scores(queries))
-    assert np.count_nonzero(scored != NO_ITEM) == 6 * 9
-
-
-def anncur(share: float):
-    return method(f"anncur(anchors={share}, rcond=1e-15)")
+ANNCUR = method("anncur(anchors=1, rcond=1e-15)")
 
 
 def paper_recall(data, k_i: int, k_r: int, k: int) -> np.ndarray:
@@ -237,9 +209,7 @@ def paper_recall(data, k_i: int, k_r: int, k: int) -> np.ndarray:
 def test_the_papers_accounting_is_that_of_its_code(share):
     data = matrix(noise=1.5, anchors=30)
     parts = parts_of(data)
-    found = recall_by_split(
-        anncur, parts, truth_of(parts, 5), budget=24, ks=[1, 5], shares=[share], accounting="paper"
-    )
+    found = recall_by_split(ANNCUR, parts, truth_of(parts, 5), budget=24, ks=[1, 5], shares=[share])
     for k in (1, 5):
         expected = paper_recall(data, round(24 * share), 24 - round(24 * share), k)
         assert found[k][share].tolist() == expected.tolist()
@@ -247,27 +217,12 @@ def test_the_papers_accounting_is_that_of_its_code(share):
 
 def test_distinct_pairs_never_find_less_than_the_papers():
     data = matrix(noise=2.0, tests=20)
-    parts = parts_of(data)
-    truth = truth_of(parts, 10)
-    options = {"budget": 20, "ks": [10], "shares": [0.3, 0.5, 0.7]}
-    ours = recall_by_split(anncur, parts, truth, **options)[10]
-    paper = recall_by_split(anncur, parts, truth, accounting="paper", **options)[10]
-    assert all((ours[share] >= paper[share]).all() for share in options["shares"])
-    assert sum(ours[s].sum() - paper[s].sum() for s in options["shares"]) > 0
-
-
-def test_distinct_recall_is_that_of_replay():
-    data = matrix()
-    parts = parts_of(data)
-    found = recall_by_split(anncur, parts, truth_of(parts, 5), budget=20, ks=[5], shares=[0.4])
-    (row,) = replay(data, methods("anncur(anchors=0.4, rcond=1e-15)"), [20], [5])
-    assert float(found[5][0.4].mean()) == pytest.approx(row.recall, abs=1e-5)
-
-
-def test_a_budget_that_is_all_anchors_retrieves_nothing_in_the_papers_accounting():
-    parts = parts_of(matrix())
-    options = {"budget": 1, "ks": [1], "shares": [0.9], "accounting": "paper"}
-    assert recall_by_split(anncur, parts, truth_of(parts, 1), **options)[1][0.9].tolist() == [0] * 6
+    parts, shares = parts_of(data), [0.3, 0.5, 0.7]
+    options = {"budget": 20, "ks": [10], "shares": shares}
+    paper = recall_by_split(ANNCUR, parts, truth_of(parts, 10), **options)[10]
+    for share in shares:
+        (row,) = replay(data, methods(f"anncur(anchors={share}, rcond=1e-15)"), [20], [10])
+        assert row.recall >= paper[share].mean()
 
 
 def test_the_same_number_retrieved_and_reranked():

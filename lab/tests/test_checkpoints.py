@@ -33,7 +33,6 @@ from crossknn_lab.checkpoints import (  # noqa: E402
     Inert,
     RestrictedUnpickler,
     open_checkpoint,
-    read_checkpoint,
 )
 
 pytestmark = pytest.mark.torch
@@ -419,29 +418,6 @@ def test_files_that_are_no_checkpoints(tmp_path, base):
     (folder / "cross_encoder.json").write_text("{}")
     with pytest.raises(InputError, match="is a crossknn model already"):
         open_checkpoint(folder)
-
-
-@pytest.mark.parametrize("legacy", [False, True])
-def test_tensors_are_read_as_torch_wrote_them(tmp_path, legacy):
-    whole = torch.arange(24.0).reshape(4, 6)
-    states = {
-        "transposed": whole.T,
-        "part": whole[1:3, 2:],
-        "parameter": torch.nn.Parameter(whole.half()),
-        "scalar": torch.tensor(3),
-        "empty": torch.empty(0, 3),
-        "flags": torch.tensor([True, False]),
-        "brain": whole.bfloat16(),
-    }
-    torch.save(states, tmp_path / "x.pt", _use_new_zipfile_serialization=not legacy)
-    tensors, _ = read_checkpoint(tmp_path / "x.pt")
-    assert tensors.keys() == states.keys()
-    for name, value in states.items():
-        assert tensors[name].dtype == value.dtype
-        assert torch.equal(tensors[name], value)
-
-
-# CMC
 
 
 class Half(torch.nn.Module):

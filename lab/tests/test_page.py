@@ -119,12 +119,6 @@ def test_markdown_has_the_same_words_and_pictures_beside_it(folder):
     assert "<summary>Long</summary>\n\n| a |\n|---:|\n| 1 |\n\n</details>" in text
 
 
-def test_writing_again_gives_the_same_bytes(folder, tmp_path):
-    write_page(PAGE, tmp_path)
-    for path in folder.rglob("*.*"):
-        assert path.read_bytes() == (tmp_path / path.relative_to(folder)).read_bytes()
-
-
 def test_a_row_of_another_length_is_said():
     with pytest.raises(InputError, match=r"row 2 of the table 'T' has 1 cells under 2 heads"):
         Table(head=["a", "b"], rows=[[1, 2], [1]], caption="T")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
@@ -85,7 +84,7 @@ KINDS = {
     ),
     "exact_against_approx": (
         {"anncur": plots.Approximation(exact=SCORES[0], approx=SCORES[1], anchors=ANCHORS)},
-        {"ks": (1, 10)},
+        {},
         ["anncur", "exact score", "anchor items", "1", "10"],
     ),
     "error_by_band": (
@@ -177,17 +176,6 @@ def test_a_method_without_calls_is_a_line_without_points():
     assert base.curves_of(rows, 1)[-1].x == [None]
 
 
-def test_lines_across_of_one_method_are_told_apart_by_their_dashes():
-    across = [Curve(name=f"rerank(retriever={stage})", x=[None], y=[0.5]) for stage in ("a", "b")]
-    file = BytesIO()
-    base.curves({"top 1": across}, file, title="t", x_label="x", log=False)
-    colour = styles_of(["rerank"])["rerank"].colour
-    drawn = re.findall(
-        rf'style="fill: none; ([^"]*stroke: {colour}[^"]*)"', file.getvalue().decode()
-    )
-    assert ["stroke-dasharray" in look for look in drawn[:2]] == [False, True]
-
-
 def test_names_stand_where_their_lines_end_on_a_logarithmic_axis_too():
     ends = (10, 100, 1_000)
     lines = [Curve(name=f"to {y:,}", x=[1, 2], y=[1, y]) for y in ends]
@@ -197,29 +185,6 @@ def test_names_stand_where_their_lines_end_on_a_logarithmic_axis_too():
     heights = {text: float(y) for y, text in written}
     for y in ends:
         assert heights[f"to {y:,}"] == pytest.approx(heights[f"{y:,}"], abs=3)
-
-
-def test_many_panels_stand_in_rows_and_are_wide_enough_to_read():
-    panels = {f"top {k}": CURVES["top 1"] for k in (1, 10, 50, 100)}
-    file = BytesIO()
-    base.curves(panels, file, title="t", x_label="x")
-    width = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', file.getvalue().decode())[1])
-    assert width <= 11 * 72
-
-
-def test_a_skewness_of_zero_has_no_sign():
-    scores = np.linspace(-1, 1, 50)[None]
-    density = replace(score_density(scores), skewness=-0.01)
-    file = BytesIO()
-    plots.score_histogram({"m": density}, file, title="t")
-    assert "skewness 0.0" in texts(file.getvalue().decode())
-
-
-def test_a_small_error_is_told_from_none():
-    cell = replace(GRID[0], error=0.0034)
-    file = BytesIO()
-    plots.heat_map({"a": [cell]}, file, what="error", title="t")
-    assert "0.003" in texts(file.getvalue().decode())
 
 
 def test_a_training_log(tmp_path):

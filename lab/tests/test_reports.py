@@ -18,7 +18,7 @@ from crossknn_lab import experiment as experiment_module
 from crossknn_lab.answers import Field, answers_in_short, rivals
 from crossknn_lab.experiment import PAPERS, PLANS, TABLES, Experiment, preset
 from crossknn_lab.page import Figure, Table
-from crossknn_lab.reproduce import FIGURES, PaperFigure, checklist, matrices_of, reproduce
+from crossknn_lab.reproduce import FIGURES, PaperFigure, checklist, reproduce
 from crossknn_lab.sweep_report import percent, points
 from crossknn_lab.table import compared, read_table
 
@@ -264,22 +264,3 @@ def test_the_command_writes_the_report(tmp_path, monkeypatch, capsys):
     assert "searches now" in capsys.readouterr().out
     assert run(command) == 0
     assert " 0 searches now" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--data", "nowhere", "--out", "{}/r"], "there is no folder nowhere"),
-        (["--data", "{}", "--out", "{}/r"], "holds no .npz file"),
-        (["--data", "{}", "--out", "{}/a/b"], "there is no folder"),
-        (["--data", "{}/m", "--out", "{}/r", "--preset", "ful"], "did you mean full"),
-        (["--data", "{}/m", "--out", "{}/r", "--workers", "0"], "workers is 0"),
-    ],
-)
-def test_wrong_input_is_one_sentence(tmp_path, capsys, arguments, said):
-    (tmp_path / "m").mkdir()
-    (path,) = matrices(tmp_path / "m", n=220)
-    assert matrices_of(path) == matrices_of(tmp_path / "m") == [path]
-    assert run(["reproduce", *(a.format(tmp_path) for a in arguments)]) == 2
-    assert said in capsys.readouterr().err.replace("\n", " ")
-    assert not (tmp_path / "r" / "index.html").exists()

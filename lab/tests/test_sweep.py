@@ -282,23 +282,6 @@ def test_test_queries_have_no_say_in_what_is_chosen(folder):
     ] == before
 
 
-def test_sizes_that_do_not_fit_are_said_before_anything_is_searched(folder):
-    for keys, words in (
-        ({"k": [1, 50]}, "k is 50, but small has 40 items"),
-        ({"anchors": [10]}, "nothing is left of small: it has 9 anchor queries"),
-        ({"matrices": ["absent.npz"]}, "there is no file"),
-        ({"measures": ["nDGC@10"]}, "there is no measure 'nDGC@10'"),
-    ):
-        with pytest.raises(InputError, match=words):
-            run(a_sweep(folder, **keys))
-    write_matrix(folder / "one.npz", anchors=1)
-    with pytest.raises(InputError, match="one has 1 anchor queries: choose holds a third"):
-        run(a_sweep(folder, matrices=["one.npz"], choose=True))
-    with pytest.raises(InputError, match="workers is 0"):
-        run(folder / "s.toml", workers=0)
-    assert not (folder / "out").exists()
-
-
 def test_queries_without_labels_are_counted_as_each_seed_has_drawn_them(folder):
     keys = {"redraw": True, "seeds": [0, 1, 2, 3, 4, 5]}
     done = run(a_sweep(folder, methods=["rerank(retriever=dense)"], grid={}, **keys))

@@ -14,7 +14,7 @@ from crossknn.evaluation import measures
 from crossknn.evaluation.compare import compare
 from crossknn.evaluation.measures import Agreement
 from crossknn.evaluation.oracle import OracleIndex
-from crossknn.evaluation.replay import answer, parts_of, replay, truth_of
+from crossknn.evaluation.replay import answer, outcome, parts_of, replay, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names, summary
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import method, methods
@@ -23,7 +23,6 @@ from crossknn_lab.analysis import (
     approximate,
     approximation_error,
     cur_error,
-    error_by_rank,
     recall_by_split,
     retrieved,
 )
@@ -172,21 +171,19 @@ def test_analyses():
         found[name] = {
             "scored": scored.tolist(),
             "errors": {band: np.round(e, 4).tolist() for band, e in errors.items()},
-            "by rank": {b: round(e, 4) for b, e in error_by_rank(scores, approx).items()},
             "norm": round(cur_error(scores, approx), 5),
         }
-    for accounting in ("distinct", "paper"):
-        split = recall_by_split(
-            lambda share: method(f"anncur(anchors={share})"),
-            parts,
-            truth,
-            budget=20,
-            ks=[1, 10],
-            shares=(0.3, 0.6),
-            accounting=accounting,
-        )
+    shares = {"budget": 20, "ks": [1, 10], "shares": (0.3, 0.6)}
+    split = recall_by_split(method("anncur(anchors=1)"), parts, truth, **shares)
+    distinct: dict[int, dict[float, np.ndarray]] = {1: {}, 10: {}}
+    for share in (0.3, 0.6):
+        chosen = method(f"anncur(anchors={share})")
+        made = outcome("", chosen, parts, truth, budget=20, ks=[1, 10])
+        for k, values in made.recall.items():
+            distinct[k][share] = values
+    for accounting, by_k in (("distinct", distinct), ("paper", split)):
         found[accounting] = {
-            str(k): {str(s): v.tolist() for s, v in f.items()} for k, f in split.items()
+            str(k): {str(s): v.tolist() for s, v in f.items()} for k, f in by_k.items()
         }
     dev, test = ({s: v[rows] for s, v in split[10].items()} for rows in (slice(3), slice(3, 6)))
     chosen, oracle = (max(sorted(of), key=lambda share: of[share].mean()) for of in (dev, test))

@@ -10,16 +10,16 @@ Top-k-Recall@k_r            `retrieved` with the k_r best, and `recall_at`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import exact_top, recall, recall_at
 from crossknn.evaluation.oracle import OracleIndex
-from crossknn.evaluation.replay import Part, outcome
+from crossknn.evaluation.replay import Part
 from crossknn.index.base import Index
 from crossknn.linalg import least_squares, top_k
 from crossknn.methods import Method
@@ -176,15 +176,14 @@ def oracle_cur(
 class CurCell:
     """ANNCUR with `k_q` anchor queries and `k_i` anchor items, on the remaining queries.
 
-    `error` is relative (`cur_error`), `recall` 0-1, both means over the draws; `rmse` by exact
-    rank; `n_queries` remained in each draw.
+    `error` is relative (`cur_error`), `recall` 0-1, both means over the draws; `n_queries`
+    remained in each draw.
     """
 
     k_q: int
     k_i: int
     error: float
     recall: float
-    rmse: dict[str, float]
     n_queries: int
 
 
@@ -218,7 +217,7 @@ def cur_grid(
     """
     m, n = scores.shape
     _check_grid(scores.shape, k_qs, k_is, k, retrieved, draws)
-    found: dict[tuple[int, int], list[tuple[float, float, dict[str, float]]]] = {}
+    found: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for draw in range(draws):
         rng = np.random.default_rng([seed, draw])
         queries, items = rng.permutation(m), rng.permutation(n)
@@ -235,15 +234,13 @@ def cur_grid(
                 else:
                     approx = _cur(exact, anchors, items[:k_i], rcond)
                 hits = float(recall(top_k(approx, retrieved).items, truth).mean())
-                cell = (cur_error(exact, approx), hits, error_by_rank(exact, approx))
-                found.setdefault((k_q, k_i), []).append(cell)
+                found.setdefault((k_q, k_i), []).append((cur_error(exact, approx), hits))
     return [
         CurCell(
             k_q=k_q,
             k_i=k_i,
-            error=float(np.mean([error for error, _, _ in cells])),
-            recall=float(np.mean([hits for _, hits, _ in cells])),
-            rmse={b: float(np.mean([rmse[b] for _, _, rmse in cells])) for b in cells[0][2]},
+            error=float(np.mean([error for error, _ in cells])),
+            recall=float(np.mean([hits for _, hits in cells])),
             n_queries=m - k_q,
         )
         for (k_q, k_i), cells in found.items()
@@ -294,14 +291,6 @@ def cur_error(scores: FloatArray, approx: FloatArray) -> float:
     exact = np.asarray(scores, np.float64)
     norm = float(np.linalg.norm(exact))
     return float(np.linalg.norm(exact - approx)) / norm if norm else 0.0
-
-
-def error_by_rank(
-    scores: FloatArray, approx: FloatArray, bands: Sequence[int] = BANDS
-) -> dict[str, float]:
-    """Root mean squared error by exact rank: `{"1-10": ..., "11-100": ..., ...}`."""
-    squares = (np.asarray(scores, np.float64) - approx) ** 2
-    return {band: float(np.sqrt(values.mean())) for band, values in _bands(scores, squares, bands)}
 
 
 def approximation_error(
@@ -380,44 +369,31 @@ def retrieved(
 
 
 def recall_by_split(
-    method_of: Callable[[float], Method],
+    method: Method,
     parts: Sequence[Part],
     truth: IntArray,
     *,
     budget: int,
     ks: Sequence[int],
     shares: Sequence[float],
-    accounting: Literal["distinct", "paper"] = "distinct",
-    seed: int = 0,
 ) -> dict[int, dict[float, FloatArray]]:
     """Recall of every division of a budget into k_i + k_r calls: `{k: {share: (m,)}}`.
 
-    Args:
-        method_of: The method that spends a share of its budget on anchor items, all of it for 1:
-            `lambda share: method(f"anncur(anchors={share})")`.
-        truth: The exact top items (m, max(ks)).
-        accounting: `paper` retrieves the k_r best approximate scores of all items and reranks those
-            alone, so that an anchor item that is retrieved again costs another call, and one that
-            is not is lost. `distinct` never scores a pair twice, and answers with the best of all.
+    As the paper counts: the k_r best approximate scores of all items are reranked and those alone,
+    so that an anchor item that is retrieved again costs another call, and one that is not is lost.
 
-    Raises:
-        InputError: for a share that is not between 0 and 1.
+    Args:
+        method: Spends its whole budget on anchor items: `anncur(anchors=1)`.
+        truth: The exact top items (m, max(ks)).
+        shares: Of the budget, for anchor items: each between 0 and 1.
     """
-    if not shares or not all(0 < share < 1 for share in shares):
-        raise InputError(f"shares are {list(shares)}; each must lie between 0 and 1")
     found: dict[int, dict[float, FloatArray]] = {k: {} for k in ks}
     for share in shares:
-        recalls: Mapping[int, FloatArray]
-        if accounting == "distinct":
-            made = method_of(share)
-            recalls = outcome("", made, parts, truth, budget=budget, ks=ks, seed=seed).recall
-        elif (reranked := budget - part(budget, share)) > 0:
-            ranked = retrieved(
-                method_of(1.0), parts, calls=budget - reranked, depth=reranked, seed=seed
+        if (reranked := budget - part(budget, share)) > 0:
+            ranked = retrieved(method, parts, calls=budget - reranked, depth=reranked)
+        for k in ks:
+            nothing = np.zeros(len(truth))
+            found[k][share] = (
+                recall_at(ranked, truth[:, :k], [reranked])[0] if reranked > 0 else nothing
             )
-            recalls = {k: recall_at(ranked, truth[:, :k], [reranked])[0] for k in ks}
-        else:
-            recalls = {k: np.zeros(len(truth)) for k in ks}
-        for k, values in recalls.items():
-            found[k][share] = values
     return found

@@ -34,7 +34,7 @@ from crossknn_lab.sweep import dev_rows, run_sweep, table_rows
 from crossknn_lab.sweep_file import Sweep
 from crossknn_lab.table import CELLS, Group, Table, write_table
 
-FORMAT = 1
+FORMAT = 2
 """Of what `once` keeps: what another format has kept is computed again."""
 
 SWEEPS, TABLES, ANALYSES = "sweeps", "tables", "analyses"

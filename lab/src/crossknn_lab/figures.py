@@ -311,13 +311,12 @@ def _papers_accounting(run: Experiment, data: MatrixFile) -> Mapping[str, Any]:
         best: dict[str, list[Estimate]] = {str(k): [] for k in run.k}
         for budget in run.budgets:
             by_k = recall_by_split(
-                lambda share: method(f"anncur(center=none, anchors={share})"),
+                method("anncur(center=none, anchors=1)"),
                 parts,
                 truth,
                 budget=budget,
                 ks=run.k,
                 shares=run.preset.shares,
-                accounting="paper",
             )
             for k, by_share in by_k.items():
                 values = max(by_share.values(), key=lambda v: float(v.mean()))

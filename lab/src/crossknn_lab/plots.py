@@ -35,6 +35,9 @@ from crossknn_lab.analysis import CurCell, ScoreDensity, components
 RAMPS = {"recall": ("#eef5fb", "#08519c"), "error": ("#fef1e6", "#a63603")}
 """Few to many, of the maps."""
 
+TOPS = (1, 10, 100)
+"""The top items by exact score that scatter plots mark."""
+
 # ------------------------------------------------------------------------------------ bars
 
 
@@ -68,11 +71,7 @@ def grouped_bars(
     path: Target,
     *,
     title: str,
-    y_label: str = RECALL,
     sizes: Mapping[str, int] | None = None,
-    labels: Mapping[str, str] | None = None,
-    styles: Styles | None = None,
-    note: str = "",
 ) -> None:
     """Save a plot in percent, a bar for each method in each group (ANNCUR 4, 5 and 7; AXN 3).
 
@@ -80,11 +79,11 @@ def grouped_bars(
     """
     groups = list(dict.fromkeys(bar.group for bar in bars))
     names = list(dict.fromkeys(bar.name for bar in bars))
-    said, looks = labels_and_styles(names, labels, styles)
+    said, looks = labels_and_styles(names, None, None)
     hatches, width = _hatches(names, looks), 0.84 / len(names)
     each = max(0.2 + 0.2 * len(names), 0.1 + 0.085 * max(map(len, groups)))
     size, side = (max(3.4, 0.8 + each * len(groups)), 3.7), label_width(said.values())
-    with picture(path, title=title, note=note, size=size, side=side) as (panel,):
+    with picture(path, title=title, size=size, side=side) as (panel,):
         for place, name in enumerate(names):
             mine = [bar for bar in bars if bar.name == name]
             at = [groups.index(bar.group) + (place - (len(names) - 1) / 2) * width for bar in mine]
@@ -100,7 +99,7 @@ def grouped_bars(
             quiet = {"color": QUIET, "fontsize": 8, "ha": "center", "va": "top"}
             text = f"{(sizes or {})[group]:,.0f} items"
             panel.annotate(text, (place, 0), (0, -17), **below, **quiet)
-        panel.set_ylabel(y_label)
+        panel.set_ylabel(RECALL)
         percent_axis(panel)
         panel.grid(axis="y")
         key = {"frameon": False, "handlelength": 1.2, "fontsize": 8.5}
@@ -208,15 +207,13 @@ def heat_map(
         axes[0].set_ylabel("anchor queries")
 
 
-def score_histogram(
-    densities: Mapping[str, ScoreDensity], path: Target, *, title: str, note: str = ""
-) -> None:
+def score_histogram(densities: Mapping[str, ScoreDensity], path: Target, *, title: str) -> None:
     """Save a plot of the scores about their query's mean, a line each (ANNCUR 1).
 
     On a logarithmic axis, where the few items that score high can be seen.
     """
     names = [f"{name}: skewness {found.skewness:z.1f}" for name, found in densities.items()]
-    with picture(path, title=title, note=note, side=label_width(names)) as (panel,):
+    with picture(path, title=title, side=label_width(names)) as (panel,):
         for n, found in enumerate(densities.values()):
             middle, seen = (found.edges[1:] + found.edges[:-1]) / 2, found.density > 0
             look = {"color": _colour(n), "lw": 1.6, "drawstyle": "steps-mid"}
@@ -230,14 +227,12 @@ def score_histogram(
         panel.grid(axis="y")
 
 
-def singular_values(
-    spectra: Mapping[str, FloatArray], path: Target, *, title: str, note: str = ""
-) -> None:
+def singular_values(spectra: Mapping[str, FloatArray], path: Target, *, title: str) -> None:
     """Save a plot of how the singular values fall, relative to the largest, a line each.
 
     The points are where 90% and 99% of the squared norm is held.
     """
-    note = note or "Points: how many hold 90% and 99% of the squared norm."
+    note = "Points: how many hold 90% and 99% of the squared norm."
     with picture(path, title=title, note=note) as (panel,):
         ends = []
         for n, (name, values) in enumerate(spectra.items()):
@@ -271,8 +266,6 @@ def score_distributions(
     path: Target,
     *,
     title: str,
-    picked_label: str = "the retriever's picks",
-    note: str = "",
 ) -> None:
     """Save a plot of how scores are distributed, a line for each kind (AXN 4; ANNCUR 1).
 
@@ -280,7 +273,7 @@ def score_distributions(
     """
     names = list(dict.fromkeys(s.name for found in panels.values() for s in found))
     colours = {name: _colour(n) for n, name in enumerate(names)}
-    with picture(path, title=title, note=note, panels=len(panels)) as axes:
+    with picture(path, title=title, panels=len(panels)) as axes:
         for panel, (head, found) in zip(axes, panels.items(), strict=True):
             low = min(float(s.values.min()) for s in found)
             high = max(float(s.values.max()) for s in found)
@@ -294,7 +287,7 @@ def score_distributions(
                     panel.stairs(density, edges, color=colour, alpha=0.3, fill=True, lw=0)
             words = [(scores.name, colours[scores.name]) for scores in found]
             if any(scores.picked is not None for scores in found):
-                words.append((f"filled: {picked_label}", QUIET))
+                words.append(("filled: the retriever's picks", QUIET))
             _name_lines(panel, words)
             panel.set_title(head)
             panel.set_xlabel("score")
@@ -344,8 +337,6 @@ def exact_against_approx(
     path: Target,
     *,
     title: str,
-    ks: Sequence[int] = (1, 10, 100),
-    note: str = "",
 ) -> None:
     """Save a plot of a query's approximate scores over the exact ones (ADACUR 1, 6 and 8).
 
@@ -359,7 +350,7 @@ def exact_against_approx(
     depths = {"the other items": (None, "#c9d1d9"), "approx. top 500": (500, "#8b97a5")}
     depths["approx. top 100"] = (100, "#4d5865")
     size = (3.6, 3.7)
-    with picture(path, title=title, note=note, panels=len(panels), size=size, side=0.9) as axes:
+    with picture(path, title=title, panels=len(panels), size=size, side=0.9) as axes:
         for panel, (head, found) in zip(axes, panels.items(), strict=True):
             rank = np.argsort(np.argsort(-found.approx, kind="stable"), kind="stable")
             for depth, colour in depths.values():
@@ -369,7 +360,7 @@ def exact_against_approx(
             anchors = {"s": 14, "lw": 0.9, "fc": "none", "ec": OTHERS[0], "rasterized": True}
             panel.scatter(found.exact[found.anchors], found.approx[found.anchors], **anchors)
             panel.plot([low, high], [low, high], color=QUIET, lw=0.8, ls=(0, (4, 3)))
-            _mark_tops(panel, found.exact, [k for k in ks if k <= len(found.exact)])
+            _mark_tops(panel, found.exact, [k for k in TOPS if k <= len(found.exact)])
             panel.set_title(head)
             panel.set_xlabel("exact score")
             panel.set_xlim(low, high)
@@ -384,18 +375,16 @@ def error_by_band(
     path: Target,
     *,
     title: str,
-    labels: Mapping[str, str] | None = None,
     styles: Styles | None = None,
-    note: str = "",
 ) -> None:
     """Save a plot of the mean absolute error by exact rank, a line for each method (ADACUR 7).
 
     Bands (`1-10`, `11-100`, ..., `all`) in their order, with intervals over queries.
     """
-    said, looks = labels_and_styles(list(lines), labels, styles)
+    said, looks = labels_and_styles(list(lines), None, styles)
     bands = list(dict.fromkeys(band for found in lines.values() for band in found))
     size, side = (max(4.6, 1.0 + 0.9 * len(bands)), 3.6), label_width(said.values())
-    with picture(path, title=title, note=note, size=size, side=side) as (panel,):
+    with picture(path, title=title, size=size, side=side) as (panel,):
         ends = []
         for name, found in lines.items():
             at, y = [bands.index(band) for band in found], [e.mean for e in found.values()]

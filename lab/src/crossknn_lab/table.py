@@ -328,15 +328,15 @@ def tidy(table: Table, *, dev: bool = False) -> list[dict[str, Any]]:
     return rows
 
 
-def mean_rows(table: Table, baseline: str | None = None) -> list[dict[str, Any]]:
+def mean_rows(table: Table) -> list[dict[str, Any]]:
     """One row for each group and k: means over the seeds, by query, with intervals over queries.
 
-    `seeds` were swept, `failed` of them have no answer. With a `baseline` (by default the sweep's),
+    `seeds` were swept, `failed` of them have no answer. If the sweep has a baseline,
     `difference` to it on the same matrix, anchors, budget and seeds, its interval and `p_value`;
     None where the baseline has no answer, and for itself. A baseline that makes no calls has one
     answer for all budgets.
     """
-    name = baseline or table.baseline
+    name = table.baseline
     based = {_place(group): group for group in table.groups if name and group.is_called(name)}
     if name is not None and not based:
         raise InputError(f"the sweep has no baseline {name!r}")

@@ -17,7 +17,7 @@ from crossknn.models.library import check_outputs, open_library, own_prompts, se
 from crossknn.models.tokens import CHARACTERS_PER_TOKEN
 from crossknn.scorers.streaming import BatchedScorer, Call
 from crossknn.scorers.token_models import check_finite
-from crossknn.types import FloatArray, IntArray, Progress
+from crossknn.types import FloatArray, IntArray, Progress, as_count
 
 _SPECIAL = 8
 _TEXTS_AT_ONCE = 4096
@@ -45,9 +45,7 @@ class PredictScorer(BatchedScorer):
                     f"score a pair; open it with DualEncoder, and give a cross-encoder here"
                 )
             raise InputError(f"{shown} has no predict(pairs) and cannot score")
-        if batch < 1:
-            raise InputError(f"batch must be at least 1, got {batch}")
-        self._model, self._batch, self._given = model, batch, name
+        self._model, self._batch, self._given = model, as_count(batch, "batch"), name
         self._turn = threading.Lock()
         library = sys.modules.get("sentence_transformers")
         self._is_library = library is not None and isinstance(model, library.CrossEncoder)

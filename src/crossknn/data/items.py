@@ -102,7 +102,8 @@ def items_from(
     Raises:
         InputError: as `read_items` does, for an empty text only without `allow_empty`.
     """
-    names = _template_fields(template)
+    given = {"title": title_field, "text": text_field}
+    names = {name: given.get(name) for name in (*_template_fields(template), "title")}
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}; it must be at least 1")
     ids: dict[str, int] = {}
@@ -114,7 +115,7 @@ def items_from(
         if not ids:
             id_name = id_field or record.first_of(ID_FIELDS)
         record.add_id(_id(record, id_name), ids)
-        values = _values(record, names, title_field, text_field)
+        values = _values(record, names)
         text = template.format_map(values).strip()
         if not (allow_empty or text):
             raise InputError(f"{record.place} has an empty text")
@@ -150,13 +151,10 @@ def _template_fields(template: str) -> list[str]:
     return [str(name) for name, _, _ in found]
 
 
-def _values(
-    record: Record, names: list[str], title_field: str | None, text_field: str | None
-) -> dict[str, str]:
-    """What the template's names stand for in this record, and the title."""
+def _values(record: Record, names: Mapping[str, str | None]) -> dict[str, str]:
+    """What the template's names, and the title, stand for: fields of other names if given."""
     values = {}
-    for name in {*names, "title"}:
-        given = {"title": title_field, "text": text_field}.get(name)
+    for name, given in names.items():
         if name == "title" and given is None and name not in record.fields:
             values[name] = ""
         else:

@@ -42,10 +42,11 @@ class Record(NamedTuple):
 
     def field(self, name: str) -> object:
         """A field's value; `InputError` if it is missing, with the nearest one there is."""
-        if name not in self.fields:
+        try:
+            return self.fields[name]
+        except KeyError:
             hint = nearest(name, map(str, self.fields))
-            raise InputError(f"{self.place} has no field {name!r} ({hint})")
-        return self.fields[name]
+            raise InputError(f"{self.place} has no field {name!r} ({hint})") from None
 
     def text(self, name: str) -> str:
         """A field's value as text; numbers are written out, null is empty."""
@@ -194,11 +195,11 @@ def given_records(source: Iterable[object], *, text_field: str = "text") -> Reco
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    name = str(path)  # once: making it for every line takes a tenth of the time
     for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        record = parse_json(line, path, number)
-        yield number, expect(dict, record, f"{path}, line {number}", "an object")
+        if line.strip():
+            record = parse_json(line, path, number)
+            yield number, expect(dict, record, f"{name}, line {number}", "an object")
 
 
 def parse_json(text: str, path: Path, number: int | None = None) -> object:

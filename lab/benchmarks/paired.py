@@ -1,0 +1,133 @@
+"""The same tasks with two checkouts in turn: medians of time and peak memory, and their ratios.
+
+    python lab/benchmarks/paired.py OLD NEW [--pairs 5] [--only NAME ...]
+
+OLD is a checkout of a2db68d, whose names `OLD` picks, NEW one of today; both are folders with
+`src`. A task is a process: all of it counts, or its part `timed()`. CPU time is the steadier.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+DATA = Path(__file__).resolve().parents[2] / "benchmarks/data/medquad.npz"
+
+PREFIX = """
+import contextlib, json, time
+from pathlib import Path
+import numpy as np
+rng = np.random.default_rng(0)
+@contextlib.contextmanager
+def timed():
+    wall, cpu = time.perf_counter(), time.process_time()
+    yield
+    print("TIMED", time.perf_counter() - wall, time.process_time() - cpu)
+from crossknn import ItemIndex, Searcher
+from crossknn.data.reading import read_items
+from crossknn.evaluation.replay import replay
+from crossknn.methods import methods
+from crossknn.types import Queries
+"""
+
+SEARCH = """
+words = [f"word{i}" for i in range(3000)]
+texts = [" ".join(rng.choice(words, 30)) for _ in range(5000)]
+queries = [" ".join(rng.choice(words, 5)) for _ in range(20)]
+vectors = rng.standard_normal((5000, 384), dtype=np.float32)
+index = ItemIndex.build(texts, vectors=vectors, query_vectors=lambda q: vectors[: len(q)])
+scorer = lambda pairs: [len(set(q.split()) & set(i.split())) + len(i) / 1e4 for q, i in pairs]
+search = Searcher(index, scorer) if OLD else Searcher(index, scorer).search
+with timed():
+    search(queries, k=10, budget=100)
+"""
+REPLAY = """
+specs = ["rerank(retriever=dense)", "axn(retriever=dense, rounds=10)", "kriging(retriever=dense)"]
+if OLD:
+    specs = ["rnr(first=de)", "axn(first=de, rounds=10)", "kriging(first=de)"]
+    from crossknn.indexes.stored import StoredMatrix
+else:
+    from crossknn.index.stored import StoredMatrix
+matrix = StoredMatrix.load(Path(DATA))
+with timed():
+    list(replay(matrix, methods("\\n".join(specs)), [50, 200], [10]))
+"""
+READ = """
+path = Path(FOLDER) / "items.jsonl"
+rows = [json.dumps({"id": str(i), "text": f"item {i} " * 20}) for i in range(20_000)]
+path.write_text("\\n".join(rows))
+with timed():
+    read_items(path)
+"""
+LOADED = """
+folder = Path(FOLDER) / ("old" if OLD else "new")
+if not folder.exists():
+    words = [f"word{i}" for i in range(20_000)]
+    texts = [" ".join(row) for row in rng.choice(words, (100_000, 20))]
+    vectors = rng.standard_normal((100_000, 384), dtype=np.float32)
+    ItemIndex.build(texts, vectors=vectors).save(folder)
+index, query = ItemIndex.load(folder), rng.standard_normal((1, 384), dtype=np.float32)
+with timed():
+"""
+DENSE = "    query @ (index.vectors('vectors') if OLD else index.vectors['vectors']).T"
+BM25 = """    bm25 = index.first("bm25") if OLD else index.retrievers["bm25"]
+    bm25.scores(Queries(["word1 word2 word3"]))
+"""
+TASKS = {
+    "import crossknn": "import crossknn",
+    "crossknn --version": "from crossknn.cli import main\nimport sys\n"
+    "sys.argv = ['crossknn', '--version']\nmain()",
+    "search, 20 queries, 5,000 items": PREFIX + SEARCH,
+    "replay of 3 methods, medquad": PREFIX + REPLAY,
+    "reading 20,000 items": PREFIX + READ,
+    "first dense query of a loaded index": PREFIX + LOADED + DENSE,
+    "first BM25 query of a loaded index": PREFIX + LOADED + BM25,
+}
+
+
+def run_once(checkout: Path, old: bool, code: str, folder: str) -> tuple[float, ...]:
+    """Seconds of wall and of CPU time, and peak memory in MB."""
+    code = f"OLD, FOLDER, DATA = {old}, {folder!r}, {str(DATA)!r}\n{code}"
+    env = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
+    start = time.perf_counter()
+    child = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE)
+    printed = child.stdout.read().decode()
+    _, status, used = os.wait4(child.pid, 0)
+    if status:
+        raise SystemExit(f"{checkout}: the task failed\n{printed}")
+    times = time.perf_counter() - start, used.ru_utime + used.ru_stime
+    if "TIMED" in printed:
+        times = tuple(map(float, printed.split("TIMED")[1].split()))
+    return *times, used.ru_maxrss / 1024
+
+
+def compare(old: Path, new: Path, code: str, pairs: int, folder: str) -> dict[str, list[float]]:
+    """Of wall, CPU and peak: the medians of old and of new, and of the pairs' ratios."""
+    made = [[run_once(c, c == old, code, folder) for c in (old, new)] for _ in range(pairs + 1)]
+    found = {}
+    for column, name in enumerate(("wall_s", "cpu_s", "peak_mb")):
+        both = [(o[column], n[column], n[column] / o[column]) for o, n in made[1:]]  # 1st: warm up
+        found[name] = [round(statistics.median(v), 4) for v in zip(*both, strict=True)]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--only", nargs="*", default=list(TASKS))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.only:
+            found = compare(options.old, options.new, TASKS[name], options.pairs, folder)
+            print(json.dumps({name: found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

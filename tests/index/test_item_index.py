@@ -81,7 +81,7 @@ text = st.text(max_size=20)
 column = st.lists(st.tuples(text, text, st.dictionaries(text, text | st.none() | st.integers())))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(column)
 def test_any_text_survives_the_disk(tmp_path_factory, rows):
     items = Items(

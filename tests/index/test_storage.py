@@ -220,12 +220,6 @@ def test_a_full_disk_changes_nothing(folder, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_folder_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match=r"cannot be written"):
-        ItemIndex.build(["x"]).save(tmp_path / "file" / "index")
-
-
 def test_fields_json_cannot_hold(tmp_path):
     index = ItemIndex.build([{"id": 1, "text": "x", "when": object()}])
     with pytest.raises(InputError, match=r"cannot be stored as JSON"):

@@ -91,60 +91,42 @@ GOOD = {
 }
 
 
+SHAPE = "'{}' has the shape {}; it must be {}: mend it, or leave it out"
+WHOLE = "'{}' holds float64; give positions as whole numbers"
+COUNT = "'n_anchors' must be one whole number, how many rows are anchors"
+
+
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("key", "value", "sentence"),
     [
+        ("first_bm25", np.ones((4, 5)), SHAPE.format("{}", "(4, 5)", "(4 queries, 6 items)")),
         (
-            {"first_bm25": np.ones((4, 5))},
-            "'first_bm25' has the shape (4, 5); it must be (4 queries, 6 items): mend it, or leave "
-            "it out",
+            "query_vectors",
+            np.ones((4, 3)),
+            SHAPE.format("{}", "(4, 3)", "(4 queries, 2 dimensions of the items' vectors)"),
         ),
+        ("item_vectors", np.ones(6), SHAPE.format("{}", "(6,)", "(6 items, dimensions)")),
+        ("labels", np.array(2), SHAPE.format("{}", "()", "(4 queries)")),
         (
-            {"query_vectors": np.ones((4, 3))},
-            "'query_vectors' has the shape (4, 3); it must be (4 queries, 2 dimensions of the "
-            "items' vectors): mend it, or leave it out",
+            "item_scores",
+            np.ones((2, 5)),
+            SHAPE.format("{}", "(2, 5)", "(2 items in the query's place, 6 items)"),
         ),
-        (
-            {"item_vectors": np.ones(6)},
-            "'item_vectors' has the shape (6,); it must be (6 items, dimensions): mend it, or leave "
-            "it out",
-        ),
-        (
-            {"labels": np.array(2)},
-            "'labels' has the shape (); it must be (4 queries): mend it, or leave it out",
-        ),
-        (
-            {"item_scores": np.ones((2, 5))},
-            "'item_scores' has the shape (2, 5); it must be (2 items in the query's place, 6 "
-            "items): mend it, or leave it out",
-        ),
-        ({"labels": [0.6, 1, 2, -1]}, "'labels' holds float64; give positions as whole numbers"),
-        (
-            {"item_score_items": [1.0, 3.0]},
-            "'item_score_items' holds float64; give positions as whole numbers",
-        ),
-        (
-            {"first_bm25": np.full((4, 6), "x")},
-            "'first_bm25' holds <U1; give numbers, or leave it out",
-        ),
-        (
-            {"n_anchors": 1.5},
-            "'n_anchors' must be one whole number, how many rows are anchors",
-        ),
-        (
-            {"n_anchors": [1, 2]},
-            "'n_anchors' must be one whole number, how many rows are anchors",
-        ),
+        ("labels", [0.6, 1, 2, -1], WHOLE),
+        ("item_score_items", [1.0, 3.0], WHOLE),
+        ("first_bm25", np.full((4, 6), "x"), "'{}' holds <U1; give numbers, or leave it out"),
+        ("n_anchors", 1.5, COUNT),
+        ("n_anchors", [1, 2], COUNT),
     ],
 )
-def test_a_key_of_another_shape_or_kind_is_refused(tmp_path, change, sentence):
+def test_a_key_of_another_shape_or_kind_is_refused(tmp_path, key, value, sentence):
     path = tmp_path / "m.npz"
     np.savez(path, **GOOD)
     StoredMatrix.load(path)
-    np.savez(path, **GOOD | change)
+    np.savez(path, **GOOD | {key: value})
     with pytest.raises(InputError) as caught:
         StoredMatrix.load(path)
-    assert str(caught.value) == f"{path}: {sentence}"
+    assert str(caught.value) == f"{path}: {sentence.format(key)}"
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,8 @@ Every public module, class, function and method with a docstring becomes one ite
 its signature and its docstring. `.py` files are read with :mod:`ast` and never imported. Modules
 written in C are imported and inspected, because their documentation exists nowhere else.
 
-About one docstring in ten is held out by a stable hash of its first sentence (:func:`is_held_out`).
-For these the first sentence becomes a query, and the item keeps its name, its signature and the
-rest of the text. The hash depends on nothing but the sentence, so training and evaluation agree on
-the split without sharing a file.
+About one docstring in ten is held out by a hash of its first sentence, so that training and
+evaluation agree (:func:`is_held_out`). That sentence becomes a query, and the item keeps the rest.
 """
 
 from __future__ import annotations
@@ -157,10 +155,9 @@ def merge_identical(items: Sequence[DocItem]) -> list[DocItem]:
 
 
 def build_corpus(items: Sequence[DocItem]) -> Dataset:
-    """Turn the held-out first sentences of n items into queries.
+    """The items with held-out first sentences as queries, to which all that begin so are relevant.
 
-    A held-out sentence becomes a query if every item that begins with it has at least 8 more words;
-    all of them are relevant. Otherwise these items keep their whole text and there is no query.
+    If one of these has fewer than 8 more words, they keep their text and there is no query.
     """
     split = {item.name: first_sentence(item.text) for item in items}
     groups: dict[str, list[str]] = {}
@@ -187,11 +184,8 @@ def build_corpus(items: Sequence[DocItem]) -> Dataset:
 
 
 def _python_files(root: Path, prefix: str = "") -> Iterator[tuple[str, Path]]:
-    """(dotted module name, file) of the modules under a folder, in a stable order.
-
-    Private modules are skipped, except in a package (with `prefix`): packages often keep public
-    objects in `_implementation.py`, and the private parts are left out of the name.
-    """
+    """(dotted module name, file) under a folder. Private modules are skipped, except in a package
+    (with `prefix`), where the private parts are left out of the name."""
     for path in sorted(_walk(root)):
         parts = list(path.relative_to(root).with_suffix("").parts)
         if parts[-1] == "__init__":

@@ -382,7 +382,6 @@ class Blink(Pages):
         return self.page(record.text(title)) if title else None
 
     def _files(self) -> Mapping[str, Path]:
-        """Files of mentions by name."""
         found = sorted(self.path.glob("*.jsonl"))
         return {path.stem: path for path in found if path.stem not in self.lists}
 
@@ -431,7 +430,6 @@ class Wned(Pages):
         return None if title in ("", "NIL") else self.page(title)
 
     def _sets(self) -> Mapping[str, Path]:
-        """Annotations by data set: those of the folder, and of the folders in it."""
         found = sorted((*self.path.glob("*.xml"), *self.path.glob("*/*.xml")))
         return {path.stem: path for path in found if (path.parent / "RawText").is_dir()}
 
@@ -473,7 +471,7 @@ def _raw_text(path: Path, name: str, place: str) -> str:
 
 
 def _span(text: str, mention: str, offset: int) -> tuple[int, int] | None:
-    """Where a mention stands, at its offset or nearest to it, whatever its blanks; None if not."""
+    """Where a mention stands, at its offset or nearest to it, whatever its blanks."""
     wanted = re.compile(r"\s+".join(re.escape(word) for word in mention.split()))
     there = wanted.match(text, offset)
     if there is None:

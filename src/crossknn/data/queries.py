@@ -73,11 +73,7 @@ def query_records(path: Path) -> Records:
 
 
 def queries_from(records: Records) -> QuerySet:
-    """Queries from records.
-
-    Raises:
-        InputError: for an empty query, an id that comes twice, and if there are none.
-    """
+    """Queries from records; `InputError` for an empty one, an id that comes twice, and for none."""
     ids: dict[str, int] = {}
     texts = []
     for record in records.rows:

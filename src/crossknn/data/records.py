@@ -91,7 +91,6 @@ class Records:
     rows: Iterable[Record]
 
     def none(self, what: str) -> InputError:
-        """The error that there are none."""
         return InputError(f"{self.source or 'the sequence'} holds no {what}")
 
 

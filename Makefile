@@ -11,10 +11,10 @@ demo: .venv-demo/$(STAMP)
 	.venv-demo/bin/crossknn demo
 
 test: .venv-test/$(STAMP)
-	.venv-test/bin/python -m pytest -n $(JOBS) -m "not torch" --slow-share $(SLOW)
+	.venv-test/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not torch" --slow-share $(SLOW)
 
 test-all: test .venv-torch/$(STAMP)
-	.venv-torch/bin/python -m pytest -n $(JOBS) -m torch --slow-share $(SLOW)
+	.venv-torch/bin/python -m pytest -n $(JOBS) --dist loadfile -m torch --slow-share $(SLOW)
 
 # Everything, whole: slow tests, references on thirty queries of each matrix, kills and damages.
 campaign: .venv-torch/$(STAMP)

@@ -80,11 +80,14 @@ def translate_os_errors(folder: Path | None, what: str = "scores") -> Iterator[N
 def write_file(path: Path, data: bytes) -> None:
     """Write a file that is there whole, or not at all."""
     part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:  # an error or an interrupt leaves nothing of it
+        part.unlink(missing_ok=True)
     sync(path.parent)
 
 

@@ -327,8 +327,11 @@ class _Cells:
     def _write(self, key: str, result: CellResult) -> None:
         """A kill leaves it whole or not there; what a power cut damages is searched again."""
         part = self.folder / f"{key}.part"
-        part.write_text(result.as_json(), encoding="utf-8")
-        os.replace(part, self.folder / f"{key}.json")
+        try:
+            part.write_text(result.as_json(), encoding="utf-8")
+            os.replace(part, self.folder / f"{key}.json")
+        finally:  # an interrupt leaves nothing of it either
+            part.unlink(missing_ok=True)
 
     def _read(self, key: str) -> CellResult | None:
         path = self.folder / f"{key}.json"

@@ -331,9 +331,8 @@ def styles_of(names: Iterable[str]) -> dict[str, Style]:
 def labels_of(names: Iterable[str]) -> dict[str, str]:
     """Short names: the method, and the options in which it differs from others of its name.
 
-    >>> labels_of(["rerank(retriever=dense)", "rerank(retriever=bm25)", "axn"])
-    {'rerank(retriever=dense)': 'rerank dense', 'rerank(retriever=bm25)': 'rerank bm25', 'axn':
-    'axn'}
+    >>> list(labels_of(["rerank(retriever=dense)", "rerank(retriever=bm25)", "axn"]).values())
+    ['rerank dense', 'rerank bm25', 'axn']
     """
     parsed = {name: _parsed(name) for name in names}
     found = {}

@@ -15,6 +15,7 @@ from crossknn.cli.options import (
     Deadline,
     Folder,
     MaxCalls,
+    Ray,
     Replace,
     ScorerModel,
     ScorerName,
@@ -87,10 +88,7 @@ def command(
     max_calls: MaxCalls = None,
     deadline: Deadline = None,
     workers: Workers = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(help="Score on Ray: 'local' starts it here, else a cluster's address."),
-    ] = None,
+    ray: Ray = None,
     start: Annotated[
         str | None,
         typer.Option(help="The model that distill begins with; the index's own by default."),
@@ -121,7 +119,8 @@ def command(
             raise InputError("fit log takes the scores that are there: leave --queries out")
         index = ItemIndex.load(folder)
         exact = open_scorer(scorer, model, scorer_option)
-        _from_log(index, exact.fingerprint, store, retriever, rank, json)
+        _take(index, exact, store)
+        _from_log(index, exact.fingerprint, retriever, rank, json)
         return
     if queries is None:
         raise InputError("--queries is missing: give a file of train queries, or 'auto'")
@@ -177,22 +176,16 @@ def _take(index: ItemIndex, exact: Any, store: Path | None) -> None:
 def _from_log(
     index: ItemIndex,
     fingerprint: str | None,
-    store: Path | None,
     retriever: str | None,
     rank: int,
     json: bool,
 ) -> None:
-    from crossknn.fitting.log import VECTORS, add_scores, fit_from_log
+    from crossknn.fitting.log import VECTORS, fit_from_log
     from crossknn.retrievers.specs import HYBRID
-    from crossknn.scores.store import ScoreStore
     from crossknn.spec import parse
 
     began = time.perf_counter()
     spec = HYBRID if retriever is None else parse(retriever)
-    if store is not None:
-        if not store.is_file():
-            raise InputError(f"there is no file {store}: searches make one with  --store {store}")
-        add_scores(index, ScoreStore.open(store), fingerprint or "")
     with progress("fitting", "sweeps") as report:
         found = fit_from_log(index, fingerprint, retriever=spec, rank=rank, progress=report)
     seconds = round(time.perf_counter() - began, 2)

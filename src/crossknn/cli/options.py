@@ -70,6 +70,10 @@ Workers = Annotated[
     int | None,
     typer.Option("--workers", help="Threads that score; one for each core by default."),
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", help="Score on Ray: 'local' starts it here, else a cluster's address."),
+]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace what has this name.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

@@ -50,8 +50,10 @@ def model():
 
 
 def run(model, ids):
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")  # as scorers open it
     session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     return session.run(None, {"ids": ids})[0]
 

@@ -244,6 +244,7 @@ def _run(path: str, batch: Mapping[str, Any]) -> list[Any]:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.add_session_config_entry("session.x64quantprecision", "1")  # as scorers open it
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = {value.name for value in session.get_inputs()}
     outputs: list[Any] = session.run(None, {k: v for k, v in batch.items() if k in names})

@@ -15,9 +15,8 @@ import crossknn as ck
 SRC = Path(ck.__file__).parent
 
 IDEAS = {
-    "data.dialogs": "searching a conversation for its answer",
     "data.docstrings": "the standard library's docstrings as a corpus",
-    "data.linking": "entity linking data",
+    "data.formats": "published layouts of data",
     "demo": "what the demonstration searches",
     "evaluation.oracle": "retrievers that know the answer, to bound what is possible",
     "fitting.als": "alternating least squares",

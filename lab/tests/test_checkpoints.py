@@ -24,7 +24,7 @@ transformers = pytest.importorskip("transformers")
 
 from commands import run  # noqa: E402
 
-from crossknn.data.marks import marked_item, marked_query  # noqa: E402
+from crossknn.data.queries import ITEM_TEMPLATE, marked_query  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.late.model import LateInteractionModel  # noqa: E402
 from crossknn.scorers import CrossEncoder, DualEncoder  # noqa: E402
@@ -62,7 +62,7 @@ def words(count):
 MENTIONS = [(words(3), words(2), words(5)), (words(90), words(3), words(90)), ("", words(1), words(200))]  # fmt: skip
 ENTITIES = [(words(2), words(9)), (words(1), words(200)), (words(3), ""), (words(2), words(60))]
 QUERIES = [marked_query(*mention) for mention in MENTIONS]
-ITEMS = [marked_item(*entity) for entity in ENTITIES]
+ITEMS = [ITEM_TEMPLATE.format(title=title, text=text) for title, text in ENTITIES]
 TEXTS = [words(4), words(11), words(1)]
 
 

@@ -27,7 +27,7 @@ def dataset(*, queries=("q1", "q2"), items=("d1", "d2"), qrels=None, candidates=
 def test_what_fits_together_has_no_findings():
     assert dataset(candidates={"q1": [("d1", 1.0), ("d2", 0.5)]}).findings == ()
     one = dataset(queries=["q1"], items=["d1"], qrels={"q1": {"d1": 1}})
-    assert str(one) == "x: 1 query, 1 item, 1 judgement"
+    assert str(one) == "x: 1 queries, 1 items, 1 judgements"
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,13 @@ def test_what_fits_together_has_no_findings():
     [
         (
             {"candidates": {"q1": [("d1", 2.0), ("d2", 1.0), ("d1", 0.5)]}},
-            "1 item is listed twice for a query: 'd1'",
+            "items listed twice for a query: 1, the first 'd1'",
         ),
-        ({"candidates": {"q9": [("d1", 1.0)]}}, "1 list is of a query that is not there: 'q9'"),
-        ({"candidates": {"q1": [("d9", 1.0)]}}, "1 listed item is not there: 'd9'"),
+        (
+            {"candidates": {"q9": [("d1", 1.0)]}},
+            "lists of queries that are missing: 1, the first 'q9'",
+        ),
+        ({"candidates": {"q1": [("d9", 1.0)]}}, "listed items that are missing: 1, the first 'd9'"),
     ],
 )
 def test_what_lists_name_that_is_not_there_is_counted_and_kept(change, sentence):
@@ -114,7 +117,7 @@ def test_parts_depend_on_the_seed_and_grow_and_every_query_is_as_likely():
 
 @pytest.mark.parametrize("size", [0.8, 2.5, -1])
 def test_sizes_that_do_not_fit_are_refused(size):
-    with pytest.raises(InputError, match=f"the part 'train' has the size {size}; it must be a who"):
+    with pytest.raises(InputError, match=f"the size of the part 'train' is {size}; it must be"):
         split(10, {"train": size, "test": 2})
     with pytest.raises(InputError, match=r"train 7 \+ test 4\) are more than the 10 there are"):
         split(10, {"train": 7, "test": 4})

@@ -15,6 +15,7 @@ from crossknn.index.item_index import ItemIndex
 from crossknn.index.stored import StoredMatrix, read_arrays
 from crossknn.methods import methods
 from crossknn.scores.collect import Limits
+from crossknn.types import Queries
 
 TEXTS = ("one fish", "two", "red fish and more", "two", "blue stone")
 QUERIES = QuerySet(tuple(f"q{i}" for i in range(5)), TEXTS)
@@ -49,7 +50,7 @@ def test_what_is_written_is_exact_and_replays(index, tmp_path):
     np.testing.assert_array_equal(data.anchor_items, index.anchor_items)
     np.testing.assert_allclose(data.item_vectors, index.vectors["dense"], rtol=1e-3)
     assert set(data.firsts) == {"bm25", "tfidf"}
-    bm25 = index.retrievers["bm25"].scores(QUERIES.batch())
+    bm25 = index.retrievers["bm25"].scores(Queries(QUERIES.texts))
     np.testing.assert_allclose(data.firsts["bm25"], bm25, rtol=1e-3)
     chosen = [index.items.texts[i] for i in data.item_scores.items]
     np.testing.assert_array_equal(data.item_scores.scores, exact(index, chosen))

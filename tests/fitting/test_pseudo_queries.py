@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossknn.data.items import Items
-from crossknn.data.marks import MARKS, marked_item
+from crossknn.data.queries import ITEM_TEMPLATE, MARKS
 from crossknn.data.reading import read_items
 from crossknn.errors import InputError
 from crossknn.fitting.pseudo_queries import LONGEST, LONGEST_TEXT, MOST, pseudo_queries
@@ -27,7 +27,10 @@ def titled(*pairs):
 
 
 def marked(*pairs):
-    return items_of([marked_item(*pair) for pair in pairs], [title for title, _ in pairs])
+    return items_of(
+        [ITEM_TEMPLATE.format(title=title, text=text) for title, text in pairs],
+        [title for title, _ in pairs],
+    )
 
 
 def all_of(items, **options):

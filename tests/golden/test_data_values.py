@@ -60,86 +60,6 @@ MARCO = {
     "top1000.dev": "10\t8\ttall trees\ta lake\n10\t7\ttall trees\tan elm\n11\t8\twater\ta lake\n",
 }
 
-
-def answers(*names: str) -> list[dict[str, str]]:
-    texts = {"A1": "an oak", "B2": "an elm", "C3": "a lake"}
-    return [{"candidate-id": name, "utterance": texts[name]} for name in names]
-
-
-def dialog(number: int, options: list[Any], **more: object) -> dict[str, object]:
-    said = [("participant_1", "which tree is tall?"), ("participant_2", f"where, {number}?")]
-    messages = [{"speaker": speaker, "utterance": text} for speaker, text in said]
-    return {"example-id": number, "messages-so-far": messages, "options-for-next": options} | more
-
-
-CORRECT = "options-for-correct-answers"
-DEV = [dialog(1, answers("C3", "A1"), **{CORRECT: answers("A1")})]
-DEV += [dialog(2, answers("B2", "A1"), **{CORRECT: []})]
-DSTC7 = {
-    "ubuntu_dev_subtask_1.json": json.dumps(DEV),
-    "ubuntu_test_subtask_1.json": json.dumps([dialog(5, answers("A1", "B2"))]),
-    "ubuntu_responses_subtask_1.tsv": "5\tD4\ta fir,\tblank  and all\n",
-}
-ENTITIES = lines(
-    *(
-        {"text": f" a {title}", "idx": f"x?curid={n}", "title": title, "entity": title}
-        for n, title in ((11, "Holm oak"), (12, "Lake Como"), (14, "A&B Trees"))
-    )
-)
-WIKI = "http://en.wikipedia.org/wiki"
-AIDA = {
-    "AIDA-YAGO2-dataset.tsv": (
-        "-DOCSTART- (1 TREES)\nThe\n"
-        f"Holm\tB\tHolm oak\tHolm_oak\t{WIKI}/Holm_oak\t11\t/m/01\n"
-        f"oak\tI\tHolm oak\tHolm_oak\t{WIKI}/Holm_oak\t11\t/m/01\n"
-        f"Como\tB\tComo\tLake_Como\t{WIKI}/Lake_Como\t12\n.\n\nNobody\tB\tNobody\t--NME--\ncame\n\n"
-        f"-DOCSTART- (947testa LAKES)\nComo\tB\tComo\tLake_Como\t{WIKI}/Lake_Como\t12\n\n"
-        f"-DOCSTART- (1163testb LAKES)\nGarda\tB\tGarda\tLake_Garda\t{WIKI}/Lake_Garda\t13\t/m/02\n"
-    ),
-    "entity.jsonl": ENTITIES,
-}
-
-
-def annotation(mention: str, page: str, offset: object, length: object = None) -> str:
-    length = len(mention) if length is None else length
-    return (
-        f"<annotation>\n<mention>{mention}</mention>\n<wikiName>{page}</wikiName>\n"
-        f"<offset>{offset}</offset>\n<length>{length}</length>\n</annotation>\n"
-    )
-
-
-COMO = annotation("Como", "Lake_Como", 24)
-WNED = {
-    "msnbc.xml": (
-        '<?xml version="1.0" encoding="UTF-8"?>\n<a>\n<document docName="lakes.txt">\n'
-        + annotation("holm oak", "Holm oak", 7)
-        + COMO * 2
-        + annotation("Garda", "NIL", 34)
-        + annotation("A&amp;B", "A&amp;B Trees", 42)
-        + "</document>\n</a>\n"
-    ),
-    "RawText/lakes.txt": "The holm\noak stands  by Como,\nnot Garda & A&amp;B.\n",
-    "entity.jsonl": ENTITIES,
-}
-
-
-def link(query: str, mention: str, page: object = None, **more: object) -> dict[str, object]:
-    ids = {"label_id": page, "Wikipedia_ID": page, "Wikipedia_title": "Lake Como"}
-    record = {"context_left": "by", "mention": mention, "context_right": ", not", "query_id": query}
-    return record | (ids if page is not None else {}) | more
-
-
-BLINK = {
-    "entity.jsonl": ENTITIES,
-    "msnbc_questions.jsonl": lines(
-        link("a:0", "oak", "11"),
-        link("a:1", "Como", 12),
-        link("a:2", "Como", -1),
-        link("a:3", "Garda", label_id=None),
-        link("a:4", "trees", label_title="A&B_Trees"),
-        link("a:5", "Garda", "13"),
-    ),
-}
 DOCUMENTS = {
     "documents/trees.json": lines(
         {"document_id": "d0", "title": "Oak", "text": "the tall oak stands by the lake"},
@@ -218,14 +138,6 @@ SAMPLES: dict[str, dict[str, str]] = {
     "trec old": {k: v for k, v in TREC.items() if "topics" not in k} | {"topics.robust": OLD},
     "trec alone": {k.replace("robust", k[:1]): v for k, v in TREC.items()},
     "msmarco": MARCO,
-    "dstc7": DSTC7,
-    "dstc7 two": DSTC7 | {"advising_dev_subtask_1.json": json.dumps(DEV[:1])},
-    "aida": AIDA,
-    "wned": WNED,
-    "wned two": {"entity.jsonl": ENTITIES}
-    | {f"{a}/{a}.xml": WNED["msnbc.xml"] for a in ("msnbc", "clueweb")}
-    | {f"{a}/RawText/lakes.txt": WNED["RawText/lakes.txt"] for a in ("msnbc", "clueweb")},
-    "blink": BLINK,
     "zeshel": PUBLISHED,
     "processed": PROCESSED,
     "files": FILES,
@@ -261,14 +173,6 @@ READS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     "trec old": EVERY,
     "trec alone": EVERY,
     "msmarco": EVERY + each("dataset", "dev", "dev.small", "train") + each("labelled", "dev", lists=True),
-    "dstc7": EVERY + each("dataset", "dev", "test") + each("labelled", "dev", "test", lists=True),
-    "dstc7 two": EVERY
-    + each("dataset", "dev")
-    + [("dataset", "", {"split": "dev", "domain": name}) for name in ("advising_subtask_1", "advising")],
-    "aida": EVERY + each("dataset", "train", "testa", "valid", "dev", "test", "tests") + each("labelled", "valid"),
-    "wned": [*EVERY, *each("labelled", "msnbc")],
-    "wned two": [*EVERY, *each("dataset", "clueweb", "clubweb")],
-    "blink": [*EVERY, *each("labelled", "msnbc_questions")],
     "zeshel": EVERY
     + each("dataset", "train", "valid", "test")
     + each("dataset", "train", domain="fish")
@@ -294,7 +198,6 @@ READS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
 
 TRAIN, TREES = {"split": "train"}, "processed/train_worlds/trees_mentions.jsonl"
 MENTION = '"mention_id": "m1", "context_left": "the tall oak stands by", "mention": "the lake"'
-BOMB = '<!DOCTYPE x [<!ENTITY a "ha">]>\n<a>'
 
 
 def damages(
@@ -327,29 +230,6 @@ DAMAGES = [
     *damages("trec", "dataset", {}, "qrels.robust.txt", ("d2 2", "d2 good"), ("d1 1", "d9 1"), ("1 0", "7 0")),
     *damages("trec", "dataset", {}, "qrels.robust.txt", ("d1 1", "d1 0"), ("2 0 d2 2", "1 0 d2 1")),
     *damages("trec", "dataset", {}, "collection.jsonl", ("", lines({"id": "d1", "text": "x"}))),
-    *damages("dstc7", "dataset", {"split": "dev"}, "ubuntu_dev_subtask_1.json", *(
-        (json.dumps(DEV), json.dumps(changed)) for changed in (
-            {}, [DEV[0], "x"], [DEV[0], DEV[0]], [], [DEV[0] | {"messages-so-far": "hello"}],
-            [DEV[0] | {"messages-so-far": ["hello"]}], [DEV[0] | {"messages-so-far": []}],
-            [DEV[0] | {"options-for-next": [{"utterance": "x"}]}],
-            [dialog(1, [*answers("A1"), {"candidate-id": "A1", "utterance": "an ash"}])],
-        )
-    ), ("[{", "[{]"), ('"example-id": 1', '"id": 1'), ("options-for-next", "options")),
-    *damages("dstc7", "dataset", {}, "ubuntu_responses_subtask_1.tsv", ("\ta fir,\tblank  and all", "")),
-    *damages("aida", "dataset", TRAIN, "AIDA-YAGO2-dataset.tsv",
-        ("(1 TREES)", "TREES"), ("-DOCSTART- (1 TREES)\n", ""), ("oak\tI\t", "oak\tX\t"), ("Holm\tB\t", "Holm\tO\t"),
-        ("\t12\n", "\n"), ("\t11\t", "\televen\t"), ("-DOCSTART- (1 ", "-DOCSTART- (1testb ")),
-    *damages("aida", "dataset", TRAIN, "entities.tsv", ("", "id\ttitle\ttext\n13\tLake Garda\ta lake\n")),
-    *damages("wned", "dataset", {}, "msnbc.xml", *((COMO * 2, new) for new in (
-        annotation("Como", "Lake Como", 900), annotation("Iseo", "Lake Iseo", 24), COMO + annotation("Como", "Como", 24),
-        COMO.replace("offset", "start"), COMO.replace("wikiName", "page"), annotation("", "Lake Como", 1),
-        annotation("Como", "Lake Como", -3), annotation("Como", "Lake Como", "9" * 20),
-        annotation("Como", "Lake Como", 24, "4.0"), COMO.replace("_", "&b;"), COMO.replace("</annotation>", ""),
-    )), *(("lakes.txt", name) for name in ("rivers.txt", "../msnbc.xml", "..", "x" * 300)), ("docName", "name"),
-        ("<a>", BOMB), ("annotation>", "note>")),
-    *damages("blink", "dataset", {}, "msnbc_questions.jsonl",
-        ('"label_id": null', '"x": 1'), ('"Wikipedia_ID": "11"', '"Wikipedia_ID": "Oak"'), ('"Wikipedia_ID": "11"', '"Wikipedia_ID": [11]'),
-        ('"oak"', '" "'), ("a:1", "a:0"), ('{"context', '{"'), ("query_id", "number")),
     *damages("processed", "labelled", TRAIN, TREES,
         *(('"label_id": 2', new) for new in ('"label_id": null', '"x": 1', *(f'"label_id": {v}' for v in ("3", "-1", "true", "1.0", '"d9"', '"d1"')))),
         ('"m1"', '"m0"'), (MENTION, MENTION.replace("mention_id", "id")), (MENTION, MENTION.replace('"mention"', '"x"')),

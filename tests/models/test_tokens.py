@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import CONTENT, tokenizer
 
-from crossknn.data.marks import MARKS, marked_item, marked_query
+from crossknn.data.queries import ITEM_TEMPLATE, MARKS, marked_query
 from crossknn.errors import InputError
 from crossknn.models.tokens import Encoding, Tokenizer, Window, around, token_batches
 from crossknn.types import Pairs
@@ -36,7 +36,7 @@ def whole(row):
 @st.composite
 def marked_pairs(draw):
     query = marked_query(*(" ".join(draw(part)) for part in (WORDS, SOME_WORDS, WORDS)))
-    return query, marked_item(" ".join(draw(WORDS)), " ".join(draw(WORDS)))
+    return query, ITEM_TEMPLATE.format(title=" ".join(draw(WORDS)), text=" ".join(draw(WORDS)))
 
 
 # The window around a mention

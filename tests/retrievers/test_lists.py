@@ -33,7 +33,7 @@ def test_from_a_trec_run(tmp_path):
     (tmp_path / "run").write_text("q1 Q0 b 1 3 tag\nq1 Q0 a 2 2 tag\nq9 Q0 a 1 1 tag\n")
     queries = QuerySet(("q1", "q2"), ("one", "two"))
     stage = CandidateLists.from_run(tmp_path / "run", queries, IDS)
-    assert stage.top(queries.batch(), 5).items.tolist() == [[1, 0], [NO_ITEM] * 2]
+    assert stage.top(Queries(queries.texts), 5).items.tolist() == [[1, 0], [NO_ITEM] * 2]
     with pytest.raises(InputError, match=r"the list of 'q1' names the unknown item 'b'"):
         CandidateLists.from_run(tmp_path / "run", queries, ["a"])
     with pytest.raises(InputError, match="ranks none of the queries"):

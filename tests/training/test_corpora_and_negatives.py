@@ -15,7 +15,7 @@ from crossknn.errors import InputError
 from crossknn.training.checkpoint import kept
 from crossknn.training.corpora import Corpora, nearest, nearest_wrong, plain, retriever_of
 from crossknn.training.settings import NegativesSettings
-from crossknn.types import NO_ITEM
+from crossknn.types import NO_ITEM, Queries
 
 pytestmark = pytest.mark.torch
 
@@ -61,7 +61,7 @@ def test_wrong_items_are_wrong_nearest_first_and_all_there_are(part, kind, depth
     everything = (
         None
         if kind == "random"
-        else retriever_of(part, kind, Letters()).scores(part.queries.batch())
+        else retriever_of(part, kind, Letters()).scores(Queries(part.queries.texts))
     )
     for row, positives in enumerate(part.positives):
         found = wrong[row][wrong[row] != NO_ITEM].tolist()

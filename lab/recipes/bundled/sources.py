@@ -20,7 +20,7 @@ from crossknn.data.docstrings import (
     sentence_bucket,
     standard_library_items,
 )
-from crossknn.data.marks import ENTITY, MENTION_END, MENTION_START
+from crossknn.data.queries import ENTITY, MENTION_END, MENTION_START
 from crossknn.data.reading import read_labelled
 
 SEED = 13

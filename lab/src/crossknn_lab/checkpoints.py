@@ -27,7 +27,7 @@ import torch
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 
-from crossknn.data.marks import MARKS
+from crossknn.data.queries import MARKS
 from crossknn.errors import InputError, nearest
 from crossknn.models.backbone import (
     UNUSED,

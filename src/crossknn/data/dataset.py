@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
-from functools import cached_property
-from numbers import Integral
 from typing import TypeVar
 
 import numpy as np
@@ -15,23 +12,21 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.data.queries import Qrels, QuerySet, Run
 from crossknn.errors import InputError
-from crossknn.types import Candidates, IntArray
+from crossknn.types import Candidates, IntArray, as_count
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that may be wrong: what, in the number of `count`, and the first case."""
+    """Something that may be wrong: what, how often, and the first case."""
 
     what: str
     count: int
     example: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.count} {self.what}{': ' if self.count == 1 else ', the first '}{self.example}"
-        )
+        return f"{self.what}: {self.count}, the first {self.example!r}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +53,9 @@ class Dataset:
         return len(self.queries)
 
     def __str__(self) -> str:
-        counts = (
-            (len(self), "query", "queries"),
-            (len(self.items), "item", "items"),
-            (sum(map(len, self.qrels.values())), "judgement", "judgements"),
-        )
-        said = ", ".join(f"{count} {one if count == 1 else many}" for count, one, many in counts)
-        return "; ".join([f"{self.name}: {said}", *map(str, self.findings)])
+        judgements = sum(map(len, self.qrels.values()))
+        counts = f"{len(self)} queries, {len(self.items)} items, {judgements} judgements"
+        return "; ".join([f"{self.name}: {counts}", *map(str, self.findings)])
 
     def take(self, rows: Iterable[int]) -> Dataset:
         """The queries at `rows`, with their judgements and lists, and all items."""
@@ -84,46 +75,28 @@ class Dataset:
 
 
 def check(data: Dataset) -> tuple[Finding, ...]:
-    """What does not fit together, counted.
-
-    Queries without judgements or without a relevant item; judged queries and items that are not
-    there; in lists, queries and items that are not there and items listed twice; empty texts.
-
-    Raises:
-        InputError: for an id that comes twice.
-    """
+    """What does not fit together, counted; `InputError` for an id that comes twice."""
     qrels, lists = data.qrels, data.candidates or {}
     for what, ids in (("query", data.queries.ids), ("item", data.items.ids)):
         for repeated in _repeated(ids):
             raise InputError(f"the {what} id {repeated!r} comes twice; ids must differ")
     queries, items = set(data.queries.ids), set(data.items.ids)
-    judged = [item for found in qrels.values() for item in found]
     listed = [(query, item) for query, found in lists.items() for item, _ in found]
-    judged_queries = [query for query in data.queries.ids if query in qrels]
+    without = [query for query in data.queries.ids if not _has_relevant(qrels, query)]
     cases = {
-        "[query has|queries have] no judgement": [q for q in data.queries.ids if q not in qrels],
-        "[query has|queries have] no relevant item among [its|their] judgements": [
-            query for query in judged_queries if not _has_relevant(qrels, query)
+        "queries without a judgement": [query for query in without if query not in qrels],
+        "queries without a relevant item": [query for query in without if query in qrels],
+        "judged queries that are missing": [query for query in qrels if query not in queries],
+        "judged items that are missing": [
+            item for found in qrels.values() for item in found if item not in items
         ],
-        "judged [query is|queries are] not there": [q for q in qrels if q not in queries],
-        "[judgement names an item that is|judgements name items that are] not there": [
-            item for item in judged if item not in items
-        ],
-        "[list is of a query that is|lists are of queries that are] not there": [
-            query for query in lists if query not in queries
-        ],
-        "listed [item is|items are] not there": [i for _, i in listed if i not in items],
-        "[item is|items are] listed twice for a query": [i for _, i in _repeated(listed)],
-        "[item has|items have] an empty text": _empty(data.items.ids, data.items.texts),
-        "[query has|queries have] an empty text": _empty(data.queries.ids, data.queries.texts),
+        "lists of queries that are missing": [query for query in lists if query not in queries],
+        "listed items that are missing": [item for _, item in listed if item not in items],
+        "items listed twice for a query": [item for _, item in _repeated(listed)],
+        "items with an empty text": _empty(data.items.ids, data.items.texts),
+        "queries with an empty text": _empty(data.queries.ids, data.queries.texts),
     }
-    found = [(said, ids) for said, ids in cases.items() if ids]
-    return tuple(Finding(_form(said, len(ids)), len(ids), repr(ids[0])) for said, ids in found)
-
-
-def _form(said: str, count: int) -> str:
-    """The singular or the plural of `[singular|plural]`."""
-    return re.sub(r"\[(.*?)\|(.*?)\]", r"\1" if count == 1 else r"\2", said)
+    return tuple(Finding(what, len(ids), ids[0]) for what, ids in cases.items() if ids)
 
 
 def _repeated(values: Iterable[T]) -> list[T]:
@@ -154,11 +127,6 @@ class Labelled:
 
     def __len__(self) -> int:
         return len(self.queries)
-
-    @cached_property
-    def gold(self) -> IntArray:
-        """The first relevant item of each query: (m,)."""
-        return np.array([found[0] for found in self.positives], dtype=np.int64)
 
     def take(self, rows: Iterable[int]) -> Labelled:
         """The queries at `rows`, with the whole corpus."""
@@ -199,10 +167,7 @@ def split(of: int | Sized, sizes: Mapping[str, int], seed: int = 0) -> dict[str,
     """
     n = of if isinstance(of, int) else len(of)
     for name, size in sizes.items():
-        if not isinstance(size, Integral) or size < 0:
-            raise InputError(
-                f"the part {name!r} has the size {size}; it must be a whole number, 0 or more"
-            )
+        as_count(size, f"the size of the part {name!r}", 0)
     if sum(sizes.values()) > n:
         asked = " + ".join(f"{name} {size}" for name, size in sizes.items())
         raise InputError(f"the parts ({asked}) are more than the {n} there are: make them smaller")

@@ -1,4 +1,4 @@
-"""Published data formats: BEIR, TREC, MS MARCO, ir_datasets (others: `linking`, `dialogs`).
+"""Published data formats: BEIR, TREC, MS MARCO, ir_datasets and ZESHEL.
 
 What lies in a folder is items, and for each split queries, judgements and candidates. The layouts
 and the origins of the field names are listed in docs/data.md.
@@ -9,44 +9,34 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from crossknn.data.items import DEFAULT_TEMPLATE, Items, item_records, items_from
 from crossknn.data.queries import (
+    ITEM_TEMPLATE,
     Qrels,
     QuerySet,
     Run,
-    columns,
     file_qrels,
-    judge,
     queries_from,
     query_records,
     read_run,
 )
-from crossknn.data.records import Record, Records, read_lines
+from crossknn.data.records import Record, Records, read_records
 from crossknn.errors import InputError, MissingExtraError, nearest
 
 
 class DataFolder(ABC):
-    """Data in one published layout; nothing is read before it is asked for.
-
-    `complete`: all judged items should be there; those of a list made elsewhere may be missing.
-    """
+    """Data in one published layout; nothing is read before it is asked for."""
 
     format: ClassVar[str]
-    layout: ClassVar[str]
     signs: ClassVar[tuple[str, ...]] = ()
     template: ClassVar[str] = DEFAULT_TEMPLATE
-    id_field: ClassVar[str | None] = None
-    title_field: ClassVar[str | None] = None
-    complete: ClassVar[bool] = True
 
-    def __init__(self, path: Path, domain: str | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.domain = domain
-        self._read: dict[str, Any] = {}
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
@@ -55,8 +45,8 @@ class DataFolder(ABC):
 
     @property
     def name(self) -> str:
-        """What the data are called: the domain, or the folder."""
-        return self.domain or self.path.name
+        """What the data are called: the folder, or a domain."""
+        return self.path.name
 
     @abstractmethod
     def splits(self) -> Sequence[str]:
@@ -64,7 +54,7 @@ class DataFolder(ABC):
 
     @abstractmethod
     def item_records(self, split: str | None = None) -> Records:
-        """The items as records; `split` matters where every split has items of its own."""
+        """The items as records; `split` matters to data sets of ir_datasets alone."""
 
     @abstractmethod
     def queries(self, split: str | None) -> QuerySet:
@@ -79,30 +69,22 @@ class DataFolder(ABC):
         return None
 
     def items(self, split: str | None = None) -> Items:
-        """The items (of a split), rendered; those whose text is empty stay."""
-        return items_from(
-            self.item_records(split),
-            id_field=self.id_field,
-            title_field=self.title_field,
-            template=self.template,
-            allow_empty=True,
-        )
+        """The items, rendered; those whose text is empty stay."""
+        return items_from(self.item_records(split), template=self.template, allow_empty=True)
 
-    def parts(self, split: str, domains: Iterable[str] | None) -> Sequence[DataFolder]:
+    def parts(self, split: str, domains: Iterable[str] | None = None) -> Sequence[Self]:
         """One corpus each: the domains of a split, or those named; otherwise the folder itself."""
         if domains is not None:
-            raise InputError(f"{self.path} is {self.layout}, which has no domains")
+            raise InputError(f"{self.path} has the format {self.format}, which has no domains")
         return [self]
 
-    def judged_at(self, split: str, query: str, item: str | None = None) -> str:
-        """Where a query (and an item) is judged: a file and its line if there is one."""
-        return str(self.path)
-
-    def only(self, found: Sequence[Path], what: str) -> Path:
-        """The one file that there is; `InputError` otherwise."""
-        if len(found) != 1:
-            raise InputError(f"{self.path} has {len(found)} {what}; there must be one")
-        return found[0]
+    def part(self, split: str, domain: str | None = None) -> Self:
+        """The only corpus of a split, or that of a domain."""
+        parts = self.parts(split, None if domain is None else [domain])
+        if len(parts) != 1:
+            known = ", ".join(part.name for part in parts)
+            raise InputError(f"{self.path} has the domains {known}: name one (domain=...)")
+        return parts[0]
 
     def split(self, wanted: str | None) -> str:
         """`wanted` if it is there; without one `test`, or the only one; `InputError` otherwise."""
@@ -113,18 +95,14 @@ class DataFolder(ABC):
             raise InputError(f"{self.path} has the splits {', '.join(known)}: name one (split=...)")
         wanted = wanted or "test"
         if wanted not in known:
-            hint = nearest(wanted, known) if known else "there are none"
-            raise InputError(f"{self.path} has no split {wanted!r} ({hint})")
+            raise InputError(f"{self.path} has no split {wanted!r} ({nearest(wanted, known)})")
         return wanted
 
 
 class Beir(DataFolder):
-    """`corpus.jsonl`, `queries.jsonl` (each maybe `.gz`), `qrels/<split>.tsv` (Thakur et al.
-    2021).
-    """
+    """`corpus.jsonl`, `queries.jsonl` (each maybe `.gz`), `qrels/<split>.tsv` (Thakur 2021)."""
 
     format = "beir"
-    layout = "a BEIR folder"
     signs = ("qrels/", "corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "queries.jsonl.gz")
 
     def splits(self) -> Sequence[str]:
@@ -134,54 +112,24 @@ class Beir(DataFolder):
         return item_records(self._file("corpus"))
 
     def queries(self, split: str | None) -> QuerySet:
-        file = self._file("queries")
-        queries = queries_from(query_records(file))
+        queries = queries_from(query_records(self._file("queries")))
         if split is None:
             return queries
-        qrels = self.qrels(split)
+        qrels = self.qrels(self.split(split))
         judged = queries.select(qrels)
         if not len(judged):
             raise InputError(
-                f"{self._qrels_file(split)} judges none of the queries in {file}: it names "
-                f"{_some(qrels)}, and there are {_some(queries.ids)}"
+                f"{self.path}, split {split}: none of the queries is judged: the judgements name "
+                f"{next(iter(qrels))!r}, and the first query is {queries.ids[0]!r}"
             )
         return judged
 
     def qrels(self, split: str) -> Qrels:
-        return file_qrels(self._qrels_file(split))
-
-    def split(self, wanted: str | None) -> str:
-        wanted = wanted or "test"  # a folder may lack a split that its name seems to promise
-        self._qrels_file(wanted)
-        return wanted
-
-    def judged_at(self, split: str, query: str, item: str | None = None) -> str:
-        path = self._qrels_file(split)
-        for number, line in read_lines(path):
-            row = columns(line)
-            if row and row[0] == query and item in (None, *row[1:]):
-                return f"{path}, line {number}"
-        return str(path)
+        return file_qrels(self.path / "qrels" / f"{split}.tsv")
 
     def _file(self, name: str) -> Path:
-        for path in (self.path / f"{name}.jsonl", self.path / f"{name}.jsonl.gz"):
-            if path.is_file():
-                return path
-        raise InputError(f"{self.path} is a folder without {name}.jsonl")
-
-    def _qrels_file(self, split: str) -> Path:
-        path = self.path / "qrels" / f"{split}.tsv"
-        if not path.is_file():
-            known = self.splits()
-            hint = nearest(split, known) if known else "there are none"
-            raise InputError(f"{self.path} has no judgements qrels/{split}.tsv ({hint})")
-        return path
-
-
-def _some(ids: Iterable[str]) -> str:
-    """The first three, for a sentence."""
-    found = list(islice(ids, 4))
-    return ", ".join([*map(repr, found[:3]), *["..."] * (len(found) > 3)])
+        zipped = self.path / f"{name}.jsonl.gz"
+        return zipped if zipped.is_file() else self.path / f"{name}.jsonl"
 
 
 # A stem, a split between dots, dashes or underscores, and any ending: `topics.robust04.txt`,
@@ -189,15 +137,17 @@ def _some(ids: Iterable[str]) -> str:
 _ENDINGS = re.compile(r"(\.(txt|tsv|csv|jsonl|ndjson|json|xml|trec|topics|qrels|run|gz))*$")
 
 
-class PlainFiles(DataFolder):
-    """A collection, queries, judgements and lists in files of their own.
+class Trec(DataFolder):
+    """`collection.*`, `topics*`, `qrels*`, `run*` (trec_eval, README: "qrels" and "results").
 
     A split is a file of queries. It is judged by the file of judgements of the same name, or by the
     only one there is if there is only one of each; the same holds for lists of candidates.
     """
 
-    query_stem: ClassVar[str]
-    list_stem: ClassVar[str]
+    format = "trec"
+    signs = ("topics*",)
+    query_stem = "topics"
+    list_stem = "run"
 
     def splits(self) -> Sequence[str]:
         return sorted(self._named(self.query_stem))
@@ -205,7 +155,12 @@ class PlainFiles(DataFolder):
     def item_records(self, split: str | None = None) -> Records:
         stems = ("collection", "corpus", "docs")
         found = [path for stem in stems for path in self._named(stem).values()]
-        return item_records(self.only(found, "files of items (collection.tsv or .jsonl)"))
+        if len(found) != 1:
+            raise InputError(
+                f"{self.path} has {len(found)} files of items (collection.tsv or .jsonl); there "
+                "must be one"
+            )
+        return item_records(found[0])
 
     def queries(self, split: str | None) -> QuerySet:
         return queries_from(query_records(self._named(self.query_stem)[self.split(split)]))
@@ -221,11 +176,11 @@ class PlainFiles(DataFolder):
         return None if path is None else read_run(path)
 
     def _beside(self, split: str, stem: str) -> Path | None:
-        """The file of a stem that belongs to the queries of a split."""
+        """The file of a stem that belongs to the queries of a split; `dev` has `dev.small`'s."""
         found = self._named(stem)
-        if split in found:
-            return found[split]
-        return next(iter(found.values())) if len(found) == len(self.splits()) == 1 else None
+        if len(found) == len(self.splits()) == 1:
+            return next(iter(found.values()))
+        return found.get(split) or found.get(split.removesuffix(".small"))
 
     def _named(self, stem: str) -> Mapping[str, Path]:
         """Files by the split in their names, `all` where there is none."""
@@ -241,31 +196,16 @@ class PlainFiles(DataFolder):
         return found
 
 
-class Trec(PlainFiles):
-    """`collection.*`, `topics*`, `qrels*`, `run*` (trec_eval, README: "qrels" and "results")."""
-
-    format = "trec"
-    layout = "a TREC folder"
-    signs = ("topics*",)
-    query_stem = "topics"
-    list_stem = "run"
-
-
-class MsMarco(PlainFiles):
+class MsMarco(Trec):
     """`collection.tsv` (pid, passage), `queries.<split>.tsv` (qid, query), `qrels.<split>.tsv`
     (TREC), `top1000.<split>` (qid, pid, query, passage), none with a header (microsoft/msmarco,
     Datasets.md).
     """
 
     format = "msmarco"
-    layout = "an MS MARCO folder"
     signs = ("queries.*.tsv*",)
     query_stem = "queries"
     list_stem = "top1000"
-
-    def candidates(self, split: str) -> Run | None:
-        own = super().candidates(split)  # the lists of `dev` hold those of `dev.small`
-        return super().candidates(split.removesuffix(".small")) if own is None else own
 
 
 class Irds(DataFolder):
@@ -278,7 +218,6 @@ class Irds(DataFolder):
     """
 
     format = "irds"
-    layout = "a data set of ir_datasets"
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
@@ -302,9 +241,8 @@ class Irds(DataFolder):
 
     def qrels(self, split: str) -> Qrels:
         qrels: Qrels = {}
-        for number, found in enumerate(self._data(split, "qrels").qrels_iter(), start=1):
-            place = f"irds:{self.name}, judgement {number}"
-            judge(qrels, found.query_id, found.doc_id, int(found.relevance), place)
+        for found in self._data(split, "qrels").qrels_iter():
+            qrels.setdefault(found.query_id, {})[found.doc_id] = int(found.relevance)
         return qrels
 
     def candidates(self, split: str) -> Run | None:
@@ -343,3 +281,131 @@ class Irds(DataFolder):
         if not getattr(data, f"has_{part}")():
             raise InputError(f"irds:{name} has no {part}; name one of its parts, e.g. .../test")
         return data
+
+
+class Zeshel(DataFolder):
+    """Entity linking in worlds (Logeswaran et al. 2019); each domain is a corpus of its own.
+
+    Items are the entities of `documents/<domain>.json`, `title [ENT] text`; queries are mentions in
+    the whole of their document, `left [Ms] mention [Me] right`. Mentions lie in
+    `mentions/<split>.json` as published (lajanugen/zeshel, README), or in
+    `processed/<split>_worlds/<domain>_mentions.jsonl` as the authors of ANNCUR make them
+    (iesl/anncur, `utils/preprocess_zeshel.py`), where `label_id` is a position in the documents.
+    """
+
+    format = "zeshel"
+    signs = ("documents/",)
+    template = ITEM_TEMPLATE
+
+    def __init__(self, path: Path, domain: str = "", mentions: Sequence[Record] = ()) -> None:
+        super().__init__(path)
+        self.domain, self.mentions = domain, mentions
+
+    @property
+    def name(self) -> str:
+        return self.domain or super().name
+
+    def splits(self) -> Sequence[str]:
+        return ("train", "valid", "test")
+
+    def parts(self, split: str, domains: Iterable[str] | None = None) -> Sequence[Self]:
+        """The domains of a split; `domains` are found in any split."""
+        if self.domain:
+            return [self]
+        wanted = None if domains is None else list(domains)
+        read = self._processed if (self.path / "processed").is_dir() else self._published
+        found: dict[str, list[Record]] = {}
+        for name in (self.split(split),) if wanted is None else self.splits():
+            for domain, mention in read(name, wanted):
+                found.setdefault(domain, []).append(mention)
+        for domain in wanted or ():
+            if domain not in found:
+                hint = nearest(domain, self._domains())
+                raise InputError(f"{self.path} has no mentions of {domain!r} ({hint})")
+        if not found:
+            raise InputError(f"{self.path} has no mentions in the split {split}")
+        return [type(self)(self.path, *part) for part in found.items()]
+
+    def item_records(self, split: str | None = None) -> Records:
+        domains = [self.domain] if self.domain else self._domains()
+        if len(domains) != 1:
+            raise InputError(
+                f"{self.path} has the domains {', '.join(domains)}: give one of its files "
+                "documents/<domain>.json"
+            )
+        return read_records(self._documents(domains[0]))
+
+    def queries(self, split: str | None) -> QuerySet:
+        return queries_from(Records(str(self.path), self.part(self.split(split)).mentions))
+
+    def qrels(self, split: str) -> Qrels:
+        part = self.part(self.split(split))
+        ids, qrels = part.items().ids, dict[str, dict[str, int]]()
+        known = set(ids)
+        for mention in part.mentions:
+            label = mention.fields["label"]
+            if type(label) is int and 0 <= label < len(ids):
+                label = ids[label]
+            if not isinstance(label, str) or label not in known:
+                raise InputError(
+                    f"{mention.place} has the label {label!r}, which is none of the {len(ids)} "
+                    f"items of {part.domain}"
+                )
+            qrels[mention.id("mention_id")] = {label: 1}
+        return qrels
+
+    def items(self, split: str | None = None) -> Items:
+        return self._items
+
+    @cached_property
+    def _items(self) -> Items:
+        return super().items()
+
+    def _domains(self) -> list[str]:
+        return sorted(path.stem for path in (self.path / "documents").glob("*.json"))
+
+    def _documents(self, domain: str) -> Path:
+        return self.path / "documents" / f"{domain}.json"
+
+    def _processed(self, split: str, wanted: list[str] | None) -> Iterator[tuple[str, Record]]:
+        for path in sorted((self.path / "processed" / f"{split}_worlds").glob("*_mentions.jsonl")):
+            domain = path.name.removesuffix("_mentions.jsonl")
+            for record in read_records(path).rows if wanted is None or domain in wanted else ():
+                names = ("mention_id", "context_left", "mention", "context_right")
+                fields = {name: record.field(name) for name in names}
+                fields["label"] = record.fields.get("label_id")
+                yield domain, record._replace(fields=fields)
+
+    def _published(self, split: str, wanted: list[str] | None) -> Iterator[tuple[str, Record]]:
+        path = self.path / "mentions" / f"{'val' if split == 'valid' else split}.json"
+        contexts: dict[str, dict[str, list[str]]] = {}
+        for record in read_records(path).rows if path.is_file() else ():
+            domain = record.text("corpus")
+            if wanted is not None and domain not in wanted:
+                continue
+            if domain not in contexts:  # as the text stands: mentions count its words
+                contexts[domain] = {
+                    document.text("document_id"): document.text("text").split(" ")
+                    for document in read_records(self._documents(domain)).rows
+                }
+            words = contexts[domain].get(record.text("context_document_id"), [])
+            fields = {
+                "mention_id": record.field("mention_id"),
+                **_context(record, words),
+                "label": record.text("label_document_id"),
+            }
+            yield domain, record._replace(fields=fields)
+
+
+def _context(record: Record, words: Sequence[str]) -> Mapping[str, str]:
+    """The mention and what is around it, given by the places of its words, inclusive."""
+    start, end = record.field("start_index"), record.field("end_index")
+    if type(start) is int and type(end) is int and 0 <= start <= end < len(words):
+        mention = " ".join(words[start : end + 1])
+        if mention == record.field("text"):
+            left, right = " ".join(words[:start]), " ".join(words[end + 1 :])
+            return {"context_left": left, "mention": mention, "context_right": right}
+    raise InputError(
+        f"{record.place}: the mention {record.field('text')!r} is not the words {start} to {end} "
+        f"of the document {record.text('context_document_id')!r}"
+    )

@@ -6,7 +6,7 @@ is scored by the cross-encoder, encoded, tokenized and stored, so nothing can di
 
 from __future__ import annotations
 
-import string
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,13 +16,15 @@ from pathlib import Path
 import numpy as np
 
 from crossknn.data.records import Record, Records, read_records
-from crossknn.errors import InputError, nearest
+from crossknn.errors import InputError
 from crossknn.types import IntArray
 
 DEFAULT_TEMPLATE = "{title}\n{text}"
 """How title and text become one string; the ends are stripped, so either may be empty."""
 
 ID_FIELDS = ("id", "_id", "docno", "doc_id", "document_id")
+
+_FIELD = re.compile(r"\{([^\W\d][\w-]*)\}")
 
 BARE_FIELDS = (("id", "text"), ("id", "url", "title", "text"))
 """The fields of a TSV without a header, by their number: passages and documents of MS MARCO."""
@@ -68,13 +70,10 @@ class Items:
 
     def position(self, item_id: str) -> int:
         """The position of the item with this id; `InputError` if there is none."""
-        try:
-            return self._position[item_id]
-        except KeyError:
-            # Difflib over a whole corpus takes minutes; the first ids show what ids look like.
-            some = list(islice(self._position, 10))
-            hint = nearest(item_id, some) if len(some) < 10 else f"ids look like {some[0]!r}"
-            raise InputError(f"there is no item with the id {item_id!r} ({hint})") from None
+        if item_id not in self._position:
+            hint = f" (ids look like {self.ids[0]!r})" if len(self) else ""
+            raise InputError(f"there is no item with the id {item_id!r}{hint}")
+        return self._position[item_id]
 
     def positions(self, item_ids: Iterable[str]) -> IntArray:
         """Positions (p,) of ids; `InputError` names the first id that is unknown."""
@@ -102,10 +101,10 @@ def items_from(
     Raises:
         InputError: as `read_items` does, for an empty text only without `allow_empty`.
     """
-    given = {"title": title_field, "text": text_field}
-    names = {name: given.get(name) for name in (*_template_fields(template), "title")}
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}; it must be at least 1")
+    title, text_name = title_field or "title", text_field or "text"
+    names = {name: text_name if name == "text" else name for name in _template_fields(template)}
     ids: dict[str, int] = {}
     texts: list[str] = []
     titles: list[str] = []
@@ -115,16 +114,18 @@ def items_from(
         if not ids:
             id_name = id_field or record.first_of(ID_FIELDS)
         record.add_id(_id(record, id_name), ids)
-        values = _values(record, names)
+        has_title = title_field is not None or title in record.fields
+        values = {"title": record.text(title).strip() if has_title else ""}
+        values |= {name: record.text(field).strip() for name, field in names.items()}
         text = template.format_map(values).strip()
         if not (allow_empty or text):
             raise InputError(f"{record.place} has an empty text")
         texts.append(text)
         titles.append(values["title"])
-        used = {id_name, title_field or "title", text_field or "text"}
+        used = {id_name, title, text_name}
         extra.append({str(k): v for k, v in record.fields.items() if k not in used})
     if not ids:
-        raise records.none("items")
+        raise InputError(f"{records.source} holds no items")
     return Items(ids=list(ids), texts=texts, titles=titles, extra=extra, template=template)
 
 
@@ -137,26 +138,10 @@ def _id(record: Record, name: str | None) -> str:
 
 
 def _template_fields(template: str) -> list[str]:
-    """Names the template uses. Attributes, indexes and formats are refused: data is not code."""
-    try:
-        parts = list(string.Formatter().parse(template))
-    except ValueError as error:
-        raise InputError(f"the template {template!r} is not valid: {error}") from None
-    found = [part[1:] for part in parts if part[1] is not None]
-    for name, spec, conversion in found:
-        if spec or conversion or not name or not name.replace("-", "_").isidentifier():
-            raise InputError(f"the template {template!r} may hold only {{field}} names")
-    if not found:
-        raise InputError(f"the template {template!r} names no field, e.g. {{text}}")
-    return [str(name) for name, _, _ in found]
-
-
-def _values(record: Record, names: Mapping[str, str | None]) -> dict[str, str]:
-    """What the template's names, and the title, stand for: fields of other names if given."""
-    values = {}
-    for name, given in names.items():
-        if name == "title" and given is None and name not in record.fields:
-            values[name] = ""
-        else:
-            values[name] = record.text(given or name).strip()
-    return values
+    """Names the template uses, but `title`. Attributes, indexes and formats are refused."""
+    names = _FIELD.findall(template)
+    if not names or set("{}") & set(_FIELD.sub("", template)):
+        raise InputError(
+            f"the template {template!r} must name fields of the records, e.g. {{title}}: {{text}}"
+        )
+    return [name for name in names if name != "title"]

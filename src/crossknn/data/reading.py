@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from crossknn.data.dataset import Dataset, Labelled
-from crossknn.data.dialogs import Dstc7
-from crossknn.data.formats import Beir, DataFolder, Irds, MsMarco, Trec
+from crossknn.data.formats import Beir, DataFolder, Irds, MsMarco, Trec, Zeshel
 from crossknn.data.items import DEFAULT_TEMPLATE, Items, item_records, items_from
-from crossknn.data.linking import Aida, Blink, Wned, Zeshel
 from crossknn.data.queries import Qrels, QuerySet, file_qrels, queries_from, query_records
 from crossknn.data.records import existing, given_records
 from crossknn.errors import InputError, nearest
@@ -22,14 +20,11 @@ from crossknn.types import Candidates
 logger = logging.getLogger(__name__)
 
 FORMATS: dict[str, type[DataFolder]] = {
-    format.format: format
-    for format in (Beir, Zeshel, Trec, MsMarco, Dstc7, Aida, Wned, Blink, Irds)
+    format.format: format for format in (Beir, Zeshel, Trec, MsMarco, Irds)
 }
 
 
-def open_folder(
-    source: str | Path, *, format: str | None = None, domain: str | None = None
-) -> DataFolder:
+def open_folder(source: str | Path, *, format: str | None = None) -> DataFolder:
     """The data folder at `source`, of the format its layout shows, or of `format`.
 
     Raises:
@@ -49,7 +44,7 @@ def open_folder(
         )
     if len(found) > 1:
         raise InputError(f"{path} looks like {' and '.join(found)}: say which (format=...)")
-    return FORMATS[found[0]](path, domain)
+    return FORMATS[found[0]](path)
 
 
 def _folder_at(source: str | Path) -> DataFolder | None:
@@ -89,7 +84,6 @@ def read_items(
     if not isinstance(source, (str, Path)):
         records = given_records(source, text_field=text_field or "text")
     elif (folder := _folder_at(source)) is not None:
-        id_field, title_field = id_field or folder.id_field, title_field or folder.title_field
         records = folder.item_records()
     else:
         known = [field for field in (id_field, title_field, text_field) if field]
@@ -172,13 +166,9 @@ def read_dataset(
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}; it must be at least 1")
-    folder = open_folder(source, format=format, domain=domain)
+    folder = open_folder(source, format=format)
     split = folder.split(split)
-    parts = folder.parts(split, None if domain is None else [domain])
-    if len(parts) != 1:
-        known = ", ".join(str(part.domain) for part in parts)
-        raise InputError(f"{source} has the domains {known}: name one (domain=...)")
-    [part] = parts
+    part = folder.part(split, domain)
     data = Dataset(
         name=part.name,
         items=part.items(split),
@@ -202,17 +192,15 @@ def read_labelled(
 ) -> list[Labelled]:
     """What a data folder (docs/data.md) holds of a split: one corpus, or one per domain.
 
-    Queries without a relevant item are left out; of links to Wikipedia pages those that the list of
-    pages lacks are, with a warning.
+    Queries without a relevant item are left out.
 
     Args:
         domains: keep these; of ZESHEL wherever they lie, without it they are the split's own.
         lists: read the lists that come with the queries too.
 
     Raises:
-        InputError: one sentence with file and line, for a missing or duplicate label, a relevant
-            item outside the corpus, a mention that is not in its sentence, and lists that are not
-            there.
+        InputError: one sentence, for a missing or duplicate label, a relevant item outside the
+            corpus, a mention that is not in its document, and lists that are not there.
     """
     source = open_folder(folder)
     if domains is None:
@@ -222,35 +210,28 @@ def read_labelled(
 
 def _labelled(part: DataFolder, split: str, lists: bool) -> Labelled:
     items, queries, qrels = part.items(split), part.queries(split), part.qrels(split)
-    known = set(queries.ids)
-    for query in qrels:
-        if query not in known:
-            place = part.judged_at(split, query)
-            raise InputError(f"{place}: the query {query!r} is not among the queries")
-    found: dict[str, list[int]] = {}
-    missing = 0
+    place = f"{part.path}, split {split}"
+    if unknown := set(qrels).difference(queries.ids):
+        raise InputError(f"{place}: the judged query {min(unknown)!r} is not among the queries")
+    positives = {}
     for query in queries.ids:
-        for item in (item for item, grade in qrels.get(query, {}).items() if grade > 0):
-            try:
-                found.setdefault(query, []).append(items.position(item))
-            except InputError as error:
-                if part.complete:
-                    raise InputError(f"{part.judged_at(split, query, item)}: {error}") from None
-                missing += 1
-    found = {query: positions for query, positions in found.items() if positions}
-    if not found:
-        raise InputError(f"{part.judged_at(split, '')}: no query has a relevant item")
-    if missing:
-        logger.warning("%s: %d relevant items are not there and are left out", part.name, missing)
+        relevant = [item for item, grade in qrels.get(query, {}).items() if grade > 0]
+        try:
+            if relevant:
+                positives[query] = items.positions(relevant)
+        except InputError as error:
+            raise InputError(f"{place}, query {query!r}: {error}") from None
+    if not positives:
+        raise InputError(f"{place}: no query has a relevant item")
     run = part.candidates(split) if lists else None
     if lists and not run:
         raise InputError(f"{part.path} has no lists of candidates for the split {split!r}")
-    rows = [run.get(query, []) for query in found] if run else []
+    rows = [run.get(query, []) for query in positives] if run else []
     ranked = [(items.positions(i for i, _ in row), np.array([s for _, s in row])) for row in rows]
     return Labelled(
         name=part.name,
         items=items,
-        queries=queries.select(found),
-        positives=tuple(np.array(positions, np.int64) for positions in found.values()),
+        queries=queries.select(positives),
+        positives=tuple(positives.values()),
         lists=Candidates.from_rows(ranked) if lists else None,
     )

@@ -9,18 +9,15 @@ import csv
 import gzip
 import json
 import logging
-import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, NamedTuple, TypeVar, cast
+from typing import IO, NamedTuple, cast
 
 from crossknn.errors import InputError, nearest
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 FILE_TYPES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt")
 _LONGEST_FIELD = 2**31 - 1
@@ -42,11 +39,10 @@ class Record(NamedTuple):
 
     def field(self, name: str) -> object:
         """A field's value; `InputError` if it is missing, with the nearest one there is."""
-        try:
-            return self.fields[name]
-        except KeyError:
+        if name not in self.fields:
             hint = nearest(name, map(str, self.fields))
-            raise InputError(f"{self.place} has no field {name!r} ({hint})") from None
+            raise InputError(f"{self.place} has no field {name!r} ({hint})")
+        return self.fields[name]
 
     def text(self, name: str) -> str:
         """A field's value as text; numbers are written out, null is empty."""
@@ -60,9 +56,7 @@ class Record(NamedTuple):
         raise InputError(f"{self.place}: field {name!r} is a {type(value).__name__}, not text")
 
     def id(self, name: str) -> str:
-        """A field's value as an id: a non-empty string without line ends and tabs, or an
-        integer.
-        """
+        """A field's value as an id: an integer, or a string that fits between two tabs."""
         value = self.field(name)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
@@ -75,23 +69,17 @@ class Record(NamedTuple):
 
     def add_id(self, value: str, seen: dict[str, int]) -> None:
         """Add an id of this record to `seen`; `InputError` if another record has it."""
-        first = seen.setdefault(value, self.number)
-        if first != self.number:
-            unit = self.place.rpartition(", ")[2].split()[0]
-            raise InputError(
-                f"{self.place} repeats the id {value!r} of {unit} {first}; ids must differ"
-            )
+        if value in seen:
+            raise InputError(f"{self.place} repeats the id {value!r}; ids must differ")
+        seen[value] = self.number
 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of a file, or of a Python sequence (`source` is empty)."""
+    """The records of a file, or of a Python sequence."""
 
     source: str
     rows: Iterable[Record]
-
-    def none(self, what: str) -> InputError:
-        return InputError(f"{self.source or 'the sequence'} holds no {what}")
 
 
 def existing(path: Path) -> Path:
@@ -122,28 +110,6 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise InputError(f"{path} cannot be read: {reason}") from error
 
 
-def read_rows(path: Path, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
-    """(number of its last line, fields) of each row that is not blank; quotes only in CSV."""
-    last = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal last
-        for number, line in read_lines(path):
-            last = number
-            yield line
-
-    if tabs:
-        yield from ((last, line.rstrip("\r\n").split("\t")) for line in lines() if line.strip())
-        return
-    before = csv.field_size_limit(_LONGEST_FIELD)
-    try:
-        yield from ((last, row) for row in csv.reader(lines(), strict=True) if row)
-    except csv.Error as error:
-        raise InputError(f"{path}, line {last} is not valid CSV: {error}") from None
-    finally:
-        csv.field_size_limit(before)
-
-
 def read_records(
     path: Path,
     *,
@@ -168,9 +134,9 @@ def read_records(
             (number, {text_field: line}) for number, line in lines if line
         )
     elif ending == ".tsv":
-        rows = _table(path, read_rows(path, tabs=True), known, bare)
+        rows = _table(path, _tsv(path), known, bare)
     elif ending == ".csv":
-        rows = _table(path, read_rows(path, tabs=False), (), ())
+        rows = _table(path, _csv(path), (), ())
     else:
         rows = _json_lines(path)
     name = str(path)
@@ -181,52 +147,49 @@ def given_records(source: Iterable[object], *, text_field: str = "text") -> Reco
     """Records of Python strings and mappings, numbered by position from 0."""
 
     def given(position: int, entry: object) -> Record:
-        place = f"entry {position}"
         fields = {text_field: entry} if isinstance(entry, str) else entry
         if not isinstance(fields, Mapping):
             kind = type(entry).__name__
-            raise InputError(f"{place} is a {kind}; each must be a string or a mapping")
-        return Record(fields, position, place)
+            raise InputError(f"entry {position} is a {kind}; each must be a string or a mapping")
+        return Record(fields, position, f"entry {position}")
 
     if not isinstance(source, Iterable):
         raise InputError(f"{source!r:.80} is neither a file nor a list of texts")
-    return Records("", (given(*entry) for entry in enumerate(source)))
+    return Records("the sequence", (given(*entry) for entry in enumerate(source)))
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
-    name = str(path)  # once: making it for every line takes a tenth of the time
     for number, line in read_lines(path):
-        if line.strip():
-            record = parse_json(line, path, number)
-            yield number, expect(dict, record, f"{name}, line {number}", "an object")
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            # Only the reason: the line itself may be a megabyte long.
+            reason = getattr(error, "msg", error)
+            raise InputError(f"{path}, line {number} is not valid JSON: {reason}") from None
+        if not isinstance(record, dict):
+            kind = type(record).__name__
+            raise InputError(
+                f"{path}, line {number} holds a JSON {kind} where an object is expected"
+            )
+        yield number, record
 
 
-def parse_json(text: str, path: Path, number: int | None = None) -> object:
-    """The JSON value of a whole file, or of its line with a number."""
+def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(line, fields) of each row that is not blank; a TSV knows no quotes."""
+    lines = ((number, line) for number, line in read_lines(path) if line.strip())
+    return ((number, line.rstrip("\r\n").split("\t")) for number, line in lines)
+
+
+def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(last line, fields) of each row that is not blank."""
+    csv.field_size_limit(_LONGEST_FIELD)
+    reader = csv.reader((line for _, line in read_lines(path)), strict=True)
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        line = number or getattr(error, "lineno", 1)
-        # Only the reason: the line itself may be a megabyte long.
-        reason = getattr(error, "msg", error)
-        raise InputError(f"{path}, line {line} is not valid JSON: {reason}") from None
-
-
-def expect(kind: type[T], value: object, place: str, what: str) -> T:
-    """A JSON value of the kind, or the error that it is another."""
-    if not isinstance(value, kind):
-        kind_found = type(value).__name__
-        raise InputError(f"{place} holds a JSON {kind_found} where {what} is expected")
-    return value
-
-
-def parse_xml(text: str, path: Path) -> ET.Element:
-    """The root element of a whole file."""
-    try:
-        return ET.fromstring(text)
-    except ET.ParseError as error:
-        line, _ = error.position
-        raise InputError(f"{path}, line {line} is not well-formed XML: {error}") from None
+        yield from ((reader.line_num, row) for row in reader if row)
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num} is not valid CSV: {error}") from None
 
 
 def _table(
@@ -259,9 +222,7 @@ def _table(
 
 
 def _without_surrogates(text: str, place: str) -> str:
-    # JSON can spell half a surrogate pair, which no UTF-8 file and no tokenizer can hold.
-    if text.isascii():
-        return text
+    """JSON can spell half a surrogate pair, which no UTF-8 file and no tokenizer can hold."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

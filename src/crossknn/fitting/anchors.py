@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.marks import item_as_query
+from crossknn.data.queries import item_as_query
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.scorers import as_scorer

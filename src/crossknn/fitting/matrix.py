@@ -18,8 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from crossknn.data.marks import item_as_query
-from crossknn.data.queries import Qrels, QuerySet
+from crossknn.data.queries import Qrels, QuerySet, item_as_query
 from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, digest
 from crossknn.index.item_index import ItemIndex

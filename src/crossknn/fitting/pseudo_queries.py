@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 
 from crossknn.data.items import Items
-from crossknn.data.marks import ENTITY, marked_query, unmarked
+from crossknn.data.queries import ENTITY, marked_query, unmarked
 from crossknn.errors import InputError
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from crossknn.data.marks import MARKS
+from crossknn.data.queries import MARKS
 from crossknn.errors import InputError
 from crossknn.models.folder import TOKENIZER
 from crossknn.models.library import first_line

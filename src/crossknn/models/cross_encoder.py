@@ -37,7 +37,7 @@ class CrossEncoderConfig:
 
     Args:
         head: "cls", "emb" or "interaction".
-        marked: whether mentions and titles are marked (`crossknn.data.marks`).
+        marked: whether mentions and titles are marked (`crossknn.data.queries`).
         max_length, query_length, item_length: see `Window`.
         item_position: the position of the item's first token if it is not the one after the query
             (128 in the published ZESHEL checkpoints, whose queries were padded to it).

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from crossknn.data.marks import MARKS
+from crossknn.data.queries import MARKS
 from crossknn.errors import InputError
 from crossknn.types import IntArray, Pairs
 

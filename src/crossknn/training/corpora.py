@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from crossknn.data.dataset import Labelled
-from crossknn.data.marks import unmarked
-from crossknn.data.queries import QuerySet
+from crossknn.data.queries import QuerySet, unmarked
 from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError
 from crossknn.models.tokens import Row, token_batches

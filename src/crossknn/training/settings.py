@@ -193,7 +193,7 @@ class CandidateSettings:
     """The candidates that late-interaction models learn to compare (CMC, 3.2 and C).
 
     retriever: "bm25", "tfidf", a dual encoder (a folder, a hub name or "bundled"), "random", or
-    "lists", the lists that come with the queries (DSTC7, TREC runs).
+    "lists", the lists that come with the queries (TREC runs).
     count: wrong items of a query in a step. fixed: the share of them that is the retriever's top.
     The rest is drawn without replacement from its `depth` best wrong items; sampling: "score", in
     proportion to exp(scale * the retriever's score) (eq. 6 and 7), or "uniform", as the paper's

@@ -4,6 +4,7 @@
 
 OLD is a checkout of a2db68d, whose names `OLD` picks, NEW one of today; both are folders with
 `src`. A task is a process: all of it counts, or its part `timed()`. CPU time is the steadier.
+Writes benchmarks/results/paired.json; tasks that are not run keep the figures that it has.
 """
 
 import argparse
@@ -14,9 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import date
 from pathlib import Path
 
-DATA = Path(__file__).resolve().parents[2] / "benchmarks/data/medquad.npz"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+DATA, RESULTS = BENCHMARKS / "data/medquad.npz", BENCHMARKS / "results/paired.json"
+OLD_COMMIT = "a2db68d"
 
 PREFIX = """
 import contextlib, json, time
@@ -78,6 +82,19 @@ DENSE = "    query @ (index.vectors('vectors') if OLD else index.vectors['vector
 BM25 = """    bm25 = index.first("bm25") if OLD else index.retrievers["bm25"]
     bm25.scores(Queries(["word1 word2 word3"]))
 """
+VECTORS = """
+n, calls, shortlist = SIZES
+items, given = (rng.standard_normal((size, 64), dtype=np.float32) for size in (n, 4))
+index = ItemIndex.build([f"item {i}" for i in range(n)], vectors=items, query_vectors=lambda q: given)
+name = "first=vectors" if OLD else "retriever=vectors"
+options = f", anchors=false, shortlist={shortlist}" if shortlist else ""
+spec = f"{'kriging' if shortlist else 'gp'}({name}{options})"
+scorer = lambda pairs: [float(len(q) * 7 % 5 + int(i.split()[1]) % 97) for q, i in pairs]
+searcher = Searcher(index, scorer, spec)
+search = searcher if OLD else searcher.search
+with timed():
+    search([f"query {q}" for q in range(4)], k=10, budget=calls)
+"""
 TASKS = {
     "import crossknn": "import crossknn",
     "crossknn --version": "from crossknn.cli import main\nimport sys\n"
@@ -87,6 +104,10 @@ TASKS = {
     "reading 20,000 items": PREFIX + READ,
     "first dense query of a loaded index": PREFIX + LOADED + DENSE,
     "first BM25 query of a loaded index": PREFIX + LOADED + BM25,
+    "gp, 500 calls, 10,000 items, 4 queries": f"SIZES = 10_000, 500, 0\n{PREFIX}{VECTORS}",
+    "kriging with a shortlist, 100 calls, 100,000 items, 4 queries": "SIZES = 100_000, 100, 10_000\n"
+    + PREFIX
+    + VECTORS,
 }
 
 
@@ -122,10 +143,18 @@ def main() -> None:
     parser.add_argument("new", type=Path)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=list(TASKS))
+    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
+    asked = ["git", "-C", str(options.new), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    known = json.loads(options.out.read_text())["tasks"] if options.out.exists() else {}
+    about = {"base": OLD_COMMIT, "columns": ["old", "new", "median ratio"]}
     with tempfile.TemporaryDirectory() as folder:
         for name in options.only:
             found = compare(options.old, options.new, TASKS[name], options.pairs, folder)
+            measured = {"pairs": options.pairs, "commit": commit, "date": date.today().isoformat()}
+            known[name] = measured | found
+            options.out.write_text(json.dumps(about | {"tasks": known}, indent=1) + "\n")
             print(json.dumps({name: found}), flush=True)
 
 

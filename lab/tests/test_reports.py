@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from dataclasses import replace
@@ -78,8 +79,10 @@ def test_files_that_figures_point_to_exist():
 
 
 def test_the_checklist_in_the_docs_is_up_to_date():
-    there = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
-    assert there == checklist(), "run  python lab/benchmarks/docs.py"
+    page = ROOT / "docs" / "papers.md"
+    if os.environ.get("CROSSKNN_WRITE_DOCS"):
+        page.write_text(checklist(), encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == checklist(), "set CROSSKNN_WRITE_DOCS=1"
 
 
 def test_a_second_experiment_in_the_same_folder_searches_nothing(tmp_path):

@@ -213,8 +213,8 @@ def checklist() -> str:
     lines = [
         "# The papers' figures and tables",
         "",
-        "Every one of them, and what became of it; made by `lab/benchmarks/docs.py` from",
-        "`crossknn_lab/papers.toml`, do not edit. `crossknn-lab reproduce` makes them",
+        "Every one of them, and what became of it; made from `crossknn_lab/papers.toml` by",
+        "`CROSSKNN_WRITE_DOCS=1 pytest lab/tests/test_reports.py`, do not edit. `crossknn-lab reproduce` makes them",
         "([reproduce](reproduce.md)).",
         "",
     ]

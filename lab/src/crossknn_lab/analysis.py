@@ -76,32 +76,33 @@ def components(values: FloatArray, share: float) -> int:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoreDensity:
-    """Distribution of scores about their query's mean: `density` (b,) between `edges` (b + 1,).
+    """Distribution of scores: `density` (b,) between `edges` (b + 1,).
 
-    `skewness` is 0 for a symmetric one, above 0 for a long tail of high scores; `unit` is what one
-    on the axis stands for.
+    `skewness` is 0 for a symmetric one, above 0 for a long tail of high scores.
     """
 
     edges: FloatArray
     density: FloatArray
     skewness: float
-    unit: float
+
+    @classmethod
+    def of(cls, values: FloatArray, *, bins: int = 120) -> ScoreDensity:
+        """The density of all values, whatever their shape."""
+        centred = values.ravel() - values.mean(dtype=np.float64)
+        std = float(centred.std())
+        density, edges = np.histogram(values, bins=bins, density=True)
+        skewness = float((centred**3).mean() / std**3) if std > 0 else 0.0
+        return cls(edges=edges, density=density, skewness=skewness)
 
 
-def score_density(
-    scores: FloatArray, *, bins: int = 120, standardize: bool = False
-) -> ScoreDensity:
-    """Pooled density of the scores of every query with all items, means at zero (figure 1b).
+def score_density(scores: FloatArray) -> ScoreDensity:
+    """Density of the scores of every query with all items (m, n), pooled (figure 1b).
 
-    `standardize` measures in standard deviations (pooled), so that matrices on different scales
-    can be compared.
+    Each query's mean is at zero, the unit is the pooled standard deviation: matrices on different
+    scales can be compared.
     """
     values = _prepared(scores, center=True)
-    std = float(values.std())
-    unit = std if standardize and std > 0 else 1.0
-    skewness = float((values**3).mean() / std**3) if std > 0 else 0.0
-    density, edges = np.histogram(values / unit, bins=bins, density=True)
-    return ScoreDensity(edges=edges, density=density, skewness=skewness, unit=unit)
+    return ScoreDensity.of(values / (values.std() or 1.0))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -134,7 +135,7 @@ def summarize(scores: FloatArray) -> MatrixSummary:
         effective_rank=effective_rank(values),
         components={share: components(values, share / 100) for share in (90, 99)},
         singular_values=values,
-        density=score_density(scores, standardize=True),
+        density=score_density(scores),
     )
 
 

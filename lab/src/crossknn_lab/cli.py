@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.text import Text
+from rich.table import Table
 
 from crossknn.cli.app import run as run_app
 from crossknn.cli.options import (
@@ -24,13 +24,13 @@ from crossknn.cli.options import (
     neighbours,
     numbers,
 )
-from crossknn.cli.output import err, note, out, print_json, progress, say
+from crossknn.cli.output import answer, err, note, out, print_json, progress, say
 from crossknn.errors import InputError
 from crossknn.index.stored import StoredMatrix
-from crossknn.types import FloatArray
 
 SIZES = (25, 50, 100, 200, 500, 1000, 2000)
-HEADS = ("queries", "items", "mean", "std", "skew", "rank", "eff. rank", "90%", "99%")
+FEW = ("n_queries", "n_items", "mean", "std", "rank", "effective_rank")
+HEADS = ("queries", "items", "mean", "std", "rank", "eff. rank", "90%", "99%", "skew")
 
 Workers = Annotated[
     int | None, typer.Option(help="Processes, one thread each; as many as cores by default.")
@@ -129,29 +129,23 @@ def _sweep(
     summary = {
         "table": str(folder / "table.csv"),
         "rows": len(done.table.entries) * len(sweep.k),
-        "cells": done.cells,
         "searched": done.searched,
         "kept": done.kept,
         "failed": failed,
         "older": done.older,
-        "notes": list(done.table.notes),
         "seconds": round(time.perf_counter() - began, 2),
     }
-    if as_json:
-        print_json(summary | {"errors": dict(done.failed)})
-        return int(failed > 0)
-    for sentence in done.table.notes:
-        note(sentence)
-    _note_failures(done.failed)
+    _note(done.table.notes, done.failed)
     if done.older:
         note(
             f"{done.older} cells were searched by other source files of crossknn: remove "
             f"{folder / 'cells'} to search them again"
         )
-    say(
+    sentence = (
         f"{summary['table']}: {summary['rows']} rows; {done.searched} searched now, {done.kept} "
         f"kept from before, {failed} failed, {summary['seconds']} s"
     )
+    answer(summary, sentence, as_json)
     return int(failed > 0)
 
 
@@ -210,9 +204,7 @@ def _reproduce(
             tell=note,
         )
     spent = made.experiment.spent
-    for sentence in made.experiment.notes:
-        note(sentence)
-    _note_failures(spent.failed)
+    _note(made.experiment.notes, spent.failed)
     say(
         f"{made.html}, {made.markdown}: {spent.searched} searches now, {spent.kept} kept from "
         f"before, {made.seconds:.0f} s"
@@ -220,7 +212,9 @@ def _reproduce(
     return int(bool(spent.failed))
 
 
-def _note_failures(failed: Mapping[str, int]) -> None:
+def _note(notes: Iterable[str], failed: Mapping[str, int]) -> None:
+    for sentence in notes:
+        note(sentence)
     for sentence, count in failed.items():
         note(f"failed: {sentence}" + (f" ({count} searches)" if count > 1 else ""))
 
@@ -238,19 +232,11 @@ def _analyze(
     other: Annotated[
         Path | None, typer.Argument(help="Another one to put beside it, of another head say.")
     ] = None,
-    names: Annotated[
-        str | None, typer.Option(help="What to call them, e.g. '[CLS]-CE, [EMB]-CE'.")
-    ] = None,
     k_q: Annotated[
         str | None, typer.Option("--k-q", help="Numbers of anchor queries, e.g. '50,100,200'.")
     ] = None,
     k_i: Annotated[
         str | None, typer.Option("--k-i", help="Numbers of anchor items, e.g. '50,100,200'.")
-    ] = None,
-    k: Annotated[int, typer.Option("-k", "--k", help="Neighbours to find.")] = 10,
-    retrieved: Annotated[
-        int | None,
-        typer.Option(help="Items retrieved; 500, or a tenth of the items if that is less."),
     ] = None,
     draws: Annotated[int, typer.Option(help="Random choices of anchors to average over.")] = 3,
     raw: Annotated[
@@ -269,97 +255,73 @@ def _analyze(
     """
     from crossknn_lab.analysis import cur_grid, summarize
 
-    matrices = _named_scores([file] if other is None else [file, other], names)
-    smallest = [min(shape) for shape in zip(*(m.shape for m in matrices.values()), strict=True)]
-    k_qs = numbers(k_q, "k-q") if k_q else [s for s in SIZES if s <= 0.75 * smallest[0]] or [1]
-    k_is = numbers(k_i, "k-i") if k_i else [s for s in SIZES if s <= 0.5 * smallest[1]] or [1]
-    depth = min(500, max(k, smallest[1] // 10)) if retrieved is None else retrieved
+    files = [file] if other is None else [file, other]
+    matrices = {path.stem: StoredMatrix.load(path).scores for path in files}
+    if len(matrices) < len(files):
+        raise InputError(f"both files are called {file.stem}: rename one of them")
+    m, n = (min(shape) for shape in zip(*(s.shape for s in matrices.values()), strict=True))
+    k_qs = numbers(k_q, "k-q") if k_q else [s for s in SIZES if s <= 0.75 * m] or [1]
+    k_is = numbers(k_i, "k-i") if k_i else [s for s in SIZES if s <= 0.5 * n] or [1]
     check_plots("analyze")
     check_out(folder)
-    options: dict[str, Any] = {
-        "k": k,
-        "retrieved": depth,
-        "draws": draws,
-        "oracle": oracle,
-        "seed": seed,
-    }
-    sizes = sorted(set(k_qs)), sorted(set(k_is))
+    sizes, k = (sorted(set(k_qs)), sorted(set(k_is))), min(10, n)
+    options = {"k": k, "retrieved": min(500, max(k, n // 10)), "draws": draws, "seed": seed}
+    options |= {"oracle": oracle, "center": not raw}
     with err.status("analyzing"):
-        grids = {n: cur_grid(m, *sizes, center=not raw, **options) for n, m in matrices.items()}
+        grids = {name: cur_grid(s, *sizes, **options) for name, s in matrices.items()}
         found = {name: summarize(scores) for name, scores in matrices.items()}
         folder.mkdir(exist_ok=True)
-        _draw_analysis(folder, found, grids, options | {"raw": raw})
-    made = {
-        name: {
-            **{key: value for key, value in asdict(summary).items() if key != "density"},
-            "skewness": summary.density.skewness,
-            "density": {n: getattr(summary.density, n) for n in ("edges", "density", "unit")},
-            "grid": [asdict(cell) for cell in grids[name]],
-        }
-        for name, summary in found.items()
-    }
-    text = json.dumps(
-        {"options": options | {"raw": raw}, "matrices": made},
-        ensure_ascii=False,
-        indent=1,
-        default=np.ndarray.tolist,
-    )
+        _draw_analysis(folder, found, grids, options)
+    plain = {name: asdict(summary) for name, summary in found.items()}
+    cells = {name: {"grid": [asdict(cell) for cell in grids[name]]} for name in plain}
+    made = {"options": options, "matrices": {name: plain[name] | cells[name] for name in plain}}
+    text = json.dumps(made, ensure_ascii=False, indent=1, default=np.ndarray.tolist)
     (folder / "analysis.json").write_text(text + "\n", encoding="utf-8")
-    if as_json:
-        few = ("singular_values", "density", "grid")
-        for name, values in made.items():
-            print_json({"matrix": name, **{key: v for key, v in values.items() if key not in few}})
-        return
-    _show_analysis(found)
-    say(f"figures: {folder}")
-
-
-def _named_scores(files: Sequence[Path], names: str | None) -> dict[str, FloatArray]:
-    called = [n.strip() for n in names.split(",")] if names else [file.stem for file in files]
-    if len(called) != len(files) or not all(called):
-        raise InputError(f"--names {names!r}: give {len(files)}, separated by commas")
-    if len(set(called)) < len(called):
-        if names:
-            raise InputError(f"--names {names!r}: the names must differ")
-        called = [str(file) for file in files]
-    if len(set(called)) < len(called):
-        raise InputError(f"{files[0]} is given twice")
-    return {name: StoredMatrix.load(file).scores for name, file in zip(called, files, strict=True)}
+    table = Table("", *HEADS, box=None)
+    for name, values in plain.items():
+        numbers_of = {key: values[key] for key in FEW} | values["components"]
+        if as_json:
+            print_json({"matrix": name, **numbers_of, "skewness": found[name].density.skewness})
+        shown = [f"{v:.2f}" if isinstance(v, float) else str(v) for v in numbers_of.values()]
+        table.add_row(name, *shown, f"{found[name].density.skewness:.1f}")
+    if not as_json:
+        out.print(table)
+        say(f"figures: {folder}")
 
 
 def _draw_analysis(
     folder: Path, found: Mapping[str, Any], grids: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
-    from crossknn_lab.plots import heat_map, score_histogram, singular_values
+    from crossknn.plots import Curve, curves
+    from crossknn_lab.plots import heat_map, score_densities
 
     who = "oracle CUR" if options["oracle"] else "ANNCUR"
-    means = f", means over {options['draws']} draws" if options["draws"] > 1 else ""
-    note = f"Anchors at random{means}; tested on the other queries."
-    to = "|scores|" if options["raw"] else "|scores less their mean|"
+    note = f"Anchors at random, means over {options['draws']}; tested on the other queries."
+    to = "|scores less their mean|" if options["center"] else "|scores|"
     title = f"{who}: top-{options['k']} recall in {options['retrieved']} retrieved items (%)"
     heat_map(grids, folder / "recall.png", what="recall", title=title, note=note)
     title = f"{who}: approximation error, relative to {to}"
     heat_map(grids, folder / "error.png", what="error", title=title, note=note)
-    densities = {name: summary.density for name, summary in found.items()}
+    densities = {"": {name: summary.density for name, summary in found.items()}}
+    label = "standard deviations from the query's mean"
     title = "Scores of a query with all items"
-    score_histogram(densities, folder / "histogram.png", title=title)
-    spectra = {name: summary.singular_values for name, summary in found.items()}
-    title = "Singular values, each query's mean score subtracted"
-    singular_values(spectra, folder / "singular-values.png", title=title)
-
-
-def _show_analysis(found: Mapping[str, Any]) -> None:
-    width = max(len(name) for name in found)
-    rows: list[tuple[str, Sequence[str]]] = [("", HEADS)]
-    for name, s in found.items():
-        figures = (f"{s.mean:.2f}", f"{s.std:.2f}", f"{s.density.skewness:.1f}", f"{s.rank}")
-        spectrum = (f"{s.effective_rank:.0f}", f"{s.components[90]}", f"{s.components[99]}")
-        rows.append((name, (f"{s.n_queries}", f"{s.n_items}", *figures, *spectrum)))
-    for name, cells in rows:
-        line = name.ljust(width) + "".join(cell.rjust(11) for cell in cells)
-        out.print(Text(line, "dim" if cells is HEADS else ""), soft_wrap=True)
-    text = "rank: NumPy's, in float32; eff. rank and components of 90% and 99% of the squared norm:"
-    out.print(Text(f"{text} each query's mean subtracted", "dim"), soft_wrap=True)
+    score_densities(densities, folder / "histogram.png", title=title, x_label=label, log=True)
+    falling = []
+    for name, summary in found.items():
+        values = summary.singular_values
+        places = np.unique(np.geomspace(1, len(values), 40).astype(int))
+        relative = values[places - 1] / (values[0] or 1)
+        kept = relative > 1e-6  # below, all is rounding
+        falling.append(Curve(name=name, x=places[kept].tolist(), y=relative[kept].tolist()))
+    curves(
+        {"each query's mean subtracted": falling},
+        folder / "singular-values.png",
+        title="Singular values",
+        x_label="number of the singular value",
+        y_label="relative to the largest",
+        log_y=True,
+        percent=False,
+    )
 
 
 UNVERIFIED = "msmarco-emb is unverified: compare its scores with some of its authors' own"
@@ -406,7 +368,5 @@ def _convert(
         head, use = f"[{model.config.head.upper()}] cross-encoder", "--scorer"
     elif isinstance(model, LateInteractionModel):
         head, use = "late-interaction model (cmc)", "crossknn index add INDEX --late"
-    if as_json:
-        print_json({"model": str(written), "kind": head, "settings": vars(model.config)})
-        return
-    out.print(f"{written}: a {head}; use it with  {use} {written}", soft_wrap=True, markup=False)
+    summary = {"model": str(written), "kind": head, "settings": vars(model.config)}
+    answer(summary, f"{written}: a {head}; use it with  {use} {written}", as_json)

@@ -6,7 +6,6 @@ raises `InputError` where the matrices lack what it needs.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, replace
 from functools import partial
@@ -16,20 +15,12 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Estimate, bootstrap, recall_at
-from crossknn.evaluation.replay import Part, parts_of, truth_of
+from crossknn.evaluation.replay import parts_of, truth_of
 from crossknn.evaluation.task import ACCURACY
+from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import inner, top_k
 from crossknn.methods import method
-from crossknn.plots import (
-    DASHES,
-    OTHERS,
-    Curve,
-    Style,
-    curves,
-    curves_of,
-    labels_of,
-)
-from crossknn.search.loop import simulate
+from crossknn.plots import Curve, curves, curves_of, labels_of
 from crossknn.types import FloatArray
 from crossknn_lab import plots
 from crossknn_lab.analysis import (
@@ -46,16 +37,13 @@ from crossknn_lab.analysis import (
 from crossknn_lab.cells import MatrixFile, divided
 from crossknn_lab.experiment import Experiment, retrievers_of
 from crossknn_lab.page import Block, Cell, Table, draw
-from crossknn_lab.sweep_report import recall_row
+from crossknn_lab.sweep_report import percent, recall_row
 from crossknn_lab.table import Group, Of
 
 TASK = (ACCURACY, "nDCG@10", "R@100")
 """The task's measures that are shown."""
 
-ALT = "Lines of recall in percent over cross-encoder calls, a panel for each k."
-
-MS_PER_CALL = 2.0
-"""A cross-encoder call of six layers on a GPU (AXN B.1): no call is made here."""
+CALLS = "cross-encoder calls per query"
 
 SIZES = (25, 50, 100, 200, 500, 1000, 2000)
 """Of grids over anchor queries and items."""
@@ -79,30 +67,8 @@ def by_data(
         else:
             run.note(f"{group.first.data}, {group.first.spec}: {group.first.error}")
     if not made:
-        raise InputError(f"no search of {sweep!r} found anything on these matrices")
+        raise InputError(f"no matrix here has what the sweep {sweep!r} needs")
     return made
-
-
-def means_table(groups: Sequence[Group], measures: Sequence[Of], caption: str) -> Table:
-    """Means in percent, a row for each method and a column for each budget.
-
-    The measures one below the other would be long: they stand beside each other in a cell.
-    """
-    names = list(dict.fromkeys(group.name for group in groups))
-    budgets = sorted({group.first.budget for group in groups})
-    cells = {
-        (group.name, group.first.budget): " / ".join(
-            f"{100 * group.mean(of).mean:.1f}" for of in measures
-        )
-        for group in groups
-    }
-    labels = labels_of(names)
-    return Table(
-        head=["method", *(f"{budget} calls" for budget in budgets)],
-        rows=[[f"`{labels[n]}`", *(cells.get((n, b)) for b in budgets)] for n in names],
-        caption=caption,
-        folded=True,
-    )
 
 
 def nearest_value(values: Iterable[int], wanted: int) -> int:
@@ -120,14 +86,12 @@ def recall_lines(
     *,
     title_of: str,
     x: str = "",
-    x_label: str = "cross-encoder calls per query",
+    x_label: str = CALLS,
     line: str = "{name}",
     log: bool = True,
     methods: Sequence[str] = (),
-    budgets: Literal["all", "ends"] = "all",
     anchors: Literal["all", "most", "fewer"] = "all",
     task: bool = False,
-    lacks: str = "",
 ) -> list[Block]:
     """Recall over calls or over a setting: a picture for each title, a panel for each k.
 
@@ -137,23 +101,15 @@ def recall_lines(
     Args:
         x: The setting on the axis; calls by default.
         methods: Only these templates of the sweep.
-        budgets: All of them, or few and many calls.
         anchors: Groups with the most anchor queries of their matrix, with fewer, or all.
         task: Show the task's measures, too, a panel for each.
-        lacks: What to say where no matrix is fit for the sweep.
     """
-    if lacks and not run.groups(sweep):
-        raise InputError(lacks)
-    ends = (run.budgets[0], nearest_value(run.budgets, 500))
     most = _most_anchors(run, sweep)
 
     def keep(group: Group) -> bool:
-        first = group.first
-        return (
-            (not methods or first.method in methods)
-            and (budgets == "all" or first.budget in ends)
-            and (anchors == "all" or (first.anchors == most[first.data]) == (anchors == "most"))
-        )
+        has_most = group.first.anchors == most[group.first.data]
+        wanted = anchors == "all" or has_most == (anchors == "most")
+        return wanted and (not methods or group.first.method in methods)
 
     blocks: list[Block] = []
     for data, groups in by_data(run, sweep, keep).items():
@@ -162,33 +118,42 @@ def recall_lines(
             pictures.setdefault(title_of.format(**_fields(group)), []).append(group)
         for title, mine in pictures.items():
             panels = {f"top {k}": _lines(mine, k, line, x) for k in run.k}
-            options: dict[str, Any] = {"title": title, "x_label": x_label, "log": log}
-            blocks.append(draw(curves, panels, alt=f"{title}. {ALT}", **options))
-            if "{anchors}" in title_of:
-                blocks.append(_recalls(mine, run.k, f"{title}."))
-        if "{anchors}" not in title_of:
-            every = by_data(run, sweep, lambda g: not methods or g.first.method in methods)
-            blocks.append(_recalls(every[data], run.k, f"{data}."))
-    return [*blocks, *_task_lines(run, sweep)] if task else blocks
-
-
-def _recalls(groups: Sequence[Group], ks: Sequence[int], caption: str) -> Table:
-    return means_table(groups, ks, f"{caption} Recall (%) at k = {' / '.join(map(str, ks))}.")
-
-
-def _task_lines(run: Experiment, sweep: str) -> list[Block]:
-    """The task's measures against calls, a panel for each, on the matrices that have labels."""
-    blocks: list[Block] = []
-    for data, groups in by_data(run, sweep).items():
-        measures = [measure for measure in TASK if any(measure in g.measures for g in groups)]
+            alt = f"{title}. Lines of recall in percent, a panel for each k."
+            blocks.append(draw(curves, panels, alt=alt, title=title, x_label=x_label, log=log))
+        for count in dict.fromkeys(group.first.anchors for group in groups):
+            mine = [group for group in groups if group.first.anchors == count]
+            blocks.append(means_table(mine, run.k, f"{data}, {count} anchor queries"))
+        measures = [of for of in TASK if any(of in g.measures for g in groups)] if task else []
         if measures:
-            panels = {measure: _lines(groups, measure, "{name}", "") for measure in measures}
             title = f"{data}: the task's measures"
-            alt = f"{title} in percent over cross-encoder calls, a panel for each."
-            axes = {"x_label": "cross-encoder calls per query", "y_label": "the measure (%)"}
-            blocks.append(draw(curves, panels, title=title, alt=alt, **axes))
-            blocks.append(means_table(groups, measures, f"{title} (%): {' / '.join(measures)}."))
+            panels = {of: _lines(groups, of, "{name}", "") for of in measures}
+            labels = {"title": title, "x_label": CALLS, "y_label": "the measure (%)"}
+            blocks.append(draw(curves, panels, alt=f"{title} over calls.", **labels))
+            blocks.append(means_table(groups, measures, title))
     return blocks
+
+
+def means_table(groups: Sequence[Group], measures: Sequence[Of], caption: str) -> Table:
+    """Means in percent, a row for each method and a column for each budget.
+
+    The measures stand beside each other in a cell.
+    """
+    names = list(dict.fromkeys(group.name for group in groups))
+    budgets = sorted({group.first.budget for group in groups})
+    cells = {
+        (group.name, group.first.budget): " / ".join(
+            f"{100 * group.mean(of).mean:.1f}" for of in measures
+        )
+        for group in groups
+    }
+    labels = labels_of(names)
+    kinds = " / ".join(f"recall at {of}" if isinstance(of, int) else of for of in measures)
+    return Table(
+        head=["method", *(f"{budget} calls" for budget in budgets)],
+        rows=[[f"`{labels[n]}`", *(cells.get((n, b)) for b in budgets)] for n in names],
+        caption=f"{caption}: {kinds} (%).",
+        folded=True,
+    )
 
 
 def _fields(group: Group) -> dict[str, Any]:
@@ -231,33 +196,48 @@ def _most_anchors(run: Experiment, sweep: str) -> dict[str, int]:
     return found
 
 
-def recall_bars(run: Experiment, sweep: str, *, title_of: str, group: str) -> list[Block]:
-    """Bars of recall of the largest k at 500 calls, or the nearest: a picture for each title.
+def recall_by_anchors(run: Experiment) -> list[Block]:
+    """Recall of the largest k at 500 calls, or the nearest, by anchor queries."""
+    tables: list[Block] = []
+    for data, groups in _at_500(run).items():
+        columns = {f"{g.first.anchors} anchor queries": g.first.anchors for g in groups}
+        cells = {(g.name, f"{g.first.anchors} anchor queries"): g for g in groups}
+        tables.append(_recall_table(run, cells, list(columns), data))
+    return tables
 
-    Bars are grouped by matrix, with the most anchor queries of each, or by anchor queries.
-    """
-    k, budget, most = run.k[-1], nearest_value(run.budgets, 500), _most_anchors(run, sweep)
-    by_matrix = group == "{data}"
-    bars: dict[str, list[plots.Bar]] = {}
-    sizes: dict[str, int] = {}
-    for data, groups in by_data(run, sweep, lambda g: g.first.budget == budget).items():
-        for found in groups:
-            if by_matrix and found.first.anchors != most[data]:
-                continue
-            fields = _fields(found) | {"k": k}
-            bar = plots.Bar.of(group.format(**fields), found.name, found.mean(k))
-            bars.setdefault(title_of.format(**fields), []).append(bar)
-            sizes[data] = found.first.items
-    more: dict[str, Any] = {"sizes": sizes} if by_matrix else {}
-    return [
-        draw(plots.grouped_bars, mine, title=title, alt=f"{title}: bars of recall.", **more)
-        for title, mine in bars.items()
-    ]
+
+def recall_by_matrix(run: Experiment) -> list[Block]:
+    """Recall of the largest k at 500 calls, or the nearest, by matrix, with its most anchors."""
+    most, found = _most_anchors(run, "methods"), _at_500(run)
+    cells = {
+        (group.name, f"{data} ({group.first.items:,} items)"): group
+        for data, groups in found.items()
+        for group in groups
+        if group.first.anchors == most[data]
+    }
+    columns = list(dict.fromkeys(column for _, column in cells))
+    return [_recall_table(run, cells, columns, "All matrices")]
+
+
+def _at_500(run: Experiment) -> dict[str, list[Group]]:
+    budget = nearest_value(run.budgets, 500)
+    return by_data(run, "methods", lambda group: group.first.budget == budget)
+
+
+def _recall_table(
+    run: Experiment, cells: Mapping[tuple[str, str], Group], columns: Sequence[str], title: str
+) -> Table:
+    rows: list[list[Cell]] = []
+    for name, label in labels_of(dict.fromkeys(name for name, _ in cells)).items():
+        found = [cells.get((name, column)) for column in columns]
+        rows.append([f"`{label}`", *(percent(g.mean(run.k[-1])) if g else None for g in found)])
+    budget = nearest_value(run.budgets, 500)
+    caption = f"{title}: recall (%) [95%], top {run.k[-1]} at {budget} calls."
+    return Table(head=["method", *columns], rows=rows, caption=caption)
 
 
 def splits(run: Experiment) -> list[Block]:
     """Recall against calls with the oracle's division, the one chosen on dev, and the paper's."""
-    blocks: list[Block] = []
     most = _most_anchors(run, "methods")
 
     def reranks(group: Group) -> bool:
@@ -265,8 +245,8 @@ def splits(run: Experiment) -> list[Block]:
         return first.method.startswith("rerank") and first.anchors == most[first.data]
 
     chosen = by_data(run, "chosen-splits") if run.groups("chosen-splits") else {}
-    reranked = by_data(run, "methods", reranks)
-    every = by_data(run, "splits") if run.groups("splits") else {}
+    reranked, every = by_data(run, "methods", reranks), by_data(run, "splits")
+    blocks: list[Block] = []
     for data in (data for data in run.data if data.name in every):
         groups, paper = every[data.name], _papers_accounting(run, data)
         panels = {}
@@ -276,7 +256,7 @@ def splits(run: Experiment) -> list[Block]:
             if data.name in chosen:
                 dev = curves_of([recall_row(group, k) for group in chosen[data.name]], k)[0]
                 lines.append(replace(dev, name="anncur, split chosen on dev"))
-            lines.append(Curve(name="anncur, best split, paper's accounting", **paper[str(k)]))
+            lines.append(_curve("anncur, best split, paper's accounting", paper[str(k)]))
             panels[f"top {k}"] = lines
         title = f"{data.name}: recall at a cost"
         caption = (
@@ -284,22 +264,17 @@ def splits(run: Experiment) -> list[Block]:
             "accounting` pays an anchor item again when it is retrieved, on the split of queries "
             "as stored."
         )
-        x_label = "cross-encoder calls per query"
-        alt = f"{title}. {ALT}"
-        blocks.append(draw(curves, panels, title=title, alt=alt, caption=caption, x_label=x_label))
-        blocks.append(_recalls(groups, run.k, f"{data.name}, every division."))
-    if not blocks:
-        raise InputError("no matrix has anchor queries")
+        alt = f"{title}. Lines of recall in percent over calls, a panel for each k."
+        blocks.append(draw(curves, panels, title=title, alt=alt, caption=caption, x_label=CALLS))
+        blocks.append(means_table(groups, run.k, f"{data.name}, every division"))
     return blocks
 
 
 def _best_of(groups: Sequence[Group], k: int, name: str) -> Curve:
     """Over the budgets, the group with the best mean: chosen on the very queries it is shown on."""
-    budgets, best = sorted({group.first.budget for group in groups}), []
-    for budget in budgets:
-        mine = [group for group in groups if group.first.budget == budget]
-        best.append(max(mine, key=lambda group: float(group.per_query(k)[1].mean())).mean(k))
-    return Curve.through(name, budgets, best)
+    budgets = sorted({group.first.budget for group in groups})
+    means = [[g.mean(k) for g in groups if g.first.budget == budget] for budget in budgets]
+    return Curve.through(name, budgets, [max(at, key=lambda e: e.mean) for at in means])
 
 
 def _papers_accounting(run: Experiment, data: MatrixFile) -> Mapping[str, Any]:
@@ -307,59 +282,74 @@ def _papers_accounting(run: Experiment, data: MatrixFile) -> Mapping[str, Any]:
 
     def compute() -> dict[str, Any]:
         parts = parts_of(run.matrix(data), run.preset.queries)
-        truth = truth_of(parts, max(run.k))
+        options: dict[str, Any] = {"ks": run.k, "shares": run.preset.shares}
+        truth, anncur = truth_of(parts, max(run.k)), method("anncur(center=none, anchors=1)")
         best: dict[str, list[Estimate]] = {str(k): [] for k in run.k}
         for budget in run.budgets:
-            by_k = recall_by_split(
-                method("anncur(center=none, anchors=1)"),
-                parts,
-                truth,
-                budget=budget,
-                ks=run.k,
-                shares=run.preset.shares,
-            )
+            by_k = recall_by_split(anncur, parts, truth, budget=budget, **options)
             for k, by_share in by_k.items():
                 values = max(by_share.values(), key=lambda v: float(v.mean()))
                 best[str(k)].append(bootstrap(values))
-        return {k: _line(run.budgets, estimates) for k, estimates in best.items()}
+        return {k: _points(run.budgets, estimates) for k, estimates in best.items()}
 
     options = {"queries": run.preset.queries, "shares": run.preset.shares}
     return dict(run.once("paper-splits", data, compute, k=run.k, budgets=run.budgets, **options))
 
 
-def _line(x: Sequence[int], estimates: Sequence[Estimate]) -> dict[str, Any]:
-    """A `Curve` without its name, as JSON."""
-    curve = asdict(Curve.through("", x, estimates))
-    return {name: list(curve[name]) for name in ("x", "y", "low", "high")}
+def _points(x: Sequence[int], estimates: Sequence[Estimate]) -> list[Any]:
+    """A curve's points as JSON: the places, and (mean, low, high) at each."""
+    return [list(x), [astuple(estimate) for estimate in estimates]]
+
+
+def _curve(name: str, points: Sequence[Any]) -> Curve:
+    return Curve.through(name, points[0], [Estimate(*values) for values in points[1]])
 
 
 # ----------------------------------------------------------------- the scores themselves
 
 
-def score_histograms(run: Experiment) -> list[Block]:
+def centred_scores(run: Experiment) -> list[Block]:
     """Scores about their query's mean, in standard deviations: cross- and dual encoders'."""
-    found: dict[str, ScoreDensity] = {}
+    panels: dict[str, dict[str, ScoreDensity]] = {}
     for data in run.data:
-        for kind, values in run.once("density", data, partial(_densities, run, data)).items():
-            arrays: dict[str, Any] = {
-                name: np.array(values.pop(name)) for name in ("edges", "density")
-            }
-            found[f"{data.name}, {kind}"] = ScoreDensity(**arrays, **values)
+        matrix = run.matrix(data)
+        kinds = {"cross-encoder": matrix.scores} | _cheap(matrix)
+        panels[data.name] = {kind: score_density(scores) for kind, scores in kinds.items()}
     title = "Scores of a query with all items"
-    alt = f"{title}: densities on a logarithmic axis, a line for each model and matrix."
-    return [draw(plots.score_histogram, found, title=title, alt=alt)]
+    alt = f"{title}: densities on a logarithmic axis, a line for each model."
+    label = "standard deviations from the query's mean"
+    shown: dict[str, Any] = {"title": title, "x_label": label, "log": True}
+    return [draw(plots.score_densities, panels, alt=alt, **shown)]
 
 
-def _densities(run: Experiment, data: MatrixFile) -> dict[str, Any]:
-    matrix = run.matrix(data)
-    kinds = {"cross-encoder": matrix.scores}
-    if matrix.item_vectors is not None and matrix.query_vectors is not None:
-        kinds["dual encoder"] = inner(matrix.query_vectors, matrix.item_vectors)
-    made = {}
-    for kind, scores in kinds.items():
-        found = asdict(score_density(scores, standardize=True))
-        made[kind] = found | {name: found[name].tolist() for name in ("edges", "density")}
-    return made
+def raw_scores(run: Experiment) -> list[Block]:
+    """Scores of cross- and dual encoder with all items, and with the retriever's best."""
+    panels: dict[str, dict[str, ScoreDensity]] = {}
+    for data in run.data:
+        matrix = run.matrix(data)
+        exact = matrix.scores[matrix.n_anchors :]
+        for cheap in (scores[matrix.n_anchors :] for scores in _cheap(matrix).values()):
+            best = top_k(cheap, nearest_value(run.budgets, 100)).items
+            kinds = {data.name: exact}
+            if (scale := matrix.scale) is not None:
+                kinds[f"{data.name}, normalised"] = scale.beta * (exact - scale.alpha)
+            for name, scores in kinds.items():
+                picked = np.take_along_axis(scores, best, axis=1)
+                all_of = {"cross-encoder": scores, "the same, its picks": picked}
+                all_of["dual encoder"] = cheap
+                panels[name] = {kind: ScoreDensity.of(v) for kind, v in all_of.items()}
+    if not panels:
+        raise InputError("no matrix has vectors of a dual encoder")
+    title = "Scores with all items, and with the dual encoder's picks"
+    alt = "Densities of the scores of cross-encoder and dual encoder, raw and normalised."
+    return [draw(plots.score_densities, panels, title=title, alt=alt)]
+
+
+def _cheap(matrix: StoredMatrix) -> dict[str, FloatArray]:
+    """The dual encoder's scores of all queries, if the matrix has its vectors."""
+    if matrix.item_vectors is None or matrix.query_vectors is None:
+        return {}
+    return {"dual encoder": inner(matrix.query_vectors, matrix.item_vectors)}
 
 
 def ranks(run: Experiment) -> list[Block]:
@@ -418,38 +408,6 @@ def cur_grids(
     return [draw(plots.heat_map, grids, title=title, alt=alt, what=what)]
 
 
-def distributions(run: Experiment) -> list[Block]:
-    """Scores of cross- and dual encoder with all items, and with the retriever's best."""
-    panels: dict[str, list[plots.Scores]] = {}
-    for data in run.data:
-        matrix = run.matrix(data)
-        if matrix.item_vectors is None or matrix.query_vectors is None:
-            continue
-        tests = slice(matrix.n_anchors, None)
-        exact = matrix.scores[tests]
-        cheap = inner(matrix.query_vectors[tests], matrix.item_vectors)
-        best = top_k(cheap, nearest_value(run.budgets, 100)).items
-        kinds = {data.name: exact}
-        if matrix.scale is not None:
-            alpha, beta = matrix.scale.alpha, matrix.scale.beta
-            kinds[f"{data.name}, normalised"] = beta * (exact - alpha)
-        for name, scores in kinds.items():
-            both = {"cross-encoder": scores, "dual encoder": cheap}
-            panels[name] = [
-                plots.Scores(
-                    name=kind,
-                    values=values.ravel(),
-                    picked=np.take_along_axis(values, best, axis=1).ravel(),
-                )
-                for kind, values in both.items()
-            ]
-    if not panels:
-        raise InputError("no matrix has vectors of a dual encoder")
-    title = "Scores with all items; filled: with the dual encoder's best"
-    alt = "Densities of the scores of cross-encoder and dual encoder, raw and normalised."
-    return [draw(plots.score_distributions, panels, title=title, alt=alt)]
-
-
 def statistics(run: Experiment) -> list[Block]:
     """Items, queries and labels of every matrix."""
     rows: list[list[Cell]] = []
@@ -475,7 +433,7 @@ def recall_at_depth(run: Experiment, *, anchors: Literal["most", "fewer"]) -> li
             options = {"anchors": size, "queries": run.preset.queries, "k": run.k}
             lines = run.once("depth", data, compute, **options)
             panels = {
-                f"top {k}": [Curve(name=name, **found[str(k)]) for name, found in lines.items()]
+                f"top {k}": [_curve(name, found[str(k)]) for name, found in lines.items()]
                 for k in run.k
             }
             title = f"{data.name}, {size} anchor queries: the same number retrieved and reranked"
@@ -505,7 +463,7 @@ def _depths(run: Experiment, data: MatrixFile, anchors: int) -> dict[str, Any]:
     for name, (spec, calls) in wanted.items():
         ranked = retrieved(method(spec), parts, calls=calls, depth=depths[-1])
         lines[name] = {
-            str(k): _line(depths, [bootstrap(v) for v in recall_at(ranked, truth[:, :k], depths)])
+            str(k): _points(depths, [bootstrap(v) for v in recall_at(ranked, truth[:, :k], depths)])
             for k in run.k
         }
     return lines
@@ -556,24 +514,22 @@ def errors_by_rank(run: Experiment) -> list[Block]:
         raise InputError("a matrix has no vectors of a dual encoder")
     smallest = min(data.n_items for data in run.data)
     methods = {name: spec for name, spec in SAMPLERS.items() if "100" not in spec or smallest > 400}
-    # The samplers apart from the methods: a colour for each kind, dashes for its options.
-    styles = {
-        name: Style(colour=colour, dash=dash, marker=marker)
-        for kind, colour, marker in (("TopK", OTHERS[0], "o"), ("SoftMax", OTHERS[2], "s"))
-        for name, dash in zip((n for n in SAMPLERS if n.startswith(kind)), DASHES, strict=False)
-    }
     blocks: list[Block] = []
     for data in (data for data in run.data if data.n_anchors):
         calls = min(200, data.n_items // 4)
         compute = partial(_errors, run, data, methods, calls)
         options = {"methods": methods, "calls": calls, "queries": run.preset.queries}
-        lines = {
-            name: {band: Estimate(*values) for band, values in bands.items()}
-            for name, bands in run.once("error-by-rank", data, compute, **options).items()
-        }
+        found = run.once("error-by-rank", data, compute, **options)
+        lines = [_curve(name, points) for name, points in found.items()]
         title = f"{data.name}: error of the approximation from {calls} anchor items"
+        shown: dict[str, Any] = {
+            "title": title,
+            "x_label": "exact rank, up to",
+            "y_label": "mean absolute error",
+            "percent": False,
+        }
         alt = f"{title}, by exact rank, a line for each way to choose them."
-        blocks.append(draw(plots.error_by_band, lines, title=title, alt=alt, styles=styles))
+        blocks.append(draw(curves, {data.name: lines}, alt=alt, **shown))
     if not blocks:
         raise InputError("no matrix has anchor queries")
     return blocks
@@ -585,84 +541,12 @@ def _errors(
     parts = parts_of(run.matrix(data), run.preset.queries)
     found: dict[str, Any] = {}
     for name, spec in methods.items():
-        bands: dict[str, list[FloatArray]] = {}
+        bands: dict[int, list[FloatArray]] = {}
         for index, queries, scores in parts:
             approx, _ = approximate(method(spec), index, queries, scores, budget=calls, seed=0)
             for band, values in approximation_error(scores, approx).items():
-                bands.setdefault(band, []).append(values)
-        found[name] = {b: astuple(bootstrap(np.concatenate(v))) for b, v in bands.items()}
+                if band != "all":
+                    bands.setdefault(int(band.split("-")[1]), []).append(values)
+        means = [bootstrap(np.concatenate(values)) for values in bands.values()]
+        found[name] = _points(list(bands), means)
     return found
-
-
-# ------------------------------------------------------------------ what a search's time is
-
-
-CALLS, SOLVE, MULTIPLY, REST = "cross-encoder", "solving", "scores of all items", "the rest"
-QUERIES = 16
-
-
-def latency(run: Experiment, *, methods: Mapping[str, str]) -> list[Block]:
-    """Milliseconds per query by step: a group for each method, a bar for each number of rounds.
-
-    `methods` are specs by name, with `{rounds}` where rounds are varied.
-    """
-    data = max(run.data, key=lambda data: data.n_items)
-    if not data.n_anchors or "dense" not in data.vectors:
-        raise InputError(f"{data.name}, the largest matrix, lacks anchor queries or a dual encoder")
-    budgets = sorted({nearest_value(run.budgets, 100), nearest_value(run.budgets, 500)})
-
-    def measure() -> list[dict[str, Any]]:
-        part = parts_of(run.matrix(data), QUERIES)[0]
-        return [
-            {
-                "group": f"{name}, {budget} calls",
-                "name": str(rounds),
-                "parts": _steps(part, spec.format(rounds=rounds), budget),
-            }
-            for name, spec in methods.items()
-            for budget in budgets
-            for rounds in run.preset.rounds
-        ]
-
-    options = {"methods": dict(methods), "budgets": budgets, "rounds": run.preset.rounds}
-    stacks = [plots.Stack(**found) for found in run.once("latency", data, measure, **options)]
-    title = f"{data.name}: what a query's time is made of, by rounds"
-    note = (
-        f"Calls at {MS_PER_CALL:g} ms each, the papers' figure for a small cross-encoder on a GPU; "
-        f"the rest was measured here, {QUERIES} queries together: seconds of one core."
-    )
-    alt = f"{title}. Stacked bars of milliseconds, a panel for each method and budget."
-    return [draw(plots.stacked_bars, stacks, title=title, alt=alt, note=note)]
-
-
-def _steps(part: Part, spec: str, budget: int) -> dict[str, float]:
-    """Milliseconds of a query in each step: of the second of two runs, caches being warm."""
-    index, queries, scores = part
-    for _ in range(2):
-        began = time.thread_time()
-        plan = method(spec).plan(index, budget, 0)
-        timed: Any = Timed(plan.predictor)
-        simulate(replace(plan, predictor=timed), queries, scores)
-        whole = time.thread_time() - began
-    seconds = {SOLVE: timed.spent["update"], MULTIPLY: timed.spent["top"]}
-    seconds[REST] = max(0.0, whole - sum(seconds.values()))
-    return {CALLS: MS_PER_CALL * budget} | {
-        step: 1000 * value / len(queries) for step, value in seconds.items()
-    }
-
-
-class Timed:
-    """A predictor that notes how long it takes to update, and to find the best items."""
-
-    def __init__(self, predictor: Any) -> None:
-        self._predictor, self.spent = predictor, {"update": 0.0, "top": 0.0}
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._predictor, name)
-        return partial(self._timed, name, found) if name in self.spent else found
-
-    def _timed(self, step: str, call: Callable[..., Any], *given: Any, **also: Any) -> Any:
-        began = time.thread_time()
-        found = call(*given, **also)
-        self.spent[step] += time.thread_time() - began
-        return found

@@ -73,7 +73,7 @@ class PaperFigure:
         if not self.kind:
             return Section(title=head, blocks=[self.elsewhere or f"Not made: {self.why_not}"])
         modules = [module for module in (figures, indexing, answers) if hasattr(module, self.kind)]
-        swept = {"sweep": self.sweeps[0]} if self.kind in ("recall_lines", "recall_bars") else {}
+        swept = {"sweep": self.sweeps[0]} if self.kind == "recall_lines" else {}
         try:
             made = getattr(modules[0], self.kind)(run, **swept, **self.options)
         except InputError as lacks:

@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from crossknn.scorers import MatrixScorer as MatrixScorer
     from crossknn.scorers import Scorer as Scorer
     from crossknn.scorers import open_late as open_late
+    from crossknn.scores.collect import Limits as Limits
     from crossknn.scores.collect import collect as collect
     from crossknn.scores.collect import dense_scores as dense_scores
-    from crossknn.scores.run import Limits as Limits
     from crossknn.scores.store import ScoreStore as ScoreStore
     from crossknn.scores.stored import StoredScorer as StoredScorer
     from crossknn.search.loop import Search as Search
@@ -111,8 +111,7 @@ _HOMES = {
         "Scorer",
         "open_late",
     ),
-    "scores.collect": ("collect", "dense_scores"),
-    "scores.run": ("Limits",),
+    "scores.collect": ("Limits", "collect", "dense_scores"),
     "scores.store": ("ScoreStore",),
     "scores.stored": ("StoredScorer",),
     "search.loop": ("Search",),

@@ -14,7 +14,7 @@ from crossknn.fitting import als as method
 from crossknn.fitting.als import ridge
 from crossknn.fitting.factors import Targets, error, inner_products
 from crossknn.index.base import Scale
-from crossknn.scores.views import SparseScores
+from crossknn.scores.store import SparseScores
 from crossknn.types import Pairs
 
 

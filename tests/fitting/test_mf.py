@@ -15,7 +15,7 @@ from crossknn.fitting import mf  # noqa: E402
 from crossknn.fitting.factors import Targets  # noqa: E402
 from crossknn.fitting.mf import descend, entries, squared_error  # noqa: E402
 from crossknn.index.base import Scale  # noqa: E402
-from crossknn.scores.views import SparseScores  # noqa: E402
+from crossknn.scores.store import SparseScores  # noqa: E402
 from crossknn.types import Pairs  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -23,7 +23,7 @@ from crossknn.fitting.pairs import per_item
 from crossknn.fitting.pseudo_queries import pseudo_queries
 from crossknn.index.item_index import ItemIndex
 from crossknn.scorers import CallableScorer
-from crossknn.scores.views import SparseScores
+from crossknn.scores.store import SparseScores
 from crossknn.types import Pairs, Queries
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data" / "medquad-two.npz"

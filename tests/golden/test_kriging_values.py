@@ -21,7 +21,7 @@ from crossknn.methods.kriging.factor_model import fit_sparse
 from crossknn.methods.kriging.fitting import fit_hyperparameters
 from crossknn.methods.kriging.prior import process
 from crossknn.retrievers.specs import retriever_scores
-from crossknn.scores.views import SparseScores
+from crossknn.scores.store import SparseScores
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Stop
 from crossknn.search.sharing import SharedBudget, expected_recall, z_scores

@@ -28,8 +28,8 @@ from crossknn.methods.kriging.fitting import (
 )
 from crossknn.methods.posterior import Directional
 from crossknn.scorers import CallableScorer
+from crossknn.scores.store import SparseScores
 from crossknn.scores.stored import StoredScorer
-from crossknn.scores.views import SparseScores
 from crossknn.search.searcher import Searcher
 from crossknn.spec import parse
 from crossknn.types import BoolArray, FloatArray, Pairs

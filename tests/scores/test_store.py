@@ -104,7 +104,7 @@ def test_scores_are_kept_as_they_are_in_float32(tmp_path):
 
 def test_opening_makes_no_file_and_reading_knows_nothing(tmp_path):
     store = ScoreStore.open(tmp_path / "s")
-    assert (len(store), store.queries(), store.fingerprints) == (0, [], [])
+    assert (len(store), store.queries()) == (0, [])
     assert np.isnan(store.rows("f", ["q"], ["a"])).all()
     assert not list(tmp_path.iterdir())
 

@@ -16,7 +16,7 @@ from crossknn.fitting.distill import best_of_rows, distill, student  # noqa: E40
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.models.export import export_model  # noqa: E402
 from crossknn.scorers import DualEncoder  # noqa: E402
-from crossknn.scores.views import SparseScores  # noqa: E402
+from crossknn.scores.store import SparseScores  # noqa: E402
 from crossknn.training import loop  # noqa: E402
 from crossknn.training.distillation import DistillationTask  # noqa: E402
 from crossknn.training.settings import TrainingSettings  # noqa: E402

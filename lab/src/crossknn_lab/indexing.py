@@ -22,7 +22,7 @@ from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.plots import Curve, curves, recall_against_indexing
 from crossknn.retrievers.base import DenseRetriever
-from crossknn.scores.views import SparseScores
+from crossknn.scores.store import SparseScores
 from crossknn.types import FloatArray, Pairs, Queries
 from crossknn_lab.cells import MatrixFile, divided
 from crossknn_lab.experiment import Experiment

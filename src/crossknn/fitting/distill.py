@@ -24,7 +24,7 @@ from crossknn.models.dual_encoder import (
     dual_encoder_in,
     trainable_folder,
 )
-from crossknn.scores.views import SparseScores
+from crossknn.scores.store import SparseScores
 from crossknn.training import loop, run
 from crossknn.training.distillation import DistillationTask, Loss
 from crossknn.training.settings import TrainingSettings

@@ -14,7 +14,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Scale
 from crossknn.index.fitted import QueryMap
-from crossknn.scores.views import SparseScores
+from crossknn.scores.store import SparseScores
 from crossknn.types import FloatArray, IntArray
 
 _CHUNK = 2_048

@@ -41,7 +41,7 @@ from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import DualEncoder, needs_torch
 from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
-from crossknn.scores.views import SparseScores
+from crossknn.scores.store import SparseScores
 from crossknn.spec import Spec, build, parse, text_of
 from crossknn.types import BoolArray, FloatArray, Pairs, Progress, Queries
 

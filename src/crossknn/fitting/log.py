@@ -18,8 +18,7 @@ from crossknn.methods.kriging import Prior
 from crossknn.methods.kriging.fitting import check_same_scorer, fit_hyperparameters, fit_prior
 from crossknn.methods.kriging.prior import RANK
 from crossknn.retrievers.specs import HYBRID, unfitted
-from crossknn.scores.store import ScoreStore
-from crossknn.scores.views import SparseScores
+from crossknn.scores.store import ScoreStore, SparseScores
 from crossknn.spec import Spec
 from crossknn.types import Pairs, Progress, Queries
 

@@ -11,27 +11,48 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.streaming import Deadline, NothingScoredError
-from crossknn.scores.run import Limits as Limits
-from crossknn.scores.run import Run, Scored, run_jobs, score_block
+from crossknn.scorers.streaming import Deadline, NothingScoredError, describe_pair
 from crossknn.scores.store import ScoreStore
-from crossknn.types import FloatArray, Pairs, Progress
+from crossknn.types import FloatArray, IntArray, Pairs, Progress
 
 logger = logging.getLogger(__name__)
-_BLOCK = 512
+_BLOCK, _BLOCK_ON_RAY = 512, 64
+_AT_ONCE = 65_536
+_HOPELESS = 8  # so many blocks in a row of which no pair can be scored stand for a broken model
 _POLL = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Resource limits of a collection: workers, maximum calls, deadline in seconds.
+
+    `workers` threads share the scorer; with `ray`, the address of a cluster or "local", as many
+    processes each open it.
+    """
+
+    workers: int = 1
+    ray: str | None = None
+    max_calls: int | None = None
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise InputError(f"workers is {self.workers}; it must be 1 or more")
+        if self.max_calls is not None and self.max_calls < 0:
+            raise InputError(f"max_calls is {self.max_calls}; it cannot be negative")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,33 +104,35 @@ def collect(
     scored. Whatever was scored before stays.
     """
     limits, fingerprint = limits or Limits(), fingerprint_of(scorer, store)
-    run = Run(store, fingerprint, queries, items, pairs, limits, progress)
+    run = _Run(store, fingerprint, queries, items, pairs, limits, progress)
     with _exclusive(store, run.deadline):
         run.begin()
         began = time.monotonic()
         try:
             if limits.ray is None:
-                _on_threads(run, scorer)
+                run.score(scorer, _BLOCK)
             else:
-                from crossknn.scores.ray import score_on_ray
+                from crossknn.scores.ray import scorer_on_ray
 
-                score_on_ray(run, source)
+                place = limits.workers, limits.ray
+                with scorer_on_ray(source, fingerprint, queries, items, *place) as remote:
+                    run.score(remote, _BLOCK_ON_RAY)
         finally:
             store.record_time(fingerprint, run.computed, time.monotonic() - began)
-    if run.failure and not run.scored + run.reused:
-        raise NothingScoredError(run.failure)
-    if run.failed:
-        logger.warning("%d pairs could not be scored; they stay unscored", run.failed)
-    complete = run.scored + run.reused == run.total
-    return CollectReport(
+    report = CollectReport(
         pairs=run.total,
         reused=run.reused,
         scored=run.scored,
         calls=run.computed + run.failed,
         failed=run.failed,
         seconds=time.monotonic() - began,
-        stopped_by=None if complete else "deadline" if run.deadline.over() else run.stopped_by,
+        stopped_by="deadline" if run.deadline.over() else run.stopped_by,
     )
+    if run.failure and not run.scored + run.reused:
+        raise NothingScoredError(run.failure)
+    if run.failed:
+        logger.warning("%d pairs could not be scored; they stay unscored", run.failed)
+    return replace(report, stopped_by=None) if report.complete else report
 
 
 def dense_scores(
@@ -147,29 +170,126 @@ def fingerprint_of(scorer: Scorer, store: ScoreStore) -> str:
     return scorer.fingerprint or f"unnamed-{id(scorer)}"
 
 
-def _on_threads(run: Run, scorer: Scorer) -> None:
-    """Score blocks on threads that share the scorer; a single one scores where it is called."""
+class _Run:
+    """What one collection asks, and what it has got so far."""
 
-    def score(block: Pairs) -> Scored:
-        keep = partial(run.keep, block)
-        return score_block(scorer, block, run.queries, run.items, keep, run.deadline)
+    def __init__(
+        self,
+        store: ScoreStore,
+        fingerprint: str,
+        queries: Sequence[str],
+        items: Sequence[str],
+        pairs: Pairs | None,
+        limits: Limits,
+        progress: Progress | None,
+    ) -> None:
+        self._store, self._fingerprint, self._limits = store, fingerprint, limits
+        self._queries, self._items, self._pairs = queries, items, pairs
+        self._progress, self._lock, self._stop = progress, threading.Lock(), threading.Event()
+        self._hopeless = 0
+        self.deadline = Deadline(limits.deadline, self._stop)
+        self.total = self.reused = self.scored = self.computed = self.failed = 0
+        self.failure: str | None = None
+        self.stopped_by: str | None = None
 
-    def book(found: Scored, block: Pairs) -> None:
-        run.book(block, found, stopped=run.deadline.over())
+    def begin(self) -> None:
+        """Count what there is; others may have added to it until now."""
+        self._query = self._store.ids(self._queries, add=True, keep=True)
+        self._item = self._store.ids(self._items, add=True)
+        counts = [(len(part), len(missing)) for part, missing in self._missing()]
+        self.total = sum(count for count, _ in counts)
+        self.reused = self.total - sum(count for _, count in counts)
+        self._count(0)
 
-    workers = run.limits.workers
-    if workers == 1:
-        run_jobs(run, _BLOCK, 1, score, lambda jobs: jobs, book)
-        return
-    with ThreadPoolExecutor(workers, "crossknn-scoring") as pool:
-        run_jobs(
-            run,
-            _BLOCK,
-            workers,
-            lambda block: pool.submit(score, block),
-            lambda jobs: wait(jobs, return_when=FIRST_COMPLETED).done,
-            lambda job, block: book(job.result(), block),
-        )
+    def score(self, scorer: Scorer, size: int) -> None:
+        """Keep every worker busy with a block of `size` pairs, until pairs or time run out.
+
+        After an error or an interrupt none is begun, and what is under way is waited for.
+        """
+        blocks, running, workers = self._blocks(size), set[Future[None]](), self._limits.workers
+        with ThreadPoolExecutor(workers, "crossknn-scoring") as pool:
+            try:
+                while True:
+                    room = 0 if self.deadline.over() else workers - len(running)
+                    for block in islice(blocks, room):
+                        running.add(pool.submit(self._score, scorer, block))
+                    if not running:
+                        return
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    for job in done:
+                        job.result()
+            except BaseException:
+                self._stop.set()
+                raise
+
+    def _score(self, scorer: Scorer, block: Pairs) -> None:
+        """Score a block and keep each batch as it comes."""
+        queries, items, got, why = self._queries, self._items, 0, None
+        stream = scorer.score(block, queries, items, **self.deadline.rest())
+        try:
+            for where, scores in stream:
+                if len(bad := np.flatnonzero(~np.isfinite(scores))):
+                    what = describe_pair(block, queries, items, int(where[bad[0]]))
+                    raise ScorerError(
+                        f"the cross-encoder gave {scores[bad[0]]} as the score of {what}"
+                    )
+                query, item = self._query[block.query[where]], self._item[block.item[where]]
+                self._store.insert(self._fingerprint, query, item, scores)
+                self._count(len(where))
+                got += len(where)
+        except NothingScoredError as error:
+            why = str(error)
+        with self._lock:
+            self.computed += int(getattr(stream, "computed", got))
+            self.failed += 0 if self.deadline.over() else len(block) - got
+            self.failure = why or self.failure
+            self._hopeless = 0 if got else self._hopeless + (why is not None)
+            if self._hopeless == _HOPELESS:
+                raise NothingScoredError(f"no pair of {_HOPELESS} blocks in a row: {why}")
+
+    def _blocks(self, size: int) -> Iterator[Pairs]:
+        """Pairs (b,) without a score, in order, as long as calls are left."""
+        left = self._limits.max_calls
+        for _, missing in self._missing():
+            for start in range(0, len(missing), size):
+                block = missing.take(slice(start, start + size))
+                if left is not None:
+                    block = block.take(slice(left))
+                    left -= len(block)
+                if not len(block):
+                    self.stopped_by = "max_calls"
+                    return
+                yield block
+
+    def _missing(self) -> Iterator[tuple[Pairs, Pairs]]:
+        """Different pairs of texts, part by part, and those of them without a score."""
+        for part in self._different():
+            query, item = self._query[part.query], self._item[part.item]
+            known = self._store.lookup(self._fingerprint, query, item)
+            yield part, part.take(np.flatnonzero(np.isnan(known)))
+
+    def _different(self) -> Iterator[Pairs]:
+        """Each pair of texts once, in order."""
+        if self._pairs is None:
+            items = _first(self._item)
+            for query in _first(self._query).tolist():
+                yield Pairs(np.full(len(items), query), items)
+            return
+        key = (self._query[self._pairs.query] << 32) + self._item[self._pairs.item]
+        chosen = _first(key)
+        for start in range(0, len(chosen), _AT_ONCE):
+            yield self._pairs.take(chosen[start : start + _AT_ONCE])
+
+    def _count(self, scored: int) -> None:
+        with self._lock:
+            self.scored += scored
+            if self._progress:
+                self._progress(self.reused + self.scored, self.total)
+
+
+def _first(values: IntArray) -> IntArray:
+    """Positions of the first of each of the values, ascending."""
+    return np.sort(np.unique(values, return_index=True)[1])
 
 
 @contextmanager
@@ -183,9 +303,8 @@ def _exclusive(store: ScoreStore, deadline: Deadline) -> Iterator[None]:
         return
     import fcntl
 
-    lock = store.path.with_name(store.path.name + ".lock")
     try:
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = os.open(f"{store.path}.lock", os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         why = error.strerror or error
         raise InputError(f"scores cannot be kept in {store.path}: {why}") from error

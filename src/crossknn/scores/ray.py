@@ -1,6 +1,6 @@
-"""Collecting on Ray (extra `ray`): workers in processes, on one machine or on many.
+"""Scoring on Ray (extra `ray`): workers in processes, on one machine or on many.
 
-Each worker opens the scorer once and returns the scores of small blocks, which the driver keeps. A
+Each worker opens the scorer once and returns the scores of small blocks, which the caller keeps. A
 worker that is lost is started again, and scores again the one block it was at.
 """
 
@@ -8,33 +8,39 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from crossknn.errors import CrossknnError, InputError, MissingExtraError, ScorerError
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.streaming import Deadline
-from crossknn.scores.run import Run, Scored, run_jobs, score_block
-from crossknn.types import FloatArray, Pairs
+from crossknn.types import FloatArray, IntArray, Pairs
 
-_BLOCK = 64
-_AHEAD = 2  # blocks a worker has been given: the one it scores, and the next
 _RETRIES = 3
 _LOST = r"^Task _Worker\.score failed|^A worker died"
 """What Ray prints on stdout when a worker is lost and its block given to another one."""
 
 
-def score_on_ray(run: Run, source: str | Path | Callable[[], Scorer] | None) -> None:
-    """Score the run's blocks by processes of one CPU each.
+@contextmanager
+def scorer_on_ray(
+    source: str | Path | Callable[[], Scorer] | None,
+    fingerprint: str,
+    queries: Sequence[str],
+    items: Sequence[str],
+    workers: int,
+    address: str,
+) -> Iterator[Scorer]:
+    """A scorer of these texts whose calls go to processes of one CPU each; Ray ends with it.
 
     Raises InputError if the cluster has too few CPUs or another cross-encoder, or there is no
-    `source` to open it from; ScorerError if a block cost four workers; MissingExtraError.
+    `source` to open it from; MissingExtraError. The scorer raises ScorerError if a block cost four
+    workers.
     """
     if source is None:
         raise InputError(
@@ -43,35 +49,44 @@ def score_on_ray(run: Run, source: str | Path | Callable[[], Scorer] | None) -> 
         )
     from crossknn.scorers.opening import open_with_cores
 
-    workers, address = run.limits.workers, run.limits.ray
     opened = source if callable(source) else partial(open_with_cores, source, 1)
     with _ray(workers, None if address == "local" else address) as ray:
         actor = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=_RETRIES)(_Worker)
-        actors = [actor.remote(opened, run.fingerprint) for _ in range(workers)]
-        texts, free, busy = [ray.put((run.queries, run.items))], actors * _AHEAD, dict[Any, Any]()
-
-        def submit(block: Pairs) -> Any:
-            worker = free.pop(0)
-            job = worker.score.remote(block, texts)
-            busy[job] = worker
-            return job
-
-        def finish(job: Any, block: Pairs) -> None:
-            free.append(busy.pop(job))
-            scores, computed, why = _answer(ray, job)
-            where = np.flatnonzero(~np.isnan(scores))
-            run.keep(block, where, scores[where])
-            run.book(block, Scored(len(where), computed, why), stopped=False)
-
-        def ended(jobs: list[Any]) -> list[Any]:
-            done: list[Any] = ray.wait(jobs)[0]
-            return done
-
+        actors = [actor.remote(opened, fingerprint) for _ in range(workers)]
         try:
-            run_jobs(run, _BLOCK, len(free), submit, ended, finish)
+            yield _Remote(ray, actors, [ray.put((queries, items))], fingerprint)
         finally:
             for worker in actors:
                 ray.kill(worker)
+
+
+class _Remote:
+    """The scorer as the collection sees it: a call waits for a free worker, and for its answer."""
+
+    def __init__(self, ray: Any, workers: list[Any], texts: list[Any], fingerprint: str) -> None:
+        self._ray, self._texts, self.fingerprint = ray, texts, fingerprint
+        self._free: SimpleQueue[Any] = SimpleQueue()
+        for worker in workers:
+            self._free.put(worker)
+
+    def score(
+        self, pairs: Pairs, queries: Sequence[str], items: Sequence[str], **limits: Any
+    ) -> Iterator[tuple[IntArray, FloatArray]]:
+        """One batch: the scores of all pairs that have one."""
+        ray, worker = self._ray, self._free.get()
+        try:
+            yield ray.get(worker.score.remote(pairs, self._texts))
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, CrossknnError):
+                raise error.cause from None
+            raise ScorerError(f"a worker failed: {error.cause!r}") from error
+        except ray.exceptions.RayError as error:
+            raise ScorerError(
+                f"a worker could not start, or one block cost {_RETRIES + 1} of them their lives "
+                f"(perhaps memory is short): {str(error).strip().splitlines()[-1]}"
+            ) from error
+        finally:
+            self._free.put(worker)
 
 
 class _Worker:
@@ -79,19 +94,15 @@ class _Worker:
 
     def __init__(self, opened: Callable[[], Scorer], fingerprint: str) -> None:
         self._open, self._fingerprint = opened, fingerprint
-        self._ready: tuple[Scorer, list[str], list[str]] | None = None
+        self._scorer: Scorer | None = None
 
-    def score(self, block: Pairs, texts: list[Any]) -> tuple[FloatArray, int, str | None]:
-        """Scores (b,), NaN where there is none, and the rest of `Scored`.
-
-        `texts` holds a reference to the texts of (queries, items).
-        """
-        if self._ready is None:
-            self._ready = self._opened(), *import_module("ray").get(texts[0])
-        scorer, queries, items = self._ready
-        found = np.full(len(block), np.nan, np.float32)
-        scored = score_block(scorer, block, queries, items, found.put, Deadline())
-        return found, scored.computed, scored.why
+    def score(self, block: Pairs, texts: list[Any]) -> tuple[IntArray, FloatArray]:
+        """Positions in the block and scores; `texts` holds a reference to (queries, items)."""
+        if self._scorer is None:
+            self._scorer, self._texts = self._opened(), import_module("ray").get(texts[0])
+        batches = list(self._scorer.score(block, *self._texts))
+        where = np.concatenate([np.empty(0, np.int64), *(places for places, _ in batches)])
+        return where, np.concatenate([np.empty(0, np.float32), *(scores for _, scores in batches)])
 
     def _opened(self) -> Scorer:
         try:
@@ -119,14 +130,9 @@ def _ray(workers: int, address: str | None) -> Iterator[Any]:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         logging.getLogger("ray").setLevel(logging.ERROR)
         own = {} if address else {"num_cpus": workers, "include_dashboard": False}
+        quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
         try:
-            ray.init(
-                address=address or "local",
-                log_to_driver=False,
-                configure_logging=False,
-                logging_level=logging.ERROR,
-                **own,
-            )
+            ray.init(address=address or "local", **quiet, **own)
         except (ConnectionError, RuntimeError, ValueError) as error:
             what = f"no Ray cluster answers at {address}" if address else "Ray does not start"
             raise InputError(f"{what}: {str(error).splitlines()[0]}") from error
@@ -138,19 +144,3 @@ def _ray(workers: int, address: str | None) -> Iterator[Any]:
     finally:
         if ours:
             ray.shutdown()
-
-
-def _answer(ray: Any, job: Any) -> tuple[FloatArray, int, str | None]:
-    """What a worker answered, or the error it raised."""
-    try:
-        answer: tuple[FloatArray, int, str | None] = ray.get(job)
-        return answer
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, CrossknnError):
-            raise error.cause from None
-        raise ScorerError(f"a worker failed: {error.cause!r}") from error
-    except ray.exceptions.RayError as error:
-        raise ScorerError(
-            f"a worker could not start, or one block cost {_RETRIES + 1} of them their lives "
-            f"(perhaps memory is short): {str(error).strip().splitlines()[-1]}"
-        ) from error

@@ -24,6 +24,8 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,26 +33,23 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.files import as_path, text_digest
-from crossknn.scores.views import SparseScores
-from crossknn.types import FloatArray, IntArray, Pairs
+from crossknn.types import BoolArray, FloatArray, IntArray, Pairs
 
 _APPLICATION = 0x786B6E6E  # "xknn"
 _FORMAT = 2
 _BUSY_SECONDS = 30.0
 _VARIABLES = 500
-_REMEMBERED = 1 << 17  # ids of texts
 _SMALL, _MANY = 8_192, 32  # so many small blocks of a query become one
 
-_SCHEMA = (
-    "CREATE TABLE scorers (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE, "
-    "pairs INTEGER NOT NULL DEFAULT 0, seconds REAL NOT NULL DEFAULT 0)",
-    "CREATE TABLE texts (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text BLOB, "
-    "crc INTEGER NOT NULL)",
-    "CREATE TABLE blocks (id INTEGER PRIMARY KEY, scorer INTEGER NOT NULL, "
-    "query INTEGER NOT NULL, start INTEGER NOT NULL, items BLOB, scores BLOB NOT NULL, "
-    "crc INTEGER NOT NULL)",
-    "CREATE INDEX blocks_of ON blocks (scorer, query)",
-)
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS scorers (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE,
+    pairs INTEGER NOT NULL DEFAULT 0, seconds REAL NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS texts (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text BLOB,
+    crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS blocks (id INTEGER PRIMARY KEY, scorer INTEGER NOT NULL,
+    query INTEGER NOT NULL, start INTEGER NOT NULL, items BLOB, scores BLOB NOT NULL,
+    crc INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS blocks_of ON blocks (scorer, query)"""
 _COLUMNS = "id, query, start, items, scores, crc"
 _SCORER = "(SELECT id FROM scorers WHERE fingerprint = ?)"
 
@@ -59,11 +58,77 @@ class StoreFullError(InputError):
     """Scores cannot be written: the disk is full, read-only or gone."""
 
 
+@dataclass(frozen=True, eq=False)
+class SparseScores:
+    """Scores of e pairs of q queries and n items, sorted by query, then item, each pair once.
+
+    G, the sparse score matrix of AXN 2.1. `queries` are texts (q,), some perhaps without a score;
+    `query` (e,) and `item` (e,) are positions, `score` (e,) raw logits (float32). `fingerprint`
+    names the cross-encoder.
+    """
+
+    queries: Sequence[str]
+    n: int
+    query: IntArray
+    item: IntArray
+    score: FloatArray
+    fingerprint: str | None = None
+
+    @staticmethod
+    def of(
+        queries: Sequence[str],
+        n: int,
+        pairs: Pairs,
+        score: FloatArray,
+        fingerprint: str | None = None,
+    ) -> SparseScores:
+        """From pairs in any order; InputError if one occurs twice, or a score is no number."""
+        order = np.lexsort((pairs.item, pairs.query))
+        query, item = pairs.query[order], pairs.item[order]
+        values = np.asarray(score, np.float32)[order]
+        if ((query[1:] == query[:-1]) & (item[1:] == item[:-1])).any():
+            raise InputError("a pair of a train query and an item is scored twice")
+        if not np.isfinite(values).all():
+            row = int(np.argmin(np.isfinite(values)))
+            raise InputError(
+                f"the score of train query {query[row]} and item {item[row]} is {values[row]}"
+            )
+        return SparseScores(queries, n, query, item, values, fingerprint)
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+    @cached_property
+    def by_query(self) -> IntArray:
+        """Query r has the entries `by_query[r]:by_query[r + 1]`: (q + 1,)."""
+        return np.searchsorted(self.query, np.arange(len(self.queries) + 1)).astype(np.int64)
+
+    @property
+    def scored_queries(self) -> IntArray:
+        """Queries that have a score, in order."""
+        return np.unique(self.query)
+
+    @property
+    def scored_items(self) -> IntArray:
+        """Items that have a score, in order."""
+        return np.unique(self.item)
+
+    def take(self, entries: IntArray | BoolArray) -> SparseScores:
+        """The entries at ascending positions, or where a mask (e,) is true."""
+        return replace(
+            self, query=self.query[entries], item=self.item[entries], score=self.score[entries]
+        )
+
+    def split(self, share: float, seed: int) -> tuple[SparseScores, SparseScores]:
+        """Two parts of the entries, the second (held out) a random `share` of them."""
+        held = np.random.default_rng(seed).random(len(self)) < share
+        return self.take(~held), self.take(held)
+
+
 class _Block(NamedTuple):
-    """Scores (b,) of the query with the items `start`, start + 1, ... or `items` (b,) ascending."""
+    """Scores (b,) of a query with the items `start`, start + 1, ... or `items` (b,) ascending."""
 
     row: int
-    query: int
     start: int
     items: IntArray | None
     scores: FloatArray
@@ -92,10 +157,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._lock = threading.RLock()
-        self._process = os.getpid()
-        self._left: list[sqlite3.Connection] = []
         self._connection: sqlite3.Connection | None = None
-        self._known: dict[bytes, tuple[int, bool]] = {}
 
     @classmethod
     def open(cls, path: str | Path | None = None) -> ScoreStore:
@@ -108,31 +170,23 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         if file is not None and not file.absolute().parent.is_dir():
             raise InputError(f"cannot open the scores {file}: there is no folder {file.parent}")
         store = cls(file)
-        with store._reading():
-            return store
+        len(store)
+        return store
 
     def close(self) -> None:
         """Close the file; it is opened again when the store is used again."""
         with self._lock:
-            if self._connection is not None and self._process == os.getpid():
+            if self._connection is not None:
                 self._connection.close()
             self._connection = None
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"ScoreStore({str(self.path) if self.path else 'in memory'}, {len(self):,} scores)"
-
     def __len__(self) -> int:
         """Number of scores, of all cross-encoders."""
         found = self._select("SELECT coalesce(sum(length(scores)), 0) FROM blocks")
         return int(found[0][0]) // 4 if found else 0
-
-    @property
-    def fingerprints(self) -> list[str]:
-        """The cross-encoders that there are scores of."""
-        return [row[0] for row in self._select("SELECT fingerprint FROM scorers ORDER BY id")]
 
     def queries(self, fingerprint: str | None = None) -> list[str]:
         """Texts of all queries that have a score, or one by this cross-encoder."""
@@ -182,19 +236,20 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         texts = sorted(self.queries(fingerprint)) if queries is None else list(queries)
         ids = self.ids(items)
         order = np.argsort(ids, kind="stable")
-        known = ids[order]
-        parts: list[tuple[IntArray, IntArray, FloatArray]] = []
+        rows, known, scores = [np.empty(0, np.int64)], [order[:0]], [np.empty(0, np.float32)]
         for row, query in enumerate(self.ids(texts).tolist()):
             for block in self._blocks(fingerprint, query):
-                low, high = (np.searchsorted(known, block.ids(), side) for side in _SIDES)
-                which = np.repeat(np.arange(len(low)), high - low)  # entry of the block
-                place = np.arange(len(which)) - np.repeat(np.cumsum(high - low) - high, high - low)
-                parts.append((np.full(len(which), row), order[place], block.scores[which]))
-        query, item, score = (
-            np.concatenate([np.empty(0, kind), *(part[column] for part in parts)])
-            for column, kind in enumerate((np.int64, np.int64, np.float32))
-        )
-        return SparseScores.of(texts, len(items), Pairs(query, item), score, fingerprint)
+                rows.append(np.full(len(block.scores), row))
+                known.append(block.ids())
+                scores.append(block.scores)
+        # An entry of the store is one of every item with its text, side by side in the order.
+        entries = np.concatenate(known)
+        first = np.searchsorted(ids[order], entries, "left")
+        times = np.searchsorted(ids[order], entries, "right") - first
+        which = np.repeat(np.arange(len(entries)), times)
+        place = np.arange(len(which)) + np.repeat(first - np.cumsum(times) + times, times)
+        pairs = Pairs(np.concatenate(rows)[which], order[place])
+        return SparseScores.of(texts, len(items), pairs, np.concatenate(scores)[which], fingerprint)
 
     def ids(self, texts: Sequence[str], *, add: bool = False, keep: bool = False) -> IntArray:
         """The integers (t,) that stand for texts here, -1 for unknown ones unless they are `add`ed.
@@ -235,21 +290,13 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             db.execute("INSERT OR IGNORE INTO scorers (fingerprint) VALUES (?)", (fingerprint,))
             for query, places in _grouped(queries):
                 ids, first = np.unique(items[places], return_index=True)
-                new = np.full(len(ids), np.nan, np.float32)
-                blocks = list(self._blocks(fingerprint, query))
+                known, blocks = np.full(len(ids), np.nan), list(self._blocks(fingerprint, query))
                 for block in blocks:
-                    block.find(ids, new)
-                chosen = np.flatnonzero(np.isnan(new))
-                added += len(chosen)
-                small = [block for block in blocks if len(block.scores) < _SMALL]
-                ids, values_of = ids[chosen], values[places][first[chosen]]
-                if len(small) >= _MANY:
-                    ids = np.concatenate([*(block.ids() for block in small), ids])
-                    values_of = np.concatenate([*(block.scores for block in small), values_of])
-                    rows = [(block.row,) for block in small]
-                    db.executemany("DELETE FROM blocks WHERE id = ?", rows)
-                if len(ids):
-                    self._add(db, fingerprint, query, ids, values_of)
+                    block.find(ids, known)
+                new = np.isnan(known)
+                added += int(new.sum())
+                if new.any():
+                    self._add(db, fingerprint, query, blocks, ids[new], values[places][first[new]])
         return added
 
     def add_all(self, other: ScoreStore) -> None:
@@ -288,21 +335,15 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """
         names = dict(self._select("SELECT id, fingerprint FROM scorers"))
         texts, blocks, known = list[int](), list[int](), set[int]()
-        with self._reading() as db:
-            if db is None:
-                return []
-            for (said,) in db.execute("PRAGMA quick_check"):
-                if said != "ok":
-                    raise self._damaged(said)
-            for number, digest, text, crc in db.execute("SELECT id, digest, text, crc FROM texts"):
-                known.add(number)
-                texts += [number] if _text_crc(number, digest, text) != crc else []
-            known -= set(texts)
-            for scorer, number, *row in db.execute(f"SELECT scorer, {_COLUMNS} FROM blocks"):
-                whole = (
-                    scorer in names and row[0] in known and _crc(names[scorer], *row[:4]) == row[4]
-                )
-                blocks += [] if whole else [number]
+        for (said,) in self._select("PRAGMA quick_check"):
+            if said != "ok":
+                raise self._damaged(said)
+        for number, digest, text, crc in self._select("SELECT id, digest, text, crc FROM texts"):
+            whole = _text_crc(number, digest, text) == crc
+            (known.add if whole else texts.append)(number)
+        for scorer, number, *row, crc in self._select(f"SELECT scorer, {_COLUMNS} FROM blocks"):
+            if scorer not in names or row[0] not in known or _crc(names[scorer], *row) != crc:
+                blocks.append(number)
         if repair and (texts or blocks):
             with self._writing() as db:
                 db.executemany("DELETE FROM blocks WHERE id = ?", ((block,) for block in blocks))
@@ -316,15 +357,12 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         ]
 
     def _ids(self, texts: Sequence[tuple[bytes, bytes | None]], add: bool) -> IntArray:
-        """`ids` of (digest, text to be kept or None), remembered while the file is open."""
-        with self._lock:
-            known = self._known if self._db() else {}
-            found = {digest: known[digest] for digest, _ in texts if digest in known}
-        found.update(self._find([digest for digest, _ in texts if digest not in found]))
+        """`ids` of (digest, text to be kept or None)."""
+        found = self._find([digest for digest, _ in texts])
         lacking = [row for row in texts if not _has(found, *row)] if add else []
         if lacking:
             with self._writing() as db:
-                found.update(self._find([digest for digest, _ in lacking]))
+                found |= self._find([digest for digest, _ in lacking])
                 (last,) = db.execute("SELECT coalesce(max(id), 0) FROM texts").fetchone()
                 for digest, text in lacking:
                     if not _has(found, digest, text):
@@ -332,11 +370,6 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                         last = max(last, number)
                         _put_text(db, number, digest, text)
                         found[digest] = number, text is not None
-        with self._lock:
-            if len(known) > _REMEMBERED:
-                known.clear()
-            if known is self._known:  # of the connection that is open still
-                known.update(found)
         return np.array([found.get(digest, (-1,))[0] for digest, _ in texts], dtype=np.int64)
 
     def _add(
@@ -344,20 +377,26 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         db: sqlite3.Connection,
         fingerprint: str,
         query: int,
+        blocks: Sequence[_Block],
         ids: IntArray,
         scores: FloatArray,
     ) -> None:
-        """A block of scores (b,), in the order of the ids."""
+        """Add a block of scores (b,) of new items to those of a query; many small ones join it."""
+        small = [block for block in blocks if len(block.scores) < _SMALL]
+        if len(small) >= _MANY:
+            ids = np.concatenate([ids, *(block.ids() for block in small)])
+            scores = np.concatenate([scores, *(block.scores for block in small)])
+            db.executemany("DELETE FROM blocks WHERE id = ?", [(block.row,) for block in small])
         order = np.argsort(ids)
         ids, start = ids[order], int(ids.min())
         dense = int(ids[-1]) - start + 1 == len(ids)
         items = None if dense else ids.astype("<i4").tobytes()
-        values = scores[order].astype("<f4").tobytes()
-        crc = _crc(fingerprint, query, start, items, values)
+        kept = scores[order].astype("<f4").tobytes()
+        values = query, start, items, kept, _crc(fingerprint, query, start, items, kept)
         db.execute(
             "INSERT INTO blocks (scorer, query, start, items, scores, crc) "
             f"VALUES ({_SCORER}, ?, ?, ?, ?, ?)",
-            (fingerprint, query, start, items, values, crc),
+            (fingerprint, *values),
         )
 
     def _blocks(self, fingerprint: str, query: int) -> Iterator[_Block]:
@@ -372,7 +411,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             if _crc(fingerprint, query, start, items, scores) != crc:
                 raise self._damaged("a block of scores has another checksum")
             ids = None if items is None else np.frombuffer(items, "<i4").astype(np.int64)
-            yield _Block(number, query, start, ids, np.frombuffer(scores, "<f4"))
+            yield _Block(number, start, ids, np.frombuffer(scores, "<f4"))
 
     def _time(self, fingerprint: str) -> tuple[int, float]:
         found = self._select(
@@ -403,79 +442,57 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
     def _select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         """All rows; none if there is no file yet."""
-        with self._reading() as db:
-            return [] if db is None else db.execute(statement, values).fetchall()
-
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection | None]:
-        with self._lock:
-            if self._db() is None and self.path is not None and not self.path.exists():
-                yield None
-                return
-            try:
-                yield self._opened()
-            except sqlite3.OperationalError as error:
-                raise InputError(f"the scores in {self.path} cannot be read: {error}") from error
-            except sqlite3.DatabaseError as error:
-                raise self._damaged(error) from error
+        with self._lock, self._translated(InputError, "cannot be read"):
+            if self._connection is None and self.path is not None and not self.path.exists():
+                return []
+            return self._opened().execute(statement, values).fetchall()
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction, or a part of that under way in this thread."""
-        with self._lock:
+        with self._lock, self._translated(StoreFullError, "cannot be kept"):
             db = self._opened()
             if db.in_transaction:
                 yield db
                 return
+            db.execute("BEGIN IMMEDIATE")
             try:
-                db.execute("BEGIN IMMEDIATE")
-                try:
-                    yield db
-                    db.execute("COMMIT")
-                except BaseException:
-                    if db.in_transaction:
-                        db.execute("ROLLBACK")
-                    raise
-            except sqlite3.OperationalError as error:
-                raise StoreFullError(
-                    f"scores cannot be kept in {self.path}: {error}; what is there so far stays"
-                ) from error
-            except sqlite3.DatabaseError as error:
-                raise self._damaged(error) from error
+                yield db
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
 
-    def _db(self) -> sqlite3.Connection | None:
-        """The connection of this process, if it is open."""
-        if self._process != os.getpid():
-            # After a fork the connection belongs to the parent: not to be used, nor closed, here.
-            self._left += [self._connection] if self._connection else []
-            self._process, self._connection = os.getpid(), None
-        return self._connection
+    @contextmanager
+    def _translated(self, kind: type[InputError], what: str) -> Iterator[None]:
+        """SQLite's errors as one sentence: damage, or what cannot be done."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise kind(f"the scores in {self.path} {what}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(error) from error
 
     def _opened(self) -> sqlite3.Connection:
         """The connection; turning WAL on does not wait for other processes that open the file."""
         until = time.monotonic() + _BUSY_SECONDS
-        while (db := self._db()) is None:
+        while self._connection is None:
             try:
-                self._connection, self._known = self._open(), {}
+                self._connection = self._open()
             except sqlite3.OperationalError as error:
                 if "locked" not in str(error) or time.monotonic() > until:
                     raise InputError(f"cannot open the scores {self.path}: {error}") from error
                 time.sleep(0.02)
-            except sqlite3.DatabaseError as error:
-                raise self._damaged(error) from error
-        return db
+        return self._connection
 
     def _open(self) -> sqlite3.Connection:
-        name: str | Path = self.path or ":memory:"
+        name = ":memory:" if self.path is None else str(self.path.absolute())
         if self.path is not None and self.path.exists() and not _writable(self.path):
             name = f"{self.path.absolute().as_uri()}?immutable=1"
-        db = sqlite3.connect(
-            name,
-            timeout=_BUSY_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-            uri=isinstance(name, str),
-        )
+        options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False}
+        uri = name.startswith("file:")
+        db = sqlite3.connect(name, timeout=_BUSY_SECONDS, uri=uri, **options)
         try:
             self._prepare(db)
         except BaseException:
@@ -484,25 +501,26 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         return db
 
     def _prepare(self, db: sqlite3.Connection) -> None:
+        db.execute("BEGIN")  # other processes may be making the tables
         (application,) = db.execute("PRAGMA application_id").fetchone()
         (version,) = db.execute("PRAGMA user_version").fetchone()
         (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if application != _APPLICATION and (tables or application or version):
+        db.execute("COMMIT")
+        if not (tables or application or version):
+            db.execute("BEGIN IMMEDIATE")
+            for statement in _SCHEMA.split(";"):
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id = {_APPLICATION}")
+            db.execute(f"PRAGMA user_version = {_FORMAT}")
+            db.execute("COMMIT")
+            db.execute("PRAGMA journal_mode = WAL")
+        elif application != _APPLICATION:
             raise InputError(f"{self.path} is a database, but holds no scores of crossknn")
-        if tables and version != _FORMAT:
+        elif version != _FORMAT:
             raise InputError(
                 f"the scores in {self.path} have the format {version}, and this version of "
                 f"crossknn reads {_FORMAT}: name another file"
             )
-        if not tables:
-            db.execute("BEGIN IMMEDIATE")
-            if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                for statement in _SCHEMA:
-                    db.execute(statement)
-                db.execute(f"PRAGMA application_id = {_APPLICATION}")
-                db.execute(f"PRAGMA user_version = {_FORMAT}")
-            db.execute("COMMIT")
-            db.execute("PRAGMA journal_mode = WAL")
         # In WAL mode, NORMAL loses nothing when a process dies.
         db.execute("PRAGMA synchronous = NORMAL")
 
@@ -514,9 +532,6 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         )
 
 
-_SIDES: tuple[Any, Any] = ("left", "right")
-
-
 def _has(found: Mapping[bytes, tuple[int, bool]], digest: bytes, text: bytes | None) -> bool:
     """Whether a text is there, kept if it is to be."""
     return digest in found and (text is None or found[digest][1])
@@ -526,9 +541,8 @@ def _grouped(queries: IntArray) -> Iterator[tuple[int, IntArray]]:
     """(query, places) of each different query, its places in order."""
     order = np.argsort(queries, kind="stable")
     different, first = np.unique(queries[order], return_index=True)
-    yield from (
-        zip(different.tolist(), np.split(order, first[1:]), strict=True) if len(order) else ()
-    )
+    if len(order):
+        yield from zip(different.tolist(), np.split(order, first[1:]), strict=True)
 
 
 def _crc(fingerprint: str, query: int, start: int, items: bytes | None, scores: bytes) -> int:

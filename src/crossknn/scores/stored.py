@@ -102,7 +102,7 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
     """The batches of one call, and how many of its pairs were really computed.
 
     A pair that is missing is claimed and looked up once more: two threads that want it at the same
-    time cannot both find it missing.
+    time cannot both find it missing. Axes: p pairs, u different ones.
     """
 
     def __init__(
@@ -128,11 +128,11 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
     def _run(self) -> Generator[tuple[IntArray, FloatArray], None, None]:
         self._query, self._item = self._owner._ids(self._queries, self._items, self._pairs)
         key = (self._query << 32) + self._item
-        self._keys, self._first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        self._order = np.argsort(inverse, kind="stable")  # places of a key, key by key
-        self._ends = np.cumsum(np.bincount(inverse, minlength=len(self._keys)))
-        everything = np.argsort(self._first)  # different pairs in the order they are asked in
-        any_known = False
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        order = np.argsort(first)  # different pairs in the order they are asked in
+        self._first, self._keys = first[order], key[first[order]]
+        self._of = np.argsort(order)[inverse]  # the different pair of each (p,)
+        everything = np.arange(len(order))
         try:
             missing = yield from self._known(everything)
             any_known = len(missing) < len(everything)
@@ -146,10 +146,8 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
 
     def _known(self, which: IntArray) -> Generator[tuple[IntArray, FloatArray], None, IntArray]:
         """One batch of the different pairs `which` that are stored; returns the others."""
-        first = self._first[which]
-        found = self._owner.store.lookup(
-            self._owner.fingerprint, self._query[first], self._item[first]
-        )
+        owner, first = self._owner, self._first[which]
+        found = owner.store.lookup(owner.fingerprint, self._query[first], self._item[first])
         known = ~np.isnan(found)
         if known.any():
             self._release(which[known])
@@ -163,9 +161,8 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
         if not len(missing) or self._deadline.over():
             return
         first, owner = self._first[missing], self._owner
-        stream = owner.scorer.score(
-            self._pairs.take(first), self._queries, self._items, **self._deadline.rest()
-        )
+        asked = self._pairs.take(first)
+        stream = owner.scorer.score(asked, self._queries, self._items, **self._deadline.rest())
         try:
             for where, scores in stream:
                 owner._keep(self._query[first[where]], self._item[first[where]], scores)
@@ -179,26 +176,20 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
             logger.warning("%s", error)
         finally:
             getattr(stream, "close", lambda: None)()
-        self._release(missing)
 
     def _claim(self, which: IntArray) -> tuple[IntArray, IntArray]:
         """Claim the pairs that no other thread is scoring; (those, the others)."""
-        thread, owner = threading.get_ident(), self._owner
-        with owner._changed:
+        thread, claims = threading.get_ident(), self._owner._claims
+        with self._owner._changed:
+            keys = self._keys[which].tolist()
             # Two streams in one thread must not wait for each other.
-            taken = np.array(
-                [
-                    owner._claims.get(key, (0, thread))[1] != thread
-                    for key in self._keys[which].tolist()
-                ],
-                np.bool_,
-            )
+            taken = np.array([claims.get(k, (0, thread))[1] != thread for k in keys], np.bool_)
             for key in self._keys[which[~taken]].tolist():
-                owner._claims.setdefault(key, (self, thread))
+                claims.setdefault(key, (self, thread))
         return which[~taken], which[taken]
 
     def _wait(self, which: IntArray) -> None:
-        """Wait until others have scored these pairs, or claim them."""
+        """Wait until others have scored these pairs; whoever still holds a claim is too slow."""
         owner, until, keys = self._owner, time.monotonic() + _PATIENCE, self._keys[which].tolist()
         with owner._changed:
             while (
@@ -207,8 +198,7 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
                 and time.monotonic() < until
             ):
                 owner._changed.wait(self._deadline.pause())
-            for key in keys:  # whoever still holds a claim is too slow, or stopped reading
-                owner._claims[key] = (self, threading.get_ident())
+            owner._claims.update(dict.fromkeys(keys, (self, threading.get_ident())))
 
     def _release(self, which: IntArray) -> None:
         claims = self._owner._claims
@@ -220,8 +210,7 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
 
     def _spread(self, which: IntArray, scores: FloatArray) -> tuple[IntArray, FloatArray]:
         """Scores of different pairs -> scores of all their places."""
-        ends = self._ends[which]
-        counts = ends - np.where(which > 0, self._ends[which - 1], 0)
-        start = np.repeat(ends - np.cumsum(counts), counts)
-        places = self._order[start + np.arange(int(counts.sum()))]
-        return places, np.repeat(scores.astype(np.float32), counts)
+        values = np.full(len(self._keys), np.nan, np.float32)
+        values[which] = scores
+        places = np.flatnonzero(np.isin(self._of, which))
+        return places, values[self._of[places]]

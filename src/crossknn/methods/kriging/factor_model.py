@@ -29,7 +29,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.methods.kriging.prior import RANK, Prior
-from crossknn.scores.views import SparseScores
+from crossknn.scores.store import SparseScores
 from crossknn.types import BoolArray, FloatArray, IntArray, Progress
 
 SWEEPS = 6

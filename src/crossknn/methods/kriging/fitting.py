@@ -31,7 +31,7 @@ from crossknn.retrievers.specs import (
     retriever_scores,
     unfitted,
 )
-from crossknn.scores.views import SparseScores
+from crossknn.scores.store import SparseScores
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan
 from crossknn.spec import Spec, parse

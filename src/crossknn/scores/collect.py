@@ -10,6 +10,7 @@ Axes: q queries, n items, p pairs, b pairs of a block.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -249,17 +250,18 @@ class _Run:
 
     def _blocks(self, size: int) -> Iterator[Pairs]:
         """Pairs (b,) without a score, in order, as long as calls are left."""
-        left = self._limits.max_calls
+        left = math.inf if self._limits.max_calls is None else self._limits.max_calls
         for _, missing in self._missing():
             for start in range(0, len(missing), size):
                 block = missing.take(slice(start, start + size))
-                if left is not None:
-                    block = block.take(slice(left))
-                    left -= len(block)
-                if not len(block):
+                if left < len(block):
                     self.stopped_by = "max_calls"
+                    block = block.take(slice(int(left)))
+                left -= len(block)
+                if len(block):
+                    yield block
+                if self.stopped_by:
                     return
-                yield block
 
     def _missing(self) -> Iterator[tuple[Pairs, Pairs]]:
         """Different pairs of texts, part by part, and those of them without a score."""

@@ -1,10 +1,13 @@
 """The one grammar for methods: `name` or `name(option=value, ...)`; values may be specs.
 
 rerank(retriever=hybrid(bm25, dense))     axn(retriever=dense, rounds=10, blend=0.5)
+
+It is Python's grammar for calls, but names may hold `-` and `.`.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import types
 from collections.abc import Hashable, Mapping
@@ -15,7 +18,9 @@ from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from crossknn.errors import SpecError, nearest
 
-_TOKEN = re.compile(r"\s*([A-Za-z_][\w.\-]*|[-+]?[\d.]+(?:[eE][-+]?\d+)?|[(),=])")
+T = TypeVar("T")
+
+_HYPHEN = "\u203f"  # stands for a hyphen in a name, so that Python reads no subtraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +45,20 @@ def parse(text: str) -> Spec:
     >>> str(parse("rerank( retriever=hybrid(bm25,dense) )"))
     'rerank(retriever=hybrid(bm25, dense))'
     """
-    parser = _Parser(text)
-    value = parser.value()
-    parser.end()
+    shown = repr(text.strip() if len(text) < 200 else f"{text[:200]}...")
+    try:
+        marked = re.sub(r"(?<=\w)-(?=[A-Za-z_])", _HYPHEN, text.strip())
+        value = _value(ast.parse(marked, mode="eval").body, marked)
+    except SpecError as error:
+        raise SpecError(f"cannot read {shown}: {error}") from None
+    except SyntaxError as error:
+        rest = marked.encode()[max(error.offset or 1, 1) - 1 :][:40].decode(errors="replace")
+        reason = f"{error.msg} at {rest!r}".replace(_HYPHEN, "-")
+        raise SpecError(f"cannot read {shown}: {reason}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SpecError(f"cannot read {shown}: {error or 'it is nested too deep'}") from None
     if not isinstance(value, Spec):
-        raise SpecError(f"{text.strip()!r} is a number where the name of a method was expected")
+        raise SpecError(f"{shown} is a number where the name of a method was expected")
     return value
 
 
@@ -69,83 +83,30 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-DEEPEST = 20
-"""How deep specs may stand in each other."""
+def _value(node: ast.expr, text: str) -> Value:
+    """The spec or number that a part of the syntax tree stands for."""
+    match node:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return number
+        case ast.Constant(value=bool() | None as word):
+            return Spec(str(word).lower())
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
+        case ast.Name() | ast.Attribute():
+            return Spec(_name(node))
+        case ast.Call(func=ast.Name() | ast.Attribute() as name, args=args, keywords=keywords):
+            options: dict[str, Value] = {}
+            for keyword in keywords:
+                if keyword.arg is None or keyword.arg in options:
+                    raise SpecError(f"it gives the option {keyword.arg!r} twice")
+                options[keyword.arg.replace(_HYPHEN, "-")] = _value(keyword.value, text)
+            return Spec(_name(name), tuple(_value(arg, text) for arg in args), options)
+    found = (ast.get_source_segment(text, node) or text)[:40].replace(_HYPHEN, "-")
+    raise SpecError(f"expected a name or a number, found {found!r}")
 
 
-class _Parser:
-    def __init__(self, text: str) -> None:
-        self.text, self.position, self.depth = text, 0, 0
-
-    def peek(self) -> str:
-        match = _TOKEN.match(self.text, self.position)
-        return match.group(1) if match else ""
-
-    def take(self) -> str:
-        match = _TOKEN.match(self.text, self.position)
-        if match is None:
-            raise self.error("a name or a number")
-        self.position = match.end()
-        return match.group(1)
-
-    def error(self, expected: str) -> SpecError:
-        rest = self.text[self.position :].strip()
-        found = f"found {rest[:20]!r}" if rest else "it ends there"
-        return SpecError(
-            f"cannot read {self.text.strip()!r}: expected {expected} after "
-            f"{self.text[: self.position].strip()!r}, but {found}"
-        )
-
-    def end(self) -> None:
-        if self.text[self.position :].strip():
-            raise self.error("the end")
-
-    def value(self) -> Value:
-        if self.depth > DEEPEST:
-            raise SpecError(f"{self.text.strip()[:40]!r}... is nested more than {DEEPEST} deep")
-        token = self.peek()
-        if not token or token in "(),=":
-            raise self.error("a name or a number")
-        self.take()
-        if not re.match(r"[A-Za-z_]", token):
-            return self.number(token)
-        args: list[Value] = []
-        options: dict[str, Value] = {}
-        if self.peek() == "(":
-            self.take()
-            self.depth += 1
-            while self.peek() != ")":
-                self.argument(args, options)
-                if self.peek() not in (",", ")"):
-                    raise self.error("',' or ')'")
-                if self.peek() == ",":
-                    self.take()
-            self.take()
-            self.depth -= 1
-        return Spec(token, tuple(args), options)
-
-    def argument(self, args: list[Value], options: dict[str, Value]) -> None:
-        value = self.value()
-        if self.peek() != "=":
-            args.append(value)
-            return
-        if not isinstance(value, Spec) or value.args or value.options:
-            raise self.error("an option's name before '='")
-        self.take()
-        if value.name in options:
-            raise SpecError(f"{self.text.strip()!r} gives the option {value.name!r} twice")
-        options[value.name] = self.value()
-
-    def number(self, token: str) -> int | float:
-        for convert in (int, float):
-            try:
-                return convert(token)
-            except ValueError:
-                continue
-        raise SpecError(f"{token!r} in {self.text.strip()!r} is not a number")
-
-
-T = TypeVar("T")
+def _name(node: ast.expr) -> str:
+    return ast.unparse(node).replace(_HYPHEN, "-")
 
 
 def build(spec: Spec, known: Mapping[str, type[T]], kind: str) -> T:
@@ -179,7 +140,7 @@ def text_of(name: str, configuration: Any) -> str:
 
 
 def check_options(name: str, configuration: Any) -> None:
-    """Bring the options of a frozen dataclass to their types; text becomes a spec where one is due.
+    """Convert the options of a frozen dataclass to their types: text to a spec, an int to a float.
 
     Raises:
         SpecError: An option is of another type.
@@ -189,8 +150,9 @@ def check_options(name: str, configuration: Any) -> None:
         value = getattr(configuration, option.name)
         if value is not option.default:
             where = f"{name}({option.name}={value})"
-            value = _convert(_as_value(value, hints[option.name], where), hints[option.name], where)
-            object.__setattr__(configuration, option.name, value)
+            object.__setattr__(
+                configuration, option.name, _convert(value, hints[option.name], where)
+            )
 
 
 @cache
@@ -198,60 +160,47 @@ def _hints(target: Hashable) -> dict[str, Any]:
     return get_type_hints(target)
 
 
-def _as_value(value: Any, hint: Any, where: str) -> Value:
-    """What the grammar has for a Python value."""
-    if isinstance(value, str):
-        return parse(value) if Spec in (hint, *get_args(hint)) else Spec(value)
-    if value is None or isinstance(value, bool):
-        return Spec(str(value).lower())
-    if isinstance(value, Spec | Integral):
-        return value if isinstance(value, Spec) else int(value)
-    if isinstance(value, Real):
-        return float(value)
-    raise SpecError(f"{where}: expected {_kind(hint)}")
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a name",
+    Spec: "a name or a spec",
+    type(None): "none",
+}
+_OTHER = object()
 
 
-def _convert(value: Value, hint: Any, where: str) -> Any:
-    """`value` as the annotated type `hint`; the error names the option."""
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
-        choices = get_args(hint)
-        if type(None) in choices and value == Spec("none"):
-            return None
-        for choice in choices:
-            if choice is not type(None):
-                try:
-                    return _convert(value, choice, where)
-                except SpecError:
-                    continue
-        raise SpecError(f"{where}: expected {_kind(hint)}")
-    if origin is Literal:
-        if isinstance(value, Spec) and value.name in get_args(hint) and not value.args:
-            return value.name
-        raise SpecError(f"{where}: expected one of {', '.join(map(str, get_args(hint)))}")
-    if hint is Spec and isinstance(value, Spec):
-        return value
-    if hint is bool and value in (Spec("true"), Spec("false")):
-        return value == Spec("true")
-    if hint is int and isinstance(value, int):
-        return value
-    if hint is float and isinstance(value, int | float):
-        return float(value)
-    if hint is str and isinstance(value, Spec) and not value.args and not value.options:
-        return value.name
-    raise SpecError(f"{where}: expected {_kind(hint)}")
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    """A parsed or a Python value as the annotated type `hint`; the error names the option."""
+    is_union = get_origin(hint) in (Union, types.UnionType)
+    kinds = get_args(hint) if is_union else (hint,)
+    for kind in sorted(kinds, key=lambda kind: kind is not type(None)):  # none is no name
+        found = _as_kind(value, kind)
+        if found is not _OTHER:
+            return found
+    expected = [
+        f"one of {', '.join(map(str, get_args(kind)))}"
+        if get_origin(kind) is Literal
+        else _KINDS.get(kind, str(kind))
+        for kind in kinds
+    ]
+    raise SpecError(f"{where}: expected {' or '.join(expected)}")
 
 
-def _kind(hint: Any) -> str:
-    if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join(_kind(choice) for choice in get_args(hint))
-    if get_origin(hint) is Literal:
-        return "one of " + ", ".join(map(str, get_args(hint)))
-    return {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: "a name",
-        Spec: "a name or a spec",
-        type(None): "none",
-    }.get(hint, str(hint))
+def _as_kind(value: Any, kind: Any) -> Any:
+    """The value as one type, or `_OTHER`."""
+    bare = isinstance(value, Spec) and not value.args and not value.options
+    word = value.name if bare else value
+    if kind is type(None) and (word is None or word == "none"):
+        return None
+    if kind is bool and (isinstance(word, bool) or word in ("true", "false")):
+        return word in (True, "true")
+    if kind is Spec and isinstance(value, str | Spec):
+        return parse(value) if isinstance(value, str) else value
+    if get_origin(kind) is Literal and isinstance(word, str) and word in get_args(kind):
+        return word
+    if kind is str and isinstance(word, str):
+        return word
+    number = {int: Integral, float: Real}.get(kind, ())
+    return kind(value) if isinstance(value, number) and not isinstance(value, bool) else _OTHER

@@ -15,9 +15,8 @@ import crossknn as ck
 SRC = Path(ck.__file__).parent
 
 IDEAS = {
-    "data.docstrings": "the standard library's docstrings as a corpus",
     "data.formats": "published layouts of data",
-    "demo": "what the demonstration searches",
+    "demo": "the documentation of Python as a corpus",
     "evaluation.oracle": "retrievers that know the answer, to bound what is possible",
     "fitting.als": "alternating least squares",
     "fitting.cur": "item vectors by CUR",

@@ -1,15 +1,38 @@
 """The demonstration: the documentation of the Python standard library, searched for real.
 
-Held-out docstrings give test queries: their first sentence is the query, the item keeps the rest.
+Every public module, class, function and method with a docstring is an item: its dotted name, its
+signature and its docstring. `.py` files are read with :mod:`ast` and never imported; modules
+written in C are imported and inspected, because their documentation exists nowhere else.
+
+About one docstring in ten is held out by a hash of its first sentence, so that training and
+evaluation agree (:func:`is_held_out`). That sentence becomes a query, and the item keeps the rest.
 """
 
 from __future__ import annotations
 
+import ast
+import hashlib
+import importlib
+import inspect
+import os
+import re
+import sys
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from importlib.machinery import ExtensionFileLoader, PathFinder
+from pathlib import Path
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from crossknn.data.dataset import Dataset
+from crossknn.data.items import items_from
 from crossknn.data.queries import QuerySet
+from crossknn.data.records import given_records
 from crossknn.scorers import CrossEncoder, Scorer
+from crossknn.types import Progress
 
 BUDGETS = (25, 50, 100, 200)
 KS = (1, 10, 50)
@@ -28,14 +51,34 @@ SEARCHES = (
     "remove duplicates from a list but keep the order",
 )
 
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:e\.g|i\.e|cf|vs|etc|resp|approx|fig|eq|no|dr|mr|st)|\.\.|(?-i:\b[A-Z]))\.$",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"[.!?][\"'`)\]]*(?=\s+[A-Z0-9(\[`\"'*:<_]|\s*$)")
+_UNDERLINE = re.compile(r"^([=\-~^#*])\1{2,}$")
+_SKIPPED = re.compile(
+    r"tests?|testing|test_.*|.*_test|conftest|idlelib|lib2to3|_?distutils|encodings|ensurepip"
+    r"|turtledemo|pydoc_data|_?vendor|extern(als)?|__.*|.*[-.].*"
+)
 
-MAX_LENGTH = 96
-"""Tokens of a pair that the demo's cross-encoder reads: most docstrings say what they do early."""
+
+class DocItem(NamedTuple):
+    """One documented object; `text` is its docstring, maybe without its first sentence."""
+
+    name: str
+    signature: str
+    text: str
+
+    @property
+    def item_text(self) -> str:
+        """What a search sees: `name(signature)`, a line break, the text."""
+        return f"{self.name}{self.signature}\n{self.text}".strip()
 
 
 def open_scorer() -> Scorer:
-    """The bundled cross-encoder as the demo uses it."""
-    return CrossEncoder(max_length=MAX_LENGTH, threads=1)
+    """The bundled cross-encoder. It reads 96 tokens: most docstrings say what they do early."""
+    return CrossEncoder(max_length=96, threads=1)
 
 
 def sample(data: Dataset, count: int, seed: int) -> QuerySet:
@@ -43,3 +86,178 @@ def sample(data: Dataset, count: int, seed: int) -> QuerySet:
     size = min(count, len(data))
     chosen = np.random.default_rng(seed).choice(len(data), size, replace=False)
     return data.queries.take(np.sort(chosen).tolist())
+
+
+def first_sentence(docstring: str) -> tuple[str, str]:
+    """The first sentence of a docstring, on one line and in the first paragraph, and the rest.
+    Underlines of headings are dropped."""
+    lines = inspect.cleandoc(docstring).splitlines()
+    text = "\n".join(line for line in lines if not _UNDERLINE.match(line.strip()))
+    opening, *others = re.split(r"\n\s*\n", re.sub(r"\A(\s*\n)+", "", text), maxsplit=1)
+    paragraph, remainder = " ".join(opening.split()), "".join(others).strip()
+    for match in _SENTENCE_END.finditer(paragraph):
+        if not _ABBREVIATION.search(paragraph[: match.start() + 1]):
+            rest = (paragraph[match.end() :].strip(), remainder)
+            return paragraph[: match.end()].strip(), "\n\n".join(part for part in rest if part)
+    return paragraph, remainder
+
+
+def _words(sentence: str) -> str:
+    return " ".join(re.findall(r"\w+", sentence.lower()))
+
+
+def sentence_bucket(sentence: str) -> int:
+    """A stable number in 0..99 from the words of a sentence, whatever its case and punctuation."""
+    digest = hashlib.sha256(_words(sentence).encode()).digest()
+    return int.from_bytes(digest[:8], "big") % 100
+
+
+def is_held_out(sentence: str) -> bool:
+    """Whether documentation with this first sentence is kept out of training (about one in ten)."""
+    return sentence_bucket(sentence) < 10
+
+
+def standard_library_items(progress: Progress | None = None) -> list[DocItem]:
+    """All documented public objects of the running interpreter's library, some 6,000."""
+    files = python_files(Path(sysconfig.get_paths()["stdlib"]))
+    readers: list[Callable[[], Iterator[DocItem]]] = [partial(source_items, *f) for f in files]
+    readers += [partial(_compiled_items, name) for name in sorted(sys.stdlib_module_names)]
+    items: list[DocItem] = []
+    for done, read in enumerate(readers, start=1):
+        items.extend(read())
+        if progress is not None:
+            progress(done, len(readers))
+    return merge_identical(items)
+
+
+def merge_identical(items: Sequence[DocItem]) -> list[DocItem]:
+    """One item per name and per docstring: that with the fewest name parts, then the shortest."""
+    by_name = {item.name: item for item in reversed(items)}
+    by_text: dict[str, DocItem] = {}
+    for item in sorted(by_name.values(), key=lambda i: (i.name.count("."), len(i.name), i.name)):
+        by_text.setdefault(" ".join(item.text.split()), item)
+    return sorted(by_text.values(), key=lambda item: item.name)
+
+
+def build_corpus(items: Sequence[DocItem]) -> Dataset:
+    """The items with held-out first sentences as queries, to which all that begin so are relevant.
+
+    If one of these has fewer than 8 more words, they keep their text and there is no query.
+    """
+    split = {item.name: first_sentence(item.text) for item in items}
+    groups: dict[str, list[str]] = {}
+    for name, (sentence, _) in split.items():
+        if is_held_out(sentence) and 3 <= len(sentence.split()) <= 60:
+            groups.setdefault(_words(sentence), []).append(name)
+    texts = {item.name: item.item_text for item in items}
+    qrels, queries = {}, []
+    for group in groups.values():
+        if all(len(split[name][1].split()) >= 8 for name in group):
+            qrels[f"q:{group[0]}"] = dict.fromkeys(group, 1)
+            queries.append(split[group[0]][0])
+            for item in (item for item in items if item.name in group):
+                texts[item.name] = item._replace(text=split[item.name][1]).item_text
+    return Dataset(
+        name="docstrings",
+        items=items_from(given_records([{"id": i, "text": text} for i, text in texts.items()])),
+        queries=QuerySet(tuple(qrels), tuple(queries)),
+        qrels=qrels,
+    )
+
+
+def python_files(root: Path, package: str = "") -> list[tuple[str, Path]]:
+    """(dotted module name, file) below a folder, without tests and vendored code. Private modules
+    are left out; of a `package` they are read, and left out of the name."""
+    found = []
+    for folder, children, names in os.walk(root):
+        children[:] = [child for child in children if not _SKIPPED.fullmatch(child)]
+        for path in (Path(folder, name) for name in names if name.endswith(".py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            public = [part for part in (package, *parts) if part and not part.startswith("_")]
+            is_read = public and (package or len(public) == len(parts))
+            if is_read and not any(map(_SKIPPED.fullmatch, parts)):
+                found.append((".".join(public), path))
+    return sorted(found, key=lambda file: file[1])
+
+
+def source_items(module: str, path: Path) -> Iterator[DocItem]:
+    """Documented public objects of one file; nothing if it is not Python of this version."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    yield from _item(module, "", ast.get_docstring(tree))
+    yield from _body(module, tree.body)
+
+
+def _body(prefix: str, body: Iterable[ast.AST]) -> Iterator[DocItem]:
+    for node in body:
+        if isinstance(node, (ast.If, ast.Try, ast.ExceptHandler)):
+            yield from _body(prefix, ast.iter_child_nodes(node))
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from _item(f"{prefix}.{node.name}", _signature(node), ast.get_docstring(node))
+        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            name = f"{prefix}.{node.name}"
+            functions = (n for n in node.body if isinstance(n, ast.FunctionDef))
+            start = next((function for function in functions if function.name == "__init__"), None)
+            yield from _item(name, _signature(start) if start else "", ast.get_docstring(node))
+            yield from _body(name, node.body)
+
+
+def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Names and defaults; annotations are left out: long, and rare in the standard library."""
+    if "property" in map(ast.unparse, node.decorator_list):
+        return ""
+    for argument in ast.walk(node.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    text = re.sub(r"^(self|cls)\b(, )?(/, )?", "", ast.unparse(node.args))
+    return f"({text})"
+
+
+def _item(name: str, signature: str, docstring: str | None) -> Iterator[DocItem]:
+    text = inspect.cleandoc(docstring or "").strip()
+    if len(text.split()) >= 2 and not name.rpartition(".")[2].startswith("_"):
+        yield DocItem(name, signature, text)
+
+
+def _compiled_items(name: str) -> Iterator[DocItem]:
+    """Public objects of a module written in C, by the public module that has them (`_struct`)."""
+    home = {"posix": "os", "nt": "os"}.get(name, name.lstrip("_"))
+    loader = getattr(PathFinder.find_spec(name), "loader", None)
+    is_compiled = name in sys.builtin_module_names or isinstance(loader, ExtensionFileLoader)
+    if not is_compiled or home not in sys.stdlib_module_names or home.startswith("xx"):
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module, public = importlib.import_module(name), importlib.import_module(home)
+    except ImportError:
+        return
+    if home == name:
+        yield from _item(home, "", module.__doc__)
+    for attribute, value in sorted(vars(module).items()):
+        if getattr(public, attribute, None) is not value or attribute.startswith("_"):
+            continue
+        if isinstance(value, type) or inspect.isroutine(value):
+            yield from _inspected(f"{home}.{attribute}", value)
+        for member, part in sorted(vars(value).items()) if isinstance(value, type) else ():
+            if inspect.isroutine(part) or inspect.isdatadescriptor(part):
+                yield from _inspected(f"{home}.{attribute}.{member}", part)
+
+
+def _inspected(name: str, value: Any) -> Iterator[DocItem]:
+    """C docstrings often begin with signatures, lines such as `pack(format, v1, ...) -> bytes`."""
+    text, signature = inspect.cleandoc(value.__doc__ or ""), ""
+    short = re.escape(name.rpartition(".")[2])
+    if lead := re.match(rf"((\w+\.)*{short}(\(.*\))( -> [^,.\n]*)?(\n+|$))+", text):
+        signature, text = lead[3], text[lead.end() :]
+    try:
+        found = re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "...", str(inspect.signature(value)))
+        signature = re.sub(r"^\((\$?self|\$?module|\$?type)(, /)?(, )?", "(", found)
+    except Exception:  # inspect evaluates defaults, and some fail in their own ways
+        pass
+    yield from _item(name, signature, text)

@@ -10,7 +10,8 @@ from typing import Any
 
 from recorded import check
 
-from crossknn.data import dataset, docstrings, queries, reading
+from crossknn import demo
+from crossknn.data import dataset, queries, reading
 from crossknn.data.items import Items
 from crossknn.data.queries import QuerySet
 from crossknn.errors import CrossknnError
@@ -329,18 +330,18 @@ def test_given_items_and_queries():
 def test_splits_and_docstrings():
     sentences = ["Return a new list.", "Open a file.", "Convert text, e.g. Latin, to bytes. Rest."]
     documents = [
-        docstrings.DocItem(f"m.f{n}", "(x)", f"Turn number {n} into words.\n\n{'and more ' * 5}")
+        demo.DocItem(f"m.f{n}", "(x)", f"Turn number {n} into words.\n\n{'and more ' * 5}")
         for n in range(40)
     ]
-    corpus = docstrings.build_corpus(documents)
+    corpus = demo.build_corpus(documents)
     check(
         "data_splits.json",
         {
             "split": {
                 k: v.tolist() for k, v in dataset.split(20, {"a": 5, "b": 7}, seed=3).items()
             },
-            "first_sentence": [docstrings.first_sentence(s) for s in sentences],
-            "sentence_bucket": [docstrings.sentence_bucket(s) for s in sentences],
+            "first_sentence": [demo.first_sentence(s) for s in sentences],
+            "sentence_bucket": [demo.sentence_bucket(s) for s in sentences],
             "queries": dict(zip(corpus.queries.ids, corpus.queries.texts, strict=True)),
             "items": list(corpus.items.texts[:8]),
         },

@@ -8,20 +8,22 @@ import random
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from crossknn.data.dataset import Labelled
-from crossknn.data.docstrings import (
+from crossknn.data.queries import ENTITY, MENTION_END, MENTION_START
+from crossknn.data.reading import read_labelled
+from crossknn.demo import (
     DocItem,
-    collect_package,
     first_sentence,
     is_held_out,
     merge_identical,
+    python_files,
     sentence_bucket,
+    source_items,
     standard_library_items,
 )
-from crossknn.data.queries import ENTITY, MENTION_END, MENTION_START
-from crossknn.data.reading import read_labelled
 
 SEED = 13
 
@@ -84,10 +86,17 @@ def package_docs() -> list[tuple[DocItem, str, str]]:
     known = {" ".join(item.text.split()) for item in standard_library_items()}
     items: list[DocItem] = []
     for package in PACKAGES:
-        try:
-            items.extend(collect_package(package))
-        except ModuleNotFoundError:
+        spec = PathFinder.find_spec(package)
+        if spec is None:
             print("not installed, left out:", package)
+            continue
+        folders = spec.submodule_search_locations
+        files = [file for f in folders or () for file in python_files(Path(f), package)]
+        if folders is None and spec.origin and spec.origin.endswith(".py"):
+            files.append((package, Path(spec.origin)))
+        items.extend(
+            merge_identical([i for module, path in files for i in source_items(module, path)])
+        )
     docs = []
     for item in merge_identical(items):
         first, rest = first_sentence(item.text)

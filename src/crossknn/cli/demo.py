@@ -41,7 +41,6 @@ def command(
     Builds an index, shows a few searches, and compares methods at equal budgets with exact search.
     """
     from crossknn import demo
-    from crossknn.data.docstrings import collect_standard_library
     from crossknn.evaluation.compare import compare
     from crossknn.index.item_index import ItemIndex
     from crossknn.methods import methods
@@ -58,7 +57,7 @@ def command(
         return
     began = time.perf_counter()
     with progress("reading the standard library", "modules") as report:
-        data = collect_standard_library(report)
+        data = demo.build_corpus(demo.standard_library_items(report))
     folder.mkdir(parents=True, exist_ok=True)
     with progress("encoding", "items") as report:
         index = ItemIndex.build(data.items, encoder="bundled", progress=report)

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossknn.data.docstrings import (
+from crossknn.demo import (
     DocItem,
     build_corpus,
-    collect_package,
-    collect_standard_library,
     first_sentence,
     is_held_out,
     merge_identical,
+    python_files,
     sentence_bucket,
+    source_items,
+    standard_library_items,
 )
 
 REST = "It has a long explanation of more than eight words in all, so it can be found."
@@ -106,21 +107,21 @@ def test_a_package_is_read_without_importing_it(tmp_path):
                 """Make it of text."""
     '''
     (folder / "_code.py").write_text(textwrap.dedent(source))
-    assert {item.name: item.signature for item in collect_package(folder)} == {
+    files = python_files(folder, "sample")
+    items = [item for module, path in files for item in source_items(module, path)]
+    assert {item.name: item.signature for item in items} == {
         "sample": "",
         "sample.public": "(a, b=3, *rest, key=None)",
         "sample.Thing": "(size=1)",
         "sample.Thing.area": "",
         "sample.Thing.make": "(text)",
     }
-    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
-        collect_package("no_such_package")
 
 
 @pytest.mark.slow
 def test_the_standard_library():
     steps: list[tuple[int, int]] = []
-    corpus = collect_standard_library(lambda done, total: steps.append((done, total)))
+    corpus = build_corpus(standard_library_items(lambda *step: steps.append(step)))
     assert steps[-1] == (len(steps), len(steps))
     names, texts = corpus.items.ids, dict(zip(corpus.items.ids, corpus.items.texts, strict=True))
     wanted = (

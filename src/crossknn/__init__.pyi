@@ -54,8 +54,8 @@ from .scores.store import ScoreStore as ScoreStore
 from .scores.stored import StoredScorer as StoredScorer
 from .search.loop import Search as Search
 from .search.plan import Plan as Plan
-from .search.predictor import Prediction as Prediction
-from .search.predictor import Predictor as Predictor
+from .search.plan import Prediction as Prediction
+from .search.plan import Predictor as Predictor
 from .search.results import Hit as Hit
 from .search.results import Results as Results
 from .search.searcher import Budget as Budget

@@ -22,9 +22,6 @@ PARTS = {
     "n_backfilled": lambda search: search.n_backfilled,
     "stopped": lambda search: search.stopped,
     "unfinished": lambda search: search.unfinished,
-    "seen": lambda search: search._state.seen(),
-    "known": lambda search: search._state.known(0),
-    "requested": lambda search: search._state.requested,
 }
 
 

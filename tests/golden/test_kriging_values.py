@@ -100,7 +100,7 @@ def searched(plan):
 def predicted(plan, observed, queries):
     """Mean and std (m, n) from all that a search n_scored."""
     predictor = plan.predictor
-    found = predictor.posterior(predictor.update(predictor.start(queries), observed))
+    found = predictor.predict(predictor.update(predictor.start(queries), observed))
     return found.mean, found.std
 
 

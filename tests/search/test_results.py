@@ -84,18 +84,3 @@ def test_a_target_is_the_methods_and_for_the_k_that_is_wanted():
     found = search("zip a list", k=2, budget=ck.Budget(per_query=9, target_recall=0.5))
     assert "target_recall=0.5, k=2" in found.method
     assert found[0][0].text == "zip a list"
-
-
-def test_methods_are_objects():
-    assert str(ck.AXN(retriever="hybrid(bm25, lsa)", ridge=1)) == (
-        "axn(retriever=hybrid(bm25, lsa), ridge=1.0)"
-    )
-    assert ck.method(str(ck.GAR(neighbours=4))) == ck.GAR(neighbours=4)
-    for wrong, words in (
-        ({"rounds": 2.5}, "rounds=2.5.: expected a whole number"),
-        ({"retriever": "a b"}, "expected the end after 'a'"),
-        ({"normalize": "yes"}, "expected one of auto, anchors, first, none"),
-        ({"ridge": []}, "expected a number or none"),
-    ):
-        with pytest.raises(ck.InputError, match=words):
-            ck.AXN(**wrong)

@@ -55,6 +55,10 @@ def started(budget: int = 12, **options):
     return Search(plan, queries, index.n, **options), scores
 
 
+def planned(retriever, batches):
+    return Plan(retriever=retriever, predictor=FirstStageScores(retriever), batches=batches)
+
+
 def test_scores_may_be_told_in_parts_and_in_any_order():
     whole, scores = started()
     parts, _ = started()
@@ -80,23 +84,52 @@ def test_stopping_early_leaves_the_best_so_far():
     assert (best.items[1] == NO_ITEM).all()
 
 
-def test_provenance_of_every_pick():
-    search, scores = started()
-    while len(pairs := search.ask()):
-        search.tell(pairs, scores[pairs.query, pairs.item])
-    picks = search.picks()
-    assert picks.rounds.tolist() == [[1] * 4 + [2] * 4 + [3] * 4] * 2
-    assert np.isfinite(picks.approx).all()
-
-
 def test_a_first_stage_that_runs_short_is_topped_up_in_item_order():
     cheap = np.full((1, 6), -np.inf, np.float32)
     cheap[0, [4, 2]] = [2, 1]
-    retriever = StoredRetriever(cheap)
-    plan = Plan(retriever=retriever, predictor=FirstStageScores(retriever), batches=(5,))
-    search = Search(plan, Queries(["q"]), 6)
+    search = Search(planned(StoredRetriever(cheap), (5,)), Queries(["q"]), 6)
     assert search.ask().item.tolist() == [4, 2, 0, 1, 3]
     assert search.n_backfilled.tolist() == [3]
+
+
+N = 48
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), max_size=4), st.integers(0, 9))
+def test_a_search_is_a_list_of_what_was_told_and_a_set_of_what_was_not(rounds, seed):
+    """Three items a round in the retriever's order; each is told, or not, and then it has failed."""
+    order = np.random.default_rng(seed).permutation(N)
+    cheap = np.zeros((2, N), np.float32)
+    cheap[1, order] = -np.arange(N)
+    plan = planned(StoredRetriever(cheap), (3,) * (len(rounds) + 1))
+    search = Search(plan, Queries(["other", "this"]), N)
+    search.end(0)
+    told, lost, number_of = [], set(), {}
+    for number, fates in enumerate(rounds, start=1):
+        pairs = search.ask()
+        assert set(pairs.query.tolist()) == {1}
+        assert pairs.item.tolist() == order[len(number_of) :][: len(pairs)].tolist()
+        number_of |= dict.fromkeys(pairs.item.tolist(), number)
+        kept = np.flatnonzero(np.resize(fates, len(pairs)))[::-1]
+        search.tell(pairs.take(kept), (pairs.item[kept] % 3).astype(np.float32))
+        told += pairs.item[np.sort(kept)].tolist()
+        lost = set(number_of) - set(told)
+    asked = search.ask()
+    assert not set(asked.item.tolist()) & set(number_of)
+    assert search.n_scored.tolist() == [0, len(told)]
+    assert search.n_failed == len(lost)
+    picks, best = search.picks(), search.best(N)
+    count = len(told)
+    assert picks.items[1, :count].tolist() == told == search.observed().items[1, :count].tolist()
+    assert picks.rounds[1, :count].tolist() == [number_of[item] for item in told]
+    assert picks.approx[1, :count].tolist() == cheap[1, told].tolist()
+    assert best.items[1, :count].tolist() == sorted(told, key=lambda item: (-(item % 3), item))
+    assert (picks.items[1, count:] == NO_ITEM).all()
+    assert (best.items[0] == NO_ITEM).all()
+    if lost:
+        late = Pairs(np.array([1]), np.array([min(lost)]))
+        with pytest.raises(InputError, match=f"query 1 was not asked about item {min(lost)}"):
+            search.tell(late, np.zeros(1))
 
 
 def test_what_is_not_a_score_is_refused():

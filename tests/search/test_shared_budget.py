@@ -206,14 +206,9 @@ def test_a_searcher_spends_the_total_also_in_parts(searcher, monkeypatch, togeth
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"budget": ck.Budget(total=1)}, "a total_budget of 1 for 2 queries is 0 calls each"),
-        (
-            {"budget": ck.Budget(total=10), "k": 6},
-            "k is 6, but a total_budget of 10 for 2 queries is 5 calls",
-        ),
+        ({"budget": ck.Budget(total=1)}, "the budget is 0 calls for each of 2 queries"),
         ({"budget": ck.Budget(total=9.5)}, "total_budget is 9.5; it must be a whole number"),
         ({"budget": ck.Budget(total=40), "method": "rerank(retriever=bm25)"}, "use kriging or gp"),
-        ({"budget": ck.Budget(total=40), "k": 0}, "k is 0; it must be 1 or more"),
     ],
 )
 def test_wrong_totals_are_answered_in_a_sentence(searcher, options, words):

@@ -19,8 +19,7 @@ from crossknn.index.base import Index
 from crossknn.methods.base import HYBRID, Method, equal_rounds, fraction, part, positive
 from crossknn.methods.cur import Center, anchors_of, cur_predictor
 from crossknn.retrievers.specs import open_retriever
-from crossknn.search.plan import Plan
-from crossknn.search.predictor import Prediction, Predictor
+from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import IntArray, Observed, Queries
 

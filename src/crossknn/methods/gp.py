@@ -31,8 +31,7 @@ from crossknn.methods.posterior import (
 )
 from crossknn.retrievers.base import Retriever, stages_of
 from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
-from crossknn.search.plan import Plan
-from crossknn.search.predictor import Prediction, Predictor
+from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
 

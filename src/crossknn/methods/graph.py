@@ -26,8 +26,7 @@ from crossknn.index.graphs import NEIGHBOURS, default_graph
 from crossknn.methods.base import HYBRID, Method, fraction, part, positive
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import open_retriever
-from crossknn.search.plan import Plan
-from crossknn.search.predictor import Prediction, Predictor
+from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import (
     NO_ITEM,

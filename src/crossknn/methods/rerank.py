@@ -10,8 +10,7 @@ from crossknn.index.base import Index
 from crossknn.methods.base import HYBRID, Method
 from crossknn.retrievers.base import Retriever, fixed_order
 from crossknn.retrievers.specs import open_retriever
-from crossknn.search.plan import Plan
-from crossknn.search.predictor import Prediction, Predictor
+from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Observed, Queries
 

@@ -17,7 +17,7 @@ from crossknn.errors import InputError
 from crossknn.index.base import Index, Scale
 from crossknn.linalg import inner
 from crossknn.retrievers.specs import default_vectors
-from crossknn.search.predictor import Prediction, Predictor
+from crossknn.search.plan import Prediction, Predictor
 from crossknn.types import FloatArray, IntArray, Observed, Queries
 
 Normalize: TypeAlias = Literal["auto", "anchors", "first", "none"]

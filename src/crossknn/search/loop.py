@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.search.plan import Plan, most_of
-from crossknn.search.sharing import expected_recall, shared, z_scores
+from crossknn.search.plan import Plan
+from crossknn.search.sharing import expected_recall, most_of, shared, z_scores
 from crossknn.types import (
     NO_ITEM,
     BoolArray,
@@ -35,8 +34,17 @@ from crossknn.types import (
 
 _A = TypeVar("_A", bound=np.ndarray[Any, Any])
 
-_EMPTY = (NO_ITEM, np.nan, 0, np.nan, np.nan)
-"""What fills the arrays of a `Ranking` where there is no item."""
+_NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
+_COLUMNS = {
+    "items": (NO_ITEM, np.int64),
+    "scores": (np.nan, np.float32),
+    "rounds": (0, np.int64),
+    "approx": (np.nan, np.float32),
+    "std": (np.nan, np.float32),
+}
+"""Of a `Ranking`: what fills each array where there is no item, and its type."""
+
+_FAILED = -1
 
 
 class Search:
@@ -46,6 +54,8 @@ class Search:
     cannot be scored: what was asked and is not told by the next `ask` has failed, is not charged,
     and another item takes its place. Queries with a shared budget reveal its total, or all that
     they may.
+
+    No array that leaves it is one that it goes on writing to: all are read-only copies.
 
     Args:
         plan: What a method planned.
@@ -66,7 +76,9 @@ class Search:
         self.plan, self.queries, self.n, self.allowed = plan, queries, n, allowed
         m = len(queries)
         self.available = n if allowed is None else int(allowed.sum())
-        most = sum(plan.batches) if plan.share is None else most_of(plan, plan.share, m)
+        most = sum(plan.batches)
+        if plan.share is not None:
+            most = most_of(plan.share, m, known=plan.predictor.has_std)
         self.budget = budget = min(most, self.available)
         """Pairs that a query reveals at most."""
         self.targets = [min(t, budget) for t in accumulate(plan.batches)]
@@ -75,7 +87,13 @@ class Search:
         self.expectations: list[tuple[IntArray, FloatArray]] = []
         """With a `stop`, before each round but the first: scores known (m,), recall expected (m,),
         NaN where nothing can be said."""
-        self._state = SearchState(m, budget)
+        # Requested pairs in their order; failed ones are taken out again.
+        self._rows = {
+            name: np.full((m, budget), fill, kind) for name, (fill, kind) in _COLUMNS.items()
+        }
+        self._requested = np.zeros(m, np.int64)
+        self._column: list[dict[int, int]] = [{} for _ in range(m)]  # of each item asked about
+        self._failed = np.zeros(m, np.int64)
         self._belief: Any = None  # the predictor's state
         self._stopped = np.zeros(m, np.bool_)
         self._backfilled = np.zeros(m, np.int64)
@@ -85,7 +103,7 @@ class Search:
     @property
     def n_scored(self) -> IntArray:
         """(m,) distinct pairs whose exact score is known."""
-        return self._state.n_scored
+        return np.count_nonzero(~np.isnan(self._rows["scores"]), axis=1)
 
     @property
     def n_backfilled(self) -> IntArray:
@@ -95,7 +113,7 @@ class Search:
     @property
     def n_failed(self) -> int:
         """Pairs that were asked and never told."""
-        return int(self._state.n_failed.sum())
+        return int(self._failed.sum())
 
     @property
     def stopped(self) -> BoolArray:
@@ -105,16 +123,16 @@ class Search:
     @property
     def unfinished(self) -> BoolArray:
         """(m,) which queries may still reveal pairs."""
-        return ~self._stopped & (self._state.n_scored < self._reachable())
+        return ~self._stopped & (self.n_scored < self._reachable())
 
     def ask(self) -> Pairs:
         """The pairs to score next; none when the budget is spent or nothing is left to score."""
-        self._state.fail_unobserved()
-        while (self._state.requested < self._limit()).any():
+        self._drop_failed()
+        while (self._requested < self._limit()).any():
             self.round += 1
             if (calls := self._round_calls()) and len(pairs := self._pick(calls)):
                 return pairs
-        return Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
+        return _NO_PAIRS
 
     def tell(self, pairs: Pairs, scores: FloatArray) -> None:
         """Record exact scores.
@@ -127,7 +145,18 @@ class Search:
             ScorerError: Scores are too few, too many or not finite.
             InputError: A pair was not asked.
         """
-        self._state.observe(pairs, scores)
+        scores = np.asarray(scores, np.float32)
+        if scores.shape != (len(pairs),):
+            raise ScorerError(f"{len(pairs)} pairs were told {scores.size} scores")
+        for p in np.flatnonzero(~np.isfinite(scores)).tolist():
+            pair = f"query {pairs.query[p]} and item {pairs.item[p]}"
+            raise ScorerError(f"the score of {pair} is {scores[p]}")
+        columns = []
+        for query, item in zip(pairs.query.tolist(), pairs.item.tolist(), strict=True):
+            columns.append(self._column[query].get(item, _FAILED))
+            if columns[-1] == _FAILED:
+                raise InputError(f"query {query} was not asked about item {item}")
+        self._rows["scores"][pairs.query, columns] = scores
 
     def end(self, query: int) -> None:
         """Ask no more pairs of this query."""
@@ -135,39 +164,77 @@ class Search:
 
     def best(self, k: int) -> Ranking:
         """The k best scored items of each query; without batches, the retriever's k best."""
-        if self.plan.batches:
-            return self._state.best(k)
-        found = self.plan.retriever.top(self.queries, min(k, self.available), self.allowed)
-        scores = np.where(found.items == NO_ITEM, np.nan, found.scores).astype(np.float32)
-        unknown = np.full_like(scores, np.nan)
-        return Ranking(found.items, scores, np.zeros_like(found.items), scores, unknown)
+        if not self.plan.batches:
+            found = self.plan.retriever.top(self.queries, min(k, self.available), self.allowed)
+            own = np.where(found.items == NO_ITEM, np.nan, found.scores).astype(np.float32)
+            unknown = np.full_like(own, np.nan)
+            return Ranking(found.items, own, np.zeros_like(found.items), own, unknown)
+        items, scores = self._rows["items"], self._rows["scores"]
+        order = np.lexsort((items, -np.nan_to_num(scores, nan=-np.inf)))[:, :k]
+        return self._ranking(order)
 
     def picks(self) -> Ranking:
         """Every scored item of each query in the order in which it was picked."""
-        return self._state.picks()
+        m, width = self._rows["items"].shape
+        return self._ranking(np.broadcast_to(np.arange(width), (m, width)))
 
     def observed(self) -> Observed:
         """All exact scores so far, left-aligned."""
-        return self._state.observed()
+        rows = self._rows
+        return Observed(frozen(rows["items"]), frozen(rows["scores"]), frozen(self._requested))
+
+    def _ranking(self, order: IntArray) -> Ranking:
+        """The scored items of each query in the order of these columns (m, k)."""
+        known = np.take_along_axis(~np.isnan(self._rows["scores"]), order, axis=1)
+        return Ranking(
+            **{
+                name: np.where(known, np.take_along_axis(values, order, axis=1), _COLUMNS[name][0])
+                for name, values in self._rows.items()
+            }
+        )
+
+    def _drop_failed(self) -> None:
+        """Take out what was requested and is not scored yet; it still counts as seen."""
+        rows = self._rows
+        missing = (rows["items"] != NO_ITEM) & np.isnan(rows["scores"])
+        for q in np.flatnonzero(missing.any(axis=1)).tolist():
+            self._column[q].update(dict.fromkeys(rows["items"][q, missing[q]].tolist(), _FAILED))
+            self._failed[q] += missing[q].sum()
+            kept = np.flatnonzero(~missing[q, : self._requested[q]])
+            self._requested[q] = len(kept)
+            for name, values in rows.items():
+                values[q, : len(kept)] = values[q, kept]
+                values[q, len(kept) :] = _COLUMNS[name][0]
+            self._column[q].update((item, c) for c, item in enumerate(self._items(q).tolist()))
+
+    def _items(self, q: int) -> IntArray:
+        return self._rows["items"][q, : self._requested[q]]
+
+    def _seen(self) -> IntArray:
+        """(m, e) all that was ever requested, failed or not, padded with `NO_ITEM`."""
+        if not self._failed.any():
+            return frozen(self._rows["items"][:, : int(self._requested.max(initial=0))])
+        rows = [np.array([*columns], np.int64) for columns in self._column]
+        return Candidates.from_rows([(row, row.astype(np.float32)) for row in rows]).items
 
     def _reachable(self) -> IntArray:
         """Pairs that each query can reveal, of those that have not failed: (m,)."""
-        return np.minimum(self.budget, self.available - self._state.n_failed)
+        return np.minimum(self.budget, self.available - self._failed)
 
     def _limit(self) -> IntArray:
         """Pairs up to which each query may request: (m,)."""
         done = self._stopped | (self._calls_left() <= 0)
-        return np.where(done, self._state.requested, self._reachable())
+        return np.where(done, self._requested, self._reachable())
 
     def _calls_left(self) -> int:
         """Calls left of a shared budget; without one, no end of them."""
         share = self.plan.share
-        return sys.maxsize if share is None else share.total - int(self._state.requested.sum())
+        return sys.maxsize if share is None else share.total - int(self._requested.sum())
 
     def _equal(self) -> IntArray:
         """New items of each query in this round, if all are served alike: (m,)."""
         target = self.targets[min(self.round, len(self.targets)) - 1]
-        return np.maximum(np.minimum(target, self._limit()) - self._state.requested, 0)
+        return np.maximum(np.minimum(target, self._limit()) - self._requested, 0)
 
     def _round_calls(self) -> int:
         """New items of all queries in this round."""
@@ -176,19 +243,26 @@ class Search:
         if self.round >= len(self.targets):
             return self._calls_left()
         target = len(self.queries) * self.targets[self.round - 1]
-        return max(target - int(self._state.requested.sum()), 0)
+        return max(target - int(self._requested.sum()), 0)
 
     def _pick(self, calls: int) -> Pairs:
         """Choose `calls` new items, of all queries, and request them."""
-        seen = self._state.seen()
+        seen = self._seen()
         wanted, candidates = self._retrieve() if self.round == 1 else self._predict(calls, seen)
-        queries, items = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        pairs = [_NO_PAIRS]
         for q in np.flatnonzero(wanted).tolist():
-            chosen, approx, std = self._take(candidates, q, int(wanted[q]), seen[q])
-            self._state.request(q, chosen, approx, std, self.round)
-            queries.append(np.full(len(chosen), q, np.int64))
-            items.append(chosen)
-        return Pairs(np.concatenate(queries), np.concatenate(items))
+            items, approx, std = self._take(candidates, q, int(wanted[q]), seen[q])
+            new = slice(int(self._requested[q]), int(self._requested[q]) + len(items))
+            values = {"items": items, "rounds": self.round, "approx": approx, "std": std}
+            for name, value in values.items():
+                self._rows[name][q, new] = value
+            self._column[q].update(zip(items.tolist(), range(new.start, new.stop), strict=True))
+            self._requested[q] = new.stop
+            pairs.append(Pairs(np.full(len(items), q, np.int64), items))
+        return Pairs(
+            np.concatenate([part.query for part in pairs]),
+            np.concatenate([part.item for part in pairs]),
+        )
 
     def _retrieve(self) -> tuple[IntArray, Candidates]:
         """Of the first round: how many new items each query gets, (m,), and which."""
@@ -212,31 +286,28 @@ class Search:
         return wanted, predictor.top(self._belief, count, seen, self.allowed, self._pool)
 
     def _allocate(self, calls: int, seen: IntArray) -> IntArray:
-        """Apply the stopping rule, then allocate this round's calls.
-
-        Returns the number of items to score per query, (m,).
-        """
+        """Stop the queries that have found enough; of this round's calls, those of the others."""
         stop, share, m = self.plan.stop, self.plan.share, len(self.queries)
-        recall, room = np.full(m, np.nan), self._limit() - self._state.requested
+        recall, room = np.full(m, np.nan), self._limit() - self._requested
         standing: list[FloatArray | None] = [None] * m
         for q, mean, std in self._unscored(seen):
-            known = self._state.known(q)
+            known = self._rows["scores"][q, : self._requested[q]]
             if stop is not None and len(known) >= stop.k:
                 recall[q] = expected_recall(np.sort(known)[-stop.k :], mean, std)
             if share is not None:
                 standing[q] = z_scores(known, mean, std, share.k, int(room[q]))
         if stop is not None:
-            self.expectations.append((self._state.requested, frozen(recall)))
+            self.expectations.append((frozen(self._requested), recall))
             self._stopped |= recall >= stop.expected
         if share is None:
             return self._equal()
-        return shared(standing, self._limit() - self._state.requested, calls, self._calls_left())
+        return shared(standing, self._limit() - self._requested, calls, self._calls_left())
 
     def _unscored(self, seen: IntArray) -> Iterator[tuple[int, FloatArray, FloatArray]]:
         """Predicted means and standard deviations (c,) of the unscored items of each query that has
         not stopped; only of queries where something can be said."""
         pool = None if self._pool is None else np.maximum(self._pool, 0)
-        prediction = self.plan.predictor.posterior(self._belief, pool)
+        prediction = self.plan.predictor.predict(self._belief, pool)
         if prediction.std is None:
             return
         for q in np.flatnonzero(~self._stopped).tolist():
@@ -252,11 +323,9 @@ class Search:
         self, candidates: Candidates, q: int, count: int, seen: IntArray
     ) -> tuple[IntArray, FloatArray, FloatArray]:
         """A query's first `count` candidates, backfilled in item order where they run short."""
-        found = candidates.items[q] != NO_ITEM
-        items, approx = candidates.items[q][found][:count], candidates.scores[q][found][:count]
-        std = np.full(len(items), np.nan, np.float32)
-        if candidates.std is not None:
-            std = candidates.std[q][found][:count]
+        first = np.flatnonzero(candidates.items[q] != NO_ITEM)[:count]
+        items, approx = candidates.items[q, first], candidates.scores[q, first]
+        std = np.full(len(items), np.nan) if candidates.std is None else candidates.std[q, first]
         if len(items) == count:
             return items, approx, std
         free = np.ones(self.n, np.bool_) if self.allowed is None else self.allowed.copy()
@@ -264,7 +333,7 @@ class Search:
         free[items] = False
         extra = np.flatnonzero(free)[: count - len(items)]
         self._backfilled[q] += len(extra)
-        unknown = np.full(len(extra), np.nan, np.float32)
+        unknown = np.full(len(extra), np.nan)
         return np.r_[items, extra], np.r_[approx, unknown], np.r_[std, unknown]
 
 
@@ -274,130 +343,6 @@ def simulate(plan: Plan, queries: Queries, scores: FloatArray) -> Search:
     while len(pairs := search.ask()):
         search.tell(pairs, scores[pairs.query, pairs.item])
     return search
-
-
-class SearchState:
-    """The pairs of m queries, at most `width` each, in the order in which they were requested.
-
-    No array that leaves it is one that it goes on writing to: all are read-only copies. A
-    requested pair is observed (its exact score is known) or failed; a failed one leaves its place
-    to others, and still counts as `seen`.
-    """
-
-    def __init__(self, m: int, width: int) -> None:
-        kinds = (np.int64, np.float32, np.int64, np.float32, np.float32)
-        fills = zip(_EMPTY, kinds, strict=True)
-        self._rows = Ranking(*(np.full((m, width), fill, kind) for fill, kind in fills))
-        self._requested = np.zeros(m, np.int64)
-        self._failed: list[set[int]] = [set() for _ in range(m)]
-        self._position: list[dict[int, int]] = [{} for _ in range(m)]
-
-    @property
-    def requested(self) -> IntArray:
-        """(m,) pairs that were requested and have not failed."""
-        return frozen(self._requested)
-
-    @property
-    def n_scored(self) -> IntArray:
-        """(m,) distinct pairs whose exact score is known."""
-        return np.count_nonzero(~np.isnan(self._rows.scores), axis=1)
-
-    @property
-    def n_failed(self) -> IntArray:
-        """(m,) pairs that were requested and never observed."""
-        return np.array([len(items) for items in self._failed], np.int64)
-
-    def request(
-        self, query: int, items: IntArray, approx: FloatArray, std: FloatArray, round: int
-    ) -> None:
-        """Record the items (c,) requested for `query` in `round`, with their predicted means and
-        standard deviations (c,)."""
-        start = int(self._requested[query])
-        stop = start + len(items)
-        rows = self._rows
-        rows.items[query, start:stop], rows.rounds[query, start:stop] = items, round
-        rows.approx[query, start:stop], rows.std[query, start:stop] = approx, std
-        self._position[query].update(zip(items.tolist(), range(start, stop), strict=True))
-        self._requested[query] = stop
-
-    def observe(self, pairs: Pairs, scores: FloatArray) -> None:
-        """Record exact scores (p,) of pairs that were requested; a part of them is fine.
-
-        Raises:
-            ScorerError: Scores are too few, too many or not finite.
-            InputError: A pair was not requested.
-        """
-        scores = np.asarray(scores, np.float32)
-        if scores.shape != (len(pairs),):
-            raise ScorerError(f"{len(pairs)} pairs were told {scores.size} scores")
-        if not np.isfinite(scores).all():
-            p = int(np.flatnonzero(~np.isfinite(scores))[0])
-            raise ScorerError(
-                f"the score of query {pairs.query[p]} and item {pairs.item[p]} is {scores[p]}"
-            )
-        where = np.empty(len(pairs), np.int64)
-        for p, (query, item) in enumerate(
-            zip(pairs.query.tolist(), pairs.item.tolist(), strict=True)
-        ):
-            if item not in self._position[query]:
-                raise InputError(f"query {query} was not asked about item {item}")
-            where[p] = self._position[query][item]
-        self._rows.scores[pairs.query, where] = scores
-
-    def fail_unobserved(self) -> None:
-        """Record as failed what was requested and is not observed yet."""
-        rows = self._rows
-        missing = (rows.items != NO_ITEM) & np.isnan(rows.scores)
-        for query in np.flatnonzero(missing.any(axis=1)).tolist():
-            self._failed[query].update(rows.items[query, missing[query]].tolist())
-            kept = np.flatnonzero(~missing[query, : self._requested[query]])
-            for values, fill in zip(self._arrays(), _EMPTY, strict=True):
-                values[query, : len(kept)] = values[query, kept]
-                values[query, len(kept) :] = fill
-            self._requested[query] = len(kept)
-            items = rows.items[query, : len(kept)].tolist()
-            self._position[query] = {item: p for p, item in enumerate(items)}
-
-    def known(self, query: int) -> FloatArray:
-        """(b,) the exact scores of a query of which all requested pairs were observed."""
-        return frozen(self._rows.scores[query, : self._requested[query]])
-
-    def seen(self) -> IntArray:
-        """(m, e) all that was ever requested, failed or not, padded with `NO_ITEM`."""
-        if not any(self._failed):
-            return frozen(self._rows.items[:, : int(self._requested.max(initial=0))])
-        rows = [
-            np.array([*self._position[query], *sorted(failed)], np.int64)
-            for query, failed in enumerate(self._failed)
-        ]
-        return Candidates.from_rows([(row, row.astype(np.float32)) for row in rows]).items
-
-    def observed(self) -> Observed:
-        """All exact scores so far, left-aligned."""
-        return Observed(
-            frozen(self._rows.items), frozen(self._rows.scores), frozen(self._requested)
-        )
-
-    def best(self, k: int) -> Ranking:
-        """The k best scored items of each query, by exact score, ties by position."""
-        rows = self._rows
-        scores = np.nan_to_num(rows.scores, nan=-np.inf)
-        order = np.lexsort((rows.items, -scores))[:, :k]
-        known = np.take_along_axis(~np.isnan(rows.scores), order, axis=1)
-        best = [
-            np.where(known, np.take_along_axis(values, order, axis=1), fill)
-            for values, fill in zip(self._arrays(), _EMPTY, strict=True)
-        ]
-        return Ranking(*best)
-
-    def picks(self) -> Ranking:
-        """Every scored item of each query, in the order in which it was requested."""
-        picks = Ranking(*map(frozen, self._arrays()))
-        return replace(picks, items=np.where(np.isnan(picks.scores), NO_ITEM, picks.items))
-
-    def _arrays(self) -> tuple[Any, ...]:
-        rows = self._rows
-        return rows.items, rows.scores, rows.rounds, rows.approx, rows.std
 
 
 def frozen(values: _A) -> _A:

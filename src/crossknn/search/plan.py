@@ -2,13 +2,90 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from crossknn.errors import InputError
+import numpy as np
+
+from crossknn.linalg import mask, top_k
 from crossknn.retrievers.base import Retriever
-from crossknn.search.predictor import Predictor
 from crossknn.search.sharing import SharedBudget
+from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
+
+State = TypeVar("State")
+
+
+class Prediction(NamedTuple):
+    """Approximate scores: `mean` (m, p), and `std` (m, p) from predictors that know it."""
+
+    mean: FloatArray
+    std: FloatArray | None = None
+
+
+class Predictor(ABC, Generic[State]):
+    """Approximate scores of unscored items, given the exact scores so far.
+
+    A predictor holds the item side only; what belongs to a batch of queries is its state, a value
+    that `update` replaces, never changes.
+    """
+
+    has_std: ClassVar[bool] = False
+    """Whether it knows how far its predictions may be off."""
+
+    @abstractmethod
+    def start(self, queries: Queries) -> State:
+        """The state before any exact score is known."""
+
+    @abstractmethod
+    def update(self, state: State, observed: Observed) -> State:
+        """The state once the scores in `observed` (all so far) are known."""
+
+    @abstractmethod
+    def predict(self, state: State, items: IntArray | None = None) -> Prediction:
+        """Approximate scores of `items` (m, p), or of all n items: (m, n)."""
+
+    def acquisition(self, prediction: Prediction) -> FloatArray:
+        """What `top` ranks unscored items by, (m, p): by default their approximate scores."""
+        return prediction.mean
+
+    def shortlist(self, state: State, pool: IntArray, allowed: BoolArray | None = None) -> IntArray:
+        """What a query is restricted to after its first scores, (m, s) padded with `NO_ITEM`.
+
+        `pool` (m, s) is the retriever's best, and what is returned unless this is overridden.
+        """
+        return pool
+
+    def top(
+        self,
+        state: State,
+        count: int,
+        exclude: IntArray,
+        allowed: BoolArray | None = None,
+        pool: IntArray | None = None,
+    ) -> Candidates:
+        """The `count` items of each query that promise most, ties by position, and their means.
+
+        `exclude` (m, e) and `pool` (m, s) are rows of positions padded with `NO_ITEM`; a pool
+        restricts its query to the items in it. Override where an index can do this faster.
+        """
+        if pool is not None:
+            pool = np.sort(pool, axis=1)
+        prediction = self.predict(state, None if pool is None else np.maximum(pool, 0))
+        promise = self.acquisition(prediction)
+        if pool is None:
+            best = items = top_k(mask(promise, exclude, allowed), count).items
+        else:
+            out = np.stack([np.isin(row, seen) for row, seen in zip(pool, exclude, strict=True)])
+            out |= pool == NO_ITEM
+            if allowed is not None:
+                out |= ~allowed[pool]
+            best = top_k(np.where(out, -np.inf, promise), count).items
+            items = np.take_along_axis(pool, np.maximum(best, 0), axis=1)
+        none, place = best == NO_ITEM, np.maximum(best, 0)
+        means = np.take_along_axis(prediction.mean, place, axis=1)
+        std = None if prediction.std is None else np.take_along_axis(prediction.std, place, axis=1)
+        return Candidates(np.where(none, NO_ITEM, items), np.where(none, -np.inf, means), std)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,17 +113,3 @@ class Plan:
     shortlist: int | None = None
     stop: Stop | None = None
     share: SharedBudget | None = None
-
-
-def most_of(plan: Plan, share: SharedBudget, m: int) -> int:
-    """What one of m queries may take of a shared budget; `InputError` if it cannot be shared."""
-    if not plan.predictor.has_std:
-        raise InputError(
-            "total_budget is spent where predictions are unsure, and this method does not say how "
-            "far its predictions may be off: use kriging or gp, or give a budget for each query"
-        )
-    if share.total < m:
-        raise InputError(
-            f"total_budget is {share.total}, less than one call for each of {m} queries: raise it"
-        )
-    return share.most * -(-share.total // m)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Results(Sequence[list[Hit]]):
+class Results:
     """Answers to m queries: `results[q]` is query q's list of hits, best first.
 
     Args:
@@ -83,12 +83,12 @@ class Results(Sequence[list[Hit]]):
     n_scored: int
     seconds: float
     scoring_seconds: float
-    stopped_by: str = "budget"
-    n_failed: int = 0
-    errors: tuple[str | None, ...] = ()
-    n_backfilled: int = 0
-    truncated: int = 0
-    trace: tuple[list[Hit], ...] | None = None
+    stopped_by: str
+    n_failed: int
+    errors: tuple[str | None, ...]
+    n_backfilled: int
+    truncated: int
+    trace: tuple[list[Hit], ...] | None
 
     @property
     def error(self) -> str | None:
@@ -104,13 +104,22 @@ class Results(Sequence[list[Hit]]):
         Raises:
             InputError: The file cannot be written, or an id has blanks in it.
         """
-        run = {
-            query: {hit.id: hit.score for hit in hits}
-            for query, hits in zip(self.query_ids, self.hits, strict=True)
-        }
+        answers = list(zip(self.query_ids, self.hits, strict=True))
         if path is not None:
-            _write_run(Path(path), run, self.method.partition("(")[0])
-        return run
+            tag, lines = self.method.partition("(")[0], []
+            for query, hits in answers:
+                for rank, hit in enumerate(hits, start=1):
+                    if len(query.split()) != 1 or len(hit.id.split()) != 1:
+                        raise InputError(
+                            f"{path}: query {query!r} or item {hit.id!r} has blanks in its id, and "
+                            "a TREC run separates by blanks: use other ids"
+                        )
+                    lines.append(f"{query} Q0 {hit.id} {rank} {hit.score:.9g} {tag}\n")
+            try:
+                Path(path).write_text("".join(lines), encoding="utf-8")
+            except OSError as error:
+                raise InputError(f"{path} cannot be written: {error.strerror}") from error
+        return {query: {hit.id: hit.score for hit in hits} for query, hits in answers}
 
     def to_pandas(self) -> Any:
         """A data frame with a row for each hit: qid, query, docno, score, rank (from 0), round,
@@ -123,19 +132,13 @@ class Results(Sequence[list[Hit]]):
             import pandas as pd
         except ModuleNotFoundError:
             raise InputError("to_pandas needs pandas: run  pip install pandas") from None
-        return pd.DataFrame(list(self._records()))
-
-    def _records(self) -> Iterator[dict[str, object]]:
+        names = ("round", "source", "approx", "title", "text")
+        rows = []
         for query_id, query, hits in zip(self.query_ids, self.queries, self.hits, strict=True):
             for rank, hit in enumerate(hits):
-                yield {"qid": query_id, "query": query, "docno": hit.id, "score": hit.score} | {
-                    "rank": rank,
-                    "round": hit.round,
-                    "source": hit.source,
-                    "approx": hit.approx,
-                    "title": hit.title,
-                    "text": hit.text,
-                }
+                row = {"qid": query_id, "query": query, "docno": hit.id, "score": hit.score}
+                rows.append({**row, "rank": rank, **{name: getattr(hit, name) for name in names}})
+        return pd.DataFrame(rows)
 
     def __repr__(self) -> str:
         hits = sum(map(len, self.hits))
@@ -148,83 +151,39 @@ class Results(Sequence[list[Hit]]):
         rows = [f"<caption>{html.escape(repr(self))}</caption>"]
         for query, hits in zip(self.queries, self.hits, strict=True):
             rows.append(f"<tr><th colspan=3>{html.escape(query)}</th></tr>")
-            rows += [
-                f"<tr><td>{hit.score:.2f}</td><td>{html.escape(hit.id)}</td>"
-                f"<td>{html.escape((hit.title or hit.text)[:100])}</td></tr>"
-                for hit in hits[:_SHOWN]
-            ]
+            for hit in hits[:_SHOWN]:
+                cells = f"{hit.score:.2f}", hit.id, (hit.title or hit.text)[:100]
+                rows.append(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}")
         return f"<table>{''.join(rows)}</table>"
 
     def __len__(self) -> int:
         return len(self.hits)
 
-    @overload
-    def __getitem__(self, query: int) -> list[Hit]: ...
-    @overload
-    def __getitem__(self, query: slice) -> list[list[Hit]]: ...
-    def __getitem__(self, query: int | slice) -> list[Hit] | list[list[Hit]]:
-        return list(self.hits[query]) if isinstance(query, slice) else self.hits[query]
+    def __getitem__(self, query: int) -> list[Hit]:
+        return self.hits[query]
 
     def __iter__(self) -> Iterator[list[Hit]]:
         return iter(self.hits)
 
 
-def hits_of(items: Items, ranking: Ranking, method: str) -> tuple[list[Hit], ...]:
+def hits_of(items: Items, ranking: Ranking, method: str) -> list[list[Hit]]:
     """A list of hits for each row of a ranking; `method` is the source of later rounds' items."""
-    return tuple(
-        [_hit(items, ranking, (row, int(j)), method) for j in np.flatnonzero(found != NO_ITEM)]
-        for row, found in enumerate(ranking.items)
-    )
-
-
-def joined(parts: Sequence[Results], seconds: float) -> Results:
-    """The answers to all batches of queries as one."""
-    stops = {part.stopped_by for part in parts}
-    whole = "target" if stops == {"target"} else "budget"
-
-    def all_of(name: str) -> tuple[Any, ...]:
-        return tuple(value for part in parts for value in getattr(part, name))
-
-    sums = ("n_calls", "n_scored", "scoring_seconds", "n_failed", "n_backfilled", "truncated")
-    merged: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in sums}
-    merged |= {name: all_of(name) for name in ("queries", "query_ids", "hits", "errors")}
-    if parts[0].trace is not None:
-        merged["trace"] = all_of("trace")
-    stopped_by = next(iter(sorted(stops - {"budget", "target"})), whole)
-    return replace(parts[0], seconds=seconds, stopped_by=stopped_by, **merged)
-
-
-def _hit(items: Items, ranking: Ranking, at: tuple[int, int], method: str) -> Hit:
-    """The hit in one cell of a ranking."""
-    position, round = int(ranking.items[at]), int(ranking.rounds[at])
-    approx, std = float(ranking.approx[at]), float(ranking.std[at])
-    item = items[position]
-    predicted = not math.isnan(approx)
-    return Hit(
-        id=item.id,
-        score=float(ranking.scores[at]),
-        position=position,
-        round=round,
-        source="order" if not predicted else "retriever" if round <= 1 else method,
-        approx=approx if predicted else None,
-        std=None if math.isnan(std) else std,
-        title=item.title,
-        text=item.text,
-        extra=item.extra,
-    )
-
-
-def _write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> None:
-    lines = []
-    for query, hits in run.items():
-        for rank, (item, score) in enumerate(hits.items(), start=1):
-            if len(query.split()) != 1 or len(item.split()) != 1:
-                raise InputError(
-                    f"{path}: query {query!r} or item {item!r} has blanks in its id, and a TREC "
-                    "run separates by blanks: use other ids"
-                )
-            lines.append(f"{query} Q0 {item} {rank} {score:.9g} {tag}\n")
-    try:
-        path.write_text("".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from error
+    rows: list[list[Hit]] = [[] for _ in ranking.items]
+    for at in zip(*np.nonzero(ranking.items != NO_ITEM), strict=True):
+        position, round = int(ranking.items[at]), int(ranking.rounds[at])
+        approx, std = float(ranking.approx[at]), float(ranking.std[at])
+        item, predicted = items[position], not math.isnan(approx)
+        hit = Hit(
+            id=item.id,
+            score=float(ranking.scores[at]),
+            position=position,
+            round=round,
+            source="order" if not predicted else "retriever" if round <= 1 else method,
+            approx=approx if predicted else None,
+            std=None if math.isnan(std) else std,
+            title=item.title,
+            text=item.text,
+            extra=item.extra,
+        )
+        rows[at[0]].append(hit)
+    return rows

@@ -21,9 +21,9 @@ from crossknn.models.library import first_line
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline
 from crossknn.search.loop import Search
-from crossknn.search.results import Results, hits_of, joined
+from crossknn.search.results import Hit, Results, hits_of
 from crossknn.search.sharing import SharedBudget
-from crossknn.types import BoolArray, IntArray, Pairs, Progress, Queries, as_count
+from crossknn.types import BoolArray, Pairs, Progress, Queries, as_count
 
 if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
@@ -75,7 +75,8 @@ class Searcher:
     ('sort a list', 2)
 
     Holds nothing that a search changes, so one `Searcher` serves many threads (as far as the
-    scorer does; all of ours do).
+    scorer does; all of ours do). It does not keep the exact scores; to keep them in the index, so
+    that no pair is computed twice, give it `ck.StoredScorer(scorer, index.scores)` as the scorer.
 
     Args:
         index: What is searched.
@@ -85,7 +86,7 @@ class Searcher:
         seed: Seed of all randomness, 0 or more.
 
     Raises:
-        InputError: The index, the scorer or the method is none.
+        InputError: The index or the method is none.
     """
 
     def __init__(
@@ -98,7 +99,6 @@ class Searcher:
         self.index = index
         self.method = as_method(method)
         self.scorer: Scorer | None = None if scorer is None else as_scorer(scorer)
-        self._check_scorer(self.method)
         self.seed = as_count(seed, "seed", 0)
 
     def search(
@@ -135,43 +135,51 @@ class Searcher:
                 the index or the method.
             ScorerError: No query has a single score (or whatever else the scorer raised).
         """
+        began = time.perf_counter()
         chosen = self.method if method is None else as_method(method)
-        self._check_scorer(chosen)
-        ids, texts = _ids_and_texts(queries)
-        allowed = _mask(filter, self.index)
-        m, spend = len(texts), budget
-        if not isinstance(spend, Budget):
-            spend = Budget(per_query=as_count(budget, "budget"))
+        asked = _query_set(queries)
+        texts, m = asked.texts, len(asked.texts)
+        spend = budget if isinstance(budget, Budget) else Budget(per_query=budget)
         pairs = _pairs_per_query(spend, m, k, self.index.n, calls=chosen.calls)
         chosen = _with_target(chosen, spend.target_recall, k)
-        self._check_fingerprints(chosen)
-        if cancel is not None and not isinstance(cancel, threading.Event):
-            raise InputError(f"cancel is {cancel!r}; give a threading.Event")
-        if progress is not None and not callable(progress):
-            raise InputError(f"progress is {progress!r}; give a function of (done, total)")
-        began = time.perf_counter()
-        call = _Call(
+        self._check_scorer(chosen)
+        run = _Run(
             searcher=self,
             method=chosen,
+            texts=texts,
+            k=k,
             pairs=pairs,
             total=spend.total,
-            k=k,
-            allowed=allowed,
+            allowed=_mask(filter, self.index),
             seed=self.seed if seed is None else as_count(seed, "seed", 0),
-            trace=trace,
             deadline=Deadline(spend.deadline, cancel),
             cancel=cancel,
             progress=progress,
-            m=m,
+            trace=trace,
         )
+        truncated = getattr(self.scorer, "truncated", 0)
         at_once = m if spend.deadline is not None else max(1, _CELLS // self.index.n)
-        parts = [
-            call.run(s, ids[s : s + at_once], texts[s : s + at_once]) for s in range(0, m, at_once)
-        ]
-        results = joined(parts, time.perf_counter() - began)
-        if call.failure is not None and not results.n_scored:
-            raise call.failure
-        return results
+        for start in range(0, m, at_once):
+            run.part(start, min(start + at_once, m))
+        if run.failure is not None and not run.n_scored:
+            raise run.failure
+        return Results(
+            queries=texts,
+            query_ids=asked.ids,
+            hits=tuple(run.hits),
+            method=str(chosen),
+            budget=min(pairs, run.search.budget),
+            n_calls=run.n_calls,
+            n_scored=run.n_scored,
+            seconds=time.perf_counter() - began,
+            scoring_seconds=run.scoring_seconds,
+            stopped_by=run.stopped_by,
+            errors=tuple(run.errors),
+            n_failed=run.n_failed,
+            n_backfilled=run.n_backfilled,
+            truncated=getattr(self.scorer, "truncated", 0) - truncated,
+            trace=tuple(run.picks) if trace else None,
+        )
 
     async def asearch(self, queries: Texts, *args: Any, **options: Any) -> Results:
         """`search` in a worker thread; cancelling the task stops it at the next batch."""
@@ -183,145 +191,116 @@ class Searcher:
             raise
 
     def _check_scorer(self, chosen: Method) -> None:
+        """Scores kept in the index are of use only with the cross-encoder that made them."""
         if self.scorer is None and chosen.calls:
             raise InputError("there is no scorer: CrossEncoder() is the bundled one")
-
-    def _check_fingerprints(self, chosen: Method) -> None:
-        """Scores kept in the index are of use only with the cross-encoder that made them."""
         mine = None if self.scorer is None else self.scorer.fingerprint
         for name in chosen.required_artifacts(self.index):
             known = self.index.scorer_of(name)
-            if known is None or known == mine:
-                continue
-            here = mine or "one without a fingerprint"
-            if name in self.index.artifacts and name not in ("anchors", "item_scores"):
+            if known is not None and known != mine:
                 raise InputError(
-                    f"the index was fitted to scores of the cross-encoder {known}, and this "
-                    f"search uses {here}: fit to those of this one (crossknn fit INDEX log), or "
-                    f"search with {chosen.fallback}"
+                    f"what the index holds as {name!r} was made of scores of the cross-encoder "
+                    f"{known}, and this search uses {mine or 'one without a fingerprint'}: collect "
+                    f"or fit again with this one, or search with {chosen.fallback}"
                 )
-            raise InputError(
-                f"the index holds scores of the cross-encoder {known}, and this search uses "
-                f"{here}: collect them with this one, or use a method that does not read "
-                f"them, e.g. {chosen.fallback}"
-            )
 
 
 @dataclass(kw_only=True)
-class _Call:
-    """One search: its settings, the running count of scored pairs, and what went wrong."""
+class _Run:
+    """One search: its settings, then what it has found and spent so far, and what went wrong."""
 
     searcher: Searcher
     method: Method
+    texts: tuple[str, ...]
+    k: int
     pairs: int
     total: int | None
-    k: int
     allowed: BoolArray | None
     seed: int
-    trace: bool
     deadline: Deadline
     cancel: threading.Event | None
     progress: Progress | None
-    m: int
-    done: int = 0
-    failure: Exception | None = None  # the first error of the scorer
-    broken: str | None = None  # why nothing is asked of the scorer any more
-    in_a_row: int = 0  # queries that failed since a pair was scored
+    trace: bool
 
-    def run(self, start: int, ids: tuple[str, ...], texts: tuple[str, ...]) -> Results:
-        """Search a batch of queries that fits into memory: those from `start`."""
-        searcher, began = self.searcher, time.perf_counter()
-        plan = self._plan(start, start + len(texts))
-        search = Search(plan, Queries(texts), searcher.index.n, allowed=self.allowed)
-        scoring = _Scoring(self, search, texts)
-        truncated = self._truncated()
-        stopped_by = self._drive(search, scoring)
-        if self.broken is not None:
-            scoring.fail(range(len(texts)), self.broken)
-        if any(scoring.errors):
-            stopped_by = stopped_by or "scorer"
-        items, name = searcher.index.items, self.method.name
-        return Results(
-            queries=texts,
-            query_ids=ids,
-            hits=hits_of(items, search.best(self.k), name),
-            method=str(self.method),
-            budget=min(self.pairs, search.budget),
-            n_calls=scoring.calls,
-            n_scored=int(search.n_scored.sum()),
-            seconds=time.perf_counter() - began,
-            scoring_seconds=scoring.seconds,
-            stopped_by=stopped_by or ("target" if search.stopped.all() else "budget"),
-            errors=tuple(scoring.errors),
-            n_failed=search.n_failed,
-            n_backfilled=int(search.n_backfilled.sum()),
-            truncated=self._truncated() - truncated,
-            trace=hits_of(items, search.picks(), name) if self.trace else None,
-        )
+    def __post_init__(self) -> None:
+        self.hits: list[list[Hit]] = []
+        self.picks: list[list[Hit]] = []
+        self.errors: list[str | None] = []
+        self.stops: set[str] = set()
+        self.n_calls = self.n_scored = self.n_failed = self.n_backfilled = self.told = 0
+        self.scoring_seconds = 0.0
+        self.failure: Exception | None = None  # the first error of the scorer
+        self.broken: str | None = None  # why nothing is asked of the scorer any more
+        self.in_a_row = 0  # queries that failed since a pair was scored
 
-    def _plan(self, start: int, stop: int) -> Any:
-        plan = self.method.plan(self.searcher.index, self.pairs, self.seed)
+    @property
+    def stopped_by(self) -> str:
+        """Of all parts: `target` if all reached it, or the reason of one that ended early."""
+        early = sorted(self.stops - {"budget", "target"})
+        return early[0] if early else "target" if self.stops == {"target"} else "budget"
+
+    def part(self, start: int, stop: int) -> None:
+        """Search the queries from `start` to `stop`, as many as fit into memory."""
+        index = self.searcher.index
+        plan = self.method.plan(index, self.pairs, self.seed)
         if plan.stop is not None and self.k > plan.stop.k:
             raise InputError(
                 f"k is {self.k}, and the search ends when it has enough of the top {plan.stop.k}: "
                 f"give the method k={self.k}, too"
             )
-        if self.total is None:
-            return plan
-        before, until = (self.total * q // self.m for q in (start, stop))
-        return replace(plan, share=SharedBudget(total=until - before, k=self.k))
+        if self.total is not None:
+            before, until = (self.total * q // len(self.texts) for q in (start, stop))
+            plan = replace(plan, share=SharedBudget(total=until - before, k=self.k))
+        self.asked = self.texts[start:stop]
+        self.search = Search(plan, Queries(self.asked), index.n, allowed=self.allowed)
+        self.failed: list[str | None] = [None] * (stop - start)
+        self.unscored = np.zeros(stop - start, np.int64)  # pairs asked since the last scored one
+        stopped_by = self._drive()
+        if self.broken is not None:
+            self._fail(range(stop - start), self.broken)
+        if any(self.failed):
+            stopped_by = stopped_by or "scorer"
+        self.stops.add(stopped_by or ("target" if self.search.stopped.all() else "budget"))
+        self.errors += self.failed
+        self.hits += hits_of(index.items, self.search.best(self.k), self.method.name)
+        if self.trace:
+            self.picks += hits_of(index.items, self.search.picks(), self.method.name)
+        self.n_scored += int(self.search.n_scored.sum())
+        self.n_failed += self.search.n_failed
+        self.n_backfilled += int(self.search.n_backfilled.sum())
 
-    def _drive(self, search: Search, scoring: _Scoring) -> str | None:
+    def _drive(self) -> str | None:
         """Ask and tell to the end; why it was stopped, if it was."""
-        stopped_by = self.stop()
+        stopped_by = self._stop()
         while stopped_by is None and self.broken is None:
             began = time.perf_counter()
-            pairs = search.ask()
+            pairs = self.search.ask()
             if not len(pairs):
                 break
             choosing = time.perf_counter() - began
-            stopped_by = self.stop() or scoring.score(pairs)
-            if stopped_by is None and search.round > 1 and search.unfinished.any():
-                stopped_by = self.stop(choosing)  # the next round takes as long to choose
+            stopped_by = self._stop() or self._score(pairs)
+            if stopped_by is None and self.search.round > 1 and self.search.unfinished.any():
+                stopped_by = self._stop(choosing)  # the next round takes as long to choose
         return stopped_by
 
-    def stop(self, ahead: float = 0.0) -> str | None:
+    def _stop(self, ahead: float = 0.0) -> str | None:
         """Why to stop now, or `ahead` seconds from now, if there is a reason."""
         if self.deadline.left() > ahead:
             return None
         return "cancelled" if self.cancel is not None and self.cancel.is_set() else "deadline"
 
-    def _truncated(self) -> int:
-        return int(getattr(self.searcher.scorer, "truncated", 0))
-
-    def report(self, count: int, search: Search) -> None:
-        self.done += count
-        if self.progress:
-            whole = self.m * search.budget
-            self.progress(self.done, whole if self.total is None else min(self.total, whole))
-
-
-class _Scoring:
-    """The scorer's part of a search over a batch of queries: what was scored, and what failed."""
-
-    def __init__(self, call: _Call, search: Search, texts: Sequence[str]) -> None:
-        self.call, self.search, self.texts = call, search, texts
-        self.calls, self.seconds = 0, 0.0
-        self.errors: list[str | None] = [None] * len(texts)
-        self.unscored = np.zeros(len(texts), np.int64)  # pairs asked since the last scored one
-
-    def score(self, pairs: Pairs) -> str | None:
+    def _score(self, pairs: Pairs) -> str | None:
         """Tell the search the scores of a round's pairs; why to stop, if there is a reason.
 
         A query that fails is ended; the pairs of the others are asked again. Where it is not known
         which query is at fault, they are asked query by query.
         """
-        waiting, stop, before = [pairs], None, self.search.n_scored
-        while waiting and stop is None and self.call.broken is None:
+        waiting, stopped_by, before = [pairs], None, self.search.n_scored
+        while waiting and stopped_by is None and self.broken is None:
             part = waiting.pop()
             told = np.zeros(len(part), np.bool_)
             try:
-                stop = self._stream(part, told)
+                stopped_by = self._stream(part, told)
             except Exception as error:
                 rest = part.take(np.flatnonzero(~told))
                 queries = np.unique(rest.query)
@@ -333,59 +312,57 @@ class _Scoring:
                 self._record(error, faulty, scored=bool(told.any()))
                 if len(rest := rest.take(np.flatnonzero(~np.isin(rest.query, faulty)))):
                     waiting.append(rest)
-        if stop is None:
-            self._give_up(pairs, self.search.n_scored - before)
-        return stop
-
-    def fail(self, queries: Iterable[int], sentence: str) -> None:
-        """End these queries, unless they have ended."""
-        for query in queries:
-            if self.errors[query] is None and self.search.unfinished[query]:
-                self.errors[query] = sentence
-                self.search.end(query)
-
-    def _give_up(self, pairs: Pairs, scored: IntArray) -> None:
-        """End the queries of which too many pairs in a row could not be scored."""
-        asked = np.bincount(pairs.query, minlength=len(self.texts))
-        self.unscored = np.where(scored > 0, 0, self.unscored + asked)
-        for query in np.flatnonzero(self.unscored >= GIVE_UP_AFTER).tolist():
-            count = self.unscored[query]
-            self.fail([query], f"none of {count} pairs of this query could be scored")
+        if stopped_by is None:
+            asked = np.bincount(pairs.query, minlength=len(self.asked))
+            scored = self.search.n_scored > before
+            self.unscored = np.where(scored, 0, self.unscored + asked)
+            for query in np.flatnonzero(self.unscored >= GIVE_UP_AFTER).tolist():
+                count = self.unscored[query]
+                self._fail([query], f"none of {count} pairs of this query could be scored")
+        return stopped_by
 
     def _stream(self, pairs: Pairs, told: BoolArray) -> str | None:
         """Score pairs batch by batch; `told` (p,) is set where that is done."""
-        call, items = self.call, self.call.searcher.index.items.texts
-        scorer = call.searcher.scorer
+        scorer, items = self.searcher.scorer, self.searcher.index.items.texts
         assert scorer is not None  # only a method that makes no calls does without
-        began, stop = time.perf_counter(), None
-        stream = scorer.score(pairs, self.texts, items, **call.deadline.rest())
+        began, stopped_by = time.perf_counter(), None
+        stream = scorer.score(pairs, self.asked, items, **self.deadline.rest())
         try:
             for positions, scores in stream:
                 self.search.tell(pairs.take(positions), scores)
                 told[positions] = True
-                call.in_a_row = 0
-                call.report(len(positions), self.search)
-                if stop := call.stop():
+                self.in_a_row = 0
+                self.told += len(positions)
+                if self.progress is not None:
+                    most = len(self.texts) * self.search.budget
+                    self.progress(self.told, most if self.total is None else min(self.total, most))
+                if stopped_by := self._stop():
                     break
         finally:
-            self.calls += getattr(stream, "computed", int(told.sum()))
+            self.n_calls += getattr(stream, "computed", int(told.sum()))
             getattr(stream, "close", lambda: None)()
-            self.seconds += time.perf_counter() - began
-        return stop or call.stop()
+            self.scoring_seconds += time.perf_counter() - began
+        return stopped_by or self._stop()
 
     def _record(self, error: Exception, queries: Sequence[int], *, scored: bool) -> None:
         """These queries failed, after pairs of the same stream were `scored` or not."""
-        call = self.call
         if not isinstance(error, CrossknnError):
             logger.debug("the scorer raised", exc_info=error)
             said = f"the scorer failed: {type(error).__name__}: {first_line(error)}"
             error, cause = ScorerError(said), error
             error.__cause__ = cause
-        call.failure = call.failure or error
-        call.in_a_row = 1 if scored else call.in_a_row + 1
-        self.fail(queries, str(error))
-        if call.in_a_row >= FAILURES_IN_A_ROW:
-            call.broken = str(error)
+        self.failure = self.failure or error
+        self.in_a_row = 1 if scored else self.in_a_row + 1
+        self._fail(queries, str(error))
+        if self.in_a_row >= FAILURES_IN_A_ROW:
+            self.broken = str(error)
+
+    def _fail(self, queries: Iterable[int], sentence: str) -> None:
+        """End these queries, unless they have ended."""
+        for query in queries:
+            if self.failed[query] is None and self.search.unfinished[query]:
+                self.failed[query] = sentence
+                self.search.end(query)
 
 
 def _with_target(method: Method, target_recall: float | None, k: int) -> Method:
@@ -400,80 +377,56 @@ def _with_target(method: Method, target_recall: float | None, k: int) -> Method:
     return replace(method, target_recall=target_recall, k=k)  # type: ignore[call-arg]
 
 
-def _ids_and_texts(queries: Texts) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The queries' ids and texts; `InputError` for none, or for one that is empty."""
+def _query_set(queries: Texts) -> QuerySet:
+    """The queries with ids; `InputError` for none, or for one that is empty."""
     if isinstance(queries, str):
         queries = [queries]
     if isinstance(queries, Mapping):
-        ids, texts = tuple(map(str, queries)), tuple(queries.values())
-    elif isinstance(queries, QuerySet):
-        ids, texts = queries.ids, queries.texts
-    elif isinstance(queries, Sequence):
-        ids, texts = tuple(map(str, range(len(queries)))), tuple(queries)
-    else:
-        raise InputError(f"queries are {queries!r}; give a text or a list of texts")
-    if not texts:
+        queries = QuerySet(tuple(map(str, queries)), tuple(queries.values()))
+    if not isinstance(queries, QuerySet):
+        queries = QuerySet(tuple(map(str, range(len(queries)))), tuple(queries))
+    if not queries.texts:
         raise InputError("there are no queries")
-    for position, text in enumerate(texts):
+    for position, text in enumerate(queries.texts):
         if not isinstance(text, str) or not text.strip():
             raise InputError(
                 f"query {position} is {text!r}; a query must be a text that is not empty"
             )
-    return ids, texts
+    return queries
 
 
 def _pairs_per_query(budget: Budget, m: int, k: int, n: int, *, calls: bool) -> int:
     """Pairs that each of m queries may score of n items, or its equal share of them."""
-    as_count(k, "k")
-    if not calls:
-        pairs = k
-    elif budget.total is None:
+    limit, pairs = budget.deadline, as_count(k, "k")
+    if limit is not None and not (isinstance(limit, Real) and limit > 0):
+        raise InputError(f"deadline is {limit!r}; it must be above 0")
+    if calls and budget.total is not None:
+        if budget.per_query is not None:
+            raise InputError("the budget has a total and pairs per query: give one of them")
+        pairs = as_count(budget.total, "total_budget") // m
+    elif calls:
         pairs = as_count(PER_QUERY if budget.per_query is None else budget.per_query, "budget")
-    else:
-        pairs = _equal_share(budget, m, k)
     if k > n:
         raise InputError(f"k is {k}, but the index has {n} items")
     if k > pairs:
         raise InputError(
-            f"k is {k}, but a budget of {pairs} calls reveals {pairs} items at most: "
-            "raise the budget or lower k"
+            f"k is {k}, but the budget is {pairs} calls for each of {m} queries: raise the budget "
+            "or lower k"
         )
-    limit = budget.deadline
-    if limit is not None and (
-        not isinstance(limit, Real) or isinstance(limit, bool) or not limit > 0
-    ):
-        raise InputError(f"deadline is {limit!r}; it must be above 0")
     return pairs
-
-
-def _equal_share(budget: Budget, m: int, k: int) -> int:
-    if budget.per_query is not None:
-        raise InputError("the budget has a total and pairs per query: give one of them")
-    share = as_count(budget.total, "total_budget") // m
-    if k > share:
-        raise InputError(
-            f"k is {k}, but a total_budget of {budget.total} for {m} queries is {share} calls "
-            "each: raise it or lower k"
-        )
-    return share
 
 
 def _mask(filter: Iterable[str] | BoolArray | None, index: ItemIndex) -> BoolArray | None:
     """A mask (n,) of the items of some ids, or a mask as it is; `InputError` if none is allowed."""
     if filter is None:
         return None
-    if isinstance(filter, str) or not isinstance(filter, Iterable):
-        shown = f"the text {filter!r}" if isinstance(filter, str) else repr(filter)
-        raise InputError(f"the filter is {shown}; give a list of ids or a mask")
-    if isinstance(filter, list) and filter and all(isinstance(f, bool) for f in filter):
-        filter = np.array(filter)
     if isinstance(filter, np.ndarray) and filter.dtype == np.bool_:
         allowed = filter
-        if allowed.shape != (index.n,):
-            raise InputError(f"the filter has shape {allowed.shape}; the index has {index.n} items")
-    else:
+    elif isinstance(filter, Iterable) and not isinstance(filter, str):
         allowed = np.zeros(index.n, np.bool_)
         allowed[index.items.positions(filter)] = True
+    else:
+        raise InputError(f"the filter is {filter!r}; give a list of ids or a mask")
     if not allowed.any():
         raise InputError("the filter allows no item")
     return allowed

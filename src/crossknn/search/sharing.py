@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from crossknn.errors import InputError
 from crossknn.types import FloatArray, IntArray
+
+MOST = 4
+"""Times its equal share that a query may take of a shared budget."""
 
 FAR = 5.0
 """Deviations after which an item is taken to be no rival."""
@@ -25,14 +29,25 @@ _LEAST = np.finfo(np.float32).tiny
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedBudget:
-    """`total` calls for all queries together, to find the true top `k` of each.
-
-    A query has `k` of them at least, and `most` times its equal share at most.
-    """
+    """`total` calls for all queries together, to find the true top `k` of each."""
 
     total: int
     k: int
-    most: int = 4
+
+
+def most_of(share: SharedBudget, m: int, *, known: bool) -> int:
+    """What one of m queries may take of a shared budget; `InputError` if it cannot be shared:
+    deviations must be `known`, and there must be a call for each query."""
+    if not known:
+        raise InputError(
+            "total_budget is spent where predictions are unsure, and this method does not say how "
+            "far its predictions may be off: use kriging or gp, or give a budget for each query"
+        )
+    if share.total < m:
+        raise InputError(
+            f"total_budget is {share.total}, less than one call for each of {m} queries: raise it"
+        )
+    return MOST * -(-share.total // m)
 
 
 def expected_recall(best: FloatArray, mean: FloatArray, std: FloatArray) -> float:
@@ -102,10 +117,8 @@ def shared(z: Sequence[FloatArray | None], room: IntArray, calls: int, left: int
     """How many of this round's `calls` each query gets: (m,), at most `room` (m,).
 
     All `left` calls are planned for the pairs with the best z-scores, of all queries; a round is a
-    part of the plan, the same of every query. So a query of which little is known is not left
-    behind
-    by those whose best is plain: its turn comes in the same plan. None, where nothing can be said,
-    counts as an equal share.
+    part of the plan, the same of every query. So a query of which little is known does not wait for
+    those whose best is plain. None, where nothing can be said, counts as an equal share.
     """
     m = len(z)
     rows = [np.empty(0) if s is None else s[: room[q]] for q, s in enumerate(z)]

@@ -38,9 +38,9 @@ from crossknn.models.backbone import (
 )
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
-from crossknn.models.folder import KINDS, MANIFEST
-from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel
-from crossknn.models.library import (
+from crossknn.models.folder import (
+    KINDS,
+    MANIFEST,
     existing,
     first_line,
     has_head,
@@ -48,6 +48,7 @@ from crossknn.models.library import (
     snapshot,
     weight_names,
 )
+from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel
 
 Layout = Literal["zeshel-emb", "zeshel-cls", "zeshel-dual", "cmc", "msmarco-emb"]
 Model: TypeAlias = CrossEncoderModel | DualEncoderModel | LateInteractionModel
@@ -473,7 +474,7 @@ def _headless(source: str | Path) -> CrossEncoderModel:
         raise InputError(
             f"{source} is a bi-encoder: it encodes texts one by one and scores no pair"
         )
-    names = weight_names(folder, str(source))
+    names = weight_names(folder)
     if names is not None and has_head(names):
         raise InputError(
             f"{source} has a classification head: it is no [EMB] checkpoint, and opens as it is"

@@ -18,19 +18,16 @@ from torch.nn import functional
 
 from crossknn.data.queries import MARKS
 from crossknn.errors import InputError
-from crossknn.models.folder import TOKENIZER
-from crossknn.models.library import first_line
+from crossknn.models.folder import TOKENIZER, first_line
 
 MASKED = -1e9
 UNUSED = tuple(f"[unused{place}]" for place in range(len(MARKS)))
 """The tokens of a vocabulary whose places the marks take (ANNCUR, A.2)."""
 _SPECIAL = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
-_BERT_PARTS = {
-    "": {"attention", "intermediate", "output"},
-    "attention": {"self", "output"},
-    "attention.self": {"query", "key", "value", "dropout"},
-    "attention.output": {"dense", "LayerNorm", "dropout"},
-}
+_OFFSET = ("roberta", "xlm-roberta", "camembert")
+"""Encoders whose positions begin at 2."""
+_LIKE_BERT = ("bert", "electra", *_OFFSET)
+"""Encoders whose layers are built as BERT's are."""
 
 
 def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tokenizer]:
@@ -57,10 +54,9 @@ def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tok
         key for key in report["missing_keys"] if not {"pooler", "position_ids"} & {*key.split(".")}
     )
     if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise InputError(
             f"{source} does not hold all weights of its {encoder.config.model_type} encoder: it "
-            f"lacks {', '.join(missing[:3])}{more}"
+            f"lacks {len(missing)}, such as {missing[0]}"
         )
     tokenizer = open_tokenizer(source).backend_tokenizer
     if getattr(encoder, "pooler", None) is not None:
@@ -150,29 +146,17 @@ def has_token_types(config: Any) -> bool:
     return int(getattr(config, "type_vocab_size", 0) or 0) > 1
 
 
-def states_at(
-    encoder: Any,
-    read: Tensor,
-    input_ids: Tensor,
-    attention_mask: Tensor,
-    token_type_ids: Tensor,
-    position_ids: Tensor | None = None,
-) -> Tensor:
-    """States of the last layer at the tokens `read` (b, p) alone: (b, t) each -> (b, p, d).
+def states_at(encoder: Any, read: Tensor, *given: Tensor | None) -> Tensor:
+    """States of the last layer at the tokens `read` (b, p) alone: `states`' arguments -> (b, p, d).
 
     The last layer of a BERT is computed only there: keys and values are needed everywhere, but not
     queries, the attention's output and the feed-forward block (a seventh less work of six layers).
     """
-    given = input_ids, attention_mask, token_type_ids, position_ids
-    if type(encoder).__name__ != "BertModel" or len(encoder.encoder.layer) < 2:
-        return _at(states(encoder, *given), read)
-    below = states(_without_last(encoder), *given)
-    return run_layer(encoder.encoder.layer[-1], _at(below, read), below, attention_mask)
-
-
-def _at(states: Tensor, positions: Tensor) -> Tensor:
-    """(b, t, d), (b, p) -> (b, p, d)."""
-    return states.gather(1, positions[:, :, None].expand(-1, -1, states.shape[2]))
+    is_bert = type(encoder).__name__ == "BertModel" and len(encoder.encoder.layer) > 1
+    body = _without_last(encoder) if is_bert else encoder
+    below = states(body, *given)
+    chosen = below.gather(1, read[:, :, None].expand(-1, -1, below.shape[2]))
+    return run_layer(encoder.encoder.layer[-1], chosen, below, given[1]) if is_bert else chosen
 
 
 def _without_last(encoder: Any) -> Any:
@@ -192,8 +176,7 @@ def bias_of(mask: Tensor) -> Tensor:
 def position_limit(config: Any) -> int:
     """The longest input in tokens that an encoder with this configuration has positions for."""
     positions = int(getattr(config, "max_position_embeddings", 512) or 512)
-    is_offset = config.model_type in ("roberta", "xlm-roberta", "camembert")
-    return positions - 2 if is_offset else positions
+    return positions - 2 if config.model_type in _OFFSET else positions
 
 
 def save_backbone(encoder: Any, tokenizer: Tokenizer, folder: Path) -> None:
@@ -213,31 +196,17 @@ def save_backbone(encoder: Any, tokenizer: Tokenizer, folder: Path) -> None:
     tokenizer.save(str(folder / TOKENIZER), pretty=False)
 
 
-# Layers of encoders built as BERT is (RoBERTa, ELECTRA and others), run one by one.
+# Layers of encoders built as BERT is, run one by one.
 
 
 def layers_of(encoder: Any) -> nn.ModuleList:
     """The layers of an encoder; InputError if they are not built as BERT's are."""
-    layers = getattr(getattr(encoder, "encoder", None), "layer", None)
-    modules = dict(layers[0].named_modules()) if layers else {}
-    parts = {
-        name: {part for part, _ in modules[name].named_children()}
-        for name in _BERT_PARTS
-        if name in modules
-    }
-    if parts != _BERT_PARTS:
+    if encoder.config.model_type not in _LIKE_BERT:
         raise InputError(
             f"the layers of a {encoder.config.model_type} encoder are not built as BERT's are, "
             "which this model takes apart: start from a BERT, RoBERTa or ELECTRA"
         )
-    return layers
-
-
-def copy_layers(encoder: Any, count: int) -> nn.ModuleList:
-    """Copies of the `count` top layers; of the top one only where there are fewer."""
-    layers = layers_of(encoder)
-    places = (-min(left, len(layers)) for left in range(count, 0, -1))
-    return nn.ModuleList(copy.deepcopy(layers[place]) for place in places)
+    return encoder.encoder.layer
 
 
 def cut_layers(encoder: Any, count: int) -> None:

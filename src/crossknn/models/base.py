@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,11 +17,10 @@ import torch
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
 
-from crossknn.errors import InputError, nearest
+from crossknn.errors import InputError
 from crossknn.files import write_file
 from crossknn.models.backbone import open_backbone, position_limit, save_backbone
-from crossknn.models.folder import KINDS
-from crossknn.models.library import read_json
+from crossknn.models.folder import KINDS, first_line, read_json
 from crossknn.models.tokens import Encoding, Row, Tokenizer, padded
 
 FORMAT = 1
@@ -93,25 +92,16 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         if not path.is_file():
             raise InputError(f"{folder} is not a crossknn {kind}: it has no {path.name}")
         content = read_json(path)
-        if not isinstance(content, dict) or not {"kind", "format"} <= set(content):
+        content = content if isinstance(content, dict) else {}
+        if [content.pop(key, None) for key in ("kind", "format")] != [kind, FORMAT]:
             raise InputError(
-                f"{path} was not written by crossknn: it has no format and kind, so that nothing "
-                "says how the model is to be used; train or convert one with crossknn"
+                f"{path} does not describe a crossknn {kind} of format {FORMAT}: upgrade crossknn, "
+                "or train or convert one with it"
             )
-        if content.pop("kind") != kind:
-            raise InputError(f"{path} does not describe a crossknn {kind}")
-        if content.pop("format") != FORMAT:
-            raise InputError(f"{path} has another format than {FORMAT}: upgrade crossknn")
-        known = {field.name for field in fields(cls.Config)}
-        for name in content:
-            if name not in known:
-                raise InputError(
-                    f"{path} has the unknown setting {name!r} ({nearest(name, known)})"
-                )
         try:
             return cls.Config(**content)
         except (InputError, TypeError) as error:
-            raise InputError(f"{path}: {error}") from error
+            raise InputError(f"{path}: {first_line(error)}") from error
 
     def save_pretrained(self, folder: str | Path, card: str | None = None) -> Path:
         """Write encoders, head, settings and a model card (README.md); returns the folder.
@@ -139,26 +129,16 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         """Take the head's weights from a folder; InputError names those that do not fit."""
         from safetensors.torch import load_file
 
-        own = self.head.state_dict() if self.head is not None else {}
-        if not own:
+        if self.head is None or not self.head.state_dict():
             return
         path = folder / HEAD
         if not path.is_file():
             raise InputError(f"{folder} has no trained head: {HEAD} is missing")
-        weights = load_file(path)
-        absent, foreign = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
-        if absent or foreign:
-            raise InputError(
-                f"{path} does not fit: it lacks {absent or 'nothing'} and has "
-                f"{foreign or 'nothing else'}"
-            )
-        for name, value in own.items():
-            if value.shape != weights[name].shape:
-                raise InputError(
-                    f"{path} does not fit the encoder beside it: {name} has the shape "
-                    f"{tuple(weights[name].shape)}, expected {tuple(value.shape)}"
-                )
-        self.head.load_state_dict(weights)
+        try:
+            self.head.load_state_dict(load_file(path))
+        except RuntimeError as error:
+            said = " ".join(str(error).split())
+            raise InputError(f"{path} does not fit the encoder and settings: {said}") from error
 
 
 def weights_hash(model: TorchModel) -> str:

@@ -5,9 +5,9 @@
   marked mentions the query's state is the mean of those of `[Ms]` and `[Me]`, the item's that of
   `[ENT]`; for plain texts the query's is that of the first token, the item's that of the first
   separator.
-- interaction: states and word matches together, for plain texts (`crossknn.models.interaction`).
+- interaction: states and word matches together, for plain texts (`InteractionHead`).
 
-Scores are raw logits. Axes: b pairs, t tokens, p tokens that are read, d dimensions.
+Scores are raw logits. Axes: b pairs, t tokens, p tokens that are read, d dimensions, v vocabulary.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from typing import Any, Literal, Self
 import torch
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
+from torch.nn import functional
 
 from crossknn.errors import InputError
 from crossknn.models.backbone import open_backbone, position_limit, states, states_at
 from crossknn.models.base import TorchModel
-from crossknn.models.interaction import InteractionHead
 from crossknn.models.tokens import Row, Tokenizer, Window
 
-HEADS = ("cls", "emb", "interaction")
+AVERAGE_LENGTH = 80.0
+"""Tokens of an item at which the interaction head's length normalisation is neutral."""
 HeadKind = Literal["cls", "emb", "interaction"]
 
 
@@ -57,21 +58,20 @@ class CrossEncoderConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.head not in HEADS:
+        if self.head not in ("cls", "emb", "interaction"):
             raise InputError(f"head is {self.head!r}; it must be 'cls', 'emb' or 'interaction'")
         if (self.query_length is None) != (self.item_length is None):
             raise InputError("query_length and item_length come together, or neither")
-        halves = (self.query_length or 0, self.item_length or 0)
-        if sum(halves) > self.max_length:
+        query, item = self.query_length or 0, self.item_length or 0
+        if query + item > self.max_length:
             raise InputError(
-                f"query_length and item_length are {halves[0]} and {halves[1]}, together more than "
+                f"query_length and item_length are {query} and {item}, together more than "
                 f"{self.max_length}, the max_length"
             )
-        if self.item_position is not None and self.query_length is None:
-            raise InputError("item_position needs query_length and item_length")
-        if self.item_position is not None and self.item_position < halves[0]:
+        if self.item_position is not None and not 0 < query <= self.item_position:
             raise InputError(
-                f"item_position is {self.item_position}, inside a query of {halves[0]} tokens"
+                f"item_position is {self.item_position}; it must be query_length or more, which is "
+                f"{self.query_length}"
             )
 
     @property
@@ -120,8 +120,8 @@ class EmbHead(nn.Module):  # type: ignore[misc]
     def reads(self, input_ids: Tensor) -> Tensor:
         """The tokens that are read: (b, t) -> (b, 3), the marks, or (b, 2)."""
         if self.marks:
-            return torch.stack([first_place(input_ids == mark) for mark in self.marks], dim=1)
-        separator = first_place(input_ids == self.separator)
+            return torch.stack([_first(input_ids == mark) for mark in self.marks], dim=1)
+        separator = _first(input_ids == self.separator)
         return torch.stack([torch.zeros_like(separator), separator], dim=1)
 
     def forward(self, read: Tensor) -> Tensor:
@@ -130,10 +130,74 @@ class EmbHead(nn.Module):  # type: ignore[misc]
         return (query * read[:, -1]).sum(-1) * self.scale
 
 
-def first_place(where: Tensor) -> Tensor:
+def _first(where: Tensor) -> Tensor:
     """The first true position of each row: (b, t) -> (b,)."""
-    falling = torch.arange(where.shape[1], 0, -1, device=where.device)
-    return (where.long() * falling).argmax(1)
+    return where.long().argmax(1)
+
+
+class InteractionHead(nn.Module):  # type: ignore[misc]
+    """Four channels of the pair's states and word matches, and a linear layer on the [CLS] state.
+
+    - cosine: mean state of the query's tokens against mean state of the item's tokens, an [EMB]
+      score with means in place of single tokens;
+    - lexical: for each query token a learned weight times a saturated count of its matches in the
+      item (BM25's term; the interaction matrix as in KNRM, Xiong et al. 2017, read beside the
+      states as in CEDR, MacAvaney et al. 2019), as a mean over the weights and as a sum;
+    - late: for each query token the largest cosine to a state of the item, weighted alike
+      (ColBERT's MaxSim, Khattab and Zaharia 2020).
+
+    The score is their learned linear combination and the linear layer, zero at first.
+
+    Args:
+        dimensions: d. vocabulary: v; every token weighs one at first.
+        special: ids of the tokens that belong to neither text ([CLS], [SEP], [PAD]).
+    """
+
+    def __init__(self, dimensions: int, vocabulary: int, special: Sequence[int]) -> None:
+        super().__init__()
+        self.special = tuple(special)
+        self.token_weight = nn.Embedding.from_pretrained(torch.ones(vocabulary, 1), freeze=False)
+        self.k1 = nn.Parameter(torch.tensor(1.2))
+        self.b = nn.Parameter(torch.tensor(0.0))  # through a sigmoid: 0.5 at first
+        self.mix = nn.Parameter(torch.tensor([10.0, 5.0, 0.1, 5.0]))
+        self.cls = nn.Linear(dimensions, 1)
+        nn.init.zeros_(self.cls.weight)
+        nn.init.zeros_(self.cls.bias)
+
+    def forward(
+        self, states: Tensor, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+    ) -> Tensor:
+        """(b, t, d) and (b, t) three times -> (b,)."""
+        text = attention_mask.bool()
+        for token in self.special:
+            text = text & (input_ids != token)
+        query = (text & (token_type_ids == 0)).float()
+        item = (text & (token_type_ids == 1)).float()
+        cosine = (
+            functional.normalize(_masked_mean(states, query), dim=-1)
+            * functional.normalize(_masked_mean(states, item), dim=-1)
+        ).sum(-1)
+
+        weights = functional.relu(self.token_weight(input_ids).squeeze(-1)) * query
+        total = weights.sum(1).clamp(min=1e-3)
+        same = (input_ids[:, :, None] == input_ids[:, None, :]).float() * item[:, None, :]
+        counts = same.sum(-1)
+        b = torch.sigmoid(self.b)
+        norm = self.k1.abs() * (1 - b + b * item.sum(1, keepdim=True) / AVERAGE_LENGTH)
+        matches = (weights * counts / (counts + norm + 1e-6)).sum(1)
+
+        unit = functional.normalize(states, dim=-1)
+        similar = unit @ unit.transpose(1, 2) + (item[:, None, :] - 1.0) * 4.0
+        best = similar.amax(-1).clamp(min=-1.0)
+        late = (weights * best).sum(1) / total
+        channels = torch.stack([cosine, matches / total, matches, late], dim=-1)
+        first: Tensor = self.cls(states[:, 0]).squeeze(-1)
+        return (channels * self.mix).sum(-1) + first
+
+
+def _masked_mean(states: Tensor, mask: Tensor) -> Tensor:
+    """Masked mean over t: (b, t, d), (b, t) -> (b, d)."""
+    return (states * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True).clamp(min=1.0)
 
 
 class CrossEncoderModel(TorchModel):
@@ -164,7 +228,7 @@ class CrossEncoderModel(TorchModel):
             self.head = InteractionHead(dimensions, vocabulary, _outside(self.tokenizer))
         else:
             marks = self.tokenizer.marks if config.marked else ()
-            self.head = EmbHead(marks, self.tokenizer.separator, config.scale)
+            self.head = EmbHead(marks, _separator(self.tokenizer), config.scale)
 
     @classmethod
     def new(cls, source: str | Path, config: CrossEncoderConfig) -> Self:
@@ -207,6 +271,15 @@ class CrossEncoderModel(TorchModel):
         return torch.where(is_item == 1, place - before + start, place).clamp(
             max=position_limit(self.encoder.config) - 1
         )
+
+
+def _separator(tokenizer: Tokenizer) -> int:
+    """Id of the first special token after the first of two texts."""
+    pieces = [ids for ids, _ in tokenizer.pair.pieces]
+    after = pieces[[ids is None for ids in pieces].index(True) + 1]
+    if after is None:
+        raise InputError("the tokenizer puts no separator between two texts")
+    return int(after[0])
 
 
 def _outside(tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -18,11 +18,8 @@ from torch.nn import functional
 from crossknn.errors import InputError
 from crossknn.models.backbone import open_backbone, position_limit, states
 from crossknn.models.base import TorchModel
-from crossknn.models.folder import MANIFEST
-from crossknn.models.library import is_bi_encoder, model_folder, open_library
+from crossknn.models.folder import MANIFEST, is_bi_encoder, model_folder, open_library
 from crossknn.models.tokens import Row, Window
-
-_BUNDLED = "bundled"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +115,7 @@ class DualEncoderModel(TorchModel):
 
 def trainable_folder(source: str | Path) -> Path:
     """The folder of a folder or hub name; InputError for an ONNX one or "bundled"."""
-    folder = None if str(source) == _BUNDLED else model_folder(source)
+    folder = None if str(source) == "bundled" else model_folder(source)
     if folder is None or (folder / MANIFEST).is_file():
         raise InputError(
             f"{source} is an ONNX model, whose weights cannot be trained: begin with a folder of "
@@ -136,25 +133,18 @@ def dual_encoder_in(folder: Path, source: str) -> DualEncoderModel | None:
         return None
     loaded = open_library("SentenceTransformer", str(folder), f"the encoder {source}", device="cpu")
     kinds = [type(module).__name__ for module in loaded]
-    pooling = _pooling(loaded[1]) if kinds[1:2] == ["Pooling"] else ""
+    pooling = loaded[1].pooling_mode if kinds[1:2] == ["Pooling"] else None
     if kinds[0] != "Transformer" or pooling not in ("mean", "cls") or {*kinds[2:]} - {"Normalize"}:
         raise InputError(
-            f"{source} is made of {', '.join(kinds)} {f'({pooling})' * bool(pooling)}: only "
-            "Transformer, Pooling by mean or cls, and Normalize can be trained"
+            f"{source} is made of {', '.join(kinds)} ({pooling}): only Transformer, Pooling by "
+            "mean or cls, and Normalize can be trained"
         )
     limit = position_limit(loaded[0].auto_model.config)
     length = min(int(loaded.max_seq_length or 512), limit)
     config = DualEncoderConfig(
-        pooling="cls" if pooling == "cls" else "mean",
+        pooling=pooling,
         normalize="Normalize" in kinds,
         query_length=length,
         item_length=length,
     )
-    older = folder / "0_Transformer"
-    return DualEncoderModel.new(older if older.is_dir() else folder, config)
-
-
-def _pooling(module: Any) -> str:
-    """How a Pooling module pools, in the library's versions."""
-    mode = getattr(module, "pooling_mode", None) or module.get_pooling_mode_str()
-    return mode if isinstance(mode, str) else "+".join(mode)
+    return DualEncoderModel.new(folder, config)

@@ -7,17 +7,18 @@ tower of its own, `tokenizer.json`, `crossknn.json` and, if one was written, a m
 That of a late-interaction model holds `query.onnx` (the same inputs; outputs `states` (b, t', d)
 and `mask` (b, t')), `item.onnx` if it differs, and `compare.onnx`: `query` (b, t_q, d),
 `query_mask`, `items` (b, c, t_i, d), `item_mask` -> `scores` (b, c), for any c.
+
+Axes: b texts, pairs or lists, c candidates, t tokens or states of a text, d dimensions.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -26,38 +27,101 @@ from crossknn.files import write_file
 from crossknn.models.folder import (
     COMPARE_MODEL,
     DATA,
+    INPUTS,
     ITEM_MODEL,
     KINDS,
     MANIFEST,
     MODEL,
     QUERY_MODEL,
     TOKENIZER,
+    check_cross_encoder,
     content_hash,
+    first_line,
     late_content,
+    model_folder,
+    open_library,
+    own_prompts,
 )
-from crossknn.models.library import first_line
+from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
+from crossknn.types import Pairs
 
-if TYPE_CHECKING:
-    from crossknn.models.exportable import Exportable, Graph, Kind
+try:
+    import onnx
+    import torch
+    from tokenizers import Tokenizer as FastTokenizer
+    from torch import nn
+
+    from crossknn.models.backbone import has_token_types, position_limit
+    from crossknn.models.base import TorchModel, weights_hash
+    from crossknn.models.cross_encoder import CrossEncoderModel
+    from crossknn.models.dual_encoder import DualEncoderModel
+    from crossknn.models.late.model import LateInteractionModel
+    from crossknn.models.quantize import quantize
+except ImportError as error:
+    raise MissingExtraError("exporting a model", "torch") from error
+
+Kind = Literal["cross-encoder", "dual-encoder", "late-interaction"]
+Arrays: TypeAlias = dict[str, Any]
+Axes: TypeAlias = Mapping[str, Mapping[int, str]]
 
 FFN_OUTPUT = (*(f"layer.{depth}/output/dense" for depth in range(64)), "/output/dense_1")
 """The layers after GELU, whose activations have the longest tails; the last is the last layer's in
-a graph that computes it only where it is read (`PartialModel`)."""
+a graph that computes it only where it is read (`states_at`)."""
 OPSET = 17
 TOLERANCE = 1e-3
 LARGEST = 2**31 - 2**25
 """Bytes of weights inside a graph; ONNX ends at 2 GiB a file."""
-_GRAPHS = (MODEL, ITEM_MODEL, QUERY_MODEL, COMPARE_MODEL)
+PROBES = (
+    ("how are [Ms] lists [Me] sorted", "sorted [ENT] returns a new list of the items in order."),
+    ("[Ms] open [Me] a file", "The sea [ENT] was calm, and nothing at all happened until evening."),
+    ("[Ms] mean [Me] of numbers", "statistics.mean [ENT]"),
+    (
+        "[Ms] open [Me] a file",
+        "The sea [ENT] was calm, and nothing happened. " + "Snow fell. " * 80,
+    ),
+)
+"""Marked, so that an [EMB] head finds its places; to other models the marks are words. The last is
+longer than the usual windows of local attention."""
+_N_LISTED = 300
+"""Candidates of the lists that a graph is checked on: more rows than CMC reads at once."""
+_OWN: dict[str, type[TorchModel]] = {
+    "cross-encoder": CrossEncoderModel,
+    "dual-encoder": DualEncoderModel,
+    "late-interaction": LateInteractionModel,
+}
+_OUTPUTS: dict[str, Axes] = {
+    "cross-encoder": {"scores": {0: "b"}},
+    "dual-encoder": {"vectors": {0: "b"}},
+    "late-interaction": {"states": {0: "b", 1: "t_out"}, "mask": {0: "b", 1: "t_out"}},
+}
+"""What the graphs that read tokens give, and which of their axes are free."""
+
+
+class Graph(NamedTuple):
+    """A torch module that is traced on the first of two batches of inputs, and checked on the
+    second; its inputs and outputs by name, with their free axes."""
+
+    module: nn.Module
+    inputs: Axes
+    outputs: Axes
+    probes: Sequence[Arrays]
+
+
+class _Exportable(NamedTuple):
+    """Graphs by file name, how texts are read, and what the manifest says beyond that."""
+
+    encoding: Encoding
+    graphs: dict[str, Graph]
+    settings: dict[str, object]
 
 
 def export_model(
-    model: str | Path | Any,
+    model: str | Path,
     folder: str | Path,
     kind: Kind = "cross-encoder",
     *,
     precision: Literal["float32", "int8"] = "float32",
     max_length: int | None = None,
-    name: str | None = None,
     license: str = "see the model's own card",
     query_prefix: str | None = None,
     item_prefix: str | None = None,
@@ -66,27 +130,23 @@ def export_model(
     """Write a model as an ONNX folder, its head in the graph, and return its path.
 
     Args:
-        model: a model trained here or its folder; for a cross-encoder also a one-label
-            sequence-classification folder (Hugging Face or sentence-transformers) or a
-            `sentence_transformers.CrossEncoder`, for a dual encoder a sentence-transformers folder
-            or a `SentenceTransformer`, whose pooling, dense and normalization layers are in the
-            graph. A late-interaction model keeps its fingerprint: an index encoded by either
-            serves both.
+        model: the folder of a model trained here; for a cross-encoder also the folder or hub name
+            of a one-label classifier of pairs (Hugging Face or sentence-transformers), for a dual
+            encoder that of a sentence-transformers model, whose modules are in the graph. A
+            late-interaction model keeps its fingerprint: an index encoded by either serves both.
         folder: where to write; files of the same names are replaced.
         kind: "cross-encoder", "dual-encoder" or "late-interaction" (CMC and its rivals).
         precision: "int8" quantizes linear layers and embedding tables (`crossknn.models.quantize`)
             but those whose weight's name contains one of `keep_float`: by default the outputs of
             the feed-forward blocks, which keeps the ranking of the top items.
         max_length: tokens of an input; by default the model's own limit.
-        name: what the model is called; by default the folder's name. license: the licence to
-            record.
+        license: the licence to record.
         query_prefix, item_prefix: of a dual encoder: texts to put before queries and items, as it
             was trained; by default the prompts of its own configuration, "" for none.
 
     Raises:
-        InputError: if the model is of another kind, has not exactly one label, no trained head or
-            other layers, reads texts through a chat template, leaves its prompt out of the pooling,
-            or if a graph disagrees with torch.
+        InputError: if the model is of another kind or has not exactly one trained output, if it
+            reads or pools texts as no graph of token ids can, or if a graph disagrees with torch.
         MissingExtraError: without the extra `torch`.
     """
     if precision not in ("float32", "int8"):
@@ -95,112 +155,253 @@ def export_model(
         raise InputError(
             "a late-interaction model is exported as it is: leave out --precision and --max-length"
         )
-    try:
-        import onnx  # noqa: F401
-        import torch  # noqa: F401
-
-        from crossknn.models import exportable
-    except ImportError as error:
-        raise MissingExtraError("exporting a model", "torch") from error
-    own = exportable.OWN[kind]
-    check_kind(model, own.SETTINGS)
-    prefixes = (query_prefix, item_prefix)
-    is_name = isinstance(model, (str, Path))
-    if is_name and ((Path(model) / own.SETTINGS).is_file() or kind == "late-interaction"):
-        model, name = own.from_pretrained(model), name or Path(model).name
-    if isinstance(model, own):
-        with _ready(model):
-            source = exportable.own_model(
-                model, kind, name or type(model).__name__, max_length, prefixes
+    own, source = _OWN[kind], Path(model)
+    for settings, other in KINDS.items():
+        if settings != own.SETTINGS and (source / settings).is_file():
+            raise InputError(
+                f"{model} is a {other}, not a {KINDS[own.SETTINGS]} (--kind says which)"
             )
-            return _write(source, Path(folder), precision, license, keep_float)
-    source = exportable.library_model(model, kind, name, max_length, prefixes)
-    return _write(source, Path(folder), precision, license, keep_float)
-
-
-def check_kind(model: object, settings: str) -> None:
-    """Raises InputError if `model` is the folder of a model of ours, and its settings are in
-    another file than `settings`."""
-    for other, kind in KINDS.items() if isinstance(model, (str, Path)) else ():
-        if other != settings and (Path(str(model)) / other).is_file():
-            raise InputError(f"{model} is a {kind}, not a {KINDS[settings]} (--kind says which)")
-
-
-@contextmanager
-def _ready(model: Any) -> Iterator[None]:
-    """A model of ours is on the CPU, without dropout and traceable meanwhile."""
-    device, training = model.device, model.training
-    encoders = {id(encoder): encoder for encoder in model.encoders()}.values()
-    attentions = [encoder.config._attn_implementation for encoder in encoders]
-    model.cpu().eval()
-    for encoder in encoders:
-        encoder.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        for encoder, attention in zip(encoders, attentions, strict=True):
-            encoder.set_attn_implementation(attention)
-        model.to(device).train(training)
-
-
-def _write(
-    source: Exportable,
-    folder: Path,
-    precision: str,
-    license: str,
-    keep_float: tuple[str, ...],
-) -> Path:
-    """Trace, check, quantize and write a model; the manifest comes last: a half-written folder is
-    not one."""
-    from crossknn.models.quantize import quantize
-
+    prefixes = query_prefix, item_prefix
+    if (source / own.SETTINGS).is_file() or kind == "late-interaction":
+        found = _own_model(own.from_pretrained(source), kind, max_length, prefixes)
+    else:
+        found = _library_model(str(model), kind, max_length, prefixes)
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for file in (MANIFEST, *_GRAPHS):  # of a model that was here before
+    for file in (MODEL, ITEM_MODEL, QUERY_MODEL, COMPARE_MODEL):  # of a model that was here before
         (folder / file).unlink(missing_ok=True)
         (folder / (file + DATA)).unlink(missing_ok=True)
-    settings: dict[str, Any] = {
+    (folder / MANIFEST).unlink(missing_ok=True)
+    window = found.encoding.window
+    manifest: dict[str, Any] = {
         "format": 1,
-        "kind": source.kind,
+        "kind": kind,
         "name": source.name,
         "precision": precision,
-        "pad_token_id": source.encoding.tokenizer.padding,
+        "pad_token_id": found.encoding.tokenizer.padding,
         "license": license,
-        "max_length": source.encoding.window.max_length,
+        "max_length": window.max_length,
+        **found.settings,
     }
-    for file, graph in source.graphs.items():
-        traced, outputs = _trace(graph, folder / file, source.name)
-        if source.kind == "dual-encoder":
-            settings["dimensions"] = outputs[0].shape[-1]
-        _save(quantize(traced, keep_float) if precision == "int8" else traced, folder / file)
-    source.encoding.tokenizer.fast.save(str(folder / TOKENIZER), pretty=False)
-    window = source.encoding.window
     if window.query_length is not None:
-        settings |= {"query_length": window.query_length, "item_length": window.item_length}
-    prefixes = zip(("query_prefix", "item_prefix"), source.encoding.prefixes, strict=True)
-    settings |= {key: text for key, text in prefixes if text} | dict(source.settings)
-    if source.kind == "late-interaction":
-        settings["content"] = late_content(folder, settings)
+        manifest |= {"query_length": window.query_length, "item_length": window.item_length}
+    given = zip(("query_prefix", "item_prefix"), found.encoding.prefixes, strict=True)
+    manifest |= {key: text for key, text in given if text}
+    for file, graph in found.graphs.items():
+        traced, outputs = _trace(graph, folder / file, source.name)
+        if kind == "dual-encoder":
+            manifest["dimensions"] = outputs[0].shape[-1]
+        _save(quantize(traced, keep_float) if precision == "int8" else traced, folder / file)
+    found.encoding.tokenizer.fast.save(str(folder / TOKENIZER), pretty=False)
+    if kind == "late-interaction":
+        manifest["content"] = late_content(folder, manifest)
     else:
-        settings["content"] = content_hash(*(folder / file for file in (*source.graphs, TOKENIZER)))
-    settings["revision"] = settings["content"][:12]
-    write_file(folder / MANIFEST, (json.dumps(settings, indent=2) + "\n").encode())
+        manifest["content"] = content_hash(*(folder / f for f in (*found.graphs, TOKENIZER)))
+    manifest["revision"] = manifest["content"][:12]
+    # Last: a half-written folder is not one.
+    write_file(folder / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
     return folder
+
+
+# Models of ours
+
+
+def _own_model(
+    model: Any, kind: Kind, max_length: int | None, prefixes: tuple[str | None, str | None]
+) -> _Exportable:
+    window = model.config.window
+    if max_length is not None and max_length < window.max_length:
+        window = Window(max_length=max_length)
+    texts = [prefix or "" for prefix in prefixes]
+    encoding = Encoding(model.tokenizer, window, *texts, marked=model.config.marked)
+    for encoder in model.encoders():
+        encoder.set_attn_implementation("eager")
+    settings: dict[str, object] = {"marked": model.config.marked}
+    if kind == "cross-encoder":
+        return _Exportable(encoding, {MODEL: _reader(model, encoding, kind, "pairs")}, settings)
+    if kind == "dual-encoder":
+        graphs = {MODEL: _reader(model.query, encoding, kind, "queries")}
+        if not model.config.shared:
+            graphs[ITEM_MODEL] = _reader(model.item, encoding, kind, "items")
+        return _Exportable(encoding, graphs, settings)
+    settings |= {
+        "head": model.config.head,
+        "joint": model.head.joint,
+        "dimensions": model.dimensions,
+        "weights": f"{model.config.head}:{weights_hash(model)}",
+    }
+    return _Exportable(encoding, _late_graphs(model, encoding), settings)
+
+
+class _LateEncoder(nn.Module):  # type: ignore[misc]
+    """Token arrays (b, t) three times -> states (b, t', d) and their mask (b, t')."""
+
+    def __init__(self, model: LateInteractionModel, what: str) -> None:
+        super().__init__()
+        self.tower = model.query if what == "queries" else model.item
+        self.head, self.what = model.head, what
+
+    def forward(self, *arrays: torch.Tensor) -> Any:
+        of = self.head.of_queries if self.what == "queries" else self.head.of_items
+        return of(*self.tower(*arrays))
+
+
+def _late_graphs(model: LateInteractionModel, encoding: Encoding) -> dict[str, Graph]:
+    """The towers and the head; the item's tower only if it is not the query's."""
+    graphs, states = {}, []
+    for file, what in ((QUERY_MODEL, "queries"), (ITEM_MODEL, "items")):
+        graphs[file] = _reader(_LateEncoder(model, what), encoding, "late-interaction", what)
+        with torch.inference_mode():
+            states += graphs[file].module(*map(torch.from_numpy, graphs[file].probes[1].values()))
+    if model.config.shared and model.head.query_reads == model.head.item_reads:
+        del graphs[ITEM_MODEL]
+    arrays = [tensor.numpy() for tensor in states]
+    text, lists = {0: "b", 1: "t_q"}, {0: "b", 1: "c", 2: "t_i"}
+    graphs[COMPARE_MODEL] = Graph(
+        model.head,
+        {"query": text, "query_mask": text, "items": lists, "item_mask": lists},
+        {"scores": {0: "b", 1: "c"}},
+        [_lists(arrays, *sizes) for sizes in ((2, 5), (3, _N_LISTED))],
+    )
+    return graphs
+
+
+def _lists(arrays: Sequence[Any], count: int, n_listed: int) -> Arrays:
+    """States of `count` queries and of `n_listed` items drawn for each, some of them padding."""
+    query, query_mask, states, mask = arrays
+    rng = np.random.default_rng(n_listed)
+    drawn = rng.integers(len(states), size=(count, n_listed))
+    noise = 0.1 * rng.standard_normal((count, n_listed, *states.shape[1:]))
+    item_mask = mask[drawn]
+    item_mask[:, 1::10] = False
+    return {
+        "query": query[:count],
+        "query_mask": query_mask[:count],
+        "items": (states[drawn] + noise).astype(np.float32),
+        "item_mask": item_mask,
+    }
+
+
+def _reader(module: nn.Module, encoding: Encoding, kind: Kind, what: str) -> Graph:
+    """The graph of a module that reads tokens: of the pairs, the queries or the items."""
+    probes = [_token_arrays(encoding, probes, what) for probes in (PROBES[:2], PROBES)]
+    axes = {name: {0: "b", 1: "t"} for name in INPUTS}
+    return Graph(module.eval(), axes, _OUTPUTS[kind], probes)
+
+
+def _token_arrays(encoding: Encoding, texts: Sequence[tuple[str, str]], what: str) -> Arrays:
+    """Token arrays (b, t) by name of the pairs, of the queries or of the items among `texts`."""
+    queries, items = zip(*texts, strict=True)
+    if what == "pairs":
+        each = np.arange(len(texts))
+        found = encoding.pairs(Pairs(each, each), queries, items)
+    else:
+        is_query = what == "queries"
+        found = encoding.texts(queries if is_query else items, queries=is_query)
+    rows: list[Row] = []
+    for row in found:
+        if isinstance(row, InputError):
+            raise row
+        rows.append(row)
+    return dict(padded(rows, encoding.tokenizer.padding, encoding.window.max_length))
+
+
+# Models of sentence-transformers and Hugging Face
+
+
+class _Library(nn.Module):  # type: ignore[misc]
+    """A sentence-transformers model by its own modules: (b, t) three times -> (b,) or (b, d)."""
+
+    def __init__(self, model: Any, is_typed: bool, output: str) -> None:
+        super().__init__()
+        self.model, self.is_typed, self.output = model, is_typed, output
+
+    def forward(self, *arrays: torch.Tensor) -> torch.Tensor:
+        features = dict(zip(INPUTS if self.is_typed else INPUTS[:2], arrays, strict=False))
+        result: torch.Tensor = self.model(features)[self.output]
+        return result[:, 0] if self.output == "scores" else result
+
+
+def _library_model(
+    source: str, kind: Kind, max_length: int | None, prefixes: tuple[str | None, str | None]
+) -> _Exportable:
+    is_cross = kind == "cross-encoder"
+    if is_cross:
+        check_cross_encoder(model_folder(source), source)
+    what: Any = "CrossEncoder" if is_cross else "SentenceTransformer"
+    library = open_library(what, source, source, device="cpu").float()
+    try:
+        inner, words = library[0].auto_model, library.tokenizer.backend_tokenizer
+    except AttributeError as error:
+        raise InputError(f"{source} is no transformer with a fast tokenizer: {_TORCH}") from error
+    inner.set_attn_implementation("eager")
+    limits = (position_limit(inner.config), library.max_seq_length, max_length)
+    library.max_seq_length = min(int(limit) for limit in limits if limit)
+    is_typed = has_token_types(inner.config) and (
+        "token_type_ids" in library.tokenizer.model_input_names
+    )
+    if is_cross:
+        own = library.prompts.get(library.default_prompt_name) or "", ""
+    else:
+        own = own_prompts(library)
+    texts = [own[side] if given is None else given for side, given in enumerate(prefixes)]
+    tokenizer = Tokenizer(FastTokenizer.from_str(words.to_str()))
+    window = Window(max_length=library.max_seq_length)
+    encoding = Encoding(tokenizer, window, *texts, marked=False)
+    output = "scores" if is_cross else "sentence_embedding"
+    module = _Library(library, is_typed, output).eval()
+    graph = _reader(module, encoding, kind, "pairs" if is_cross else "items")
+    if is_cross:
+        _check_same(module, graph.probes[1], source, library.predict, PROBES, texts[0])
+    else:
+        queries, items = zip(*PROBES, strict=True)
+        given = _token_arrays(encoding, PROBES, "queries")
+        _check_same(module, given, source, library.encode_query, queries, texts[0])
+        _check_same(module, graph.probes[1], source, library.encode_document, items, texts[1])
+    return _Exportable(encoding, {MODEL: graph}, {})
+
+
+_TORCH = "it cannot be exported to ONNX, only used in torch"
+
+
+def _check_same(
+    module: nn.Module,
+    arrays: Arrays,
+    source: str,
+    answer: Callable[..., Any],
+    texts: Sequence[Any],
+    prompt: str,
+) -> None:
+    """Raises InputError unless the library answers texts as the module answers their tokens."""
+    given = {"prompt": prompt, "show_progress_bar": False}
+    if module.output == "scores":
+        given["activation_fn"] = nn.Identity()
+    # One by one: padding on the left would move positions.
+    expected = np.concatenate([answer([text], **given) for text in texts])
+    with torch.inference_mode():
+        found = module(*map(torch.from_numpy, arrays.values())).numpy()
+    if found.shape != expected.shape or not _difference(found, expected) <= TOLERANCE:
+        raise InputError(
+            f"{source} reads its texts as no graph of token ids can (through a chat template, with "
+            f"a prompt outside the pooling, or with limits of its own for queries): {_TORCH}"
+        )
+
+
+# Graphs
 
 
 def _trace(graph: Graph, path: Path, name: str) -> tuple[Any, list[Any]]:
     """The ONNX graph of a module, equal to torch's within `TOLERANCE`, and the second probe's
     outputs. Raises InputError if it is not equal."""
-    import onnx
-    import torch
-
     names = list(graph.inputs)
     first, second = (tuple(torch.from_numpy(probe[key]) for key in names) for probe in graph.probes)
     # A folder: torch writes the weights of a large model to files of their own.
-    with TemporaryDirectory(dir=path.parent) as scratch:
+    with TemporaryDirectory(dir=path.parent) as scratch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         part = str(Path(scratch) / path.name)
-        with warnings.catch_warnings(), torch.inference_mode():
-            warnings.simplefilter("ignore")
-            try:
+        try:
+            with torch.inference_mode():
+                outputs = graph.module(*second)
                 torch.onnx.export(
                     graph.module,
                     first,
@@ -211,34 +412,38 @@ def _trace(graph: Graph, path: Path, name: str) -> tuple[Any, list[Any]]:
                     opset_version=OPSET,
                     dynamo=False,
                 )
-            except RuntimeError as error:  # an operator or a form that ONNX has not
-                raise InputError(
-                    f"{name} cannot be traced to ONNX ({first_line(error)}): this architecture is "
-                    "not supported"
-                ) from error
-            outputs = graph.module(*second)
+        except RuntimeError as error:  # an operator or a form that ONNX has not
+            raise InputError(
+                f"{name} cannot be traced to ONNX ({first_line(error)}): this architecture is not "
+                "supported"
+            ) from error
         computed = _run(part, graph.probes[1])
         traced = onnx.load(part)
     expected = [t.float().numpy() for t in (outputs if isinstance(outputs, tuple) else (outputs,))]
     known = {value.name for value in traced.graph.input}
     for key in (key for key in names if key not in known):  # token types, where there are none
-        probe = graph.probes[0][key]
-        kind = onnx.helper.np_dtype_to_tensor_dtype(probe.dtype)
-        axes = [graph.inputs[key].get(axis, size) for axis, size in enumerate(probe.shape)]
-        traced.graph.input.append(onnx.helper.make_tensor_value_info(key, kind, axes))
-    for mine, theirs in zip(computed, expected, strict=True):
-        same = mine == theirs  # infinities too
-        difference = float(np.abs(np.where(same, 0, mine) - np.where(same, 0, theirs)).max())
-        finite = np.abs(theirs[np.isfinite(theirs)])
-        if not difference <= TOLERANCE * max(1.0, float(finite.max(initial=0.0))):
-            raise InputError(
-                f"the ONNX graph of {name} differs from torch by {difference:.2g}: "
-                "this architecture is not supported"
-            )
+        axes = list(graph.inputs[key].values())
+        traced.graph.input.append(
+            onnx.helper.make_tensor_value_info(key, onnx.TensorProto.INT64, axes)
+        )
+    worst = max(_difference(mine, theirs) for mine, theirs in zip(computed, expected, strict=True))
+    if not worst <= TOLERANCE:
+        raise InputError(
+            f"the ONNX graph of {name} differs from torch by {worst:.2g}: this architecture is not "
+            "supported"
+        )
     return traced, expected
 
 
-def _run(path: str, batch: Mapping[str, Any]) -> list[Any]:
+def _difference(found: Any, expected: Any) -> float:
+    """The largest difference of two arrays, in units of the largest value if that is above 1."""
+    same = found == expected  # infinities too
+    finite = np.abs(expected[np.isfinite(expected)])
+    difference = np.abs(np.where(same, 0, found) - np.where(same, 0, expected))
+    return float(difference.max() / max(1.0, finite.max(initial=0.0)))
+
+
+def _run(path: str, batch: Arrays) -> list[Any]:
     """The outputs of an ONNX file on arrays by name."""
     import onnxruntime
 
@@ -253,8 +458,6 @@ def _run(path: str, batch: Mapping[str, Any]) -> list[Any]:
 
 def _save(graph: Any, path: Path) -> None:
     """Write a graph, and its weights beside it if they are more than one file may hold."""
-    import onnx
-
     if sum(len(weight.raw_data) for weight in graph.graph.initializer) <= LARGEST:
         write_file(path, graph.SerializeToString(deterministic=True))
     else:

@@ -1,16 +1,20 @@
-"""Model folders: names of their files, and what tells one folder's content from another's.
+"""Model folders: what is in those of ours, and how those of others are found, judged and loaded.
 
-A torch folder is a Hugging Face folder with one of the settings files of `KINDS` and the head's
-weights; an ONNX folder has a manifest, graphs and a tokenizer (`crossknn.models.export`).
+A torch folder of ours is a Hugging Face folder with one of the settings files of `KINDS` and the
+head's weights; an ONNX folder has a manifest, graphs and a tokenizer (`crossknn.models.export`).
+Models of others are judged by their files before they are loaded, without their code.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from crossknn.errors import InputError, MissingExtraError
+from crossknn.files import as_path
 
 KINDS = {
     "cross_encoder.json": "cross-encoder",
@@ -33,6 +37,14 @@ LATE_GRAPHS = (QUERY_MODEL, COMPARE_MODEL)
 _ABOUT = ("name", "revision", "license", "content")
 """What a manifest says that no answer depends on."""
 
+# What a hub snapshot needs: no code, no other frameworks' weights, no exported copies.
+_SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.onnx", "model.onnx.data")
+_CONVERT = "crossknn-lab convert CHECKPOINT FOLDER"
+_EMB = f"an [EMB] checkpoint is first made one by  {_CONVERT} --layout msmarco-emb"
+_HEADS = ("classifier", "score", "logits_proj", "classification_head")
+_YOURSELF = "load it with sentence-transformers yourself and pass the loaded model"
+_ITEM_PROMPTS = ("document", "passage", "corpus")
+
 
 def late_content(folder: Path, settings: Mapping[str, Any]) -> str:
     """A hash of the graphs and the tokenizer of a late-interaction model, and of its settings."""
@@ -51,3 +63,265 @@ def content_hash(*paths: Path) -> str:
         with path.open("rb") as file:
             hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file. Raises InputError if it is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or its type if it has none.
+
+    A model folder that brings Python code is refused by the libraries with advice to trust it.
+    """
+    text = str(error).strip()
+    if "trust_remote_code" in text:
+        return "it needs Python code from its own folder, which crossknn never runs"
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+# Where a model is
+
+
+def existing(path_or_name: str | Path) -> Path | None:
+    """The file or folder there, or None for what can only be a hub name; InputError if neither."""
+    path, name = as_path(path_or_name, "the model").expanduser(), str(path_or_name)
+    if name and path.exists():  # Path("") would be the current folder
+        return path
+    looks_local = isinstance(path_or_name, Path) or name.startswith((".", "/", "~"))
+    if looks_local or name.count("/") > 1 or "\\" in name or " " in name or not name:
+        raise InputError(f"there is no model folder {name!r}")
+    return None
+
+
+def snapshot(
+    name: str, revision: str | None, allow: Sequence[str], ignore: Sequence[str] = ()
+) -> Path:
+    """A local folder with the files of a hub name that match. Raises InputError if it has none."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{name} is no folder; to load it from the Hugging Face hub", "torch"
+        ) from error
+    try:
+        files = {"allow_patterns": list(allow), "ignore_patterns": list(ignore)}
+        return Path(snapshot_download(name, revision=revision, **files))
+    except Exception as error:
+        raise InputError(
+            f"there is no folder {name!r}, and the Hugging Face hub gave no model of that name: "
+            f"{first_line(error)}"
+        ) from error
+
+
+def model_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
+    """An existing folder, or the local snapshot of a hub name; InputError if there is none."""
+    found = existing(path_or_name)
+    if found is None:
+        name, ignored = str(path_or_name), ("onnx/*", "openvino/*")
+        folder = snapshot(name, revision, (*_SMALL_FILES, "*.safetensors"), ignored)
+        if any(folder.glob("*.safetensors")) or (folder / MODEL).exists():
+            return folder
+        return snapshot(name, revision, (*_SMALL_FILES, "*.bin"), ignored)
+    if found.is_dir():
+        return found
+    raise InputError(
+        f"{path_or_name} is a file, where a model folder is needed; a checkpoint is first made one "
+        f"by  {_CONVERT}"
+    )
+
+
+# What a folder of others holds
+
+
+def architecture(folder: Path, name: str) -> str:
+    """The first architecture in a model folder's configuration, or ""; InputError if it has none
+    and is no sentence-transformers folder either."""
+    return str((_config(folder, name).get("architectures") or [""])[0])
+
+
+def _config(folder: Path, name: str) -> dict[str, Any]:
+    if (folder / "config.json").is_file():
+        config = read_json(folder / "config.json")
+        return config if isinstance(config, dict) else {}
+    if (folder / "modules.json").is_file():
+        return {}
+    raise InputError(f"{name} is not a model folder: it has neither {MANIFEST} nor config.json")
+
+
+def check_cross_encoder(folder: Path, name: str) -> None:
+    """Raises InputError, with the reason, unless `folder` holds a cross-encoder with one score."""
+    config, made_of = _config(folder, name), architecture(folder, name)
+    if is_bi_encoder(folder):
+        raise InputError(
+            f"{name} is a bi-encoder: it encodes texts one by one and cannot score a pair; open it "
+            f"with DualEncoder, and give a cross-encoder here"
+        )
+    if _modules(folder)[-1:] in (["LogitScore"], ["Dense"]):
+        return
+    if made_of.endswith("ForCausalLM"):
+        if "document" in _chat_template(folder):
+            return  # scored by the logits of two words; sentence-transformers knows how
+        raise InputError(
+            f"{name} is a causal language model, and neither modules.json nor a chat template with "
+            f"the roles 'query' and 'document' says how it scores a pair: give its folder the "
+            f"chat_template.jinja of its author"
+        )
+    if not made_of.endswith("ForSequenceClassification"):
+        raise InputError(
+            f"{name} has no classification head ({made_of or 'no architecture'}), so that it "
+            f"cannot score a pair: a fine-tuned cross-encoder is needed; {_EMB}"
+        )
+    labels = config.get("id2label")
+    # 2 is the library's default where the file says nothing.
+    check_outputs(len(labels) if isinstance(labels, dict) else config.get("num_labels", 2), name)
+    names = weight_names(folder)
+    if names is not None and not has_head(names):
+        raise InputError(
+            f"{name} has no weights for its classification head, so that its scores would be "
+            f"random; {_EMB}"
+        )
+
+
+def check_outputs(count: int, name: str) -> None:
+    """Raises InputError unless a cross-encoder has one output for a pair."""
+    if count != 1:
+        raise InputError(
+            f"{name} has {count} outputs for a pair: it is a classifier, and none of its "
+            f"outputs is a score; a cross-encoder with one output is needed"
+        )
+
+
+def _chat_template(folder: Path) -> str:
+    if (folder / "chat_template.jinja").is_file():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    path = folder / "tokenizer_config.json"
+    return str(read_json(path).get("chat_template") or "") if path.is_file() else ""
+
+
+def weight_names(folder: Path) -> list[str] | None:
+    """Names of the weights in a folder's files; None where only loading them would say.
+
+    Raises InputError for a damaged file.
+    """
+    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
+        if (folder / index).is_file():
+            return list(read_json(folder / index).get("weight_map", {}))
+    safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    try:
+        if safe.is_file():
+            from safetensors import safe_open
+
+            with safe_open(safe, framework="numpy") as file:
+                return list(file.keys())
+        if pickled.is_file():
+            import torch
+
+            return list(torch.load(pickled, map_location="meta", weights_only=True))
+    except ImportError as error:
+        raise MissingExtraError(f"the model in {folder}", "torch") from error
+    except Exception as error:  # safetensors' own, and a pickle can be wrong in any way
+        raise InputError(
+            f"the weights in {folder} are damaged ({first_line(error)}): copy them again"
+        ) from error
+    return None
+
+
+def has_head(names: Iterable[str]) -> bool:
+    """Whether a classification head is among these weights."""
+    return any(head in name.split(".") for name in names for head in _HEADS)
+
+
+def is_bi_encoder(folder: Path) -> bool:
+    """Whether a folder is a sentence-transformers model that encodes texts one by one."""
+    about = folder / "config_sentence_transformers.json"
+    kind = read_json(about).get("model_type") if about.is_file() else None
+    if kind is not None:
+        return kind in ("SentenceTransformer", "SparseEncoder")
+    return any("Pooling" in kind or "StaticEmbedding" in kind for kind in _modules(folder))
+
+
+def _modules(folder: Path) -> list[str]:
+    """Names of the modules of a sentence-transformers folder, in order; none of another folder."""
+    path = folder / "modules.json"
+    if not path.is_file():
+        return []
+    return [str(module.get("type", "")).split(".")[-1] for module in read_json(path)]
+
+
+# Loading a model of others
+
+
+def open_library(
+    kind: Literal["SentenceTransformer", "CrossEncoder"],
+    source: str,
+    what: str,
+    **options: Any,
+) -> Any:
+    """The model in a folder, loaded by sentence-transformers; `what` is its name in errors.
+
+    Raises InputError if it cannot be loaded, or not without running Python code that it brings;
+    MissingExtraError without sentence-transformers.
+    """
+    try:
+        import sentence_transformers as library
+    except ImportError as error:
+        raise MissingExtraError(what, "torch") from error
+    given = [options, *(value for value in options.values() if isinstance(value, dict))]
+    if any(group.get("trust_remote_code") for group in given):
+        raise InputError(
+            f"{what} cannot be loaded with trust_remote_code: crossknn never runs Python code from "
+            f"a model folder; {_YOURSELF}"
+        )
+    try:
+        return getattr(library, kind)(source, **options)
+    except Exception as error:
+        advice = f"; {_YOURSELF}" if "trust_remote_code" in str(error) else ""
+        raise InputError(f"cannot load {what}: {first_line(error)}{advice}") from error
+
+
+def own_prompts(model: Any) -> tuple[str, str]:
+    """The texts that a bi-encoder's author puts before queries and before items, or "".
+
+    An item's prompt is the first of "document", "passage" and "corpus" that is not empty: the
+    library's `encode_document` stops at the empty "document" that it adds to every model itself.
+    """
+    prompts = getattr(model, "prompts", None) or {}
+    item = next((prompts[name] for name in _ITEM_PROMPTS if prompts.get(name)), "")
+    return str(prompts.get("query") or ""), str(item)
+
+
+def settings(model: Any) -> str:
+    """What a model's answers depend on beside weights, tokenizer and prompts, as JSON; or "".
+
+    The settings of its modules, the length its vectors are cut to, and its chat template.
+    """
+    if not hasattr(model, "__iter__"):
+        return ""
+    modules = []
+    for module in model:
+        values = {name: getattr(module, name, None) for name in _SETTINGS}
+        known = {name: value for name, value in values.items() if value is not None}
+        modules.append((type(module).__name__, known))
+    size = getattr(model, "truncate_dim", None)
+    reads_messages = "message" in (getattr(model[0], "modality_config", None) or ())
+    template = model.tokenizer.chat_template if reads_messages else None
+    if len(modules) == 1 and not modules[0][1] and size is None and template is None:
+        return ""
+    return json.dumps([modules, size, template], default=lambda value: type(value).__name__)
+
+
+_SETTINGS = (
+    "pooling_mode",
+    "include_prompt",
+    "activation_function",
+    "true_token_id",
+    "false_token_id",
+    "query_length",
+    "document_length",
+    "query_expansion",
+)

@@ -19,6 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.inliner
 from numpy.typing import NDArray
 
 MIN_SIZE = 64 * 64
@@ -67,66 +69,81 @@ def quantize_columns(weights: NDArray[np.float32]) -> tuple[NDArray[np.int8], ND
     return np.clip(np.rint(weights / scales), -127, 127).astype(np.int8), scales.astype(np.float32)
 
 
-def quantize(model: Any, keep_float: tuple[str, ...] = ()) -> Any:
+def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.ModelProto:
     """A copy of an ONNX model with int8 linear layers and int8 embedding tables.
 
     Args:
-        model: an `onnx.ModelProto` in float32 whose linear layers are MatMul nodes with a constant
-            right side.
+        model: in float32; its linear layers are MatMul nodes with a constant right side.
         keep_float: parts of weight names; MatMul nodes whose weight contains one of them stay in
             float32.
-
-    Raises:
-        ValueError: if no linear layer was found.
     """
-    import onnx
-
-    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    matrices = {
+        tensor.name: tensor
+        for tensor in model.graph.initializer
+        if len(tensor.dims) == 2 and tensor.data_type == onnx.TensorProto.FLOAT
+    }
     producers = {name: node for node in model.graph.node for name in node.output}
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes: list[Any] = []
-    added: dict[str, Any] = {}
-    quantized: dict[str, str] = {}
+    functions: dict[str, str] = {}
 
     def call(function: str, inputs: list[str], outputs: list[str]) -> None:
         nodes.append(onnx.helper.make_node(function, inputs, outputs, domain=_DOMAIN))
 
-    def add(name: str, values: NDArray[Any], scales: NDArray[Any]) -> list[str]:
-        for part, array in (("int8", values), ("scale", scales)):
-            added[f"{name}/{part}"] = onnx.numpy_helper.from_array(array, f"{name}/{part}")
+    def add(name: str, by_row: bool) -> list[str]:
+        array = onnx.numpy_helper.to_array(matrices[name]).astype(np.float32)
+        values, scales = quantize_columns(array.T if by_row else array)
+        if by_row:
+            values, scales = np.ascontiguousarray(values.T), scales.reshape(-1, 1)
+        for part, found in (("int8", values), ("scale", scales)):
+            weights[f"{name}/{part}"] = onnx.numpy_helper.from_array(found, f"{name}/{part}")
         return [f"{name}/int8", f"{name}/scale"]
 
-    def array(name: str) -> NDArray[np.float32]:
-        return np.asarray(onnx.numpy_helper.to_array(weights[name]), dtype=np.float32)
-
     for node in model.graph.node:
-        if _is_linear(node, weights, keep_float):
+        if node.op_type == "MatMul" and _is_linear(node, matrices, keep_float):
             x, weight = node.input
             names = [f"{x}/uint8", f"{x}/row_scale"]
-            if x not in quantized:
-                quantized[x] = "RowsAfterGelu" if _is_after_gelu(x, producers) else "Rows"
-                call(quantized[x], [x], names)
-            given = add(weight, *quantize_columns(array(weight)))
-            call(f"{quantized[x]}Linear", [x, *names, *given], [node.output[0]])
-        elif _is_table(node, weights):
-            values, scales = quantize_columns(array(node.input[0]).T)
-            given = add(node.input[0], np.ascontiguousarray(values.T), scales.reshape(-1, 1))
-            call("Table", [*given, node.input[1]], [node.output[0]])
+            if x not in functions:
+                functions[x] = "RowsAfterGelu" if _is_after_gelu(x, producers) else "Rows"
+                call(functions[x], [x], names)
+            given = [x, *names, *add(weight, by_row=False)]
+            call(f"{functions[x]}Linear", given, [node.output[0]])
+        elif node.op_type == "Gather" and _n_rows(node.input[0], matrices) >= TABLE_ROWS:
+            table, ids = node.input
+            call("Table", [*add(table, by_row=True), ids], [node.output[0]])
         else:
             nodes.append(node)
-    if not quantized:
-        raise ValueError(
-            "nothing to quantize: the graph has no MatMul node with a constant (k, n) weight"
-        )
     used = {name for node in nodes for name in node.input}
-    kept = [tensor for name, tensor in (weights | added).items() if name in used]
-    return _inlined(model, nodes, kept)
+    return _inlined(model, nodes, [tensor for name, tensor in weights.items() if name in used])
+
+
+def _n_rows(name: str, matrices: dict[str, Any]) -> int:
+    return matrices[name].dims[0] if name in matrices else 0
+
+
+def _is_linear(node: Any, matrices: dict[str, Any], keep_float: tuple[str, ...]) -> bool:
+    """Whether the right side is a constant of at least 64 x 64 entries that is not kept."""
+    weight = matrices.get(node.input[1])
+    if weight is None or any(
+        part in name for part in keep_float for name in (node.name, weight.name)
+    ):
+        return False
+    return bool(np.prod(weight.dims) >= MIN_SIZE)
+
+
+def _is_after_gelu(name: str, producers: dict[str, Any]) -> bool:
+    """Whether a value is the output of GELU as exported: x * 0.5 * (1 + erf(x / sqrt(2)))."""
+    node = producers.get(name)
+    level = [node] if node is not None and node.op_type == "Mul" else []
+    for _ in range(4):
+        if any(parent.op_type == "Erf" for parent in level):
+            return True
+        level = [producers[i] for parent in level for i in parent.input if i in producers]
+    return False
 
 
 def _inlined(model: Any, nodes: list[Any], weights: list[Any]) -> Any:
     """The model with other nodes and weights, and the functions above written out."""
-    import onnx
-    import onnx.inliner
-
     graph = onnx.helper.make_graph(
         nodes, model.graph.name, list(model.graph.input), list(model.graph.output)
     )
@@ -138,9 +155,7 @@ def _inlined(model: Any, nodes: list[Any], weights: list[Any]) -> Any:
     result = onnx.helper.make_model(
         graph,
         functions=[onnx.parser.parse_function(_HEADER + body) for body in bodies],
-        opset_imports=[
-            onnx.helper.make_opsetid(*opset) for opset in (opsets | {_DOMAIN: 1}).items()
-        ],
+        opset_imports=[onnx.helper.make_opsetid(*item) for item in {**opsets, _DOMAIN: 1}.items()],
         ir_version=max(model.ir_version, 8),
     )
     # Without the weights, which may be more than a message holds.
@@ -150,34 +165,3 @@ def _inlined(model: Any, nodes: list[Any], weights: list[Any]) -> Any:
     result.opset_import.extend(kept)
     result.graph.initializer.extend(weights)
     return result
-
-
-def _is_linear(node: Any, weights: dict[str, Any], keep_float: tuple[str, ...]) -> bool:
-    """A MatMul with a constant float32 weight of two dimensions and at least 64 x 64 entries."""
-    weight = weights.get(node.input[1]) if node.op_type == "MatMul" else None
-    if weight is None or len(weight.dims) != 2 or weight.data_type != 1:
-        return False
-    is_kept = any(part in name for part in keep_float for name in (node.name, weight.name))
-    return not is_kept and bool(np.prod(weight.dims) >= MIN_SIZE)
-
-
-def _is_table(node: Any, weights: dict[str, Any]) -> bool:
-    """A Gather from a constant float32 table of many rows."""
-    table = weights.get(node.input[0]) if node.op_type == "Gather" else None
-    if table is None or len(table.dims) != 2 or table.data_type != 1:
-        return False
-    return bool(table.dims[0] >= TABLE_ROWS and table.dims[1] >= 2)
-
-
-def _is_after_gelu(name: str, producers: dict[str, Any]) -> bool:
-    """Whether a value is the output of GELU, fused or as exported: x * 0.5 * (1 + erf(x /
-    sqrt(2)))."""
-    node = producers.get(name)
-    if node is None or node.op_type in ("Gelu", "BiasGelu", "FastGelu"):
-        return node is not None
-    level = [node] if node.op_type == "Mul" else []
-    for _ in range(4):
-        if any(parent.op_type == "Erf" for parent in level):
-            return True
-        level = [producers[i] for parent in level for i in parent.input if i in producers]
-    return False

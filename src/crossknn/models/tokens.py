@@ -7,7 +7,7 @@ which keeps what stands around its mention, and a marked item, which keeps its m
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -60,15 +60,6 @@ class Tokenizer:
         return () if None in ids else tuple(ids)
 
     @property
-    def separator(self) -> int:
-        """Token id of the first special token after the first of two texts."""
-        is_text = [ids is None for ids, _ in self.pair.pieces]
-        ids = self.pair.pieces[is_text.index(True) + 1][0]
-        if ids is None:
-            raise InputError("the tokenizer puts no separator between two texts")
-        return int(ids[0])
-
-    @property
     def padding(self) -> int:
         """Token id that fills short rows."""
         ids = [self.fast.token_to_id(token) for token in ("[PAD]", "<pad>")]
@@ -85,8 +76,7 @@ class Tokenizer:
             result = [ids[text] if text in ids else self._cache[text] for text in texts]
             if len(self._cache) + len(ids) > _CACHED_TEXTS:
                 self._cache.clear()
-            if len(ids) <= _CACHED_TEXTS:
-                self._cache.update(ids)
+            self._cache.update(ids)
         return result
 
     def _encode(self, texts: list[str]) -> list[IntArray | None]:
@@ -171,83 +161,78 @@ class Encoding:
         self, pairs: Pairs, queries: Sequence[str], items: Sequence[str]
     ) -> list[Row | InputError]:
         """The input of each pair (p,); an error in the place of one that cannot be made."""
-        left = self._ids(np.unique(pairs.query), queries, self.prefixes[0])
-        right = self._ids(np.unique(pairs.item), items, self.prefixes[1])
-        pairs_of_positions = zip(pairs.query.tolist(), pairs.item.tolist(), strict=True)
-        return [self._pair(left[query], right[item]) for query, item in pairs_of_positions]
+        left = self._ids(np.unique(pairs.query).tolist(), queries, self.prefixes[0])
+        right = self._ids(np.unique(pairs.item).tolist(), items, self.prefixes[1])
+        each = zip(pairs.query.tolist(), pairs.item.tolist(), strict=True)
+        return [_or_error(self._pair, left[query], right[item]) for query, item in each]
 
     def texts(self, texts: Sequence[str], *, queries: bool) -> list[Row | InputError]:
         """The input of each text alone (b,), as a query or as an item."""
-        prefix = self.prefixes[0 if queries else 1]
-        ids = self._ids(range(len(texts)), texts, prefix)
-        return [self._text(ids[position], queries) for position in range(len(texts))]
+        found = self._ids(range(len(texts)), texts, self.prefixes[0 if queries else 1])
+        return [_or_error(self._text, ids, queries) for ids in found.values()]
 
     def _ids(
         self, positions: Iterable[int], texts: Sequence[str], prefix: str
     ) -> dict[int, IntArray | None]:
-        chosen = list(map(int, positions))
-        readable = [self._readable(prefix, texts[position]) for position in chosen]
-        return dict(zip(chosen, self.tokenizer.ids(readable), strict=True))
-
-    def _readable(self, prefix: str, text: str) -> str:
-        """What of a text can matter; of marked ones all, since the mark may stand at the end."""
-        if not isinstance(text, str):
-            return text
+        # Of marked texts all is read: the mark may stand at the end.
         limit = None if self._marks else CHARACTERS_PER_TOKEN * self.window.max_length
-        return prefix + text[:limit]
+        found = {position: texts[position] for position in positions}
+        read = [prefix + text[:limit] if isinstance(text, str) else text for text in found.values()]
+        return dict(zip(found, self.tokenizer.ids(read), strict=True))
 
-    def _pair(self, query: IntArray | None, item: IntArray | None) -> Row | InputError:
+    def _pair(self, query: IntArray | None, item: IntArray | None) -> Row:
         if query is None or item is None:
-            return InputError("a text is not a valid string")
+            raise InputError("a text is not a valid string")
         window, template = self.window, self.tokenizer.pair
         if window.query_length is None or window.item_length is None:
             room = window.max_length - template.n_special
             rooms = longest_first(len(query), len(item), room)
         else:
             rooms = window.query_length - template.n_special + 1, window.item_length - 1
-        try:
-            kept = self._cut_query(query, rooms[0]), self._cut_item(item, rooms[1])
-        except InputError as error:
-            return error
+        kept = self._cut_query(query, rooms[0]), self._cut_item(item, rooms[1])
         is_cut = len(kept[0]) + len(kept[1]) < len(query) + len(item)
         return Row(*template.assemble(*kept), is_cut)
 
-    def _text(self, ids: IntArray | None, is_query: bool) -> Row | InputError:
+    def _text(self, ids: IntArray | None, is_query: bool) -> Row:
         if ids is None:
-            return InputError("a text is not a valid string")
+            raise InputError("a text is not a valid string")
         window, template = self.window, self.tokenizer.single
         half = window.query_length if is_query else window.item_length
         limit = window.max_length if half is None else min(half, window.max_length)
         cut = self._cut_query if is_query else self._cut_item
-        try:
-            kept = cut(ids, limit - template.n_special)
-        except InputError as error:
-            return error
+        kept = cut(ids, limit - template.n_special)
         return Row(*template.assemble(kept), len(kept) < len(ids))
 
     def _cut_query(self, ids: IntArray, room: int) -> IntArray:
         if not self._marks:
             return ids[: self._checked(room, 0)]
-        start, end = _place(ids, self._marks[0]), _place(ids, self._marks[1])
-        if start is None or end is None or end < start:
+        start, end = (np.flatnonzero(ids == mark) for mark in self._marks[:2])
+        if not len(start) or not len(end) or end[0] < start[0]:
             raise InputError("the query has no mention between [Ms] and [Me]")
-        return around(ids, start, end + 1, self._checked(room, 2))
+        return around(ids, int(start[0]), int(end[0]) + 1, self._checked(room, 2))
 
     def _cut_item(self, ids: IntArray, room: int) -> IntArray:
         if not self._marks:
             return ids[: self._checked(room, 0)]
-        mark = _place(ids, self._marks[2])
-        if mark is None:
+        mark = np.flatnonzero(ids == self._marks[2])
+        if not len(mark):
             raise InputError("the item has no [ENT] after its title")
-        if mark < self._checked(room, 1):
+        if mark[0] < self._checked(room, 1):
             return ids[:room]
-        return np.append(ids[: room - 1], ids[mark])
+        return np.append(ids[: room - 1], self._marks[2])
 
     def _checked(self, room: int, n_marks: int) -> int:
         """The room, if the marks have room in it: a row is never longer than its window."""
         if room < n_marks:
             raise InputError(f"there is no room for a text and its marks in {self.window}")
         return room
+
+
+def _or_error(make: Callable[..., Row], *given: object) -> Row | InputError:
+    try:
+        return make(*given)
+    except InputError as error:
+        return error
 
 
 def around(ids: IntArray, start: int, end: int, room: int) -> IntArray:
@@ -260,11 +245,6 @@ def around(ids: IntArray, start: int, end: int, room: int) -> IntArray:
         return np.append(ids[start : start + room - 1], ids[end - 1])
     left = min(start, max(spare // 2, spare - (len(ids) - end)))
     return ids[start - left : end + spare - left]
-
-
-def _place(ids: IntArray, token: int) -> int | None:
-    places = np.flatnonzero(ids == token)
-    return int(places[0]) if len(places) else None
 
 
 def longest_first(n_query: int, n_item: int, room: int) -> tuple[int, int]:
@@ -283,23 +263,18 @@ def padded(rows: Sequence[Row], pad_token_id: int, max_length: int) -> dict[str,
     """Rows (b,) -> a model's inputs (b, t).
 
     Padded to a multiple of 8: odd widths send the end of every row through other instructions,
-    which shows in the last bit of one score in six. (What is left is the last bit of one score
-    in sixty, from the number of rows.)
+    which shows in the last bit of one score in six.
     """
     width = max(1, *(len(row.ids) for row in rows))  # a text may have no tokens at all
     width = max(width, min(-(-width // _MULTIPLE) * _MULTIPLE, max_length))
-    shape = (len(rows), width)
-    input_ids = np.full(shape, pad_token_id, dtype=np.int64)
-    attention_mask, token_type_ids = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    arrays = {name: np.zeros((len(rows), width), dtype=np.int64) for name in names}
+    arrays["input_ids"][:] = pad_token_id
     for r, row in enumerate(rows):
-        input_ids[r, : len(row.ids)] = row.ids
-        attention_mask[r, : len(row.ids)] = 1
-        token_type_ids[r, : len(row.ids)] = row.kinds
-    return {
-        "input_ids": input_ids,
-        "attention_mask": attention_mask,
-        "token_type_ids": token_type_ids,
-    }
+        values: tuple[IntArray | int, ...] = (row.ids, 1, row.kinds)
+        for name, value in zip(names, values, strict=True):
+            arrays[name][r, : len(row.ids)] = value
+    return arrays
 
 
 def token_batches(lengths: IntArray, tokens_per_run: int) -> Iterator[IntArray]:

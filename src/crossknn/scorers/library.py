@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.models.library import check_outputs, open_library, own_prompts, settings
+from crossknn.models.folder import check_outputs, open_library, own_prompts, settings
 from crossknn.models.tokens import CHARACTERS_PER_TOKEN
 from crossknn.scorers.streaming import BatchedScorer, Call
 from crossknn.scorers.token_models import check_finite

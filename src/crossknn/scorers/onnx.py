@@ -26,8 +26,8 @@ from crossknn.models.folder import (
     TOKENIZER,
     content_hash,
     late_content,
+    read_json,
 )
-from crossknn.models.library import read_json
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
 from crossknn.scorers.late import LateInteractionScorer
 from crossknn.scorers.token_models import TokenEncoder, TokenScorer

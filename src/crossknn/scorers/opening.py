@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from crossknn.errors import InputError, MissingExtraError, nearest
-from crossknn.models.folder import MANIFEST
-from crossknn.models.library import (
+from crossknn.models.folder import (
+    MANIFEST,
     architecture,
     check_cross_encoder,
     existing,

@@ -17,7 +17,7 @@ from crossknn.data.queries import QuerySet
 from crossknn.errors import CrossknnError, InputError, ScorerError
 from crossknn.methods import DEFAULT, Method
 from crossknn.methods import method as as_method
-from crossknn.models.library import first_line
+from crossknn.models.folder import first_line
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline
 from crossknn.search.loop import Search

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,17 +17,15 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 
 from crossknn.errors import InputError, nearest
-from crossknn.models.backbone import add_marks, states
+from crossknn.models.backbone import add_marks, open_backbone, states
 from crossknn.models.base import TorchModel
 from crossknn.models.dual_encoder import (
     DualEncoderConfig,
-    DualEncoderModel,
     Tower,
     dual_encoder_in,
     trainable_folder,
 )
-from crossknn.models.late.heads import CMC, Head, Poly, Reads, SumOfMax
-from crossknn.models.late.layered import Deformer, MixEncoder
+from crossknn.models.late.heads import CMC, Deformer, Head, MixEncoder, Poly, Reads, SumOfMax
 from crossknn.models.tokens import Row, Window
 
 HEADS: dict[str, type[Head]] = {
@@ -39,13 +37,6 @@ HEADS: dict[str, type[Head]] = {
 }
 Pooling = Literal["cls", "mean", "marks"]
 Frozen = Literal["none", "items", "both"]
-
-
-def head_of(name: str) -> type[Head]:
-    """The head of that name; InputError for an unknown one."""
-    if name not in HEADS:
-        raise InputError(f"the late-interaction model {name!r} is unknown ({nearest(name, HEADS)})")
-    return HEADS[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +63,11 @@ class LateInteractionConfig:
 
     def __post_init__(self) -> None:
         """Raises InputError for an unknown head, option or pooling."""
-        object.__setattr__(self, "options", head_of(self.head).options(self.options))
+        if self.head not in HEADS:
+            raise InputError(
+                f"the late-interaction model {self.head!r} is unknown ({nearest(self.head, HEADS)})"
+            )
+        object.__setattr__(self, "options", HEADS[self.head].options(self.options))
         DualEncoderConfig(pooling=self.pooling or "cls", marked=self.marked)
 
     @property
@@ -116,8 +111,7 @@ class LateInteractionModel(TorchModel):
     ) -> None:
         config = replace(config, pooling=config.pooling or "cls")
         super().__init__([query_encoder, item_encoder], tokenizer, config)
-        _check_alike(query_encoder.config, item_encoder.config)
-        kind = head_of(config.head)
+        kind = HEADS[config.head]
         self.head = kind(query_encoder, **config.options)
         settings = str(config.pooling), self.tokenizer.marks
         self.query = LateTower(query_encoder, kind.query_reads, *settings)
@@ -136,17 +130,13 @@ class LateInteractionModel(TorchModel):
         folder = trainable_folder(source)
         if (folder / cls.SETTINGS).is_file():
             return cls._continued(folder, config)
-        start, pooling = dual_encoder_in(folder, str(source)), config.pooling
+        start = dual_encoder_in(folder, str(source))
         if start is None:
-            plain = DualEncoderConfig(
-                marked=config.marked,
-                query_length=config.query_length,
-                item_length=config.item_length,
-            )
-            start = DualEncoderModel.new(folder, plain)
+            query, tokenizer = open_backbone(folder)
+            item = query
         else:
-            pooling = pooling or start.config.pooling
-        query, item, tokenizer = start.query.encoder, start.item.encoder, start.tokenizer.fast
+            query, item, tokenizer = start.query.encoder, start.item.encoder, start.tokenizer.fast
+            config = replace(config, pooling=config.pooling or start.config.pooling)
         if config.shared and item is not query:
             raise InputError(f"{source} has two towers: set shared = false")
         if not config.shared and item is query:
@@ -155,25 +145,22 @@ class LateInteractionModel(TorchModel):
             content = tokenizer.to_str()
             for encoder in (query, item):
                 tokenizer = add_marks(FastTokenizer.from_str(content), encoder)
-        model = cls(query, item, tokenizer, replace(config, pooling=pooling))
+        model = cls(query, item, tokenizer, config)
         model.head.take_over(query, item)
         return model
 
     @classmethod
     def _continued(cls, folder: Path, config: LateInteractionConfig) -> Self:
-        """A trained model with the lengths of another config."""
+        """A trained model with the lengths of another config, which must agree otherwise."""
         model = cls.from_pretrained(folder)
-        config = replace(config, pooling=config.pooling or model.config.pooling)
-        there, wanted = asdict(model.config), asdict(config)
-        for name in there:
-            if there[name] != wanted[name] and name not in ("query_length", "item_length"):
-                raise InputError(
-                    f"{folder} is a late-interaction model with other settings: its {name} is "
-                    f"{there[name]!r}, not {wanted[name]!r}; continue it with its own, or start "
-                    "from a dual encoder"
-                )
-        towers = model.query.encoder, model.item.encoder
-        again = cls(*towers, model.tokenizer.fast, config)
+        lengths = {"query_length": config.query_length, "item_length": config.item_length}
+        own = replace(model.config, **lengths)
+        if replace(config, pooling=config.pooling or own.pooling) != own:
+            raise InputError(
+                f"{folder} is a late-interaction model with other settings ({own}): continue it "
+                "with its own, or start from a dual encoder"
+            )
+        again = cls(model.query.encoder, model.item.encoder, model.tokenizer.fast, own)
         again.head = model.head
         return again.train()
 
@@ -203,8 +190,6 @@ class LateInteractionModel(TorchModel):
         Raises InputError for the item tower alone where one tower is shared, and if nothing is left
         to learn.
         """
-        if what not in ("none", "items", "both"):
-            raise InputError(f"what is frozen is {what!r}; it must be 'none', 'items' or 'both'")
         if what == "items" and self.config.shared:
             raise InputError("one tower is shared by queries and items: freeze 'both' or 'none'")
         if what == "both" and not any(True for _ in self.head.parameters()):
@@ -224,12 +209,3 @@ class LateInteractionModel(TorchModel):
         if self._frozen != "none":
             self.item.eval()
         return self
-
-
-def _check_alike(query: Any, item: Any) -> None:
-    shapes = [(tower.model_type, tower.hidden_size, tower.vocab_size) for tower in (query, item)]
-    if shapes[0] != shapes[1]:
-        raise InputError(
-            f"the towers are of two encoders, {shapes[0]} and {shapes[1]} (type, width, "
-            "vocabulary): they must be of one"
-        )

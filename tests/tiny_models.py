@@ -13,62 +13,15 @@ import numpy as np
 from crossknn.data.dataset import Labelled
 from crossknn.data.items import Items
 from crossknn.data.queries import QuerySet
+from crossknn.types import Pairs
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 UNUSED = ["[unused0]", "[unused1]", "[unused2]"]
-WORDS = [
-    "oak",
-    "elm",
-    "fir",
-    "ash",
-    "yew",
-    "pine",
-    "larch",
-    "cedar",
-    "birch",
-    "maple",
-    "crab",
-    "seal",
-    "whale",
-    "shark",
-    "squid",
-    "otter",
-    "heron",
-    "gull",
-    "tern",
-    "swan",
-    "red",
-    "blue",
-    "green",
-    "black",
-    "white",
-    "tall",
-    "small",
-    "old",
-    "young",
-    "dark",
-    "river",
-    "lake",
-    "hill",
-    "stone",
-    "cave",
-    "sand",
-    "snow",
-    "wind",
-    "rain",
-    "storm",
-    "ran",
-    "sat",
-    "swam",
-    "flew",
-    "##s",
-    "##er",
-    "the",
-    "a",
-    "in",
-    "on",
-    "of",
-]
+WORDS = """
+oak elm fir ash yew pine larch cedar birch maple crab seal whale shark squid otter heron gull tern swan red blue
+green black white tall small old young dark river lake hill stone cave sand snow wind rain storm ran sat swam flew
+##s ##er the a in on of
+""".split()  # noqa: SIM905
 CONTENT = [word for word in WORDS[:44] if not word.startswith("##")]
 
 
@@ -218,6 +171,16 @@ def make_task(kind, encoder, *, seed=0, train=None, negatives=None, **config):
     dual = DualEncoderModel.new(encoder, DualEncoderConfig(**lengths | config))
     wrong = {"count": 1, "depth": 4} | (negatives or {})
     return DualEncoderTask(dual, *data, NegativesSettings(**wrong), seed=seed)
+
+
+def scores_of(scorer, queries, items):
+    """Every query with every item: (m * n,)."""
+    m, n = len(queries), len(items)
+    found = np.full(m * n, np.nan, np.float32)
+    pairs = Pairs(np.repeat(np.arange(m), n), np.tile(np.arange(n), m))
+    for positions, scores in scorer.score(pairs, queries, items):
+        found[positions] = scores
+    return found
 
 
 def products(model, queries, items):

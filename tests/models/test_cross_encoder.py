@@ -24,6 +24,7 @@ QUERY, ITEM = "the red oak", "seals swam in a lake"
 MARKED_QUERY, MARKED_ITEM = "the [Ms] red oak [Me] ran", "oak tree [ENT] seals swam in a lake"
 UNUSED = {"[Ms]": "[unused0]", "[Me]": "[unused1]", "[ENT]": "[unused2]"}
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+HALVES = {"query_length": 60, "item_length": 60}
 ONE = Pairs(np.array([0]), np.array([0]))
 CONFIGS = {
     "emb": {"head": "emb"},
@@ -49,23 +50,16 @@ def ids_of(text):
     return found
 
 
-def plain_states(folder, ids, kinds, mask=None):
-    """Last states (t, d) of one input by `transformers` alone, with default positions."""
+def pair_states(folder, query, item):
+    """Last states (t, d) of `[CLS] query [SEP] item [SEP]` by `transformers` alone, and its ids."""
+    a, b = ids_of(query), ids_of(item)
+    ids, kinds = [2, *a, 3, *b, 3], [0] * (len(a) + 2) + [1] * (len(b) + 1)
     encoder = transformers.BertModel.from_pretrained(
         folder, add_pooling_layer=False, attn_implementation="eager"
     ).eval()
-    mask = [1] * len(ids) if mask is None else mask
-    given = (torch.tensor([values]) for values in (ids, mask, kinds))
     with torch.inference_mode():
-        names = ("input_ids", "attention_mask", "token_type_ids")
-        return encoder(**dict(zip(names, given, strict=True))).last_hidden_state[0]
-
-
-def pair_states(folder, query, item):
-    """States, and the ids of `[CLS] query [SEP] item [SEP]`."""
-    a, b = ids_of(query), ids_of(item)
-    ids = [2, *a, 3, *b, 3]
-    return plain_states(folder, ids, [0] * (len(a) + 2) + [1] * (len(b) + 1)), ids
+        given = {"input_ids": torch.tensor([ids]), "token_type_ids": torch.tensor([kinds])}
+        return encoder(**given).last_hidden_state[0], ids
 
 
 def new(folder, seed=0, **config):
@@ -123,13 +117,10 @@ def test_cls_is_a_linear_layer_and_by_default_a_dense_tanh_layer_before_it(bert,
     np.testing.assert_allclose(score(model, ONE, [QUERY], [ITEM]), [expected], **CLOSE)
 
 
-def interaction_by_hand(model, query, item):
+def interaction_by_hand(model, folder, query, item):
     """The interaction head's score of one pair, in loops over words."""
     left, right = ids_of(query), ids_of(item)
-    n_query, n_item = len(left) + 2, len(right) + 1
-    rows = [2, *left, 3, *right, 3], [1] * (n_query + n_item), [0] * n_query + [1] * n_item
-    with torch.no_grad():
-        found = states(model.encoder, *(torch.tensor([row]) for row in rows))[0].numpy()
+    found = pair_states(folder, query, item)[0].numpy()
     head = {name: value.detach().numpy() for name, value in model.head.named_parameters()}
     q, i = found[1 : 1 + len(left)], found[2 + len(left) : -1]
 
@@ -156,22 +147,8 @@ def test_the_interaction_score_is_the_formula_word_by_word(bert):
     with torch.no_grad():
         model.head.token_weight.weight.abs_()  # as after training: most weigh something
     every = Pairs(np.repeat(np.arange(3), 3), np.tile(np.arange(3), 3))
-    expected = [interaction_by_hand(model, q, i) for q in queries for i in items]
+    expected = [interaction_by_hand(model, bert, q, i) for q in queries for i in items]
     np.testing.assert_allclose(score(model, every, queries, items), expected, atol=1e-4)
-
-
-def test_an_untrained_interaction_head_weighs_every_token_alike_until_it_is_told(bert):
-    head = CrossEncoderModel.new(bert, CrossEncoderConfig(head="interaction")).head
-    assert head.token_weight.weight.detach().unique().tolist() == [1.0]
-    wanted = torch.linspace(0, 3, head.token_weight.num_embeddings)
-    head.weigh_tokens(wanted)
-    assert torch.equal(head.token_weight.weight.squeeze(-1), wanted)
-    with pytest.raises(InputError, match=r"weights of shape \(3,\) for"):
-        head.weigh_tokens(torch.ones(3))
-    ids = torch.tensor([[2, 3, 5, 3], [2, 5, 3, 3], [2, 3, 3, 0]])  # an empty text, or two
-    kinds = torch.tensor([[0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 1, 0]])
-    found = torch.randn(3, 4, 16, generator=torch.Generator().manual_seed(0))
-    assert torch.isfinite(head(found, ids, (ids != 0).long(), kinds)).all()
 
 
 def test_an_interaction_head_needs_token_types(bert):
@@ -242,14 +219,13 @@ def test_marks_take_the_vectors_of_unused_tokens_or_get_new_ones(request, source
 
 
 @pytest.mark.parametrize("source", ["bert", "bert_without_unused"])
-@pytest.mark.parametrize("name", ["emb", "cls", "marked", "interaction"])
+@pytest.mark.parametrize("name", ["emb", "cls", "marked"])
 def test_a_saved_model_is_the_same_model(request, tmp_path, source, name):
     model = new(request.getfixturevalue(source), **CONFIGS[name])
     queries, items = texts(6, CONFIGS[name].get("marked", False))
-    pairs = Pairs(np.repeat(np.arange(6), 6), np.tile(np.arange(6), 6))
-    new(save_bert(tmp_path / "other", positions=256), head="cls").save_pretrained(
-        tmp_path / "model"
-    )
+    pairs = Pairs(np.arange(6), np.arange(6))
+    other = new(save_bert(tmp_path / "other", positions=256), head="cls")
+    other.save_pretrained(tmp_path / "model")
     folder = model.save_pretrained(tmp_path / "model", card="# A card\n")  # over another
     again = CrossEncoderModel.from_pretrained(folder)
     assert again.config == model.config
@@ -270,59 +246,42 @@ def test_weights_kept_in_half_precision_are_read_as_float32(bert, tmp_path):
     assert {parameter.dtype for parameter in again.parameters()} == {torch.float32}
 
 
-def edited(folder, **changes):
-    path = folder / "cross_encoder.json"
-    content = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({k: v for k, v in content.items() if v is not ...}))
-    return folder
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"kind": "dual encoder"}, "does not describe a crossknn cross-encoder"),
-        ({"kind": ...}, r"cross_encoder\.json was not written by crossknn"),
-        ({"format": 2}, "has another format than 1: upgrade crossknn"),
-        ({"scales": 2.0}, r"unknown setting 'scales' \(did you mean scale"),
+        ({"kind": "dual encoder"}, "does not describe a crossknn cross-encoder of format 1"),
+        ({"format": 2}, "does not describe a crossknn cross-encoder of format 1: upgrade"),
+        ({"scales": 2.0}, r"cross_encoder\.json: .* unexpected keyword argument 'scales'"),
         ({"head": "sep"}, r"cross_encoder\.json: head is 'sep'; it must be 'cls'"),
         ({"head": "cls"}, r"no trained head: head\.safetensors is missing"),
         ({"max_length": 999}, "max_length is 999; the encoder has 256 positions"),
         ({"max_length": "long"}, r"cross_encoder\.json: '>' not supported"),
-        ({"marked": True, "item_length": 9}, "query_length and item_length come together"),
+        ({"item_length": 9}, "query_length and item_length come together"),
+        ({"query_length": 200, "item_length": 57}, "200 and 57, together more"),
+        ({"item_position": 128}, "item_position is 128; it must be query_length or more"),
+        (HALVES | {"item_position": 59}, "item_position is 59; it must be query_length or more"),
+        # Positions beyond the encoder's would be one and the same.
+        (HALVES | {"item_position": 197}, r"is 197 .* 256 positions"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(bert, tmp_path, changes, sentence):
-    folder = edited(new(bert, head="emb").save_pretrained(tmp_path), **changes)
+    path = new(bert, head="emb").save_pretrained(tmp_path) / "cross_encoder.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(InputError, match=sentence):
-        CrossEncoderModel.from_pretrained(folder)
+        CrossEncoderModel.from_pretrained(tmp_path)
 
 
 def test_what_is_no_cross_encoder_is_refused(bert, tmp_path):
     with pytest.raises(InputError, match="not a crossknn cross-encoder: it has no cross_encoder"):
         CrossEncoderModel.from_pretrained(bert)
-    folder = edited(new(bert, head="cls", pooler=False).save_pretrained(tmp_path), pooler=True)
-    with pytest.raises(InputError, match=r"does not fit: it lacks \['dense.bias', 'dense.weight'"):
+    folder = new(bert, head="cls", pooler=False).save_pretrained(tmp_path)
+    path = folder / "cross_encoder.json"
+    path.write_text(path.read_text().replace('"pooler": false', '"pooler": true'))
+    with pytest.raises(InputError, match=r"does not fit .*Missing key.*dense\.weight"):
         CrossEncoderModel.from_pretrained(folder)
-    (folder / "cross_encoder.json").write_text("{")
+    path.write_text("{")
     with pytest.raises(InputError, match=r"cross_encoder\.json cannot be read"):
         CrossEncoderModel.from_pretrained(folder)
     (folder / "config.json").write_text("{}")
     with pytest.raises(InputError, match="cannot load an encoder from"):
         CrossEncoderModel.new(folder, CrossEncoderConfig())
-
-
-@pytest.mark.parametrize(
-    ("config", "sentence"),
-    [
-        ({"head": "linear"}, "head is 'linear'"),
-        ({"query_length": 9}, "come together"),
-        ({"max_length": 20, "query_length": 12, "item_length": 9}, "12 and 9, together more"),
-        ({"item_position": 128}, "item_position needs query_length"),
-        ({"query_length": 100, "item_length": 9, "item_position": 99}, "item_position is 99"),
-        # Positions beyond the encoder's would be one and the same.
-        ({"query_length": 60, "item_length": 60, "item_position": 197}, r"is 197 .* 256 positions"),
-    ],
-)
-def test_configurations_that_cannot_be_are_refused(bert, config, sentence):
-    with pytest.raises(InputError, match=sentence):
-        new(bert, **config)

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from tiny_models import save_bert
+from tiny_models import save_hf
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -88,16 +88,6 @@ def test_queries_do_not_see_one_another_and_candidates_only_in_a_joint_head(mode
     assert model.head.joint == (model.config.head == "cmc")
 
 
-def test_lists_of_nothing_and_of_one(model):
-    query, query_mask, items, item_mask = compared(model)
-    nothing = scores(model, query, query_mask, items, torch.zeros_like(item_mask))
-    assert np.isneginf(nothing).all()
-    one = scores(model, query, query_mask, items[:, :1], item_mask[:, :1])
-    assert one.shape == (3, 1)
-    assert np.isfinite(one).all()
-    assert scores(model, query, query_mask, items[:, :0], item_mask[:, :0]).shape == (3, 0)
-
-
 def test_gradients_reach_everything(model):
     model.train()
     query, mask = model.states(model.encoding.texts(TEXTS[:2], queries=True), queries=True)
@@ -130,47 +120,38 @@ def test_what_is_frozen_gets_no_gradient_and_no_dropout(model, what):
     assert model.item.training
 
 
-# CMC
-
-
-def test_dropout_is_of_training_only(bert):
-    model = new(bert, options={"dropout": 0.5})
-    given = compared(model)
-    again = [scores(model.train(), *given) for _ in range(2)]
-    assert np.abs(again[0][1:] - again[1][1:]).max() > 1e-3
-    np.testing.assert_array_equal(*(scores(model.eval(), *given) for _ in range(2)))
+def test_what_cannot_be_frozen_is_refused(bert):
+    with pytest.raises(InputError, match="one tower is shared"):
+        new(bert, shared=True).freeze("items")
+    with pytest.raises(InputError, match=r"nothing would learn.* or set projected = true"):
+        new(bert, "som", options={}).freeze("both")
 
 
 _MEMORY = """
 import resource, sys
-import torch
+from types import SimpleNamespace
+import onnxruntime, torch
 from crossknn.models.late.heads import CMC
-
-class Encoder:
-    class config:
-        hidden_size = 8
 
 def given(c):
     states = torch.randn(1, 1, 8), torch.randn(1, c, 1, 8)
     return states[0], torch.ones(1, 1).bool(), states[1], torch.rand(1, c, 1) > 0.1
 
-def exported(head, path):
-    import onnxruntime
-    names = ["query", "query_mask", "items", "item_mask"]
-    free = {"items": {1: "c"}, "item_mask": {1: "c"}, "scores": {1: "c"}}
-    torch.onnx.export(
-        head, given(3), path, input_names=names, output_names=["scores"], dynamic_axes=free,
-        opset_version=17, dynamo=False,
-    )
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return lambda *arrays: torch.from_numpy(
-        session.run(None, {n: a.numpy() for n, a in zip(names, arrays)})[0]
-    )
-
 torch.set_num_threads(1)
-head = CMC(Encoder, heads=1, feed_forward=16, layers=1).eval()
+encoder = SimpleNamespace(config=SimpleNamespace(hidden_size=8))
+run = head = CMC(encoder, heads=1, feed_forward=16, layers=1).eval()
 with torch.inference_mode():
-    run = exported(head, sys.argv[1]) if len(sys.argv) > 1 else head
+    if len(sys.argv) > 1:
+        names = ["query", "query_mask", "items", "item_mask"]
+        free = {"items": {1: "c"}, "item_mask": {1: "c"}, "scores": {1: "c"}}
+        torch.onnx.export(
+            head, given(3), sys.argv[1], input_names=names, output_names=["scores"],
+            dynamic_axes=free, opset_version=17, dynamo=False,
+        )
+        session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+        run = lambda *arrays: torch.from_numpy(
+            session.run(None, {n: a.numpy() for n, a in zip(names, arrays)})[0]
+        )
     for c in (64, 64, 4096, 16384):
         some = given(c)
         torch.testing.assert_close(run(*some), head(*some), atol=1e-4, rtol=1e-4)
@@ -181,9 +162,8 @@ with torch.inference_mode():
 @pytest.mark.slow
 @pytest.mark.parametrize("onnx", [False, True], ids=["torch", "onnx"])
 def test_memory_is_linear_in_candidates(onnx, tmp_path):
-    pytest.importorskip("onnx")
-    command = [sys.executable, "-W", "ignore", "-c", _MEMORY, str(tmp_path / "cmc.onnx")]
-    done = subprocess.run(command[: 6 if onnx else 5], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-W", "ignore", "-c", _MEMORY, *[tmp_path / "cmc.onnx"] * onnx]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     unit = 1 if sys.platform == "darwin" else 1024
     _, few, some, many = (int(line) * unit / 2**20 for line in done.stdout.split())
     # One row per pair of candidates would be 64 MiB for 4096 of them, and 1024 MiB for 16384.
@@ -297,22 +277,8 @@ def test_a_trained_model_is_continued(bert, tmp_path, kind):
     assert more.training
     assert more.config.query_length == 48
     np.testing.assert_array_equal(scores_of(more), scores_of(model))
-    with pytest.raises(InputError, match="other settings: its pooling is 'cls', not 'mean'"):
+    with pytest.raises(InputError, match=r"model with other settings .*pooling='cls'"):
         new(folder, kind, pooling="mean")
-
-
-def test_what_cannot_be_frozen_is_refused(bert):
-    model = new(bert, shared=True)
-    with pytest.raises(InputError, match="one tower is shared"):
-        model.freeze("items")
-    with pytest.raises(InputError, match="what is frozen is 'query'"):
-        model.freeze("query")
-    plain = new(bert, "som", options={})
-    with pytest.raises(InputError, match=r"nothing would learn.* or set projected = true"):
-        plain.freeze("both")
-    plain.freeze("items")
-    assert any(parameter.requires_grad for parameter in plain.parameters())
-    new(bert, "som").freeze("both")
 
 
 def test_a_mixencoder_begins_as_the_last_layer_of_the_query_tower(bert):
@@ -341,15 +307,13 @@ def test_a_mixencoder_begins_as_the_last_layer_of_the_query_tower(bert):
         ({"pooling": "marks"}, "pooling 'marks' needs marked = true"),
         ({"options": {"variants": "paper"}}, "no option 'variants' .did you mean variant"),
         ({"options": {"variant": "papers"}}, "variant is 'papers' .did you mean paper"),
-        ({"options": {"layers": 0}}, "layers is 0; it must be 1 or more"),
-        ({"options": {"heads": "4"}}, "heads is '4', which a head cannot have: it is 4 by default"),
-        ({"options": {"dropout": -0.1}}, "dropout is -0.1; it must be from 0 to below 1"),
-        ({"kind": "deformer", "options": {"dropout": 1}}, "dropout is 1; it must be from 0 to"),
+        ({"options": {"layers": 0}}, "layers is 0, where the default is 2: counts are"),
+        ({"options": {"heads": "4"}}, "heads is '4', where the default is 4"),
+        ({"options": {"dropout": -0.1}}, "dropout is -0.1, .* shares from 0 to below 1"),
+        ({"kind": "deformer", "options": {"dropout": 1}}, "dropout is 1, where the default is 0.1"),
         ({"options": {"heads": 3}}, "heads is 3, which does not divide the 16 dimensions"),
         ({"query_length": 999}, "query_length or item_length is 999; the encoder has 256"),
-        ({"kind": "som", "options": {"dimensions": 0}}, "dimensions is 0; it must be 1 or more"),
         ({"kind": "deformer", "options": {"layers": 2}}, "has 2 layers, of which the head would"),
-        ({"kind": "mixencoder", "options": {"layers": 1}}, "no option 'layers'"),
         ({"kind": "mixencoder", "shared": True}, "set shared = false"),
         ({"kind": "som", "options": {"dimensions": 64}}, r"dimensions is 64.*set projected = true"),
     ],
@@ -363,9 +327,8 @@ def test_configs_that_do_not_fit_are_refused(bert, given, sentence):
     ("changes", "sentence"),
     [
         ({"head": "cmd"}, "late_interaction.json: the late-interaction model 'cmd' is unknown"),
-        ({"options": {"layer": 2}}, "late_interaction.json: the head has no option 'layer'"),
-        ({"options": {"layers": 1}}, "head.safetensors does not fit: it lacks nothing and has"),
-        ({"options": {"feed_forward": 8}}, r"layers.0.linear.*expected \(8"),
+        ({"options": {"layers": 1}}, "head.safetensors does not fit .*Unexpected key"),
+        ({"options": {"feed_forward": 8}}, r"does not fit .*layers.0.linear1.weight"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(bert, tmp_path, changes, sentence):
@@ -373,19 +336,6 @@ def test_settings_that_do_not_fit_are_refused(bert, tmp_path, changes, sentence)
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(InputError, match=sentence):
         LateInteractionModel.from_pretrained(tmp_path)
-
-
-def test_a_head_on_another_encoder_is_refused(bert, tmp_path):
-    folder = new(bert).save_pretrained(tmp_path / "late")
-    wider = save_bert(tmp_path / "wider", hidden=32, positions=256)
-    for name in ("config.json", "model.safetensors"):
-        (folder / "item" / name).write_bytes((wider / name).read_bytes())
-    with pytest.raises(InputError, match="the towers are of two encoders"):
-        LateInteractionModel.from_pretrained(folder)
-    for name in ("config.json", "model.safetensors"):
-        (folder / name).write_bytes((wider / name).read_bytes())
-    with pytest.raises(InputError, match="does not fit the encoder beside it: layers"):
-        LateInteractionModel.from_pretrained(folder)
 
 
 def test_sources_that_cannot_be_trained_are_refused(bert, tmp_path):
@@ -401,14 +351,9 @@ def test_sources_that_cannot_be_trained_are_refused(bert, tmp_path):
 
 
 def test_encoders_of_another_build_are_not_taken_apart(tmp_path):
-    config = transformers.DistilBertConfig(
-        vocab_size=60, dim=16, n_layers=2, n_heads=2, hidden_dim=32, max_position_embeddings=64
-    )
-    transformers.DistilBertModel(config).save_pretrained(tmp_path)
-    bert = save_bert(tmp_path / "bert")
-    for path in bert.glob("tokenizer*"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    assert np.isfinite(scores_of(new(tmp_path, "poly"))).all()
+    sizes = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
+    folder = save_hf(tmp_path, "DistilBertModel", **sizes)
+    assert np.isfinite(scores_of(new(folder, "poly"))).all()
     for kind in ("deformer", "mixencoder"):
         with pytest.raises(InputError, match="layers of a distilbert encoder are not built as"):
-            new(tmp_path, kind)
+            new(folder, kind)

@@ -216,7 +216,7 @@ def test_prefixes_come_first():
 def test_marks_are_tokens_only_where_they_were_made_so():
     assert PLAIN.marks == ()
     assert MARKED.marks == tuple(tokenizer(MARKS).token_to_id(mark) for mark in MARKS)
-    assert (PLAIN.separator, PLAIN.padding) == (SEP, 0)
+    assert PLAIN.padding == 0
     assert Encoding(PLAIN, Window(max_length=20)).texts(["oak"], queries=True)[0].ids.size == 3
 
 

@@ -137,8 +137,8 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         try:
             self.head.load_state_dict(load_file(path))
         except RuntimeError as error:
-            said = " ".join(str(error).split())
-            raise InputError(f"{path} does not fit the encoder and settings: {said}") from error
+            first = str(error).splitlines()[1].strip()
+            raise InputError(f"{path} does not fit the encoder beside it: {first}") from error
 
 
 def weights_hash(model: TorchModel) -> str:

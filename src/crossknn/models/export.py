@@ -75,10 +75,7 @@ PROBES = (
     ("how are [Ms] lists [Me] sorted", "sorted [ENT] returns a new list of the items in order."),
     ("[Ms] open [Me] a file", "The sea [ENT] was calm, and nothing at all happened until evening."),
     ("[Ms] mean [Me] of numbers", "statistics.mean [ENT]"),
-    (
-        "[Ms] open [Me] a file",
-        "The sea [ENT] was calm, and nothing happened. " + "Snow fell. " * 80,
-    ),
+    ("[Ms] snow [Me] " + "It rained. " * 80, "The sea [ENT] was calm. " + "Snow fell. " * 80),
 )
 """Marked, so that an [EMB] head finds its places; to other models the marks are words. The last is
 longer than the usual windows of local attention."""

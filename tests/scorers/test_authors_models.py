@@ -290,10 +290,3 @@ def test_a_known_architecture_is_loaded_without_the_code_beside_it(tmp_path, mar
     change(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "custom.Words"]})
     np.testing.assert_array_equal(scores_of(CrossEncoder(folder, device="cpu")), expected)
     CrossEncoderModel.new(folder, CrossEncoderConfig(max_length=32))
-
-
-def test_an_older_library_is_refused(tmp_path, monkeypatch):
-    folder = save_hf(tmp_path, "BertModel")
-    monkeypatch.setattr(library, "__version__", "5.4.1")
-    with pytest.raises(InputError, match=r"needs sentence-transformers 6 or later, and 5.4.1 is"):
-        DualEncoder(folder)

@@ -240,7 +240,8 @@ def test_scores_that_are_no_numbers_name_the_item():
 def test_the_export_keeps_the_fingerprint_until_a_file_changes(cmc, tmp_path):
     kept = ck.open_late(cmc / "torch")
     assert ck.open_late(cmc / "onnx").fingerprint == kept.fingerprint
-    shared = export_model(make(tmp_path, "cmc", shared=True), tmp_path / "one", "late-interaction")
+    source = make(tmp_path, "cmc", shared=True).save_pretrained(tmp_path / "shared")
+    shared = export_model(source, tmp_path / "one", "late-interaction")
     assert not (shared / "item.onnx").exists()
     assert ck.open_late(shared).fingerprint != kept.fingerprint
     for path in (cmc / "onnx").iterdir():

@@ -144,7 +144,7 @@ def test_pickled_weights_are_looked_into(published):
     ):
         CrossEncoder(folder / "plain")
     pickled.write_bytes(b"x")
-    with pytest.raises(InputError, match=r"pytorch_model.bin is not a readable torch checkpoint"):
+    with pytest.raises(InputError, match=r"the weights in .*plain are damaged"):
         CrossEncoder(folder / "plain")
 
 

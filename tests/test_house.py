@@ -33,6 +33,7 @@ IDEAS = {
     "methods.kriging.fitting": "fitting the prior",
     "methods.kriging.method": "the method; the package is its public name",
     "models.export": "models as ONNX folders",
+    "models.late.heads": "the algebra of CMC and its rivals",
     "models.quantize": "int8",
     "retrievers.lexical": "words: BM25 and TF-IDF",
     "scores.ray": "collecting on a cluster",

@@ -4,40 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from crossknn.cli.options import (
-    AsJson,
-    Folder,
-    Lists,
-    Neighbours,
-    ScorerModel,
-    ScorerName,
-    ScorerOptions,
-    Seed,
-    Store,
-    Workers,
-    add_lists,
-    check_picture,
-    examples,
-    neighbours,
-    numbers,
-    open_scorer,
-    open_store,
-    read_queries,
-    threads,
-)
+from crossknn.cli import options as o
 from crossknn.cli.output import err, note, out, print_json, progress
 from crossknn.errors import InputError
 
 if TYPE_CHECKING:
+    from crossknn.data.queries import QuerySet
     from crossknn.evaluation.replay import RecallRow
+    from crossknn.index.item_index import ItemIndex
+    from crossknn.scorers.base import Scorer
+    from crossknn.scores.store import ScoreStore
 
 NAME = "compare"
-EPILOG = examples(
+EPILOG = o.examples(
     "crossknn compare docs.index --queries queries.jsonl --plot recall.png",
     "crossknn compare docs.index --queries beir/ --qrels beir/qrels/test.tsv --budgets 50,100",
 )
@@ -48,7 +32,7 @@ METHODS = (
 
 
 def command(
-    folder: Folder,
+    folder: o.Folder,
     queries: Annotated[
         Path, typer.Option(help="A file of queries, or a BEIR folder; - is standard input.")
     ],
@@ -57,26 +41,26 @@ def command(
     ] = None,
     budgets: Annotated[str, typer.Option(help="Calls per query.")] = "50,100,200",
     methods: Annotated[str, typer.Option(help="Specs separated by commas.")] = METHODS,
-    k: Neighbours = None,
+    k: o.Neighbours = None,
     measures: Annotated[
         str | None,
         typer.Option(
             help="The task's own: names of ir-measures, 'accuracy'; nDCG@10,R@100,RR@10 by default."
         ),
     ] = None,
-    lists: Lists = None,
-    limit: Annotated[int | None, typer.Option(help="Use the first so many queries.")] = None,
+    lists: o.Lists = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use the first so many queries.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw recall against cost (.png).")] = None,
     plot_offline: Annotated[
         Path | None, typer.Option(help="Draw recall against the calls that the index cost (.png).")
     ] = None,
-    scorer: ScorerName = "bundled",
-    model: ScorerModel = None,
-    scorer_option: ScorerOptions = None,
-    store: Store = None,
-    workers: Workers = None,
-    seed: Seed = 0,
-    json: AsJson = False,
+    scorer: o.ScorerName = "bundled",
+    model: o.ScorerModel = None,
+    scorer_option: o.ScorerOptions = None,
+    store: o.Store = None,
+    workers: o.Workers = None,
+    seed: o.Seed = 0,
+    json: o.AsJson = False,
 ) -> None:
     """Compare methods against exact search, which scores every item for every query once.
 
@@ -84,49 +68,41 @@ def command(
     or in --store: an interrupted run goes on where it stopped, and the next one costs nothing.
     """
     from crossknn.data.reading import read_qrels
-    from crossknn.evaluation.compare import compare, task_measures
+    from crossknn.evaluation.compare import task_measures
     from crossknn.evaluation.task import DEFAULT, measure_names
     from crossknn.index.item_index import ItemIndex
     from crossknn.methods import methods as parse_methods
-    from crossknn.scores.collect import Limits, dense_scores
 
-    check_picture("--plot", plot)
-    check_picture("--plot-offline", plot_offline)
+    o.check_picture("--plot", plot)
+    o.check_picture("--plot-offline", plot_offline)
     if measures is not None and qrels is None:
         raise InputError("--measures needs judgements: give --qrels FILE")
-    chosen = parse_methods(methods)
-    costs = numbers(budgets, "budgets")
+    chosen, costs = parse_methods(methods), o.numbers(budgets, "budgets")
     index = ItemIndex.load(folder)
-    ks = neighbours(k, index.n, folder)
-    given = read_queries(queries, limit)
-    add_lists(index, lists, given)
+    ks = o.neighbours(k, index.n, folder)
+    given = o.read_queries(queries, limit)
+    o.add_lists(index, lists, given)
     judged = read_qrels(qrels) if qrels is not None else None
     wanted = DEFAULT if measures is None else measure_names(measures)
     if judged is not None:  # what is wrong with them is said before anything is scored
         for sentence in task_measures(index, given, judged, wanted).judgements.notes():
             note(sentence)
-    at_once = threads(workers)
-    exact = open_scorer(scorer, model, scorer_option, workers=at_once)
-    with progress("exact search", "pairs") as report:
-        scores = dense_scores(
-            open_store(exact, index, store),
-            exact,
-            given.texts,
-            index.items.texts,
-            limits=Limits(workers=at_once),
-            progress=report,
-        )
-    with err.status("searching"):
-        best, found = compare(
-            index, given, scores, chosen, costs, ks, qrels=judged, measures=wanted, seed=seed
-        )
-        ceiling, table = list(best.rows()), [list(each.rows()) for each in found]
-    rows = [row for cells in table for row in cells]
-    if json:
-        for row in (*ceiling, *rows):
-            print_json(row.as_dict())
-    else:
-        show([ceiling, *table], ks)
+    at_once = o.threads(workers)
+    exact = o.open_scorer(scorer, model, scorer_option, workers=at_once)
+    rows = run(
+        index,
+        given,
+        exact,
+        chosen,
+        costs,
+        ks,
+        store=o.open_store(exact, index, store),
+        workers=at_once,
+        json=json,
+        qrels=judged,
+        measures=wanted,
+        seed=seed,
+    )
     title = f"{index.n} items, {len(given)} queries"
     if plot is not None:
         from crossknn.plots import recall_against_cost
@@ -140,6 +116,47 @@ def command(
         note(f"recall against what the index cost: {plot_offline}")
 
 
+def run(
+    index: ItemIndex,
+    queries: QuerySet,
+    scorer: Scorer,
+    methods: Any,
+    budgets: Sequence[int],
+    ks: Sequence[int],
+    *,
+    store: ScoreStore,
+    workers: int,
+    json: bool,
+    **options: Any,
+) -> list[RecallRow]:
+    """Score all pairs, compare the methods and print the table; the rows but for exact search's.
+
+    `options` are those of `evaluation.compare.compare`.
+    """
+    from crossknn.evaluation.compare import compare
+    from crossknn.scores.collect import Limits, dense_scores
+
+    with progress("exact search", "pairs") as report:
+        scores = dense_scores(
+            store,
+            scorer,
+            queries.texts,
+            index.items.texts,
+            limits=Limits(workers=workers),
+            progress=report,
+        )
+    with err.status("searching"):
+        best, found = compare(index, queries, scores, methods, budgets, ks, **options)
+        table = [list(each.rows()) for each in (best, *found)]
+    rows = [row for cells in table for row in cells]
+    if json:
+        for row in rows:
+            print_json(row.as_dict())
+    else:
+        show(table, ks)
+    return rows[len(table[0]) :]
+
+
 def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
     """Print a block for each method: recall against exact search in % [95% interval].
 
@@ -148,29 +165,32 @@ def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
     """
     from crossknn.methods import in_full
 
-    measures = list(table[0][0].measures)
-    offline = any(rows[0].index_calls for rows in table)
-    heads = ["calls", *["offline"] * offline, *(f"k={k}" for k in ks), *measures]
+    measures, offline = list(table[0][0].measures), any(rows[0].index_calls for rows in table)
     widths = [7, *[11] * offline, *[15] * len(ks), *(len(m) + 2 for m in measures)]
-    _line(heads, widths, "dim")
+
+    def line(cells: Sequence[str], style: str = "") -> None:
+        padded = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        out.print(Text(" ".join(padded), style), soft_wrap=True)
+
+    line(["calls", *["offline"] * offline, *(f"k={k}" for k in ks), *measures], "dim")
     previous = None
     for rows in table:
         method = rows[0].method
         if method != previous:
-            out.print(Text(method, style="bold"), soft_wrap=True)
-            if (full := in_full(method)) != method:
-                out.print(Text(f"  = {full}", "dim"), soft_wrap=True)
+            full = in_full(method)
+            said = [(method, "bold"), (f" = {full}" if full != method else "", "dim")]
+            out.print(Text.assemble(*said), soft_wrap=True)
         previous = method
-        cells = [f"{rows[0].calls:.0f}", *[f"{rows[0].index_calls:,}"] * offline]
-        cells += [f"{100 * r.recall:.1f} [{100 * r.ci[0]:.0f}-{100 * r.ci[1]:.0f}]" for r in rows]
         values = (rows[0].measures[measure] for measure in measures)
-        _line([*cells, *("-" if v is None else f"{v:.3f}" for v in values)], widths)
+        line(
+            [
+                f"{rows[0].calls:.0f}",
+                *[f"{rows[0].index_calls:,}"] * offline,
+                *(f"{100 * r.recall:.1f} [{100 * r.ci[0]:.0f}-{100 * r.ci[1]:.0f}]" for r in rows),
+                *("-" if value is None else f"{value:.3f}" for value in values),
+            ]
+        )
     legend = "k=...: recall of the true neighbours under the cross-encoder, % [95%]"
     if offline:
         legend += "; offline: calls spent once, for the index"
     out.print(Text(legend, "dim"), soft_wrap=True)
-
-
-def _line(cells: Sequence[str], widths: Sequence[int], style: str = "") -> None:
-    text = " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-    out.print(Text(text, style), soft_wrap=True)

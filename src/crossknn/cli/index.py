@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crossknn.cli.options import (
-    AsJson,
-    Folder,
-    Replace,
-    Seed,
-    Template,
-    check_positive,
-    examples,
-    source,
-)
+from crossknn.cli import options as o
 from crossknn.cli.output import answer, progress
 from crossknn.errors import IndexFormatError, InputError
 
@@ -26,6 +17,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Build an index, add to it, look at it, check it.", no_args_is_help=True)
 
+Tfidf = Annotated[bool, typer.Option("--tfidf", help="Also fit TF-IDF.")]
+Graph = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Keep so many nearest items of every item (for gar, ladr and greedy)."
+    ),
+]
 GraphFrom = Annotated[
     str | None,
     typer.Option(help="What neighbours are nearest by: dense, lsa, bm25, ...; vectors by default."),
@@ -33,11 +31,10 @@ GraphFrom = Annotated[
 
 
 @app.command(
-    "build",
-    epilog=examples(
+    epilog=o.examples(
         "crossknn index build docs.jsonl docs.index",
         "zcat docs.jsonl.gz | crossknn index build - docs.index --encoder none --tfidf",
-    ),
+    )
 )
 def build(
     items: Annotated[
@@ -55,43 +52,42 @@ def build(
         ),
     ] = "bundled",
     lsa: Annotated[
-        int | None, typer.Option(help="Dimensions of latent semantic analysis; 0 for none.")
+        int | None, typer.Option(min=0, help="Dimensions of latent semantic analysis; 0 for none.")
     ] = None,
-    tfidf: Annotated[bool, typer.Option("--tfidf", help="Also fit TF-IDF.")] = False,
-    graph: Annotated[
-        int | None,
-        typer.Option(help="Keep so many nearest items of every item (for gar, ladr and greedy)."),
-    ] = None,
+    tfidf: Tfidf = False,
+    graph: Graph = None,
     graph_from: GraphFrom = None,
-    template: Template = "{title}\\n{text}",
+    template: o.Template = "{title}\\n{text}",
     id_field: Annotated[str | None, typer.Option(help="Name of the id field.")] = None,
     title_field: Annotated[str | None, typer.Option(help="Name of the title field.")] = None,
     text_field: Annotated[str | None, typer.Option(help="Name of the text field.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Keep the first items only.")] = None,
-    seed: Seed = 0,
-    json: AsJson = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Keep the first items only.")] = None,
+    seed: o.Seed = 0,
+    json: o.AsJson = False,
 ) -> None:
     """Build an index of ITEMS and save it in FOLDER.
 
-    In the folder of an index it takes its place: vectors of unchanged texts are not made again,
-    and every exact score stays.
+    If FOLDER holds an index already, the new one replaces it: vectors of unchanged texts are not
+    computed again, and every exact score stays.
     """
     from crossknn.data.reading import read_items
     from crossknn.index.item_index import ItemIndex
 
-    check_positive({"limit": limit, "graph": graph})
     if graph_from is not None and graph is None:
         raise InputError("--graph-from says what --graph N is made of: give that, too")
     began = time.perf_counter()
     read = read_items(
-        source(items),
+        o.source(items),
         id_field=id_field,
         title_field=title_field,
         text_field=text_field,
         template=template.replace("\\n", "\n"),
         limit=limit,
     )
-    previous = _previous(folder)
+    try:
+        previous = ItemIndex.load(folder)
+    except IndexFormatError:
+        previous = None  # `save` says what is wrong with the folder
     with progress("encoding", "items") as report:
         index = ItemIndex.build(
             read,
@@ -102,29 +98,25 @@ def build(
             previous=previous,
             progress=report,
         )
-    if graph is not None:
-        _add_graph(index, graph, graph_from)
+    _add_graph(index, graph, graph_from)
     index.save(folder)
     if previous is not None:
         from crossknn.fitting.anchors import fit_scales
 
         fit_scales(index)
-    _answer(index, folder, began, json)
+    _answer(index, folder, json, began)
 
 
 @app.command(
-    "add",
-    epilog=examples(
+    epilog=o.examples(
         "crossknn index add docs.index --graph 16",
         "crossknn index add docs.index --late models/cmc",
-    ),
+    )
 )
 def add(
-    folder: Folder,
-    tfidf: Annotated[bool, typer.Option("--tfidf", help="Fit TF-IDF.")] = False,
-    graph: Annotated[
-        int | None, typer.Option(help="Find so many nearest items of every item.")
-    ] = None,
+    folder: o.Folder,
+    tfidf: Tfidf = False,
+    graph: Graph = None,
     graph_from: GraphFrom = None,
     late: Annotated[
         str | None,
@@ -136,63 +128,54 @@ def add(
     name: Annotated[
         str | None, typer.Option(help="What to call --late; by default its kind: cmc, poly, ...")
     ] = None,
-    replace: Replace = False,
-    json: AsJson = False,
+    replace: o.Replace = False,
+    json: o.AsJson = False,
 ) -> None:
-    """Add to an index what is made of its items; nothing is encoded again.
+    """Add TF-IDF, an item graph or a late-interaction model to an index.
 
-    Stop it any time: the same command goes on. A late-interaction model is a retriever over
-    another one afterwards: --method "rerank(retriever=cmc(retriever=bm25))".
+    Nothing that the index has is computed again, and an interrupted command goes on where it
+    stopped. A late-interaction model reorders what another retriever finds:
+    --method "rerank(retriever=cmc(retriever=bm25))".
     """
     from crossknn.index.item_index import ItemIndex
 
-    check_positive({"graph": graph})
     if not (tfidf or graph or late):
         raise InputError("nothing to add: give --tfidf, --graph N or --late MODEL")
-    for option, given, needs, there in (
-        ("--graph-from", graph_from, "--graph", graph),
-        ("--name", name, "--late", late),
-    ):
-        if given is not None and there is None:
-            raise InputError(f"{option} belongs to {needs}: give that, too")
+    if (graph_from and not graph) or (name and not late):
+        raise InputError("--graph-from belongs to --graph N, and --name to --late MODEL")
     began = time.perf_counter()
     index = ItemIndex.load(folder)
     if tfidf:
         index.add_words("tfidf")
-    if graph is not None:
-        _add_graph(index, graph, graph_from)
+    _add_graph(index, graph, graph_from)
     if late is not None:
         with progress("encoding", "items") as report:
             index.add_late(late, name, replace=replace, progress=report)
-    _answer(index, folder, began, json)
+    _answer(index, folder, json, began)
 
 
 @app.command(
-    "info", epilog=examples("crossknn index info docs.index", "crossknn index info d.index --json")
+    epilog=o.examples("crossknn index info docs.index", "crossknn index info d.index --json")
 )
-def info(folder: Folder, json: AsJson = False) -> None:
+def info(folder: o.Folder, json: o.AsJson = False) -> None:
     """Print what an index holds."""
     from crossknn.index.item_index import ItemIndex
 
     index = ItemIndex.load(folder)
-    summary = _summary(index, folder)
-    lines = [f"{summary['items']} items in {folder}"]
-    lines += [f"{key}: {_plain(value)}" for key, value in summary.items() if key not in _HEAD]
-    answer(summary | {"details": index.description()}, "\n".join(lines), json)
+    _answer(index, folder, json)
 
 
 @app.command(
-    "verify",
-    epilog=examples("crossknn index verify docs.index", "crossknn index verify d.index --repair"),
+    epilog=o.examples("crossknn index verify docs.index", "crossknn index verify d.index --repair")
 )
 def verify(
-    folder: Folder,
+    folder: o.Folder,
     repair: Annotated[
         bool, typer.Option("--repair", help="Remove damaged exact scores: they are scored again.")
     ] = False,
-    json: AsJson = False,
+    json: o.AsJson = False,
 ) -> None:
-    """Check every byte of an index against its checksums; exit code 6 if some are damaged."""
+    """Check every byte of an index against its checksums; the exit code is 6 if any is damaged."""
     from crossknn.index.item_index import ItemIndex
 
     damages = ItemIndex.load(folder).verify(repair=repair)
@@ -202,25 +185,14 @@ def verify(
         raise typer.Exit(6)
 
 
-_HEAD = ("index", "items")
+def _add_graph(index: ItemIndex, neighbours: int | None, name: str | None) -> None:
+    if neighbours is not None:
+        with progress("finding neighbours", "items") as report:
+            index.add_graph(name, neighbours, progress=report)
 
 
-def _previous(folder: Path) -> ItemIndex | None:
-    from crossknn.index.item_index import ItemIndex
-
-    try:
-        return ItemIndex.load(folder)
-    except IndexFormatError:
-        return None  # `save` says what is wrong with the folder
-
-
-def _add_graph(index: ItemIndex, neighbours: int, name: str | None) -> None:
-    with progress("finding neighbours", "items") as report:
-        index.add_graph(name, neighbours, progress=report)
-
-
-def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
-    return {
+def _answer(index: ItemIndex, folder: Path, json: bool, began: float | None = None) -> None:
+    summary: dict[str, Any] = {
         "index": str(folder),
         "items": index.n,
         "vectors": sorted(index.vectors),
@@ -230,25 +202,8 @@ def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
         "anchor_queries": len(index.anchor_queries),
         "scores": len(index.scores),
     }
-
-
-def _plain(value: Any) -> str:
-    """A value of the summary as a person writes it."""
-    if isinstance(value, dict):
-        return ", ".join(f"{name} ({number})" for name, number in value.items()) or "none"
-    if isinstance(value, list):
-        return ", ".join(value) or "none"
-    return f"{value:,}"
-
-
-def _answer(index: ItemIndex, folder: Path, began: float, json: bool) -> None:
-    seconds = round(time.perf_counter() - began, 2)
-    summary = _summary(index, folder)
-    graphs = [f"{k} neighbours by {name}; " for name, k in summary["graphs"].items()]
-    answer(
-        summary | {"seconds": seconds},
-        f"{index.n} items in {folder}: retrievers {', '.join(summary['retrievers'])}; "
-        f"{''.join(graphs)}{summary['anchor_queries']} anchor queries, "
-        f"{summary['scores']:,} exact scores, {seconds} s",
-        json,
-    )
+    if began is not None:
+        summary["seconds"] = round(time.perf_counter() - began, 2)
+    elif json:
+        summary["details"] = index.description()
+    answer(summary, None, json)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +20,20 @@ if TYPE_CHECKING:
     from crossknn.scores.store import ScoreStore
 
 STDIN = "-"
+_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def duration(text: str) -> float:
+    """Seconds of a text such as `500ms`, `90s`, `30m`, `2h`; a bare number is seconds.
+
+    >>> duration("1.5h"), duration("500ms")
+    (5400.0, 0.5)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|[smh]?)", text.strip())
+    if match is None or not float(match[1]):
+        raise typer.BadParameter(f"{text!r} is no duration such as 500ms, 90s, 30m or 2h")
+    return float(match[1]) * _UNITS[match[2]]
+
 
 Folder = Annotated[Path, typer.Argument(help="An index made by `crossknn index build`.")]
 ScorerName = Annotated[
@@ -61,14 +74,20 @@ Neighbours = Annotated[
 ]
 Template = Annotated[str, typer.Option("--template", help="How an item's text is made.")]
 MaxCalls = Annotated[
-    int | None, typer.Option("--max-calls", help="Stop after so many cross-encoder calls.")
+    int | None, typer.Option("--max-calls", min=1, help="Stop after so many cross-encoder calls.")
 ]
 Deadline = Annotated[
-    str | None, typer.Option("--deadline", help="Stop after so long: 500ms, 90s, 30m, 2h.")
+    float | None,
+    typer.Option(
+        "--deadline",
+        parser=duration,
+        metavar="DURATION",
+        help="Stop after so long: 500ms, 90s, 30m, 2h.",
+    ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", help="Threads that score; one for each core by default."),
+    typer.Option("--workers", min=1, help="Threads that score; one for each core by default."),
 ]
 Ray = Annotated[
     str | None,
@@ -78,12 +97,15 @@ Replace = Annotated[bool, typer.Option("--replace", help="Replace what has this 
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
-_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-
 
 def examples(*commands: str) -> str:
     """The epilogue of a command's help."""
     return "Examples:\n\n" + "\n\n".join(f"$ {command}" for command in commands)
+
+
+def is_url(name: str) -> bool:
+    """Whether a scorer of that name is asked over the network."""
+    return name.startswith(("http://", "https://"))
 
 
 def open_scorer(
@@ -93,40 +115,49 @@ def open_scorer(
 
     `workers` threads are to share it, and the cores.
     """
-    from crossknn.scorers.onnx import available_threads
     from crossknn.scorers.opening import open_with_cores
 
-    given = key_values(options or [])
-    if model is not None:
-        if not is_url(name):
-            raise InputError("--model names the model behind a URL: give it with --scorer URL")
-        given["model"] = model
-    return open_with_cores(name, max(1, available_threads() // workers), **given)
-
-
-def key_values(options: list[str]) -> dict[str, Any]:
-    """KEY=VALUE: true, false and numbers are what they look like, anything else is text."""
-    found: dict[str, Any] = {}
-    for option in options:
+    given: dict[str, Any] = {}
+    for option in options or []:
         key, equals, text = option.partition("=")
-        if not key or not equals:
-            raise InputError(f"--scorer-option is KEY=VALUE, got {option!r}")
-        if key in found:
-            raise InputError(f"--scorer-option {key} is given twice")
+        if not key or not equals or key in given:
+            raise InputError(f"--scorer-option is KEY=VALUE, each key once, got {option!r}")
         if "key" in key:
             raise InputError(
                 "an API key is given in the variable CROSSKNN_API_KEY, not on the command line"
             )
         try:
-            found[key] = json.loads(text)
+            given[key] = json.loads(text)
         except ValueError:
-            found[key] = text
-    return found
+            given[key] = text
+    if model is not None:
+        if not is_url(name):
+            raise InputError("--model names the model behind a URL: give it with --scorer URL")
+        given["model"] = model
+    return open_with_cores(name, max(1, threads(None) // workers), **given)
 
 
-def is_url(name: str) -> bool:
-    """Whether a scorer of that name is asked over the network."""
-    return name.startswith(("http://", "https://"))
+def threads(workers: int | None) -> int:
+    """Threads that score: as many as were asked for, or one for each core."""
+    from crossknn.scorers.onnx import available_threads
+
+    return workers or available_threads()
+
+
+def open_store(scorer: Scorer, index: ItemIndex, path: Path | None) -> ScoreStore:
+    """The store of exact scores: the file `path`, or else the index's own.
+
+    Scores of a scorer without a fingerprint are kept in memory only.
+    """
+    from crossknn.scores.store import ScoreStore
+
+    if scorer.fingerprint is not None:
+        return index.scores if path is None else ScoreStore.open(path)
+    if path is not None:
+        raise InputError(
+            "--store keeps scores by model: name the model behind the URL with --model NAME"
+        )
+    return ScoreStore.open(None)
 
 
 def source(path: Path) -> Any:
@@ -161,11 +192,22 @@ def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> 
     index.add_retriever("lists", CandidateLists.from_run(path, queries, index.items.ids))
 
 
-def check_positive(options: Mapping[str, int | None]) -> None:
-    """`InputError` for an option below 1; one that is not given is None."""
-    for name, value in options.items():
-        if value is not None and value < 1:
-            raise InputError(f"{name} is {value}; it must be 1 or more")
+def numbers(text: str, what: str) -> list[int]:
+    """Whole numbers of 1 or more, separated by commas: `50,100`."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() and int(part) for part in parts):
+        raise InputError(f"{what} is {text!r}: give whole numbers of 1 or more, with commas")
+    return [int(part) for part in parts]
+
+
+def neighbours(text: str | None, n: int, of: Path) -> list[int]:
+    """The k asked for; without them 1, 10 and 100 as far as a file or an index has n items."""
+    if text is None:
+        return [k for k in (1, 10, 100) if k <= n]
+    ks = numbers(text, "k")
+    if max(ks) > n:
+        raise InputError(f"k is {max(ks)}, but {of} has {n} items: take a smaller k (-k)")
+    return ks
 
 
 def check_out(folder: Path) -> None:
@@ -191,73 +233,3 @@ def check_picture(option: str, path: Path | None) -> None:
     if not path.absolute().parent.is_dir():
         raise InputError(f"{option} {path}: there is no folder {path.parent}")
     check_plots(option)
-
-
-def duration(text: str | None) -> float | None:
-    """Seconds of a text such as `500ms`, `90s`, `30m`, `2h`; a bare number is seconds.
-
-    >>> duration("1.5h"), duration("500ms")
-    (5400.0, 0.5)
-    """
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|[smh]?)", text.strip())
-    if match is None or not float(match.group(1)):
-        raise InputError(f"deadline is {text!r}: give a duration such as 500ms, 90s, 30m or 2h")
-    return float(match.group(1)) * _UNITS[match.group(2)]
-
-
-def numbers(text: str, what: str) -> list[int]:
-    """Whole numbers of 1 or more, separated by commas: `50,100`."""
-    try:
-        values = [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise InputError(f"{what} is {text!r}: give whole numbers separated by commas") from None
-    if not values:
-        raise InputError(f"{what} is empty: give whole numbers separated by commas")
-    for value in values:
-        if value < 1:
-            raise InputError(f"{what} has {value}; it must be 1 or more")
-    return values
-
-
-def neighbours(text: str | None, n: int, of: Path) -> list[int]:
-    """The k asked for; without them 1, 10 and 100 as far as a file or an index has n items."""
-    if text is None:
-        return [k for k in (1, 10, 100) if k <= n]
-    ks = numbers(text, "k")
-    if max(ks) > n:
-        raise InputError(f"k is {max(ks)}, but {of} has {n} items: take a smaller k (-k)")
-    return ks
-
-
-def threads(workers: int | None) -> int:
-    """Threads that score: as many as were asked for, or one for each core."""
-    from crossknn.scorers.onnx import available_threads
-
-    check_positive({"workers": workers})
-    return workers or available_threads()
-
-
-def open_store(scorer: Scorer, index: ItemIndex, path: Path | None) -> ScoreStore:
-    """The store of exact scores: the file `path`, or else the index's own.
-
-    Scores of a scorer without a fingerprint are kept in memory only.
-    """
-    from crossknn.scores.store import ScoreStore
-
-    if scorer.fingerprint is not None:
-        return index.scores if path is None else ScoreStore.open(path)
-    if path is not None:
-        raise InputError(
-            "--store keeps scores by model: name the model behind the URL with --model NAME"
-        )
-    return ScoreStore.open(None)
-
-
-def stored_scorer(scorer: Scorer, index: ItemIndex, path: Path | None) -> Scorer:
-    """The scorer, which computes nothing that the store has."""
-    from crossknn.scores.stored import StoredScorer
-
-    store = open_store(scorer, index, path)
-    return scorer if scorer.fingerprint is None else StoredScorer(scorer, store)

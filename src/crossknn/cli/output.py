@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -43,16 +42,40 @@ def note(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print one JSON object on one line; control characters are escaped."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False, default=str)
     print(_ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
 
 
-def answer(summary: Mapping[str, Any], sentence: str, as_json: bool) -> None:
-    """Print what a command did: `summary` as JSON, or `sentence`."""
+def answer(summary: Mapping[str, Any], text: str | None, as_json: bool) -> None:
+    """Print what a command did: `summary` as JSON, or `text`, or a line for each entry."""
     if as_json:
         print_json(dict(summary))
+    elif text is not None:
+        say(text)
     else:
-        say(sentence)
+        for name, value in summary.items():
+            if value is not None:
+                say(f"{name.replace('_', ' ')}: {_plain(value, name)}")
+
+
+def _plain(value: Any, name: str = "") -> str:
+    """A value as a person writes it; those of `..seconds` as a duration.
+
+    >>> _plain({"dense": 16, "bm25": 8}), _plain(7300.0, "search_seconds"), _plain(12345)
+    ('dense 16, bm25 8', '2.0 hours', '12,345')
+    """
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_plain(entry)}" for key, entry in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_plain, value)) or "none"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    if name.endswith("seconds"):
+        for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+            if value >= 2 * size:
+                return f"{value / size:.1f} {unit}"
+        return f"{value:.2f}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
 @contextmanager
@@ -83,18 +106,13 @@ def progress(what: str, unit: str = "") -> Iterator[Report]:
 
 
 def _lines(what: str, unit: str) -> Report:
-    began = last = time.perf_counter()
-    before: int | None = None
+    last = time.perf_counter()
 
     def report(done: int, total: int) -> None:
-        nonlocal before, last
+        nonlocal last
         now = time.perf_counter()
-        if before is None:
-            before = done
-        if now - last < _EVERY or done == before:
-            return
-        last = now
-        left = (now - began) / (done - before) * (total - done)
-        print(f"{what}: {done:,} of {total:,} {unit}, {left:.0f} s left", file=sys.stderr)
+        if now - last >= _EVERY:
+            last = now
+            note(f"{what}: {done:,} of {total:,} {unit}")
 
     return report

@@ -9,39 +9,28 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from crossknn.cli.options import (
-    STDIN,
-    AsJson,
-    Deadline,
-    Folder,
-    Lists,
-    ScorerModel,
-    ScorerName,
-    ScorerOptions,
-    Seed,
-    Store,
-    add_lists,
-    duration,
-    examples,
-    open_scorer,
-    read_queries,
-    stored_scorer,
-)
+from crossknn.cli import options as o
 from crossknn.cli.output import note, out, print_json, progress
 from crossknn.errors import InputError, visible
 
 if TYPE_CHECKING:
     from crossknn.search.results import Hit, Results
 
+_ACCOUNT = (
+    *("method", "budget", "n_calls", "n_scored", "stopped_by", "error", "n_failed"),
+    *("n_backfilled", "truncated"),
+)
+"""What the JSON says of a search beside its answers and its time."""
+
 NAME = "search"
-EPILOG = examples(
+EPILOG = o.examples(
     'crossknn search docs.index "how do I unzip a file" --budget 100 --explain',
     "crossknn search docs.index --queries queries.jsonl --run answers.trec",
 )
 
 
 def command(
-    folder: Folder,
+    folder: o.Folder,
     query: Annotated[
         list[str] | None, typer.Argument(help="One query or several; - reads standard input.")
     ] = None,
@@ -65,40 +54,42 @@ def command(
     filter: Annotated[
         Path | None, typer.Option(help="A file with the ids of the items allowed, one a line.")
     ] = None,
-    deadline: Deadline = None,
-    lists: Lists = None,
+    deadline: o.Deadline = None,
+    lists: o.Lists = None,
     run: Annotated[
         Path | None, typer.Option(help="Also write the answers to this file, as a TREC run.")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show each round: picks, predicted, exact scores.")
     ] = False,
-    scorer: ScorerName = "bundled",
-    model: ScorerModel = None,
-    scorer_option: ScorerOptions = None,
-    store: Store = None,
-    seed: Seed = 0,
-    json: AsJson = False,
+    scorer: o.ScorerName = "bundled",
+    model: o.ScorerModel = None,
+    scorer_option: o.ScorerOptions = None,
+    store: o.Store = None,
+    seed: o.Seed = 0,
+    json: o.AsJson = False,
 ) -> None:
     """Search with the cross-encoder: the k best items by exact score, for a budget of calls.
 
     A retriever alone, such as 'cmc(retriever=bm25)', makes no calls: the scores are its own.
     Scores stay in the index, or in --store, and are not computed again.
     """
+    from crossknn.data.records import read_lines
     from crossknn.index.item_index import ItemIndex
     from crossknn.methods import DEFAULT
     from crossknn.methods import method as parse_method
+    from crossknn.scores.stored import StoredScorer
     from crossknn.search.searcher import Budget, Searcher
 
     chosen = parse_method(DEFAULT if method is None else method)
-    seconds = duration(deadline)
     given = _queries(query or [], queries)
     index = ItemIndex.load(folder)
-    add_lists(index, lists, None if queries is None else given)
-    exact = open_scorer(scorer, model, scorer_option) if chosen.calls else None
+    o.add_lists(index, lists, None if queries is None else given)
+    exact = o.open_scorer(scorer, model, scorer_option) if chosen.calls else None
     if exact is not None:
-        exact = stored_scorer(exact, index, store)
-    allowed = None if filter is None else _ids(filter)
+        kept = o.open_store(exact, index, store)
+        exact = exact if exact.fingerprint is None else StoredScorer(exact, kept)
+    lines = None if filter is None else [line.strip() for _, line in read_lines(filter)]
     with progress("scoring", "pairs") as report:
         results = Searcher(index, exact, chosen, seed=seed).search(
             given,
@@ -106,16 +97,16 @@ def command(
             budget=Budget(
                 per_query=budget if total_budget is None else None,
                 total=total_budget,
-                deadline=seconds,
+                deadline=deadline,
                 target_recall=target_recall,
             ),
-            filter=allowed,
+            filter=lines and [line for line in lines if line],
             trace=explain,
             progress=report,
         )
     if run is not None:
         results.to_run(run)
-    print_json(as_json(results)) if json else show(results)
+    show(results, json)
     if results.error is not None:
         failed = sum(error is not None for error in results.errors)
         of = f" (so {failed} of {len(results)} queries ended early)" if len(results) > 1 else ""
@@ -127,21 +118,15 @@ def _queries(texts: list[str], file: Path | None) -> Any:
     """The queries of the command line, then those of a file."""
     from crossknn.data.reading import read_queries as read
 
-    if texts == [STDIN]:
-        texts, file = [], Path(STDIN)
+    if texts == [o.STDIN]:
+        texts, file = [], Path(o.STDIN)
     if file is not None and not texts:
-        return read_queries(file)
+        return o.read_queries(file)
     if file is not None:
         raise InputError("queries are given as arguments or with --queries, not both")
     if not texts:
         raise InputError("there is no query: give one as an argument, or a file with --queries")
     return read(texts)
-
-
-def _ids(path: Path) -> list[str]:
-    from crossknn.data.records import read_lines
-
-    return [line.strip() for _, line in read_lines(path) if line.strip()]
 
 
 def as_json(results: Results) -> dict[str, Any]:
@@ -152,23 +137,13 @@ def as_json(results: Results) -> dict[str, Any]:
         if results.errors[q] is not None:
             entry["error"] = results.errors[q]
         if results.trace is not None:
-            entry["trace"] = [
-                {"round": h.round, "id": h.id, "approx": h.approx, "std": h.std, "score": h.score}
-                for h in results.trace[q]
-            ]
+            steps = ("round", "id", "approx", "std", "score")
+            entry["trace"] = [{s: getattr(hit, s) for s in steps} for hit in results.trace[q]]
         answers.append(entry)
+    seconds = ("seconds", "scoring_seconds")
     return {
-        "method": results.method,
-        "budget": results.budget,
-        "n_calls": results.n_calls,
-        "n_scored": results.n_scored,
-        "seconds": round(results.seconds, 4),
-        "scoring_seconds": round(results.scoring_seconds, 4),
-        "stopped_by": results.stopped_by,
-        "error": results.error,
-        "n_failed": results.n_failed,
-        "n_backfilled": results.n_backfilled,
-        "truncated": results.truncated,
+        **{name: getattr(results, name) for name in _ACCOUNT},
+        **{name: round(getattr(results, name), 4) for name in seconds},
         "results": answers,
     }
 
@@ -186,8 +161,11 @@ def _hit(hit: Hit) -> dict[str, Any]:
     }
 
 
-def show(results: Results) -> None:
-    """Print the answers as text."""
+def show(results: Results, json: bool) -> None:
+    """Print the answers, as text or as one JSON object."""
+    if json:
+        print_json(as_json(results))
+        return
     for q, text in enumerate(results.queries):
         if results.trace is not None and results.trace[q]:
             _explain(results.trace[q])

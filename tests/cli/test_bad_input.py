@@ -307,7 +307,6 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("vectors to fit that are not there", (*FIT, "--vectors", "mine"), 2),
     ("no items per train query", (*FIT, "--per", "0"), 2),
     ("a deadline that is no duration", (*FIT, "--deadline", "soon"), 2),
-    ("marks in a file of train queries", (*FIT, "--marked"), 2),
     ("more queries per item than there are", (*FIT, "--strategy", "i", "--per", "50"), 2),
     ("a model's name for no URL", (*FIT, "--model", "m"), 2),
     ("a URL on Ray", (*FIT, "--scorer", "URL/nan", "--model", "m", "--ray", "local"), 2),

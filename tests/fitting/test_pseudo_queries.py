@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossknn.data.items import Items
-from crossknn.data.queries import ITEM_TEMPLATE, MARKS
+from crossknn.data.queries import MARKS
 from crossknn.data.reading import read_items
 from crossknn.errors import InputError
 from crossknn.fitting.pseudo_queries import LONGEST, LONGEST_TEXT, MOST, pseudo_queries
@@ -26,13 +26,6 @@ def titled(*pairs):
     return read_items([{"title": title, "text": text} for title, text in pairs])
 
 
-def marked(*pairs):
-    return items_of(
-        [ITEM_TEMPLATE.format(title=title, text=text) for title, text in pairs],
-        [title for title, _ in pairs],
-    )
-
-
 def all_of(items, **options):
     return {*pseudo_queries(items, 1000, **options)}
 
@@ -42,9 +35,6 @@ CROWD = [
     ("Market", "The market of the town is on the coast. It has a clock."),
     ("Clock", "The clock of the town is old, and it has a bell on it. It is big."),
 ]
-
-
-# What an item gives
 
 
 def test_a_title_a_first_sentence_and_a_telling_span():
@@ -62,6 +52,8 @@ def test_a_title_a_first_sentence_and_a_telling_span():
 def test_a_title_is_only_cut_off_where_it_is_one():
     assert all_of(items_of(["Article of law"], ["Art"])) >= {"Art", "Article of law"}
     assert all_of(titled(("Art", ""))) == {"Art"}
+    marked = items_of(["Mercury [ENT] A [Ms] planet [Me] of the sun."], ["Mercury"])
+    assert all_of(marked) == {"Mercury", "A planet of the sun."}
 
 
 def test_a_span_crosses_no_sentence_or_clause_and_has_few_words():
@@ -87,71 +79,12 @@ def test_numbers_tell_little():
         ("心脏是重要的器官。它推动血液流动。", "心脏是重要的器官。"),
         ("यह एक पुराना शहर है। यहाँ बाज़ार है।", "यह एक पुराना शहर है।"),
         ("هل هذه مدينة قديمة؟ نعم إنها كذلك.", "هل هذه مدينة قديمة؟"),
-        ("мир велик. это начало. Вторая фраза тут.", "мир велик. это начало."),
         ("apple", "apple"),
         ("Yes. No.", "Yes."),
     ],
 )
 def test_first_sentences(text, sentence):
     assert sentence in all_of(items_of([text]))
-
-
-def test_what_has_no_letter_or_digit_gives_nothing():
-    assert pseudo_queries(items_of(["!!!", "...", " ", ""], ["?", "", "-", ""]), 9) == []
-    assert pseudo_queries(items_of([]), 9) == []
-
-
-def test_items_of_a_marked_corpus_are_read_without_marks():
-    found = all_of(marked(("Mercury", "A planet of the sun."), *CROWD))
-    assert {"Mercury", "A planet of the sun."} <= found
-    assert not any(mark in query for query in found for mark in MARKS)
-
-
-# Marked queries
-
-
-def test_the_own_name_is_marked_where_it_first_stands():
-    item = (
-        "Mercury (planet)",
-        "It is small. Near the sun Mercury, a planet, orbits. Mercury is hot.",
-    )
-    assert all_of(marked(item, ("planet", "A round body.")), marked=True) == {
-        "[Ms] Mercury [Me] It is small.",
-        "Near the sun [Ms] Mercury [Me] , a planet, orbits.",
-        "[Ms] planet [Me] A round body.",
-    }
-
-
-def test_else_the_rarest_name_of_another_item():
-    """`town` is in every text, `iron bell` in one."""
-    found = all_of(
-        marked(
-            ("tower, spire", "a town has one with an iron bell in it"),
-            ("town", "a place"),
-            ("iron bell", "what rings in a town"),
-            *(("", "a town of the coast") for _ in range(3)),
-        ),
-        marked=True,
-    )
-    assert found == {
-        "[Ms] tower [Me] a town has one with an iron bell in it",
-        "a town has one with an [Ms] iron bell [Me] in it",
-        "[Ms] town [Me] a place",
-        "[Ms] iron bell [Me] what rings in a town",
-    }
-
-
-def test_a_mention_far_into_a_long_sentence_keeps_the_words_around_it():
-    words = [f"w{p}" for p in range(100)]
-    words[60] = "Mercury"
-    found = all_of(marked(("Mercury", " ".join(words))), marked=True)
-    assert found == {
-        f"[Ms] Mercury [Me] {' '.join(words[:LONGEST])}",
-        f"{' '.join(words[45:60])} [Ms] Mercury [Me] {' '.join(words[61:77])}",
-    }
-
-
-# Counts, order, seeds
 
 
 def test_every_item_gives_one_before_any_gives_two():
@@ -164,12 +97,14 @@ def test_every_item_gives_one_before_any_gives_two():
         assert len({re.search(r"\d+", query)[0] for query in part}) == n
     kinds = [query.startswith("Name") for query in found[:n]]
     assert 3 <= sum(kinds) <= 20
+    assert pseudo_queries(items, 20, seed=1) != found[:20]
 
 
 def test_fewer_than_asked_for_is_said(caplog):
     found = pseudo_queries(titled(("A", "B"), ("a", "b")), 9)
     assert sorted(query.lower() for query in found) == ["a", "b"]
     assert "9 pseudo-queries were asked for; the 2 items give 2" in caplog.text
+    assert pseudo_queries(items_of(["!!!", "...", " ", ""], ["?", "", "-", ""]), 9) == []
     with pytest.raises(InputError, match="count is 0; it must be 1 or more"):
         pseudo_queries(titled(("A", "B")), 0)
 
@@ -179,41 +114,26 @@ TEXT = st.one_of(
     st.text(max_size=80),
     st.lists(st.sampled_from([*WORDS.split("|"), "x" * 300]), max_size=60).map(" ".join),
 )
-PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=8)
 
 
 @settings(deadline=None)
-@given(PAIRS, st.integers(1, 30), st.booleans(), st.booleans(), st.integers(0, 5))
-def test_any_texts_give_sound_queries(pairs, count, rendered, mark, seed):
+@given(
+    st.lists(st.tuples(TEXT, TEXT), max_size=8),
+    st.integers(1, 30),
+    st.integers(0, 20),
+    st.booleans(),
+    st.integers(0, 5),
+)
+def test_any_texts_give_sound_queries(pairs, count, more, rendered, seed):
     texts = [f"{title}\n{text}" if rendered else text for title, text in pairs]
     items = items_of(texts, [title for title, _ in pairs])
-    found = pseudo_queries(items, count, marked=mark, seed=seed)
-    assert found == pseudo_queries(items, count, marked=mark, seed=seed)
+    found = pseudo_queries(items, count, seed=seed)
+    assert pseudo_queries(items, count + more, seed=seed)[: len(found)] == found
     assert len(found) <= min(count, 3 * len(pairs))
     assert len({query.casefold() for query in found}) == len(found)
     for query in found:
         assert query == query.strip()
-        assert len(query) <= (3 if mark else 1) * LONGEST_TEXT + 20
-        assert len(query.split()) <= (3 if mark else 1) * LONGEST + 2
-        if mark:
-            left, mention, right = re.fullmatch(
-                r"(.*)\[Ms\] (.+) \[Me\](.*)", query, re.DOTALL
-            ).groups()
-            assert mention.strip()
-            assert not any(m in part for part in (left, mention, right) for m in MARKS)
-        else:
-            assert any(map(str.isalnum, query))
-            assert not any(m in query for m in MARKS)
-
-
-@settings(deadline=None)
-@given(PAIRS, st.integers(1, 20), st.integers(0, 20), st.booleans())
-def test_more_queries_begin_with_the_fewer(pairs, count, more, mark):
-    items = items_of([text for _, text in pairs], [title for title, _ in pairs])
-    fewer = pseudo_queries(items, count, marked=mark)
-    assert pseudo_queries(items, count + more, marked=mark)[: len(fewer)] == fewer
-
-
-def test_the_seed_decides():
-    items = titled(*((f"Name {p}", f"The text of {p}.") for p in range(30)))
-    assert pseudo_queries(items, 20, seed=1) != pseudo_queries(items, 20, seed=2)
+        assert len(query) <= LONGEST_TEXT
+        assert len(query.split()) <= LONGEST
+        assert any(map(str.isalnum, query))
+        assert not any(m in query for m in MARKS)

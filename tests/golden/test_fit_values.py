@@ -169,11 +169,8 @@ TEXTS = [
 
 def made_up(options):
     titles = [text.split()[1].title() for text in TEXTS]
-    texts = TEXTS
-    if options.get("marked"):
-        texts = [f"{title} [ENT] {text}" for title, text in zip(titles, TEXTS, strict=True)]
-    ids = [str(place) for place in range(len(texts))]
-    items = Items(ids=ids, texts=texts, titles=titles, extra=[{}] * len(ids))
+    ids = [str(place) for place in range(len(TEXTS))]
+    items = Items(ids=ids, texts=TEXTS, titles=titles, extra=[{}] * len(ids))
     found = pseudo_queries(items, **options)
     crc = zlib.crc32("\n".join(found).encode())
     return {"count": len(found), "some": found[::9], "crc": crc}
@@ -190,7 +187,6 @@ CASES = {
     "index cur": lambda: with_error("cur(rank=6)", {}),
     "plan per item": lambda: planned(50, 20, 4, 1),
     "pseudo": lambda: made_up({"count": 200}),
-    "pseudo marked": lambda: made_up({"count": 40, "marked": True, "seed": 4}),
 }
 TORCH = {
     "mf-trns": lambda: factorized("mf-trns", {"epochs": 3, "lr": 0.01}),

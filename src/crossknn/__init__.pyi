@@ -13,9 +13,9 @@ from .errors import InputError as InputError
 from .evaluation.compare import compare as compare
 from .fitting.anchors import collect_anchors as collect_anchors
 from .fitting.anchors import collect_item_scores as collect_item_scores
+from .fitting.anchors import collect_matrix as collect_matrix
 from .fitting.fit import fit as fit
 from .fitting.log import fit_from_log as fit_from_log
-from .fitting.matrix import MatrixFile as MatrixFile
 from .index.estimate import estimate as estimate
 from .index.item_index import ItemIndex as ItemIndex
 from .methods import method as method

@@ -266,7 +266,7 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ),
     (
         "more items in the query's place than there are",
-        ("collect", "docs.index", "--item-scores", "50", "--out", "new.npz"),
+        ("collect", "docs.index", "--item-scores", "50"),
         2,
     ),
     (

@@ -9,8 +9,7 @@ from index_helpers import FormulaScorer, LengthEncoder, corpus, score_of
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError, ScorerError
 from crossknn.evaluation.replay import replay
-from crossknn.fitting.anchors import collect_anchors
-from crossknn.fitting.matrix import MatrixFile
+from crossknn.fitting.anchors import collect_anchors, collect_matrix
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.stored import StoredMatrix, read_arrays
 from crossknn.methods import methods
@@ -19,6 +18,7 @@ from crossknn.types import Queries
 
 TEXTS = ("one fish", "two", "red fish and more", "two", "blue stone")
 QUERIES = QuerySet(tuple(f"q{i}" for i in range(5)), TEXTS)
+THREE = QuerySet(QUERIES.ids[:3], TEXTS[:3])
 
 
 @pytest.fixture
@@ -26,21 +26,20 @@ def index():
     return ItemIndex.build(corpus(20), encoder=LengthEncoder(), tfidf=True)
 
 
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "m.npz"
+
+
 def exact(index, texts):
     return np.array([[score_of(q, t) for t in index.items.texts] for q in texts], np.float32)
 
 
-def first(count):
-    return QuerySet(QUERIES.ids[:count], QUERIES.texts[:count])
-
-
-def test_what_is_written_is_exact_and_replays(index, tmp_path):
-    path, scorer = tmp_path / "m.npz", FormulaScorer()
-    file = MatrixFile(path, index, scorer)
+def test_what_is_written_is_exact_and_replays(index, path):
     qrels = {"q1": {"gone": 1, "i3": 0, "i7": 2, "i5": 1}, "q2": {"i3": 0}}
-    report = file.add_queries(QUERIES, anchors=2, qrels=qrels)
-    assert (report.calls, report.complete) == (80, True)  # "two" is asked once
-    assert file.add_items(4).calls == 80
+    options = {"anchors": 2, "qrels": qrels, "item_scores": 4}
+    report = collect_matrix(path, index, FormulaScorer(), QUERIES, **options)
+    assert (report.calls, report.complete) == (160, True)  # "two" is asked once
     arrays, data = read_arrays(path), StoredMatrix.load(path)
     assert arrays["scores"].dtype == np.float32
     np.testing.assert_array_equal(data.scores, exact(index, TEXTS))
@@ -50,139 +49,101 @@ def test_what_is_written_is_exact_and_replays(index, tmp_path):
     np.testing.assert_array_equal(data.anchor_items, index.anchor_items)
     np.testing.assert_allclose(data.item_vectors, index.vectors["dense"], rtol=1e-3)
     assert set(data.firsts) == {"bm25", "tfidf"}
-    bm25 = index.retrievers["bm25"].scores(Queries(QUERIES.texts))
+    bm25 = index.retrievers["bm25"].scores(Queries(TEXTS))
     np.testing.assert_allclose(data.firsts["bm25"], bm25, rtol=1e-3)
     chosen = [index.items.texts[i] for i in data.item_scores.items]
     np.testing.assert_array_equal(data.item_scores.scores, exact(index, chosen))
+    assert data.item_scores.items.tolist() != index.anchor_items[:4].tolist()
     known = methods(
         "rerank(retriever=bm25), rerank(retriever=dense), adacur, axn, itemcur, fixeditem"
     )
     assert all(row.recall == 1 for row in replay(data, known, [20], [3]))
 
 
-def test_nothing_that_is_there_is_paid_again(index, tmp_path):
-    path = tmp_path / "m.npz"
-    MatrixFile(path, index, FormulaScorer()).add_queries(first(2))
-    more = MatrixFile(path, index, FormulaScorer()).add_queries(QUERIES, anchors=0)
-    assert more.calls == 40
-    np.testing.assert_allclose(StoredMatrix.load(path).scores, exact(index, TEXTS), rtol=1e-3)
-    before = MatrixFile(path, index, FormulaScorer())
-    assert (before.add_items(3).calls, before.add_items(5).calls) == (60, 40)
-    after = MatrixFile(path, index, FormulaScorer())
-    assert (after.add_queries(QUERIES).calls, after.add_items(5).calls) == (0, 0)
+def test_nothing_that_is_there_is_paid_again(index, path):
+    def made(queries, **options):
+        return collect_matrix(path, index, FormulaScorer(), queries, **options).calls
+
+    collect_anchors(index, FormulaScorer(), TEXTS[:1])
+    assert made(THREE, anchors=0) == 40
+    assert made(QUERIES, anchors=0) == 20
+    assert (made(QUERIES, item_scores=3), made(QUERIES, item_scores=5)) == (60, 40)
+    assert collect_anchors(index, FormulaScorer(), TEXTS).calls == 0
     again = StoredMatrix.load(path)
     assert (again.n_anchors, len(again.item_scores.items)) == (2, 5)
-    chosen = [index.items.texts[i] for i in again.item_scores.items]
-    np.testing.assert_allclose(again.item_scores.scores, exact(index, chosen), rtol=1e-3)
+    np.testing.assert_array_equal(again.scores, exact(index, TEXTS))
 
 
-def test_what_the_index_has_is_taken_over(index, tmp_path):
-    collect_anchors(index, FormulaScorer(), TEXTS[:2])
-    assert MatrixFile(tmp_path / "m.npz", index, FormulaScorer()).add_queries(QUERIES).calls == 40
-    other = MatrixFile(tmp_path / "o.npz", index, FormulaScorer("other"))
-    assert other.add_queries(QUERIES).calls == 80
-
-
-def test_parts_come_in_any_order(index, tmp_path):
-    path = tmp_path / "m.npz"
-    MatrixFile(path, index, FormulaScorer()).add_items(3)
-    with pytest.raises(InputError, match="holds item x item scores only: add queries"):
-        StoredMatrix.load(path)
-    MatrixFile(path, index, FormulaScorer()).add_queries(QUERIES)
-    data = StoredMatrix.load(path)
-    assert (data.scores.shape, data.item_scores.scores.shape) == ((5, 20), (3, 20))
-    # They are not the index's anchor items in the same order.
-    assert data.item_scores.items.tolist() != index.anchor_items[:3].tolist()
-
-
-def test_max_calls_leaves_the_file_alone_and_keeps_the_rest_for_later(index, tmp_path):
-    path, scorer = tmp_path / "m.npz", FormulaScorer()
-    report = MatrixFile(path, index, scorer).add_queries(QUERIES, limits=Limits(max_calls=33))
+def test_a_stopped_collection_writes_no_file_and_goes_on(index, path):
+    scorer = FormulaScorer()
+    report = collect_matrix(path, index, scorer, QUERIES, limits=Limits(max_calls=33))
     assert (report.calls, report.complete, path.exists()) == (33, False, False)
-    # An unfinished part does not get lost with the other one.
-    assert MatrixFile(path, index, scorer).add_items(2).calls == 40
-    assert MatrixFile(path, index, scorer).add_queries(QUERIES).calls == 47
+    assert collect_matrix(path, index, scorer, QUERIES).calls == 47
     assert len(set(scorer.asked)) == len(scorer.asked)
 
 
-def test_a_score_too_large_for_half_precision_costs_nothing_twice(index, tmp_path):
+def test_scores_too_large_for_half_precision_are_kept(index, path):
     class Large(FormulaScorer):
         def score(self, pairs, queries, items, **limits):
             for where, scores in super().score(pairs, queries, items):
                 yield where, scores + np.where(pairs.item[where] == 6, 70_000, 0)
 
-    path = tmp_path / "m.npz"
-    with pytest.raises(
-        InputError, match=r"the score (7|6999).* of query 'q0' and item 'i6'.*--dtype"
-    ):
-        MatrixFile(path, index, Large(), dtype="float16").add_queries(QUERIES)
+    with pytest.raises(InputError, match=r"the score (7|6999).* too large for float16.*--dtype"):
+        collect_matrix(path, index, Large(), QUERIES, dtype="float16")
     assert not path.exists()
-    again = MatrixFile(path, index, Large(), dtype="float32")
-    assert again.add_queries(QUERIES).calls == 0
+    assert collect_matrix(path, index, Large(), QUERIES).calls == 0
     assert StoredMatrix.load(path).scores[:, 6].min() > 69_000
+    assert collect_matrix(
+        path, index, FormulaScorer("small"), QUERIES, dtype="float16", replace=True
+    )
+    assert read_arrays(path)["scores"].dtype == np.float16
 
 
-def test_pairs_left_out_are_asked_again(index, tmp_path):
-    path, bad = tmp_path / "m.npz", index.items.texts[4]
+def test_pairs_left_out_are_asked_again(index, path):
+    bad = index.items.texts[4]
     with pytest.raises(ScorerError, match="4 of 80 pairs could not be scored"):
-        MatrixFile(path, index, FormulaScorer(skip=[bad])).add_queries(QUERIES)
-    assert MatrixFile(path, index, FormulaScorer()).add_queries(QUERIES).calls == 4
+        collect_matrix(path, index, FormulaScorer(skip=[bad]), QUERIES)
+    assert collect_matrix(path, index, FormulaScorer(), QUERIES).calls == 4
 
 
-def test_scores_of_something_else_are_refused(index, tmp_path):
-    path = tmp_path / "m.npz"
-    MatrixFile(path, index, FormulaScorer()).add_queries(first(3))
-    MatrixFile(path, index, FormulaScorer()).add_items(4)
+def test_a_file_of_something_else_is_only_replaced_on_demand(index, path):
+    collect_matrix(path, index, FormulaScorer(), THREE, item_scores=4)
     before = path.read_bytes()
-    np.savez(tmp_path / "own.npz", scores=np.zeros((2, 20)))
-    fewer = ItemIndex.build(corpus(19))
-    for make, words in {
-        lambda: MatrixFile(path, fewer, FormulaScorer()): "scores of other items",
-        lambda: MatrixFile(path, index, FormulaScorer("x")): "scores of another cross-encoder",
-        lambda: MatrixFile(path, index, FormulaScorer(None)): "scores of another cross-encoder",
-        lambda: MatrixFile(path, index, FormulaScorer(), dtype="float16"): "float32, not float16",
-        lambda: MatrixFile(tmp_path / "own.npz", index, FormulaScorer()): "that it does not name",
-        lambda: MatrixFile(path, index, FormulaScorer()).add_queries(first(2)): "other queries",
-        lambda: MatrixFile(path, index, FormulaScorer()).add_items(4, seed=1): "scores of other",
-        lambda: MatrixFile(path, index, FormulaScorer()).add_items(3): "scores of other",
-    }.items():
-        with pytest.raises(InputError, match=words):
-            make()
+    for other, scorer in (
+        (ItemIndex.build(corpus(19)), FormulaScorer()),
+        (index, FormulaScorer("x")),
+        (index, FormulaScorer(None)),
+    ):
+        with pytest.raises(InputError, match="no scores of these items by this cross-encoder"):
+            collect_matrix(path, other, scorer, THREE)
     assert path.read_bytes() == before
-    other = MatrixFile(path, index, FormulaScorer("x"), replace=True)
-    assert other.add_queries(first(2)).calls == 40
+    assert collect_matrix(path, index, FormulaScorer("x"), THREE, replace=True).calls == 60
     assert StoredMatrix.load(path).item_scores is None
+    np.savez(path, scores=np.zeros((2, 20)))
+    with pytest.raises(InputError, match="no scores of these items"):
+        collect_matrix(path, index, FormulaScorer("x"), THREE)
 
 
-def test_wrong_arguments(index, tmp_path):
-    for name, words in (("m.txt", "must end in .npz"), ("a/m.npz", "there is no folder")):
-        with pytest.raises(InputError, match=words):
-            MatrixFile(tmp_path / name, index, FormulaScorer())
-    with pytest.raises(InputError, match="dtype is 'int8'"):
-        MatrixFile(tmp_path / "m.npz", index, FormulaScorer(), dtype="int8")
-    file = MatrixFile(tmp_path / "m.npz", index, FormulaScorer())
-    for anchors in (-1, 5):
-        with pytest.raises(InputError, match=f"anchors is {anchors}, with 5 queries"):
-            file.add_queries(QUERIES, anchors=anchors)
-    with pytest.raises(InputError, match="no query is judged"):
-        file.add_queries(QUERIES, qrels={"x": {"i1": 1}})
-    for count in (0, 21):
-        with pytest.raises(InputError, match=f"to score is {count}; it must be 1 to 20"):
-            file.add_items(count)
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("m.txt", {}, "whose name ends in .npz"),
+        ("a/m.npz", {}, "in a folder that is there"),
+        ("m.npz", {"anchors": -1}, "anchors is -1, with 5 queries"),
+        ("m.npz", {"anchors": 5}, "anchors is 5, with 5 queries"),
+        ("m.npz", {"qrels": {"x": {"i1": 1}}}, "no query is judged"),
+        ("m.npz", {"item_scores": 21}, "item_scores is 21; it must be 0 to 20"),
+    ],
+)
+def test_wrong_arguments_cost_nothing(index, tmp_path, name, options, said):
+    scorer = FormulaScorer()
+    with pytest.raises(InputError, match=said):
+        collect_matrix(tmp_path / name, index, scorer, QUERIES, **options)
+    assert (scorer.asked, list(tmp_path.iterdir())) == ([], [])
 
 
-def test_a_first_stage_without_query_vectors_is_left_out(tmp_path, caplog):
+def test_a_retriever_without_query_vectors_is_left_out(path, caplog):
     index = ItemIndex.build(corpus(6), vectors=np.ones((6, 2)))
-    MatrixFile(tmp_path / "m.npz", index, FormulaScorer()).add_queries(QUERIES)
-    assert set(StoredMatrix.load(tmp_path / "m.npz").firsts) == {"bm25"}
+    collect_matrix(path, index, FormulaScorer(), QUERIES)
+    assert set(StoredMatrix.load(path).firsts) == {"bm25"}
     assert "no retriever vectors" in caplog.text
-
-
-def test_rows_of_a_matrix_in_single_precision_are_put_into_an_index(index, tmp_path):
-    file = MatrixFile(tmp_path / "m.npz", index, FormulaScorer(), dtype="float32")
-    file.add_queries(first(3))
-    other = ItemIndex.build(corpus(20), encoder=LengthEncoder())
-    again = MatrixFile(tmp_path / "m.npz", other, FormulaScorer())
-    assert again.add_queries(QUERIES).calls == 20
-    assert collect_anchors(other, FormulaScorer(), TEXTS[:3]).calls == 0

@@ -70,8 +70,8 @@ def test_files_hold_spaces_by_name_the_latest_last(tmp_path):
         assert np.array_equal(*found)
     for change, words in (
         ({"query_vectors_x": data.query_vectors}, "has 'query_vectors_x' but no such item"),
-        ({"item_vectors_x": np.ones((79, 2))}, r"'item_vectors_x' has the shape \(79, 2\)"),
-        ({"query_vectors_mf": np.ones((26, 2))}, r"'query_vectors_mf' has the shape \(26, 2\)"),
+        ({"item_vectors_x": np.ones((79, 2))}, r"'item_vectors_x' is an array \(79, 2\)"),
+        ({"query_vectors_mf": np.ones((26, 2))}, r"'query_vectors_mf' is an array \(26, 2\)"),
         ({"item_vectors_x": np.full((80, 2), np.nan)}, "'item_vectors_x' is nan"),
     ):
         np.savez(tmp_path / "m.npz", **{**arrays, **change})
@@ -91,42 +91,44 @@ GOOD = {
 }
 
 
-SHAPE = "'{}' has the shape {}; it must be {}: mend it, or leave it out"
-WHOLE = "'{}' holds float64; give positions as whole numbers"
-COUNT = "'n_anchors' must be one whole number, how many rows are anchors"
-
-
 @pytest.mark.parametrize(
-    ("key", "value", "sentence"),
+    ("key", "value", "said"),
     [
-        ("first_bm25", np.ones((4, 5)), SHAPE.format("{}", "(4, 5)", "(4 queries, 6 items)")),
-        (
-            "query_vectors",
-            np.ones((4, 3)),
-            SHAPE.format("{}", "(4, 3)", "(4 queries, 2 dimensions of the items' vectors)"),
-        ),
-        ("item_vectors", np.ones(6), SHAPE.format("{}", "(6,)", "(6 items, dimensions)")),
-        ("labels", np.array(2), SHAPE.format("{}", "()", "(4 queries)")),
-        (
-            "item_scores",
-            np.ones((2, 5)),
-            SHAPE.format("{}", "(2, 5)", "(2 items in the query's place, 6 items)"),
-        ),
-        ("labels", [0.6, 1, 2, -1], WHOLE),
-        ("item_score_items", [1.0, 3.0], WHOLE),
-        ("first_bm25", np.full((4, 6), "x"), "'{}' holds <U1; give numbers, or leave it out"),
-        ("n_anchors", 1.5, COUNT),
-        ("n_anchors", [1, 2], COUNT),
+        ("first_bm25", np.ones((4, 5)), "(4, 5) of float64; it must be (4 queries, 6 items)"),
+        ("query_vectors", np.ones((4, 3)), "it must be (4 queries, 2 dimensions) of numbers"),
+        ("item_vectors", np.ones(6), "(6,) of float64; it must be (6 items, dimensions)"),
+        ("labels", np.array(2), "() of int64; it must be (4 queries)"),
+        ("item_scores", np.ones((2, 5)), "it must be (2 items in the query's place, 6 items)"),
+        ("labels", [0.6, 1, 2, -1], "it must be (4 queries) of whole numbers"),
+        ("labels", [0, 1, 2, 6], "must hold positions of items, -1 to 5"),
+        ("item_score_items", [1.0, 3.0], "of float64; it must be"),
+        ("item_score_items", [3, 3], "must hold positions of items, 0 to 5, each once"),
+        ("first_bm25", np.full((4, 6), "x"), "of <U1; it must be"),
+        ("scores", np.ones(4), "has no matrix 'scores'"),
+        ("scores", np.ones((4, 6), int), "of floating point numbers"),
+        ("n_anchors", 1.5, "must be one whole number, from 0 to 3"),
+        ("n_anchors", [1, 2], "must be one whole number"),
+        ("n_anchors", 4, "must be one whole number"),
     ],
 )
-def test_a_key_of_another_shape_or_kind_is_refused(tmp_path, key, value, sentence):
+def test_a_key_of_another_shape_or_kind_is_refused(tmp_path, key, value, said):
     path = tmp_path / "m.npz"
     np.savez(path, **GOOD)
     StoredMatrix.load(path)
     np.savez(path, **GOOD | {key: value})
     with pytest.raises(InputError) as caught:
         StoredMatrix.load(path)
-    assert str(caught.value) == f"{path}: {sentence.format(key)}"
+    assert str(path) in str(caught.value)
+    assert f"'{key}'" in str(caught.value)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["item_vectors", "query_vectors", "item_scores"])
+def test_half_of_a_pair_of_keys_is_refused(tmp_path, key):
+    path = tmp_path / "m.npz"
+    np.savez(path, **{k: v for k, v in GOOD.items() if k != key})
+    with pytest.raises(InputError, match=r"needs both|no such item vectors"):
+        StoredMatrix.load(path)
 
 
 @pytest.fixture(scope="module")
@@ -158,8 +160,6 @@ def test_what_may_not_be_read(tmp_path):
 
 def test_vectors_that_do_not_fit():
     data = matrix()
-    with pytest.raises(InputError, match=r"'x' have the shape \(79, 12\); it must be \(80, 12\)"):
-        data.with_vectors("x", data.item_vectors[1:])
     with pytest.raises(InputError, match="cannot be named 'dense'"):
         data.with_vectors("dense", data.item_vectors)
     index, queries, _ = data.with_vectors("x", data.item_vectors).rows(0, 1)

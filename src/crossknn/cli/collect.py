@@ -63,7 +63,7 @@ def command(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--out", help="Write --queries and --item-scores to a score matrix (.npz)."),
+        typer.Option("--out", help="Write --queries, and --item-scores, to a score matrix (.npz)."),
     ] = None,
     n_anchors: Annotated[
         int | None,
@@ -74,7 +74,7 @@ def command(
     ] = None,
     dtype: Annotated[
         Literal["float16", "float32"] | None,
-        typer.Option(help="Of --out; float32 for a new file."),
+        typer.Option(help="Of the scores in --out; float32 by default."),
     ] = None,
     max_calls: MaxCalls = None,
     deadline: Deadline = None,
@@ -93,16 +93,16 @@ def command(
     use what is there. Anchor queries also fit the prior of `kriging`.
     """
     from crossknn.data.reading import read_qrels
-    from crossknn.fitting.anchors import collect_anchors, collect_item_scores
+    from crossknn.fitting.anchors import collect_anchors, collect_item_scores, collect_matrix
     from crossknn.fitting.log import fit_from_log
-    from crossknn.fitting.matrix import MatrixFile
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.collect import Limits, collect
 
     check_positive({"max-calls": max_calls, "item-scores": item_scores})
     if anchors is None and item_scores is None and queries is None:
         raise InputError("nothing to score: give --anchors FILE, --item-scores N or --queries FILE")
-    for name, value in (("n-anchors", n_anchors), ("qrels", qrels), ("dtype", dtype)):
+    matrix = {"out": file, "n-anchors": n_anchors, "qrels": qrels, "dtype": dtype}
+    for name, value in matrix.items():
         if value is not None and (file is None or queries is None):
             raise InputError(f"--{name} belongs to a score matrix: give --queries FILE and --out")
     at_once = threads(workers)
@@ -111,28 +111,32 @@ def command(
     if item_scores is not None and item_scores > index.n:
         raise InputError(f"item-scores is {item_scores}, but the index has {index.n} items")
     exact = open_scorer(scorer, model, scorer_option, workers=at_once)
+    asked = scorer if ray else exact
     given = None if queries is None else read_queries(queries)
     jobs: list[tuple[str, Collecting]] = []
     if anchors is not None:
         texts = read_queries(anchors).texts
-        job = partial(collect_anchors, index, exact, texts, replace=replace)
+        job = partial(collect_anchors, index, asked, texts, replace=replace)
         jobs.append(("scoring anchor queries", job))
-    if file is not None:
-        matrix = MatrixFile(file, index, exact, dtype=dtype, replace=replace)
-        if given is not None:
-            judged = None if qrels is None else read_qrels(qrels)
-            job = partial(matrix.add_queries, given, anchors=n_anchors, qrels=judged)
-            jobs.append(("scoring queries", job))
-        if item_scores is not None:
-            job = partial(matrix.add_items, item_scores, seed=seed)
-            jobs.append(("scoring items with items", job))
+    if file is not None and given is not None:
+        options: dict[str, Any] = {
+            "anchors": n_anchors,
+            "qrels": None if qrels is None else read_qrels(qrels),
+            "item_scores": item_scores or 0,
+            "dtype": dtype or "float32",
+        }
+        job = partial(
+            collect_matrix, file, index, asked, given, replace=replace, seed=seed, **options
+        )
+        jobs.append(("scoring queries", job))
     else:
         if item_scores is not None:
             chosen = index.anchor_items[:item_scores]
-            job = partial(collect_item_scores, index, exact, chosen, replace=replace)
+            job = partial(collect_item_scores, index, asked, chosen, replace=replace)
             jobs.append(("scoring items with items", job))
         if given is not None:
-            job = partial(collect, index.scores, exact, given.texts, index.items.texts)
+            texts, source = given.texts, scorer if ray else None
+            job = partial(collect, index.scores, exact, texts, index.items.texts, source=source)
             jobs.append(("scoring queries", job))
     reports: list[CollectReport] = []
     for what, run in jobs:

@@ -1,35 +1,42 @@
-"""Rows of exact scores as artifacts of an index: R_anc, and items in the query's place.
+"""Whole rows of exact scores: anchors of an index (R_anc), items in the query's place, matrices.
 
-The scores are collected into the index's store, where every search and fit finds them. Complete
-rows become the artifacts "anchors" (ANNCUR and ADACUR; Yadav et al. 2022, 2.2) and "item_scores"
-(itemCUR and fixedITEM, A.2 and 3.4), arrays that are mapped when the index is opened.
+The scores are collected into the index's store, where every search and fit finds them, so that a
+run can be stopped anywhere and no pair is scored twice. Complete rows become the artifacts
+"anchors" (ANNCUR and ADACUR; Yadav et al. 2022, 2.2) and "item_scores" (itemCUR and fixedITEM, A.2
+and 3.4), arrays that are mapped when the index is opened; or a score matrix file, to be replayed
+without a model (format: `crossknn.index.stored`).
 
-Axes: k_q anchor queries, a items in the query's place, n items.
+Axes: k_q anchor queries, q queries, a items in the query's place, n items.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from crossknn.data.queries import item_as_query
-from crossknn.errors import InputError
+from crossknn.data.queries import Qrels, QuerySet, item_as_query
+from crossknn.errors import InputError, ScorerError
+from crossknn.files import as_path, digest, translate_os_errors, write_file
 from crossknn.index.item_index import ItemIndex
+from crossknn.index.stored import DUAL_ENCODER, read_arrays
+from crossknn.retrievers.specs import open_retriever
 from crossknn.scorers import as_scorer
-from crossknn.scorers.base import Scorer
 from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
-from crossknn.types import Artifact, FloatArray, IntArray, Progress, Queries
+from crossknn.spec import Spec
+from crossknn.types import NO_ITEM, Artifact, FloatArray, IntArray, Progress, Queries
 
 logger = logging.getLogger(__name__)
 
 ANCHORS, ITEM_SCORES = "anchors", "item_scores"
 N_ITEM_SCORES = 500
-_CHUNK = 8_192
+_CHUNK, _QUERIES_AT_ONCE = 8_192, 64
+_OTHER_STREAM = 1  # of the seed: the items in the query's place are not the index's anchor items
 
 
 def collect_anchors(
@@ -39,21 +46,21 @@ def collect_anchors(
     *,
     limits: Limits | None = None,
     replace: bool = False,
-    source: str | Path | Callable[[], Scorer] | None = None,
     progress: Progress | None = None,
 ) -> CollectReport:
     """Score train queries against every item, and keep the complete rows as anchors.
 
     Args:
+        scorer: a cross-encoder or its name (Ray needs a name).
         queries: texts (k_q,); they cost k_q * n calls, less what the store has.
         replace: drop anchors that another cross-encoder has scored.
-        limits, source, progress: as for `crossknn.scores.collect.collect`.
+        limits, progress: as for `crossknn.scores.collect.collect`.
 
     Anchors that are there stay. Returns what was collected; stopped, the same call goes on. Raises
     what `collect` does, and InputError for anchors of another cross-encoder.
     """
-    texts, opened = check_texts(queries, "anchor"), as_scorer(scorer)
-    return _collect_rows(index, opened, ANCHORS, texts, limits, replace, source, progress)
+    texts = check_texts(queries, "anchor")
+    return _collect_rows(index, scorer, ANCHORS, texts, limits, replace, progress)
 
 
 def collect_item_scores(
@@ -72,9 +79,85 @@ def collect_item_scores(
     """
     chosen = index.anchor_items[:N_ITEM_SCORES] if positions is None else positions
     texts = [item_as_query(index.items.texts[int(position)]) for position in chosen]
-    return _collect_rows(
-        index, as_scorer(scorer), ITEM_SCORES, texts, limits, replace, None, progress, chosen
-    )
+    return _collect_rows(index, scorer, ITEM_SCORES, texts, limits, replace, progress, chosen)
+
+
+def collect_matrix(
+    path: str | Path,
+    index: ItemIndex,
+    scorer: Any,
+    queries: QuerySet,
+    *,
+    anchors: int | None = None,
+    qrels: Qrels | None = None,
+    item_scores: int = 0,
+    dtype: Literal["float16", "float32"] = "float32",
+    replace: bool = False,
+    seed: int = 0,
+    limits: Limits | None = None,
+    progress: Progress | None = None,
+) -> CollectReport:
+    """Score queries (q) against every item, and write a score matrix file once all are there.
+
+    Args:
+        path: the file, `.npz`. One of the same items and cross-encoder is written anew; another
+            one only with `replace`.
+        scorer: a cross-encoder or its name (Ray needs a name).
+        anchors: so many of the first queries are anchor queries, half by default.
+        qrels: the `labels` are each query's first relevant item.
+        item_scores: so many random items, in the query's place, are scored against every item,
+            too; a larger number keeps those of a smaller one (itemCUR and fixedITEM).
+
+    Returns what was collected; if the limits did not suffice, no file is written, and the same call
+    goes on. Raises ScorerError if pairs cannot be scored, and InputError for a file of something
+    else, options out of range, and scores that do not fit the dtype.
+    """
+    file, opened = as_path(path, "the score matrix"), as_scorer(scorer)
+    items, q = index.items, len(queries)
+    first = q // 2 if anchors is None else anchors
+    if not 0 <= first < q:
+        raise InputError(
+            f"anchors is {first}, with {q} queries: it must lie between 0 and {q - 1}, because the "
+            "rest are the test queries"
+        )
+    if not 0 <= item_scores <= index.n:
+        raise InputError(f"item_scores is {item_scores}; it must be 0 to {index.n}")
+    about = {
+        "scorer": np.array(fingerprint_of(opened, index.scores)),
+        "items_digest": np.array(digest(items.texts)),
+    }
+    _check_file(file, about, replace)
+    arrays: dict[str, Any] = about | {"n_anchors": np.int64(first)}
+    if qrels is not None:
+        arrays["labels"] = _labels(queries, qrels, items.ids)
+    arrays |= {"query_ids": np.array(queries.ids), "item_ids": np.array(list(items.ids))}
+    arrays |= {"anchor_items": index.anchor_items} | _vectors(index, queries)
+    chosen = np.random.default_rng([seed, _OTHER_STREAM]).permutation(index.n)[:item_scores]
+    texts = [*queries.texts, *(item_as_query(items.texts[int(item)]) for item in chosen)]
+    how: dict[str, Any] = {"limits": limits, "source": named(scorer), "progress": progress}
+    report = collect(index.scores, opened, texts, items.texts, **how)
+    if not report.complete:
+        if report.stopped_by is None:
+            raise ScorerError(
+                f"{report.failed} of {report.pairs} pairs could not be scored; the others are kept "
+                "in the index, and the same command tries these again"
+            )
+        return report
+    rows = _cast(index.scores.rows(str(about["scorer"]), texts, items.texts), dtype)
+    arrays |= {"scores": rows[:q]} | _cheap_scores(index, queries)
+    arrays |= {f"graph_{name}": graph for name, graph in index.graphs.items()}
+    if item_scores:
+        arrays |= {"item_score_items": chosen, "item_scores": rows[q:]}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    with translate_os_errors(file, "the score matrix"):
+        write_file(file, buffer.getvalue())
+    return report
+
+
+def named(scorer: Any) -> str | Path | None:
+    """What Ray's workers can open: the cross-encoder's name or folder, not an object."""
+    return scorer if isinstance(scorer, str | Path) else None
 
 
 def check_texts(queries: Sequence[str], kind: str) -> list[str]:
@@ -103,23 +186,22 @@ def fit_scales(index: ItemIndex) -> None:
 
 def _collect_rows(
     index: ItemIndex,
-    scorer: Scorer,
+    scorer: Any,
     name: str,
     texts: Sequence[str],
     limits: Limits | None,
     replace: bool,
-    source: str | Path | Callable[[], Scorer] | None,
     progress: Progress | None,
     positions: IntArray | None = None,
 ) -> CollectReport:
     if not len(texts):
         raise InputError("there are no texts to score the items against")
-    items, fingerprint = index.items.texts, fingerprint_of(scorer, index.scores)
-    _known_rows(index, name, scorer, replace)
-    report = collect(
-        index.scores, scorer, texts, items, limits=limits, source=source, progress=progress
-    )
-    known = _known_rows(index, name, scorer, replace)  # others may have added to them
+    opened, items = as_scorer(scorer), index.items.texts
+    fingerprint = fingerprint_of(opened, index.scores)
+    _known_rows(index, name, opened.fingerprint, replace)
+    how: dict[str, Any] = {"limits": limits, "source": named(scorer), "progress": progress}
+    report = collect(index.scores, opened, texts, items, **how)
+    known = _known_rows(index, name, opened.fingerprint, replace)  # others may have added to them
     place = {text: row for row, text in enumerate(texts)}
     own = [] if known is None else list(known.arrays["queries"])
     new = [text for text in place if text not in set(own)]
@@ -131,7 +213,7 @@ def _collect_rows(
         "queries": [*own, *(new[row] for row in done)],
         "scores": rows[done] if known is None else np.vstack([known.arrays["scores"], rows[done]]),
     }
-    meta: dict[str, Any] = {"fingerprint": scorer.fingerprint}
+    meta: dict[str, Any] = {"fingerprint": opened.fingerprint}
     if positions is None:
         meta["scales"] = _scales(index, arrays["scores"], arrays["queries"])
     else:
@@ -142,25 +224,21 @@ def _collect_rows(
     return report
 
 
-def _known_rows(index: ItemIndex, name: str, scorer: Scorer, replace: bool) -> Artifact | None:
-    """The rows there are now, also those of other processes; InputError if they are of another."""
+def _known_rows(index: ItemIndex, name: str, new: str | None, replace: bool) -> Artifact | None:
+    """The rows there are now, also those of other processes; InputError if another cross-encoder
+    than `new` made them."""
     fresh = index if index.folder is None else ItemIndex.load(index.folder)
     known = fresh.artifacts.get(name)
-    if known is None or (replace and known.meta["fingerprint"] != scorer.fingerprint):
+    old = None if known is None else known.meta["fingerprint"]
+    if known is None or (replace and old != new):
         return None
-    old, new = known.meta["fingerprint"], scorer.fingerprint
-    if old is not None and old == new:
-        return known
-    discard = "discard them with replace=True (--replace)"
-    if old is None or new is None:
+    if old is None or old != new:
         raise InputError(
-            "the scores in the index cannot be told from those of another cross-encoder, because a "
-            f"scorer has no fingerprint: name the scorer, or {discard}"
+            f"the scores in the index are of another cross-encoder ({old or 'without a name'}, not "
+            f"{new or 'without a name'}); discard them with replace=True (--replace), or use an "
+            "index of its own"
         )
-    raise InputError(
-        f"the scores in the index are of another cross-encoder ({old}, not {new}); {discard}, or "
-        "use an index of its own"
-    )
+    return known
 
 
 def _scales(
@@ -197,3 +275,79 @@ def _moments(parts: Iterable[FloatArray]) -> tuple[float, float]:
         squares += float(((values - shift) ** 2).sum())
     mean = total / count
     return (shift or 0.0) + mean, math.sqrt(max(squares / count - mean**2, 0.0))
+
+
+def _check_file(file: Path, about: Mapping[str, Any], replace: bool) -> None:
+    """`InputError` unless a score matrix of these items and this cross-encoder can be written."""
+    if file.suffix != ".npz" or file.is_dir() or not file.absolute().parent.is_dir():
+        raise InputError(
+            f"{file}: the score matrix must be a file, in a folder that is there, whose name ends "
+            "in .npz"
+        )
+    if file.exists() and not replace:
+        known = read_arrays(file)
+        if any(str(known.get(key)) != str(value) for key, value in about.items()):
+            raise InputError(
+                f"{file} holds no scores of these items by this cross-encoder: choose another "
+                "file, or replace it (--replace)"
+            )
+
+
+def _cast(scores: FloatArray, dtype: str) -> FloatArray:
+    """As numbers of that type; `InputError` for one that is too large."""
+    with np.errstate(over="ignore"):
+        cast = scores.astype(dtype)
+    if not np.isfinite(cast).all():
+        raise InputError(
+            f"the score {scores[~np.isfinite(cast)][0]:g} is too large for {dtype}: use float32 "
+            "(--dtype float32); what was scored is kept in the index"
+        )
+    return cast
+
+
+def _narrowed(values: FloatArray) -> FloatArray:
+    """As float16 if that holds them: vectors and cheap scores need no more."""
+    with np.errstate(over="ignore"):
+        half = values.astype(np.float16)
+    return half if np.isfinite(half).all() else values.astype(np.float32)
+
+
+def _vectors(index: ItemIndex, queries: QuerySet) -> dict[str, Any]:
+    """`item_vectors` and `query_vectors` of the dual encoder; of fitted ones, by name."""
+    found = dict[str, FloatArray]()
+    for name in (DUAL_ENCODER, *index.fitted):
+        end = "" if name == DUAL_ENCODER else f"_{name}"
+        if name in index.vectors:
+            found[f"item_vectors{end}"] = index.vectors[name]
+        if name in index.vectors and index.has_query_vectors(name):
+            found[f"query_vectors{end}"] = index.query_vectors(Queries(queries.texts), name)
+    return {key: _narrowed(values) for key, values in found.items()}
+
+
+def _cheap_scores(index: ItemIndex, queries: QuerySet) -> dict[str, Any]:
+    """`first_<name>` (q, n): scores of the retrievers whose vectors are not in the file."""
+    found = {}
+    starts = range(0, len(queries), _QUERIES_AT_ONCE)
+    for name in dict.fromkeys([*index.retrievers, *index.vectors]):
+        if name == DUAL_ENCODER or name in index.fitted:
+            continue
+        stage = open_retriever(index, Spec(name), seed=0)
+        try:
+            batches = [Queries(queries.texts[s : s + _QUERIES_AT_ONCE]) for s in starts]
+            found[f"first_{name}"] = np.concatenate([_narrowed(stage.scores(b)) for b in batches])
+        except InputError as error:
+            logger.warning("no retriever %s in the score matrix: %s", name, error)
+    return found
+
+
+def _labels(queries: QuerySet, qrels: Qrels, item_ids: Sequence[str]) -> IntArray:
+    """Position of each query's first relevant item (grade above 0), -1 without one: (q,)."""
+    position = {item: i for i, item in enumerate(item_ids)}
+    judged = [qrels.get(query, {}) for query in queries.ids]
+    if not any(judged):
+        raise InputError("no query is judged in the qrels: do their ids agree?")
+    relevant = (
+        (position[item] for item, grade in found.items() if grade > 0 and item in position)
+        for found in judged
+    )
+    return np.array([next(items, NO_ITEM) for items in relevant], dtype=np.int64)

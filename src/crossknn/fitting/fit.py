@@ -207,13 +207,13 @@ class FitTask:
     def dense(self) -> Anchors:
         """Scores of the train queries with every item: the index's anchors."""
         with self.progress("scoring anchor queries", "pairs") as report:
-            shared: dict[str, Any] = {
-                "limits": self.limits,
-                "source": self.source,
-                "progress": report,
-            }
             self.collected = collect_anchors(
-                self.index, self.scorer, self.queries, replace=self.replace, **shared
+                self.index,
+                self.source or self.scorer,
+                self.queries,
+                replace=self.replace,
+                limits=self.limits,
+                progress=report,
             )
         anchors, n = self.index.anchors, self.index.n
         if anchors is None:

@@ -4,15 +4,12 @@ Keys of the `.npz` file: `scores` (q, n) raw logits; `n_anchors`, the first rows
 queries; and, optional, `item_vectors` (n, d) and `query_vectors` (q, d) (the retriever `dense`),
 `item_vectors_<name>` and `query_vectors_<name>` (or without these) for fitted vectors,
 `first_<name>` (q, n) cheap scores of another retriever, `graph_<name>` (n, k) item graphs,
-`anchor_items` (a,), `labels` (q,),
-`item_ids` (n,), `query_ids` (q,), and for item x item methods `item_score_items` (a,) and
-`item_scores` (a, n). Files made by `crossknn.fitting.matrix` also say what they are of: `scorer`,
-`items_digest`, `query_digests` (q,), `dtype`.
+`anchor_items` (a,), `labels` (q,), `item_ids` (n,), `query_ids` (q,), and for item x item methods
+`item_score_items` (a,) and `item_scores` (a, n). `crossknn.fitting.anchors` writes such files.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,14 +27,30 @@ from crossknn.index.graphs import (
     nearest_neighbours,
     no_graph,
 )
-from crossknn.index.stored_checks import check_arrays
 from crossknn.linalg import inner
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.late import Late
 from crossknn.retrievers.lists import StoredRetriever
-from crossknn.types import Artifact, FloatArray, IntArray, Named, Neighbours, Queries
+from crossknn.types import NO_ITEM, Artifact, FloatArray, IntArray, Named, Neighbours, Queries
 
 DUAL_ENCODER = "dense"
+
+_LARGEST = np.finfo(np.float32).max
+_NUMBERS, _POSITIONS, _TEXTS = ("fiu", "numbers"), ("iu", "whole numbers"), ("USiu", "texts")
+_IN_PLACE = "items in the query's place"
+_KEYS = {
+    "scores": (("f", "floating point numbers"), ("queries", "items")),
+    "labels": (_POSITIONS, ("queries",)),
+    "query_ids": (_TEXTS, ("queries",)),
+    "item_ids": (_TEXTS, ("items",)),
+    "anchor_items": (_POSITIONS, ("anchor items",)),
+    "item_score_items": (_POSITIONS, (_IN_PLACE,)),
+    "item_scores": (_NUMBERS, (_IN_PLACE, "items")),
+    "first_": (_NUMBERS, ("queries", "items")),
+    "item_vectors": (_NUMBERS, ("items", "dimensions")),
+    "query_vectors": (_NUMBERS, ("queries", "dimensions")),
+}
+"""What the arrays of a file hold, and their axes; a key may go on after these words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +86,7 @@ class StoredMatrix:
     def load(cls, path: str | Path) -> StoredMatrix:
         """Read and check a file; `InputError` says which key is wrong."""
         arrays = read_arrays(path)
-        check_arrays(arrays, str(path))
+        _check(arrays, str(path))
         n = arrays["scores"].shape[1]
 
         def read(key: str, dtype: type) -> Any:
@@ -83,7 +96,7 @@ class StoredMatrix:
             start = len(prefix)
             return {key[start:]: a for key, a in arrays.items() if key.startswith(prefix)}
 
-        item_scores = read("item_scores", np.float32), read("item_score_items", np.int64)
+        items, of_items = read("item_score_items", np.int64), read("item_scores", np.float32)
         made = cls(
             scores=arrays["scores"].astype(np.float32),
             n_anchors=arrays["n_anchors"].item() if "n_anchors" in arrays else 0,
@@ -93,7 +106,7 @@ class StoredMatrix:
             query_ids=tuple(map(str, arrays.get("query_ids", np.arange(len(arrays["scores"]))))),
             anchor_items=read("anchor_items", np.int64),
             labels=read("labels", np.int64),
-            item_scores=_item_scores(*item_scores),
+            item_scores=None if of_items is None else ItemScores(items, of_items),
             item_ids=tuple(map(str, arrays["item_ids"])) if "item_ids" in arrays else None,
             graphs={
                 name: check_neighbours(values, n, f"{path}: 'graph_{name}'")
@@ -160,16 +173,9 @@ class StoredMatrix:
     ) -> StoredMatrix:
         """The matrix with fitted vectors `name`, the latest: of items (n, d), of queries (q, d).
 
-        `scale` is fitted on the anchors if it is not given. Raises `InputError` for vectors that do
-        not fit, or the name of the dual encoder's.
+        `scale` is fitted on the anchors if it is not given. Raises `InputError` for the name of
+        the dual encoder's.
         """
-        q, n = self.scores.shape
-        d = items.shape[-1]
-        for values, rows in ((items, n), (queries, q)):
-            if values is not None and values.shape != (rows, d):
-                raise InputError(
-                    f"the vectors {name!r} have the shape {values.shape}; it must be ({rows}, {d})"
-                )
         if name == DUAL_ENCODER:
             raise InputError(f"fitted vectors cannot be named {name!r}; use another name")
         added = StoredVectors(items, queries, scale or self._scale_of(items, queries))
@@ -249,27 +255,52 @@ def read_arrays(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path} is not a readable .npz file; see the docs, formats") from None
 
 
-def write_arrays(path: Path, arrays: Mapping[str, Any], *, by: Path) -> None:
-    """Replace the file in one step, `by` way of another one in an existing folder."""
-    try:
-        with by.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(by, path)
-    except OSError as error:
-        by.unlink(missing_ok=True)
+def _check(arrays: Mapping[str, Any], path: str) -> None:
+    """`InputError` for what is no score matrix: one sentence with the file and the key."""
+    if "scores" not in arrays or arrays["scores"].ndim != 2 or not arrays["scores"].size:
+        raise InputError(f"{path} has no matrix 'scores' of shape (queries, items)")
+    q, n = arrays["scores"].shape
+    anchors = arrays.get("n_anchors", np.array(0))
+    if anchors.size != 1 or anchors.dtype.kind not in "iu" or not 0 <= anchors.item() < q:
+        raise InputError(f"{path}: 'n_anchors' must be one whole number, from 0 to {q - 1}")
+    for one, other in (("item_vectors", "query_vectors"), ("item_scores", "item_score_items")):
+        if (one in arrays) != (other in arrays):
+            raise InputError(f"{path} needs both {one!r} and {other!r}, or neither")
+    for key, values in arrays.items():
+        start = next((start for start in _KEYS if key.startswith(start)), None)
+        if start is not None:
+            _check_array(key, start, arrays, path)
+        if values.dtype.kind == "f" and not (finite := np.abs(values) <= _LARGEST).all():
+            row = tuple(map(int, np.argwhere(~finite)[0]))
+            raise InputError(f"{path}: '{key}' is {values[row]} at {row}")
+    for key, least in (("labels", NO_ITEM), ("anchor_items", 0), ("item_score_items", 0)):
+        chosen = arrays.get(key, np.zeros(0, np.int64))
+        twice = key != "labels" and len(np.unique(chosen)) < len(chosen)
+        if twice or ((chosen < least) | (chosen >= n)).any():
+            raise InputError(
+                f"{path}: '{key}' must hold positions of items, {least} to {n - 1}"
+                + ("" if key == "labels" else ", each once")
+            )
+
+
+def _check_array(key: str, start: str, arrays: Mapping[str, Any], path: str) -> None:
+    """`InputError` for an array of another kind or shape than `_KEYS` says."""
+    (kinds, what), axes = _KEYS[start]
+    values = arrays[key]
+    sizes = dict(zip(("queries", "items"), arrays["scores"].shape, strict=True))
+    if start == "item_scores":
+        sizes[_IN_PLACE] = arrays["item_score_items"].size
+    if start == "query_vectors":
+        partner = arrays.get(key.replace("query_", "item_", 1))
+        if partner is None:
+            raise InputError(f"{path} has '{key}' but no such item vectors")
+        sizes["dimensions"] = partner.shape[-1]
+    wanted = ", ".join(f"{sizes[axis]} {axis}" if axis in sizes else axis for axis in axes)
+    same = len(values.shape) == len(axes) and all(
+        sizes.get(axis, size) == size for axis, size in zip(axes, values.shape, strict=True)
+    )
+    if not same or (values.size and values.dtype.kind not in kinds):
         raise InputError(
-            f"{path} cannot be written: {error.strerror}; what was scored is kept in {by.parent}"
-        ) from error
-
-
-def narrowed(values: FloatArray) -> FloatArray:
-    """As float16 if that holds them: vectors and cheap scores need no more."""
-    with np.errstate(over="ignore"):
-        half = values.astype(np.float16)
-    return half if np.isfinite(half).all() else values.astype(np.float32)
-
-
-def _item_scores(scores: FloatArray | None, items: IntArray | None) -> ItemScores | None:
-    return None if scores is None or items is None else ItemScores(items, scores)
+            f"{path}: '{key}' is an array {values.shape} of {values.dtype}; it must be ({wanted}) "
+            f"of {what}: mend it, or leave it out"
+        )

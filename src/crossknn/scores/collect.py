@@ -14,12 +14,12 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -86,7 +86,7 @@ def collect(
     pairs: Pairs | None = None,
     *,
     limits: Limits | None = None,
-    source: str | Path | Callable[[], Scorer] | None = None,
+    source: Any = None,
     progress: Progress | None = None,
 ) -> CollectReport:
     """Score the pairs that the store does not have, and keep them there, batch by batch.
@@ -94,7 +94,7 @@ def collect(
     Args:
         queries, items: texts (q,) and (n,); pairs of equal texts are scored once.
         pairs: positions (p,) in them, scored in order; by default every query with every item.
-        source: on Ray, the name or folder of the scorer, or a function that opens it.
+        source: what Ray's workers open: the scorer's name or folder, or a function that opens it.
         progress: called with (different pairs that have a score, all of them).
 
     No batch is begun after the deadline; an interrupt waits for those under way. Pairs that the

@@ -29,7 +29,7 @@ _LOST = r"^Task _Worker\.score failed|^A worker died"
 
 @contextmanager
 def scorer_on_ray(
-    source: str | Path | Callable[[], Scorer] | None,
+    source: Any,
     fingerprint: str,
     queries: Sequence[str],
     items: Sequence[str],
@@ -42,7 +42,7 @@ def scorer_on_ray(
     `source` to open it from; MissingExtraError. The scorer raises ScorerError if a block cost four
     workers.
     """
-    if source is None:
+    if not (isinstance(source, str | Path) or callable(source)):
         raise InputError(
             "on Ray every worker opens the cross-encoder itself: give its name or folder, not an "
             "object"

@@ -10,33 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from crossknn.cli.options import (
-    AsJson,
-    Deadline,
-    Folder,
-    MaxCalls,
-    Ray,
-    Replace,
-    ScorerModel,
-    ScorerName,
-    ScorerOptions,
-    Seed,
-    Workers,
-    check_positive,
-    duration,
-    examples,
-    open_scorer,
-    read_queries,
-    threads,
-)
-from crossknn.cli.output import answer, progress
+from crossknn.cli import options as o
+from crossknn.cli.output import answer, note, progress
 from crossknn.errors import InputError
 
 if TYPE_CHECKING:
     from crossknn.scores.collect import CollectReport, Limits
 
 NAME = "collect"
-EPILOG = examples(
+EPILOG = o.examples(
     "crossknn collect docs.index --anchors train-queries.jsonl --max-calls 100000",
     "crossknn collect docs.index --queries queries.jsonl --out scores.npz",
 )
@@ -46,7 +28,7 @@ Collecting: TypeAlias = "Callable[..., CollectReport]"
 
 
 def command(
-    folder: Folder,
+    folder: o.Folder,
     anchors: Annotated[
         Path | None,
         typer.Option(
@@ -56,7 +38,9 @@ def command(
     ] = None,
     item_scores: Annotated[
         int | None,
-        typer.Option(help="Score so many items, as queries, with every item (itemcur, fixeditem)."),
+        typer.Option(
+            min=1, help="Score so many items, as queries, with every item (itemcur, fixeditem)."
+        ),
     ] = None,
     queries: Annotated[
         Path | None, typer.Option(help="Score these queries with every item.")
@@ -76,16 +60,16 @@ def command(
         Literal["float16", "float32"] | None,
         typer.Option(help="Of the scores in --out; float32 by default."),
     ] = None,
-    max_calls: MaxCalls = None,
-    deadline: Deadline = None,
-    workers: Workers = None,
-    ray: Ray = None,
-    replace: Replace = False,
-    scorer: ScorerName = "bundled",
-    model: ScorerModel = None,
-    scorer_option: ScorerOptions = None,
-    seed: Seed = 0,
-    json: AsJson = False,
+    max_calls: o.MaxCalls = None,
+    deadline: o.Deadline = None,
+    workers: o.Workers = None,
+    ray: o.Ray = None,
+    replace: o.Replace = False,
+    scorer: o.ScorerName = "bundled",
+    model: o.ScorerModel = None,
+    scorer_option: o.ScorerOptions = None,
+    seed: o.Seed = 0,
+    json: o.AsJson = False,
 ) -> None:
     """Compute exact scores and keep them in the index: nothing is computed twice.
 
@@ -98,24 +82,23 @@ def command(
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.collect import Limits, collect
 
-    check_positive({"max-calls": max_calls, "item-scores": item_scores})
     if anchors is None and item_scores is None and queries is None:
         raise InputError("nothing to score: give --anchors FILE, --item-scores N or --queries FILE")
     matrix = {"out": file, "n-anchors": n_anchors, "qrels": qrels, "dtype": dtype}
     for name, value in matrix.items():
         if value is not None and (file is None or queries is None):
             raise InputError(f"--{name} belongs to a score matrix: give --queries FILE and --out")
-    at_once = threads(workers)
-    limits = Limits(workers=at_once, ray=ray, max_calls=max_calls, deadline=duration(deadline))
+    at_once = o.threads(workers)
+    limits = Limits(workers=at_once, ray=ray, max_calls=max_calls, deadline=deadline)
     index = ItemIndex.load(folder)
     if item_scores is not None and item_scores > index.n:
         raise InputError(f"item-scores is {item_scores}, but the index has {index.n} items")
-    exact = open_scorer(scorer, model, scorer_option, workers=at_once)
+    exact = o.open_scorer(scorer, model, scorer_option, workers=at_once)
     asked = scorer if ray else exact
-    given = None if queries is None else read_queries(queries)
+    given = None if queries is None else o.read_queries(queries)
     jobs: list[tuple[str, Collecting]] = []
     if anchors is not None:
-        texts = read_queries(anchors).texts
+        texts = o.read_queries(anchors).texts
         job = partial(collect_anchors, index, asked, texts, replace=replace)
         jobs.append(("scoring anchor queries", job))
     if file is not None and given is not None:
@@ -151,15 +134,9 @@ def command(
         "anchor_queries": len(index.anchor_queries),
         "matrix": None if file is None else str(file),
     }
-    sentence = (
-        f"{summary['calls']:,} cross-encoder calls in {summary['seconds']} s; "
-        f"{summary['reused']:,} scores were there; {summary['anchor_queries']} anchor queries"
-    )
-    if file is not None:
-        sentence += f"; matrix {file}"
+    answer(summary, None, json)
     if not summary["complete"]:
-        sentence += "\nnot finished: the same command goes on from here"
-    answer(summary, sentence, json)
+        note("not finished: the same command goes on from here")
 
 
 def _left(limits: Limits, done: Sequence[CollectReport]) -> Limits:

@@ -31,10 +31,11 @@ GraphFrom = Annotated[
 
 
 @app.command(
+    "build",
     epilog=o.examples(
         "crossknn index build docs.jsonl docs.index",
         "zcat docs.jsonl.gz | crossknn index build - docs.index --encoder none --tfidf",
-    )
+    ),
 )
 def build(
     items: Annotated[
@@ -108,10 +109,11 @@ def build(
 
 
 @app.command(
+    "add",
     epilog=o.examples(
         "crossknn index add docs.index --graph 16",
         "crossknn index add docs.index --late models/cmc",
-    )
+    ),
 )
 def add(
     folder: o.Folder,
@@ -155,7 +157,8 @@ def add(
 
 
 @app.command(
-    epilog=o.examples("crossknn index info docs.index", "crossknn index info d.index --json")
+    "info",
+    epilog=o.examples("crossknn index info docs.index", "crossknn index info d.index --json"),
 )
 def info(folder: o.Folder, json: o.AsJson = False) -> None:
     """Print what an index holds."""
@@ -166,7 +169,8 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
 
 
 @app.command(
-    epilog=o.examples("crossknn index verify docs.index", "crossknn index verify d.index --repair")
+    "verify",
+    epilog=o.examples("crossknn index verify docs.index", "crossknn index verify d.index --repair"),
 )
 def verify(
     folder: o.Folder,

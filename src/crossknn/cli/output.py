@@ -106,13 +106,14 @@ def progress(what: str, unit: str = "") -> Iterator[Report]:
 
 
 def _lines(what: str, unit: str) -> Report:
-    last = time.perf_counter()
+    began = last = time.perf_counter()
+    first: int | None = None
 
     def report(done: int, total: int) -> None:
-        nonlocal last
-        now = time.perf_counter()
-        if now - last >= _EVERY:
-            last = now
-            note(f"{what}: {done:,} of {total:,} {unit}")
+        nonlocal first, last
+        first, now = done if first is None else first, time.perf_counter()
+        if now - last >= _EVERY and done > first:
+            last, left = now, (now - began) / (done - first) * (total - done)
+            note(f"{what}: {done:,} of {total:,} {unit}, {left:.0f} s left")
 
     return report

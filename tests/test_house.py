@@ -25,8 +25,6 @@ IDEAS = {
     "fitting.pairs": "which pairs a fit needs",
     "fitting.pseudo_queries": "queries made of items",
     "index.late": "states of late-interaction models",
-    "index.parts": "parts by kind and name, opened when needed",
-    "index.rebuild": "building an index again",
     "methods.kriging.factor_model": "the low-rank model of scores, from any entries",
     "methods.kriging.fitting": "fitting the prior",
     "methods.kriging.method": "the method; the package is its public name",

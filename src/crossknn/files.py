@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ def exclusive_lock(folder: Path, *, wait: bool = False, what: str = "scores") ->
         what: What is being written, for the error.
 
     Raises:
-        InputError: Without `wait`, if another process writes there or has just removed the folder.
+        InputError: Without `wait`, if another process writes there.
     """
     if os.name == "nt":
         yield
@@ -48,18 +48,13 @@ def exclusive_lock(folder: Path, *, wait: bool = False, what: str = "scores") ->
 
     handle = os.open(folder, os.O_RDONLY)
     try:
-        busy = False
         with suppress(OSError):  # some network file systems have no locks
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not wait:
-                    busy = not os.path.samestat(os.fstat(handle), folder.stat())
-            except (BlockingIOError, FileNotFoundError):
-                busy = True
-        if busy:
-            raise InputError(
-                f"another process is adding {what} to {folder}; wait for it, or end it"
-            )
+            except BlockingIOError:
+                raise InputError(
+                    f"another process is adding {what} to {folder}; wait for it, or end it"
+                ) from None
         yield
     finally:
         os.close(handle)
@@ -131,74 +126,62 @@ def checksums(data: Any) -> NDArray[np.uint32]:
     return np.array(sums, "<u4")
 
 
-class CheckedWriter:
-    """Writes a new file and takes its checksums on the way; see `checked_writing`."""
-
-    def __init__(self, file: io.BufferedWriter) -> None:
-        self._file, self._size = file, 0
-        self._sums, self._open = list[NDArray[np.uint32]](), bytearray()
-
-    def write(self, data: Any) -> None:
-        """Append bytes."""
-        view = memoryview(data).cast("B")
-        self._file.write(view)
-        self._size += len(view)
-        if self._open:
-            missing = CHUNK - len(self._open)
-            self._open += view[:missing]
-            view = view[missing:]
-        if len(self._open) == CHUNK:
-            self._sums.append(checksums(bytes(self._open)))
-            self._open.clear()
-        whole = len(view) // CHUNK * CHUNK
-        self._sums.append(checksums(view[:whole]))
-        self._open += view[whole:]
-
-    def entry(self) -> dict[str, Any]:
-        """What a manifest says of the file: its size, and the checksums of its chunks."""
-        sums = np.concatenate([*self._sums, checksums(bytes(self._open))])
-        return {"bytes": self._size, "checksums": base64.b64encode(sums.tobytes()).decode()}
-
-
 @contextmanager
-def checked_writing(path: Path) -> Iterator[CheckedWriter]:
-    """A writer for a new file at `path`, which is on the disk when the block ends."""
+def _new_file(path: Path) -> Iterator[io.BufferedWriter]:
+    """A new file at `path`, which is on the disk when the block ends."""
     with path.open("wb") as file:
-        yield CheckedWriter(file)
+        yield file
         file.flush()
         os.fsync(file.fileno())
 
 
+def file_entry(path: Path) -> dict[str, Any]:
+    """What a manifest says of a file: its size, and the checksums of its chunks."""
+    size = path.stat().st_size
+    sums = checksums(np.memmap(path, np.uint8, "r") if size else b"")
+    return {"bytes": size, "checksums": base64.b64encode(sums.tobytes()).decode()}
+
+
 def write_array(path: Path, values: NDArray[Any]) -> dict[str, Any]:
-    """Write a new `.npy` file; returns its `CheckedWriter.entry`."""
-    with checked_writing(path) as writer:
-        values = np.asarray(values, order="C")
-        np.lib.format.write_array(cast(Any, writer), values, allow_pickle=False)
-    return writer.entry()
+    """Write a new `.npy` file; returns its `file_entry`."""
+    values = np.asarray(values, order="C")
+    with _new_file(path) as file:
+        header = np.lib.format.header_data_from_array_1_0(values)
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(values.reshape(-1).view(np.uint8).data)
+    return file_entry(path)
+
+
+def write_texts(path: Path, texts: Iterable[str]) -> tuple[dict[str, Any], NDArray[np.uint64]]:
+    """Write texts into one new UTF-8 file; returns its `file_entry` and their offsets (n + 1,).
+
+    Raises `UnicodeEncodeError` for half a surrogate pair, which is no text.
+    """
+    ends = [0]
+    with _new_file(path) as file:
+        for text in texts:
+            ends.append(ends[-1] + file.write(text.encode()))
+    return file_entry(path), np.array(ends, np.uint64)
 
 
 class CheckedFile:
-    """A file mapped read-only, whose chunks are checked when they are first touched.
+    """A file mapped read-only, whose chunks are checked when they are first touched."""
 
-    `what` (such as "the index DIR") and `advice` are the ends of the sentences for a damaged file.
-    """
+    def __init__(self, path: Path, entry: Mapping[str, Any], what: str) -> None:
+        """Map the file; `IndexFormatError` if it is missing or has another size.
 
-    def __init__(self, path: Path, entry: Mapping[str, Any], *, what: str, advice: str) -> None:
-        """Map the file; raises `IndexFormatError` if it is missing or has another size."""
-        self.name, self._what, self._advice = path.name, what, advice
+        `what` holds the file, such as "the index DIR": the sentences for damages begin with it.
+        """
+        self.name, self._what = path.name, what
         try:
             size = path.stat().st_size
             data = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
         except OSError as error:
-            raise self._damaged(f"{self.name} cannot be read ({error.strerror})") from error
-        if size != entry["bytes"]:
-            raise self._damaged(
-                f"{self.name} has {size} bytes instead of {entry['bytes']}; {advice}"
-            )
+            raise self.damaged(f"{self.name} cannot be read ({error.strerror})") from error
         self.data: NDArray[np.uint8] = np.asarray(data)
         self._sums = np.frombuffer(base64.b64decode(entry["checksums"]), "<u4")
-        if len(self._sums) != -(-size // CHUNK):
-            raise self._damaged(f"the checksums of {self.name} are not those of its size; {advice}")
+        if size != entry["bytes"] or len(self._sums) != -(-size // CHUNK):
+            raise self.damaged(f"{self.name} has {size} bytes instead of {entry['bytes']}")
         self._unchecked = np.ones(len(self._sums), np.bool_)
         self.checked = not size
         """Whether all chunks have been checked."""
@@ -217,40 +200,38 @@ class CheckedFile:
             for chunk in np.unique(np.minimum(first + step, last)).tolist():
                 self._check(slice(chunk, chunk + 1))
 
+    def damaged(self, how: str) -> IndexFormatError:
+        """The error for a damage."""
+        return IndexFormatError(f"{self._what} is damaged: {how}; build or copy it again")
+
     def _check(self, chunks: slice) -> None:
         if self._unchecked[chunks].any():
             found = checksums(self.data[chunks.start * CHUNK : chunks.stop * CHUNK])
             if not np.array_equal(found, self._sums[chunks]):
-                raise self._damaged(f"the contents of {self.name} have changed; {self._advice}")
+                raise self.damaged(f"the contents of {self.name} have changed")
             self._unchecked[chunks] = False
             self.checked = not self._unchecked.any()
-
-    def _damaged(self, how: str) -> IndexFormatError:
-        return IndexFormatError(f"{self._what} is damaged: {how}")
 
 
 class StoredArray:
     """An array in a `.npy` file: rows are checked as they are read, `np.asarray` checks all."""
 
     def __init__(self, file: CheckedFile) -> None:
-        """Nothing is read yet; what reads it raises `IndexFormatError` if it is no array."""
-        self.file = file
+        self.files = (file,)
+        self._file = file
 
     @cached_property
     def _values(self) -> NDArray[Any]:
-        """All of it, unchecked but for the header."""
-        file = self.file
+        """All of it, unchecked but for the header; `IndexFormatError` if it is no array."""
+        file = self._file
         file.touch(0, min(CHUNK, len(file.data)))
+        head = io.BytesIO(file.data[:CHUNK].tobytes())
         try:
-            head = io.BytesIO(file.data[:CHUNK].tobytes())
-            if np.lib.format.read_magic(head) != (1, 0):
-                raise ValueError("it is of another version")
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(head)
-            if fortran or dtype.hasobject:
-                raise ValueError("it is no plain array")
+            np.lib.format.read_magic(head)
+            shape, _, dtype = np.lib.format.read_array_header_1_0(head)
             return file.data[head.tell() :].view(dtype).reshape(shape)
-        except ValueError as error:
-            raise IndexFormatError(f"{file.name} cannot be read as an array: {error}") from error
+        except (ValueError, TypeError) as error:
+            raise file.damaged(f"{file.name} is no array ({error})") from error
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -265,7 +246,7 @@ class StoredArray:
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
         """Rows by a position, a slice, or an array of positions or truth values."""
-        values, file = self._values, self.file
+        values, file = self._values, self._file
         if not file.checked:
             offset, width = len(file.data) - values.nbytes, values.nbytes // max(1, len(values))
             if isinstance(rows, slice):
@@ -279,22 +260,20 @@ class StoredArray:
         return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        self.file.touch()
+        self._file.touch()
         return np.array(self._values, dtype=dtype, copy=copy)
 
 
 class StoredTexts(Sequence[str]):
     """Texts in one UTF-8 file: text i is the bytes `offsets[i]` to `offsets[i + 1]`."""
 
-    def __init__(self, file: CheckedFile, offsets: StoredArray) -> None:
-        self._file, self._offsets = file, offsets
+    def __init__(self, file: CheckedFile, offsets: CheckedFile) -> None:
+        self.files = (file, offsets)
+        self._file, self._offsets = file, StoredArray(offsets)
 
     @cached_property
     def _ends(self) -> NDArray[np.uint64]:
-        ends = np.asarray(self._offsets)
-        if int(ends[-1]) != len(self._file.data):
-            raise IndexFormatError(f"the offsets of {self._file.name} do not fit the texts")
-        return ends
+        return np.asarray(self._offsets)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -302,9 +281,7 @@ class StoredTexts(Sequence[str]):
     def __getitem__(self, position: Any) -> Any:
         if isinstance(position, slice):
             return [self[p] for p in range(*position.indices(len(self)))]
-        p = int(position) + (len(self) if position < 0 else 0)
-        if not 0 <= p < len(self):
-            raise IndexError(position)
+        p = range(len(self))[position]
         start, end = int(self._ends[p]), int(self._ends[p + 1])
         self._file.touch(start, end)
         return self._file.data[start:end].tobytes().decode()
@@ -312,63 +289,39 @@ class StoredTexts(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         self._file.touch()
         data = self._file.data.tobytes()
-        text = data.decode()
         for start, end in pairwise(self._ends.tolist()):
-            yield text[start:end] if len(text) == len(data) else data[start:end].decode()
+            yield data[start:end].decode()
 
 
 class StoredColumns(Mapping[str, Any]):
-    """Arrays and texts by name, each opened when it is asked for.
+    """Arrays and texts by name: `[name]` is an array that has been checked, or `StoredTexts`."""
 
-    `[name]` is an array that has been checked, or `StoredTexts`; `rows(name)` is checked row by
-    row as it is read.
-    """
-
-    def __init__(self, files: Mapping[str, CheckedFile]) -> None:
-        """`files` are named `<name>.npy`; of texts `<name>.utf8` and `<name>.offsets.npy`."""
-        self.files = files
-        self._open = dict[str, Any]()
-
-    def rows(self, name: str) -> Any:
-        """The array or texts of that name."""
-        if name not in self._open:
-            if (texts := self.files.get(name + ".utf8")) is not None:
-                offsets = StoredArray(self.files[name + ".offsets.npy"])
-                self._open[name] = StoredTexts(texts, offsets)
-            else:
-                self._open[name] = StoredArray(self.files[name + ".npy"])
-        return self._open[name]
+    def __init__(self, columns: Mapping[str, StoredArray | StoredTexts]) -> None:
+        self.columns = columns
 
     def __getitem__(self, name: str) -> Any:
-        found = self.rows(name)
+        found = self.columns[name]
         return np.asarray(found) if isinstance(found, StoredArray) else found
 
     def __iter__(self) -> Iterator[str]:
-        texts = [name[:-5] for name in self.files if name.endswith(".utf8")]
-        hidden = {f"{name}.offsets" for name in texts}
-        arrays = [name[:-4] for name in self.files if name.endswith(".npy")]
-        yield from texts
-        yield from (name for name in arrays if name not in hidden)
+        return iter(self.columns)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self.columns)
 
 
 def rows_of(columns: Mapping[str, Any], name: str) -> Any:
-    """`columns[name]`, checked row by row as it is read if it is stored."""
-    return columns.rows(name) if isinstance(columns, StoredColumns) else columns[name]
+    """`columns[name]`; an array on the disk is checked row by row as it is read."""
+    return columns.columns[name] if isinstance(columns, StoredColumns) else columns[name]
 
 
 def as_path(value: object, what: str) -> Path:
     """The path that `what` is given as; `InputError` for what no file system can have."""
-    if not isinstance(value, str | os.PathLike):
-        raise InputError(f"{what} is {value!r:.80}; give a path")
-    text = os.fspath(value)
-    if not isinstance(text, str) or "\0" in text:
-        raise InputError(f"{what} is {text!r:.80}, which cannot be a path")
     try:
-        Path(text).exists()
-    except (OSError, ValueError) as error:
-        why = (getattr(error, "strerror", None) or str(error)).lower()
-        raise InputError(f"{what} is {text!r:.80}, which cannot be a path: {why}") from error
-    return Path(text)
+        path = Path(value)  # type: ignore[arg-type]
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
+    except (TypeError, ValueError, OSError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{what} is {value!r:.80}, which cannot be a path: {why}") from error
+    return path

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, TypeAlias
 from crossknn.errors import MissingExtraError, SpecError
 from crossknn.evaluation.measures import Estimate
 from crossknn.evaluation.replay import RecallRow
-from crossknn.retrievers.late import KINDS
+from crossknn.retrievers.base import KINDS
 from crossknn.spec import Spec, parse
 
 Target: TypeAlias = str | Path | BinaryIO

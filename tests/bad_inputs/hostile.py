@@ -12,7 +12,7 @@ import numpy as np
 import crossknn as ck
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.stored import StoredMatrix
-from crossknn.retrievers.lists import CandidateLists
+from crossknn.retrievers.base import CandidateLists
 from crossknn.scorers import CallableScorer, CrossEncoder, HttpScorer, as_scorer
 from crossknn.scores.stored import StoredScorer
 

@@ -11,7 +11,7 @@ from synthetic import METHODS
 import crossknn as ck
 from crossknn.fitting.anchors import collect_anchors, collect_item_scores
 from crossknn.index.base import Scale
-from crossknn.index.fitted import FittedVectors
+from crossknn.index.vectors import ItemVectors
 from crossknn.types import Pairs
 
 BUDGET = 12
@@ -33,7 +33,7 @@ def setting(request, tmp_path_factory):
         moved = index.vectors["dense"] + np.float32(0.01) * index.vectors["dense"][::-1]
         index.add_fitted(
             "mf",
-            FittedVectors(
+            ItemVectors(
                 values=moved,
                 method="als",
                 base="dense",

@@ -11,12 +11,11 @@ from late_helpers import WordStates
 import crossknn as ck
 from crossknn.fitting.anchors import collect_anchors, collect_item_scores
 from crossknn.index.base import Scale
-from crossknn.index.fitted import FittedVectors
 from crossknn.index.stored import StoredMatrix
+from crossknn.index.vectors import ItemVectors
 from crossknn.methods import METHODS as METHODS
 from crossknn.methods import method
-from crossknn.retrievers.base import ItemPriors
-from crossknn.retrievers.lists import CandidateLists
+from crossknn.retrievers.base import CandidateLists, ItemPriors
 from crossknn.search.loop import Search
 from crossknn.search.sharing import SharedBudget
 from crossknn.spec import parse
@@ -98,7 +97,7 @@ def equip(index, scorer, *, anchors, items, graph, depth, name, moved, base, lis
     collect_anchors(index, scorer, anchors)
     collect_item_scores(index, scorer, items)
     index.add_graph(graph, depth)
-    fitted = FittedVectors(
+    fitted = ItemVectors(
         values=moved,
         method="als",
         base=base,

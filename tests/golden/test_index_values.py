@@ -68,7 +68,7 @@ def exact(pairs):
 def build():
     from crossknn.data.reading import read_items
     from crossknn.fitting.anchors import collect_anchors
-    from crossknn.retrievers.lists import CandidateLists
+    from crossknn.retrievers.base import CandidateLists
     from crossknn.scorers import as_scorer
 
     items = read_items(RECORDS, template="{title} ({year})\n{text}")

@@ -1,6 +1,5 @@
 """The item graph: what it holds, where it is kept, and when it is stale."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +10,10 @@ from index_helpers import LengthEncoder, corpus
 from synthetic import aligned_matrix, matrix
 
 from crossknn.errors import InputError
-from crossknn.index.fitted import FittedVectors
 from crossknn.index.graphs import cosines, nearest_by_vectors
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.rebuild import keep_parts
 from crossknn.index.stored import StoredMatrix
+from crossknn.index.vectors import ItemVectors
 
 
 @settings(max_examples=40, deadline=None)
@@ -75,90 +73,52 @@ def index():
     return ItemIndex.build(corpus(30), encoder=LengthEncoder(), lsa=5)
 
 
-def test_a_graph_is_kept_on_the_disk_and_mapped(index, tmp_path):
+def test_graphs_are_kept_as_deep_as_they_were_asked_for(index, tmp_path):
     assert list(index.graphs) == []
     assert index.add_graph("bm25", 4) == "bm25"
     assert index.add_graph(neighbours=6) == "dense"  # the vectors that are not fitted
     index.save(tmp_path / "index")
     index.add_graph("lsa", 5)  # added in the folder
-    for loaded in (ItemIndex.load(tmp_path / "index"), index):
-        assert sorted(loaded.graphs) == ["bm25", "dense", "lsa"]
-        for name, k in (("bm25", 4), ("dense", 6), ("lsa", 5)):
-            graph = loaded.graph(name, k)
-            assert graph.shape == (30, k)
-            assert np.array_equal(graph, index.graph(name, k))
-        said = json.loads(json.dumps(loaded.description()))["graphs"]
-        assert {name: graph["neighbours"] for name, graph in said.items()} == {
-            "bm25": 4,
-            "dense": 6,
-            "lsa": 5,
-        }
-    mapped = ItemIndex.load(tmp_path / "index")
-    assert isinstance(mapped.graph("dense", 6).base.base, np.memmap)
-    mapped.save(tmp_path / "copy")
-    assert sorted(ItemIndex.load(tmp_path / "copy").graphs) == ["bm25", "dense", "lsa"]
-
-
-def test_a_graph_that_is_as_deep_stays_and_a_deeper_one_replaces_it(index, tmp_path):
-    index.save(tmp_path / "index")
-    index.add_graph("dense", 6)
     made = []
     index.add_graph("dense", 4, progress=lambda *n: made.append(n))
     assert not made
-    index.add_graph("dense", 9, progress=lambda *n: made.append(n))
+    index.add_graph("bm25", 9, progress=lambda *n: made.append(n))
     assert made
-    assert ItemIndex.load(tmp_path / "index").graph("dense", 9).shape == (30, 9)
-    with pytest.raises(
-        InputError, match=r"'dense' has 9 neighbours of each item, not 10: use neigh"
-    ):
+    for loaded in (ItemIndex.load(tmp_path / "index"), index):
+        found = {name: graph.shape for name, graph in loaded.graphs.items()}
+        assert found == {"dense": (30, 6), "lsa": (30, 5), "bm25": (30, 9)}
+        for name, graph in index.graphs.items():
+            assert np.array_equal(loaded.graph(name, 3), graph[:, :3])
+    with pytest.raises(InputError, match=r"'dense' has 6 neighbours of each item, not 10: use"):
         index.graph("dense", 10)
 
 
 def test_what_no_graph_can_be_made_of(index):
-    with pytest.raises(InputError, match=r"cannot be made of 'lsb' \(did you mean lsa"):
-        index.add_graph("lsb")
+    with pytest.raises(InputError, match=r"to make a graph of 'bm26' \(did you mean bm25"):
+        index.add_graph("bm26")
     with pytest.raises(InputError, match="neighbours is 0; it must be 1 or more"):
         index.add_graph("dense", 0)
     with pytest.raises(InputError, match=r"no item graph 'bm25' here .there are: none.*--graph 16"):
         index.graph("bm25", 4)
-    bare = ItemIndex.build(["x", "y"], lsa=0, bm25=False)
-    with pytest.raises(InputError, match="cannot be made of 'bm25'"):
-        bare.add_graph()
 
 
-def test_a_graph_of_vectors_that_were_replaced_is_not_used(index, tmp_path):
+def test_a_graph_goes_with_the_vectors_that_it_is_made_of(index, tmp_path, caplog):
     index.save(tmp_path / "index")
-
-    def align(factor):
-        values = (index.vectors["lsa"] * factor).astype(np.float32)
-        index.add_fitted(
-            "moved", FittedVectors(values=values, method="x", base="lsa"), replace=True
-        )
-
-    align(2)
-    index.add_graph("moved", 3)
-    assert list(ItemIndex.load(tmp_path / "index").graphs) == ["moved"]
-    align(-3)
+    moved = ItemVectors(values=index.vectors["lsa"] * 2, method="x", base="lsa")
+    index.add_fitted("moved", moved)
+    for name in ("moved", "bm25", "lsa", "dense"):
+        index.add_graph(name, 3)
+    same = ItemIndex.build(corpus(30), lsa=5, previous=index)
+    assert set(same.graphs) == {"moved", "bm25", "lsa"}
+    assert np.array_equal(same.graph("moved", 3), index.graph("moved", 3))
+    assert "dropped graphs/dense" in caplog.text
+    other = ItemIndex.build(corpus(30), lsa=4, previous=index)
+    assert set(other.graphs) == {"bm25"}
+    assert not ItemIndex.build(corpus(31), previous=index).graphs
+    index.add_fitted("moved", replace(moved, values=-moved.values), replace=True)
     for one in (index, ItemIndex.load(tmp_path / "index")):
-        assert list(one.graphs) == []
         with pytest.raises(InputError, match="no item graph 'moved'"):
             one.graph("moved", 3)
-    index.save(tmp_path / "index")
-    assert not list((tmp_path / "index").rglob("graph-*"))
-
-
-def test_an_index_that_is_built_again_keeps_the_graphs_of_what_stayed(index, caplog):
-    for name in ("bm25", "dense", "lsa"):
-        index.add_graph(name, 4)
-    same = ItemIndex.build(corpus(30), lsa=4)
-    keep_parts(same, index)
-    assert list(same.graphs) == ["bm25"]
-    assert np.array_equal(same.graph("bm25", 4), index.graph("bm25", 4))
-    assert "dropped the item graph dense" in caplog.text
-    assert "dropped the item graph lsa" in caplog.text
-    more = ItemIndex.build(corpus(31))
-    keep_parts(more, index)
-    assert list(more.graphs) == []
 
 
 def test_stored_matrices_compute_the_graph_of_their_vectors_once():
@@ -192,17 +152,11 @@ def test_files_hold_graphs_by_name(tmp_path):
     assert index.graph("bm25", 1).tolist() == [[1], [0], [3], [2], [5], [3]]
     with pytest.raises(InputError, match="'dense' has 2 neighbours of each item, not 3"):
         index.graph("dense", 3)
-    for place, value, words in (
-        ((0, 0), 6, "must hold positions of items, 0 to 5"),
-        ((0, 0), -2, "must hold positions of items, 0 to 5"),
-        ((3, 1), 3, "has item 3 among its own neighbours"),
-        ((2, 1), 3, "has an item twice in a row"),
-        ((0, 0), -1, "has -1 before a neighbour"),
-    ):
+    for place, value in (((0, 0), 6), ((0, 0), -2), ((3, 1), 3), ((2, 1), 3), ((0, 0), -1)):
         wrong = graph.copy()
         wrong[place] = value
         np.savez(tmp_path / "m.npz", **arrays, graph_x=wrong)
-        with pytest.raises(InputError, match=f"'graph_x' {words}"):
+        with pytest.raises(InputError, match=f"'graph_x' has, for item {place[0]}, no list of"):
             StoredMatrix.load(tmp_path / "m.npz")
     for wrong in (graph[1:], graph.astype(float), graph[:, 0]):
         np.savez(tmp_path / "m.npz", **arrays, graph_x=wrong)

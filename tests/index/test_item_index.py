@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from index_helpers import LengthEncoder, corpus
 
 from crossknn.data.items import Items
-from crossknn.errors import IndexFormatError, InputError
+from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
-from crossknn.retrievers.lists import CandidateLists
+from crossknn.retrievers.base import CandidateLists, ItemPriors
 from crossknn.types import Queries
 
 
@@ -37,43 +37,34 @@ def same_answers(one, other):
 
 
 def test_round_trip_with_everything(tmp_path):
-    vectors = np.random.default_rng(0).normal(size=(30, 4))
-    own = {"own": lambda texts: np.ones((len(texts), 4))}
-    done = []
+    own, done = {"own": lambda texts: np.ones((len(texts), 4))}, []
     index = ItemIndex.build(
         corpus(30),
         encoder=LengthEncoder(),
-        vectors={"own": vectors},
+        vectors={"own": np.random.default_rng(0).normal(size=(30, 4))},
         query_vectors=own,
         lsa=5,
-        tfidf=True,
         progress=lambda *numbers: done.append(numbers),
     )
     assert isinstance(index, Index)
     assert done == [(30, 30)]
+    index.add_words("tfidf")
     index.save(tmp_path / "index")
-    loaded = ItemIndex.load(
-        tmp_path / "index",
-        encoder=LengthEncoder(),
-        query_vectors=own,
-    )
+    given = {"encoder": LengthEncoder(), "query_vectors": own}
+    loaded = ItemIndex.load(tmp_path / "index", **given)
     same_answers(index, loaded)
     loaded.save(tmp_path / "again")
     loaded.save(tmp_path / "index")
-    same_answers(index, loaded)
-    again = ItemIndex.load(tmp_path / "again", encoder=LengthEncoder(), query_vectors=own)
-    same_answers(index, again)
-    assert json.loads(json.dumps(loaded.description()))["vectors"] == {
-        "own": 4,
-        "dense": 3,
-        "lsa": 5,
-    }
+    for folder in ("again", "index"):
+        same_answers(index, ItemIndex.load(tmp_path / folder, **given))
+    said = json.loads(json.dumps(loaded.description()))
+    assert {n: meta["d"] for n, meta in said["vectors"].items()} == {"own": 4, "dense": 3, "lsa": 5}
+    assert "vectors/dense" in repr(loaded)
 
 
 def test_without_a_model_there_are_lsa_and_bm25():
     index = ItemIndex.build(["a cat", "a dog"])
-    assert set(index.vectors) == {"lsa"}
-    assert set(index.retrievers) == {"bm25"}
+    assert (set(index.vectors), set(index.retrievers)) == ({"lsa"}, {"bm25"})
     assert not ItemIndex.build(["a cat"], lsa=0, bm25=False).vectors
 
 
@@ -116,14 +107,27 @@ def test_query_vectors_are_kept_with_the_queries():
         index.query_vectors(Queries(["one"], {"vectors": np.zeros((1, 3))}), "vectors")
 
 
-def test_names_that_are_not_there_are_named():
-    index = ItemIndex.build(["a cat"], vectors={"own": np.ones((1, 2))})
-    with pytest.raises(InputError, match=r"no item vectors 'onw' .did you mean own"):
-        index.vectors["onw"]
-    with pytest.raises(InputError, match=r"no retriever 'bm26' .did you mean bm25"):
-        index.retrievers["bm26"]
-    with pytest.raises(InputError, match=r"cannot make query vectors .* 'own': pass query"):
-        index.query_vectors(Queries(["x"]), "own")
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        (lambda i: i.vectors["onw"], r"no vectors 'onw' .did you mean own"),
+        (lambda i: i.retrievers["bm26"], r"no words 'bm26' .did you mean bm25"),
+        (lambda i: i.late["som"], "no late 'som'"),
+        (lambda i: i.query_vectors(Queries(["x"]), "own"), "cannot make query vectors .* 'own'"),
+        (lambda i: i.add_words("lsa"), "no word model 'lsa'"),
+        (lambda i: i.add_retriever("lsa", i.retrievers["bm25"]), "cannot be named 'lsa'"),
+        (lambda i: i.add_retriever("mine", len), "a retriever has the methods top and scores"),
+        (lambda i: i.add_retriever("mine", ItemPriors([1, 2, 3])), "3 priors for 1 items"),
+        (lambda i: i.put_artifact("a b", {}, {}), "cannot be named 'a b'"),
+        (lambda i: i.put_artifact("a", {"x": object()}, {}), "cannot be stored as JSON"),
+    ],
+)
+def test_what_is_not_there_or_cannot_be_added_is_named(ask, sentence):
+    index = ItemIndex.build(["a cat"], vectors={"own": np.ones((1, 2))}, lsa=1)
+    before = repr(index)
+    with pytest.raises(InputError, match=sentence):
+        ask(index)
+    assert repr(index) == before
 
 
 @pytest.mark.parametrize(
@@ -131,8 +135,8 @@ def test_names_that_are_not_there_are_named():
     [
         ({"vectors": np.ones((3, 2))}, r"'vectors' have the shape \(3, 2\); it must be \(2, d\)"),
         ({"vectors": np.array([[1.0], [np.nan]])}, "row 1 holds a NaN"),
+        ({"vectors": [[1.0], [1.0, 2.0]]}, "rows of several lengths"),
         ({"vectors": {"dense": np.ones((2, 2))}}, "cannot be named 'dense'"),
-        ({"vectors": {"a b": np.ones((2, 2))}}, "cannot be named 'a b'"),
         ({"vectors": np.array([["x"], ["y"]])}, "not of numbers"),
         ({"query_vectors": {"own": len}}, "query_vectors names 'own'"),
     ],
@@ -142,40 +146,33 @@ def test_vectors_that_do_not_fit_are_refused(arguments, sentence):
         ItemIndex.build(["x", "y"], **arguments)
 
 
-def test_another_encoder_is_refused(tmp_path):
-    class Other(LengthEncoder):
-        fingerprint = "other"
-
-    ItemIndex.build(corpus(3), encoder=LengthEncoder()).save(tmp_path / "index")
-    with pytest.raises(IndexFormatError, match=r"its fingerprint is length .* given is other"):
-        ItemIndex.load(tmp_path / "index", encoder=Other())
-    nameless = ItemIndex.load(tmp_path / "index")
-    assert nameless.retrievers["bm25"].top(Queries(["cat"]), 1).items.size
-    with pytest.raises(InputError, match=r"no name .*ItemIndex\.load as encoder="):
-        nameless.query_vectors(Queries(["cat"]), "dense")
-    ItemIndex.build(corpus(3)).save(tmp_path / "words")
-    with pytest.raises(InputError, match="no vectors 'dense' of a dual encoder"):
-        ItemIndex.load(tmp_path / "words", encoder=LengthEncoder())
-
-
 def test_the_bundled_encoder_is_found_again(tmp_path):
     index = ItemIndex.build(corpus(4), encoder="bundled")
     index.save(tmp_path / "index")
     loaded = ItemIndex.load(tmp_path / "index")
-    assert loaded.description()["encoders"]["dense"]["source"] == "bundled"
-    assert loaded.encoder_source("dense") == "bundled"
-    assert loaded.encoder_source("lsa") is None
+    assert loaded.model_of("dense").source == "bundled"
+    assert loaded.model_of("lsa") is None
     same_answers(index, loaded)
 
 
-def test_added_first_stages_are_offered_and_not_saved(tmp_path):
-    index = ItemIndex.build(corpus(4))
+def test_an_artifact_is_kept_and_replaced_and_an_added_retriever_is_not_saved(tmp_path):
+    index = ItemIndex.build(corpus(20), lsa=3)
     index.add_retriever("mine", CandidateLists({"q": ["i2"]}, index.items.ids))
     assert index.retrievers["mine"].top(Queries(["q"]), 3).items.tolist() == [[2]]
+    index.put_artifact("early", {"a": (1, 2)}, {"x": np.arange(6.0).reshape(2, 3)})
     index.save(tmp_path / "index")
-    assert "mine" not in ItemIndex.load(tmp_path / "index").retrievers
-    with pytest.raises(InputError, match=r"cannot be named 'lsa'"):
-        index.add_retriever("lsa", index.retrievers["bm25"])
+    for value in (1, 2):
+        arrays = {"x": np.full(4, value), "y": np.zeros(0), "z": ["some", "texts"]}
+        index.put_artifact("kriging", {"value": value}, arrays)
+    loaded = ItemIndex.load(tmp_path / "index")
+    assert "mine" not in loaded.retrievers
+    for found in (index, loaded):
+        assert list(found.artifacts) == ["early", "kriging"]
+        assert found.artifacts["early"].meta == {"a": [1, 2]}
+        np.testing.assert_array_equal(found.artifacts["early"].arrays["x"], [[0, 1, 2], [3, 4, 5]])
+        kriging = found.artifacts["kriging"]
+        assert (kriging.meta, kriging.arrays["x"].tolist()) == ({"value": 2}, [2, 2, 2, 2])
+        assert (kriging.arrays["y"].shape, list(kriging.arrays["z"])) == ((0,), ["some", "texts"])
 
 
 def test_building_again_encodes_new_texts_only_and_keeps_what_fits(tmp_path):
@@ -187,17 +184,20 @@ def test_building_again_encodes_new_texts_only_and_keeps_what_fits(tmp_path):
             return super().encode_items(texts, progress)
 
     index = ItemIndex.build(corpus(6), encoder=Counting(), bm25=False)
-    index.add_graph("dense", 2)
-    index.put_artifact("kriging", {}, {"x": np.arange(3)})
+    for name in ("kriging", "item_scores"):
+        index.put_artifact(name, {}, {"x": np.arange(3)})
     index.save(tmp_path / "index")
     loaded, Counting.seen = ItemIndex.load(tmp_path / "index"), ()
     same = ItemIndex.build(corpus(6), encoder=Counting(), bm25=False, tfidf=True, previous=loaded)
     assert Counting.seen == ()
     np.testing.assert_array_equal(same.vectors["dense"], index.vectors["dense"])
-    assert (list(same.graphs), list(same.artifacts)) == (["dense"], ["kriging"])
+    assert set(same.artifacts) == {"kriging", "item_scores"}
+    for changed in ({"bm25": True, "encoder": Counting()}, {"bm25": False, "lsa": 3}):
+        other = ItemIndex.build(corpus(6), previous=loaded, **changed)
+        assert set(other.artifacts) == {"item_scores"}  # of the items alone
+    Counting.seen = ()
     more = ItemIndex.build(corpus(8)[1:], encoder=Counting(), previous=loaded)
     assert Counting.seen == tuple(more.items.texts[-2:])
-    np.testing.assert_array_equal(
-        more.vectors["dense"], LengthEncoder().encode_items(more.items.texts)
-    )
-    assert not {**more.graphs, **more.artifacts}
+    expected = LengthEncoder().encode_items(more.items.texts)
+    np.testing.assert_array_equal(more.vectors["dense"], expected)
+    assert not more.artifacts

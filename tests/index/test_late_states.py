@@ -1,89 +1,86 @@
-"""States of items for late-interaction models: an index keeps them with where their model is."""
+"""States of items for late-interaction models, made in parts: a kill loses one part, no more."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from index_helpers import corpus
 from late_helpers import WordStates
 
-from crossknn.errors import IndexFormatError, InputError
+from crossknn.errors import IndexFormatError, InputError, ScorerError
+from crossknn.files import exclusive_lock
+from crossknn.index import late
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.rebuild import keep_parts
 from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import parse
 from crossknn.types import States
 
-N = 12
+N, PART = 23, 4
+WORK = "work-late-cmc"
 
 
 @pytest.fixture
-def saved(tmp_path):
-    index = ItemIndex.build(corpus(N), encoder=None, lsa=4)
+def saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(late, "AT_ONCE", PART)
+    index = ItemIndex.build(corpus(N), lsa=4)
     index.save(tmp_path / "index")
     return index
 
 
-def same(found, expected):
-    return np.array_equal(found.values, expected.values) and np.array_equal(
-        found.starts, expected.starts
-    )
+def check(found, index):
+    expected = WordStates().encode_items(index.items.texts)
+    assert found.values.dtype == np.float16
+    assert np.array_equal(found.values, expected.values)
+    assert np.array_equal(found.starts, expected.starts)
 
 
-def test_they_come_back_from_the_disk_mapped(saved, tmp_path):
-    seen = []
-    assert saved.add_late(WordStates(), progress=lambda done, total: seen.append((done, total)))
-    saved.add_late(WordStates("som", "others"), "mine")
-    assert seen == [(N, N)]
-    expected = WordStates().encode_items(saved.items.texts)
-    memory = ItemIndex.build(corpus(N), encoder=None, lsa=4)
-    memory.add_late(WordStates())
-    memory.add_late(WordStates("som", "others"), "mine")
+def test_they_come_back_from_the_disk_with_their_models(saved, tmp_path, caplog):
+    seen, others = [], WordStates("som", "others")
+    memory = ItemIndex.build(corpus(N), lsa=4)
+    for index in (memory, saved):
+        index.add_late(WordStates(), progress=lambda *n: seen.append(n))
+        index.add_late(others, "mine")
+    assert seen == [(N, N), *((done, N) for done in (4, 8, 12, 16, 20, N))]
+    assert not list(saved.folder.glob("work-*"))
     memory.save(tmp_path / "other")
     for folder in (saved.folder, tmp_path / "other"):
-        given = {"cmc": WordStates(), "mine": WordStates("som", "others")}
-        loaded = ItemIndex.load(folder, encoder=given)
-        assert tuple(loaded.late) == ("cmc", "mine")
-        for name in loaded.late:
-            late = loaded.late[name]
-            assert same(late.states, expected)
-            assert late.states.values.dtype == np.float16
-            assert late.model is given[name]
-        loaded.save(tmp_path / "third")
+        loaded = ItemIndex.load(folder, encoder={"cmc": WordStates(), "mine": others})
         loaded.save(folder)
-        assert tuple(ItemIndex.load(tmp_path / "third").late) == ("cmc", "mine")
+        assert tuple(loaded.late) == ("cmc", "mine")
+        assert loaded.late["mine"].model is others
+        for found in loaded.late.values():
+            check(found.states, index)
     meta = ItemIndex.load(saved.folder).description()["late"]["mine"]
-    assert (meta["kind"], meta["fingerprint"], meta["dimensions"]) == ("som", "others", 4)
-    assert meta["states"] == len(expected.values)
+    assert (meta["fingerprint"], meta["dimensions"]) == ("others", 4)
+    again = ItemIndex.build(corpus(N), lsa=3, previous=saved)
+    check(again.late["cmc"].states, index)
+    assert not ItemIndex.build(corpus(N + 1), previous=saved).late
+    assert "dropped late/cmc: the items have changed" in caplog.text
 
 
-def test_another_model_is_refused(saved):
+def test_another_model_is_refused_and_the_same_encodes_once(saved):
     saved.add_late(WordStates())
     with pytest.raises(IndexFormatError, match="'cmc' were made by another late-interaction model"):
         ItemIndex.load(saved.folder, encoder={"cmc": WordStates(fingerprint="x")})
-    with pytest.raises(IndexFormatError, match=r"\(4 dimensions\), that of given is words \(5\)"):
-        ItemIndex.load(saved.folder, encoder={"cmc": WordStates(dimensions=5)})
     nameless = ItemIndex.load(saved.folder)
     with pytest.raises(
-        InputError, match=r"that has no name \(fingerprint words\); run  crossknn index add"
+        InputError, match=r"without a name \(fingerprint words\); run  crossknn index add INDEX"
     ):
         open_retriever(nameless, parse("cmc"), 0)
     with pytest.raises(InputError, match=r"states 'cmc' of another model \(fingerprint words\)"):
         saved.add_late(WordStates(fingerprint="x"))
+    for index in (saved, nameless):
+        same = Counting()
+        index.add_late(same)
+        assert index.late["cmc"].model is same
+        assert same.seen == []
     saved.add_late(WordStates(fingerprint="x"), replace=True)
     assert saved.late["cmc"].model.fingerprint == "x"
-
-
-def test_the_same_model_encodes_once(saved):
-    saved.add_late(WordStates())
-
-    class Lazy(WordStates):
-        def encode_items(self, texts, progress=None):
-            raise AssertionError("the items have been encoded")
-
-    for index in (saved, ItemIndex.load(saved.folder)):
-        index.add_late(Lazy())
-        assert isinstance(index.late["cmc"].model, Lazy)
 
 
 class Wrong(WordStates):
@@ -96,44 +93,126 @@ class Wrong(WordStates):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (lambda s: s.take(0, N - 1), "those of 11 items, out of 12"),
-        (lambda s: States(s.values.astype(np.float32), s.starts), "it must be float16"),
-        (lambda s: States(s.values[:, :3], s.starts), r"must be float16, \(states, 4\)"),
-        (lambda s: States(s.values, np.r_[0, 0, s.starts[2:]]), "at least one state"),
-        (lambda s: States(s.values * np.float16(np.inf), s.starts), "a NaN or an infinity"),
+        lambda s: s.take(0, len(s) - 1),
+        lambda s: States(s.values.astype(np.float32), s.starts),
+        lambda s: States(s.values[:, :3], s.starts),
+        lambda s: States(s.values, np.r_[0, 0, s.starts[2:]]),
+        lambda s: States(s.values, np.r_[1, s.starts[1:]]),
+        lambda s: States(s.values * np.float16(np.inf), s.starts),
     ],
 )
-def test_states_that_do_not_fit_change_nothing(saved, change, message):
-    with np.errstate(invalid="ignore"), pytest.raises(InputError, match=message):
+def test_states_that_do_not_fit_change_nothing(saved, change):
+    with np.errstate(invalid="ignore"), pytest.raises(InputError, match="at least one of each"):
         saved.add_late(Wrong(change))
     assert not saved.late
     assert not ItemIndex.load(saved.folder).late
 
 
 @pytest.mark.parametrize("name", ["lsa", "bm25", "hybrid", "no name", "lists"])
-def test_names_that_are_taken(saved, name):
+def test_names_that_are_taken_and_what_is_no_model(saved, name):
     with pytest.raises(InputError, match="another name"):
         saved.add_late(WordStates(), name)
-
-
-def test_what_is_no_model(saved):
-    with pytest.raises(InputError, match="object is no late-interaction model: it needs kind"):
+    with pytest.raises(InputError, match="is no late-interaction model: give one"):
         saved.add_late(object())
-    with pytest.raises(InputError, match="no vectors 'som' of a dual encoder, nor such states"):
-        ItemIndex.load(saved.folder, encoder={"som": WordStates()})
-    with pytest.raises(InputError, match="has no late-interaction model 'som'"):
-        saved.late["som"]
 
 
-def test_the_same_items_keep_them_and_others_lose_them(saved, caplog):
-    saved.add_late(WordStates())
-    again = ItemIndex.build(corpus(N), encoder=None, lsa=3)
-    keep_parts(again, saved)
-    assert same(again.late["cmc"].states, saved.late["cmc"].states)
-    assert not caplog.text
-    other = ItemIndex.build(corpus(N + 1), encoder=None, lsa=3)
-    keep_parts(other, saved)
-    assert not other.late
-    assert "dropped the states cmc: the items have changed" in caplog.text
+class Counting(WordStates):
+    """Notes which texts it encodes; before text `stop` it raises `error`."""
+
+    def __init__(self, stop=None, error=None, **given):
+        super().__init__(**given)
+        self.stop, self.error, self.seen = stop, error, []
+
+    def encode_items(self, texts, progress=None):
+        if self.stop in texts:
+            raise self.error
+        self.seen += texts
+        return super().encode_items(texts, progress)
+
+
+class StopError(Exception):
+    pass
+
+
+def begun(index, at=10, **given):
+    """The index, whose encoding was stopped at an item: two parts are there."""
+    with pytest.raises(StopError):
+        index.add_late(Counting(index.items.texts[at], StopError(), **given))
+    assert not ItemIndex.load(index.folder).late
+    return ItemIndex.load(index.folder)
+
+
+def finished(index, begin):
+    """Adding states encodes the items from `begin` on, and leaves no work."""
+    model, seen = Counting(), []
+    index.add_late(model, progress=lambda *n: seen.append(n))
+    assert model.seen == list(index.items.texts[begin:])
+    assert seen[0] == (begin + PART, N)
+    check(index.late["cmc"].states, index)
+    assert not (index.folder / WORK).exists()
+
+
+@pytest.mark.parametrize("torn", [None, "*.f16", "*.i64"])
+def test_what_was_encoded_is_not_encoded_again_but_a_torn_part(saved, torn):
+    index = begun(saved)
+    for path in (saved.folder / WORK).glob(torn or "none"):
+        with path.open("r+b") as file:
+            file.truncate(path.stat().st_size - 3)
+    finished(index, PART if torn else 2 * PART)
+
+
+@pytest.mark.parametrize(
+    "others", [{"fingerprint": "x"}, {"dimensions": 5}, {"fingerprint": None}], ids=str
+)
+def test_those_of_another_model_are_begun_anew(saved, others):
+    finished(begun(saved, **others), 0)
+
+
+def test_those_of_other_items_are_begun_anew(saved):
+    begun(saved)
+    other = ItemIndex.build([f"another {text}" for text in saved.items.texts], lsa=4)
+    other.save(saved.folder)
+    finished(other, 0)
+
+
+def test_one_process_at_a_time_and_a_failure_says_where(saved):
+    (saved.folder / WORK).mkdir()
+    with (
+        exclusive_lock(saved.folder / WORK, what="states"),
+        pytest.raises(InputError, match=r"another process is adding states to .*work-late-cmc"),
+    ):
+        saved.add_late(WordStates())
+    with pytest.raises(ScorerError, match="in the items from 8 on: not finite"):
+        saved.add_late(Counting(saved.items.texts[10], ScorerError("not finite")))
+    finished(saved, 8)
+
+
+FULL = """
+import resource, signal, sys
+sys.path[:0] = sys.argv[2:]
+from late_helpers import WordStates
+from crossknn.errors import InputError
+from crossknn.index import late
+from crossknn.index.item_index import ItemIndex
+late.AT_ONCE = 4
+index = ItemIndex.load(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
+try:
+    index.add_late(WordStates())
+except InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no such limits")
+def test_a_full_disk_is_said_and_loses_nothing(saved):
+    path = str(Path(__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(saved.folder), path], capture_output=True, text=True
+    )
+    assert "states cannot be kept in " in done.stdout, done.stderr
+    assert "File too large; what is there so far stays" in done.stdout
+    finished(saved, PART)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickletools
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from index_helpers import FormulaScorer, corpus
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.fitting.anchors import collect_anchors, collect_item_scores
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.storage import MANIFEST, _checksum
+from crossknn.index.storage import MANIFEST, VERSION, _checksum
 from crossknn.types import Queries
 
 HERE = Path(__file__).parent
@@ -91,7 +90,7 @@ def test_changed_bytes_are_noticed_when_they_are_read_and_by_verify(folder):
         for at in (len(whole) // 2, len(whole) - 1) if whole else ():
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
             if path.name == MANIFEST:
-                with pytest.raises(IndexFormatError, match=r"damaged|not a crossknn index|another"):
+                with pytest.raises(IndexFormatError, match=r"damaged"):
                     ItemIndex.load(folder)
                 continue
             said = f"the contents of {path.name} have changed; build or copy it again"
@@ -107,35 +106,22 @@ def test_changed_bytes_are_noticed_when_they_are_read_and_by_verify(folder):
     assert {name for name in silent - unread if "item_scores.queries" not in name} == set()
 
 
-def test_nothing_is_pickled(folder):
-    for path in files(folder):
-        if path.suffix == ".npy":
-            np.load(path, allow_pickle=False)
-        else:
-            assert path.suffix in (".json", ".utf8")
-            with pytest.raises((ValueError, IndexError)):
-                list(pickletools.genops(path.read_bytes()))
-
-
 def edit(folder, **changes):
     manifest = {**json.loads((folder / MANIFEST).read_text()), **changes}
     manifest["checksum"] = _checksum(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest))
 
 
-def test_newer_foreign_and_outward_manifests(folder):
-    edit(folder, version=3)
-    with pytest.raises(IndexFormatError, match=r"another version of crossknn .it needs format 3."):
+def test_manifests_of_other_versions_and_with_outward_paths(folder):
+    edit(folder, version=2)
+    with pytest.raises(IndexFormatError, match=r"another version of crossknn .its format is 2"):
         ItemIndex.load(folder)
-    edit(folder, version=2, requires=["deleted"])
-    with pytest.raises(IndexFormatError, match=r"another version .*needs deleted"):
-        ItemIndex.load(folder)
-    edit(folder, requires=[], format="something else")
-    with pytest.raises(IndexFormatError, match=r"is not a crossknn index"):
-        ItemIndex.load(folder)
-    outward = {"items/x.npy": {"path": "../x.npy", "bytes": 1, "checksums": ""}}
-    edit(folder, format="crossknn-index", files=outward)
+    outward = [{"path": "../x.npy", "bytes": 1, "checksums": ""}]
+    edit(folder, version=VERSION, parts={"items": {"meta": {}, "columns": {"x": outward}}})
     with pytest.raises(IndexFormatError, match=r"outside its folder"):
+        ItemIndex.load(folder)
+    (folder / MANIFEST).write_text("[]")
+    with pytest.raises(IndexFormatError, match=r"damaged: crossknn-index\.json has been changed"):
         ItemIndex.load(folder)
 
 
@@ -145,15 +131,25 @@ def test_folders_that_are_no_index(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(IndexFormatError, match=r"there is no index"):
         ItemIndex.load(tmp_path / "nothing")
-    with pytest.raises(IndexFormatError, match=r"is not a crossknn index: it has no"):
-        ItemIndex.load(tmp_path / "other")
-    with pytest.raises(IndexFormatError):
-        ItemIndex.load(tmp_path / "file")
+    for name in ("other", "file"):
+        with pytest.raises(IndexFormatError, match=r"is not a crossknn index: it has no"):
+            ItemIndex.load(tmp_path / name)
     index = ItemIndex.build(["x"])
     with pytest.raises(InputError, match=r"not an index and not empty .it holds 'thesis\.tex'."):
         index.save(tmp_path / "other")
-    with pytest.raises(InputError, match=r"is a file"):
+    with pytest.raises(InputError, match=r"file cannot be written: File exists; nothing was"):
         index.save(tmp_path / "file")
+    for bad in ({"when": object()}, {"text": "half \ud800"}):
+        unfit = ItemIndex.build([{"id": 1, "text": "x"}])
+        unfit.items.extra[0].update(bad)
+        unfit.items.titles[0] = bad.get("text", "")
+        with pytest.raises(InputError, match=r"cannot be stored as JSON|surrogate pair"):
+            unfit.save(tmp_path / "new" / "index")
+    unfit = ItemIndex.build(["x"])
+    unfit.put_artifact("objects", {}, {"x": np.array([object()])})
+    with pytest.raises(InputError, match="array of Python objects"):
+        unfit.save(tmp_path / "new" / "index")
+    assert not (tmp_path / "new" / "index").exists()
     assert (tmp_path / "other" / "thesis.tex").read_text() == "x"
 
 
@@ -183,11 +179,11 @@ index.save(sys.argv[1])
 
 def test_a_kill_while_saving_leaves_the_old_index(folder, tmp_path):
     assert run(KILLED, folder).returncode == -9
-    assert any(entry.name.startswith("partial-") for entry in folder.iterdir())
+    assert len(list(folder.glob("data-*"))) == 2
     assert ItemIndex.load(folder).n == 12
     ItemIndex.build(corpus(5)).save(folder)
     assert ItemIndex.load(folder).n == 5
-    assert [len(list(folder.glob(kind))) for kind in ("data-*", "partial-*")] == [1, 0]
+    assert len(list(folder.glob("data-*"))) == 1
 
     assert run(KILLED, tmp_path / "new").returncode == -9
     with pytest.raises(IndexFormatError, match=r"still being written, or its writing was interr"):
@@ -220,13 +216,6 @@ def test_a_full_disk_changes_nothing(folder, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_fields_json_cannot_hold(tmp_path):
-    index = ItemIndex.build([{"id": 1, "text": "x", "when": object()}])
-    with pytest.raises(InputError, match=r"cannot be stored as JSON"):
-        index.save(tmp_path / "index")
-    assert not (tmp_path / "index").exists()
-
-
 def test_an_open_index_survives_its_replacement(folder):
     old = ItemIndex.load(folder)
     texts = list(old.items.texts)
@@ -253,4 +242,3 @@ def test_writers_and_readers_at_once_always_meet_a_whole_index(folder):
     assert [writer.wait() for writer in writers] == [0, 0]
     assert ItemIndex.load(folder).n == 14
     assert len(list(folder.glob("data-*"))) == 1
-    assert not list(folder.glob("partial-*"))

@@ -7,8 +7,7 @@ import pytest
 from late_helpers import WordStates
 
 import crossknn as ck
-from crossknn.retrievers.base import ItemPriors, Retriever, VectorStore
-from crossknn.retrievers.lists import CandidateLists
+from crossknn.retrievers.base import CandidateLists, ItemPriors, Retriever, VectorStore
 from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM, Queries

@@ -14,7 +14,7 @@ import crossknn as ck
 from crossknn.errors import InputError, SpecError
 from crossknn.linalg import top_k
 from crossknn.methods import method
-from crossknn.retrievers.late import LateRetriever
+from crossknn.retrievers.base import LateRetriever
 from crossknn.retrievers.lexical import BM25
 from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import parse

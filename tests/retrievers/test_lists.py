@@ -5,8 +5,7 @@ import pytest
 
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.lists import CandidateLists
+from crossknn.retrievers.base import CandidateLists, Retriever
 from crossknn.types import NO_ITEM, Queries
 
 IDS = ["a", "b", "c", "d"]

@@ -20,7 +20,7 @@ from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
 )
-from crossknn.retrievers.late import KINDS, LateInteraction  # noqa: E402
+from crossknn.retrievers.base import KINDS, LateInteraction  # noqa: E402
 from crossknn.scorers import OnnxLateInteraction, TorchLateInteraction  # noqa: E402
 from crossknn.scorers.late import (  # noqa: E402
     LateInteractionScorer,

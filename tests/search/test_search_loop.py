@@ -13,7 +13,7 @@ from crossknn.linalg import least_squares, top_k
 from crossknn.methods import method
 from crossknn.methods.base import equal_rounds
 from crossknn.methods.rerank import FirstStageScores
-from crossknn.retrievers.lists import StoredRetriever
+from crossknn.retrievers.base import StoredRetriever
 from crossknn.search.loop import Search
 from crossknn.search.plan import Plan
 from crossknn.types import NO_ITEM, Pairs, Queries

@@ -1,11 +1,12 @@
-"""`crossknn estimate`: what indexing and a search will cost."""
+"""`crossknn estimate`: what indexing and a search will cost, from a short probe."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import time
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from crossknn.cli.options import (
@@ -15,7 +16,6 @@ from crossknn.cli.options import (
     ScorerOptions,
     examples,
     open_scorer,
-    read_queries,
     source,
 )
 from crossknn.cli.output import answer, err
@@ -27,6 +27,7 @@ EPILOG = examples(
     "crossknn estimate docs.index --scorer http://localhost:8080/rerank --budget 50",
 )
 UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60))
+_BATCH, _WORDS = 16, 10
 
 
 def command(
@@ -35,49 +36,46 @@ def command(
     ],
     budget: Annotated[int, typer.Option(help="Calls per query of the search.")] = 100,
     anchors: Annotated[int, typer.Option(help="Anchor queries to score against every item.")] = 0,
-    queries: Annotated[Path | None, typer.Option(help="Typical queries, to probe with.")] = None,
-    encoder: Annotated[str, typer.Option(help="The dual encoder, or 'none'.")] = "bundled",
     scorer: ScorerName = "bundled",
     model: ScorerModel = None,
     scorer_option: ScorerOptions = None,
     seconds: Annotated[float, typer.Option(help="How long the probe may take.")] = 2.0,
     json: AsJson = False,
 ) -> None:
-    """Say in calls and seconds what indexing and a search cost here, from a short probe."""
+    """Say in calls and seconds what anchors and a search cost here.
+
+    The probe scores random items with the first words of others as queries.
+    """
     from crossknn.data.reading import read_items
-    from crossknn.index.estimate import estimate
     from crossknn.index.item_index import ItemIndex
     from crossknn.index.storage import MANIFEST
-    from crossknn.scorers import DualEncoder
+    from crossknn.types import Pairs, as_count
 
+    as_count(budget, "budget")
+    as_count(anchors, "the number of anchors", 0)
     if not 0 < seconds < 1e9:
         raise InputError(f"seconds is {seconds}; it must be a number above 0")
     saved = (items / MANIFEST).is_file()
-    given = ItemIndex.load(items) if saved else read_items(source(items))
-    texts = None if queries is None else read_queries(queries).texts
-    exact = open_scorer(scorer, model, scorer_option)
-    dual = None if encoder == "none" or saved else DualEncoder(encoder)
+    texts = ItemIndex.load(items).items.texts if saved else read_items(source(items)).texts
+    exact, rng, n = open_scorer(scorer, model, scorer_option), np.random.default_rng(0), len(texts)
+
+    def probe() -> int:
+        queries = [" ".join(texts[p].split()[:_WORDS]) for p in rng.integers(n, size=_BATCH)]
+        pairs = Pairs(np.arange(_BATCH), rng.integers(n, size=_BATCH))
+        return sum(len(where) for where, _ in exact.score(pairs, queries, texts))
+
     with err.status("probing"):
-        cost = estimate(
-            given,
-            scorer=exact,
-            encoder=dual,
-            n_anchors=anchors,
-            budget=budget,
-            queries=texts,
-            seconds=seconds,
-        )
-    lines = [
-        f"{cost.n} items; the scorer does {cost.pairs_per_second:.0f} pairs a second here "
-        f"(the probe scored {cost.probe_calls})"
-    ]
-    if cost.index_seconds is not None:
-        lines.append(f"indexing: {cost.index_calls} calls, about {_time(cost.index_seconds)}")
-    if cost.search_seconds is not None:
-        lines.append(f"a search: {cost.search_calls} calls, about {_time(cost.search_seconds)}")
-        all_items = cost.search_seconds / cost.search_calls * cost.n
-        lines.append(f"exact search: {cost.n} calls, about {_time(all_items)} a query")
-    answer(asdict(cost), "\n".join(lines), json)
+        probe()  # what opens the model is not counted
+        began, scored = time.perf_counter(), 0
+        while (spent := time.perf_counter() - began) < seconds or not scored:
+            scored += probe()
+    calls = {"anchors": anchors * n, "search": min(budget, n), "exact": n}
+    took = {name: count * spent / scored for name, count in calls.items()}
+    names = {"anchors": "the anchors", "search": "a search", "exact": "exact search of a query"}
+    lines = [f"{n} items; the scorer does {scored / spent:.0f} pairs a second here"]
+    lines += [f"{names[k]}: {calls[k]} calls, about {_time(took[k])}" for k in calls if calls[k]]
+    found = {"n": n, "pairs_per_second": scored / spent, "calls": calls, "seconds": took}
+    answer(found, "\n".join(lines), json)
 
 
 def _time(seconds: float) -> str:

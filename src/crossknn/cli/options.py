@@ -185,7 +185,7 @@ def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> 
     """Offer the candidates of a TREC run as the retriever `lists`."""
     if path is None:
         return
-    from crossknn.retrievers.lists import CandidateLists
+    from crossknn.retrievers.base import CandidateLists
 
     if queries is None:
         raise InputError("--lists names queries by id: give them with --queries FILE")

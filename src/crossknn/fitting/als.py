@@ -22,7 +22,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.fitting.factors import Fit, Targets, error
-from crossknn.index.fitted import Linear, QueryMap, Same
+from crossknn.index.vectors import Linear, QueryMap, Same
 from crossknn.types import FloatArray, IntArray, Progress
 
 _NUMBERS_AT_ONCE = 1 << 17

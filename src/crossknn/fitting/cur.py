@@ -17,7 +17,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.fitting.factors import Fit
 from crossknn.index.base import Scale
-from crossknn.index.fitted import Linear
+from crossknn.index.vectors import Linear
 from crossknn.types import FloatArray, IntArray
 
 _COLUMNS = 4_096

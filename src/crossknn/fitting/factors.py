@@ -13,7 +13,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Scale
-from crossknn.index.fitted import QueryMap
+from crossknn.index.vectors import QueryMap
 from crossknn.scores.store import SparseScores
 from crossknn.types import FloatArray, IntArray
 

@@ -32,9 +32,8 @@ from crossknn.fitting.anchors import check_texts, collect_anchors
 from crossknn.fitting.factors import Fit, Targets, inner_products
 from crossknn.fitting.pairs import PairPlan, per_item, per_query
 from crossknn.index.base import Anchors, Scale
-from crossknn.index.encoders import RememberedModel
-from crossknn.index.fitted import FittedVectors, IndexingCost, Same
 from crossknn.index.item_index import ItemIndex
+from crossknn.index.vectors import IndexingCost, ItemVectors, RememberedModel, Same
 from crossknn.retrievers.base import RandomItems
 from crossknn.retrievers.specs import default_vectors, open_retriever, unfitted
 from crossknn.scorers import as_scorer
@@ -70,7 +69,7 @@ class FitReport:
     """
 
     name: str
-    vectors: FittedVectors
+    vectors: ItemVectors
     collected: CollectReport
     notes: tuple[str, ...]
 
@@ -237,7 +236,7 @@ class FitTask:
             return None
         return Scale.match(known.score, inner_products(queries, items, known.query, known.item))
 
-    def kept(self, method: FitMethod, fit: Fit, scores: SparseScores | Anchors) -> FittedVectors:
+    def kept(self, method: FitMethod, fit: Fit, scores: SparseScores | Anchors) -> ItemVectors:
         """What an index keeps of a fit to these scores."""
         cost = self.cost(scores, fit.seconds)
         return fitted_vectors(str(method), self.base, fit, self.scorer.fingerprint, cost)
@@ -287,7 +286,7 @@ class FitMethod(ABC):
                 raise SpecError(f"{self}: {option} must be above 0")
 
     @abstractmethod
-    def fit(self, task: FitTask) -> FittedVectors:
+    def fit(self, task: FitTask) -> ItemVectors:
         """Item vectors of the task's index."""
 
     @property
@@ -315,7 +314,7 @@ class Factorization(FitMethod):
         if not 0 <= self.held_out < 1:
             raise SpecError(f"{self}: held_out is a share, from 0 to below 1")
 
-    def fit(self, task: FitTask) -> FittedVectors:
+    def fit(self, task: FitTask) -> ItemVectors:
         items, queries = task.vectors()
         scores = task.sparse()
         with task.progress(f"fitting {self.name}", "") as progress:
@@ -383,7 +382,7 @@ class CUR(FitMethod):
     name, positive = "cur", ("rank",)
     rank: int | None = None
 
-    def fit(self, task: FitTask) -> FittedVectors:
+    def fit(self, task: FitTask) -> ItemVectors:
         from crossknn.fitting.cur import cur
 
         index, texts = task.index, set(task.queries)
@@ -413,7 +412,7 @@ class Distill(FitMethod):
     top: int | None = None
     epochs: int | None = None
 
-    def fit(self, task: FitTask) -> FittedVectors:
+    def fit(self, task: FitTask) -> ItemVectors:
         with needs_torch("distill"):
             from crossknn.fitting.distill import best_of_rows, distill, paper_settings, student
 
@@ -422,7 +421,8 @@ class Distill(FitMethod):
                 "distill trains a dual encoder: say in which folder to keep it (--encoder-out)"
             )
         index = task.index
-        start = task.start or index.encoder_source(task.base)
+        model = index.model_of(task.base)
+        start = task.start or (None if model is None else model.source)
         if start is None:
             raise InputError(
                 f"the vectors {task.base!r} are of no encoder that can be trained: name one to "
@@ -463,7 +463,7 @@ class Distill(FitMethod):
             fitting_seconds=round(made.seconds, 3),
         )
         inner = inner_products(queries, items, scores.query, scores.item)
-        return FittedVectors(
+        return ItemVectors(
             values=items,
             method=str(self),
             encoder=RememberedModel.of("dual encoder", made.folder),
@@ -491,10 +491,10 @@ def fit_method(spec: str | FitMethod) -> FitMethod:
 
 def fitted_vectors(
     method: str, base: str, fit: Fit, fingerprint: str | None, cost: IndexingCost
-) -> FittedVectors:
+) -> ItemVectors:
     """What an index keeps of a fit that began with the vectors `base`."""
     errors = {"held_out": fit.held_out, "initial": fit.initial, "untouched": fit.untouched}
-    return FittedVectors(
+    return ItemVectors(
         values=fit.items,
         method=method,
         base=None if fit.map is None else base,
@@ -527,7 +527,7 @@ def _base(index: ItemIndex, name: str) -> str:
     return found
 
 
-def _notes(chosen: FitMethod, task: FitTask, made: FittedVectors) -> list[str]:
+def _notes(chosen: FitMethod, task: FitTask, made: ItemVectors) -> list[str]:
     found = []
     used, given, d = made.cost.queries, len(task.queries), task.index.vectors[task.base].shape[1]
     if (short := max(task.unfinished, given - used)) > 0:

@@ -12,8 +12,8 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.fitting.factors import Targets
 from crossknn.fitting.fit import ALS, fitted_vectors
-from crossknn.index.fitted import FittedVectors, IndexingCost
 from crossknn.index.item_index import ItemIndex
+from crossknn.index.vectors import IndexingCost, ItemVectors
 from crossknn.methods.kriging import Prior
 from crossknn.methods.kriging.fitting import check_same_scorer, fit_hyperparameters, fit_prior
 from crossknn.methods.kriging.prior import RANK
@@ -60,7 +60,7 @@ def fit_from_log(
     return found
 
 
-def log_vectors(index: ItemIndex, scores: SparseScores, base: str) -> FittedVectors:
+def log_vectors(index: ItemIndex, scores: SparseScores, base: str) -> ItemVectors:
     """Item vectors by `als` from those named `base`, fitted to what searches have scored.
 
     Their scale is that of these scores: no random pairs are among them to tell a better one.

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from crossknn.errors import InputError, TrainingError
 from crossknn.fitting.factors import Fit, Targets
-from crossknn.index.fitted import GatedSkip, Same
+from crossknn.index.vectors import GatedSkip, Same
 from crossknn.scores.store import SparseScores
 from crossknn.types import FloatArray, IntArray, Progress
 

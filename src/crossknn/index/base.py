@@ -23,10 +23,6 @@ class Cache:
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[tuple[object, ...], Any]] = {}
 
-    def clear(self) -> None:
-        """Forget all: the index has changed."""
-        self._made.clear()
-
     def get(self, key: Hashable, of: tuple[object, ...], make: Callable[[], Value]) -> Value:
         """The value made `of` these objects (not of equal ones), made now if it is not there."""
         parts, value = self._made.get(key, ((), None))

@@ -5,21 +5,18 @@ Axes: n items, k neighbours, d dimensions.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from crossknn.errors import InputError, nearest
+from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.linalg import inner, top_k
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import unfitted
 from crossknn.types import (
     NO_ITEM,
-    Artifact,
     Candidates,
     FloatArray,
     IntArray,
@@ -33,53 +30,6 @@ NEIGHBOURS = 16
 
 _CELLS = 1 << 23
 _QUERIES = 64
-_SAMPLE = 64
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ItemGraph:
-    """What an index keeps: `neighbours` (n, k), mapped if it was loaded, and what they are of.
-
-    `vectors` is a checksum of the vectors they were computed from, None if they are by words.
-    """
-
-    neighbours: Neighbours
-    vectors: int | None = None
-
-    @staticmethod
-    def make(
-        name: str,
-        k: int,
-        vectors: Mapping[str, FloatArray],
-        words: Mapping[str, Retriever],
-        texts: Sequence[str],
-        progress: Progress | None = None,
-    ) -> ItemGraph:
-        """The graph by the vectors `name`, or by that retriever with the items (n) as queries.
-
-        Raises `InputError` for a name that is neither.
-        """
-        if name in vectors:
-            values = vectors[name]
-            found = nearest_by_vectors(values, k, progress)
-            return ItemGraph(neighbours=found, vectors=checksum(values))
-        if name in words:
-            return ItemGraph(neighbours=nearest_by_words(words[name], texts, k, progress))
-        raise InputError(
-            f"an item graph cannot be made of {name!r} ({nearest(name, [*vectors, *words])}): it "
-            "needs item vectors, bm25 or tfidf"
-        )
-
-    def artifact(self) -> Artifact:
-        """What an index keeps."""
-        meta = {"neighbours": int(self.neighbours.shape[1]), "vectors": self.vectors}
-        return Artifact(meta, {"neighbours": self.neighbours})
-
-    @staticmethod
-    def of(artifact: Artifact) -> ItemGraph:
-        """The stored graph, mapped."""
-        neighbours = artifact.arrays["neighbours"]
-        return ItemGraph(neighbours=neighbours, vectors=artifact.meta["vectors"])
 
 
 def nearest_by_vectors(vectors: FloatArray, k: int, progress: Progress | None = None) -> Neighbours:
@@ -136,19 +86,15 @@ def check_neighbours(neighbours: Any, n: int, what: str) -> Neighbours:
             f"whole numbers of the shape ({n}, neighbours)"
         )
     found = neighbours.astype(np.int64)
-    if not ((found >= NO_ITEM) & (found < n)).all():
-        raise InputError(f"{what} must hold positions of items, 0 to {n - 1}, and -1 for none")
-    own = (found == np.arange(n)[:, None]).any(axis=1)
-    if own.any():
-        raise InputError(
-            f"{what} has item {int(np.argmax(own))} among its own neighbours; leave it out"
-        )
-    there = found != NO_ITEM
-    if (there[:, 1:] & ~there[:, :-1]).any():
-        raise InputError(f"{what} has -1 before a neighbour; it may only end a row")
+    wrong = ((found < NO_ITEM) | (found >= n) | (found == np.arange(n)[:, None])).any(axis=1)
+    wrong |= ((found[:, 1:] != NO_ITEM) & (found[:, :-1] == NO_ITEM)).any(axis=1)
     ordered = np.sort(found, axis=1)
-    if ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_ITEM)).any():
-        raise InputError(f"{what} has an item twice in a row")
+    wrong |= ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_ITEM)).any(axis=1)
+    if wrong.any():
+        raise InputError(
+            f"{what} has, for item {int(np.argmax(wrong))}, no list of neighbours: it must hold "
+            f"positions of other items, 0 to {n - 1}, each once, then -1 where there are no more"
+        )
     return found.astype(np.int32)
 
 
@@ -190,12 +136,6 @@ def default_graph(index: Index, name: str, method: str) -> str:
             "the key graph_<name>)"
         )
     return next(iter(index.graphs))
-
-
-def checksum(vectors: FloatArray) -> int:
-    """Tells the vectors (n, d) from others that may have their name later: CRC-32 of 64 rows."""
-    rows = np.linspace(0, len(vectors) - 1, min(_SAMPLE, len(vectors))).astype(np.int64)
-    return zlib.crc32(np.ascontiguousarray(vectors[rows]).tobytes(), vectors.shape[1])
 
 
 def _in_blocks(

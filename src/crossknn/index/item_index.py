@@ -1,5 +1,13 @@
 """The index: items, their vectors and retrievers, and what fits have left beside them.
 
+All of it are named parts, `kind/name`, that are kept in a folder and opened when first needed:
+
+    vectors/dense      item vectors, the index's own and fitted ones    `ItemVectors`
+    words/bm25         word models                                      BM25, TF-IDF, LSA
+    late/cmc           states of late-interaction models                `LateStates`
+    graphs/dense       item graphs, by the vectors or words             neighbours (n, k)
+    artifacts/anchors  what fits and collecting have left               `Artifact`
+
 Axes: m queries, n items, d dimensions.
 """
 
@@ -10,6 +18,7 @@ import logging
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace as with_changes
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -17,18 +26,26 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
-from crossknn.errors import InputError, nearest
-from crossknn.files import as_path, exclusive_lock, rows_of, translate_os_errors
+from crossknn.errors import IndexFormatError, InputError, nearest
+from crossknn.files import as_path, rows_of, text_digest
 from crossknn.index.base import Anchors, Cache, Index, ItemScores, Scale
-from crossknn.index.encoders import EncodeQueries, GivenModel, RememberedModel, check_vectors
-from crossknn.index.fitted import FittedVectors
-from crossknn.index.graphs import NEIGHBOURS, ItemGraph, checksum, nearest_neighbours, no_graph
-from crossknn.index.late import LateStates, discard, encode_states
-from crossknn.index.parts import WORDS, Kind, Parts, VectorSpace, word_model
-from crossknn.index.rebuild import encode_items, keep_parts
-from crossknn.index.storage import SCORES, StoredIndexFolder
-from crossknn.retrievers.base import ItemPriors, Retriever
-from crossknn.retrievers.late import Late
+from crossknn.index.graphs import (
+    NEIGHBOURS,
+    nearest_by_vectors,
+    nearest_by_words,
+    nearest_neighbours,
+    no_graph,
+)
+from crossknn.index.late import LateStates, discard_work, encode_states
+from crossknn.index.storage import SCORES, damages, read_parts, write_parts
+from crossknn.index.vectors import (
+    EncodeQueries,
+    GivenModel,
+    ItemVectors,
+    RememberedModel,
+    check_vectors,
+)
+from crossknn.retrievers.base import ItemPriors, Late, Retriever
 from crossknn.retrievers.specs import unfitted
 from crossknn.scores.store import ScoreStore
 from crossknn.types import (
@@ -51,10 +68,18 @@ DUAL_ENCODER, LSA_NAME, GIVEN = "dense", "lsa", "vectors"
 ANCHORS, ITEM_SCORES = "anchors", "item_scores"
 """Artifacts: exact scores of train queries, and of items in the query's place, with every item."""
 
+WORDS = {"bm25": "BM25", "tfidf": "TFIDF", LSA_NAME: "LSA"}
 COMPOSED = ("random", "fixed", "hybrid")
 """Retrievers that every index has; nothing else may have their names."""
-_TAKEN = {DUAL_ENCODER, LSA_NAME, "bm25", "tfidf", "lists", "auto", ANCHORS, ITEM_SCORES}
+_TAKEN = {DUAL_ENCODER, *WORDS, "lists", "auto", ANCHORS, ITEM_SCORES, *COMPOSED}
 N_ANCHOR_ITEMS = 10_000
+
+_REMAKE = {
+    "vectors": "crossknn fit INDEX",
+    "late": "crossknn index add INDEX --late MODEL",
+    "graphs": "crossknn index add INDEX --graph K",
+    "artifacts": "crossknn collect INDEX ..., or crossknn fit INDEX",
+}
 
 
 class StoredRecords(Sequence[Mapping[str, Any]]):
@@ -80,21 +105,26 @@ class ItemIndex:
     Attributes:
         items: Ids, texts, titles and further fields of the items.
         cache: What methods computed from the index once, in memory.
+        folder: Where the index is kept, if it is.
     """
 
     def __init__(
         self,
         items: Items,
         anchor_items: Any,
-        parts: Parts,
-        encode: Mapping[str, EncodeQueries] | None = None,
+        parts: Mapping[str, Artifact],
+        encode: Mapping[str, EncodeQueries],
+        build: str,
+        folder: Path | None = None,
     ) -> None:
-        """Use `build` or `load`, which make the parts."""
-        self.items, self._anchor_items, self._parts = items, anchor_items, parts
-        self.cache, self._encode = Cache(), dict(encode or {})
-        self._added: dict[str, Retriever] = {}
+        """Use `build` or `load`, which make the parts; `build` names this building."""
+        self.items, self._anchor_items = items, anchor_items
+        self._parts, self._opened = dict(parts), dict[str, Any]()
+        self._build, self.folder = build, folder
+        self.cache, self._encode = Cache(), dict(encode)
+        self._added = dict[str, Retriever]()
         self._scores: ScoreStore | None = None
-        if unknown := sorted(set(self._encode) - set(parts["vectors"])):
+        if unknown := sorted(set(self._encode) - set(self.vectors)):
             raise InputError(f"query_vectors names {unknown[0]!r}, but no vectors have that name")
 
     @classmethod
@@ -133,30 +163,33 @@ class ItemIndex:
             InputError: For items that cannot be read or vectors that do not fit them.
         """
         items = items if isinstance(items, Items) else read_items(items)
-        n, spaces = len(items), dict[str, VectorSpace]()
+        n, made = len(items), dict[str, Any]()
         for name, values in _by_name(vectors, GIVEN).items():
             _check_name(name, "your own vectors")
-            spaces[name] = VectorSpace(check_vectors(values, n, None, f"the vectors {name!r}"))
+            values = check_vectors(values, n, None, f"the vectors {name!r}")
+            made[f"vectors/{name}"] = ItemVectors(values=values)
         if encoder is not None:
             model = RememberedModel.of("dual encoder", encoder)
-            values = encode_items(model, items.texts, previous, progress)
+            values = _encode_items(model, items.texts, previous, progress)
             values = check_vectors(values, n, model.dimensions, "the encoder's vectors")
-            spaces[DUAL_ENCODER] = VectorSpace(values, model)
+            made[f"vectors/{DUAL_ENCODER}"] = ItemVectors(values=values, encoder=model)
         lsa = None if lsa is None else as_count(lsa, "lsa", 0)
-        chosen = ["bm25"] * bm25 + ["tfidf"] * tfidf
-        words = {name: word_model(name).fit(items.texts) for name in chosen}
-        if lsa or (lsa is None and not spaces):
+        for name in ["bm25"] * bm25 + ["tfidf"] * tfidf:
+            made[f"words/{name}"] = _word_model(name).fit(items.texts)
+        if lsa or (lsa is None and not any(key.startswith("vectors/") for key in made)):
             options = {"dimensions": lsa} if lsa else {}
-            words[LSA_NAME], values = word_model(LSA_NAME).fit(items.texts, **options)
-            spaces[LSA_NAME] = VectorSpace(values)
+            made[f"words/{LSA_NAME}"], values = _word_model(LSA_NAME).fit(items.texts, **options)
+            made[f"vectors/{LSA_NAME}"] = ItemVectors(values=values)
         index = cls(
             items,
             np.random.default_rng(seed).permutation(n)[:N_ANCHOR_ITEMS],
-            Parts({"vectors": spaces, "words": words}, secrets.token_hex(8)),
+            {key: part.artifact() for key, part in made.items()},
             _by_name(query_vectors, GIVEN),
+            secrets.token_hex(8),
         )
+        index._opened = made
         if previous is not None:
-            keep_parts(index, previous)
+            index._keep(previous)
         return index
 
     @classmethod
@@ -183,32 +216,22 @@ class ItemIndex:
                 version, or of another encoder.
             InputError: For an encoder of vectors that the index has not.
         """
-        stored = StoredIndexFolder(as_path(folder, "the folder of the index"))
-        parts: dict[Any, dict[str, Any]] = {}
-        for key, part in stored.parts.items():
-            kind, _, name = key.partition("/")
-            parts.setdefault(kind, {})[name] = part
-        meta, columns = (found := stored.parts["items"]).meta, found.arrays
+        folder = as_path(folder, "the folder of the index")
+        build, parts = read_parts(folder)
+        found = parts.pop("items")
+        columns = {name: found.arrays[name] for name in ("ids", "texts", "titles")}
         items = Items(
-            ids=columns["ids"],
-            texts=columns["texts"],
-            titles=columns["titles"],
-            extra=StoredRecords(columns["extra"]),
-            template=meta["template"],
+            **columns,
+            extra=StoredRecords(found.arrays["extra"]),
+            template=found.meta["template"],
         )
-        index = cls(
-            items,
-            rows_of(columns, "anchor_items"),
-            Parts(parts, stored.build, stored.folder),
-            _by_name(query_vectors, GIVEN),
-        )
+        order, encode = rows_of(found.arrays, "anchor_items"), _by_name(query_vectors, GIVEN)
+        index = cls(items, order, parts, encode, build, folder)
         models: dict[str, Any] = _by_name(encoder, DUAL_ENCODER)
         for name, given in models.items():
-            if (remembered := index.model_of(name)) is None:
-                raise InputError(
-                    f"the index {folder} has no vectors {name!r} of a dual encoder, nor such states"
-                )
-            remembered.attach(given)
+            if (model := index.model_of(name)) is None:
+                raise InputError(f"the index {folder} has no vectors or states {name!r} of a model")
+            model.attach(given)
         return index
 
     def save(self, folder: str | Path) -> None:
@@ -225,11 +248,14 @@ class ItemIndex:
         except (TypeError, ValueError) as error:
             raise InputError(f"a field of extra cannot be stored as JSON: {error}") from error
         columns["anchor_items"] = self.anchor_items
-        meta, scores = {"n": self.n, "template": self.items.template}, self.scores
-        self._parts.save(folder, Artifact(meta, columns), self.graphs)
+        parts = {"items": Artifact({"template": self.items.template}, columns), **self._parts}
+        for key, opened in self._opened.items():  # what made them may have moved since
+            parts[key] = opened.artifact()
+        scores = self.scores
+        write_parts(folder, parts, self._build)
         if folder != self.folder and len(scores):
             ScoreStore.open(folder / SCORES).add_all(scores)
-        self._parts.folder, self._scores = folder, None
+        self.folder, self._scores = folder, None
 
     def verify(self, *, repair: bool = False) -> list[str]:
         """Check every file whole: a sentence for each that is damaged, none if all is well.
@@ -239,12 +265,7 @@ class ItemIndex:
         """
         if self.folder is None:
             return []
-        return StoredIndexFolder(self.folder).verify() + self.scores.verify(repair=repair)
-
-    @property
-    def folder(self) -> Path | None:
-        """Where the index is kept, if it is."""
-        return self._parts.folder
+        return damages(read_parts(self.folder)[1]) + self.scores.verify(repair=repair)
 
     @property
     def n(self) -> int:
@@ -267,34 +288,40 @@ class ItemIndex:
     def vectors(self) -> Mapping[str, FloatArray]:
         """Item vectors (n, d) float32 (fitted: or float16) by name: "dense", "lsa", "vectors" or
         your own, and the fitted ones."""
-        return Named([*self._parts["vectors"], *self._parts["fitted"]], self._vectors)
+        return Named(self._names("vectors"), lambda name: np.asarray(self._rows(name)))
 
     @property
-    def fitted(self) -> Mapping[str, FittedVectors]:
+    def fitted(self) -> Mapping[str, ItemVectors]:
         """Vectors fitted to a cross-encoder, by name, the latest last."""
-        return Named(self._parts["fitted"], lambda name: self._open("fitted", name))
+        names = [n for n in self._names("vectors") if self._meta("vectors", n)["method"]]
+        return {name: self._open("vectors", name) for name in names}
 
     @property
     def retrievers(self) -> Mapping[str, Retriever]:
         """Retrievers that are not made of vectors: `bm25`, `tfidf`, those that were added."""
-        words = [name for name in self._parts["words"] if name != LSA_NAME]
-        return Named(dict.fromkeys([*words, *self._added]), self._retriever)
+        names = dict.fromkeys([*self._matchers, *self._added])
+        return Named(names, lambda name: self._added.get(name) or self._open("words", name))
 
     @property
     def late(self) -> Mapping[str, Late]:
         """Late-interaction models, opened, and the items' states, by name: `cmc`, ..."""
-        return Named(self._parts["late"], self._late)
+
+        def get(name: str) -> Late:
+            found: LateStates = self._open("late", name)
+            return Late(found.model.get(), found.states)
+
+        return Named(self._names("late"), get)
 
     @property
     def graphs(self) -> Mapping[str, Neighbours]:
-        """Item graphs (n, k) by name; one of vectors that were replaced since is passed over."""
-        names = [name for name in self._parts["graphs"] if self.fits(name)]
-        return Named(names, lambda name: self._open("graphs", name).neighbours)
+        """Item graphs (n, k) by name."""
+        parts = self._parts
+        return Named(self._names("graphs"), lambda n: parts[f"graphs/{n}"].arrays["neighbours"])
 
     @property
     def artifacts(self) -> Mapping[str, Artifact]:
         """What fits have left, by name."""
-        return Named(self._parts["artifacts"], lambda name: self._parts["artifacts"][name])
+        return {name: self._parts[f"artifacts/{name}"] for name in self._names("artifacts")}
 
     def graph(self, name: str, k: int) -> Neighbours:
         """The k nearest other items of every item (n, k); `InputError` if there is no such graph,
@@ -305,13 +332,11 @@ class ItemIndex:
 
     def has_query_vectors(self, name: str) -> bool:
         """Whether the index can make query vectors in the space of `vectors[name]`."""
-        if name in self._parts["fitted"]:
-            meta = self._parts.meta("fitted", name)
-            return meta["encoder"] is not None or self.has_query_vectors(meta["base"])
-        if name not in self._parts["vectors"]:
-            return False
-        made = name in self._encode or name in self._parts["words"]
-        return made or self._open("vectors", name).encoder is not None
+        if name in self._encode or f"words/{name}" in self._parts:
+            return True
+        meta = self._meta("vectors", name) if name in self.vectors else {}
+        base = meta.get("base") or ""
+        return meta.get("encoder") is not None or (base != "" and self.has_query_vectors(base))
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
         """Query vectors (m, d) in the space of `vectors[name]`; kept in `queries.vectors`.
@@ -327,14 +352,12 @@ class ItemIndex:
                 "query_vectors= when building or loading it if they are your own, or search them "
                 "with blend=0 and retriever=bm25"
             )
-        elif name in self._parts["fitted"]:
-            made = self.fitted[name].query_vectors(queries, self.query_vectors)
         elif name in self._encode:
             made = self._encode[name](queries.texts)
-        elif name in self._parts["words"]:
+        elif f"words/{name}" in self._parts:
             made = self._open("words", name).encode_queries(queries.texts)
         else:
-            made = self._open("vectors", name).encoder.get().encode_queries(queries.texts)
+            made = self._open("vectors", name).query_vectors(queries, self.query_vectors)
         what = f"the {name!r} query vectors"
         queries.vectors[name] = check_vectors(made, len(queries), d, what)
         return queries.vectors[name]
@@ -342,8 +365,8 @@ class ItemIndex:
     def scale(self, name: str) -> Scale | None:
         """Brings exact scores to the scale of `vectors[name]`: fitted on the anchors, or with the
         vectors if they are fitted."""
-        if name in self._parts["fitted"]:
-            known = self._parts.meta("fitted", name)["scale"]
+        if name in self.fitted:
+            known = self._meta("vectors", name)["scale"]
         else:
             known = self._scales.get(name)
         return None if known is None else Scale(*known)
@@ -377,14 +400,18 @@ class ItemIndex:
     def scorer_of(self, name: str) -> str | None:
         """The cross-encoder (its fingerprint) of an artifact, of fitted vectors, or of the scale of
         other item vectors, if known."""
-        if name in self._parts["fitted"]:
-            return self._parts.fingerprint("fitted", name)
-        return self._parts.fingerprint("artifacts", name if name in self.artifacts else ANCHORS)
+        kind = "vectors" if name in self.fitted else "artifacts"
+        name = name if name in {*self.fitted, *self.artifacts} else ANCHORS
+        return self._meta(kind, name).get("fingerprint") if name in self._names(kind) else None
 
-    def encoder_source(self, name: str) -> str | None:
-        """The folder or name of the model that made the vectors or states `name`, if it has one."""
-        model = self.model_of(name)
-        return None if model is None else model.source
+    def model_of(self, name: str) -> RememberedModel | None:
+        """The model that made the vectors or states `name`, if the index knows one."""
+        found: RememberedModel | None = None
+        if name in self._names("late"):
+            found = self._open("late", name).model
+        elif name in self.vectors:
+            found = self._open("vectors", name).encoder
+        return found
 
     def add_retriever(self, name: str, retriever: Retriever) -> None:
         """Offer `retriever` under this name. It is not saved; `InputError` if it is none."""
@@ -398,29 +425,30 @@ class ItemIndex:
         if isinstance(retriever, ItemPriors) and len(retriever.values) != self.n:
             raise InputError(f"there are {len(retriever.values)} priors for {self.n} items")
         self._added[name] = retriever
-        self.cache.clear()
+        self.cache = Cache()
 
-    def check_free(self, name: str) -> None:
-        """`InputError` if fitted vectors cannot have this name."""
-        _check_name(name, "fitted vectors")
-        if name in {*self._parts["vectors"], *self.retrievers, *self.late}:
+    def check_free(self, name: str, what: str = "fitted vectors") -> None:
+        """`InputError` if fitted vectors, or states of items, cannot have this name."""
+        _check_name(name, what)
+        same = self.fitted if what == "fitted vectors" else self.late
+        if name in {*self.vectors, *self.retrievers, *self.late} - {*same}:
             raise InputError(f"the index has something else named {name!r}; use another name")
 
-    def add_fitted(self, name: str, fitted: FittedVectors, *, replace: bool = False) -> None:
+    def add_fitted(self, name: str, fitted: ItemVectors, *, replace: bool = False) -> None:
         """Offer `fitted` as the item vectors of this name; an index in a folder keeps them there.
 
-        Raises `InputError` if they do not fit, the name is taken (by other fitted vectors: unless
-        `replace`), or there is no room; the index stays as it was then.
+        An item graph of vectors that are replaced is dropped. Raises `InputError` if they do not
+        fit, the name is taken (by other fitted vectors: unless `replace`), or there is no room; the
+        index stays as it was then.
         """
         self.check_free(name)
-        fitted.check(self.n, {own: self._rows(own) for own in self._parts["vectors"]}, name)
-        if self._parts.newest("fitted", name) is not None and not replace:
+        own = {own: self._rows(own) for own in self.vectors if own not in self.fitted}
+        fitted = fitted.checked(self.n, own, name)
+        if self._newest("vectors", name) is not None and not replace:
             raise InputError(
                 f"the index has fitted vectors {name!r}; use another name, or replace them"
             )
-        self._put("fitted", name, fitted)
-        # An encoder without a name can only be had from here.
-        self._parts["fitted"][name] = with_changes(self.fitted[name], encoder=fitted.encoder)
+        self._put({f"vectors/{name}": fitted, f"graphs/{name}": None})
 
     def add_late(
         self,
@@ -438,21 +466,21 @@ class ItemIndex:
         if the name is taken (by states of another model: unless `replace`), the model is none,
         there is no room, or another process is encoding; the index stays as it was then.
         """
-        remembered = RememberedModel.of("late-interaction model", model, name)
-        name = remembered.name
-        _check_name(name, "states of items")
-        if name in {*self.vectors, *self.retrievers}:
-            raise InputError(f"the index has something else named {name!r}; use another name")
-        work = None if self.folder is None else self.folder / f"work-late-{name}"
-        if work is None:
-            self._encode_late(remembered, replace, None, progress)
-            return name
-        with translate_os_errors(work, "states"):
-            work.mkdir(exist_ok=True)
-        with exclusive_lock(work, what="states"):
-            self._encode_late(remembered, replace, work, progress)
-            discard(work)
-        return name
+        given = RememberedModel.of("late-interaction model", model, name)
+        self.check_free(given.name, "states of items")
+        before = None if replace else self._newest("late", given.name)
+        if before is None:
+            found = encode_states(given, self.items.texts, self.folder, progress)
+        elif before.meta["fingerprint"] == given.fingerprint is not None:
+            found = with_changes(LateStates.of(before, given.name), model=given)
+        else:
+            raise InputError(
+                f"the index has states {given.name!r} of another model (fingerprint "
+                f"{before.meta['fingerprint']}); use another name, or replace them (--replace)"
+            )
+        self._put({f"late/{given.name}": found})
+        discard_work(self.folder, given.name)
+        return given.name
 
     def add_graph(
         self,
@@ -468,15 +496,17 @@ class ItemIndex:
         An index in a folder keeps the graph there. One that is there and as deep stays. Returns the
         name. Raises `InputError` for fewer than 1 neighbour, a name that is neither, or no room.
         """
-        neighbours = min(as_count(neighbours, "neighbours"), max(1, self.n - 1))
+        k = min(as_count(neighbours, "neighbours"), max(1, self.n - 1))
         name = name or unfitted(self) or "bm25"
-        if name in self.graphs and self.graphs[name].shape[1] >= neighbours:
+        if name in self.graphs and self.graphs[name].shape[1] >= k:
             return name
-        words = [word for word in self._parts["words"] if word != LSA_NAME]
-        matchers = Named(words, lambda word: self._open("words", word))
-        texts = self.items.texts
-        graph = ItemGraph.make(name, neighbours, self.vectors, matchers, texts, progress)
-        self._put("graphs", name, graph)
+        if name in self.vectors:
+            found = nearest_by_vectors(self.vectors[name], k, progress)
+        elif name in self._matchers:
+            found = nearest_by_words(self._open("words", name), self.items.texts, k, progress)
+        else:
+            raise _unknown("vectors or words to make a graph of", name, self._matchers)
+        self._put({f"graphs/{name}": Artifact({"neighbours": k}, {"neighbours": found})})
         return name
 
     def add_words(self, name: str) -> None:
@@ -486,16 +516,11 @@ class ItemIndex:
             InputError: For another name, or if there is no room.
         """
         if name not in WORDS or name == LSA_NAME:
-            raise _unknown("word model", name, [word for word in WORDS if word != LSA_NAME])
-        if name not in self._parts["words"]:
-            self._put("words", name, word_model(name).fit(self.items.texts))
+            raise _unknown("word model", name, set(WORDS) - {LSA_NAME})
+        if name not in self._matchers:
+            self._put({f"words/{name}": _word_model(name).fit(self.items.texts)})
 
-    def put_artifact(
-        self,
-        name: str,
-        meta: Mapping[str, Any],
-        arrays: Mapping[str, Any],
-    ) -> None:
+    def put_artifact(self, name: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
         """Keep what a fit has found, in the folder of the index too, in one atomic step.
 
         An artifact of the same name is replaced.
@@ -509,72 +534,21 @@ class ItemIndex:
         """
         if not name.isidentifier():
             raise InputError(f"an artifact cannot be named {name!r}; use another name")
-        self._put("artifacts", name, Artifact(dict(meta), dict(arrays)))
-
-    def drop_artifact(self, name: str) -> None:
-        """Forget the artifact `name`, if there is one."""
-        self.cache.clear()
-        self._parts.drop("artifacts", name)
+        self._put({f"artifacts/{name}": Artifact(meta, dict(arrays))})
 
     def description(self) -> dict[str, Any]:
-        """What the index holds, as values that JSON can write."""
-        parts, scales = self._parts, {name: self.scale(name) for name in self.vectors}
-        spaces = {name: parts.meta("vectors", name) for name in parts["vectors"]}
-        rows = [name for name in (ANCHORS, ITEM_SCORES) if name in self.artifacts]
-        known = [self.scorer_of(name) for name in (*rows, *reversed(self._parts["fitted"]))]
-        kinds: tuple[Kind, ...] = ("fitted", "late", "graphs", "artifacts")
-        return {
-            "n": self.n,
-            "template": self.items.template,
-            "vectors": {name: meta["d"] for name, meta in spaces.items()},
-            "encoders": {n: meta["encoder"] for n, meta in spaces.items() if meta["encoder"]},
-            "retrievers": list(self.retrievers),
-            "anchors": len(self.anchor_queries),
-            "item_scores": 0 if self.item_scores is None else len(self.item_scores.items),
-            "scorer": next(iter(known), None),
-            **{kind: {n: dict(parts.meta(kind, n)) for n in parts[kind]} for kind in kinds},
-            "scales": {n: {"alpha": s.alpha, "beta": s.beta} for n, s in scales.items() if s},
-        }
+        """What the index holds, as values that JSON can write: the `meta` of parts, by kind."""
+        kinds = ("vectors", "words", *_REMAKE)
+        parts = {kind: {n: dict(self._meta(kind, n)) for n in self._names(kind)} for kind in kinds}
+        return {"n": self.n, "template": self.items.template, **parts}
 
     def __repr__(self) -> str:
-        parts = {
-            "vectors": self.vectors,
-            "retrievers": self.retrievers,
-            "artifacts": self.artifacts,
-        }
-        said = [f"{what} {', '.join(names)}" for what, names in parts.items() if names]
-        return f"ItemIndex({'; '.join([f'{self.n:,} items', *said])})"
+        return f"ItemIndex({self.n:,} items; {', '.join(self._parts)})"
 
-    def _open(self, kind: Kind, name: str) -> Any:
-        part = self._parts[kind][name]
-        return self._parts.open(kind, name) if isinstance(part, Artifact) else part
-
-    def _put(self, kind: Kind, name: str, part: Any) -> None:
-        self.cache.clear()
-        self._parts.put(kind, name, part)
-
-    def _rows(self, name: str) -> Any:
-        """The vectors `name`, an array (n, d) or its rows."""
-        if name in self._parts["fitted"]:
-            return self.fitted[name].values
-        if name not in self._parts["vectors"]:
-            raise _unknown("item vectors", name, self.vectors)
-        return self._open("vectors", name).rows
-
-    def _vectors(self, name: str) -> FloatArray:
-        return np.asarray(self._rows(name))
-
-    def _late(self, name: str) -> Late:
-        if name not in self._parts["late"]:
-            raise _unknown("late-interaction model", name, self.late)
-        found: LateStates = self._open("late", name)
-        return Late(found.model.get(), found.states)
-
-    def _retriever(self, name: str) -> Retriever:
-        if name not in self.retrievers:
-            raise _unknown("retriever", name, self.retrievers)
-        found: Retriever = self._added.get(name) or self._open("words", name)
-        return found
+    @property
+    def _matchers(self) -> list[str]:
+        """Word models that are retrievers themselves."""
+        return [name for name in self._names("words") if name != LSA_NAME]
 
     @property
     def _scales(self) -> Mapping[str, Sequence[float]]:
@@ -584,33 +558,147 @@ class ItemIndex:
             found = self.artifacts[ANCHORS].meta["scales"]
         return found
 
-    def model_of(self, name: str) -> RememberedModel | None:
-        """The model that made the vectors or states `name`."""
-        found: RememberedModel | None = None
-        if name in self._parts["late"]:
-            found = self._open("late", name).model
-        elif name in self.vectors:
-            kind: Kind = "fitted" if name in self._parts["fitted"] else "vectors"
-            found = self._open(kind, name).encoder
-        return found
+    def _names(self, kind: str) -> list[str]:
+        """Names of the parts of a kind, the latest last."""
+        return [key.partition("/")[2] for key in self._parts if key.startswith(f"{kind}/")]
 
-    def fits(self, name: str) -> bool:
-        """Whether the graph is of what the index has under this name."""
-        made_of = self._parts.meta("graphs", name)["vectors"]
-        if made_of is None:
-            return name in self._parts["words"]
-        return name in self.vectors and checksum(self._rows(name)) == made_of
+    def _meta(self, kind: str, name: str) -> Mapping[str, Any]:
+        return self._parts[f"{kind}/{name}"].meta
 
-    def _encode_late(
-        self, model: RememberedModel, replace: bool, work: Path | None, progress: Progress | None
-    ) -> None:
-        before = None if replace else self._parts.newest("late", model.name)
-        if isinstance(before, Artifact):
-            before = LateStates.of(before, model.name)
-        self._put(
-            "late", model.name, encode_states(model, self.items.texts, before, work, progress)
+    def _open(self, kind: str, name: str) -> Any:
+        """What a part of vectors, words or states is read as."""
+        key = f"{kind}/{name}"
+        if key not in self._parts:
+            raise _unknown(kind, name, self._names(kind))
+        if key not in self._opened:
+            part = self._parts[key]
+            if kind == "words":
+                self._opened[key] = _word_model(name).of(part)
+            else:
+                opener = ItemVectors if kind == "vectors" else LateStates
+                self._opened[key] = opener.of(part, name)
+        return self._opened[key]
+
+    def _rows(self, name: str) -> Any:
+        """The vectors `name`: an array (n, d), or one on the disk whose rows are checked."""
+        return self._open("vectors", name).values
+
+    def _put(self, parts: Mapping[str, Any]) -> None:
+        """Add parts, or drop those that are None; in the folder first, if there is one."""
+        artifacts = dict[str, Artifact | None]()
+        for key, part in parts.items():
+            made = part if part is None or isinstance(part, Artifact) else part.artifact()
+            artifacts[key] = made and Artifact(_as_json(made.meta, key), made.arrays)
+        if self.folder is not None:
+            write_parts(self.folder, artifacts, self._build, keep=True)
+        self.cache = Cache()
+        for key, artifact in artifacts.items():
+            self._parts.pop(key, None)
+            self._opened.pop(key, None)
+            if artifact is not None:
+                self._parts[key] = artifact
+                if not isinstance(parts[key], Artifact):
+                    self._opened[key] = parts[key]
+
+    def _newest(self, kind: str, name: str) -> Artifact | None:
+        """The part as the folder has it now, where another process may have put it."""
+        if self.folder is None:
+            return self._parts.get(f"{kind}/{name}")
+        build, parts = read_parts(self.folder)
+        if build != self._build:
+            raise IndexFormatError(f"the index {self.folder} was replaced; load it again")
+        return parts.get(f"{kind}/{name}")
+
+    def _keep(self, other: ItemIndex) -> None:
+        """Keep what was fitted to the index that this one replaces, as far as it still fits."""
+        same_items = list(self.items.ids) == list(other.items.ids) and all(
+            a == b for a, b in zip(self.items.texts, other.items.texts, strict=True)
         )
-        self._parts["late"][model.name] = with_changes(self._open("late", model.name), model=model)
+        for kind, remake in _REMAKE.items():
+            for name in other.fitted if kind == "vectors" else other._names(kind):
+                key = f"{kind}/{name}"
+                part = other._opened.get(key, other._parts[key])
+                if not (same_items and self._fits(other, kind, name)):
+                    part = self._moved(other, name) if kind == "vectors" else None
+                if part is not None:
+                    self._put({key: part})
+                else:
+                    logger.warning(
+                        "dropped %s: the items have changed, or what it was made of; make it again "
+                        "with  %s",
+                        key,
+                        remake,
+                    )
+
+    def _fits(self, other: ItemIndex, kind: str, name: str) -> bool:
+        """Whether a part of another index with the same items fits the vectors of this one."""
+        if kind == "graphs":
+            return name in self._matchers or _same_space(self, other, name)
+        if kind == "artifacts":
+            base = unfitted(other)
+            same_words = ("bm25" in self._matchers) == ("bm25" in other._matchers)
+            return name in (ANCHORS, ITEM_SCORES) or (
+                base == unfitted(self) and _same_space(self, other, base) and same_words
+            )
+        base = other.fitted[name].base if kind == "vectors" else None
+        free = name not in {*self.vectors, *self.retrievers}
+        return free and (base is None or _same_space(self, other, base))
+
+    def _moved(self, other: ItemIndex, name: str) -> ItemVectors | None:
+        """The fitted vectors of another index, made for the items of this one if they can be."""
+        fitted = other.fitted[name]
+        if fitted.base is None or not self._fits(other, "vectors", name):
+            return None
+        return fitted.of_items(self.vectors[fitted.base])
+
+
+def _encode_items(
+    model: RememberedModel,
+    texts: Sequence[str],
+    previous: ItemIndex | None,
+    progress: Progress | None,
+) -> FloatArray:
+    """Vectors (n, d) of the items; those of texts that `previous` has by this model are its own."""
+    before = None if previous is None else previous.model_of(DUAL_ENCODER)
+    if (
+        previous is None
+        or before is None
+        or not before.fingerprint == model.fingerprint is not None
+    ):
+        made: FloatArray = model.get().encode_items(texts, progress)
+        return made
+    rows = {text_digest(text): row for row, text in enumerate(previous.items.texts)}
+    places = np.array([rows.get(text_digest(text), -1) for text in texts])
+    vectors: FloatArray = previous.vectors[DUAL_ENCODER][places]
+    new = np.flatnonzero(places < 0)
+    if len(new):
+        vectors[new] = model.get().encode_items([texts[p] for p in new.tolist()], progress)
+    return vectors
+
+
+def _same_space(one: ItemIndex, two: ItemIndex, name: str | None) -> bool:
+    """Whether both make the same vectors `name`: by one encoder, or else the items' agree."""
+    if name is None or name not in one.vectors or name not in two.vectors:
+        return False
+    models = [one.model_of(name), two.model_of(name)]
+    known = [model.fingerprint for model in models if model is not None and model.fingerprint]
+    if len(known) == 2:
+        return known[0] == known[1]
+    return np.array_equal(one.vectors[name], two.vectors[name])
+
+
+def _word_model(name: str) -> Any:
+    """The class of a word model, one of `WORDS`."""
+    return getattr(import_module("crossknn.retrievers.lexical"), WORDS[name])
+
+
+def _as_json(meta: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The values as JSON gives them back."""
+    try:
+        found: dict[str, Any] = json.loads(json.dumps(dict(meta)))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{key} cannot be stored as JSON: {error}") from error
+    return found
 
 
 def _by_name(given: Given | Mapping[str, Given] | None, alone: str) -> dict[str, Given]:
@@ -622,7 +710,7 @@ def _by_name(given: Given | Mapping[str, Given] | None, alone: str) -> dict[str,
 
 def _check_name(name: str, what: str) -> None:
     """Refuse a name that a spec could not say, or that means something else there."""
-    if not name.isidentifier() or name in _TAKEN.union(COMPOSED):
+    if not name.isidentifier() or name in _TAKEN:
         raise InputError(f"{what} cannot be named {name!r}; use another name")
 
 

@@ -2,7 +2,7 @@
 
 States are written as they are made, so that a kill loses a part. A work folder holds `<key>.f16`,
 the values (s, d) of the items encoded so far, and `<key>.i64`, how many of them each item has. The
-key names the model and the items; what has another is removed.
+key names the model and the items; files with another key are removed.
 
 Axes: n items, s states, d dimensions.
 """
@@ -14,15 +14,15 @@ import logging
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.files import digest, rows_of, translate_os_errors
-from crossknn.index.encoders import RememberedModel
+from crossknn.files import digest, exclusive_lock, rows_of, translate_os_errors
+from crossknn.index.vectors import RememberedModel
 from crossknn.types import Artifact, IntArray, Progress, States
 
 logger = logging.getLogger(__name__)
@@ -37,95 +37,83 @@ class LateStates:
 
     states: States
     model: RememberedModel
-    kind: str
-
-    def check(self, n: int, name: str) -> None:
-        """`InputError` unless they are the states of n items, one at least of each."""
-        what = f"the states {name!r}"
-        values, starts = self.states.values, self.states.starts
-        if len(self.states) != n:
-            raise InputError(f"{what} are those of {len(self.states)} items, out of {n}")
-        d = self.model.dimensions
-        if values.dtype != np.float16 or len(values.shape) != 2 or values.shape[1] != d:
-            raise InputError(
-                f"{what} are an array of {values.dtype} of the shape {values.shape}; it must be "
-                f"float16, (states, {d})"
-            )
-        if starts[0] != 0 or starts[-1] != len(values) or (self.states.counts < 1).any():
-            raise InputError(f"{what} do not give every item at least one state")
-        if not np.isfinite(values).all():
-            raise InputError(f"{what} hold a NaN or an infinity")
 
     def artifact(self) -> Artifact:
         """What an index keeps."""
         values, starts = np.asarray(self.states.values), self.states.starts
-        meta = {"kind": self.kind, "states": len(values), **self.model.state()}
-        return Artifact(meta, {"values": values, "starts": starts})
+        return Artifact(
+            {"states": len(values), **self.model.state()}, {"values": values, "starts": starts}
+        )
 
     @staticmethod
     def of(artifact: Artifact, name: str) -> LateStates:
         """What was kept as `name`, mapped."""
-        state = {key: artifact.meta[key] for key in ("source", "fingerprint", "dimensions")}
-        model = RememberedModel("late-interaction model", name, **state)
+        known = {key: value for key, value in artifact.meta.items() if key != "states"}
+        model = RememberedModel("late-interaction model", name, **known)
         arrays = artifact.arrays
-        states = States(rows_of(arrays, "values"), arrays["starts"])
-        return LateStates(states=states, model=model, kind=artifact.meta["kind"])
+        return LateStates(states=States(rows_of(arrays, "values"), arrays["starts"]), model=model)
 
 
 def encode_states(
     model: RememberedModel,
     texts: Sequence[str],
-    before: LateStates | None,
-    work: Path | None,
+    folder: Path | None,
     progress: Progress | None = None,
 ) -> LateStates:
-    """The states of n texts: those of `before`, if they are the same model's, or new ones.
+    """The states of n texts, float16.
 
-    New ones are kept in the folder `work` as they are made, if there is one, and only those of a
-    part are held in memory; what a killed run made there is taken up. A model without a fingerprint
-    begins anew. Raises `InputError` if `before` is another's, the model gives states that do not
-    fit, or for a full disk.
+    With the `folder` of an index they are written to a work folder in it as they are made, and only
+    those of a part are held in memory; what a killed run made there is taken up. A model without a
+    fingerprint begins anew. Raises `InputError` if the model gives states that do not fit, for a
+    full disk, and if another process is encoding.
     """
-    opened = model.get()
-    if before is not None and before.model.fingerprint == model.fingerprint is not None:
-        return replace(before, model=model)
-    if before is not None:
-        raise InputError(
-            f"the index has states {model.name!r} of another model (fingerprint "
-            f"{before.model.fingerprint}); use another name, or replace them (--replace)"
-        )
-
-    def encode(part: Sequence[str], report: Progress | None) -> States:
-        states = opened.encode_items(part, report)
-        LateStates(states=states, model=model, kind=opened.kind).check(len(part), model.name)
-        return states
-
-    if work is None:
-        return LateStates(states=encode(texts, progress), model=model, kind=opened.kind)
-    n = len(texts)
+    if folder is None:
+        return LateStates(states=_encode(model, texts, progress), model=model)
+    n, work = len(texts), folder / f"work-late-{model.name}"
     with translate_os_errors(work, "states"):
-        made = _Made(work, model, texts)
-    if made.done:
-        logger.info("%d of %d items are encoded already", made.done, n)
-    for start in range(made.done, n, AT_ONCE):
-
-        def report(done: int, _: int, start: int = start) -> None:
-            if progress is not None:
-                progress(start + done, n)
-
-        try:
-            part = encode(texts[start : start + AT_ONCE], report)
-        except ScorerError as error:
-            raise ScorerError(f"in the items from {start} on: {error}") from error
+        work.mkdir(exist_ok=True)
+    with exclusive_lock(work, what="states"):
         with translate_os_errors(work, "states"):
-            made.add(part)
-    return LateStates(states=made.states(), model=model, kind=opened.kind)
+            made = _Made(work, model, texts)
+        if made.done:
+            logger.info("%d of %d items are encoded already", made.done, n)
+        for start in range(made.done, n, AT_ONCE):
+
+            def report(done: int, _: int, start: int = start) -> None:
+                if progress is not None:
+                    progress(start + done, n)
+
+            try:
+                part = _encode(model, texts[start : start + AT_ONCE], report)
+            except ScorerError as error:
+                raise ScorerError(f"in the items from {start} on: {error}") from error
+            with translate_os_errors(work, "states"):
+                made.add(part)
+        return LateStates(states=made.states(), model=model)
 
 
-def discard(folder: Path | None) -> None:
-    """Remove the states in a work folder, which are in the index now."""
+def discard_work(folder: Path | None, name: str) -> None:
+    """Remove the work folder, whose states are in the index now."""
     if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder / f"work-late-{name}", ignore_errors=True)
+
+
+def _encode(model: RememberedModel, texts: Sequence[str], progress: Progress | None) -> States:
+    """States of the texts, one at least of each; `InputError` for others."""
+    found: States = model.get().encode_items(texts, progress)
+    values, starts, d = found.values, found.starts, model.dimensions
+    if (
+        (len(found), values.dtype, values.shape[1:]) != (len(texts), np.dtype(np.float16), (d,))
+        or (starts[0], starts[-1]) != (0, len(values))
+        or (found.counts < 1).any()
+        or not np.isfinite(values).all()
+    ):
+        raise InputError(
+            f"the states {model.name!r} of {len(texts)} items are {values.dtype} of the shape "
+            f"{values.shape}, of {len(found)} items; they must be finite float16, (states, {d}), "
+            "at least one of each item"
+        )
+    return found
 
 
 class _Made:

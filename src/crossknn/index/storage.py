@@ -2,34 +2,28 @@
 
     crossknn-index.json      the manifest: what there is, where, how long, and its checksums
     data-<token>/            the files of one writing; never changed once the manifest names them
-    partial-<host>-<pid>-<token>/   a writing in progress, invisible to readers
     work-<name>/             states of the items encoded so far (see `late`)
     scores.db                exact scores (see `crossknn.scores`), for good
 
 An index is a number of named parts (`vectors/dense`, `graphs/bm25`, ...), each an `Artifact`:
-values
-for JSON, and columns, which are arrays (`.npy`) or texts (one UTF-8 blob with uint64 offsets).
-Nothing is ever unpickled. A writing fills a partial folder, syncs it, renames it and then replaces
-the manifest, which is the one atomic step: whatever is killed, and whenever, the manifest names
+values for JSON, and columns, which are arrays (`.npy`) or texts (one UTF-8 blob with uint64
+offsets). Nothing is ever unpickled. A writing fills a data folder, syncs it and then replaces the
+manifest, which is the one atomic step: whatever is killed, and whenever, the manifest names
 complete files only. Adding a part writes a folder of its own and leaves the others where they are.
-
-A manifest that `requires` a feature this version does not know (deleted items, appended
-segments) is refused, so later versions can add them without a new format.
+The next writing removes data folders that the manifest does not name.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 import shutil
-import socket
 import zlib
 from collections.abc import Mapping
-from importlib.metadata import version
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -38,97 +32,70 @@ from crossknn.files import (
     CheckedFile,
     StoredArray,
     StoredColumns,
-    checked_writing,
+    StoredTexts,
     exclusive_lock,
     sync,
     write_array,
     write_file,
+    write_texts,
 )
 from crossknn.types import Artifact
 
 MANIFEST = "crossknn-index.json"
 SCORES = "scores.db"
-FORMAT = "crossknn-index"
-VERSION = 2
+VERSION = 3
 
 _PATH = re.compile(r"data-[0-9a-f]+/[\w.-]+")
-_OURS = re.compile(r"(data|partial|work)-[\w-]+|" + re.escape(SCORES) + r".*|.*\.part")
+_OURS = re.compile(r"(data|work)-[\w-]+|" + re.escape(SCORES) + r".*|.*\.part")
 
 
-class StoredIndexFolder:
-    """The complete index in a folder: its manifest, and its parts with every file mapped."""
+def read_parts(folder: Path) -> tuple[str, dict[str, Artifact]]:
+    """What names this building of the index in `folder`, and its parts, every file mapped.
 
-    def __init__(self, folder: Path) -> None:
-        """Raises `IndexFormatError` unless it is whole; once more if it was replaced meanwhile."""
-        self.folder = folder
-        while True:
-            self.manifest = read_manifest(folder)
-            try:
-                self.parts = self._parts()
-                return
-            except IndexFormatError:
-                if read_manifest(folder)["checksum"] == self.manifest["checksum"]:
-                    raise
+    Raises `IndexFormatError` unless it is whole; reads once more if it was replaced meanwhile.
+    """
+    while True:
+        manifest = read_manifest(folder)
+        try:
+            parts = {key: _open(folder, part) for key, part in manifest["parts"].items()}
+            return manifest["build"], parts
+        except IndexFormatError:
+            if read_manifest(folder)["checksum"] == manifest["checksum"]:
+                raise
 
-    @property
-    def build(self) -> str:
-        """Names this building of the index."""
-        return str(self.manifest["build"])
 
-    def verify(self) -> list[str]:
-        """Check every chunk of every file: a sentence for each that is damaged."""
-        found = []
-        for part in self.parts.values():
-            for file in cast(StoredColumns, part.arrays).files.values():
-                try:
-                    file.touch()
-                except IndexFormatError as error:
-                    found.append(str(error))
-        return found
-
-    def _parts(self) -> dict[str, Artifact]:
-        files: dict[str, dict[str, CheckedFile]] = {key: {} for key in self.manifest["parts"]}
-        for name, entry in self.manifest["files"].items():
-            key, _, column = name.rpartition("/")
-            files[key][column] = CheckedFile(
-                self.folder / entry["path"],
-                entry,
-                what=f"the index {self.folder}",
-                advice="build or copy it again",
-            )
-        metas = self.manifest["parts"].items()
-        return {key: Artifact(meta, StoredColumns(files[key])) for key, meta in metas}
+def damages(parts: Mapping[str, Artifact]) -> list[str]:
+    """Check every chunk of the parts' files: a sentence for each file that is damaged."""
+    found = []
+    columns = [c for part in parts.values() for c in part.arrays.columns.values()]  # type: ignore[attr-defined]
+    for file in (file for column in columns for file in column.files):
+        try:
+            file.touch()
+        except IndexFormatError as error:
+            found.append(str(error))
+    return found
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of `folder`, or one sentence on why it is no index to be read."""
     path = folder / MANIFEST
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+        manifest: dict[str, Any] = json.loads(path.read_bytes())
+        changed = manifest["checksum"] != _checksum(manifest)
+    except (FileNotFoundError, NotADirectoryError):
         raise IndexFormatError(_why_no_manifest(folder)) from None
     except OSError as error:
         raise IndexFormatError(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        manifest = json.loads(content)
-    except ValueError:
-        raise IndexFormatError(f"the index {folder} is damaged: {MANIFEST} is not JSON") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise IndexFormatError(f"{folder} is not a crossknn index: {MANIFEST} says otherwise")
-    written, requires = manifest.get("version"), manifest.get("requires", [])
-    if written != VERSION or requires:
-        needs = f"format {written}" if written != VERSION else ", ".join(map(str, requires))
-        raise IndexFormatError(
-            f"the index {folder} was written by another version of crossknn (it needs {needs}); "
-            "use that version or build the index again"
-        )
-    files = manifest.get("files")
-    if manifest.get("checksum") != _checksum(manifest) or not isinstance(files, dict):
+    except (ValueError, TypeError, LookupError):
+        changed = True
+    if changed:
         raise IndexFormatError(f"the index {folder} is damaged: {MANIFEST} has been changed")
-    for entry in files.values():
-        if not _PATH.fullmatch(str(entry["path"])):
-            raise IndexFormatError(f"the index {folder} names a file outside its folder")
-    return cast(dict[str, Any], manifest)
+    if manifest["version"] != VERSION:
+        raise IndexFormatError(
+            f"the index {folder} was written by another version of crossknn (its format is "
+            f"{manifest['version']}, not {VERSION}); use that version or build the index again"
+        )
+    return manifest
 
 
 def write_parts(
@@ -137,117 +104,82 @@ def write_parts(
     """Write `parts` into `folder` and make them its index, in one atomic step.
 
     Args:
-        parts: By key; None drops the part that is there.
-        keep: Keep the other parts that are there, if the index is still the same `build`; what is
-            written comes last.
+        parts: By key; None drops the part.
+        keep: Keep the other parts of the index, if it is still the same `build`.
 
     Raises:
         InputError: If the disk is full, the folder cannot be written or is something else than an
-            index, or a part cannot be stored; what was there stays as it was.
+            index, or a part cannot be stored; the folder stays as it was.
+        IndexFormatError: With `keep`, if the index was replaced.
     """
     _check_replaceable(folder)
-    token = secrets.token_hex(8)
-    partial = folder / f"partial-{_host()}-{os.getpid()}-{token}"
     is_new = not folder.exists()
     try:
-        partial.mkdir(parents=True)
-        files = {}
-        for key, part in parts.items():
-            if part is not None:
-                for name, entry in _write_columns(partial, key.replace("/", "."), part.arrays):
-                    files[f"{key}/{name}"] = entry | {"path": f"data-{token}/{entry['path']}"}
+        folder.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(folder, wait=True):
-            _commit(folder, partial, token, _manifest(folder, parts, files, build, keep))
-            _remove_unused(folder)
-    except BaseException as error:
-        shutil.rmtree(partial, ignore_errors=True)
+            try:
+                _commit(folder, parts, build, keep)
+            finally:
+                _remove_unused(folder)
+    except OSError as error:
+        raise InputError(
+            f"the index {folder} cannot be written: {error.strerror or error}; nothing was changed"
+        ) from error
+    finally:
         if is_new:
-            shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise InputError(
-                f"the index {folder} cannot be written: {error.strerror or error}; "
-                "nothing was changed"
-            ) from error
-        raise
+            with suppress(OSError):  # an index was written into it
+                folder.rmdir()
 
 
-def _write_columns(
-    partial: Path, stem: str, columns: Mapping[str, Any]
-) -> list[tuple[str, dict[str, Any]]]:
-    """Write arrays and texts; (name, entry) of each file, its path within `partial`."""
-    written = []
-
-    def write(name: str, values: Any) -> None:
-        if values.dtype.hasobject:
-            raise InputError(f"{stem}.{name} is an array of Python objects, which cannot be stored")
-        path = partial / f"{stem}.{name}.npy"
-        written.append((f"{name}.npy", write_array(path, values) | {"path": path.name}))
-
-    for name, values in columns.items():
-        if isinstance(values, np.ndarray | np.generic | StoredArray):
-            write(name, np.asarray(values))
-            continue
-        path = partial / f"{stem}.{name}.utf8"
-        offsets = np.zeros(len(values) + 1, np.uint64)
-        with checked_writing(path) as writer:
-            for position, text in enumerate(values):
-                try:
-                    encoded = text.encode("utf-8")
-                except UnicodeEncodeError:
-                    raise InputError(
-                        f"{name} {position} holds half a surrogate pair, which is no text"
-                    ) from None
-                writer.write(encoded)
-                offsets[position + 1] = offsets[position] + len(encoded)
-        written.append((path.name.removeprefix(stem + "."), writer.entry() | {"path": path.name}))
-        write(f"{name}.offsets", offsets)
-    return written
-
-
-def _manifest(
-    folder: Path,
-    parts: Mapping[str, Artifact | None],
-    files: Mapping[str, Any],
-    build: str,
-    keep: bool,
-) -> bytes:
-    """The manifest of what is there when `parts` and `files` are."""
-    metas, entries = dict[str, Any](), dict[str, Any]()
-    if keep:
-        before = read_manifest(folder)
-        if before["build"] != build:
-            raise IndexFormatError(f"the index {folder} was replaced meanwhile; load it again")
-        metas = {key: meta for key, meta in before["parts"].items() if key not in parts}
-        others = before["files"].items()
-        entries = {name: entry for name, entry in others if name.rpartition("/")[0] in metas}
-    try:
-        added = {key: dict(part.meta) for key, part in parts.items() if part is not None}
-        manifest: dict[str, Any] = {
-            "format": FORMAT,
-            "version": VERSION,
-            "requires": [],
-            "written_by": f"crossknn {version('crossknn')}",
-            "build": build,
-            "parts": {**metas, **added},
-            "files": {**entries, **files},
-        }
-        manifest = json.loads(json.dumps(manifest))  # the checksum is of what a reader will see
-    except (TypeError, ValueError) as error:
-        raise InputError(f"a part of the index cannot be stored as JSON: {error}") from error
+def _commit(folder: Path, parts: Mapping[str, Artifact | None], build: str, keep: bool) -> None:
+    before: dict[str, Any] = read_manifest(folder) if keep else {"build": build, "parts": {}}
+    if before["build"] != build:
+        raise IndexFormatError(f"the index {folder} was replaced; load it again")
+    data = folder / f"data-{secrets.token_hex(8)}"
+    data.mkdir()
+    written = {key: _write(data, key, part) for key, part in parts.items() if part is not None}
+    sync(data)
+    kept = {key: part for key, part in before["parts"].items() if key not in parts}
+    manifest = {"version": VERSION, "build": build, "parts": kept | written}
     manifest["checksum"] = _checksum(manifest)
-    return json.dumps(manifest, indent=1).encode()
+    write_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
-def _commit(folder: Path, partial: Path, token: str, manifest: bytes) -> None:
-    sync(partial)
-    data = folder / f"data-{token}"
-    os.rename(partial, data)
-    try:
-        sync(folder)
-        write_file(folder / MANIFEST, manifest)
-    except BaseException:
-        shutil.rmtree(data, ignore_errors=True)
-        raise
+def _open(folder: Path, part: Mapping[str, Any]) -> Artifact:
+    columns = dict[str, StoredArray | StoredTexts]()
+    for name, entries in part["columns"].items():
+        if not all(_PATH.fullmatch(entry["path"]) for entry in entries):
+            raise IndexFormatError(f"the index {folder} names a file outside its folder")
+        what = f"the index {folder}"
+        files = [CheckedFile(folder / entry["path"], entry, what) for entry in entries]
+        columns[name] = StoredTexts(*files) if len(files) == 2 else StoredArray(*files)
+    return Artifact(part["meta"], StoredColumns(columns))
+
+
+def _write(data: Path, key: str, part: Artifact) -> dict[str, Any]:
+    """Write the columns of a part; what the manifest says of it."""
+    columns = dict[str, list[dict[str, Any]]]()
+
+    def write(name: str, values: Any) -> dict[str, Any]:
+        if values.dtype.hasobject:
+            raise InputError(f"{key}: {name} is an array of Python objects, which cannot be stored")
+        path = data / f"{key.replace('/', '.')}.{name}.npy"
+        return write_array(path, values) | {"path": f"{data.name}/{path.name}"}
+
+    for name, values in part.arrays.items():
+        if isinstance(values, np.ndarray | np.generic | StoredArray):
+            columns[name] = [write(name, np.asarray(values))]
+            continue
+        path = data / f"{key.replace('/', '.')}.{name}.utf8"
+        try:
+            entry, offsets = write_texts(path, values)
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{key}: {name} hold half a surrogate pair, which is no text: {error.object!r:.80}"
+            ) from None
+        entry["path"] = f"{data.name}/{path.name}"
+        columns[name] = [entry, write(f"{name}.offsets", offsets)]
+    return {"meta": dict(part.meta), "columns": columns}
 
 
 def _checksum(manifest: Mapping[str, Any]) -> int:
@@ -259,9 +191,7 @@ def _checksum(manifest: Mapping[str, Any]) -> int:
 def _why_no_manifest(folder: Path) -> str:
     if not folder.exists():
         return f"there is no index {folder}"
-    if not folder.is_dir():
-        return f"{folder} is a file, not the folder of an index"
-    if any(entry.name.startswith(("partial-", "data-")) for entry in folder.iterdir()):
+    if folder.is_dir() and any(folder.glob("data-*")):
         return (
             f"the index {folder} is still being written, or its writing was interrupted; wait, "
             "or build it again"
@@ -270,8 +200,6 @@ def _why_no_manifest(folder: Path) -> str:
 
 
 def _check_replaceable(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; an index needs a folder")
     if folder.is_dir() and not (folder / MANIFEST).is_file():
         names = sorted(entry.name for entry in folder.iterdir())
         foreign = [name for name in names if not _OURS.fullmatch(name)]
@@ -283,28 +211,9 @@ def _check_replaceable(folder: Path) -> None:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove what no manifest names any more, and partial folders whose writer is dead."""
-    files = read_manifest(folder)["files"]
-    used = {str(entry["path"]).split("/")[0] for entry in files.values()}
-    for entry in folder.iterdir():
-        kind, *rest = entry.name.split("-")
-        old = kind == "data" and entry.name not in used
-        dead = kind == "partial" and rest[:1] == [_host()] and not _is_alive(int(rest[1]))
-        if old or dead:
-            shutil.rmtree(entry, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    if os.name == "nt":
-        return True  # There, os.kill would end the process.
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _host() -> str:
-    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+    """Remove the data folders that the manifest does not name: replaced, or left by a kill."""
+    manifest = folder / MANIFEST
+    named = manifest.read_bytes() if manifest.is_file() else b""
+    for data in folder.glob("data-*"):
+        if data.name.encode() not in named:
+            shutil.rmtree(data, ignore_errors=True)

@@ -28,9 +28,7 @@ from crossknn.index.graphs import (
     no_graph,
 )
 from crossknn.linalg import inner
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.late import Late
-from crossknn.retrievers.lists import StoredRetriever
+from crossknn.retrievers.base import Late, Retriever, StoredRetriever
 from crossknn.types import NO_ITEM, Artifact, FloatArray, IntArray, Named, Neighbours, Queries
 
 DUAL_ENCODER = "dense"

@@ -16,7 +16,7 @@ from crossknn.methods.graph import LADR, Greedy
 from crossknn.methods.kriging import Kriging
 from crossknn.methods.rerank import Exact, Rerank, Retrieve
 from crossknn.methods.tour import TOUR
-from crossknn.retrievers.late import KINDS
+from crossknn.retrievers.base import KINDS
 from crossknn.spec import Spec, build, parse, parse_list, split
 
 __all__ = ["DEFAULT", "METHODS", "Method", "in_full", "method", "methods"]

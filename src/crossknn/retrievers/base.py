@@ -1,20 +1,45 @@
-"""What a retriever and a vector store are, and the retrievers that read no texts: at random, by
-priors of items, by inner products with vectors, and the fusion of several.
+"""What a retriever is, and all that are not word models: at random, by priors of items, by vectors,
+your own lists, the fusion of several, and late-interaction models over the candidates of another.
 
 Axes: m queries, n items, c items asked for each query, d dimensions.
 """
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 
+from crossknn.data.queries import QuerySet, read_run
 from crossknn.errors import InputError
 from crossknn.linalg import inner, mask, top_k
-from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
+from crossknn.types import (
+    NO_ITEM,
+    BoolArray,
+    Candidates,
+    FloatArray,
+    IntArray,
+    LateKind,
+    Progress,
+    Queries,
+    States,
+)
+
+logger = logging.getLogger(__name__)
+
+KINDS: tuple[LateKind, ...] = get_args(LateKind)
+DEPTH = 512
+_RANKED = 10_000
+"""Items below the compared ones whose rank is known when given items are scored."""
+
+
+RankedIds: TypeAlias = Sequence[str | tuple[str, float]]
+"""Item ids, best first, or (id, score)."""
 
 
 @runtime_checkable
@@ -63,6 +88,51 @@ class VectorStore(Protocol):
 
     def vectors(self, ids: IntArray) -> FloatArray:
         """Vectors (..., d) of the items at positions (...)."""
+
+
+@runtime_checkable
+class LateInteraction(Protocol):
+    """A model that compares the states of a query with those of a list of items.
+
+    `kind` is one of `KINDS`, or a name of your own; `fingerprint` names everything the scores
+    depend on, or is None where that cannot be known.
+    """
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str | None: ...
+
+    @property
+    def dimensions(self) -> int:
+        """d of the items' states."""
+
+    def encode_queries(self, texts: Sequence[str]) -> States:
+        """States of m texts, float32."""
+
+    def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> States:
+        """States of n texts, float16."""
+
+    def compare(self, queries: States, items: States, lists: IntArray) -> FloatArray:
+        """Compare each query with its list, whose order does not matter.
+
+        Args:
+            lists: Positions in `items` (m, c), `NO_ITEM` for none.
+
+        Returns:
+            Scores (m, c) float32, -inf where there is no item.
+
+        Raises:
+            InputError: For an item twice in a list, or a list that does not fit into memory.
+        """
+
+
+class Late(NamedTuple):
+    """A late-interaction model, and the states of the n items that it compares queries with."""
+
+    model: LateInteraction
+    states: States
 
 
 class AllScores(ABC):
@@ -235,6 +305,197 @@ class RankFusion:
 
     def _values(self, count: int) -> FloatArray:
         return (1 / (self.constant + 1 + np.arange(count))).astype(np.float32)
+
+
+class LateRetriever:
+    """The first `depth` candidates of `stage`, ranked by `model`; then the stage's own order.
+
+    What stands below the compared items is scored lower than all of them, by rank.
+
+    Args:
+        states: Those of all n items; the queries' are kept in `queries.states[name]`.
+        name: The model's kind, by default.
+
+    Raises:
+        InputError: For a `depth` below 1.
+    """
+
+    def __init__(
+        self,
+        stage: Retriever,
+        model: LateInteraction,
+        states: States,
+        depth: int = DEPTH,
+        *,
+        name: str | None = None,
+    ) -> None:
+        if depth < 1:
+            raise InputError(f"depth is {depth}; it must be 1 or more")
+        self.stage, self.model, self.states, self.depth = stage, model, states, depth
+        self.name = name or model.kind
+
+    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
+        """The best by the model, then by the stage; see `Retriever.top`."""
+        found = self._candidates(queries, max(count, self.depth), allowed)
+        below = found.items[:, self.depth :]
+        ranked = self._ranked(self._compared(queries, found), below)
+        return Candidates.from_rows([(row[:count], s[:count]) for row, s in ranked])
+
+    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
+        """Scores (m, c) of given items, or of all: (m, n)."""
+        if items is not None:
+            found = self.top(queries, self.depth + _RANKED)
+            lowest = np.where(np.isfinite(found.scores), found.scores, np.inf).min(1, initial=0)
+            return scores_of(found, items, lowest - 1)
+        compared = self._compared(queries, self._candidates(queries, self.depth))
+        others = mask(self.stage.scores(queries).copy(), compared.items, None)
+        scores = np.full((len(queries), len(self.states)), -np.inf, np.float32)
+        below = top_k(others, len(self.states)).items
+        for row, (ranked, values) in zip(scores, self._ranked(compared, below), strict=True):
+            row[ranked] = values
+        return scores
+
+    def _candidates(
+        self, queries: Queries, count: int, allowed: BoolArray | None = None
+    ) -> Candidates:
+        """The stage's candidates; the queries are encoded meanwhile (CMC 3.3: in parallel)."""
+        if self.name in queries.states:
+            return self.stage.top(queries, count, allowed)
+        with ThreadPoolExecutor(1, "crossknn-late") as pool:
+            encoding = pool.submit(self.model.encode_queries, queries.texts)
+            found = self.stage.top(queries, count, allowed)
+            queries.states[self.name] = encoding.result()
+        return found
+
+    def _compared(self, queries: Queries, found: Candidates) -> Candidates:
+        """The first `depth` candidates by the model's scores, ties by position."""
+        lists = found.items[:, : self.depth]
+        empty = np.flatnonzero((lists == NO_ITEM).all(axis=1))
+        if len(empty):
+            logger.warning(
+                "%s has no candidates for %d of %d queries, the first of them %.80r: its "
+                "retriever found none",
+                self.name,
+                len(empty),
+                len(queries),
+                queries.texts[empty[0]],
+            )
+        if len(empty) == len(lists):
+            return Candidates(lists, np.full(lists.shape, -np.inf, np.float32))
+        scores = self.model.compare(queries.states[self.name], self.states, lists)
+        order = np.lexsort((lists, -scores))
+        return Candidates(
+            np.take_along_axis(lists, order, axis=1), np.take_along_axis(scores, order, axis=1)
+        )
+
+    def _ranked(self, compared: Candidates, below: IntArray) -> list[tuple[IntArray, FloatArray]]:
+        """Of each query the compared items and those `below` them (m, e), and their scores."""
+        finite = np.where(np.isfinite(compared.scores), compared.scores, np.inf)
+        lowest = finite.min(axis=1, initial=np.inf)
+        floor = np.where(np.isfinite(lowest), lowest, 0)[:, None]
+        under = (floor - 1 - np.arange(below.shape[1])).astype(np.float32)
+        items = np.concatenate([compared.items, below], axis=1)
+        scores = np.concatenate([compared.scores, np.where(below == NO_ITEM, -np.inf, under)], 1)
+        there = items != NO_ITEM
+        return [(row[t], s[t]) for row, s, t in zip(items, scores, there, strict=True)]
+
+
+class CandidateLists:
+    """Ranked lists by query text.
+
+    A list without scores is scored 1 / rank. Items that are not listed score 0, or as the worst
+    listed item if that is below 0. A query without a list has an empty row.
+
+    Args:
+        lists: A query's text -> item ids or (id, score).
+        ids: The ids (n,) of the items.
+        names: A query's text -> its id, by which an error names the list.
+
+    Raises:
+        InputError: For an unknown id, an id listed twice, or a score that is no number.
+    """
+
+    def __init__(
+        self,
+        lists: Mapping[str, RankedIds],
+        ids: Sequence[str],
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        position, names = {item_id: p for p, item_id in enumerate(ids)}, names or {}
+        self._n = len(position)
+        self._rows = {
+            text: _row(names.get(text, text), ranked, position) for text, ranked in lists.items()
+        }
+
+    @staticmethod
+    def from_run(path: str | Path, queries: QuerySet, ids: Sequence[str]) -> CandidateLists:
+        """Lists from a TREC run whose query ids are those of `queries`."""
+        texts = dict(zip(queries.ids, queries.texts, strict=True))
+        run = {query: ranked for query, ranked in read_run(path).items() if query in texts}
+        if not run:
+            raise InputError(f"{path} ranks none of the queries by their ids")
+        lists = {texts[query]: ranked for query, ranked in run.items()}
+        return CandidateLists(lists, ids, {texts[query]: query for query in run})
+
+    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
+        """The first `count` allowed items of each list; rows may be short."""
+        rows = []
+        for text in queries.texts:
+            items, listed = self._row_of(text)
+            if allowed is not None:
+                items, listed = items[allowed[items]], listed[allowed[items]]
+            rows.append((items[:count], listed[:count]))
+        return Candidates.from_rows(rows)
+
+    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
+        """Scores (m, c) of given items, or of all: (m, n)."""
+        if items is None:
+            items = np.broadcast_to(np.arange(self._n), (len(queries), self._n))
+        found = self.top(queries, self._n)
+        worst = np.where(np.isfinite(found.scores), found.scores, 0).min(axis=1, initial=0)
+        return scores_of(found, items, worst)
+
+    def _row_of(self, text: str) -> tuple[IntArray, FloatArray]:
+        row = self._rows.get(text)
+        if row is None:
+            logger.warning("there is no candidate list for the query %.80r", text)
+            return np.zeros(0, np.int64), np.zeros(0, np.float32)
+        return row
+
+
+class StoredRetriever(AllScores):
+    """Stored cheap scores (q, n).
+
+    The query with a text has the row `rows[text]`; without `rows`, row r belongs to the r-th query.
+    """
+
+    def __init__(self, stored: FloatArray, rows: Mapping[str, int] | None = None) -> None:
+        self.stored, self.rows = stored, rows
+
+    def of_all(self, queries: Queries) -> FloatArray:
+        """The stored scores, as float32: (m, n)."""
+        if self.rows is None:
+            return self.stored.astype(np.float32)
+        found: FloatArray = self.stored[[self.rows[text] for text in queries.texts]]
+        return found.astype(np.float32)
+
+
+def _row(name: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[IntArray, FloatArray]:
+    """(items, scores), best first, ties by position."""
+    scores: dict[int, float] = {}
+    for rank, entry in enumerate(ranked, start=1):
+        item_id, score = (entry, 1 / rank) if isinstance(entry, str) else entry
+        if item_id not in position:
+            raise InputError(f"the list of {name!r} names the unknown item {item_id!r}")
+        if position[item_id] in scores:
+            raise InputError(f"the list of {name!r} names the item {item_id!r} twice")
+        if not np.isfinite(score):
+            raise InputError(f"the list of {name!r} scores the item {item_id!r} {score}")
+        scores[position[item_id]] = float(score)
+    items = np.fromiter(scores, dtype=np.int64, count=len(scores))
+    values = np.fromiter(scores.values(), dtype=np.float32, count=len(scores))
+    order = np.lexsort((items, -values))
+    return items[order], values[order]
 
 
 def stages_of(retriever: Retriever) -> Sequence[Retriever]:

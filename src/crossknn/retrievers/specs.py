@@ -11,14 +11,17 @@ import numpy as np
 
 from crossknn.errors import InputError, SpecError, nearest
 from crossknn.retrievers.base import (
+    DEPTH,
+    KINDS,
     DenseRetriever,
+    Late,
+    LateRetriever,
     RandomItems,
     RankFusion,
     Retriever,
     fixed_order,
     stages_of,
 )
-from crossknn.retrievers.late import DEPTH, KINDS, Late, LateRetriever
 from crossknn.spec import Spec, build
 from crossknn.types import FloatArray, IntArray, Queries
 

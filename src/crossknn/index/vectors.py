@@ -1,0 +1,328 @@
+"""Item vectors of an index, its own or fitted to a cross-encoder, and who makes the queries'.
+
+Axes: m queries, n items, c dimensions that come in, d that go out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from crossknn.errors import IndexFormatError, InputError
+from crossknn.files import rows_of
+from crossknn.index.base import Scale
+from crossknn.retrievers.base import LateInteraction
+from crossknn.scorers.base import Encoder
+from crossknn.types import Artifact, FloatArray, Queries
+
+_CHUNK = 8_192
+
+EncodeQueries: TypeAlias = Callable[[Sequence[str]], FloatArray]
+"""Texts (m) -> vectors (m, d)."""
+
+GivenModel: TypeAlias = Encoder | LateInteraction | str | Path
+"""A dual encoder or late-interaction model, or its folder or name."""
+
+ModelKind: TypeAlias = Literal["dual encoder", "late-interaction model"]
+_MADE = {"dual encoder": "vectors", "late-interaction model": "states"}
+
+
+class RememberedModel:
+    """The model that made the vectors, or states, that an index keeps as `name`.
+
+    On disk only its source (a folder, a hub name, "bundled"; None for an object), its fingerprint
+    and its dimensions are kept. It is opened when it is first needed, and refused there if its
+    fingerprint is another: what it makes of queries would not fit the items'.
+    """
+
+    def __init__(
+        self,
+        kind: ModelKind,
+        name: str,
+        *,
+        source: str | None,
+        fingerprint: str | None,
+        dimensions: int,
+        opened: Any = None,
+    ) -> None:
+        self.kind, self.name, self.source = kind, name, source
+        self.fingerprint, self.dimensions = fingerprint, dimensions
+        self._opened = opened
+
+    @classmethod
+    def of(cls, kind: ModelKind, given: GivenModel, name: str | None = None) -> RememberedModel:
+        """The model itself, or the one of that folder or name; `InputError` if it is none.
+
+        `name` is that of what it makes; by default "dense", or a late-interaction model's kind.
+        """
+        source, model = _open(kind, given)
+        name = name or ("dense" if kind == "dual encoder" else model.kind)
+        known = {"fingerprint": model.fingerprint, "dimensions": model.dimensions}
+        return cls(kind, name, source=source, opened=model, **known)
+
+    def state(self) -> dict[str, Any]:
+        """What the index keeps of it."""
+        return {key: getattr(self, key) for key in ("source", "fingerprint", "dimensions")}
+
+    def attach(self, given: GivenModel) -> None:
+        """Use this model; `IndexFormatError` if what the index keeps is another's."""
+        source, opened = _open(self.kind, given)
+        if (opened.fingerprint, opened.dimensions) != (self.fingerprint, self.dimensions):
+            made = _MADE[self.kind]
+            raise IndexFormatError(
+                f"the {made} {self.name!r} were made by another {self.kind}: its fingerprint "
+                f"is {self.fingerprint} ({self.dimensions} dimensions), that of "
+                f"{source or 'the one given'} is {opened.fingerprint} ({opened.dimensions}); give "
+                f"the right one or make the {made} again"
+            )
+        self.source, self._opened = source or self.source, opened
+
+    def get(self) -> Any:
+        """The model, opened; `InputError` if that cannot be."""
+        if self._opened is None:
+            how = (
+                f"give it to ItemIndex.load as encoder={{{self.name!r}: MODEL}}, and save the index"
+            )
+            if self.kind != "dual encoder":
+                how = f"run  crossknn index add INDEX --late MODEL --name {self.name}  with it"
+            made = f"the {_MADE[self.kind]} {self.name!r} were made by a {self.kind}"
+            if self.source is None:
+                raise InputError(f"{made} without a name (fingerprint {self.fingerprint}); {how}")
+            try:
+                self.attach(self.source)
+            except InputError as error:
+                why = f"{error}; if it has moved, {how}"
+                raise InputError(f"{made}, {self.source}, which cannot be opened: {why}") from error
+        return self._opened
+
+
+class QueryMap(Protocol):
+    """From the vectors that queries have, (m, c), to those of another space, (m, d).
+
+    A frozen dataclass of arrays; an index keeps them, and its `kind`.
+    """
+
+    kind: ClassVar[str]
+
+    def __call__(self, vectors: FloatArray) -> FloatArray: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Same:
+    """The vectors as they are: the items moved, in the space of the queries (MF_TRNS, ALS)."""
+
+    kind: ClassVar[str] = "same"
+
+    def __call__(self, vectors: FloatArray) -> FloatArray:
+        return vectors
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """`vectors @ weight + offset`: weight (c, d), offset (d,)."""
+
+    weight: FloatArray
+    offset: FloatArray
+    kind: ClassVar[str] = "linear"
+
+    def __call__(self, vectors: FloatArray) -> FloatArray:
+        return vectors @ self.weight + self.offset
+
+
+@dataclass(frozen=True, eq=False)
+class GatedSkip:
+    """The two-layer perceptron of MF_IND (AXN A.2.2):
+    `s * (outer @ gelu(inner @ x + inner_offset) + outer_offset) + (1 - s) * x`, s = sigmoid(gate).
+
+    inner (h, d), inner_offset (h,), outer (d, h), outer_offset (d,), gate (); a gate of infinity
+    is the variant without the skip.
+    """
+
+    inner: FloatArray
+    inner_offset: FloatArray
+    outer: FloatArray
+    outer_offset: FloatArray
+    gate: FloatArray
+    kind: ClassVar[str] = "gated-skip"
+
+    def __call__(self, vectors: FloatArray) -> FloatArray:
+        from scipy.special import expit, ndtr
+
+        share = float(expit(np.float64(self.gate)))
+        hidden = vectors @ self.inner.T + self.inner_offset
+        hidden = hidden * ndtr(hidden)  # GELU, exact as in PyTorch's default
+        moved = hidden @ self.outer.T + self.outer_offset
+        return (share * moved + (1 - share) * vectors).astype(np.float32)
+
+
+MAPS: Mapping[str, type[Any]] = {kind.kind: kind for kind in (Same, Linear, GatedSkip)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexingCost:
+    """What fitted vectors cost to make (AXN figure 2, table 3).
+
+    Train queries, cross-encoder calls (pairs scored), and seconds: of making the vectors they start
+    from, of scoring, and of fitting.
+    """
+
+    queries: int = 0
+    calls: int = 0
+    vector_seconds: float = 0.0
+    scoring_seconds: float = 0.0
+    fitting_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.vector_seconds + self.scoring_seconds + self.fitting_seconds
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ItemVectors:
+    """Item vectors (n, d) of an index: its own, or fitted to a cross-encoder.
+
+    Args:
+        values: (n, d) float32 or float16.
+        encoder: The dual encoder that makes query vectors.
+        method: The way they were fitted; None for the index's own.
+        base: Name of the index's own vectors that fitted ones start from.
+        map: Makes query vectors of those of `base`, or of `encoder`; fitted vectors with neither
+            have no query vectors (CUR).
+        item_map: Made `values` of the vectors `base`, and can make those of other items; None if
+            they were fitted one by one.
+        scale: Brings exact scores to their inner products.
+        fingerprint: Of the cross-encoder.
+        details: What the fit reported, values for JSON.
+    """
+
+    values: FloatArray
+    encoder: RememberedModel | None = None
+    method: str | None = None
+    base: str | None = None
+    map: QueryMap = field(default_factory=Same)
+    item_map: QueryMap | None = None
+    scale: Scale | None = None
+    fingerprint: str | None = None
+    cost: IndexingCost = field(default_factory=IndexingCost)
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def checked(self, n: int, own: Mapping[str, FloatArray], name: str) -> ItemVectors:
+        """The same; `InputError` unless they fit n items and the index's `own` vectors."""
+        what = f"the vectors {name!r}"
+        values = check_vectors(self.values, n, None, what, half=True)
+        source = None if self.encoder is None else self.encoder.dimensions
+        if self.base is not None and (source is not None or self.base not in own):
+            raise InputError(
+                f"{what} start from the vectors {self.base!r}: they have no encoder then, and the "
+                f"index has such vectors of its own (it has {', '.join(own) or 'none'})"
+            )
+        if self.base is not None:
+            source = own[self.base].shape[1]
+        if source is not None:
+            made = self.map(np.zeros((1, source), np.float32))
+            check_vectors(made, 1, values.shape[1], f"the queries' vectors for {what}")
+        return replace(self, values=values)
+
+    def query_vectors(
+        self, queries: Queries, of_base: Callable[[Queries, str], FloatArray]
+    ) -> FloatArray:
+        """Query vectors (m, d); `of_base` gives those of the space `base`."""
+        if self.encoder is not None:
+            return self.map(self.encoder.get().encode_queries(queries.texts))
+        assert self.base is not None
+        return self.map(of_base(queries, self.base))
+
+    def of_items(self, vectors: FloatArray) -> ItemVectors | None:
+        """The same for other items, with the vectors `base` (n, d); None without an `item_map`."""
+        if self.item_map is None:
+            return None
+        values = [self.item_map(vectors[s : s + _CHUNK]) for s in range(0, len(vectors), _CHUNK)]
+        return replace(self, values=np.concatenate(values))
+
+    def artifact(self) -> Artifact:
+        """What an index keeps."""
+        meta = {
+            "d": int(self.values.shape[1]),
+            "encoder": None if self.encoder is None else self.encoder.state(),
+            "method": self.method,
+            "base": self.base,
+            "map": self.map.kind,
+            "item_map": None if self.item_map is None else self.item_map.kind,
+            "scale": None if self.scale is None else [self.scale.alpha, self.scale.beta],
+            "fingerprint": self.fingerprint,
+            "cost": asdict(self.cost),
+            "details": dict(self.details),
+        }
+        arrays: dict[str, Any] = {"values": self.values}
+        for prefix, found in (("map", self.map), ("item_map", self.item_map)):
+            for entry in fields(found) if found is not None else ():  # type: ignore[arg-type]
+                arrays[f"{prefix}.{entry.name}"] = np.asarray(getattr(found, entry.name))
+        return Artifact(meta, arrays)
+
+    @staticmethod
+    def of(artifact: Artifact, name: str) -> ItemVectors:
+        """What was kept as `name`; its values are mapped, and checked as rows are read."""
+        meta, arrays = dict(artifact.meta), artifact.arrays
+        del meta["d"]
+
+        def read_map(prefix: str) -> Any:
+            kind = MAPS.get(meta[prefix])
+            return kind and kind(*(arrays[f"{prefix}.{entry.name}"] for entry in fields(kind)))
+
+        if (encoder := meta["encoder"]) is not None:
+            encoder = RememberedModel("dual encoder", name, **encoder)
+        read = {"map": read_map("map"), "item_map": read_map("item_map"), "encoder": encoder}
+        read["scale"] = None if meta["scale"] is None else Scale(*meta["scale"])
+        read["cost"] = IndexingCost(**meta["cost"])
+        return ItemVectors(values=rows_of(arrays, "values"), **(meta | read))
+
+
+def lasting(name: str | Path) -> str:
+    """A folder by its full path, so that the index finds it from anywhere; other names as is."""
+    path = Path(name).expanduser()
+    return str(path.resolve()) if path.is_dir() else str(name)
+
+
+def check_vectors(
+    values: FloatArray, rows: int, dimensions: int | None, what: str, *, half: bool = False
+) -> FloatArray:
+    """Finite vectors (rows, d) as float32, or float16 that stays if `half`; or `InputError`."""
+    try:
+        vectors = np.asarray(values)
+    except ValueError:
+        raise InputError(f"{what} have rows of several lengths") from None
+    if vectors.ndim != 2 or len(vectors) != rows or not vectors.shape[1]:
+        raise InputError(f"{what} have the shape {vectors.shape}; it must be ({rows}, d)")
+    if dimensions is not None and vectors.shape[1] != dimensions:
+        raise InputError(f"{what} have {vectors.shape[1]} dimensions, the items' {dimensions}")
+    if vectors.dtype.kind not in "fiu":
+        raise InputError(f"{what} are an array of {vectors.dtype}, not of numbers")
+    if not half or vectors.dtype != np.float16:
+        vectors = vectors.astype(np.float32, copy=False)
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        raise InputError(f"{what}: row {int(np.argmin(finite))} holds a NaN or an infinity")
+    return vectors
+
+
+def _open(kind: ModelKind, given: GivenModel) -> tuple[str | None, Any]:
+    """Where a model is, if it lies anywhere, and the model; `InputError` if it is none."""
+    dual = kind == "dual encoder"
+    source, model = None, given
+    if isinstance(given, str | Path):
+        from crossknn.scorers.opening import DualEncoder, open_late
+
+        source = lasting(given)
+        model = DualEncoder(source) if dual else open_late(source)
+    if not isinstance(model, Encoder if dual else LateInteraction):
+        raise InputError(
+            f"{model!r:.80} is no {kind}: give one, its folder or its name; it has fingerprint, "
+            "dimensions, encode_queries and encode_items, and a late-interaction model also kind "
+            "and compare"
+        )
+    return source, model

@@ -8,7 +8,6 @@ together (ANNCUR); layers of torch that each keep half of their input (CMC).
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import pickle
@@ -29,11 +28,7 @@ from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.late.model import LateInteractionModel  # noqa: E402
 from crossknn.scorers import CrossEncoder, DualEncoder  # noqa: E402
 from crossknn.types import Pairs  # noqa: E402
-from crossknn_lab.checkpoints import (  # noqa: E402
-    Inert,
-    RestrictedUnpickler,
-    open_checkpoint,
-)
+from crossknn_lab.checkpoints import open_checkpoint  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -107,7 +102,7 @@ class AttributeDict(dict):
     """Stands for the trainer's mapping of hyperparameters."""
 
 
-def save(path, states, settings=None, *, legacy=False):
+def save(path, states, settings=None):
     """Write a checkpoint as the trainer does, with objects of classes that are then gone."""
     module = types.ModuleType("absent_module")
     for kind in (Config, AttributeDict):
@@ -122,7 +117,7 @@ def save(path, states, settings=None, *, legacy=False):
         "hyper_parameters": AttributeDict(config=Config(**(settings or {}))),
     }
     try:
-        torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+        torch.save(content, path)
     finally:
         del sys.modules[module.__name__]
     return path
@@ -187,14 +182,12 @@ def same(found, expected):
     np.testing.assert_allclose(found / scale, expected / scale, atol=1e-5)
 
 
-@pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize("bare", [False, True])
-def test_zeshel_emb_is_the_padded_forward_pass(tmp_path, base, legacy, bare):
+def test_zeshel_emb_is_the_padded_forward_pass(tmp_path, base, bare):
     model, path = bert(1), tmp_path / "emb.ckpt"
-    save(path, emb_states(model), legacy=legacy)
+    save(path, emb_states(model))
     if bare:  # weights alone
-        states = prefixed("encoder.bert_model.", model)
-        torch.save(states, path, _use_new_zipfile_serialization=not legacy)
+        torch.save(prefixed("encoder.bert_model.", model), path)
     opened = open_checkpoint(path, encoder=base)
     assert (opened.config.head, opened.config.item_position) == ("emb", 128)
     same(scores_of(opened.save_pretrained(tmp_path / "ours")), emb_scores(model))
@@ -252,7 +245,7 @@ def test_msmarco_emb_reads_cls_and_the_first_separator(tmp_path, pickled):
     expected = (found[:, 0] * found[torch.arange(9), first]).sum(-1).numpy()
     with pytest.raises(InputError, match=r"would be random.*--layout msmarco-emb"):
         CrossEncoder(folder)
-    with pytest.raises(InputError, match=r"nothing in it says how it scores.*msmarco-emb"):
+    with pytest.raises(InputError, match=r"no config\.json.* is opened as msmarco-emb"):
         open_checkpoint(folder)
     opened = open_checkpoint(folder, layout="msmarco-emb")
     assert opened.config.max_length == 256
@@ -262,22 +255,17 @@ def test_msmarco_emb_reads_cls_and_the_first_separator(tmp_path, pickled):
 def test_msmarco_emb_is_not_any_folder(tmp_path, base):
     with pytest.raises(InputError, match="has no weights"):
         open_checkpoint(base, layout="msmarco-emb")
-    states = {n: v for n, v in bert(1).state_dict().items() if "layer.1.attention" not in n}
-    torch.save(states, base / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"lacks \S*layer\.1\.attention\S*, .* and 7 more$"):
-        open_checkpoint(base, layout="msmarco-emb")
     transformers.BertForSequenceClassification(config(num_labels=1)).save_pretrained(base)
-    with pytest.raises(InputError, match="has a classification head"):
+    with pytest.raises(InputError, match="is a bi-encoder, or has a classification head"):
         open_checkpoint(base, layout="msmarco-emb")
-    (base / "modules.json").write_text('[{"type": "sentence_transformers.models.Pooling"}]')
-    with pytest.raises(InputError, match="is a bi-encoder"):
-        open_checkpoint(base, layout="msmarco-emb")
+    with pytest.raises(InputError, match="unknown layout 'zeshel'"):
+        open_checkpoint(base, layout="zeshel")
 
 
 def test_the_configuration_is_the_encoders_or_the_shapes(tmp_path, base):
     settings = {"max_input_len": 32, "max_label_len": 64}
     path = save(base / "emb.ckpt", emb_states(bert(1, hidden_size=64)), settings)
-    with pytest.raises(InputError, match=r"not trained from .*: hidden_size is 64 there and 32"):
+    with pytest.raises(InputError, match=r"trained from .*: size mismatch for embeddings"):
         open_checkpoint(path)
     (base / "config.json").unlink()
     found = open_checkpoint(base)  # the one checkpoint in the folder, its tokenizer beside it
@@ -285,9 +273,6 @@ def test_the_configuration_is_the_encoders_or_the_shapes(tmp_path, base):
     assert found.encoder.config.intermediate_size == 48
     lengths = found.config.query_length, found.config.item_length, found.config.item_position
     assert (*lengths, found.config.max_length) == (32, 63, 32, 95)
-    save(path, emb_states(bert(1)))
-    with pytest.raises(InputError, match="width of 32, which does not say how many attention"):
-        open_checkpoint(path)
 
 
 LINEAR = {
@@ -302,25 +287,24 @@ def emb_without(part):
 
 
 @pytest.mark.parametrize(
-    ("states", "layout", "message"),
+    ("states", "settings", "message"),
     [
-        (lambda: {"model.x.y": torch.zeros(1)}, None, "has the keys of no known layout"),
-        (lambda: emb_states(bert(1)) | LINEAR, "zeshel-emb", r"no zeshel-emb checkpoint: it has encoder\.additional_linear\.bias, "),
-        (lambda: emb_states(bert(1)), "zeshel-cls", r"no zeshel-cls checkpoint: it lacks encoder\.additional_linear\.bias"),
-        (lambda: prefixed("model.input_encoder.bert_model.", bert(1)), None, r"it lacks label_encoder\.bert_model\.\*$"),
-        (lambda: emb_without("position"), None, r"checkpoint of a BERT: it lacks encoder\.bert"),
-        (lambda: emb_without("layer.1.output.dense.bias"), None, r"BERT: it lacks encod"),
-        (lambda: emb_states(bert(1)) | {LAYER + "adapter.weight": torch.zeros(1)}, None, r"BERT: it has enc.*which does not belong"),
-        (lambda: emb_states(bert(1)) | {LAYER + "output.dense.bias": torch.zeros(31)}, None, r"has the shape \(31,\), expected \(32,\)"),
-        (lambda: emb_without("pooler") | LINEAR, None, r"zeshel-cls checkpoint of a BERT: it lacks"),
-        (lambda: {"model.encoder.bert_model.x": 1}, None, "holds no weights"),
-        (lambda: emb_states(bert(1)), "zeshel", "unknown layout 'zeshel': did you mean zeshel-"),
+        (lambda: {"model.x.y": torch.zeros(1)}, {}, r"is of no known layout: .* it has x\.y$"),
+        (lambda: prefixed("model.input_encoder.bert_model.", bert(1)), {}, "no known layout"),
+        (lambda: emb_without("position"), {}, r"no BERT: embeddings\.position_\S+ is missing"),
+        (lambda: emb_without("layer.1.output.dense.bias"), {}, r"Missing key.*output\.dense\.bias"),
+        (lambda: emb_states(bert(1)) | {LAYER + "adapter.weight": torch.zeros(1)}, {}, "Unexpected key"),
+        (lambda: emb_without("pooler") | LINEAR, {}, r'Missing key.*"dense\.weight"'),
+        (lambda: {"model.encoder.bert_model.x": 1}, {}, "holds no weights"),
+        (lambda: emb_states(bert(1)) | LINEAR, {"pooling_type": "mean"}, "pooling_type = 'mean'; only"),
+        (lambda: emb_states(bert(1)), {"model_type": "bi_enc", "pooling_type": "mean"}, "only 'cls' can"),
+        (lambda: emb_states(bert(1)), {"max_input_len": 4}, "max_input_len and max_label_len are"),
     ],
 )  # fmt: skip
-def test_another_architecture_is_refused_by_its_keys(tmp_path, base, states, layout, message):
-    path = save(tmp_path / "other.ckpt", states())
+def test_another_architecture_is_refused_by_its_names(tmp_path, base, states, settings, message):
+    path = save(tmp_path / "other.ckpt", states(), settings)
     with pytest.raises(InputError, match=message) as caught:
-        open_checkpoint(path, layout=layout, encoder=base)
+        open_checkpoint(path, encoder=base)
     assert "\n" not in str(caught.value)
 
 
@@ -330,104 +314,78 @@ def test_an_encoder_must_be_the_right_one(tmp_path, base):
         open_checkpoint(path)
     with pytest.raises(InputError, match=r"cannot load a tokenizer|cannot read the configuration"):
         open_checkpoint(path, encoder=tmp_path / "absent")
-    tokenizer(["[PAD]", *SPECIAL[4:], *WORDS]).save_pretrained(base)
-    with pytest.raises(InputError, match=r"has no \[unused0\], \[unused1\], \[unused2\]"):
-        open_checkpoint(path, encoder=base)
-    tokenizer([*SPECIAL, *WORDS, "another"]).save_pretrained(base)
-    with pytest.raises(InputError, match=r"has 39 tokens, and .* vectors for 38"):
-        open_checkpoint(path, encoder=base)
+    for names in (["[PAD]", *SPECIAL[4:], *WORDS], [*SPECIAL, *WORDS, "another"]):
+        tokenizer(names).save_pretrained(base)
+        with pytest.raises(InputError, match="was not trained with the tokenizer of"):
+            open_checkpoint(path, encoder=base)
     transformers.DistilBertConfig().save_pretrained(base)
     with pytest.raises(InputError, match=r"is a distilbert, and .* holds a BERT"):
         open_checkpoint(path, encoder=base)
-    for settings in ({}, {"model_type": "bi_enc"}):
-        save(path, emb_states(bert(1)) | LINEAR, settings | {"pooling_type": "mean"})
-        with pytest.raises(InputError, match="pools by 'mean'"):
-            open_checkpoint(path, encoder=base)
 
 
 # Pickles
 
 
 class Evil:
-    """Creates a folder if a pickle of it is run."""
+    """Runs a function if a pickle of it is run."""
 
-    def __init__(self, path):
-        self.path = path
+    def __init__(self, function, argument):
+        self.made = function, (argument,)
 
     def __reduce__(self):
-        return os.mkdir, (str(self.path),)
+        return self.made
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-def test_nothing_in_a_pickle_is_run(tmp_path, base, legacy):
+def test_nothing_in_a_pickle_is_run(tmp_path, base):
     trap, path, model = tmp_path / "trap", tmp_path / "evil.ckpt", bert(1)
+    evil = Evil(eval, f"__import__('os').mkdir({str(trap)!r})")
     content = {
         "state_dict": OrderedDict(emb_states(model)),
-        "hyper_parameters": {"config": Evil(trap)},
-        "callbacks": [Evil(trap), {Evil: Evil(trap)}],
+        "hyper_parameters": {"config": evil},
+        "callbacks": [evil, {Evil: evil}],
     }
-    torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+    torch.save(content, path)
     folder = open_checkpoint(path, encoder=base).save_pretrained(tmp_path / "ours")
     same(scores_of(folder), emb_scores(model))
-    for content in (Evil(trap), {"model.encoder.bert_model.x": Evil(trap)}):
-        torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+    for content in (evil, {"model.encoder.bert_model.x": evil}):
+        torch.save(content, path)
         with pytest.raises(InputError, match="holds no weights"):
             open_checkpoint(path, encoder=base)
+    torch.save({"a": Evil(os.mkdir, str(trap))}, path)
+    with pytest.raises(InputError, match="not a readable torch checkpoint"):
+        open_checkpoint(path, encoder=base)
     assert not trap.exists()
     torch.load(path, weights_only=False)  # the trap is one
     assert trap.exists()
 
 
-@pytest.mark.parametrize("name", ["os.system", "builtins.eval", "builtins.getattr", "pathlib.Path"])
-def test_names_in_a_pickle_become_inert(name):
-    """Calls, new objects, states and items, all of things that are not let through."""
-    module, function = name.split(".")
-    get = f"c{module}\n{function}\n".encode()
-    for program in (
-        get + b"(S'1'\ntR.",
-        get + b"(S'1'\nt\x81.",
-        get + b"(S'1'\ntR}S'a'\nI1\nsb.",
-        get + b"(S'1'\ntR(S'a'\nI1\nu.",
-        get + b"(tR(S'1'\ntR.",
-    ):
-        assert isinstance(RestrictedUnpickler(io.BytesIO(program)).load(), Inert)
-
-
 def test_files_that_are_no_checkpoints(tmp_path, base):
     path = tmp_path / "x.ckpt"
     good = save(tmp_path / "good.ckpt", emb_states(bert(1))).read_bytes()
-    old = save(tmp_path / "good.ckpt", emb_states(bert(1)), legacy=True).read_bytes()
+    torch.save(emb_states(bert(1)), tmp_path / "old", _use_new_zipfile_serialization=False)
     plain = pickle.dumps({"state_dict": {"a": [1.0]}})
     huge = b"\x80\x05\x96" + (1 << 62).to_bytes(8, "little") + b"."
-    torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), tmp_path / "good.ckpt")
-    program = (tmp_path / "good.ckpt").read_bytes()
-    halves = good[: len(good) // 2], old[: len(old) // 2], old[:-8]
-    for content in (b"", b"hello", huge, plain, program, *halves):
+    for content in (b"", b"hello", huge, plain, (tmp_path / "old").read_bytes(), good[:9999]):
         path.write_bytes(content)
         with pytest.raises(InputError, match="not a readable torch checkpoint: ") as caught:
             open_checkpoint(path, encoder=base)
         assert "\n" not in str(caught.value)
     folder = tmp_path / "empty"
     folder.mkdir()
-    with pytest.raises(InputError, match=r"must hold one checkpoint file \(.*\), and has none"):
+    with pytest.raises(InputError, match=r"must hold one checkpoint file \(.*\) .* has none"):
         open_checkpoint(folder)
     for name in ("a.ckpt", "b.pt"):
         (folder / name).write_bytes(good)
     with pytest.raises(InputError, match=r"and has 2 \(a.ckpt, \.\.\.\)"):
         open_checkpoint(folder)
-    (folder / "cross_encoder.json").write_text("{}")
-    with pytest.raises(InputError, match="is a crossknn model already"):
-        open_checkpoint(folder)
 
 
 class Half(torch.nn.Module):
-    """A layer of the authors' code: a share of its input, by default half, is kept."""
+    """A layer of the authors' code: half of its input is kept."""
 
-    def __init__(self, weight=0.0):
+    def __init__(self):
         super().__init__()
         self.encoder_layer = torch.nn.TransformerEncoderLayer(32, 4, batch_first=True)
-        if weight:
-            self.weight = torch.nn.Parameter(torch.tensor(weight))
 
     def forward(self, x, **_):
         return 0.5 * self.encoder_layer(x) + 0.5 * x
@@ -504,7 +462,7 @@ def test_cmc_layers_without_a_skip_and_queries_to_wikipedia(tmp_path, base):
     same(cmc_scores(model), theirs.scores((32, 48)))
 
 
-STACK = "extend_multi_transformerencoder.layers.1.encoder_layer."
+STACK = "extend_multi_transformerencoder.layers.1."
 
 
 def without(part):
@@ -514,18 +472,16 @@ def without(part):
 @pytest.mark.parametrize(
     ("states", "options", "message"),
     [
-        (dict, {"token_type": True}, "was trained with token_type = True; only False is known"),
-        (dict, {"type_model": "extend_multi"}, "only 'extend_multi_dot' is known"),
+        (dict, {"token_type": True}, "was trained with token_type = True; only False can be opened"),
         (dict, {"inputmark": False}, "inputmark = False"),
-        (dict, {"dataset": "msmarco"}, "was trained on 'msmarco', whose texts have marks of their own"),
+        (dict, {"dataset": "msmarco"}, "dataset = 'msmarco'; only 'zeshel' and 'wikipedia'"),
         (dict, {"num_heads": 5}, "heads is 5, which does not divide the 32 dimensions"),
         (dict, {"L": None}, "lacks opt with num_heads and L"),
-        (lambda _: without("entity_encoder"), {}, r"no cmc checkpoint: it lacks entity_encoder\.\*$"),
-        (lambda _: without("layers.1.encoder_layer.norm2"), {}, r"lacks extend_multi_\S*layers\.1\.encoder_layer\.norm2\.bias"),
-        (lambda s: s | {"mlp.fc.weight": torch.zeros(1)}, {}, r"it has mlp\.fc\.weight, which does not belong$"),
-        (lambda s: s | {STACK + "extra": torch.zeros(1)}, {}, r"has \S*extra, which does not belong$"),
-        (lambda s: s | {STACK + "norm1.bias": torch.zeros(3)}, {}, r"norm1\.bias has the shape \(3,\), expected \(32,\)"),
-        (lambda _: Theirs(lambda: Half(-5.0)).state_dict(), {}, r"has learned how much of a layer's input to keep"),
+        (lambda _: without("entity_encoder"), {}, "is of no known layout"),
+        (lambda s: s | {"mlp.fc.weight": torch.zeros(1)}, {}, "is of no known layout"),
+        (lambda _: without("layers.1.encoder_layer.norm2"), {}, r"Missing key.*layers\.1\.norm2\.bias"),
+        (lambda s: s | {STACK + "weight": torch.zeros(1)}, {}, r"Unexpected key.*layers\.1\.weight"),
+        (lambda s: s | {STACK + "encoder_layer.norm1.bias": torch.zeros(3)}, {}, "size mismatch for layers"),
     ],
 )  # fmt: skip
 def test_another_cmc_is_refused(tmp_path, base, states, options, message):
@@ -551,14 +507,7 @@ def test_the_command_converts(tmp_path, base, capsys, monkeypatch):
     assert "not empty" in capsys.readouterr().err
     save_cmc(tmp_path / "x.bin", Theirs().state_dict())
     assert run(["convert", "x.bin", "cmc", "--encoder", "base"]) == 0
-    said = capsys.readouterr().out
-    assert (
-        said
-        == "cmc: a late-interaction model (cmc); use it with  crossknn index add INDEX --late cmc\n"
-    )
+    assert "use it with  crossknn index add INDEX --late cmc\n" in capsys.readouterr().out
     bert(5).save_pretrained(base)
-    assert run(["convert", "base", "plain", "--layout", "msmarco-emb", "--json"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["kind"] == "[EMB] cross-encoder"
-    assert "msmarco-emb is unverified: compare its scores" in said.err
-    assert "msmarco-emb is unverified" in (tmp_path / "plain" / "README.md").read_text()
+    assert run(["convert", "base", "plain", "--layout", "msmarco-emb"]) == 0
+    assert "msmarco-emb is unverified: compare its scores" in capsys.readouterr().err

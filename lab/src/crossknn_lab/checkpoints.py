@@ -13,22 +13,20 @@
 
 from __future__ import annotations
 
-import pickle
 import re
-import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Literal, TypeAlias, get_args
+from textwrap import shorten
+from typing import Any, TypeAlias
 
 import torch
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 
 from crossknn.data.queries import MARKS
-from crossknn.errors import InputError, nearest
+from crossknn.errors import InputError
 from crossknn.models.backbone import (
     UNUSED,
     add_marks,
@@ -39,8 +37,6 @@ from crossknn.models.backbone import (
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
 from crossknn.models.folder import (
-    KINDS,
-    MANIFEST,
     existing,
     first_line,
     has_head,
@@ -50,17 +46,26 @@ from crossknn.models.folder import (
 )
 from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel
 
-Layout = Literal["zeshel-emb", "zeshel-cls", "zeshel-dual", "cmc", "msmarco-emb"]
 Model: TypeAlias = CrossEncoderModel | DualEncoderModel | LateInteractionModel
 
-LAYOUTS: tuple[str, ...] = get_args(Layout)
+PREFIXES: Mapping[str, Mapping[str, str]] = {
+    "cmc": {
+        "mention_encoder.": "query",
+        "entity_encoder.": "item",
+        "extend_multi_transformerencoder.": "head",
+    },
+    "zeshel-dual": {"input_encoder.bert_model.": "query", "label_encoder.bert_model.": "item"},
+    "zeshel-cls": {"encoder.bert_model.": "query", "encoder.additional_linear.": "head"},
+    "zeshel-emb": {"encoder.bert_model.": "query"},
+}
+"""How the names of a layout's weights begin, and which part of the model they are."""
+
+UNVERIFIED = "msmarco-emb"
 _FILES = ("*.ckpt", "*.torch", "*.pt", "*.pth", "*.bin")
 _HALF = 128
 """Tokens of a query and of an item in the published models."""
 _WIKIPEDIA_QUERY = 32
 """Tokens of a query to Wikipedia in CMC's code."""
-_CMC_TOWERS = ("mention_encoder.", "entity_encoder.")
-_CMC_STACK = "extend_multi_transformerencoder.layers."
 _CMC_OPTIONS = {
     "type_model": "extend_multi_dot",
     "num_mention_vecs": 1,
@@ -70,6 +75,13 @@ _CMC_OPTIONS = {
     "skip_connection": False,
 }
 """Options of CMC's code with which it computes what the paper describes."""
+_CMC_NAMES = {
+    "layers.": "layers.",
+    "encoder_layer.": "",
+    "self_attn.in_proj_": "in_proj.",
+    "self_attn.out_proj.": "out_proj.",
+}
+"""Parts of names in its stack of layers, and ours."""
 _HEAD_WIDTH = 64
 _SHAPES = {
     "vocab_size": ("embeddings.word_embeddings.weight", 0),
@@ -82,137 +94,90 @@ _SHAPES = {
 
 
 def open_checkpoint(
-    source: str | Path, *, layout: Layout | None = None, encoder: str | Path | None = None
+    source: str | Path, *, layout: str | None = None, encoder: str | Path | None = None
 ) -> Model:
     """Open a published checkpoint; `save_pretrained` then writes a folder that opens by itself.
 
     Args:
         source: a file, a folder with one, or a hub name. Pickles are read as data.
-        layout: one of `LAYOUTS`; pickles say by their keys which one theirs is.
+        layout: "msmarco-emb" for such a folder; all others are told by their weights' names.
         encoder: the folder or hub name of the model that a pickled checkpoint was trained from
             (bert-base-uncased): its tokenizer, which a checkpoint does not hold, and its
             `config.json` if it has one, else heads are 64 wide. Not needed if the tokenizer's files
             lie beside the checkpoint.
 
     Raises:
-        InputError: for another architecture (naming keys that are missing or do not belong), for a
-            model with a classification head or a bi-encoder given as [EMB], without tokenizer, or
+        InputError: for another architecture (naming weights that are missing or do not belong), for
+            a model with a classification head or a bi-encoder given as [EMB], without tokenizer, or
             for a CMC trained with options that make another model of it.
     """
-    if layout is not None and layout not in LAYOUTS:
-        raise InputError(f"unknown layout {layout!r}: {nearest(layout, LAYOUTS)}")
-    if layout == "msmarco-emb":
+    if layout == UNVERIFIED:
         return _headless(source)
-    path = _file(source, layout)
+    if layout is not None:
+        raise InputError(f"unknown layout {layout!r}: only {UNVERIFIED} has to be said")
+    path = _file(source)
     weights, options = read_checkpoint(path)
-    if not weights:
-        raise InputError(f"{path} holds no weights: a state_dict is needed")
-    layout = layout or _layout(path, weights, options)
     if encoder is None and not any(path.parent.glob("tokenizer*.json")):
         raise InputError(
             f"{path} holds no tokenizer: give the model that it was trained from as encoder "
             "(bert-base-uncased for the published ones)"
         )
     base = encoder if encoder is not None else path.parent
-    checkpoint = _Checkpoint(path=path, weights=weights, layout=layout, base=base)
-    if layout == "zeshel-dual":
-        return _dual(checkpoint, options)
-    if layout == "cmc":
-        return _cmc(checkpoint, options)
-    return _cross(checkpoint, options, "emb" if layout == "zeshel-emb" else "cls")
-
-
-# Files that torch.save wrote, read as data: nothing that a pickle names is ever run
+    found = _recognized(path, weights, options, base)
+    if found.layout == "cmc":
+        return _cmc(found, options)
+    return _dual(found, options) if found.layout == "zeshel-dual" else _cross(found, options)
 
 
 class Inert:
-    """In the place of an object whose class is not let through: its state, and no behaviour."""
+    """In the place of a class or function that a pickle names: makes a mapping of any arguments.
 
-    def __new__(cls, *arguments: object, **keywords: object) -> Inert:
-        self = super().__new__(cls)
-        self.items = {}
-        return self
-
-    def __init__(self, *arguments: object, **keywords: object) -> None:
-        self.items: dict[Any, Any]
-
-    def __call__(self, *arguments: object, **keywords: object) -> Inert:
-        return Inert()
-
-    def __setstate__(self, state: object) -> None:
-        if isinstance(state, dict):
-            self.items.update(state)
-
-    def __setitem__(self, key: object, value: object) -> None:
-        self.items[key] = value
-
-    def append(self, value: object) -> None:
-        """Lists and sets are of no use here."""
-
-    add = extend = append
-
-
-class RestrictedUnpickler(pickle.Unpickler):
-    """Lets tensors and plain containers through; any other name becomes an `Inert` object.
-
-    A pickle is a program: `torch.load` runs it, or with `weights_only` refuses every checkpoint
-    that holds a configuration object.
+    The state of an object becomes the attributes of that mapping.
     """
 
-    def find_class(self, module: str, name: str) -> Any:
-        # Made anew each time: a pickle can set attributes of what it is given.
-        if module == "torch._utils" and name in ("_rebuild_tensor", "_rebuild_tensor_v2"):
-            return lambda *given: torch._utils._rebuild_tensor(*given[:4])
-        if module == "torch._utils" and name == "_rebuild_parameter":
-            return lambda data, *rest: data
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        if (module, name) == ("torch", "Size"):
-            return tuple
-        return type("Inert", (Inert,), {})
+    def __new__(cls, *arguments: object) -> Any:
+        return OrderedDict()
+
+
+class Number:
+    """In the place of NumPy's numbers, whose state is no mapping."""
+
+    def __init__(self, *arguments: object) -> None: ...
+
+    def __setstate__(self, state: object) -> None: ...
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
     """The tensors of a checkpoint by name, and the options of its run; nothing in it is run.
 
-    Raises InputError for a file that `torch.save` did not write, and for a damaged one.
+    Torch reads tensors and plain containers; any class that it would refuse becomes `Inert`.
+    Raises InputError for a file that `torch.save` did not write (or did before version 1.6), for a
+    damaged one, and for one that names functions of the operating system.
     """
-    restricted = SimpleNamespace(
-        __name__="pickle",
-        Unpickler=RestrictedUnpickler,
-        load=lambda file, **options: RestrictedUnpickler(file, **options).load(),
-    )
     try:
-        with path.open("rb") as file:
-            start = file.read(2)
-        if is_zip := start == b"PK":
-            with zipfile.ZipFile(path) as archive:
-                entries = archive.infolist()
-            if any(entry.compress_type or "constants.pkl" in entry.filename for entry in entries):
-                raise ValueError("it is compressed, or a program")
-        elif start[:1] != b"\x80":
-            raise pickle.UnpicklingError("it does not begin as one")
-        content = torch.load(
-            path, map_location="cpu", mmap=is_zip, weights_only=False, pickle_module=restricted
-        )
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        harmless = [(Number if name.startswith("numpy.") else Inert, name) for name in names]
+        with torch.serialization.safe_globals(harmless):
+            content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except Exception as error:  # a pickle can be wrong in any way
-        reason = str(error) if type(error) in (ValueError, FileNotFoundError) else "it is damaged"
-        raise InputError(f"{path} is not a readable torch checkpoint: {reason}") from error
+        known = isinstance(error, FileNotFoundError | ValueError)
+        why = first_line(error) if known else "it is damaged, or does more than hold data"
+        raise InputError(f"{path} is not a readable torch checkpoint: {why}") from error
     content = content if isinstance(content, Mapping) else {}
     states = next((content[key] for key in ("state_dict", "sd") if key in content), content)
     named = states.items() if isinstance(states, Mapping) else ()
-    weights = {str(name).removeprefix("model."): value for name, value in named}
-    tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
-    return tensors, _options(content)
-
-
-def _options(content: Any) -> Mapping[str, Any]:
-    """What the configuration object in a checkpoint says, if there is one."""
+    weights = {
+        str(name).removeprefix("model."): value
+        for name, value in named
+        if isinstance(value, Tensor)
+    }
+    if not weights:
+        raise InputError(f"{path} holds no weights: a state_dict is needed")
+    options: Any = content
     for key in ("opt",) if "opt" in content else ("hyper_parameters", "config"):
-        content = content.items if isinstance(content, Inert) else content
-        content = content.get(key, {}) if isinstance(content, Mapping) else {}
-    content = content.items if isinstance(content, Inert) else content
-    return content if isinstance(content, Mapping) else {}
+        options = options.get(key, {}) if isinstance(options, Mapping) else {}
+        options = {**options, **vars(options)} if isinstance(options, OrderedDict) else options
+    return weights, options if isinstance(options, Mapping) else {}
 
 
 # Models from weights
@@ -220,207 +185,145 @@ def _options(content: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Checkpoint:
-    """Weights by name, without the trainer's `model.` before it, and whose tokenizer they need."""
+    """Weights of the model's parts by their names there, and whose tokenizer they need."""
 
     path: Path
-    weights: Mapping[str, Tensor]
     layout: str
+    parts: Mapping[str, Mapping[str, Tensor]]
     base: str | Path
 
-    def under(self, prefix: str) -> dict[str, Tensor]:
-        """The weights whose name begins with `prefix`, without it."""
-        names = (name for name in self.weights if name.startswith(prefix))
-        return {name.removeprefix(prefix): self.weights[name] for name in names}
+    def load(self, module: Any, weights: Mapping[str, Tensor]) -> None:
+        """Fill a module; `InputError` for names or shapes of another one."""
+        try:
+            module.load_state_dict(weights)
+        except RuntimeError as error:
+            why = shorten(str(error).partition(":")[2].replace("\n", " "), 240)
+            raise InputError(
+                f"{self.path} is no {self.layout} checkpoint trained from {self.base}: {why}"
+            ) from None
 
-    def check_prefixes(self, prefixes: tuple[str, ...], names: tuple[str, ...] = ()) -> None:
-        """Raises InputError unless all lie under the prefixes but `names`, and all are there."""
-        rest = {name for name in self.weights if not name.startswith(prefixes)}
-        absent = {f"{prefix}*" for prefix in prefixes if not self.under(prefix)}
-        absent |= set(names) - rest
-        _refuse(f"{self.path} is no {self.layout} checkpoint", absent, rest - set(names))
-
-    def load(self, module: Any, names: Mapping[str, str]) -> None:
-        """Fill a module: its names -> the checkpoint's. Raises InputError for another shape."""
-        expected = module.state_dict()
-        for own, name in names.items():
-            shape, wanted = tuple(self.weights[name].shape), tuple(expected[own].shape)
-            if shape != wanted:
-                raise InputError(f"{self.path}: {name} has the shape {shape}, expected {wanted}")
-        module.load_state_dict({own: self.weights[name] for own, name in names.items()})
-
-    def bert(self, prefix: str, *, pooler: bool = False) -> tuple[Any, FastTokenizer]:
-        """The BERT under `prefix` without its pooler, and its marked tokenizer.
-
-        `pooler` says whether its weights must be there. Raises InputError for another architecture.
-        """
+    def bert(self, part: str) -> tuple[Any, FastTokenizer]:
+        """The BERT of a part without its pooler, and its marked tokenizer."""
         from transformers import AutoModel
 
         found = {
             name: value
-            for name, value in self.under(prefix).items()
-            if not name.endswith("position_ids") and (pooler or not name.startswith("pooler."))
+            for name, value in self.parts[part].items()
+            if not name.endswith("position_ids") and not name.startswith("pooler.")
         }
-        dense = {"pooler.dense.weight", "pooler.dense.bias"} if pooler else set()
-        about = f"{self.path} is no {self.layout} checkpoint of a BERT"
-        absent = {prefix + n for n in ({name for name, _ in _SHAPES.values()} | dense) - set(found)}
-        foreign = {prefix + n for n in found if not n.startswith("enc")} if absent else set()
-        _refuse(about, absent, foreign)
-        config = self._config(found)
-        encoder = AutoModel.from_config(config, attn_implementation="sdpa")
+        if lacking := [name for name, _ in _SHAPES.values() if name not in found]:
+            raise InputError(f"{self.path} holds no BERT: {lacking[0]} is missing")
+        encoder = AutoModel.from_config(self._config(found), attn_implementation="sdpa")
         encoder.pooler = None
-        wanted = set(encoder.state_dict())
-        absent = {prefix + name for name in wanted - set(found)}
-        _refuse(about, absent, {prefix + name for name in set(found) - wanted - dense})
-        self.load(encoder, {name: prefix + name for name in wanted})
+        self.load(encoder, found)
         return encoder, self._tokenizer(encoder)
 
     def _config(self, found: Mapping[str, Tensor]) -> Any:
-        """The configuration of `base`, which must agree with the shapes; without one, theirs."""
+        """The configuration of `base`; without one, that of the shapes."""
         from transformers import AutoConfig, BertConfig
 
-        base, path = self.base, self.path
-        sizes = {size: found[name].shape[axis] for size, (name, axis) in _SHAPES.items()}
-        layers = {m[1] for name in found if (m := re.match(r"encoder\.layer\.(\d+)\.", name))}
-        sizes["num_hidden_layers"] = len(layers)
-        if Path(base).is_dir() and not (Path(base) / "config.json").is_file():
-            heads, rest = divmod(sizes["hidden_size"], _HEAD_WIDTH)
-            if rest:
-                raise InputError(
-                    f"{path} has a width of {sizes['hidden_size']}, which does not say how many "
-                    f"attention heads it has: put the config.json of its encoder into {base}"
-                )
-            return BertConfig(**sizes, num_attention_heads=heads)
+        if Path(self.base).is_dir() and not (Path(self.base) / "config.json").is_file():
+            sizes = {size: found[name].shape[axis] for size, (name, axis) in _SHAPES.items()}
+            layers = {m[1] for n in found if (m := re.match(r"encoder\.layer\.(\d+)\.", n))}
+            heads = max(1, sizes["hidden_size"] // _HEAD_WIDTH)
+            return BertConfig(**sizes, num_hidden_layers=len(layers), num_attention_heads=heads)
         try:
-            config = AutoConfig.from_pretrained(str(base), trust_remote_code=False)
+            config = AutoConfig.from_pretrained(str(self.base), trust_remote_code=False)
         except Exception as error:
-            raise InputError(
-                f"cannot read the configuration of {base}: {first_line(error)}"
-            ) from error
+            why = first_line(error)
+            raise InputError(f"cannot read the configuration of {self.base}: {why}") from error
         if config.model_type != "bert":
-            raise InputError(f"{base} is a {config.model_type}, and {path} holds a BERT")
-        for size, value in sizes.items():
-            if getattr(config, size) != value:
-                raise InputError(
-                    f"{path} was not trained from {base}: {size} is {value} there and "
-                    f"{getattr(config, size)} here"
-                )
+            raise InputError(f"{self.base} is a {config.model_type}, and {self.path} holds a BERT")
         return config
 
     def _tokenizer(self, encoder: Any) -> FastTokenizer:
         fast = open_tokenizer(self.base).backend_tokenizer
         size = encoder.get_input_embeddings().num_embeddings
         vocabulary = fast.get_vocab()
-        if not any(all(name in vocabulary for name in names) for names in (MARKS, UNUSED)):
+        known = any(all(name in vocabulary for name in names) for names in (MARKS, UNUSED))
+        marked = add_marks(fast, encoder) if known and len(vocabulary) <= size else fast
+        if not known or marked.get_vocab_size() > size:
             raise InputError(
-                f"the tokenizer of {self.base} has no {', '.join(UNUSED)}, with which {self.path} "
-                "was trained to mark mentions and titles: give its own encoder"
-            )
-        marked = add_marks(fast, encoder) if fast.get_vocab_size() <= size else fast
-        if marked.get_vocab_size() > size:
-            raise InputError(
-                f"the tokenizer of {self.base} has {marked.get_vocab_size()} tokens, and "
-                f"{self.path} vectors for {size}: give its own encoder"
+                f"{self.path} was not trained with the tokenizer of {self.base}: it has "
+                f"{len(vocabulary)} tokens for {size} vectors, and needs {', '.join(UNUSED)}; give "
+                "its own encoder"
             )
         return marked
 
 
-def _refuse(about: str, absent: set[str], foreign: set[str]) -> None:
-    """Raises an error that names keys that are missing and keys that do not belong, if any."""
-    parts = [f"it lacks {_few(absent)}"] if absent else []
-    belong = "does not belong" if len(foreign) == 1 else "do not belong"
-    parts += [f"it has {_few(foreign)}, which {belong}"] if foreign else []
-    if parts:
-        raise InputError(f"{about}: {' and '.join(parts)}")
+def _recognized(
+    path: Path, weights: Mapping[str, Tensor], options: Mapping[str, Any], base: str | Path
+) -> _Checkpoint:
+    """The checkpoint of the layout whose names the weights have; `InputError` if of none."""
+    weights = {n.replace("extend_multi.", "extend_multi_", 1): v for n, v in weights.items()}
+    for layout, prefixes in PREFIXES.items():
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, value in weights.items():
+            for prefix, part in prefixes.items():
+                if name.startswith(prefix):
+                    parts.setdefault(part, {})[name.removeprefix(prefix)] = value
+        if len(parts) == len(prefixes) and sum(map(len, parts.values())) == len(weights):
+            if layout == "zeshel-emb" and options.get("model_type") == "bi_enc":
+                layout = "zeshel-dual"  # of one tower
+            return _Checkpoint(path=path, layout=layout, parts=parts, base=base)
+    raise InputError(
+        f"{path} is of no known layout: these have weights under "
+        f"{'; '.join(', '.join(prefixes) for prefixes in PREFIXES.values())}, and it has "
+        f"{shorten(', '.join(sorted(weights)), 160)}"
+    )
 
 
-def _few(names: set[str], count: int = 3) -> str:
-    more = f" and {len(names) - count} more" if len(names) > count else ""
-    return ", ".join(sorted(names)[:count]) + more
-
-
-def _cross(
-    checkpoint: _Checkpoint, options: Mapping[str, Any], head: Literal["emb", "cls"]
-) -> CrossEncoderModel:
+def _cross(checkpoint: _Checkpoint, options: Mapping[str, Any]) -> CrossEncoderModel:
+    emb = checkpoint.layout == "zeshel-emb"
     pooling = options.get("pooling_type", "cls_w_lin")
-    if head == "cls" and pooling not in ("cls", "cls_w_lin"):
-        raise InputError(
-            f"{checkpoint.path} pools by {pooling!r}; only cls and cls_w_lin are known"
-        )
-    pooler = head == "cls" and pooling == "cls_w_lin"
-    linear = {n: f"encoder.additional_linear.{n}" for n in ("weight", "bias") if head == "cls"}
-    checkpoint.check_prefixes(("encoder.bert_model.",), tuple(linear.values()))
-    encoder, tokenizer = checkpoint.bert("encoder.bert_model.", pooler=pooler)
+    if not emb:
+        _known(checkpoint, "pooling_type", pooling, ("cls", "cls_w_lin"))
+    encoder, tokenizer = checkpoint.bert("query")
     query, item = _halves(options)
     config = CrossEncoderConfig(
-        head=head,
+        head="emb" if emb else "cls",
         marked=True,
         query_length=query,
         item_length=item - 1,  # counted with a [CLS], which is taken away
         max_length=query + item - 1,
         item_position=query,
-        pooler=pooler if head == "cls" else True,
+        pooler=emb or pooling == "cls_w_lin",
     )
     model = CrossEncoderModel(encoder, tokenizer, config)
-    if head == "cls":
-        checkpoint.load(model.head.out, linear)
-    if pooler:
-        dense = "encoder.bert_model.pooler.dense."
-        checkpoint.load(model.head.dense, {key: dense + key for key in ("weight", "bias")})
+    if not emb:
+        pooler = checkpoint.parts["query"] if config.pooler else {}
+        dense = {n.removeprefix("pooler."): v for n, v in pooler.items() if "pooler." in n}
+        head = {f"out.{name}": value for name, value in checkpoint.parts["head"].items()}
+        checkpoint.load(model.head, head | dense)
     return model.eval()
 
 
 def _dual(checkpoint: _Checkpoint, options: Mapping[str, Any]) -> DualEncoderModel:
-    pooling = options.get("pooling_type", "cls")
-    if pooling != "cls":
-        raise InputError(f"{checkpoint.path} pools by {pooling!r}; only cls is known")
-    shared = any(name.startswith("encoder.bert_model.") for name in checkpoint.weights)
-    towers = ("input_encoder.bert_model.", "label_encoder.bert_model.")
-    prefixes = ("encoder.bert_model.",) * 2 if shared else towers
-    checkpoint.check_prefixes(prefixes)
-    encoder, tokenizer = checkpoint.bert(prefixes[0])
-    other = encoder if shared else checkpoint.bert(prefixes[1])[0]
+    _known(checkpoint, "pooling_type", options.get("pooling_type", "cls"), ("cls",))
+    shared = "item" not in checkpoint.parts
+    encoder, tokenizer = checkpoint.bert("query")
+    other = encoder if shared else checkpoint.bert("item")[0]
     query, item = _halves(options)
-    settings: dict[str, Any] = {
-        "pooling": "cls",
-        "normalize": False,
-        "shared": shared,
-        "marked": True,
-    }
-    config = DualEncoderConfig(**settings, query_length=query, item_length=item)
+    config = DualEncoderConfig(
+        pooling="cls",
+        normalize=False,
+        shared=shared,
+        marked=True,
+        query_length=query,
+        item_length=item,
+    )
     return DualEncoderModel(encoder, other, tokenizer, config).eval()
 
 
 def _cmc(checkpoint: _Checkpoint, options: Mapping[str, Any]) -> LateInteractionModel:
     """Layers in an `encoder_layer` keep half of their input; others have no skip of their own."""
-    path = checkpoint.path
-    query_length, item_length = _cmc_lengths(path, options)
-    older = {
-        name.replace("extend_multi.", "extend_multi_", 1): value
-        for name, value in checkpoint.weights.items()
-    }
-    checkpoint = _Checkpoint(path=path, weights=older, layout="cmc", base=checkpoint.base)
-    checkpoint.check_prefixes((*_CMC_TOWERS, "extend_multi_"))
-    stack = checkpoint.under(_CMC_STACK)
-    if "0.weight" in stack:
-        raise InputError(
-            f"{path} has learned how much of a layer's input to keep ({_CMC_STACK}0.weight); only "
-            "the fixed half (fixed_initial_weight) is known"
-        )
-    inner = "encoder_layer." if any(".encoder_layer." in name for name in stack) else ""
-    parts = ("in_proj", "out_proj", "norm1", "linear1", "linear2", "norm2")
-    theirs = {"in_proj.": "self_attn.in_proj_", "out_proj.": "self_attn.out_proj."}
-    count = len({name.split(".")[0] for name in stack})
-    names = {
-        f"layers.{n}.{part}.{kind}": f"{_CMC_STACK}{n}.{inner}{theirs.get(f'{part}.', f'{part}.')}"
-        f"{kind}"
-        for n in range(count)
-        for part in parts
-        for kind in ("weight", "bias")
-    }
-    there, wanted = {_CMC_STACK + name for name in stack}, set(names.values())
-    absent = wanted - there if count else {f"{_CMC_STACK}*"}
-    _refuse(f"{path} is no cmc checkpoint", absent, there - wanted)
-    encoder, tokenizer = checkpoint.bert(_CMC_TOWERS[0])
+    query_length, item_length = _cmc_lengths(checkpoint, options)
+    theirs, stack = checkpoint.parts["head"], {}
+    for name, value in theirs.items():
+        for part, ours in _CMC_NAMES.items():
+            name = name.replace(part, ours)
+        stack[name] = value
+    forward = stack.get("layers.0.linear1.weight")
     config = LateInteractionConfig(
         head="cmc",
         pooling="cls",
@@ -428,106 +331,40 @@ def _cmc(checkpoint: _Checkpoint, options: Mapping[str, Any]) -> LateInteraction
         query_length=query_length,
         item_length=item_length,
         options={
-            "layers": count,
+            "layers": len({name.split(".")[1] for name in theirs}),
             "heads": options["num_heads"],
-            "feed_forward": checkpoint.weights[names["layers.0.linear1.weight"]].shape[0],
-            "variant": "reference" if inner else "none",
+            "feed_forward": 1 if forward is None else forward.shape[0],
+            "variant": "reference" if any("encoder_layer." in name for name in theirs) else "none",
         },
     )
-    item = checkpoint.bert(_CMC_TOWERS[1])[0]
-    model = LateInteractionModel(encoder, item, tokenizer, config)
-    checkpoint.load(model.head, names)
+    encoder, tokenizer = checkpoint.bert("query")
+    model = LateInteractionModel(encoder, checkpoint.bert("item")[0], tokenizer, config)
+    checkpoint.load(model.head, stack)
     return model.eval()
 
 
-def _cmc_lengths(path: Path, options: Mapping[str, Any]) -> tuple[int, int]:
+def _cmc_lengths(checkpoint: _Checkpoint, options: Mapping[str, Any]) -> tuple[int, int]:
     """Tokens of a query and of an item; InputError for options that make another model."""
     data, whole = options.get("dataset", "zeshel"), options.get("L")
     if type(options.get("num_heads")) is not int or type(whole) is not int or whole < 64:
         raise InputError(
-            f"{path} does not say how its run was set up: it lacks opt with num_heads and L"
+            f"{checkpoint.path} does not say how its run was set up: it lacks opt with num_heads "
+            "and L"
         )
-    wanted = {**_CMC_OPTIONS, "inputmark": True} if data == "zeshel" else _CMC_OPTIONS
+    _known(checkpoint, "dataset", data, ("zeshel", "wikipedia"))
+    wanted = _CMC_OPTIONS | ({"inputmark": True} if data == "zeshel" else {})
     for name, known in wanted.items():
-        if options.get(name, known) != known:
-            raise InputError(
-                f"{path} was trained with {name} = {options[name]!r}; only {known!r} is known"
-            )
-    if data == "zeshel":
-        return whole // 2, whole // 2
-    if data == "wikipedia":
-        return _WIKIPEDIA_QUERY, whole - _WIKIPEDIA_QUERY
-    raise InputError(
-        f"{path} was trained on {data!r}, whose texts have marks of their own; only zeshel and "
-        "wikipedia are known"
-    )
+        _known(checkpoint, name, options.get(name, known), (known,))
+    query = whole // 2 if data == "zeshel" else _WIKIPEDIA_QUERY
+    return query, whole // 2 if data == "zeshel" else whole - query
 
 
-def _headless(source: str | Path) -> CrossEncoderModel:
-    folder = existing(source) or snapshot(
-        str(source), None, ("*.json", "*.txt", "*.model", "*.safetensors", "pytorch_model*.bin")
-    )
-    if folder.is_file() or not (folder / "config.json").is_file():
-        raise InputError(f"{source} is not a Hugging Face folder: it has no config.json")
-    _check_foreign(folder, source)
-    if is_bi_encoder(folder):
+def _known(checkpoint: _Checkpoint, name: str, value: Any, known: tuple[Any, ...]) -> None:
+    if value not in known:
         raise InputError(
-            f"{source} is a bi-encoder: it encodes texts one by one and scores no pair"
+            f"{checkpoint.path} was trained with {name} = {value!r}; only "
+            f"{' and '.join(map(repr, known))} can be opened"
         )
-    names = weight_names(folder)
-    if names is not None and has_head(names):
-        raise InputError(
-            f"{source} has a classification head: it is no [EMB] checkpoint, and opens as it is"
-        )
-    encoder, tokenizer = open_backbone(folder)
-    limit = min(position_limit(encoder.config), open_tokenizer(folder).model_max_length)
-    config = CrossEncoderConfig(head="emb", max_length=int(limit))
-    return CrossEncoderModel(encoder, tokenizer, config).eval()
-
-
-def _file(source: str | Path, layout: str | None) -> Path:
-    """The one checkpoint file that `source` is or has."""
-    there = existing(source) or snapshot(str(source), None, (*_FILES, "*.json", "*.txt"))
-    if there.is_file():
-        return there
-    _check_foreign(there, source)
-    if layout is None and (there / "config.json").is_file():
-        raise InputError(
-            f"{source} is a Hugging Face folder, and nothing in it says how it scores: if it is an "
-            "[EMB] checkpoint for plain texts, say so by the layout msmarco-emb"
-        )
-    files = sorted(path for pattern in _FILES for path in there.glob(pattern))
-    if len(files) != 1:
-        found = f"{len(files)} ({files[0].name}, ...)" if files else "none"
-        raise InputError(
-            f"{source} must hold one checkpoint file ({', '.join(_FILES)}), and has {found}"
-        )
-    return files[0]
-
-
-def _check_foreign(folder: Path, source: str | Path) -> None:
-    for name in (MANIFEST, *KINDS):
-        if (folder / name).exists():
-            raise InputError(f"{source} has {name}: it is a crossknn model already")
-
-
-def _layout(path: Path, weights: Mapping[str, Tensor], options: Mapping[str, Any]) -> Layout:
-    """Which of the layouts the keys are of; InputError if of none."""
-
-    def has(*prefixes: str) -> bool:
-        return any(name.startswith(prefixes) for name in weights)
-
-    if has("extend_multi"):
-        return "cmc"
-    if has("input_encoder.", "label_encoder."):
-        return "zeshel-dual"
-    if has("encoder.additional_linear."):
-        return "zeshel-cls"
-    if has("encoder.bert_model."):
-        return "zeshel-dual" if options.get("model_type") == "bi_enc" else "zeshel-emb"
-    known = "model.encoder.bert_model.*, model.input_encoder.bert_model.*, extend_multi_*"
-    _refuse(f"{path} has the keys of no known layout", {known}, set(weights))
-    raise AssertionError("refused above")
 
 
 def _halves(options: Mapping[str, Any]) -> tuple[int, int]:
@@ -536,3 +373,36 @@ def _halves(options: Mapping[str, Any]) -> tuple[int, int]:
     if not all(isinstance(half, int) and half >= 8 for half in halves):
         raise InputError(f"the checkpoint's max_input_len and max_label_len are {halves}")
     return halves
+
+
+def _headless(source: str | Path) -> CrossEncoderModel:
+    folder = existing(source) or snapshot(
+        str(source), None, ("*.json", "*.txt", "*.model", "*.safetensors", "pytorch_model*.bin")
+    )
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{source} is not a Hugging Face folder: it has no config.json")
+    names = weight_names(folder, str(source))
+    if is_bi_encoder(folder) or (names is not None and has_head(names)):
+        raise InputError(
+            f"{source} is no [EMB] checkpoint: it is a bi-encoder, or has a classification head"
+        )
+    encoder, tokenizer = open_backbone(folder)
+    limit = min(position_limit(encoder.config), open_tokenizer(folder).model_max_length)
+    config = CrossEncoderConfig(head="emb", max_length=int(limit))
+    return CrossEncoderModel(encoder, tokenizer, config).eval()
+
+
+def _file(source: str | Path) -> Path:
+    """The one checkpoint file that `source` is or has."""
+    there = existing(source) or snapshot(str(source), None, (*_FILES, "*.json", "*.txt"))
+    if there.is_file():
+        return there
+    files = sorted(path for pattern in _FILES for path in there.glob(pattern))
+    if len(files) != 1 or (there / "config.json").is_file():
+        found = f"{len(files)} ({files[0].name}, ...)" if files else "none"
+        raise InputError(
+            f"{source} must hold one checkpoint file ({', '.join(_FILES)}) and no config.json, and "
+            f"has {found}; a Hugging Face folder that is an [EMB] checkpoint for plain texts is "
+            f"opened as {UNVERIFIED}"
+        )
+    return files[0]

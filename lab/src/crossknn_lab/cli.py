@@ -336,8 +336,7 @@ def _convert(
     layout: Annotated[
         str | None,
         typer.Option(
-            help="zeshel-emb, zeshel-cls, zeshel-dual or cmc, by default told from the keys, or "
-            "msmarco-emb, which must be said, and is unverified."
+            help="msmarco-emb, which is unverified; all others are told by their weights' names."
         ),
     ] = None,
     encoder: Annotated[
@@ -356,8 +355,7 @@ def _convert(
         from crossknn.models.late.model import LateInteractionModel
         from crossknn_lab.checkpoints import open_checkpoint
 
-    given: Any = layout  # any text: what is not a layout is refused there
-    model = open_checkpoint(checkpoint, layout=given, encoder=encoder)
+    model = open_checkpoint(checkpoint, layout=layout, encoder=encoder)
     card = f"Converted by crossknn from {Path(checkpoint).name}; its licence is its own.\n"
     if layout == "msmarco-emb":
         note(UNVERIFIED)

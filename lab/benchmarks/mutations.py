@@ -21,8 +21,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coverage.numbits import numbits_to_nums
-
 SWAPS: dict[type[ast.AST], str] = {
     ast.Lt: "<=",
     ast.LtE: "<",
@@ -108,14 +106,6 @@ def tests_of(database: sqlite3.Connection, file: Path) -> dict[int, list[str]]:
         for line in ends:
             if test and line > 0:
                 found.setdefault(line, []).append(test.partition("|")[0])
-    lines = database.execute(
-        "SELECT context.context, numbits FROM line_bits JOIN context ON context.id = "
-        "line_bits.context_id JOIN file ON file.id = line_bits.file_id WHERE file.path = ?",
-        (str(file),),
-    )
-    for test, bits in lines:
-        for line in numbits_to_nums(bits) if test else ():
-            found.setdefault(line, []).append(test.partition("|")[0])
     return {line: sorted(set(tests)) for line, tests in found.items()}
 
 

@@ -146,17 +146,16 @@ def test_the_grid_collapses_on_its_diagonal_and_the_oracle_does_not():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"k_qs": [40]}, "anchor queries must be 1 to 39 of the 40 queries"),
-        ({"k_qs": []}, "at least one number"),
-        ({"k_is": [71]}, "anchor items must be 1 to 70"),
-        ({"k": 0}, "k is 0"),
-        ({"k": 71}, "k is 71, above the number of items, 70"),
-        ({"draws": 0}, "draws is 0"),
+        ({"k_qs": [40]}, r"anchor queries .*: 40; each must be 1 to 39 for scores of 40 queries"),
+        ({"k_qs": []}, "anchor queries .*: none; each"),
+        ({"k_is": [71]}, "anchor items: 71; each must be 1 to 70"),
+        ({"k": 0}, "k: 0; each must be 1 to 70"),
+        ({"draws": 0}, "draws: 0"),
     ],
 )
 def test_a_grid_that_does_not_fit(options, words):
     with pytest.raises(InputError, match=words):
-        cur_grid(low_rank(3), **{"k_qs": [5], "k_is": [5], **options})
+        cur_grid(low_rank(3), **{"k_qs": [5], "k_is": [5], "retrieved": 9, **options})
 
 
 def test_the_approximation_of_anncur_is_cur():

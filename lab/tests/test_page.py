@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossknn.errors import InputError
 from crossknn.plots import Curve, curves
 from crossknn_lab.page import Page, Points, Section, Table, draw, markdown_of, write_page
 
@@ -117,11 +116,6 @@ def test_markdown_has_the_same_words_and_pictures_beside_it(folder):
     assert "| `axn(a\\|b)` | **62.5 [50, 75]** | x |" in text
     assert "- first\n- second" in text
     assert "<summary>Long</summary>\n\n| a |\n|---:|\n| 1 |\n\n</details>" in text
-
-
-def test_a_row_of_another_length_is_said():
-    with pytest.raises(InputError, match=r"row 2 of the table 'T' has 1 cells under 2 heads"):
-        Table(head=["a", "b"], rows=[[1, 2], [1]], caption="T")
 
 
 WORDS = st.text(st.characters(exclude_characters="`*[]", exclude_categories=["C"]), min_size=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -63,39 +64,28 @@ def cells(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_ino for path in (folder / "cells").glob("*.json")}
 
 
+def rows_of(folder: Path, name: str = "table.csv") -> list[dict[str, str]]:
+    with (folder / name).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def test_rows_are_those_of_a_replay(folder):
-    done = run(
-        a_sweep(
-            folder, methods=["axn(retriever=random, rounds=2)", "adacur(retriever=dense)"], grid={}
-        )
-    )
-    found = [json.loads(line) for line in (folder / "out" / "table.jsonl").open()]
+    specs = ["axn(retriever=random, rounds=2)", "adacur(retriever=dense)"]
+    done = run(a_sweep(folder, methods=specs, grid={}))
+    found = rows_of(folder / "out")
     assert len(found) == done.cells * 2 == 2 * 2 * 2 * 2 * 2
     for row in found:
         matrix = StoredMatrix.load(folder / f"{row['data']}.npz")
         judged = Judgements.of_matrix(matrix)
-        (same,) = replay(
-            matrix,
-            methods(row["spec"]),
-            [row["budget"]],
-            [row["k"]],
-            seed=row["seed"],
-            task=judged and TaskMeasures(judged, ["accuracy", "nDCG@10"]),
-        )
-        assert (row["recall"], row["n_queries"], row["calls"]) == (
-            same.recall,
-            same.n_queries,
-            same.calls,
-        )
-        assert (row["ci_low"], row["ci_high"]) == same.ci
-        assert row["index_calls"] == same.index_calls == matrix.n_anchors * matrix.scores.shape[1]
-        if judged:
-            assert row["accuracy"] == same.measures["accuracy"]
-            assert row["nDCG@10"] == same.measures["nDCG@10"]
-            assert row["accuracy_n"] == same.measures_n["accuracy"] < row["n_queries"]
-        else:
-            assert row["accuracy"] is None
-            assert row["accuracy_n"] == 0
+        options = {"seed": int(row["seed"]), "task": judged and TaskMeasures(judged, ["accuracy"])}
+        budgets, ks = [int(row["budget"])], [int(row["k"])]
+        (same,) = replay(matrix, methods(row["spec"]), budgets, ks, **options)
+        names = ("recall", "ci_low", "ci_high", "calls", "index_calls", "n_queries")
+        expected = (same.recall, *same.ci, same.calls, same.index_calls, same.n_queries)
+        assert tuple(float(row[name]) for name in names) == expected
+        assert row["accuracy"] == (str(same.measures["accuracy"]) if judged else "")
+        assert int(row["accuracy_n"]) == (same.measures_n["accuracy"] if judged else 0)
+        assert int(row["accuracy_n"]) < same.n_queries
 
 
 def test_a_method_without_calls_has_one_budget_and_settings_have_columns(folder):
@@ -111,15 +101,9 @@ def test_a_method_without_calls_has_one_budget_and_settings_have_columns(folder)
         for budget in budgets
         for seed in (0, 1)
     ]
-    first, *rows = (folder / "out" / "table.csv").read_text().splitlines()
-    assert first.startswith("data,items,method,spec,chosen,rounds,anchors,budget,seed,k,n_queries,")
-    assert rows[0].startswith(
-        "small,40,rerank(retriever=dense),rerank(retriever=dense),false,,9,10,0,1,5,"
-    )
-    assert (
-        '"axn(retriever=random, rounds={rounds})","axn(retriever=random, rounds=4)",false,4,'
-        in rows[16]
-    )
+    rows = rows_of(folder / "out")
+    assert (rows[0]["rounds"], rows[0]["chosen"], rows[0]["anchors"]) == ("", "false", "9")
+    assert (rows[16]["spec"], rows[16]["rounds"]) == ("axn(retriever=random, rounds=4)", "4")
 
 
 def test_what_is_there_is_not_searched_again_and_the_files_stay_the_same(folder):
@@ -135,9 +119,8 @@ def test_several_processes_give_the_same_bytes_as_one(folder):
     run(folder / "s.toml", "one")
     run(folder / "s.toml", "two", workers=2)
     one, two = contents(folder / "one"), contents(folder / "two")
-    assert one.keys() == two.keys() >= {"table.csv", "table.jsonl", "means.csv", "sweep.json"}
-    del one["seconds.csv"], two["seconds.csv"]
     assert one == two
+    assert one.keys() >= {"table.csv", "means.csv", "sweep.json"}
 
 
 def test_what_a_method_lacks_is_in_the_table_and_the_rest_goes_on(folder):
@@ -146,16 +129,14 @@ def test_what_a_method_lacks_is_in_the_table_and_the_rest_goes_on(folder):
     (small, large) = done.failed
     assert small.startswith("small, itemcur: itemcur needs item x item scores, and there are none")
     assert (done.failed[small], done.failed[large]) == (4, 4)
-    rows = [json.loads(line) for line in (folder / "out" / "table.jsonl").open()]
+    rows = rows_of(folder / "out")
     lacking = [row for row in rows if row["error"]]
     assert [row["method"] for row in lacking] == ["itemcur"] * 16
-    assert all(row["recall"] is None and row["n_queries"] == 0 for row in lacking)
+    assert all((row["recall"], row["n_queries"]) == ("", "0") for row in lacking)
     assert len(rows) == 72
     table = read_table(folder / "out")
     assert [e.error for e in table.entries] == [e.error for e in done.table.entries]
-    group = table.group("itemcur", data="small", budget=10)
-    assert np.isnan(group.mean(1).mean)
-    assert (folder / "out" / "means.csv").read_text().count("itemcur") == 2 * 2 * 2 * 2
+    assert np.isnan(table.group("itemcur", data="small", budget=10).mean(1).mean)
 
 
 def test_an_error_nobody_thought_of_is_one_cell_and_is_tried_again(folder, monkeypatch):
@@ -173,9 +154,7 @@ def test_an_error_nobody_thought_of_is_one_cell_and_is_tried_again(folder, monke
     done = run(folder / "s.toml")
     assert (done.searched, done.kept, done.failed) == (4, 24, {})
     run(folder / "s.toml", "whole")
-    assert (folder / "out" / "table.csv").read_bytes() == (
-        folder / "whole" / "table.csv"
-    ).read_bytes()
+    assert contents(folder / "out") == contents(folder / "whole")
 
 
 def test_a_damaged_cell_is_searched_again(folder, caplog):
@@ -204,8 +183,8 @@ def test_anchors_are_the_first_so_many(folder):
         a_sweep(folder, methods=["adacur(retriever=dense)"], anchors=[4, 9, 12, 20], grid={})
     )
     assert [note for note in done.table.notes if "left out" in note] == [
-        "small has 9 anchor queries: anchors = 12, 20 left out (8 searches)",
-        "large has 12 anchor queries: anchors = 20 left out (4 searches)",
+        "small has 9 anchor queries: anchors = 12, 20 left out",
+        "large has 12 anchor queries: anchors = 20 left out",
     ]
     assert done.cells == 4 * (2 + 3)
     matrix, _ = divided(StoredMatrix.load(folder / "small.npz"), anchors=4)
@@ -274,26 +253,7 @@ def test_test_queries_have_no_say_in_what_is_chosen(folder):
     arrays = dict(np.load(folder / "small.npz"))
     arrays["scores"][9:] = np.random.default_rng(0).normal(size=(5, 40))
     np.savez(folder / "small.npz", **arrays)
-    assert [
-        entry.spec
-        for entry in run(
-            a_sweep(folder, **keys),
-        ).table.entries
-    ] == before
-
-
-def test_queries_without_labels_are_counted_as_each_seed_has_drawn_them(folder):
-    keys = {"redraw": True, "seeds": [0, 1, 2, 3, 4, 5]}
-    done = run(a_sweep(folder, methods=["rerank(retriever=dense)"], grid={}, **keys))
-    labels = np.load(folder / "small.npz")["labels"]
-    group = done.table.group("rerank(retriever=dense)", data="small", budget=10)
-    missing = [int((labels[entry.result.queries] < 0).sum()) for entry in group.entries]
-    assert min(missing) < max(missing)
-    assert done.table.notes == (
-        f"small: {min(missing)} to {max(missing)} of 5 test queries have no label, and no part in "
-        "the task's measures",
-        "large: 7 of 7 test queries have no label, and no part in the task's measures",
-    )
+    assert [entry.spec for entry in run(a_sweep(folder, **keys)).table.entries] == before
 
 
 def test_two_sweeps_in_one_folder_at_a_time_are_refused(folder):
@@ -312,10 +272,7 @@ def test_a_folder_without_a_finished_sweep(folder):
         read_table(folder / "out")
     (folder / "out" / "sweep.json").write_text(json.dumps(written))
     next((folder / "out" / "cells").iterdir()).unlink()
-    with pytest.raises(InputError, match=r"it lacks cells/[0-9a-f]+\.json"):
-        read_table(folder / "out")
-    (folder / "out" / "sweep.json").write_text("{}")
-    with pytest.raises(InputError, match="holds a damaged sweep"):
+    with pytest.raises(InputError, match=r"it lacks [0-9a-f]+\.json"):
         read_table(folder / "out")
 
 
@@ -334,18 +291,9 @@ def runs(process: int) -> bool:
 
 def begun(folder: Path, out: str, count: int) -> subprocess.Popen:
     """A sweep by two processes of its own that has searched `count` cells at least."""
+    command = [sys.executable, "-m", "crossknn_lab", "sweep", "many.toml", "--out", out]
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "crossknn_lab",
-            "sweep",
-            "many.toml",
-            "--out",
-            out,
-            "--workers",
-            "2",
-        ],
+        [*command, "--workers", "2"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -363,20 +311,16 @@ def begun(folder: Path, out: str, count: int) -> subprocess.Popen:
 @pytest.fixture
 def many(folder):
     """Some hundred small cells."""
-    a_sweep(
-        folder,
-        "many.toml",
-        seeds=list(range(10)),
-        measures=[],
-        methods=METHODS[:2],
-        grid={"rounds": [2, 3, 4, 5]},
-    )
+    grid = {"rounds": [2, 3, 4, 5]}
+    keys = {"seeds": list(range(10)), "measures": [], "methods": METHODS[:2], "grid": grid}
+    a_sweep(folder, "many.toml", **keys)
     return folder
 
 
 TOTAL = 2 * 5 * 2 * 10
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the processes")
 def test_killed_halfway_and_started_again_no_cell_is_searched_twice(many):
     process = begun(many, "out", 30)
@@ -396,13 +340,10 @@ def test_killed_halfway_and_started_again_no_cell_is_searched_twice(many):
     assert len(after) == TOTAL
     assert before.items() <= after.items()
     run(many / "many.toml", "whole")
-    killed, whole = contents(many / "out"), contents(many / "whole")
-    assert (
-        killed.pop("seconds.csv").count(b"\n") == whole.pop("seconds.csv").count(b"\n") == TOTAL + 1
-    )
-    assert killed == whole
+    assert contents(many / "out") == contents(many / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the processes")
 def test_a_worker_that_dies_is_a_sentence_and_what_was_searched_is_kept(many):
     process = begun(many, "out", 10)
@@ -414,6 +355,7 @@ def test_a_worker_that_dies_is_a_sentence_and_what_was_searched_is_kept(many):
     assert 10 <= len(cells(many / "out")) < TOTAL
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the processes")
 def test_an_interrupt_leaves_whole_cells_and_no_table(many):
     process = begun(many, "out", 10)

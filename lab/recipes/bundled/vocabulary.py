@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -27,32 +28,23 @@ def prune(
     Returns the pieces and their old ids.
     """
     vocabulary = tokenizer.get_vocab()
+    by_id = {position: piece for piece, position in vocabulary.items() if piece.isascii()}
     counts: Counter[int] = Counter()
     tokenizer.no_truncation()
     for start in range(0, len(texts), 4096):
-        for encoding in tokenizer.encode_batch_fast(
-            list(texts[start : start + 4096]), add_special_tokens=False
-        ):
+        batch = list(texts[start : start + 4096])
+        for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
             counts.update(encoding.ids)
-    by_id = {position: piece for piece, position in vocabulary.items()}
-    keep = dict.fromkeys(vocabulary[piece] for piece in SPECIAL)
-    for position in sorted(by_id):
-        if len(by_id[position].removeprefix("##")) == 1 and by_id[position].isascii():
-            keep[position] = None
-    frequent = [
-        position
-        for position, count in counts.most_common()
-        if count >= 2 and by_id[position].isascii()
-    ]
-    for position in [
-        *frequent,
-        *(p for p in sorted(by_id) if by_id[p].isascii() and not by_id[p].startswith("[unused")),
-    ]:
-        if len(keep) >= size:
+    special = [vocabulary[piece] for piece in SPECIAL]
+    characters = [p for p in sorted(by_id) if len(by_id[p].removeprefix("##")) == 1]
+    frequent = [p for p, count in counts.most_common() if count >= 2 and p in by_id]
+    others = [p for p in sorted(by_id) if not by_id[p].startswith("[unused")]
+    chosen = dict.fromkeys([*special, *characters])
+    for position in [*frequent, *others]:
+        if len(chosen) >= size:
             break
-        keep[position] = None
-    rest = sorted(set(keep) - {vocabulary[piece] for piece in SPECIAL})
-    ids = [vocabulary[piece] for piece in SPECIAL] + rest
+        chosen[position] = None
+    ids = special + sorted(set(chosen) - set(special))
     return [by_id[position] for position in ids], np.array(ids, dtype=np.int64)
 
 
@@ -68,30 +60,13 @@ def pruned_tokenizer(source: Path, pieces: Sequence[str]) -> Tokenizer:
         if token["content"] in place
     ]
     spec["truncation"] = spec["padding"] = None
-    spec["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": [_special("[CLS]", 0), _sequence("A", 0), _special("[SEP]", 0)],
-        "pair": [
-            _special("[CLS]", 0),
-            _sequence("A", 0),
-            _special("[SEP]", 0),
-            _sequence("B", 1),
-            _special("[SEP]", 1),
-        ],
-        "special_tokens": {
-            piece: {"id": piece, "ids": [place[piece]], "tokens": [piece]}
-            for piece in ("[CLS]", "[SEP]")
-        },
-    }
-    return Tokenizer.from_str(json.dumps(spec))
-
-
-def _special(piece: str, kind: int) -> dict:
-    return {"SpecialToken": {"id": piece, "type_id": kind}}
-
-
-def _sequence(name: str, kind: int) -> dict:
-    return {"Sequence": {"id": name, "type_id": kind}}
+    tokenizer = Tokenizer.from_str(json.dumps(spec))
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(piece, place[piece]) for piece in ("[CLS]", "[SEP]")],
+    )
+    return tokenizer
 
 
 def inverse_document_frequency(

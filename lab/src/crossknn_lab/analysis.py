@@ -252,21 +252,18 @@ def _check_grid(
     shape: tuple[int, ...], k_qs: Sequence[int], k_is: Sequence[int], k: int, depth: int, draws: int
 ) -> None:
     m, n = shape
-    for name, value in (("k", k), ("retrieved", depth), ("draws", draws)):
-        if value < 1:
-            raise InputError(f"{name} is {value}; it must be 1 or more")
-    if not k_qs or not k_is:
-        raise InputError("a grid needs at least one number of anchor queries and of anchor items")
-    if m < 2:
-        raise InputError("one query is not enough: some are anchors, and the rest are the tests")
-    if min(k_qs) < 1 or max(k_qs) >= m:
-        raise InputError(
-            f"anchor queries must be 1 to {m - 1} of the {m} queries; the rest are the tests"
-        )
-    if min(k_is) < 1 or max(k_is) > n:
-        raise InputError(f"anchor items must be 1 to {n}, the number of items")
-    if k > n:
-        raise InputError(f"k is {k}, above the number of items, {n}")
+    for name, values, most in (
+        ("anchor queries (the rest are the tests)", k_qs, m - 1),
+        ("anchor items", k_is, n),
+        ("k", [k], n),
+        ("retrieved", [depth], n),
+        ("draws", [draws], max(draws, 1)),
+    ):
+        if not values or min(values) < 1 or max(values) > most:
+            raise InputError(
+                f"{name}: {', '.join(map(str, values)) or 'none'}; each must be 1 to {most} for "
+                f"scores of {m} queries with {n} items"
+            )
 
 
 def _cur(exact: FloatArray, anchors: FloatArray, columns: IntArray, rcond: float) -> FloatArray:

@@ -17,7 +17,6 @@ from crossknn_lab.sweep_report import (
     p_value,
     percent,
     points,
-    significant,
     sweep_page,
     versus,
 )
@@ -57,6 +56,11 @@ def _group(run: Experiment, spec: str, data: str, budget: int) -> Group | None:
     return None
 
 
+def _sign(found: Comparison | None) -> int:
+    """1 if better, -1 if worse, 0 if these queries do not say."""
+    return 0 if found is None else found.sign
+
+
 def questions(run: Experiment, *, pairs: Sequence[tuple[str, str, str]]) -> list[Block]:
     """Differences of each pair (title, spec, other) by matrix, budget and k, and how many are clear."""
     ks, places = shown_ks(run), list(by_data(run, ASKED))
@@ -73,7 +77,7 @@ def questions(run: Experiment, *, pairs: Sequence[tuple[str, str, str]]) -> list
                     cells = [cell for one in made for cell in (points(one), p_value(one))]
                     lines.append([title, budget, *cells])
                     found += made
-            signs = [significant(one) for one in found]
+            signs = [_sign(one) for one in found]
             counts = f"{signs.count(1)} / {signs.count(-1)} of {len(signs)}" if signs else None
             counted.setdefault(title, []).append(counts)
         if lines:
@@ -91,31 +95,6 @@ def questions(run: Experiment, *, pairs: Sequence[tuple[str, str, str]]) -> list
     return [counts_table, *tables]
 
 
-def best_rival(run: Experiment) -> list[Block]:
-    """The three best methods by mean recall; the best of those that need nothing offline."""
-    view = rivals(run)
-    blocks: list[Block] = []
-    for dataset in view.datasets:
-        lines: list[list[Cell]] = []
-        for budget, k in ((budget, k) for budget in dataset.budgets for k in shown_ks(run)):
-            tried = [group for group in dataset.at(budget) if not view.is_exact(group)]
-            best = sorted(tried, key=lambda group: group.mean(k).mean, reverse=True)
-            free = next(group for group in best if not group.cost("index_calls"))
-            named = [f"`{view.label(g)}` {100 * g.mean(k).mean:.1f}" for g in best]
-            gains = [points(versus(best[0], best[1], k)), points(view.gain(dataset, free, k))]
-            free_name = named[best.index(free)]
-            lines.append([budget, k, "; ".join(named[:3]), gains[0], free_name, gains[1]])
-        head = ["calls", "k", "best three, recall (%)", "first over second"]
-        caption = (
-            f"{dataset.title}: settings chosen on dev queries for every method alike, reranking's "
-            "retriever, too. Which methods are first and second is seen on the test queries "
-            "themselves, which favours the first."
-        )
-        head += ["best without offline calls", "over reranking"]
-        blocks.append(Table(head=head, rows=lines, caption=caption))
-    return blocks
-
-
 def task_verdicts(run: Experiment) -> list[Block]:
     """Of searches with clearly nearer neighbours: how often retrieval was better or worse."""
     view = rivals(run)
@@ -123,11 +102,11 @@ def task_verdicts(run: Experiment) -> list[Block]:
     for dataset in view.datasets:
         exact = dataset.find("exact", dataset.budgets[-1])
         tried = [group for group in dataset.groups if not view.is_exact(group)]
-        nearer = [g for g in tried if significant(view.gain(dataset, g, view.k)) > 0]
+        nearer = [g for g in tried if _sign(view.gain(dataset, g, view.k)) > 0]
         for measure in MEASURES:
             if not any(measure in group.measures for group in tried):
                 continue
-            signs = [significant(view.gain(dataset, group, measure)) for group in nearer]
+            signs = [_sign(view.gain(dataset, group, measure)) for group in nearer]
             gain = None if exact is None else view.gain(dataset, exact, measure)
             counts = (signs.count(1), signs.count(0), signs.count(-1))
             ends = [points(gain), p_value(gain)]
@@ -153,15 +132,13 @@ def answers_in_short(run: Experiment) -> list[Block]:
         raise InputError("no method has found something on every matrix")
     rows: list[list[Cell]] = []
     for title, upper, lower in PAPERS["in_short"]["pairs"]:
-        rows += _differences(field, title, [_pairs(run, upper, lower, b) for b in field.budgets])
-    for title, name, offline in field.leaders():
-        for k in field.ks:
-            pairs = [field.against_others(name, b, k, offline=offline) for b in field.budgets]
-            rows += [row for row in _differences(field, title, pairs) if row[1] == k]
+        by_budget = [_pairs(run, upper, lower, budget) for budget in field.budgets]
+        for k in field.ks if any(by_budget) else ():
+            sets = [[differences(a, b, k) for a, b in pairs] for pairs in by_budget]
+            rows.append([title, k, *(points(compare_sets(s)) if s else None for s in sets)])
     caption = (
         "Differences in points, mean over the matrices [95%]; bold: the interval is on one side of "
-        "zero, and p is at most 0.05. The best of the others is that of each matrix, budget and k "
-        "on the test queries themselves, which favours it."
+        "zero, and p is at most 0.05."
     )
     head = ["", "k", *(f"{budget} calls" for budget in field.budgets)]
     return [field.picture(), *field.tables(), Table(head=head, rows=rows, caption=caption)]
@@ -193,8 +170,7 @@ class Field:
             for k in self.ks
         }
         """By name, budget and k, the mean over the matrices."""
-        count = len(view.datasets)
-        self.matrices = "one matrix" if count == 1 else f"{count} matrices"
+        self.matrices = f"{len(view.datasets)} matrices"
 
     def picture(self) -> Block:
         """Of each family of methods the best form with offline calls, and the best without."""
@@ -239,30 +215,6 @@ class Field:
                 folded=k < self.k,
             )
 
-    def leaders(self) -> Iterator[tuple[str, str, bool]]:
-        """The best method of all, and the best of those without offline calls, if another."""
-        best = self.names[0]
-        yield f"`{self.view.labels[best]}` over the best of the others", best, True
-        free = next((name for name in self.names if name not in self.offline), best)
-        if free != best:
-            label = self.view.labels[free]
-            yield f"`{label}` over the best of the others, without offline calls", free, False
-
-    def against_others(
-        self, name: str, budget: int, k: int, *, offline: bool
-    ) -> list[tuple[Group, Group]]:
-        """A method and, on each matrix, the best of another family by its recall there."""
-        names = [
-            other
-            for other in self.names
-            if family(other) != family(name) and (offline or other not in self.offline)
-        ]
-        pairs = []
-        for place, group in enumerate(self.groups[name][budget]):
-            if tried := [self.groups[other][budget][place] for other in names]:
-                pairs.append((group, max(tried, key=lambda g: g.mean(k).mean)))
-        return pairs
-
 
 def _pairs(run: Experiment, upper: str, lower: str, budget: int) -> list[tuple[Group, Group]]:
     """Both methods on each matrix that has them."""
@@ -271,14 +223,3 @@ def _pairs(run: Experiment, upper: str, lower: str, budget: int) -> list[tuple[G
         for data in by_data(run, ASKED)
     ]
     return [(a, b) for a, b in pairs if a is not None and b is not None]
-
-
-def _differences(
-    field: Field, title: str, pairs: Sequence[Sequence[tuple[Group, Group]]]
-) -> list[list[Cell]]:
-    """Means over the matrices of a method's differences to another, a row for each k."""
-    rows: list[list[Cell]] = []
-    for k in field.ks if any(pairs) else ():
-        sets = [[differences(a, b, k) for a, b in found] for found in pairs]
-        rows.append([title, k, *(points(compare_sets(s)) if s else None for s in sets)])
-    return rows

@@ -381,7 +381,7 @@ def _headless(source: str | Path) -> CrossEncoderModel:
     )
     if not (folder / "config.json").is_file():
         raise InputError(f"{source} is not a Hugging Face folder: it has no config.json")
-    names = weight_names(folder, str(source))
+    names = weight_names(folder)
     if is_bi_encoder(folder) or (names is not None and has_head(names)):
         raise InputError(
             f"{source} is no [EMB] checkpoint: it is a bi-encoder, or has a classification head"

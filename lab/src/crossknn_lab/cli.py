@@ -194,6 +194,7 @@ def _reproduce(
     from crossknn_lab.reproduce import matrices_of, reproduce
 
     check_out(folder)
+    began = time.perf_counter()
     with progress("searches", "cells") as report:
         made = reproduce(
             matrices_of(data),
@@ -203,11 +204,11 @@ def _reproduce(
             progress=report,
             tell=note,
         )
-    spent = made.experiment.spent
-    _note(made.experiment.notes, spent.failed)
+    spent = made.spent
+    _note(made.notes, spent.failed)
     say(
-        f"{made.html}, {made.markdown}: {spent.searched} searches now, {spent.kept} kept from "
-        f"before, {made.seconds:.0f} s"
+        f"{folder / 'index.html'}, {folder / 'page.md'}: {spent.searched} searches now, "
+        f"{spent.kept} kept from before, {time.perf_counter() - began:.0f} s"
     )
     return int(bool(spent.failed))
 

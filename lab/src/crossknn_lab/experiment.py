@@ -30,7 +30,7 @@ from crossknn.files import write_file
 from crossknn.index.stored import StoredMatrix
 from crossknn.types import Progress
 from crossknn_lab.cells import MatrixFile, code
-from crossknn_lab.sweep import dev_rows, run_sweep, table_rows
+from crossknn_lab.sweep import run_sweep
 from crossknn_lab.sweep_file import Sweep
 from crossknn_lab.table import CELLS, Group, Table, write_table
 
@@ -192,14 +192,8 @@ class Experiment:
 
     def run(self, names: Iterable[str], progress: Progress | None = None) -> None:
         """Search what the sweeps of these names lack, and write their tables."""
-        planned = {name: self.sweeps(name) for name in dict.fromkeys(names)}
-        sizes = [self._size(sweep) for sweeps in planned.values() for sweep in sweeps]
-        total, done, later = sum(sizes), 0, iter(sizes)
-        for name, sweeps in planned.items():
-            tables = []
-            for sweep in sweeps:
-                tables.append(self._searched(sweep, _part_of(progress, done, total)))
-                done += next(later)
+        for name in dict.fromkeys(names):
+            tables = [self._searched(sweep, progress) for sweep in self.sweeps(name)]
             if tables:
                 self._tables[name] = table = together(tables)
                 self._write(name, table)
@@ -247,13 +241,6 @@ class Experiment:
         for note in done.table.notes:
             self.note(note)
         return done.table
-
-    def _size(self, sweep: Sweep) -> int:
-        """How many cells: all dev rows, and one for what each method that chooses will choose."""
-        files = [data for data in self.data if data.path in sweep.matrices]
-        first, rows = dev_rows(sweep, files), table_rows(sweep, files, {})
-        last = {row.group: row for row in rows}.values() if first else rows
-        return len({row.cell.key for row in (*first, *last)})
 
     def _write(self, name: str, table: Table) -> None:
         folder = self.folder / TABLES / name
@@ -310,10 +297,6 @@ def together(tables: Sequence[Table]) -> Table:
         dev=tuple(entry for table in tables for entry in table.dev),
         notes=tuple(dict.fromkeys(note for table in tables for note in table.notes)),
     )
-
-
-def _part_of(progress: Progress | None, before: int, total: int) -> Progress | None:
-    return None if progress is None else lambda done, _: progress(before + done, total)
 
 
 @lru_cache(maxsize=1)

@@ -345,6 +345,18 @@ def raw_scores(run: Experiment) -> list[Block]:
     return [draw(plots.score_densities, panels, title=title, alt=alt)]
 
 
+def _spectrum(run: Experiment, data: MatrixFile) -> list[float]:
+    found = summarize(run.matrix(data).scores)
+    counts = found.rank, round(found.effective_rank, 1), *found.components.values()
+    return [*counts, round(found.density.skewness, 1)]
+
+
+def _grid(
+    run: Experiment, data: MatrixFile, k_qs: list[int], k_is: list[int], options: dict[str, Any]
+) -> list[dict[str, Any]]:
+    return [asdict(cell) for cell in cur_grid(run.matrix(data).scores, k_qs, k_is, **options)]
+
+
 def _cheap(matrix: StoredMatrix) -> dict[str, FloatArray]:
     """The dual encoder's scores of all queries, if the matrix has its vectors."""
     if matrix.item_vectors is None or matrix.query_vectors is None:
@@ -356,14 +368,8 @@ def ranks(run: Experiment) -> list[Block]:
     """Rank and spectrum of every matrix."""
     rows: list[list[Cell]] = []
     for data in run.data:
-
-        def compute(data: MatrixFile = data) -> list[Any]:
-            found = summarize(run.matrix(data).scores)
-            spectrum = [found.rank, round(found.effective_rank, 1), *found.components.values()]
-            return [*spectrum, round(found.density.skewness, 1)]
-
         shape = f"{data.n_anchors + data.n_tests:,} x {data.n_items:,}"
-        rows.append([data.name, shape, *run.once("rank", data, compute)])
+        rows.append([data.name, shape, *run.once("rank", data, partial(_spectrum, run, data))])
     caption = (
         "Rank at NumPy's tolerance in float32 of the raw scores, as in the paper; the others after "
         "each query's mean is subtracted: exponential entropy of the singular values, and how many "
@@ -380,25 +386,15 @@ def cur_grids(
     """ANNCUR over anchor queries and items: recall or error, a panel for each matrix."""
     grids: dict[str, list[CurCell]] = {}
     for data in run.data:
-        m, n = data.n_anchors + data.n_tests, data.n_items
-        k_qs = [size for size in SIZES if size <= 0.75 * m][-5:]
-        k_is = [size for size in SIZES if size <= 0.25 * n][:6]
-        k = min(10, n // 10)
-        options = {"oracle": oracle, "draws": run.preset.draws}
-        depth = min(500, max(k, n // 10))
-        if not k_qs or not k_is:
-            continue
-
-        def compute(
-            data: MatrixFile = data, grid: Any = (k_qs, k_is), k: int = k, depth: int = depth
-        ) -> list[dict[str, Any]]:
-            scores, draws = run.matrix(data).scores, run.preset.draws
-            found = cur_grid(scores, *grid, k=k, retrieved=depth, oracle=oracle, draws=draws)
-            return [asdict(cell) for cell in found]
-
-        found = run.once("cur", data, compute, **options)
-        name = f"{data.name} (top {k} in {depth})" if what == "recall" else data.name
-        grids[name] = [CurCell(**cell) for cell in found]
+        k_qs = [s for s in SIZES if s <= 0.75 * (data.n_anchors + data.n_tests)][-5:]
+        k_is = [s for s in SIZES if s <= 0.25 * data.n_items][:6]
+        if k_qs and k_is:
+            k = min(10, data.n_items // 10)
+            options = {"k": k, "retrieved": min(500, data.n_items // 10), "oracle": oracle}
+            options["draws"] = run.preset.draws
+            compute = partial(_grid, run, data, k_qs, k_is, options)
+            name = f"{data.name} (top {k} in {options['retrieved']})"
+            grids[name] = [CurCell(**cell) for cell in run.once("cur", data, compute, **options)]
     if not grids:
         raise InputError("no matrix has 34 queries and 100 items, the least for a grid")
     who = "Oracle CUR" if oracle else "ANNCUR"
@@ -406,18 +402,6 @@ def cur_grids(
     title = f"{who}: {shown} on the queries that are no anchors"
     alt = f"{title}: a map over anchor queries and anchor items for each matrix."
     return [draw(plots.heat_map, grids, title=title, alt=alt, what=what)]
-
-
-def statistics(run: Experiment) -> list[Block]:
-    """Items, queries and labels of every matrix."""
-    rows: list[list[Cell]] = []
-    for data in run.data:
-        labels = run.matrix(data).labels
-        labelled = 0 if labels is None else int((labels[data.n_anchors :] >= 0).sum())
-        sizes: list[Cell] = [f"{data.n_items:,}", data.n_anchors, data.n_tests, labelled]
-        rows.append([data.name, *sizes, ", ".join((*data.retrievers, *data.vectors)) or "none"])
-    head = ["matrix", "items", "anchor queries", "test queries", "with a label", "retrievers"]
-    return [Table(head=head, rows=rows, caption="The matrices of this report.")]
 
 
 # ------------------------------------------------------------- what methods make of the scores

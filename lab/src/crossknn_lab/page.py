@@ -11,7 +11,7 @@ for light and dark screens and for printing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -21,7 +21,6 @@ from typing import Any, TypeAlias
 
 from markdown_it import MarkdownIt
 
-from crossknn.errors import InputError
 from crossknn.files import write_file
 from crossknn.plots import PAPER
 
@@ -49,8 +48,7 @@ class Figure:
 class Table:
     """Rows under heads; columns of numbers are aligned right, `best` cells (row, column) are bold.
 
-    A `folded` one is closed until the reader opens it by its caption. Raises InputError if a row
-    has another length than the head.
+    A `folded` one is closed until the reader opens it by its caption.
     """
 
     head: Sequence[str]
@@ -58,14 +56,6 @@ class Table:
     caption: str = ""
     folded: bool = False
     best: frozenset[tuple[int, int]] = frozenset()
-
-    def __post_init__(self) -> None:
-        for number, row in enumerate(self.rows, start=1):
-            if len(row) != len(self.head):
-                raise InputError(
-                    f"row {number} of the table {self.caption!r} has {len(row)} cells under "
-                    f"{len(self.head)} heads"
-                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,51 +141,34 @@ def slug(text: str) -> str:
 
 def markdown_of(page: Page) -> tuple[str, dict[str, str]]:
     """The page as Markdown (GitHub's), and its pictures (SVG) by their names in `images/`."""
-    anchors = _anchors(page)
+    sections = _walk(page.sections)
     contents = "\n".join(
-        f"{'  ' * depth}- [{_text(section.title)}](#{anchors[id(section)]})"
-        for section, depth in _walk(page.sections)
+        f"{'  ' * depth}- [{_text(section.title)}](#{anchor})"
+        for anchor, (section, depth) in sections.items()
     )
-    body, images = body_of(page)
-    head = [f"# {_text(page.title)}", _text(page.lead), contents]
-    return "\n\n".join(part for part in [*head, body] if part) + "\n", images
-
-
-def body_of(page: Page) -> tuple[str, dict[str, str]]:
-    """The page's sections alone, to stand in another page, and their pictures."""
-    anchors, images, parts = _anchors(page), dict[str, str](), []
-    for section, depth in _walk(page.sections):
+    parts, images = [f"# {_text(page.title)}", _text(page.lead), contents], dict[str, str]()
+    for anchor, (section, depth) in sections.items():
         # The anchor is written out, because every viewer makes another one of a title.
-        parts.append(f'<a id="{anchors[id(section)]}"></a>')
+        parts.append(f'<a id="{anchor}"></a>')
         parts.append(f"{'#' * min(depth + 2, 6)} {_text(section.title)}")
-        parts += [_block(block, anchors[id(section)], images) for block in section.blocks]
-    return "\n\n".join(part for part in parts if part), images
+        parts += [_block(block, anchor, images) for block in section.blocks]
+    return "\n\n".join(part for part in parts if part) + "\n", images
 
 
-def table_lines(head: Sequence[object], rows: Sequence[Sequence[object]]) -> list[str]:
-    """A table of plain cells as lines of Markdown, and an empty one below.
+def _walk(sections: Sequence[Section]) -> dict[str, tuple[Section, int]]:
+    """Sections and those below them with their depth, by names for links, no two the same."""
+    found: dict[str, tuple[Section, int]] = {}
 
-    >>> table_lines(["", "calls"], [["exact", 10]])
-    ['| | calls |', '|---|---|', '| exact | 10 |', '']
-    """
-    lines = [f"| {' | '.join(map(str, head)).lstrip()} |", "|" + "---|" * len(head)]
-    return [*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows), ""]
-
-
-def _walk(sections: Sequence[Section], depth: int = 0) -> Iterator[tuple[Section, int]]:
-    for section in sections:
-        yield section, depth
-        yield from _walk(section.sections, depth + 1)
-
-
-def _anchors(page: Page) -> dict[int, str]:
-    """A name for each section by its `id`, no two the same."""
-    found: dict[int, str] = {}
-    for section, _ in _walk(page.sections):
+    def add(section: Section, depth: int) -> None:
         name, number = slug(section.title), 2
-        while name in found.values():
+        while name in found:
             name, number = f"{slug(section.title)}-{number}", number + 1
-        found[id(section)] = name
+        found[name] = section, depth
+        for below in section.sections:
+            add(below, depth + 1)
+
+    for section in sections:
+        add(section, 0)
     return found
 
 

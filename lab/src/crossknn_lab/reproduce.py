@@ -49,21 +49,6 @@ class PaperFigure:
     elsewhere: str = ""
     why_not: str = ""
 
-    @property
-    def covers(self) -> list[str]:
-        """Every figure or table that it stands for.
-
-        >>> PaperFigure(paper="ADACUR", label="figures 9-11", title="", why_not="no").covers
-        ['figure 9', 'figure 10', 'figure 11']
-        """
-        kind, _, numbers = self.label.partition(" ")
-        found = []
-        for part in numbers.split(" and "):
-            ends = re.fullmatch(r"(\d+)-(\d+)", part)
-            span = range(int(ends[1]), int(ends[2]) + 1) if ends else (part,)
-            found += [f"{kind.removesuffix('s')} {number}" for number in span]
-        return found
-
     def section(self, run: Experiment) -> Section:
         """What is shown, and the pictures and tables.
 
@@ -90,16 +75,6 @@ FIGURES = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reproduced:
-    """The page that was written, and the experiment behind it."""
-
-    html: Path
-    markdown: Path
-    experiment: Experiment
-    seconds: float
-
-
 def matrices_of(path: str | Path) -> list[Path]:
     """The matrices of a folder, by name, or the one file. InputError if there is none."""
     path = Path(path)
@@ -124,8 +99,10 @@ def reproduce(
     wanted: Sequence[PaperFigure] = FIGURES,
     progress: Progress | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> Reproduced:
+) -> Experiment:
     """Search and analyse what the figures need and is not there yet, and write the report.
+
+    Returns the experiment behind it.
 
     Args:
         wanted: All figures by default.
@@ -145,12 +122,7 @@ def reproduce(
         tell(f"{number} of {len(wanted)}: {figure.paper}, {figure.label}")
         sections.setdefault(figure.paper, []).append(figure.section(run))
     write_page(_page(run, sections, time.perf_counter() - began), folder)
-    return Reproduced(
-        html=folder / "index.html",
-        markdown=folder / "page.md",
-        experiment=run,
-        seconds=time.perf_counter() - began,
-    )
+    return run
 
 
 def _page(run: Experiment, sections: dict[str, list[Section]], seconds: float) -> Page:
@@ -159,9 +131,8 @@ def _page(run: Experiment, sections: dict[str, list[Section]], seconds: float) -
         for paper, mine in sections.items()
     ]
     papers.sort(key=lambda section: section.title != "Ours")
-    matrices = "1 matrix" if len(run.data) == 1 else f"{len(run.data)} matrices"
     lead = (
-        f"{matrices} of cross-encoder scores, the preset {run.preset.name}. Every search is "
+        f"{len(run.data)} matrices of cross-encoder scores, the preset {run.preset.name}. Every search is "
         "counted in distinct cross-encoder calls, and compared with exact search by the same "
         "cross-encoder."
     )

@@ -83,13 +83,12 @@ def run_sweep(
             chosen = best_rows(first, cells.results)
             last = table_rows(sweep, files, chosen)
             cells.fill(last)
-            entries = tuple(_entry(row, cells.results, row.group in chosen) for row in last)
             table = Table(
-                entries=entries,
+                entries=tuple(_entry(row, cells.results, row.group in chosen) for row in last),
                 dev=tuple(_entry(row, cells.results, False) for row in first),
                 k=sweep.k,
                 grid=tuple(sweep.grid),
-                notes=(*notes, *(_unlabelled(entries) if sweep.measures else ())),
+                notes=tuple(notes),
                 baseline=sweep.baseline,
             )
             write_table(table, folder)
@@ -121,24 +120,6 @@ def _entry(row: Row, results: Results, chosen: bool) -> Entry:
         error=result if isinstance(result, str) else "",
         result=None if isinstance(result, str) else result,
     )
-
-
-def _unlabelled(entries: Sequence[Entry]) -> Iterator[str]:
-    """Which test queries the task's measures say nothing of, by matrix; seeds may draw others."""
-    missing: dict[str, set[int]] = {}
-    tests: dict[str, int] = {}
-    for entry in entries:
-        if entry.result:
-            m, outcome = len(entry.result.queries), entry.result.outcome
-            missing.setdefault(entry.data, set()).add(outcome.unjudged if outcome.task else m)
-            tests[entry.data] = m
-    for data, counts in missing.items():
-        if max(counts):
-            span = " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
-            yield (
-                f"{data}: {span} of {tests[data]} test queries have no label, and no part in the "
-                "task's measures"
-            )
 
 
 # ------------------------------------------------------------------------- rows and cells
@@ -191,24 +172,11 @@ def read_matrices(sweep: Sweep) -> list[MatrixFile]:
 def fitting_notes(sweep: Sweep, files: Sequence[MatrixFile]) -> list[str]:
     """What of a sweep is otherwise than its file says, for want of data."""
     notes = []
-    settings = sweep.one_each() if sweep.choose else sweep.settings()
-    searches = sum(len(sweep.budgets_of(setting)) for setting in settings) * len(sweep.seeds)
     for file in files:
         if beyond := [count for count in sweep.anchors if count > file.n_anchors]:
-            fewer = searches * len(beyond)
             notes.append(
                 f"{file.name} has {file.n_anchors} anchor queries: anchors = "
-                f"{', '.join(map(str, beyond))} left out ({fewer} search{'es' * (fewer > 1)})"
-            )
-        if sweep.queries is not None and sweep.queries > file.n_tests:
-            notes.append(
-                f"{file.name} has {file.n_tests} test queries, not {sweep.queries}: all of them "
-                "are searched"
-            )
-        if exact := [budget for budget in sweep.budgets if budget >= file.n_items]:
-            notes.append(
-                f"{file.name} has {file.n_items} items: a budget of "
-                f"{', '.join(map(str, exact))} is exact search"
+                f"{', '.join(map(str, beyond))} left out"
             )
         if sweep.chooses:
             held = file.n_dev if sweep.queries is None else min(sweep.queries, file.n_dev)

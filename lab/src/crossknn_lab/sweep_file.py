@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,6 +23,12 @@ COLUMNS = (
     *("difference", "low", "high", "p_value", "seconds"),
 )
 """Columns of the tables: no setting can have these names, for it has a column, too."""
+
+LISTS = {
+    **dict.fromkeys(("matrices", "methods", "measures")),
+    **{"budgets": 1, "k": 1, "seeds": 0, "anchors": 1},
+}
+"""Keys with lists: of texts, or of whole numbers from the lowest that has a meaning."""
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
@@ -71,16 +77,18 @@ class Sweep:
     baseline: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("matrices", "methods", "budgets", "k", "seeds"):
-            if not getattr(self, name):
+        for name, lowest in LISTS.items():
+            values = getattr(self, name)
+            _check_list(name, values, lowest)
+            if not values and name not in ("anchors", "measures"):
                 raise InputError(f"an empty sweep: {name} names nothing")
-        for name, lowest in (("budgets", 1), ("k", 1), ("seeds", 0), ("anchors", 1)):
-            _whole(name, getattr(self, name), lowest)
         if self.queries is not None:
-            _whole("queries", [self.queries], 1)
-        for name in ("matrices", "methods", "budgets", "k", "seeds", "anchors", "measures"):
-            _once(name, getattr(self, name))
+            _check_list("queries", (self.queries,), 1)
+        for name in ("redraw", "choose"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} is {getattr(self, name)!r}; it must be true or false")
         for name, values in self.grid.items():
+            _check_list(f"grid.{name}", values)
             if not values:
                 raise InputError(f"grid.{name} has no values")
             if name in COLUMNS:
@@ -88,16 +96,9 @@ class Sweep:
                     f"grid.{name}: the tables have a column {name!r} already; call the setting "
                     "something else, here and in the methods' {...}"
                 )
-            _once(f"grid.{name}", values)
-        names = [path.stem for path in self.matrices]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise InputError(
-                f"two matrices are called {twice[0]!r}, and the table could not tell them apart: "
-                "rename one of the files"
-            )
-        settings = self.settings()
-        if self.baseline is not None:
-            self._check_baseline(self.baseline, settings)
+        if len({path.stem for path in self.matrices}) < len(self.matrices):
+            raise InputError("two matrices have one name, which tables show: rename a file")
+        self._check_baseline(self.settings())
 
     def settings(self) -> list[Setting]:
         """Every method with every combination of its placeholders' values, in the file's order."""
@@ -123,11 +124,13 @@ class Sweep:
         """Calls per query: 0 alone for a method that makes none."""
         return self.budgets if setting.method.calls else (0,)
 
-    def _check_baseline(self, name: str, settings: Sequence[Setting]) -> None:
-        templates = [s.template for s in settings]
-        sure = {s.spec for s in settings if not self.choose or templates.count(s.template) == 1}
-        if name not in {*sure, *templates}:
-            hint = nearest(name, {*sure, *templates})
+    def _check_baseline(self, settings: Sequence[Setting]) -> None:
+        name = self.baseline
+        several = {s.template for s in settings if s.values} if self.choose else set()
+        names = {s.template for s in settings}
+        names |= {s.spec for s in settings if s.template not in several}
+        if name is not None and name not in names:
+            hint = nearest(str(name), names)
             raise InputError(f"baseline {name!r} is none of the methods that are tested: {hint}")
         fit = [s.spec for s in settings if name in (s.template, s.spec)]
         if len(fit) > 1 and not self.choose:
@@ -171,56 +174,38 @@ def read_sweep(path: str | Path) -> Sweep:
 
 
 def _values(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Arguments of `Sweep`, lists as tuples; `InputError` for what has another type."""
+    """Arguments of `Sweep`, lists as tuples; `InputError` for keys that it lacks or does not know."""
     known = {f.name: f for f in fields(Sweep)}
-    for name in table:
-        if name not in known:
-            raise InputError(f"unknown key {name!r}: {nearest(name, known)}")
-    for name, f in known.items():
-        if f.default is MISSING and f.default_factory is MISSING and name not in table:
+    if unknown := [name for name in table if name not in known]:
+        raise InputError(f"unknown key {unknown[0]!r}: {nearest(unknown[0], known)}")
+    for name in ("matrices", "methods"):
+        if name not in table:
             raise InputError(f"{name} is missing: give {name} = [...]")
-    values: dict[str, Any] = {}
-    for name, value in table.items():
-        if name == "grid":
-            _must(isinstance(value, dict), name, value, "a table, [grid]")
-            values[name] = {key: _listed(f"grid.{key}", of, Value) for key, of in value.items()}
-        elif name in ("redraw", "choose"):
-            _must(isinstance(value, bool), name, value, "true or false")
-            values[name] = value
-        elif name == "baseline":
-            _must(isinstance(value, str), name, value, "text")
-            values[name] = value
-        elif name == "queries":
-            values[name] = value
-        else:
-            kind = str if name in ("matrices", "methods", "measures") else int
-            values[name] = _listed(name, value, kind)
-    values["matrices"] = tuple(folder / name for name in values["matrices"])
+    values = {name: _plain(value) for name, value in table.items()}
+    if not isinstance(values.get("grid", {}), dict):
+        raise InputError(f"grid is {table['grid']!r}; it must be a table, [grid]")
+    _check_list("matrices", values["matrices"])
+    values["matrices"] = tuple(folder / str(name) for name in values["matrices"])
     return values
 
 
-def _listed(name: str, value: Any, kind: Any) -> tuple[Any, ...]:
-    _must(isinstance(value, list), name, value, "a list, [...]")
-    for entry in value:
-        if kind is not int:  # numbers are checked with their lowest value
-            _must(isinstance(entry, kind), name, entry, "text" if kind is str else "a value")
-    return tuple(value)
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(of) for name, of in value.items()}
+    return tuple(value) if isinstance(value, list) else value
 
 
-def _must(right: bool, name: str, value: Any, expected: str) -> None:
-    if not right:
-        raise InputError(f"{name} is {value!r}; it must be {expected}")
-
-
-def _whole(name: str, values: Sequence[Any], lowest: int) -> None:
+def _check_list(name: str, values: Any, lowest: int | None = None) -> None:
+    """`InputError` unless these are different texts or numbers, whole ones from `lowest` if given."""
+    if not isinstance(values, tuple):
+        raise InputError(f"{name} is {values!r}; it must be a list, [...]")
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        if lowest is not None and (type(value) is not int or value < lowest):
             raise InputError(f"{name} has {value!r}; it must be a whole number from {lowest}")
-
-
-def _once(name: str, values: Sequence[Any]) -> None:
-    if twice := [value for value in values if values.count(value) > 1]:
-        raise InputError(f"{name} has {str(twice[0])!r} twice")
+        if lowest is None and not isinstance(value, Value if "grid." in name else str | Path):
+            raise InputError(f"{name} has {value!r}; it must be text")
+        if values.count(value) > 1:
+            raise InputError(f"{name} has {str(value)!r} twice")
 
 
 def _text(value: Value) -> str:

@@ -7,10 +7,10 @@ import os
 import platform
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,10 @@ from crossknn.plots import (
 )
 from crossknn_lab.page import Block, Cell, Page, Points, Section, draw
 from crossknn_lab.page import Table as PageTable
-from crossknn_lab.sweep import mean_recall
-from crossknn_lab.table import Entry, Group, Of, Table, compared
+from crossknn_lab.table import Group, Of, Table, compared
 
 LINES = 12
-"""So many methods at most are in one plot: more are drawn apart, by their families."""
+"""So many methods at most are in one plot."""
 
 # ------------------------------------------------------------- groups as rows and as cells
 
@@ -54,16 +53,14 @@ def recall_row(group: Group, k: int) -> RecallRow:
 
 
 def percent(found: Estimate) -> str:
-    """A mean and its interval, which has a digit more where without it the mean would lie outside.
+    """A mean and its interval.
 
-    >>> percent(Estimate(0.625, 0.5, 0.75)), percent(Estimate(0.9992, 0.9984, 1.0))
-    ('62.5 [50, 75]', '99.9 [99.8, 100.0]')
+    >>> percent(Estimate(0.625, 0.5, 0.75))
+    '62.5 [50.0, 75.0]'
     """
     if math.isnan(found.mean):
         return "-"
-    mean, low, high = 100 * found.mean, 100 * found.low, 100 * found.high
-    digits = 0 if round(low, 0) <= round(mean, 1) <= round(high, 0) else 1
-    return f"{mean:.1f} [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 
 def versus(group: Group | None, other: Group | None, of: Of) -> Comparison | None:
@@ -84,26 +81,11 @@ def points(found: Comparison | None) -> Cell:
     return f"**{text}**" if found.sign else text
 
 
-def significant(found: Comparison | None) -> int:
-    """1 if better, -1 if worse, 0 if these queries do not say (`Comparison.sign`)."""
-    return 0 if found is None else found.sign
-
-
 def p_value(found: Comparison | None) -> Cell:
     """The p-value of a difference."""
     if found is None:
         return None
     return "< 0.001" if found.p_value < 0.001 else f"{found.p_value:.3f}"
-
-
-def others(found: Sequence[object]) -> str:
-    """What follows the first of several that are equal.
-
-    >>> others([1]), others([1, 2]), others([1, 2, 3])
-    ('', ' and 1 other', ' and 2 others')
-    """
-    more = len(found) - 1
-    return f" and {more} other{'s' * (more > 1)}" if more > 0 else ""
 
 
 def listed(values: Iterable[object]) -> str:
@@ -189,13 +171,6 @@ class ReportContext:
         """A short name, the same on the whole page."""
         return self.labels[group.name]
 
-    def highest(self, groups: Iterable[Group], of: Of) -> list[Group]:
-        """Those with the highest mean, several if they are equal, the fewest calls first."""
-        known = [group for group in groups if not math.isnan(group.mean(of).mean)]
-        most = max((group.mean(of).mean for group in known), default=math.nan)
-        best = [group for group in known if group.mean(of).mean == most]
-        return sorted(best, key=lambda group: group.first.budget)
-
     @property
     def base(self) -> str:
         """What the baseline is called, as code."""
@@ -237,18 +212,12 @@ def sweep_page(table: Table, title: str) -> Page:
 
 
 def _lead(table: Table) -> str:
-    methods, matrices, seeds = (
-        len({getattr(entry, name) for entry in table.entries})
-        for name in ("method", "data", "seed")
-    )
     failed = sum(bool(entry.error) for entry in table.entries)
-    lost = f" ({failed:,} of them could not be made)" if failed else ""
     return (
-        f"{_several(methods, 'method')} on {_several(matrices, 'stored score matrix', 'matrices')} "
-        f"by {_several(seeds, 'seed')}, {len(table.entries):,} searches{lost}. Every method is "
-        "asked for the same number of cross-encoder calls per query; recall is the share of exact "
-        "search's k nearest neighbours that were found. Intervals are 95%, by bootstrap over "
-        "queries."
+        f"{len(table.entries):,} searches of stored score matrices, {failed:,} of which could not be "
+        "made. Every method is asked for the same number of cross-encoder calls per query; recall "
+        "is the share of exact search's k nearest neighbours that were found. Intervals are 95%, by "
+        "bootstrap over queries."
     )
 
 
@@ -257,36 +226,33 @@ def _compared(view: ReportContext) -> Section:
     rows: list[list[Cell]] = []
     for name in dict.fromkeys(entry.data for entry in table.entries):
         here = [entry for entry in table.entries if entry.data == name]
-        results = [entry.result for entry in here if entry.result]
-        labelled = {len(r.queries) - r.outcome.unjudged for r in results if r.outcome.task}
+        tests = {len(entry.result.queries) for entry in here if entry.result}
         anchors = listed(f"{count:,}" for count in sorted({e.anchors for e in here}))
-        tests = listed(sorted({len(r.queries) for r in results}))
-        rows.append([name, here[0].items, anchors, tests or None, listed(sorted(labelled)) or None])
+        rows.append([name, here[0].items, anchors, listed(sorted(tests)) or None])
     facts = [
         f"calls per query: {listed(sorted({e.budget for e in table.entries if e.budget}))}",
         f"k: {listed(table.k)}",
         f"seeds: {listed(sorted({e.seed for e in table.entries}))}",
         f"baseline: `{table.baseline}`" if table.baseline else "no baseline was named",
+        f"this page was made on: {listed(f'{k} {v}' for k, v in environment().items())}",
+        *table.notes,
     ]
     methods = [f"`{in_full(name)}`" for name in dict.fromkeys(e.method for e in table.entries)]
-    head = ["matrix", "items", "anchor queries", "test queries by a seed", "with labels"]
+    head = ["matrix", "items", "anchor queries", "test queries by a seed"]
     blocks: list[Block] = [
         PageTable(head=head, rows=rows),
         Points(items=facts),
         "Methods, as they were asked for (what stands in braces was varied):",
         Points(items=methods),
-        f"This page was made on: {environment_text()}.",
     ]
-    if table.notes:
-        blocks += ["To be noted:", Points(items=table.notes)]
     return Section(title="What was compared", blocks=blocks)
 
 
 def _in_short(view: ReportContext) -> Section:
     blocks: list[Block] = [
-        "The method with the highest mean recall (%), by k and calls per query, and how many "
-        "others have the same. Where intervals overlap, another one may be as good: see the paired "
-        "differences. No method is named where so many calls are exact search."
+        "The method with the highest mean recall (%), by k and calls per query. Where intervals "
+        "overlap, another one may be as good: see the paired differences. No method is named where "
+        "so many calls are exact search."
     ]
     for dataset in view.datasets:
         rows: list[list[Cell]] = []
@@ -294,9 +260,8 @@ def _in_short(view: ReportContext) -> Section:
             cells: list[Cell] = []
             for budget in dataset.budgets:
                 known = [g for g in dataset.at(budget) if not view.is_exact(g)]
-                best = view.highest(known, k)
-                named = f"{view.label(best[0])}{others(best)}: " if best else ""
-                cells.append(f"{named}{percent(best[0].mean(k))}" if best else None)
+                best = max(known, key=lambda g: g.mean(k).mean, default=None)
+                cells.append(f"{view.label(best)}: {percent(best.mean(k))}" if best else None)
             rows.append([f"k = {k}", *cells])
         head = [dataset.title, *(f"{budget} calls" for budget in dataset.budgets)]
         blocks.append(PageTable(head=head, rows=rows))
@@ -309,7 +274,7 @@ def _recalls(view: ReportContext) -> Section:
     for dataset in view.datasets:
         names = [name for name in dataset.names if family(name) != "exact"]
         rows = [recall_row(g, k) for g in dataset.groups if g.name in names for k in view.table.k]
-        portions = list(_portions(names))
+        portions = [names[i : i + LINES] for i in range(0, len(names), LINES)]
         blocks: list[Block] = [
             draw(
                 recall_against_cost,
@@ -326,19 +291,6 @@ def _recalls(view: ReportContext) -> Section:
         blocks += [_recall_table(view, dataset, k) for k in view.table.k]
         below.append(Section(title=dataset.title, blocks=blocks))
     return Section(title="Recall against cost", sections=below)
-
-
-def _portions(names: Sequence[str]) -> Iterator[list[str]]:
-    """Names for one plot each: all of them, or families together as far as they fit."""
-    part: list[str] = []
-    for like in dict.fromkeys(map(family, names)):
-        more = [name for name in names if family(name) == like]
-        if part and len(part) + len(more) > LINES:
-            yield part
-            part = []
-        part += more
-    if part:
-        yield part
 
 
 def _recall_table(view: ReportContext, dataset: Dataset, k: int) -> PageTable:
@@ -389,41 +341,27 @@ def _differences(view: ReportContext) -> Section | None:
 
 
 def _costs(view: ReportContext) -> Section | None:
-    """Seconds per query, calls where they are not the budget, and calls spent for the index."""
-    if not view.datasets:
-        return None
-    text = (
-        "Milliseconds are of the search itself on one thread, without the cross-encoder: compare "
-        "them with what its calls take. Calls for the index were spent once, before all queries."
-    )
-    costs = [block for dataset in view.datasets for block in _cost(dataset)]
-    return Section(title="Cost", blocks=[text, *costs])
+    """Calls and seconds per query, and calls spent for the index."""
+    blocks: list[Block] = [
+        "Calls per query, and milliseconds of the search itself on one thread, without the "
+        "cross-encoder: compare them with what its calls take. Calls for the index were spent once, "
+        "before all queries."
+    ]
+    for dataset in view.datasets:
+        rows: list[list[Cell]] = []
+        for name in dataset.names:
+            found = [dataset.find(name, budget) for budget in dataset.budgets]
+            index_calls = max((g.cost("index_calls") for g in found if g), default=0.0)
+            rows.append(
+                [f"`{name}`", round(index_calls), *(_cost(g) if g else None for g in found)]
+            )
+        head = ["method", "calls for the index", *(f"{b} asked for" for b in dataset.budgets)]
+        blocks.append(PageTable(head=head, rows=rows, caption=f"{dataset.title}: cost per query"))
+    return Section(title="Cost", blocks=blocks) if view.datasets else None
 
 
-def _cost(dataset: Dataset) -> Iterator[Block]:
-    rows: list[list[Cell]] = []
-    other: dict[tuple[str, str], list[int]] = {}
-    for name in dataset.names:
-        found = {budget: dataset.find(name, budget) for budget in dataset.budgets}
-        known = [group for group in found.values() if group]
-        index_calls = max((group.cost("index_calls") for group in known), default=0.0)
-        ms = [f"{1000 * g.cost('seconds'):.3g}" if g else None for g in found.values()]
-        rows.append([f"`{name}`", round(index_calls), *ms])
-        for group in dict.fromkeys(known):
-            made, asked = group.cost("calls"), group.first.budget
-            if abs(made - min(asked, dataset.items)) > 0.05:
-                other.setdefault((name, f"{made:,.1f}".removesuffix(".0")), []).append(asked)
-    yield PageTable(
-        head=["method", "calls for the index", *(f"ms at {b} calls" for b in dataset.budgets)],
-        rows=rows,
-        caption=f"{dataset.title}: cost per query",
-    )
-    if other:
-        made_of = (
-            f"`{name}` made {made} where {listed(asked)} were asked for"
-            for (name, made), asked in other.items()
-        )
-        yield f"Calls per query were the budget, but {'; '.join(made_of)}."
+def _cost(group: Group) -> str:
+    return f"{group.cost('calls'):,.4g} calls, {1000 * group.cost('seconds'):.3g} ms"
 
 
 def _tasks(view: ReportContext) -> Section | None:
@@ -455,41 +393,21 @@ def _tasks(view: ReportContext) -> Section | None:
 
 
 def _chosen(view: ReportContext) -> Section | None:
-    """Which settings were taken, and how they did on dev queries; None if none were."""
-    rows: list[list[Cell]] = []
-    for e in view.table.entries if view.table.dev else ():
-        if e.chosen:
-            tried = _tried(view.table, e)
-            known = [o.result for o in tried if o.spec == e.spec and o.result]
-            recall = f"{100 * mean_recall(known[0]):.1f}" if known else None
-            full = f"`{in_full(e.spec)}`"
-            rows.append([e.data, e.anchors, e.budget, e.seed, full, len(tried), recall])
+    """Which settings were taken; None if none were chosen."""
+    rows: list[list[Cell]] = [
+        [e.data, e.anchors, e.budget, e.seed, f"`{in_full(e.spec)}`"]
+        for e in view.table.entries
+        if e.chosen
+    ]
     text = (
         "Of a method with several settings, the one with the highest recall on dev queries "
-        f"(averaged over k = {listed(view.table.k)}) was run on the test queries. Dev "
-        "queries are anchor queries held out for this; no test query had a say."
+        f"(averaged over k = {listed(view.table.k)}; `dev.csv` has all) was run on the test "
+        "queries. Dev queries are anchor queries held out for this; no test query had a say."
     )
-    head = ["matrix", "anchors", "calls", "seed", "chosen", "of settings", "dev recall (%)"]
+    head = ["matrix", "anchors", "calls", "seed", "chosen"]
     caption = f"All {len(rows)} choices"
     table = PageTable(head=head, rows=rows, caption=caption, folded=len(rows) > 12)
     return Section(title="Settings chosen on dev queries", blocks=[text, table]) if rows else None
-
-
-def _tried(table: Table, entry: Entry) -> list[Entry]:
-    """The dev entries that a setting was chosen from.
-
-    They have the anchors that were left when dev queries were held out: as many as the entry has,
-    or fewer.
-    """
-    names = ("data", "method", "budget", "seed")
-    like = [
-        other
-        for other in table.dev
-        if all(getattr(other, name) == getattr(entry, name) for name in names)
-        and other.anchors <= entry.anchors
-    ]
-    most = max((other.anchors for other in like), default=0)
-    return [other for other in like if other.anchors == most]
 
 
 def _not_done(view: ReportContext) -> Section | None:
@@ -502,24 +420,14 @@ def _not_done(view: ReportContext) -> Section | None:
     return Section(title="What could not be searched", blocks=[text, table]) if rows else None
 
 
-def _several(count: int, one: str, many: str = "") -> str:
-    """
-    >>> _several(1, "seed"), _several(3, "seed")
-    ('1 seed', '3 seeds')
-    """
-    if count == 1:
-        return f"1 {one}"
-    return f"{count} {(many and one.rsplit(' ', 1)[0] + ' ' + many) or one + 's'}"
-
-
 # --------------------------------------------------------------------- what it was made on
 
-PACKAGES = ("numpy", "scipy", "scikit-learn", "bm25s", "ir-measures", "onnxruntime")
+PACKAGES = ("crossknn", "numpy", "scipy", "scikit-learn", "bm25s", "ir-measures", "onnxruntime")
 """Those that figures depend on."""
 
 
 def environment() -> dict[str, str]:
-    """Processor, memory, system and versions, in words by what they are; without names of a host.
+    """Processor, system and versions, by what they are; without names of a host.
 
     >>> "python" in environment()
     True
@@ -527,25 +435,13 @@ def environment() -> dict[str, str]:
     known = Path("/proc/cpuinfo")
     text = known.read_text(encoding="utf-8") if known.exists() else ""
     model = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
-    processor = model[1] if model else platform.processor() or platform.machine()
-    found = {"processor": f"{processor}, {cores()} cores"}
-    if hasattr(os, "sysconf"):
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        found["memory"] = f"{total / 2**30:.0f} GiB"
-    found["system"] = f"{platform.system()} {platform.machine()}"
-    found["python"] = platform.python_version()
-    for package in ("crossknn", *PACKAGES):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def environment_text() -> str:
-    """The same in one line."""
-    plain = ("processor", "memory", "system")
-    return listed(v if k in plain else f"{k} {v}" for k, v in environment().items())
+    return {
+        "processor": model[1] if model else platform.machine(),
+        "cores": str(cores()),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{package: version(package) for package in PACKAGES},
+    }
 
 
 def cores() -> int:

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from crossknn import __version__
-from crossknn.errors import InputError, nearest
+from crossknn.errors import InputError
 from crossknn.evaluation.measures import Comparison, Estimate, bootstrap, compare_sets
 from crossknn.files import write_file
 from crossknn.types import FloatArray, IntArray
@@ -158,15 +158,13 @@ class Table:
         Raises InputError if there is none, or more than one: then say which spec or `anchors`.
         """
         here = [g for g in self.groups if (g.first.data, g.first.budget) == (data, budget)]
-        if not here:
-            raise InputError(f"nothing was swept on {data!r} at the budget {budget}")
         fit = [g for g in here if g.is_called(name) and anchors in (None, g.first.anchors)]
-        if not fit:
-            names = {g.first.method for g in here} | {s for g in here for s in g.specs}
-            raise InputError(f"the sweep has no {name!r} there: {nearest(name, names)}")
-        if len(fit) > 1:
-            others = [f"{', '.join(g.specs)} with {g.first.anchors} anchors" for g in fit]
-            raise InputError(f"{name!r} is any of {'; '.join(others)}: say which")
+        if len(fit) != 1:
+            known = "; ".join(f"{', '.join(g.specs)} with {g.first.anchors} anchors" for g in here)
+            raise InputError(
+                f"{len(fit)} methods are called {name!r} on {data!r} at the budget {budget}; there "
+                f"are: {known or 'none'}"
+            )
         return fit[0]
 
 
@@ -188,15 +186,11 @@ def differences(group: Group, other: Group, of: Of) -> FloatArray:
         )
     others = {entry.seed: result for entry, result in other.known}
     pairs = [(result, others[e.seed]) for e, result in group.known if e.seed in others]
-    if not pairs:
-        raise InputError(
-            "no seed has found something on both sides, so there is nothing to compare"
-        )
     queries, a = _values([mine for mine, _ in pairs], of)
     _, b = _values([theirs for _, theirs in pairs], of)
     both = ~(np.isnan(a) | np.isnan(b))
     if not both.any():
-        raise InputError("no query has a value on both sides, so there is nothing to compare")
+        raise InputError("no query has a value on both sides by the same seed: nothing to compare")
     return _averaged(queries[both], a[both])[1] - _averaged(queries[both], b[both])[1]
 
 
@@ -224,20 +218,13 @@ def _averaged(queries: IntArray, values: FloatArray) -> tuple[IntArray, FloatArr
 
 
 def write_table(table: Table, folder: Path) -> None:
-    """Replace the files of the folder; `sweep.json`, which makes the others known, comes last.
-
-    Only `seconds.csv` differs between two runs of the same sweep.
-    """
-    rows = tidy(table)
-    write_file(folder / "table.csv", _csv(rows))
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_file(folder / "table.jsonl", lines.encode())
+    """Replace the files of the folder; `sweep.json`, which makes the others known, comes last."""
+    write_file(folder / "table.csv", _csv(tidy(table)))
+    write_file(folder / "means.csv", _csv(mean_rows(table)))
     if table.dev:
         write_file(folder / "dev.csv", _csv(tidy(table, dev=True)))
     else:
         (folder / "dev.csv").unlink(missing_ok=True)
-    write_file(folder / "means.csv", _csv(mean_rows(table)))
-    write_file(folder / "seconds.csv", _csv(_second_rows(table)))
     made = {
         "format": FORMAT,
         "crossknn": __version__,
@@ -245,8 +232,8 @@ def write_table(table: Table, folder: Path) -> None:
         "grid": table.grid,
         "baseline": table.baseline,
         "notes": table.notes,
-        "entries": [_json_entry(entry) for entry in table.entries],
-        "dev": [_json_entry(entry) for entry in table.dev],
+        "entries": [vars(entry) | {"result": None} for entry in table.entries],
+        "dev": [vars(entry) | {"result": None} for entry in table.dev],
     }
     write_file(folder / SWEEP, (json.dumps(made, ensure_ascii=False, indent=1) + "\n").encode())
 
@@ -273,19 +260,13 @@ def read_table(folder: str | Path) -> Table:
             baseline=made["baseline"],
         )
     except FileNotFoundError as error:
-        lacks = Path(error.filename).relative_to(folder)
+        lacks = Path(error.filename).name
         raise InputError(
             f"{folder} holds no finished sweep, it lacks {lacks}: run  "
             f"crossknn-lab sweep FILE --out {folder}"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        foreign = f"{SWEEP} or a cell is not as crossknn writes it"
-        why = error if isinstance(error, ValueError) else foreign
-        raise InputError(f"{folder} holds a damaged sweep ({why}): run it again") from None
-
-
-def _json_entry(entry: Entry) -> dict[str, Any]:
-    return {name: value for name, value in vars(entry).items() if name != "result"}
+        raise InputError(f"{folder} holds a damaged sweep ({error}): run it again") from None
 
 
 def _read_entry(folder: Path, entry: dict[str, Any]) -> Entry:
@@ -293,7 +274,7 @@ def _read_entry(folder: Path, entry: dict[str, Any]) -> Entry:
     if not entry["error"]:
         path = folder / CELLS / f"{entry['cell']}.json"
         result = CellResult.from_json(path.read_text(encoding="utf-8"))
-    return Entry(result=result, **entry)
+    return Entry(**entry | {"result": result})
 
 
 def tidy(table: Table, *, dev: bool = False) -> list[dict[str, Any]]:
@@ -350,7 +331,6 @@ def mean_rows(table: Table) -> list[dict[str, Any]]:
             made = {
                 **_labels(group.first, table.grid),
                 **({"spec": "; ".join(group.specs)} if group.first.chosen else {}),
-                **{of: _common(group, of) for of in table.grid},
                 "k": k,
                 "seeds": len(group.entries),
                 "failed": len(group.entries) - len(group.known),
@@ -370,17 +350,6 @@ def mean_rows(table: Table) -> list[dict[str, Any]]:
     return rows
 
 
-def _second_rows(table: Table) -> list[dict[str, Any]]:
-    """What each search took: `seconds` per query on one thread, without scoring."""
-    return [
-        _labels(entry, table.grid)
-        | {"seed": entry.seed, "n_queries": len(entry.result.queries)}
-        | {"seconds": round(float(entry.result.outcome.seconds.mean()), 6)}
-        for entry in table.entries
-        if entry.result is not None
-    ]
-
-
 def _labels(entry: Entry, grid: Sequence[str]) -> dict[str, Any]:
     return {
         "data": entry.data,
@@ -392,12 +361,6 @@ def _labels(entry: Entry, grid: Sequence[str]) -> dict[str, Any]:
         "anchors": entry.anchors,
         "budget": entry.budget,
     }
-
-
-def _common(group: Group, name: str) -> Any:
-    """A setting's value if all seeds have the same."""
-    values = {entry.values.get(name) for entry in group.entries}
-    return values.pop() if len(values) == 1 else None
 
 
 def _place(group: Group) -> tuple[str, int, int]:

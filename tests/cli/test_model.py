@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tiny_models import jsonl, save_bert, write_beir, write_zeshel
+from tiny_models import save_bert, write_beir, write_zeshel
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -42,7 +42,6 @@ steps = 4
 batch = 4
 learning_rate = {rate}
 precision = "float32"
-threads = 1
 """
 
 LATE = """
@@ -64,18 +63,12 @@ steps = 4
 batch = 4
 learning_rate = 1e-3
 precision = "float32"
-threads = 1
 """
 
 
 def settings(name, folder="zeshel", head="emb", marked="true", kind="tfidf", rate="1e-3", more=""):
     text = SETTINGS.format(folder=folder, head=head, marked=marked, kind=kind, rate=rate)
     Path(name).write_text(text.replace("[data]", "[data]\n" + more))
-
-
-def mentions(**changes):
-    good = {"mention": "red", "context_left": "a", "context_right": "fox", "label_id": 0}
-    return [{"mention_id": "m0", **good}, {"mention_id": "m1", **good, **changes}]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +83,6 @@ def place(tmp_path_factory):
     (where / "late.toml").write_text(LATE)
     (where / "kind.toml").write_text('kind = "poly"\n' + LATE)
     (where / "weight.toml").write_text(LATE + "[loss]\nweight = 2.0\n")
-    (where / "depth.toml").write_text(LATE.replace("depth = 4", "depth = 2"))
     (where / "retriever.toml").write_text(LATE.replace('"bm25"', '"./bm52"'))
     (where / "zeshel" / "mentions.jsonl").write_text(
         next((where / "zeshel" / "processed" / "valid_worlds").glob("*")).read_text()
@@ -99,27 +91,9 @@ def place(tmp_path_factory):
     settings("hot.toml", rate="1e30")
     settings("other.toml", rate="2e-3")
     settings("misspelled.toml", more="trian = 'train'")
-    settings("typed.toml", more="dev_queries = 'many'")
     settings("absent.toml", folder="nowhere")
     settings("unmined.toml", kind="dual-encoder")
     settings("head.toml", head="mean")
-    for name, records in {
-        "unlabelled": mentions(label_id=None),
-        "outside": mentions(label_id=99),
-        "twice": mentions(mention_id="m0"),
-    }.items():
-        write_zeshel(where / name)
-        jsonl(where / name / "processed" / "train_worlds" / "forest_mentions.jsonl", records)
-        settings(f"{name}.toml", folder=name)
-    published = where / "astray"
-    jsonl(
-        published / "documents" / "forest.json",
-        [{"document_id": "d", "title": "fox", "text": "a red fox"}],
-    )
-    mention = {"mention_id": "m0", "corpus": "forest", "context_document_id": "d", "text": "blue"}
-    indexes = {"start_index": 1, "end_index": 1, "label_document_id": "d"}
-    jsonl(published / "mentions" / "train.json", [{**mention, **indexes}])
-    settings("astray.toml", folder="astray")
     assert (
         app.run(["model", "train", "cross-encoder", "--config", "good.toml", "--out", "model"]) == 0
     )
@@ -128,47 +102,23 @@ def place(tmp_path_factory):
 
 
 TRAIN = ("model", "train", "cross-encoder", "--config")
+CMC = ("model", "train", "cmc", "--config")
+ITEMS = ("--items", "beir/corpus.jsonl")
 CALLS = [
-    ("settings that are not there", [*TRAIN, "no.toml"], 2),
-    ("a misspelled setting", [*TRAIN, "misspelled.toml"], 2),
-    ("a setting of another type", [*TRAIN, "typed.toml"], 2),
-    ("a head that does not exist", [*TRAIN, "head.toml", "--out", "x"], 2),
-    ("no folder for the model", [*TRAIN, "good.toml"], 2),
-    ("data that are not there", [*TRAIN, "absent.toml", "--out", "x"], 2),
-    ("a mention without a label", [*TRAIN, "unlabelled.toml", "--out", "x"], 2),
-    ("a label outside the corpus", [*TRAIN, "outside.toml", "--out", "x"], 2),
-    ("a mention that comes twice", [*TRAIN, "twice.toml", "--out", "x"], 2),
-    ("a mention that is not in its sentence", [*TRAIN, "astray.toml", "--out", "x"], 2),
-    ("other settings for a run that was begun", [*TRAIN, "other.toml", "--out", "model"], 2),
-    (
-        "another kind than asked for",
-        ["model", "train", "cmc", "--config", "kind.toml", "--out", "x"],
-        2,
-    ),
-    ("a weight above one", ["model", "train", "cmc", "--config", "weight.toml", "--out", "x"], 2),
-    (
-        "fewer candidates than asked for",
-        ["model", "train", "cmc", "--config", "depth.toml", "--out", "x"],
-        2,
-    ),
-    (
-        "what is no retriever",
-        ["model", "train", "cmc", "--config", "retriever.toml", "--out", "x"],
-        2,
-    ),
-    ("to export what is no cross-encoder", ["model", "export", "bert", "x"], 2),
-    ("to export as another kind", ["model", "export", "model", "x", "--kind", "dual-encoder"], 2),
-    (
-        "to compare without queries",
-        ["model", "export", "model", "x", "--items", "beir/corpus.jsonl"],
-        2,
-    ),
-    ("to convert what is no checkpoint", ["convert", "good.toml", "x"], 2),
-    (
-        "a dual encoder given as a cross-encoder",
-        ["model", "train", "dual-encoder", "--config", "head.toml", "--out", "x"],
-        2,
-    ),
+    ("settings that are not there", [*TRAIN, "no.toml"]),
+    ("a misspelled setting", [*TRAIN, "misspelled.toml"]),
+    ("a head that does not exist", [*TRAIN, "head.toml", "--out", "x"]),
+    ("no folder for the model", [*TRAIN, "good.toml"]),
+    ("data that are not there", [*TRAIN, "absent.toml", "--out", "x"]),
+    ("no encoder for the negatives", [*TRAIN, "unmined.toml", "--out", "x"]),
+    ("other settings for a run that was begun", [*TRAIN, "other.toml", "--out", "model"]),
+    ("another kind than asked for", [*CMC, "kind.toml", "--out", "x"]),
+    ("a weight above one", [*CMC, "weight.toml", "--out", "x"]),
+    ("what is no retriever", [*CMC, "retriever.toml", "--out", "x"]),
+    ("an unknown kind", ["model", "train", "cnc", "--config", "late.toml", "--out", "x"]),
+    ("to export what is no cross-encoder", ["model", "export", "bert", "x"]),
+    ("to export as another kind", ["model", "export", "model", "x", "--kind", "dual-encoder"]),
+    ("to compare without queries", ["model", "export", "model", "x", *ITEMS]),
 ]
 
 
@@ -180,7 +130,7 @@ def table():
     if len(rows) < len(CALLS):
         return
     head = ["| input | exit code | sentence |", "|---|---|---|"]
-    made = "\n".join([*head, *(rows[what] for what, _, _ in CALLS)])
+    made = "\n".join([*head, *(rows[what] for what, _ in CALLS)])
     text = DOC.read_text()
     before, after = text.split(START)[0], text.split(END)[1]
     new = f"{before}{START}\n{made}\n{END}{after}"
@@ -190,10 +140,10 @@ def table():
     assert text == new, "docs/errors.md is out of date: see the top of this file"
 
 
-@pytest.mark.parametrize(("what", "arguments", "code"), CALLS, ids=[c[0] for c in CALLS])
-def test_one_sentence_and_nothing_begun(place, capsys, table, what, arguments, code):
+@pytest.mark.parametrize(("what", "arguments"), CALLS, ids=[c[0] for c in CALLS])
+def test_one_sentence_and_nothing_begun(place, capsys, table, what, arguments):
     weights = (place / "model" / "model.safetensors").read_bytes()
-    assert app.run(list(arguments)) == code
+    assert app.run(arguments) == 2
     captured = capsys.readouterr()
     (sentence,) = [line for line in captured.err.splitlines() if line.startswith("crossknn: ")]
     assert "Traceback" not in captured.err
@@ -201,7 +151,7 @@ def test_one_sentence_and_nothing_begun(place, capsys, table, what, arguments, c
     assert not (place / "x").exists()
     assert (place / "model" / "model.safetensors").read_bytes() == weights
     shown = sentence.removeprefix("crossknn: ").replace(f"{place}/", "").replace("|", "/")
-    table[what] = f"| {what} | {code} | `{shown}` |"
+    table[what] = f"| {what} | 2 | `{shown}` |"
 
 
 def test_a_loss_that_is_no_number_stops_before_any_weight_moves(place, capsys):
@@ -245,27 +195,6 @@ def test_a_trained_model_is_indexed_searched_and_exported(place, capsys):
     assert ids[0] == ids[1]
 
 
-def test_an_unmarked_query_is_named(place, capsys):
-    template = ["--template", "{title} [ENT] {text}"]
-    items = "zeshel/documents/sea.json"
-    assert app.run(["index", "build", items, "u.index", *template, "--encoder", "none"]) == 0
-    capsys.readouterr()
-    assert (
-        app.run(["search", "u.index", "red fox", "--scorer", "model", "--budget", "4", "-k", "2"])
-        == 4
-    )
-    assert "the query has no mention between [Ms] and [Me]" in capsys.readouterr().err
-
-
-def test_a_dry_run_trains_nothing(place, capsys):
-    assert app.run([*TRAIN, "good.toml", "--dry-run", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["steps"] == 4
-    assert found["precision"] == "float32"
-    assert found["gigabytes"] > 0
-    assert not (place / "x").exists()
-
-
 @pytest.mark.parametrize("kind", ["cmc", "poly", "som", "mixencoder", "deformer"])
 def test_late_interaction_models_are_trained(place, capsys, kind):
     options = {"deformer": "layers = 1", "som": "projected = true"}.get(kind, "")
@@ -273,7 +202,8 @@ def test_late_interaction_models_are_trained(place, capsys, kind):
     (place / f"{kind}.toml").write_text(text)
     train = ["model", "train", kind, "--config", f"{kind}.toml"]
     assert app.run([*train, "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["steps"] == 4
+    estimate = json.loads(capsys.readouterr().out)
+    assert (estimate["steps"], estimate["precision"]) == (4, "float32")
     assert not (place / kind).exists()
     assert app.run([*train, "--out", kind, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -286,33 +216,18 @@ def test_late_interaction_models_are_trained(place, capsys, kind):
     assert (place / kind / "model.safetensors").read_bytes() == weights
 
 
-def test_the_settings_of_the_package_are_listed_and_read(place, capsys):
-    from crossknn.cli.model import _shipped
-    from crossknn.training.settings import (
-        CrossEncoderSettings,
-        DualEncoderSettings,
-        LateInteractionSettings,
-        read_settings,
-    )
+def test_settings_of_the_package_are_listed_and_printed(place, capsys):
+    from crossknn.cli.model import SHIPPED
 
     assert app.run(["model", "configs"]) == 0
     shown = capsys.readouterr().out
-    for path in _shipped():
+    for path in SHIPPED.glob("*.toml"):
         assert path.stem in shown
-        kind = DualEncoderSettings if "dual-encoder" in path.stem else CrossEncoderSettings
-        late = "late-interaction" in path.stem
-        of = "cmc" if path.stem.endswith("-reference") else "som"
-        kind, given = (LateInteractionSettings, {"kind": of}) if late else (kind, None)
-        assert read_settings(path, kind, given=given).encoder
-        data = read_settings(path, kind, relative_to=place, given=given).data
-        assert data.train_folders[0].parent == place
         assert app.run(["model", "configs", path.stem]) == 0
         assert capsys.readouterr().out == path.read_text()
 
 
 def test_data_of_the_packages_settings_are_looked_for_where_the_user_is(place, capsys):
-    assert (
-        app.run(["model", "train", "cross-encoder", "--config", "text-emb-ce", "--out", "x"]) == 2
-    )
+    assert app.run([*TRAIN, "text-emb-ce", "--out", "x"]) == 2
     sentence = capsys.readouterr().err
     assert f"there is no file or folder {place / 'scifact'}" in sentence

@@ -35,14 +35,13 @@ CASES = {
 
 def losses(case: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """Ten losses, two passes a step, and what the best checkpoint measured."""
-    from crossknn.training import loop, run, settings
+    from crossknn.training import run, settings
 
     kind, layout, model, wrong, more = CASES[case]
-    monkeypatch.setattr(loop, "_STEPS_BETWEEN_LINES", 1)
     data = folder / "data"
     training = settings.TrainingSettings(
         steps=10, batch=4, accumulate=2, learning_rate=1e-3, warmup=0.2, evaluations=1,
-        precision="float32", threads=1, seed=3,
+        precision="float32", seed=3,
     )  # fmt: skip
     lengths = {"query_length": 24, "item_length": 24}
     marked = {"marked": layout == "zeshel"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import resource
@@ -12,57 +11,45 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors import safe_open
 from tiny_models import make_task
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from crossknn.errors import CrossknnError, InputError  # noqa: E402
-from crossknn.training import checkpoint, loop  # noqa: E402
+from crossknn.training import loop  # noqa: E402
 from crossknn.training.settings import TrainingSettings  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
+@pytest.fixture(autouse=True)
+def _often(monkeypatch):
+    """A checkpoint after every step."""
+    monkeypatch.setattr(loop, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+
+
 def training(**changes):
     """12 queries in batches of 4: three steps an epoch, each with an evaluation; twelve in all."""
-    settings = {
-        "steps": 12,
-        "batch": 4,
-        "learning_rate": 2e-3,
-        "warmup": 0.2,
-        "evaluations": 3,
-        "precision": "float32",
-        "threads": 1,
-    }
-    return TrainingSettings(**(settings | changes))
+    settings = {"steps": 12, "batch": 4, "learning_rate": 2e-3, "warmup": 0.2, "evaluations": 3}
+    return TrainingSettings(**(settings | {"precision": "float32"} | changes))
 
 
-def weights_of(path):
-    with safe_open(path, "np") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+def stopped(task, folder, after):
+    """A run that is interrupted after so many steps in all."""
 
+    def stop(done, total):
+        if done == after:
+            raise KeyboardInterrupt
 
-def log_of(folder):
-    """Lines of the log without their times."""
-    lines = map(json.loads, (folder / loop.LOG).read_text().splitlines())
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+    with pytest.raises(KeyboardInterrupt):
+        loop.fit(task, training(), folder, progress=stop)
 
 
 def same_run(first, second):
-    """Both folders hold the same last and best weights, moments, measures and log."""
-    for name in (checkpoint.LAST, checkpoint.BEST):
-        left, right = weights_of(first / name), weights_of(second / name)
-        assert set(left) == set(right)
-        for key in left:
-            np.testing.assert_array_equal(left[key], right[key], err_msg=f"{name}: {key}")
-    assert log_of(first) == log_of(second)
-    with (
-        safe_open(first / checkpoint.LAST, "np") as a,
-        safe_open(second / checkpoint.LAST, "np") as b,
-    ):
-        assert json.loads(a.metadata()["state"]) == json.loads(b.metadata()["state"])
+    """Both folders hold the same log, weights, moments, best weights and measures."""
+    for name in (loop.CHECKPOINT, loop.LOG):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
     assert not [*first.glob("*.part"), *second.glob("*.part")]
 
 
@@ -102,42 +89,39 @@ def test_an_epoch_has_every_query_once(n, batch, seed):
 # The same again
 
 
-@pytest.mark.parametrize("stops", [[5], [1, 2, 3], [3, 3], [10, 1]])
+@pytest.mark.parametrize("stops", [[5], [1, 2, 3], [10, 11]], ids=str)
 @pytest.mark.parametrize("kind", ["cross", "dual"])
 def test_a_run_in_parts_is_the_run(dropping_bert, tmp_path, kind, stops):
     """Dropout, negatives, moments, the log and the best checkpoint: nothing tells them apart."""
     whole = loop.fit(make_task(kind, dropping_bert), training(), tmp_path / "a")
     for stop in stops:
-        task = make_task(kind, dropping_bert)
-        loop.fit(task, training(), tmp_path / "b", stop_after=stop)
+        stopped(make_task(kind, dropping_bert), tmp_path / "b", stop)
     task = make_task(kind, dropping_bert)
     parts = loop.fit(task, training(), tmp_path / "b")
     same_run(tmp_path / "a", tmp_path / "b")
     assert (parts.steps, parts.best, parts.best_step) == (12, whole.best, whole.best_step)
-    best = weights_of(tmp_path / "b" / checkpoint.BEST)
-    for name, value in checkpoint.weights(task.model).items():  # the model holds the best weights
-        np.testing.assert_array_equal(value.numpy(), best[name])
+    again = make_task(kind, dropping_bert)  # nothing is left to do: it holds the best weights
+    loop.fit(again, training(), tmp_path / "b")
+    for name, value in loop.weights(task.model).items():
+        assert torch.equal(value, loop.weights(again.model)[name])
+    lines = [json.loads(line) for line in (tmp_path / "b" / loop.LOG).read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
+    assert {line["step"]: line["dev"] for line in lines if "dev" in line}[parts.best_step] == (
+        parts.best
+    )
 
 
-@pytest.mark.parametrize(
-    ("kind", "step", "half"), [("cross", 5, False), ("dual", 7, False), ("cross", 6, True)]
-)
-def test_a_run_that_was_killed_is_the_run(dropping_bert, tmp_path, monkeypatch, kind, step, half):
-    """In the middle of a step, or of writing a checkpoint, of which a half is left."""
-    monkeypatch.setattr(loop, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    task = make_task(kind, dropping_bert)
-    losses = task.losses
-
-    def dying(rows, parts, epoch, now):
-        if now == step:
-            raise KeyboardInterrupt
-        return losses(rows, parts, epoch, now)
-
-    task.losses = dying
-    with pytest.raises(KeyboardInterrupt):
-        loop.fit(task, training(), tmp_path / "a")
-    if half:
-        (tmp_path / "a" / checkpoint.LAST).with_suffix(".part").write_bytes(b"half a checkpoint")
+@pytest.mark.parametrize(("kind", "saved"), [("cross", 0), ("dual", 4)])
+def test_steps_after_the_last_checkpoint_are_made_again(
+    dropping_bert, tmp_path, monkeypatch, kind, saved
+):
+    """The log has lines of them, and a half of the next checkpoint is left."""
+    if saved:
+        stopped(make_task(kind, dropping_bert), tmp_path / "a", saved)
+    with monkeypatch.context() as context:
+        context.setattr(loop, "_SECONDS_BETWEEN_CHECKPOINTS", 60.0)
+        stopped(make_task(kind, dropping_bert), tmp_path / "a", 7)
+    (tmp_path / "a" / f"{loop.CHECKPOINT}.part").write_bytes(b"half a checkpoint")
     for name in ("a", "b"):
         loop.fit(make_task(kind, dropping_bert), training(), tmp_path / name)
     same_run(tmp_path / "a", tmp_path / "b")
@@ -148,32 +132,17 @@ def test_a_run_that_was_killed_is_the_run(dropping_bert, tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("kind", ["cross", "dual"])
 def test_a_loss_that_is_no_number_ends_the_run(bert, tmp_path, kind):
+    stopped(make_task(kind, bert), tmp_path, 5)
+    before = (tmp_path / loop.CHECKPOINT).read_bytes()
     task = make_task(kind, bert)
-    loop.fit(task, training(), tmp_path, stop_after=4)
-    best, last = (weights_of(tmp_path / name) for name in (checkpoint.BEST, checkpoint.LAST))
-    task = make_task(kind, bert)
-    rows = loop.batch_rows(12, training(), 5)
-    losses = task.losses
-
-    def spoil(batch, parts, epoch, step):
-        if step == 5:
-            with torch.no_grad():
-                next(task.model.parameters()).fill_(float("nan"))
-        return losses(batch, parts, epoch, step)
-
-    task.losses = spoil
-    with pytest.raises(loop.TrainingError) as error:
+    loss = task.loss
+    task.loss = lambda *given: loss(*given) * float("nan")
+    with pytest.raises(CrossknnError) as error:
         loop.fit(task, training(), tmp_path)
-    message = str(error.value)
-    assert "the loss of step 5 is not a number" in message
-    assert ", ".join(f"woods/q{row}" for row in rows) in message
-    assert f"the best checkpoint is kept in {tmp_path / checkpoint.BEST}" in message
-    assert isinstance(error.value, CrossknnError)
-    for name, before in ((checkpoint.BEST, best), (checkpoint.LAST, last)):
-        after = weights_of(tmp_path / name)
-        assert all(np.isfinite(value).all() for value in after.values())
-        if name == checkpoint.LAST:
-            assert all((after[key] == before[key]).all() for key in before)
+    names = ", ".join(f"woods/q{row}" for row in loop.batch_rows(12, training(), 5))
+    sentence = f"the loss of step 5 is not a number, in the batch of the queries {names}: train"
+    assert str(error.value).startswith(sentence)
+    assert (tmp_path / loop.CHECKPOINT).read_bytes() == before
     loop.fit(make_task(kind, bert), training(), tmp_path)  # goes on from there
 
 
@@ -188,35 +157,15 @@ def no_room(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("name", [checkpoint.LAST, checkpoint.BEST])
-def test_a_disk_without_room_leaves_the_checkpoint_before(bert, tmp_path, name):
-    loop.fit(make_task("cross", bert), training(), tmp_path, stop_after=4)
-    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
-    sizes = {name: len(content) for name, content in before.items()}
-    assert sizes[checkpoint.BEST] < sizes[checkpoint.LAST] / 2
-    # Room for all files but the last checkpoint's; or for neither, which only matters to best
-    # where there is a new one.
-    room = sizes[checkpoint.BEST] + 10_000 if name == checkpoint.LAST else 10_000
-    task = make_task("cross", bert)
-    if name == checkpoint.BEST:
-        (tmp_path / checkpoint.LAST).unlink()
-        del before[checkpoint.LAST]
-    with no_room(room), pytest.raises(OSError, match="File too large") as error:
-        loop.fit(task, training(), tmp_path)
-    assert (error.value.errno, error.value.filename) == (errno.EFBIG, str(tmp_path / name))
-    assert {path.name for path in tmp_path.iterdir()} <= {
-        "log.jsonl",
-        "dev.npy",
-        "negatives.npy",
-        *sizes,
-    }
-    after = {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
-    if name == checkpoint.LAST:
-        after[checkpoint.BEST] = before[checkpoint.BEST]  # there was room for better ones
-    assert after == before
-    loop.fit(make_task("cross", bert), training(), tmp_path)  # with room it goes on
-    loop.fit(make_task("cross", bert), training(), tmp_path / "a")
-    same_run(tmp_path, tmp_path / "a")
+def test_a_disk_without_room_leaves_the_checkpoint_before(bert, tmp_path):
+    stopped(make_task("cross", bert), tmp_path / "a", 4)
+    before = (tmp_path / "a" / loop.CHECKPOINT).read_bytes()
+    with no_room(10_000), pytest.raises(OSError, match="File too large"):
+        loop.fit(make_task("cross", bert), training(), tmp_path / "a")
+    assert (tmp_path / "a" / loop.CHECKPOINT).read_bytes() == before
+    for name in ("a", "b"):
+        loop.fit(make_task("cross", bert), training(), tmp_path / name)  # with room it goes on
+    same_run(tmp_path / "a", tmp_path / "b")
 
 
 @pytest.mark.parametrize(
@@ -225,23 +174,56 @@ def test_a_disk_without_room_leaves_the_checkpoint_before(bert, tmp_path, name):
     ids=str,
 )
 def test_a_checkpoint_of_other_settings_is_refused(bert, tmp_path, change):
-    loop.fit(make_task("cross", bert), training(), tmp_path, stop_after=1)
-    refused(make_task("cross", bert), training(**change), tmp_path)
+    refused(bert, tmp_path, make_task("cross", bert), training(**change))
 
 
-def refused(task, settings, folder):
+@pytest.mark.parametrize("kind", ["cross", "dual"])
+def test_a_checkpoint_of_other_data_or_another_start_is_refused(bert, tmp_path, kind):
+    moved = make_task(kind, bert)
+    with torch.no_grad():
+        next(moved.model.parameters()).add_(1e-3)
+    for task in (moved, make_task(kind, bert, negatives={"depth": 5})):
+        refused(bert, tmp_path, task, training(), kind)
+
+
+def refused(bert, folder, task, settings, kind="cross"):
+    if not folder.exists() or not any(folder.iterdir()):
+        stopped(make_task(kind, bert), folder, 1)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(InputError) as error:
         loop.fit(task, settings, folder)
     assert str(error.value) == (
         f"{folder} holds a run with other settings, data or model: train into another folder, or "
-        f"remove {folder / checkpoint.LAST}"
+        f"remove {folder / loop.CHECKPOINT}"
     )
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+def test_a_damaged_checkpoint_is_named(bert, tmp_path):
+    (tmp_path / loop.CHECKPOINT).write_bytes(b"nothing")
+    with pytest.raises(InputError, match="is damaged; remove it to begin again"):
+        loop.fit(make_task("cross", bert), training(), tmp_path)
+
+
 def test_what_may_change_between_parts_of_a_run(bert, tmp_path):
-    """Passes, precision, threads and device: a run can go on on another machine."""
-    loop.fit(make_task("cross", bert), training(), tmp_path, stop_after=2)
+    """Passes and precision: a run can go on on another machine."""
+    stopped(make_task("cross", bert), tmp_path, 2)
     settings = training(accumulate=2, precision="bfloat16")
     assert loop.fit(make_task("cross", bert), settings, tmp_path).steps == 12
+
+
+# What is kept beside checkpoints
+
+
+def test_what_was_mined_is_kept_for_its_key(tmp_path):
+    made = []
+
+    def make():
+        made.append(len(made))
+        return [np.array([[len(made), 2], [3, -1]]), np.arange(3.0)]
+
+    first, more = loop.kept(tmp_path, "negatives", "key", make)
+    assert (first.tolist(), more.tolist()) == ([[1, 2], [3, -1]], [0, 1, 2])
+    np.testing.assert_array_equal(loop.kept(tmp_path, "negatives", "key", make)[0], first)
+    assert loop.kept(tmp_path, "negatives", "another", make)[0].tolist() == [[2, 2], [3, -1]]
+    assert made == [0, 1]

@@ -1,9 +1,14 @@
-"""Cross-encoder and dual-encoder tasks: losses from scores, passes, dev measures, overfitting."""
+"""Cross-encoder and dual-encoder tasks: losses from scores, passes, dev measures, a teacher."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from tiny_models import corpus, make_task, products
 
 torch = pytest.importorskip("torch")
@@ -11,11 +16,17 @@ pytest.importorskip("transformers")
 
 from crossknn.data.dataset import Labelled  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
+from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.training import loop  # noqa: E402
-from crossknn.training.labelled import DualEncoderTask, vectors  # noqa: E402
-from crossknn.training.losses import distance_to_teacher  # noqa: E402
-from crossknn.training.settings import NegativesSettings, TrainingSettings  # noqa: E402
+from crossknn.training.labelled import (  # noqa: E402
+    CrossEncoderTask,
+    DualEncoderTask,
+    distance_to_teacher,
+    in_batch_cross_entropy,
+    vectors,
+)
+from crossknn.training.settings import NegativesSettings  # noqa: E402
 from crossknn.types import NO_ITEM, Pairs  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -31,17 +42,6 @@ def plain_scores(model, queries, items):
             for query, item in zip(queries, items, strict=True)
         ]
         return np.array([float(model.score_rows(row)) for row in rows])
-
-
-def gradient(task, rows, parts, folder):
-    task.begin_epoch(0, folder)
-    task.model.train()
-    task.model.zero_grad()
-    losses = list(task.losses(rows, parts, 0, 0))
-    for loss in losses:
-        loss.backward()
-    flat = [p.grad.flatten() for p in task.model.parameters() if p.grad is not None]
-    return sum(float(loss.detach()) for loss in losses), torch.cat(flat)
 
 
 # Losses
@@ -64,12 +64,10 @@ def test_a_dual_encoders_loss_is_that_of_its_inner_products(bert, tmp_path):
     base = corpus(4, 8)
     positives = (np.array([0, 1]), np.array([1]), np.array([2]), np.array([3]))
     part = Labelled(name="x", items=base.items, queries=base.queries, positives=positives)
-    task = make_task(
-        "dual", bert, train=[part], negatives={"kind": "random", "count": 2, "depth": 3}
-    )
+    wrong = {"kind": "random", "count": 2, "depth": 3}
+    task = make_task("dual", bert, train=[part], negatives=wrong)
     task.begin_epoch(0, tmp_path)
-    (loss,) = (float(found.detach()) for found in task.losses([0, 1, 2], 1, 0, 0))
-    lists = task.train.lists([0, 1, 2], np.load(tmp_path / "negatives-0.npy"), 2, 1)
+    (lists,) = task.draw([0, 1, 2], 0)
     columns = sorted(set(lists.flatten().tolist()))
     chosen = [base.items.texts[c] for c in columns]
     scores = 20 * products(task.model, base.queries.texts[:3], chosen)
@@ -78,19 +76,60 @@ def test_a_dual_encoders_loss_is_that_of_its_inner_products(bert, tmp_path):
         gold = columns.index(found[0])
         counted = [c for c, item in enumerate(columns) if item not in right_ones or c == gold]
         expected.append(np.log(np.exp(scores[row, counted]).sum()) - scores[row, gold])
-    assert loss == pytest.approx(np.mean(expected), rel=1e-4)
+    loss = task.loss([0, 1, 2], lists)
+    assert float(loss.detach()) == pytest.approx(np.mean(expected), rel=1e-4)
 
 
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("parts", [2, 6])
-def test_passes_add_up_to_the_whole_batch(bert, tmp_path, head, parts):
+def test_passes_add_up_to_the_whole_batch(bert, tmp_path, head):
+    """Of losses and gradients, with a long and a short list."""
     task = make_task("cross", bert, head=head, dropout=0.0)
+    task.begin_epoch(0, tmp_path)
     rows = [3, 1, 4, 0, 5, 9]
-    loss, whole = gradient(task, rows, 1, tmp_path)
-    split_loss, split = gradient(task, rows, parts, tmp_path)
-    assert split_loss == pytest.approx(loss, rel=1e-5)
-    torch.testing.assert_close(split, whole, rtol=1e-3, atol=1e-5 * float(whole.abs().max()))
+    (lists,) = task.draw(rows, 0)
+
+    def gradient(parts):
+        task.model.zero_grad()
+        total = 0.0
+        for part in np.array_split(np.arange(len(rows)), parts):
+            loss = task.loss([rows[p] for p in part], lists[part]) * len(part) / len(rows)
+            loss.backward()
+            total += float(loss.detach())
+        found = [p.grad.flatten() for p in task.model.parameters() if p.grad is not None]
+        return total, torch.cat(found)
+
+    loss, whole = gradient(1)
     assert float(whole.abs().max()) > 1e-4
+    for parts in (2, 6):
+        split_loss, split = gradient(parts)
+        assert split_loss == pytest.approx(loss, rel=1e-5)
+        torch.testing.assert_close(split, whole, rtol=1e-3, atol=1e-5 * float(whole.abs().max()))
+
+
+SCORES = st.integers(2, 5).flatmap(
+    lambda c: arrays(np.float64, (3, c), elements=st.floats(-20, 20, width=32))
+)
+
+
+@settings(deadline=None)
+@given(SCORES, st.data())
+def test_in_a_batch_it_is_log_sum_exp_less_the_gold_score(scores, data):
+    b, c = scores.shape
+    gold = np.array(data.draw(st.lists(st.integers(0, c - 1), min_size=b, max_size=b)))
+    wrong = data.draw(arrays(bool, (b, c)))
+    wrong[np.arange(b), gold] = False
+    counted = wrong.copy()
+    counted[np.arange(b), gold] = True
+    sums = np.log((np.exp(scores) * counted).sum(1))
+    given_scores = torch.tensor(scores, requires_grad=True)
+    value = in_batch_cross_entropy(given_scores, torch.from_numpy(gold), torch.from_numpy(wrong))
+    value.backward()
+    assert float(value.detach()) == pytest.approx(
+        (sums - scores[np.arange(b), gold]).mean(), abs=1e-9
+    )
+    gradient = given_scores.grad.numpy()
+    np.testing.assert_allclose(gradient.sum(1), 0, atol=1e-12)  # a shift of a row changes nothing
+    assert not gradient[~counted].any()
 
 
 # Dev measures
@@ -102,16 +141,14 @@ def test_a_cross_encoders_dev_measures(bert, tmp_path):
     task.begin_epoch(0, tmp_path)
     dev = task.dev
     table = [[0, 1, 2], [1, 3, NO_ITEM], [5, 6, 7], [4, NO_ITEM, NO_ITEM]]
-    np.save(tmp_path / "dev.npy", np.array(table))
-    task = make_task("cross", bert, head="emb")
-    task.begin_epoch(0, tmp_path)
+    task._candidates = np.array(table)
     right = []
     for query, row in enumerate(table):
         items = [item for item in row if item != NO_ITEM]
         texts = [dev.items[item] for item in items]
         scores = plain_scores(task.model.eval(), [dev.queries[query]] * len(items), texts)
         right.append(items[int(np.argmax(scores))] in dev.positives[query])
-    measures = loop.evaluate(task, loop.autocast_of(task.model, training()))
+    measures = loop.evaluate(task, nullcontext)
     assert measures["in_candidates"] == 0.5
     assert measures["accuracy"] == np.mean(right)
     assert measures["normalised"] == np.sum(right) / 2
@@ -126,18 +163,13 @@ def test_a_dual_encoders_dev_measures(bert):
         int((row > row[found[0]]).sum()) + 1
         for row, found in zip(scores, part.positives, strict=True)
     ]
-    measures = loop.evaluate(task, loop.autocast_of(task.model, training()))
+    measures = loop.evaluate(task, nullcontext)
     assert measures["mrr"] == pytest.approx(np.mean(1 / np.array(ranks)))
     assert measures["accuracy"] == np.mean(np.array(ranks) == 1)
     assert measures["at_64"] == 1.0
 
 
-# Learning
-
-
-def training(**changes):
-    settings = {"steps": 60, "batch": 10, "precision": "float32", "evaluations": 1, "threads": 1}
-    return TrainingSettings(**(settings | changes))
+# A teacher, and what is missing
 
 
 class Taught:
@@ -162,22 +194,33 @@ def taught_task(bert, **settings):
 
 def test_the_loss_adds_the_weighted_distance_of_queries_and_items(bert, tmp_path):
     losses = []
-    for settings in ({}, *({"teacher": Taught(), "teacher_weight": w} for w in (0.0, 1.0, 3.0))):
-        task = taught_task(bert, **settings)
+    for told in ({}, *({"teacher": Taught(), "teacher_weight": w} for w in (0.0, 1.0, 3.0))):
+        task = taught_task(bert, **told)
         task.begin_epoch(0, tmp_path)
-        losses += [loss.item() for loss in task.losses([0, 1, 2], 1, 0, 0)]
+        (lists,) = task.draw([0, 1, 2], 0)
+        losses.append(task.loss([0, 1, 2], lists).item())
     plain, none, once, thrice = losses
     assert none == pytest.approx(plain)
     assert thrice - plain == pytest.approx(3 * (once - plain), rel=1e-4)
-    items = np.unique(task.train.lists([0, 1, 2], task._wrong, 1, 1))
-    texts = [*task.train.queries[:3]], [task.train.items[item] for item in items]
+    texts = task.train.queries[:3], [task.train.items[item] for item in np.unique(lists)]
     own = torch.cat(vectors(task.model, *texts))
     taught = torch.from_numpy(Taught().encode_queries(own))
     assert once - plain == pytest.approx(distance_to_teacher(own, taught).item(), rel=1e-4)
 
 
-def test_a_teacher_of_another_width_is_refused(bert):
+def test_the_distance_to_a_teacher_by_hand():
+    """Cosines 1 and 0; the batch's similarities are 0 for the model and 1 for the teacher, once
+    on each side of the diagonal: (1 - 1 + 1 - 0) / 2 + 10 * 2 / 4."""
+    own = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    taught = torch.tensor([[1.0, 0.0], [3.0, 0.0]])
+    assert distance_to_teacher(own, taught).item() == pytest.approx(0.5 + 10 * 0.5)
+
+
+def test_what_a_task_needs(bert):
     wide = Taught()
     wide.dimensions = 384
     with pytest.raises(InputError, match="384 dimensions, the model's 32"):
         taught_task(bert, teacher=wide)
+    model = CrossEncoderModel.new(bert, CrossEncoderConfig(max_length=32))
+    with pytest.raises(InputError, match=r"set negatives\.encoder"):
+        CrossEncoderTask(model, [corpus()], [corpus(start=3)], NegativesSettings())

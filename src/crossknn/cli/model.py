@@ -8,14 +8,20 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+import crossknn
 from crossknn.cli.options import AsJson, Seed, Template, check_out, examples
 from crossknn.cli.output import answer, note, progress
 from crossknn.errors import InputError, MissingExtraError, nearest
 
 app = typer.Typer(help="Train models, and export them to ONNX.", no_args_is_help=True)
 
-KINDS = {"cross-encoder": "CrossEncoderSettings", "dual-encoder": "DualEncoderSettings"}
-LATE_KINDS = ("cmc", "poly", "som", "deformer", "mixencoder")
+LATE = "LateInteractionSettings"
+KINDS = {
+    "cross-encoder": "CrossEncoderSettings",
+    "dual-encoder": "DualEncoderSettings",
+    **dict.fromkeys(("cmc", "poly", "som", "deformer", "mixencoder"), LATE),
+}
+SHIPPED = Path(crossknn.__file__).parent / "training" / "configs"
 
 
 @app.command(
@@ -26,9 +32,7 @@ LATE_KINDS = ("cmc", "poly", "som", "deformer", "mixencoder")
     ),
 )
 def train(
-    kind: Annotated[
-        str, typer.Argument(help=f"{', '.join(KINDS)}, or one of {', '.join(LATE_KINDS)}.")
-    ],
+    kind: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}.")],
     config: Annotated[
         str, typer.Option(help="A TOML file, or the name of one that comes with the package.")
     ],
@@ -44,31 +48,26 @@ def train(
 
     Stop it any time: the same command goes on.
     """
-    if kind not in (*KINDS, *LATE_KINDS):
-        known = (*KINDS, *LATE_KINDS)
-        raise InputError(f"unknown kind of model {kind!r}: {nearest(kind, known)}")
+    if kind not in KINDS:
+        raise InputError(f"unknown kind of model {kind!r}: {nearest(kind, KINDS)}")
     try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
+        from crossknn.training import run, settings
     except ImportError as error:
         raise MissingExtraError("training", "torch") from error
-    from crossknn.training import run, settings
 
-    settings_class = KINDS.get(kind, "LateInteractionSettings")
     path = _config(config)
-    base = Path.cwd() if path in _shipped() else None  # the user's data are not in the package
-    given = {} if kind in KINDS else {"kind": kind}
+    base = Path.cwd() if path.parent == SHIPPED else None  # the user's data are not in the package
+    given = {"kind": kind} if KINDS[kind] == LATE else {}
     wanted: Any = settings.read_settings(
-        path, getattr(settings, settings_class), relative_to=base, given=given
+        path, getattr(settings, KINDS[kind]), relative_to=base, given=given
     )
     if dry_run:
         found = run.estimate(wanted)
         answer(
             asdict(found),
-            f"{found.train_queries:,} train queries, {found.dev_queries:,} dev queries, "
-            f"{found.steps:,} steps of {found.seconds_per_step} s in {found.precision}: "
-            f"{found.hours} hours beside mining and evaluations, {found.gigabytes} GB; "
-            f"{found.longer_than_the_window:,} texts are longer than the window",
+            f"{found.train_queries:,} train queries, {found.steps:,} steps of "
+            f"{found.seconds_per_step} s in {found.precision}: {found.hours} hours beside mining "
+            f"and evaluations, {found.gigabytes} GB",
             json,
         )
         return
@@ -77,7 +76,12 @@ def train(
     check_out(folder)
     with progress("training", "steps") as report:
         fitted = run.train(wanted, folder, progress=report)
-    _draw(folder / run.RUN)
+    try:
+        from crossknn.plots import training_curve
+
+        training_curve(folder / run.RUN / "log.jsonl", folder / run.RUN / "loss.png")
+    except MissingExtraError as error:
+        note(f"no loss plot: {error}")
     measures = ", ".join(f"{name} {value:.4f}" for name, value in fitted.best.items())
     answer(
         {
@@ -104,7 +108,7 @@ def configs(
         return
     titles = {
         path.stem: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-        for path in _shipped()
+        for path in sorted(SHIPPED.glob("*.toml"))
     }
     answer(titles, "\n".join(f"{name}: {title}" for name, title in titles.items()), json)
 
@@ -140,12 +144,11 @@ def export(
         Path | None, typer.Option(help="With --items: compare with the model on these queries.")
     ] = None,
     template: Template = "{title}\\n{text}",
-    check_queries: Annotated[int, typer.Option(help="Queries to compare on.")] = 20,
     check_items: Annotated[int, typer.Option(help="Random items of each query.")] = 100,
     seed: Seed = 0,
     json: AsJson = False,
 ) -> None:
-    """Export MODEL to FOLDER, and say how near the two are on real pairs.
+    """Export MODEL to FOLDER, and say how near the two are on twenty of the queries.
 
     Mentions of a ZESHEL file are marked; its items need --template "{title} [ENT] {text}".
     """
@@ -155,7 +158,7 @@ def export(
         raise InputError("--items and --queries come together: both are needed to compare")
     if items is not None and kind != "cross-encoder":
         raise InputError(f"--items and --queries compare cross-encoders, not a {kind}")
-    settings: dict[str, Any] = {"keep_float": ()} if every_layer else {}
+    layers: Any = {"keep_float": ()} if every_layer else {}
     written = export_model(
         model,
         folder,
@@ -163,72 +166,42 @@ def export(
         precision=precision,
         max_length=max_length,
         license=license,
-        **settings,
+        **layers,
     )
     size = sum(path.stat().st_size for path in written.glob("*.onnx*"))
     summary: dict[str, Any] = {"model": str(written), "precision": precision, "bytes": size}
     sentence = f"{written}: {precision}, {size / 1e6:.1f} MB"
     if items is not None and queries is not None:
-        given = _texts(items, queries, template, check_queries)
-        found = summary["agreement"] = _compare(model, written, *given, check_items, seed)
+        from crossknn.data.reading import read_items, read_queries
+        from crossknn.evaluation.measures import agreement
+        from crossknn.scorers import CrossEncoder
+
+        with progress("comparing", "pairs") as report:
+            found = agreement(
+                CrossEncoder(model),
+                CrossEncoder(written),
+                read_queries(queries, limit=20).texts,
+                read_items(items, template=template.replace("\\n", "\n")).texts,
+                per_query=check_items,
+                seed=seed,
+                progress=report,
+            )
+        summary["agreement"] = asdict(found)
         sentence += (
-            f"\nagainst {model} on {found['pairs']:,} pairs of {found['queries']} queries: "
-            f"Spearman per query {found['spearman_mean']:.5f} (lowest "
-            f"{found['spearman_lowest']:.5f}), largest difference "
-            f"{found['largest_difference']:.3g}, where scores spread by {found['spread']:.3g}"
+            f"\nagainst {model} on {found.pairs:,} pairs of {found.queries} queries: "
+            f"Spearman per query {found.spearman_mean:.5f} (lowest {found.spearman_lowest:.5f}), "
+            f"largest difference {found.largest_difference:.3g}, where scores spread by "
+            f"{found.spread:.3g}"
         )
     answer(summary, sentence, json)
 
 
-def _texts(items: Path, queries: Path, template: str, limit: int) -> tuple[Any, Any]:
-    from crossknn.data.reading import read_items, read_queries
-
-    texts = read_items(items, template=template.replace("\\n", "\n")).texts
-    return read_queries(queries, limit=limit).texts, texts
-
-
-def _compare(
-    model: str, written: Path, queries: Any, items: Any, per_query: int, seed: int
-) -> dict[str, Any]:
-    from crossknn.evaluation.measures import agreement
-    from crossknn.scorers import CrossEncoder
-
-    with progress("comparing", "pairs") as report:
-        found = agreement(
-            CrossEncoder(model),
-            CrossEncoder(written),
-            queries,
-            items,
-            per_query=per_query,
-            seed=seed,
-            progress=report,
-        )
-    return asdict(found)
-
-
-def _draw(run: Path) -> None:
-    try:
-        from crossknn.plots import training_curve
-
-        training_curve(run / "log.jsonl", run / "loss.png")
-    except MissingExtraError as error:
-        note(f"no loss plot: {error}")
-
-
 def _config(name: str) -> Path:
-    path = Path(name)
-    if path.is_file():
-        return path
-    shipped = {path.stem: path for path in _shipped()}
-    if name in shipped:
-        return shipped[name]
+    """The settings file of that path, or of that name in the package."""
+    path, shipped = Path(name), {path.stem: path for path in SHIPPED.glob("*.toml")}
+    if path.is_file() or name in shipped:
+        return path if path.is_file() else shipped[name]
     raise InputError(
         f"there is no settings file {name}, nor one of that name in the package "
         f"({nearest(name, shipped)})"
     )
-
-
-def _shipped() -> list[Path]:
-    import crossknn
-
-    return sorted((Path(crossknn.__file__).parent / "training" / "configs").glob("*.toml"))

@@ -101,8 +101,7 @@ def distill(
     story = (
         f"From the encoder `{run.short_name(str(source))}`, distilled from a cross-encoder: "
         f"{len(rows)} train queries with lists of up to {lists.items.shape[1]} items "
-        f"({calls} calls), by the loss {loss},\n{fitted.steps} steps; the checkpoint of step "
-        f"{fitted.best_step} was the best on the train queries\nheld out:"
+        f"({calls} calls), by the loss {loss}; a tenth of the queries was held out."
     )
     card = run.model_card("dual encoder", story, settings, fitted, date)
     model.cpu().save_pretrained(folder, card)

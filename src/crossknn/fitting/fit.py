@@ -438,7 +438,8 @@ class Distill(FitMethod):
             cost, texts = task.cost(anchors), anchors.queries.texts
             scores = best_of_rows(texts, anchors.scores, listed, task.scorer.fingerprint)
         settings = paper_settings(listed)
-        settings = replace(settings, seed=task.seed, epochs=self.epochs or settings.epochs)
+        changes = {"seed": task.seed, "epochs": self.epochs or settings.epochs}
+        settings = settings.model_copy(update=changes)
         with task.progress("distilling", "steps") as progress:
             made = distill(
                 scores,

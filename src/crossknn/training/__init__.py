@@ -1,4 +1,4 @@
 """Training cross-encoders and dual encoders (extra `torch`): one loop, one settings file.
 
-corpora (data.reading) -> negatives -> task (cross_encoder, dual_encoder) -> loop.fit -> folder
+settings -> corpora -> task (labelled, late_interaction, distillation) -> loop.fit -> folder
 """

@@ -1,39 +1,47 @@
-"""Several corpora as one, and wrong items that look right: random, by TF-IDF, or by a dual encoder
-(ANNCUR, 3.1 and A.1)."""
+"""Several corpora as one, and what a retriever finds for their queries: wrong items that look right
+(ANNCUR, 3.1 and A.1), and candidates to compare (CMC, 3.2).
+
+Axes: m queries, n items, p right items of a query at most, b queries of a step, c items of a list.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from crossknn.data.dataset import Labelled
-from crossknn.data.queries import QuerySet, unmarked
+from crossknn.data.queries import unmarked
 from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError
+from crossknn.models.base import TorchModel
 from crossknn.models.tokens import Row, token_batches
-from crossknn.retrievers.base import DenseRetriever, Retriever
+from crossknn.retrievers.base import DenseRetriever, RandomItems, Retriever
 from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.scorers.base import Encoder
-from crossknn.training.checkpoint import digest_of
-from crossknn.training.settings import DataSettings, NegativesSettings
-from crossknn.types import NO_ITEM, BoolArray, IntArray, Pairs, Queries
+from crossknn.scorers.torch import TOKENS_PER_RUN
+from crossknn.training.loop import digest_of
+from crossknn.training.settings import DataSettings
+from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
 
-TOKENS_PER_PASS = 2048
-"""A pass through a model holds rows of similar lengths, so many tokens with their padding."""
-_AT_ONCE = 256
+WORDS = ("bm25", "tfidf")
+LISTS = "lists"
+UNIT_SCALE = 20.0
+"""What cosines are multiplied by before a softmax."""
+_QUERIES_AT_ONCE = 256
 
 
 class Corpora:
     """The texts of several corpora in one numbering, and each query's right items (one or more)."""
 
     def __init__(self, parts: Sequence[Labelled]) -> None:
-        if not parts or not any(len(part) for part in parts):
+        if not any(len(part) for part in parts):
             raise InputError("there are no train queries")
         self.parts = tuple(parts)
         self.starts = np.cumsum([0, *(len(part.items) for part in parts)])
@@ -52,27 +60,21 @@ class Corpora:
     @cached_property
     def digest(self) -> str:
         """Hash of every query, item and positive."""
-        arrays = (positives.astype(np.int64) for positives in self.positives)
-        return digest_of(*self.ids, *self.queries, *self.items, arrays=arrays)
+        return digest_of(*self.ids, *self.queries, *self.items, *map(str, self.positives))
 
-    def together(self, wrong: Sequence[IntArray]) -> IntArray:
-        """Item positions of each corpus (m_i, depth) -> of all (m, depth)."""
-        width = max(found.shape[1] for found in wrong)
-        rows = np.full((len(self), width), NO_ITEM, dtype=np.int64)
-        done = 0
-        for found, start in zip(wrong, self.starts, strict=False):
-            block = rows[done : done + len(found), : found.shape[1]]
-            block[:] = np.where(found == NO_ITEM, NO_ITEM, found + start)
-            done += len(found)
-        return rows
+    def holds_right(self, lists: IntArray) -> BoolArray:
+        """Which queries have a right item in their list: (m, c) -> (m,)."""
+        return np.isfinite(self.first_ranks(lists))
 
-    def nearest(self, kind: str, count: int, encoder: Encoder | None) -> IntArray:
-        """Every query's nearest items, right ones included, from its own corpus: (m, count)."""
-        return self.together([nearest(part, kind, count, encoder) for part in self.parts])
-
-    def wrong(self, settings: NegativesSettings, seed: int, encoder: Encoder | None) -> IntArray:
-        """`nearest_wrong` of every corpus: (m, depth)."""
-        return self.together([nearest_wrong(part, settings, seed, encoder) for part in self.parts])
+    def first_ranks(self, lists: IntArray) -> FloatArray:
+        """The rank of the best right item in ranked lists (m, c), infinity where there is none:
+        (m,)."""
+        ranks = np.full(len(lists), np.inf)
+        for row, (items, right) in enumerate(zip(lists, self.positives, strict=True)):
+            places = np.flatnonzero(np.isin(items, right))
+            if len(places):
+                ranks[row] = places[0] + 1
+        return ranks
 
     def lists(self, rows: Sequence[int], wrong: IntArray, count: int, seed: int) -> IntArray:
         """A right item and `count` of the `wrong` ones (m, depth), drawn by the seed:
@@ -86,24 +88,188 @@ class Corpora:
             lists[place, 1 : 1 + len(drawn)] = known[drawn]
         return lists
 
-    def pairs(self, rows: Sequence[int], lists: IntArray) -> Pairs:
-        """The pairs of b queries with their lists (b, c), row by row, without `NO_ITEM`."""
-        kept = lists != NO_ITEM
-        return Pairs(np.repeat(np.asarray(rows), kept.sum(1)), lists[kept])
 
-    def holds_right(self, lists: IntArray) -> BoolArray:
-        """Which queries have a right item in their list: (m, c) -> (m,)."""
-        both = zip(lists, self.positives, strict=True)
-        return np.array([bool(np.isin(found, positives).any()) for found, positives in both])
+def read_corpora(
+    data: DataSettings, seed: int, *, lists: bool = False
+) -> tuple[list[Labelled], list[Labelled]]:
+    """Train and dev queries; InputError if they share one."""
+    train = _read(data.folder, data.train, lists)
+    dev = sampled(_read(data.dev_folder or data.folder, data.dev, lists), data.dev_queries, seed)
+    known = {query for part in train for query in _named(part)}
+    for part in dev:
+        for query in _named(part):
+            if query in known:
+                raise InputError(f"the query {query[1]!r} of {part.name} is in train and in dev")
+    return train, dev
 
 
-def in_passes(rows: Sequence[Row], run: Callable[[list[Row]], Tensor]) -> Tensor:
-    """`run` on all rows (b), in passes of similar lengths; its outputs (b, ...) in their order."""
-    lengths = np.array([len(row.ids) for row in rows])
-    batches = list(token_batches(lengths, TOKENS_PER_PASS))
-    found = torch.cat([run([rows[r] for r in batch]) for batch in batches])
-    order = torch.from_numpy(np.argsort(np.concatenate(batches)))
-    return found[order.to(found.device)]
+def _read(folders: Sequence[Path], split: str, lists: bool) -> list[Labelled]:
+    return [part for folder in folders for part in read_labelled(folder, split, lists=lists)]
+
+
+def _named(part: Labelled) -> Iterator[tuple[str, str, str]]:
+    for query, text in zip(part.queries.ids, part.queries.texts, strict=True):
+        yield part.name, query, text
+
+
+def sampled(parts: list[Labelled], count: int, seed: int) -> list[Labelled]:
+    """`count` queries over all parts, in proportion to their sizes."""
+    total = sum(len(part) for part in parts)
+    if count >= total:
+        return parts
+    sizes = [max(1, round(count * len(part) / total)) for part in parts]
+    return [part.sample(size, seed) for part, size in zip(parts, sizes, strict=True)]
+
+
+def found_items(
+    corpora: Corpora, kind: str, count: int, encoder: Encoder | None = None, seed: int = 0
+) -> IntArray:
+    """Every query's best items of its own corpus, right ones included: (m, count).
+
+    kind: "bm25", "tfidf", "random", "lists" (those that come with the queries) or, for any other,
+    the dual encoder that is given.
+    """
+    found = np.full((len(corpora), count), NO_ITEM, dtype=np.int64)
+    ranked = _ranked_in_all(corpora, kind, count, encoder, seed)
+    for row, (items, _, _) in zip(found, ranked, strict=True):
+        row[: len(items)] = items
+    return found
+
+
+def found_wrong(
+    corpora: Corpora, kind: str, depth: int, encoder: Encoder | None = None, seed: int = 0
+) -> tuple[Candidates, Candidates]:
+    """Every query's right items (m, p) and best wrong ones (m, depth), from its own corpus.
+
+    Their scores are the retriever's, cosines times 20. Words find only items that share one with
+    the query. `kind` is that of `found_items`.
+    """
+    right, wrong = [], []
+    n_right = max(map(len, corpora.positives))
+    ranked = _ranked_in_all(corpora, kind, depth + n_right, encoder, seed)
+    for positives, (items, scores, known) in zip(corpora.positives, ranked, strict=True):
+        is_wrong = ~np.isin(items, positives)
+        right.append((positives, known))
+        wrong.append((items[is_wrong][:depth], scores[is_wrong][:depth]))
+    return Candidates.from_rows(right), Candidates.from_rows(wrong)
+
+
+def nearest_wrong(
+    corpora: Corpora,
+    kind: str,
+    depth: int,
+    skip: int = 0,
+    encoder: Encoder | None = None,
+    seed: int = 0,
+) -> IntArray:
+    """Wrong items of each query, the nearest but for the first `skip`: (m, depth).
+
+    Where fewer items are near at all (no common word), random ones follow.
+    """
+    is_random = kind == "random"
+    skip = 0 if is_random else skip
+    found = np.full((len(corpora), skip + depth), NO_ITEM, dtype=np.int64)
+    if not is_random:
+        near = found_wrong(corpora, kind, skip + depth, encoder)[1].items
+        found[:, : near.shape[1]] = near
+    for row, items in enumerate(found):
+        known = int((items != NO_ITEM).sum())
+        if known < len(items):
+            generator = np.random.default_rng([seed, row if is_random else 0])
+            drawn = _random_wrong(corpora, row, len(items) + known, generator)
+            drawn = drawn[~np.isin(drawn, items)][: len(items) - known]
+            items[known : known + len(drawn)] = drawn
+    return found[:, skip:]
+
+
+def _random_wrong(
+    corpora: Corpora, row: int, count: int, generator: np.random.Generator
+) -> IntArray:
+    """Up to `count` wrong items of a query's own corpus."""
+    positives = corpora.positives[row]
+    part = np.searchsorted(corpora.starts, positives[0], side="right") - 1
+    start, end = corpora.starts[part : part + 2]
+    size = min(end - start, count + len(positives))
+    drawn = start + generator.choice(end - start, size=size, replace=False)
+    return drawn[~np.isin(drawn, positives)][:count]
+
+
+Ranked: TypeAlias = Iterator[tuple[IntArray, FloatArray, FloatArray]]
+"""A query's best items and their scores, best first, and the scores of its right items."""
+
+
+def _ranked_in_all(
+    corpora: Corpora, kind: str, count: int, encoder: Encoder | None, seed: int
+) -> Ranked:
+    """As a retriever ranks each query's own corpus, in the numbering of all."""
+    for part, start in zip(corpora.parts, corpora.starts, strict=False):
+        ranked = (
+            _listed(part, count) if kind == LISTS else _ranked(part, kind, count, encoder, seed)
+        )
+        for items, scores, right in ranked:
+            yield items + start, scores, right
+
+
+def _listed(part: Labelled, count: int) -> Ranked:
+    """By the lists that come with the queries; a right item outside its list scores 0, or as the
+    last if that is below 0."""
+    if part.lists is None:
+        raise InputError(f"{part.name} was read without its lists, which 'lists' takes")
+    for items, scores, positives in zip(
+        part.lists.items, part.lists.scores, part.positives, strict=True
+    ):
+        items, scores = items[items != NO_ITEM], scores[items != NO_ITEM]
+        known = dict(zip(items.tolist(), scores.tolist(), strict=True))
+        last = float(scores.min(initial=0.0))
+        right = np.array([known.get(item, last) for item in positives.tolist()])
+        yield items[:count], scores[:count], right
+
+
+def _ranked(part: Labelled, kind: str, count: int, encoder: Encoder | None, seed: int) -> Ranked:
+    """By a retriever over the corpus, which reads no marks if it knows none."""
+    texts, items = list(part.queries.texts), part.items.texts
+    if kind in WORDS or (encoder is not None and not _reads_marks(encoder)):
+        texts, items = [unmarked(text) for text in texts], [unmarked(text) for text in items]
+    retriever, scale = _retriever(items, kind, encoder, seed)
+    for start in range(0, len(part), _QUERIES_AT_ONCE):
+        at = slice(start, start + _QUERIES_AT_ONCE)
+        queries, positives = Queries(texts[at]), part.positives[at]
+        found = retriever.top(queries, count)
+        right = Candidates.from_rows([(wanted, 0.0 * wanted) for wanted in positives]).items
+        known = scale * retriever.scores(queries, right)
+        for row, wanted in enumerate(positives):
+            there = found.items[row] != NO_ITEM
+            best = found.items[row][there], scale * found.scores[row][there]
+            yield *best, known[row, : len(wanted)]
+
+
+def _retriever(
+    texts: Sequence[str], kind: str, encoder: Encoder | None, seed: int
+) -> tuple[Retriever, float]:
+    """The retriever over n texts, and what its scores are multiplied by before a softmax."""
+    if kind == "random":
+        return RandomItems(len(texts), seed), 1.0
+    if kind == "bm25":
+        return BM25.fit(texts), 1.0
+    if kind == "tfidf":
+        return TFIDF.fit(texts), UNIT_SCALE
+    if encoder is None:
+        raise InputError(
+            f"{kind!r} is neither 'bm25', 'tfidf', 'random' nor 'lists', nor a dual encoder"
+        )
+    vectors = encoder.encode_items(texts)
+    lengths = np.linalg.norm(vectors[:256].astype(np.float32), axis=1)
+    retriever = DenseRetriever(vectors, lambda queries: encoder.encode_queries(queries.texts))
+    return retriever, UNIT_SCALE if np.allclose(lengths, 1.0, atol=1e-2) else 1.0
+
+
+def _reads_marks(encoder: Encoder) -> bool:
+    """One that does takes no query without them."""
+    try:
+        encoder.encode_queries(["a"])
+    except InputError:
+        return True
+    return False
 
 
 def checked_rows(rows: Sequence[Row | InputError]) -> list[Row]:
@@ -114,129 +280,16 @@ def checked_rows(rows: Sequence[Row | InputError]) -> list[Row]:
     return [row for row in rows if isinstance(row, Row)]
 
 
-def read_corpora(
-    data: DataSettings, seed: int, *, lists: bool = False
-) -> tuple[list[Labelled], list[Labelled]]:
-    """The train and dev corpora of the settings, with the lists that come with them if asked for.
+def in_passes(model: TorchModel, rows: Sequence[Row], run: Callable[[list[Row]], Tensor]) -> Tensor:
+    """`run` on rows (b) in passes of similar lengths: its outputs (b, ...) in their order.
 
-    Raises InputError if train and dev share a query; of the same split, dev is held out.
+    Outputs for each token, (b, t, d), are filled up with zeros.
     """
-    train = _read(data.train_folders, data.train, data.train_domains, lists)
-    dev = sampled(
-        _read(data.dev_folders, data.dev, data.dev_domains, lists), data.dev_queries, seed
-    )
-    if data.same_split:
-        train = [part.without(held.queries.ids) for part, held in zip(train, dev, strict=True)]
-    train = sampled(train, data.train_queries, seed)
-    known = {(part.name, *query) for part in train for query in _queries(part)}
-    for part in dev:
-        for query, text in _queries(part):
-            if (part.name, query, text) in known:
-                raise InputError(f"the query {query!r} of {part.name} is in train and in dev")
-    return train, dev
-
-
-def sampled(parts: list[Labelled], count: int | None, seed: int) -> list[Labelled]:
-    """`count` queries over all parts, in proportion to their sizes."""
-    total = sum(len(part) for part in parts)
-    if count is None or count >= total:
-        return parts
-    sizes = [max(1, round(count * len(part) / total)) for part in parts]
-    return [part.sample(size, seed) for part, size in zip(parts, sizes, strict=True)]
-
-
-def _read(
-    folders: tuple[Path, ...], split: str, domains: tuple[str, ...] | None, lists: bool
-) -> list[Labelled]:
-    """The corpora of all folders; `domains` are of those that have some."""
-    having = [folder for folder in folders if (folder / "documents").is_dir()] or folders
-    return [
-        part
-        for folder in folders
-        for part in read_labelled(folder, split, domains if folder in having else None, lists=lists)
-    ]
-
-
-def _queries(part: Labelled) -> Iterator[tuple[str, str]]:
-    return zip(part.queries.ids, part.queries.texts, strict=True)
-
-
-def nearest_wrong(
-    corpus: Labelled, settings: NegativesSettings, seed: int = 0, encoder: Encoder | None = None
-) -> IntArray:
-    """Wrong items of each query, nearest first: (m, depth), `NO_ITEM` where a corpus ends.
-
-    Where fewer items are near at all (no common word), random ones follow.
-    """
-    wrong = np.full((len(corpus), settings.depth), NO_ITEM, dtype=np.int64)
-    if settings.kind == "random":
-        for row in range(len(corpus)):
-            drawn = _random(corpus, row, settings.depth, [seed, row])
-            wrong[row, : len(drawn)] = drawn
-        return wrong
-    count = settings.skip + settings.depth
-    most_right = max(len(positives) for positives in corpus.positives)
-    found = nearest(corpus, settings.kind, count + most_right, encoder)
-    for row, (items, positives) in enumerate(zip(found, corpus.positives, strict=True)):
-        near = items[~np.isin(items, positives) & (items != NO_ITEM)][:count]
-        if len(near) < count:
-            drawn = _random(corpus, row, count + len(near), [seed, 0])
-            near = np.concatenate([near, drawn[~np.isin(drawn, near)]])[:count]
-        wrong[row, : len(near[settings.skip :])] = near[settings.skip :]
-    return wrong
-
-
-def _random(corpus: Labelled, row: int, count: int, seed: list[int]) -> IntArray:
-    """Up to `count` wrong items of a query, in random order."""
-    n, positives = len(corpus.items), corpus.positives[row]
-    generator = np.random.default_rng(seed)
-    drawn = generator.choice(n, size=min(n, count + len(positives)), replace=False)
-    return drawn[~np.isin(drawn, positives)][:count]
-
-
-def nearest(corpus: Labelled, kind: str, count: int, encoder: Encoder | None = None) -> IntArray:
-    """The nearest items of each query by "tfidf" or a "dual-encoder", right ones too: (m,
-    count).
-    """
-    corpus = plain(corpus) if kind == "tfidf" else corpus
-    return candidates(corpus, retriever_of(corpus, kind, encoder), count)
-
-
-def candidates(corpus: Labelled, retriever: Retriever, count: int) -> IntArray:
-    """The retriever's best items of each query: (m, count)."""
-    found = np.full((len(corpus), count), NO_ITEM, dtype=np.int64)
-    for start in range(0, len(corpus), _AT_ONCE):
-        texts = corpus.queries.texts[start : start + _AT_ONCE]
-        top = retriever.top(Queries(texts), count).items
-        found[start : start + len(texts), : top.shape[1]] = top
-    return found
-
-
-def retriever_of(corpus: Labelled, kind: str, encoder: Encoder | None = None) -> Retriever:
-    """BM25, TF-IDF (of `plain` texts) or a dual encoder over the corpus."""
-    if kind == "bm25":
-        return BM25.fit(corpus.items.texts)
-    if kind == "tfidf":
-        return TFIDF.fit(corpus.items.texts)
-    if encoder is None:
-        raise InputError(
-            "negatives of kind 'dual-encoder' need one: set negatives.encoder to its folder"
-        )
-    items = encoder.encode_items(corpus.items.texts)
-    return DenseRetriever(items, lambda queries: encoder.encode_queries(queries.texts))
-
-
-def plain(corpus: Labelled) -> Labelled:
-    """The corpus without marks, as words and encoders that know no marks read it."""
-    queries = QuerySet(corpus.queries.ids, tuple(map(unmarked, corpus.queries.texts)))
-    items = replace(corpus.items, texts=list(map(unmarked, corpus.items.texts)))
-    return replace(corpus, queries=queries, items=items)
-
-
-def reads_marks(encoder: Encoder) -> bool:
-    """One that does takes no query without them."""
-    try:
-        encoder.encode_queries(["a"])
-    except InputError:
-        return True
-    return False
+    at_once = TOKENS_PER_RUN["cpu" if model.device.type == "cpu" else "cuda"]
+    batches = list(token_batches(np.array([len(row.ids) for row in rows]), at_once))
+    found = [run([rows[r] for r in batch]) for batch in batches]
+    if found[0].ndim == 3:
+        width = max(values.shape[1] for values in found)
+        found = [functional.pad(v, (0, 0, 0, width - v.shape[1])) for v in found]
+    order = torch.from_numpy(np.argsort(np.concatenate(batches)))
+    return torch.cat(found)[order.to(model.device)]

@@ -8,35 +8,36 @@ Axes: q queries of the lists, b of them in a pass, c items of a list, n items.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from crossknn.errors import InputError
 from crossknn.linalg import top_k
 from crossknn.models.dual_encoder import DualEncoderModel
-from crossknn.scorers.torch import TorchDualEncoder, weights_hash
-from crossknn.training.checkpoint import digest_of, kept
+from crossknn.scorers.torch import TorchDualEncoder
 from crossknn.training.labelled import numbered, scale_of, vectors
-from crossknn.training.loop import Measures
-from crossknn.training.losses import match_cross_entropy, pair_cross_entropy
+from crossknn.training.loop import Measures, Task, digest_of, kept
 from crossknn.types import NO_ITEM, Candidates, IntArray
 
 Loss: TypeAlias = Literal["match", "pair"]
+HELD = 0.1
+"""The share of the queries that validate."""
+
 _AT_ONCE = 256
 
 
-class DistillationTask:
+class DistillationTask(Task):
     """A dual encoder learns how a cross-encoder ranks each query's list.
 
-    The teacher's scores are divided by `temperature`. A share `held` of the queries validates, by
-    what the papers choose by: `recall`, the mean share of a list's `k` best items among the dual
-    encoder's `k` nearest of all n, the same for both losses; and `first`, the share of queries
-    whose best item is among those k.
+    A tenth of the queries validates, by what the papers choose by: `recall`, the mean share of a
+    list's `k` best items among the dual encoder's `k` nearest of all n, the same for both losses;
+    and `first`, the share of queries whose best item is among those k.
 
     Args:
         lists: (q, c) the cross-encoder's best items, best first, with their scores.
@@ -55,8 +56,6 @@ class DistillationTask:
         lists: Candidates,
         *,
         loss: Loss = "match",
-        temperature: float = 1.0,
-        held: float = 0.1,
         k: int = 10,
         seed: int = 0,
     ) -> None:
@@ -67,11 +66,6 @@ class DistillationTask:
                 f"distillation needs a query to train on and one to validate: there are "
                 f"{len(queries)} with two scored items or more"
             )
-        if temperature <= 0 or not 0 < held < 1 or k < 1:
-            raise InputError(
-                f"distillation: temperature is {temperature}, held {held} and k {k}; they must be "
-                "above 0, between 0 and 1, and at least 1"
-            )
         if loss == "pair" and lists.items.shape[1] >= len(items):
             raise InputError(
                 f"the loss 'pair' needs wrong items, and a list holds all {len(items)} items: "
@@ -79,24 +73,19 @@ class DistillationTask:
             )
         self.model = model
         self._queries, self._items, self._lists = queries, items, lists
-        self._loss, self._temperature, self._k = loss, temperature, k
+        self._loss, self._k = loss, k
         order = np.random.default_rng(seed).permutation(len(queries))
-        n_held = max(1, round(held * len(queries)))
+        n_held = max(1, round(HELD * len(queries)))
         self.held, self.train = np.sort(order[:n_held]), np.sort(order[n_held:])
-        settings = f"{model.config}|{loss}|{temperature}|{held}|{k}|{seed}"
-        arrays = (lists.items, lists.scores.astype(np.float32))
-        data = digest_of(*queries, "", *items, arrays=arrays)
-        self.signature = f"{settings}|{weights_hash(model)}|{data}"
-        self._wrong: IntArray = np.empty((0, 0), dtype=np.int64)
-
-    @property
-    def n_queries(self) -> int:
-        return len(self.train)
+        self.n_queries = len(self.train)
+        data = lists.items.tobytes().hex(), lists.scores.astype(np.float32).tobytes().hex()
+        self.signature = f"{loss}|{k}|{seed}|{digest_of(*queries, '', *items, *data)}"
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
-        """Mine the epoch's hard negatives with the model as it is, once: they are kept on disk."""
+        """Mine the epoch's hard negatives with the model as it is."""
         if self._loss == "pair":
-            self._wrong = kept(folder / f"negatives-{epoch}.npy", self.signature, self._mine)
+            name = f"negatives-{epoch}"
+            [self._wrong] = kept(folder, name, self.signature, lambda: [self._mine()])
 
     def _mine(self) -> IntArray:
         """The nearest items outside each list, as many as its items: (q, c) for all q queries."""
@@ -118,16 +107,16 @@ class DistillationTask:
             found.append(top_k(encoder.encode_queries(texts) @ items.T, count).items)
         return np.concatenate(found)
 
-    def losses(self, rows: list[int], parts: int, epoch: int, step: int) -> Iterator[Tensor]:
-        """One pass per part, whose items are encoded once each."""
-        for part in np.array_split(self.train[rows], parts):
-            yield self._loss_of(part) * (len(part) / len(rows))
+    def draw(self, rows: Sequence[int], epoch: int) -> list[IntArray]:
+        return [self.train[rows]]
 
-    def _loss_of(self, rows: IntArray) -> Tensor:
-        lists, device = self._lists.items[rows], next(self.model.parameters()).device
+    def loss(self, rows: Sequence[int], places: IntArray) -> Tensor:
+        """Of the train queries `rows` (b,), by their places among all queries (b,): ()."""
+        rows = places.tolist()
+        lists, device = self._lists.items[rows], self.model.device
         if self._loss == "match":
             present = torch.from_numpy(lists != NO_ITEM).to(device)
-            teacher = torch.from_numpy(self._lists.scores[rows] / self._temperature).to(device)
+            teacher = torch.from_numpy(self._lists.scores[rows]).to(device)
             return match_cross_entropy(self._scores(rows, lists), teacher, present)
         wrong, width = self._wrong[rows], lists.shape[1]
         both = (lists != NO_ITEM) & (wrong != NO_ITEM)
@@ -136,7 +125,7 @@ class DistillationTask:
         present = torch.from_numpy(both).to(device)
         return pair_cross_entropy(scores[:, :width], scores[:, width:], present)
 
-    def _scores(self, rows: IntArray, lists: IntArray) -> Tensor:
+    def _scores(self, rows: Sequence[int], lists: IntArray) -> Tensor:
         """The dual encoder's scores of queries with their lists: (b, c), anything at `NO_ITEM`.
 
         They lie close together: the sum is in float32, also where the model computes in bfloat16.
@@ -147,9 +136,8 @@ class DistillationTask:
         chosen = item[torch.from_numpy(place).to(item.device)]
         return (query.unsqueeze(1) * chosen).sum(-1) * scale_of(self.model)
 
-    def describe(self, rows: list[int]) -> str:
-        texts = [self._queries[row] for row in self.train[rows][:8]]
-        return f"the queries {', '.join(repr(text[:40]) for text in texts)}"
+    def describe(self, rows: Sequence[int]) -> str:
+        return ", ".join(repr(self._queries[row][:40]) for row in self.train[rows])
 
     def evaluate(self) -> Measures:
         shares, firsts = [], []
@@ -159,3 +147,25 @@ class DistillationTask:
             shares.append(found.mean())
             firsts.append(found[0])
         return {"recall": float(np.mean(shares)), "first": float(np.mean(firsts))}
+
+
+def match_cross_entropy(scores: Tensor, teacher: Tensor, present: Tensor) -> Tensor:
+    """Mean over queries of the cross-entropy of softmax(scores) against softmax(teacher), L_match
+    of ANNCUR, A.3: (b, c) twice -> ().
+
+    `present` (b, c) is false where a list has ended; every list has at least one candidate. The
+    least value is the entropy of the teacher's softmax.
+    """
+    wanted = teacher.masked_fill(~present, float("-inf")).softmax(-1)
+    found = scores.masked_fill(~present, float("-inf")).log_softmax(-1)
+    return -(wanted * found.masked_fill(~present, 0.0)).sum(-1).mean()
+
+
+def pair_cross_entropy(right: Tensor, wrong: Tensor, present: Tensor) -> Tensor:
+    """Mean over queries of the mean over j of -log softmax of right j against wrong j alone, L_pair
+    of ANNCUR, A.3: (b, c) twice -> ().
+
+    `present` (b, c) is false where there is no j-th pair; a query without any counts as 0.
+    """
+    losses = functional.softplus(wrong - right).masked_fill(~present, 0.0)
+    return (losses.sum(-1) / present.sum(-1).clamp(min=1)).mean()

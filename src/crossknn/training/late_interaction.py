@@ -1,40 +1,30 @@
 """Training late-interaction models: a right item among a retriever's candidates, by cross-entropy
 and by the divergence from the retriever (CMC, Song et al. 2024, 3.2 and C).
 
-Axes: b queries, c candidates, n texts, s states in all, t of one text, d dimensions.
+Axes: m queries of the data, b of a step, p right items of a query at most, c candidates, n texts, s
+states in all, t of one text, d dimensions.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from crossknn.data.dataset import Labelled
 from crossknn.errors import InputError
 from crossknn.models.base import state_hash
 from crossknn.models.late.model import LateInteractionModel
-from crossknn.models.tokens import token_batches
 from crossknn.scorers.base import Encoder
-from crossknn.scorers.torch import TOKENS_PER_RUN
-from crossknn.training.candidates import RETRIEVERS, CandidateRetriever, Found, Lists
-from crossknn.training.checkpoint import digest_of, kept
-from crossknn.training.corpora import Corpora, checked_rows
-from crossknn.training.labelled import LabelledTask, first_ranks
-from crossknn.training.loop import Measures
-from crossknn.training.losses import softmax_near_retriever
-from crossknn.training.settings import CandidateSettings, Freeze, LossSettings
+from crossknn.training.corpora import Corpora, checked_rows, found_items, found_wrong, in_passes
+from crossknn.training.labelled import LabelledTask, ranked
+from crossknn.training.loop import Measures, digest_of, kept
+from crossknn.training.settings import CandidateSettings, Divergence, Freeze, LossSettings
 from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, States
 
-logger = logging.getLogger(__name__)
-
-FOUND = "candidates.npy"
 AT = (4, 16)
 _TEXTS_AT_ONCE = 1024
 _COMPARED_AT_ONCE = 16
@@ -43,7 +33,7 @@ _ENCODED_AT_ONCE = {"vector": 512, "tokens": _COMPARED_AT_ONCE}
 
 
 class LateInteractionTask(LabelledTask):
-    """Each query with a right item, put in if the retriever missed it, and wrong ones (`Lists`).
+    """Each query with a right item, put in if the retriever missed it, and wrong ones.
 
     On dev the retriever's best items are ranked as they are: a query whose right item it missed
     counts as wrong, but for `normalized_accuracy`, which leaves it out.
@@ -60,52 +50,41 @@ class LateInteractionTask(LabelledTask):
         loss: LossSettings | None = None,
         *,
         freeze: Freeze = "none",
-        encoder: Callable[[], Encoder] | None = None,
+        encoder: Encoder | None = None,
         seed: int = 0,
     ) -> None:
-        for part in (*train, *dev):
-            _check(part)
-        super().__init__(train, dev, seed)
+        loss, name = (
+            loss or LossSettings(),
+            encoder.fingerprint if encoder else candidates.retriever,
+        )
+        told = candidates.model_copy(update={"retriever": name}), loss, freeze
+        super().__init__(model, train, dev, seed, *told)
         model.freeze(freeze)
-        self.model, self._weights = model, state_hash(model)
-        self._candidates, self._settings, self._freeze = candidates, loss or LossSettings(), freeze
-        self._retriever = CandidateRetriever(candidates, encoder, seed)
-        self._lists: Lists | None = None
-        self._dev_lists: IntArray = np.empty((0, 0), dtype=np.int64)
+        self._candidates, self._loss, self._freeze = candidates, loss, freeze
+        self._encoder = encoder
         self._stored: dict[bool, tuple[States, dict[str, int]]] = {}
         """Of queries (True) and items whose tower keeps still: states, and the place of each
-        text.
-        """
-
-    @property
-    def signature(self) -> str:
-        candidates = self._candidates
-        if candidates.retriever not in RETRIEVERS:  # the folder of a dual encoder may move
-            candidates = replace(candidates, retriever="")
-        settings = f"{self.model.config}|{candidates}|{self._settings}|{self._freeze}|{self._seed}"
-        return f"{settings}|{self._weights}|{self.train.digest}|{self.dev.digest}"
-
-    def check_retriever(self, folder: Path) -> None:
-        """Open the retriever, unless it is done with in `folder`: InputError if it cannot be."""
-        if not (folder / FOUND).exists():
-            self._retriever.open()
+        text."""
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
-        """Find candidates, and the states that do not move, once for the whole run, on disk."""
-        if self._lists is not None:
-            return
+        """Find candidates, and the states that do not move, once for the whole run."""
         wanted, train, dev = self._candidates, self.train, self.dev
-        retriever, self._retriever = self._retriever, CandidateRetriever(wanted)  # frees its memory
-        drawn = self._seed if wanted.retriever == "random" else ""
-        key = f"{wanted.retriever}|{wanted.scale}|{wanted.depth}|{drawn}|{train.digest}"
-        found: Found = kept(folder / FOUND, key, lambda: retriever.found(train))
-        key = f"{wanted.retriever}|{wanted.dev_candidates}|{drawn}|{dev.digest}"
-        count = wanted.dev_candidates
-        self._dev_lists = kept(folder / "dev.npy", key, lambda: retriever.top(dev, count))
-        n_right = max(len(positives) for positives in train.positives)
-        self._lists = Lists(found, n_right, wanted, self._seed)
+        name, how = wanted.retriever, (self._encoder, self.seed)
+
+        def find() -> list[FloatArray | IntArray]:
+            right, wrong = found_wrong(train, name, wanted.depth, *how)
+            if not wrong.items.size:
+                raise InputError(
+                    f"the retriever {name!r} finds no wrong item for any query, so "
+                    "there is nothing to tell a right one from"
+                )
+            on_dev = found_items(dev, name, wanted.dev_candidates, *how)
+            return [right.items, right.scores, wrong.items, wrong.scores, on_dev]
+
+        *found, self._dev_lists = kept(folder, "candidates", self.signature, find)
+        self._right, self._wrong = Candidates(*found[:2]), Candidates(*found[2:])
         if self._freeze != "none":
-            used = ((train, found["item"]), (dev, self._dev_lists))
+            used = (train, self._right.items), (train, self._wrong.items), (dev, self._dev_lists)
             texts = [c.items[i] for c, items in used for i in np.unique(items[items != NO_ITEM])]
             self._keep("item-states", folder, texts, queries=False)
         if self._freeze == "both":
@@ -116,23 +95,27 @@ class LateInteractionTask(LabelledTask):
         states = kept_states(folder, name, self.model, known, queries=queries)
         self._stored[queries] = states, {text: place for place, text in enumerate(known)}
 
-    def _draw(self, rows: list[int], epoch: int) -> Candidates:
-        if self._lists is None:
-            raise RuntimeError("begin_epoch comes before the first step")
-        return self._lists.draw(rows, epoch)
-
-    def _loss(self, rows: list[int], drawn: Candidates, part: IntArray) -> Tensor:
-        return self.loss(rows, drawn.items[part], drawn.scores[part])
+    def draw(self, rows: Sequence[int], epoch: int) -> tuple[IntArray, FloatArray]:
+        """Lists (b, c), whose first item is right, and the retriever's scores of them (b, c)."""
+        drawn = []
+        for row in rows:
+            generator = np.random.default_rng([self.seed, epoch, row])
+            right, wrong = (
+                Candidates(c.items[row], c.scores[row]) for c in (self._right, self._wrong)
+            )
+            drawn.append(draw_list(right, wrong, self._candidates, generator))
+        lists = Candidates.from_rows(drawn)
+        return lists.items, lists.scores
 
     def loss(self, rows: Sequence[int], lists: IntArray, retriever: FloatArray) -> Tensor:
-        """Of train queries (b,) over lists (b, c), whose first is right, and the retriever's scaled
-        scores of them (b, c): ()."""
+        """Of train queries (b,) over lists (b, c), whose first is right, with the retriever's
+        scores (b, c): ()."""
         return softmax_near_retriever(
             self.scores(self.train, rows, lists),
             torch.from_numpy(retriever),
             torch.from_numpy(lists != NO_ITEM),
-            weight=self._settings.weight,
-            kl=self._settings.kl,
+            weight=self._loss.weight,
+            kl=self._loss.kl,
         )
 
     def scores(
@@ -162,8 +145,7 @@ class LateInteractionTask(LabelledTask):
         if queries in self._stored:
             states, places = self._stored[queries]
             stored = states.padded(np.array([places[text] for text in texts], dtype=np.int64))
-            device = next(self.model.parameters()).device
-            values, mask = (torch.from_numpy(array).to(device) for array in stored)
+            values, mask = (torch.from_numpy(array).to(self.model.device) for array in stored)
         else:
             values, mask = tower_states(self.model, texts, queries=queries)
         of = self.model.head.of_queries if queries else self.model.head.of_items
@@ -171,23 +153,68 @@ class LateInteractionTask(LabelledTask):
         return found
 
     def evaluate(self) -> Measures:
-        lists, ranked = self._dev_lists, np.full_like(self._dev_lists, NO_ITEM)
+        lists, ordered = self._dev_lists, np.full_like(self._dev_lists, NO_ITEM)
         answered = np.flatnonzero((lists != NO_ITEM).any(1))
         at_once = _ENCODED_AT_ONCE[self.model.head.item_reads]
         for start in range(0, len(answered), at_once):
             rows = answered[start : start + at_once]
             scores = self.scores(self.dev, rows.tolist(), lists[rows], _COMPARED_AT_ONCE)
             order = np.argsort(-scores.cpu().numpy(), axis=1, kind="stable")
-            ranked[rows] = np.take_along_axis(lists[rows], order, axis=1)
-        rank = first_ranks(ranked, self.dev.positives)
-        there = self.dev.holds_right(lists)
+            ordered[rows] = np.take_along_axis(lists[rows], order, axis=1)
+        rank, there = self.dev.first_ranks(ordered), self.dev.holds_right(lists)
         return {
-            "mrr": float((1 / rank).mean()),
-            "accuracy": float((rank == 1).mean()),
-            "normalized_accuracy": float((rank == 1).sum() / max(1, sum(there))),
+            **ranked(rank),
+            "normalized_accuracy": float((rank == 1).sum() / max(1, there.sum())),
             **{f"recall_{k}": float((rank <= k).mean()) for k in AT},
-            "in_candidates": float(np.mean(there)),
+            "in_candidates": float(there.mean()),
         }
+
+
+def draw_list(
+    right: Candidates,
+    wrong: Candidates,
+    settings: CandidateSettings,
+    generator: np.random.Generator,
+) -> tuple[IntArray, FloatArray]:
+    """The items and scores (at most 1 + count,) of one query's list: a right item, drawn if there
+    are several, the best wrong items, `fixed` of `count`, and others drawn by Gumbel top-k.
+
+    Args:
+        right, wrong: what was found, best first: (p,) and (depth,).
+    """
+    gold = [generator.integers((right.items != NO_ITEM).sum())]
+    n_wrong, n_fixed = (wrong.items != NO_ITEM).sum(), round(settings.fixed * settings.count)
+    chosen = np.arange(n_wrong)
+    if n_wrong > settings.count:
+        keys = generator.gumbel(size=n_wrong - n_fixed)
+        if settings.sampling == "score":
+            keys += wrong.scores[n_fixed:n_wrong]
+        drawn = n_fixed + np.sort(np.argsort(-keys)[: settings.count - n_fixed])
+        chosen = np.concatenate([chosen[:n_fixed], drawn])
+    return (
+        np.concatenate([right.items[gold], wrong.items[chosen]]),
+        np.concatenate([right.scores[gold], wrong.scores[chosen]]),
+    )
+
+
+def softmax_near_retriever(
+    scores: Tensor, retriever: Tensor, present: Tensor, *, weight: float, kl: Divergence
+) -> Tensor:
+    """Mean over queries of weight * -log softmax of the first candidate + (1 - weight) * the KL
+    divergence of softmax(scores) and softmax(retriever), CMC, eq. 5 and 8: (b, c) twice -> ().
+
+    kl: see `LossSettings`. `present` (b, c) is false where a list has ended.
+    """
+    present = present.to(scores.device)
+    found = scores.float().masked_fill(~present, float("-inf")).log_softmax(-1)
+    right = -found[:, 0].mean()
+    if kl == "none":
+        return right
+    wanted = retriever.to(scores.device).float()
+    wanted = wanted.masked_fill(~present, float("-inf")).log_softmax(-1)
+    left, other = (found, wanted) if kl == "model-retriever" else (wanted, found)
+    apart = (left - other).masked_fill(~present, 0.0)
+    return weight * right + (1 - weight) * (left.exp() * apart).sum(-1).mean()
 
 
 def tower_states(
@@ -195,78 +222,33 @@ def tower_states(
 ) -> tuple[Tensor, Tensor]:
     """States (n, t, d) of texts and their mask (n, t), with gradients if they are on."""
     rows = checked_rows(model.encoding.texts(texts, queries=queries))
-    lengths = np.array([len(row.ids) for row in rows])
-    at_once = TOKENS_PER_RUN["cpu" if _device(model) == "cpu" else "cuda"]
-    batches = list(token_batches(lengths, at_once))
-    found = [model.tower_states([rows[r] for r in batch], queries=queries) for batch in batches]
-    width = max(mask.shape[1] for _, mask in found)
-    values = torch.cat([functional.pad(v, (0, 0, 0, width - v.shape[1])) for v, _ in found])
-    masks = torch.cat([functional.pad(mask, (0, width - mask.shape[1])) for _, mask in found])
-    order = torch.from_numpy(np.argsort(np.concatenate(batches))).to(values.device)
-    return values[order], masks[order]
+    values = in_passes(model, rows, lambda batch: model.tower_states(batch, queries=queries)[0])
+    reads = (model.query if queries else model.item).reads
+    counts = torch.tensor([len(row.ids) if reads == "tokens" else 1 for row in rows])
+    mask = torch.arange(values.shape[1]) < counts.unsqueeze(1)
+    return values, mask.to(values.device)
 
 
 def kept_states(
     folder: Path, name: str, model: LateInteractionModel, texts: Sequence[str], *, queries: bool
 ) -> States:
-    """The states of n texts by a tower that does not move, float16, mapped from `folder`.
-
-    A run that was killed goes on after the last whole text. Those of another tower are removed.
-    """
-    key = digest_of(_tower_key(model, queries), *texts)
-    path = folder / f"{name}-{key}.f16"
-    for other in folder.glob(f"{name}-*.f16"):
-        if other != path:
-            logger.info("%s is of other texts or another tower: it is removed", other)
-            other.unlink()
-    starts = kept(folder / f"{name}.npy", key, lambda: _starts(model, texts, queries))
-    was_training = model.training
-    model.eval()
-    with torch.no_grad(), path.open("ab") as file:
-        width = tower_states(model, texts[:1], queries=queries)[0].shape[2]
-        done = int(np.searchsorted(starts, path.stat().st_size // (2 * width), side="right")) - 1
-        file.truncate(int(starts[done]) * 2 * width)
-        for start in range(done, len(texts), _TEXTS_AT_ONCE):
-            part = texts[start : start + _TEXTS_AT_ONCE]
-            values, mask = tower_states(model, part, queries=queries)
-            file.write(values[mask].half().cpu().numpy().tobytes())
-            file.flush()
-            logger.info("states of %d of %d %s", start + len(values), len(texts), name)
-    model.train(was_training)
-    shape = (int(starts[-1]), width)
-    return States(np.memmap(path, dtype=np.float16, mode="r", shape=shape), starts)
-
-
-def _starts(model: LateInteractionModel, texts: Sequence[str], queries: bool) -> IntArray:
-    """Where the states of each text begin, (n + 1,): one of each, or one of each token."""
-    if (model.head.query_reads if queries else model.head.item_reads) == "vector":
-        return np.arange(len(texts) + 1)
-    rows = checked_rows(model.encoding.texts(texts, queries=queries))
-    return np.concatenate([[0], np.cumsum([len(row.ids) for row in rows])])
-
-
-def _tower_key(model: LateInteractionModel, queries: bool) -> str:
-    """What the states of a text depend on beside it."""
-    tower, device = (model.query if queries else model.item), _device(model)
+    """The states of n texts by a tower that does not move, float16, mapped from `folder`."""
+    tower, device = (model.query if queries else model.item), model.device.type
     precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    settings = (model.config.pooling, model.config.marked, model.config.window, tower.reads)
-    return f"{state_hash(tower)}|{settings}|{precision}"
+    key = digest_of(state_hash(tower), f"{model.config}|{precision}", *texts)
+    path = folder / f"{name}-{key}.f16"
 
+    def write() -> list[IntArray]:
+        starts = [0]
+        with torch.no_grad(), path.open("wb") as file:
+            for start in range(0, len(texts), _TEXTS_AT_ONCE):
+                part = texts[start : start + _TEXTS_AT_ONCE]
+                values, mask = tower_states(model, part, queries=queries)
+                file.write(values[mask].half().cpu().numpy().tobytes())
+                starts += (starts[-1] + mask.sum(1).cumsum(0)).tolist()
+        return [np.array(starts)]
 
-def _device(model: LateInteractionModel) -> str:
-    return next(model.parameters()).device.type
-
-
-def _check(part: Labelled) -> None:
-    n = len(part.items)
-    if n < 2:
-        raise InputError(f"{part.name} has {n} item: a right one needs a wrong one to compare with")
-    for query, positives in zip(part.queries.ids, part.positives, strict=True):
-        if not len(positives):
-            raise InputError(f"the query {query!r} of {part.name} has no right item")
-        outside = [p for p in positives if not 0 <= p < n]
-        if outside:
-            raise InputError(
-                f"the query {query!r} of {part.name} has the right item {outside[0]}, which is "
-                f"outside its {n} items"
-            )
+    [starts] = kept(folder, name, key, write)  # written after the values: they are whole
+    width = path.stat().st_size // (2 * int(starts[-1]))
+    values = np.memmap(path, dtype=np.float16, mode="r", shape=(int(starts[-1]), width))
+    return States(values, starts)

@@ -1,66 +1,93 @@
 """The training loop: one for all models. Resumable, deterministic, and safe to kill.
 
-Everything random in step s depends on the seed and s alone, and a checkpoint holds the weights and
-the optimizer's moments, so that a run that was killed and run again ends with the same weights.
+Everything random in step s depends on the seed and s alone, and a checkpoint holds the weights, the
+optimizer's moments and the best weights so far, so that a run that was killed and run again ends
+with the same weights.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from crossknn.errors import InputError, TrainingError
-from crossknn.training import checkpoint
-from crossknn.training.checkpoint import digest_of
+from crossknn.files import write_file
+from crossknn.models.base import weights_hash
 from crossknn.training.settings import TrainingSettings
 from crossknn.types import Progress
 
-LOG = "log.jsonl"
+CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
+CLIP = 1.0
+"""The norm above which gradients are cut."""
+
 _SECONDS_BETWEEN_CHECKPOINTS = 60.0
-_STEPS_BETWEEN_LINES = 10
-_FREE = ("accumulate", "evaluations", "precision", "device", "threads")
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_FREE = {"accumulate", "evaluations", "precision"}
 """Settings that may change when a run goes on."""
 
 Measures: TypeAlias = dict[str, float]
 Autocast: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
 
-class Task(Protocol):
-    """What is trained. `main` names the measure by which checkpoints are compared (higher wins).
+class Task(ABC):
+    """What is trained.
 
-    `signature` is what must be the same for a run to be resumed: data, negatives, the model's
-    settings.
+    `main` names the measure by which checkpoints are compared (higher wins). `signature` is what
+    must be the same for a run to be resumed, beside the training settings and the first weights.
     """
 
     main: str
+    model: Any
+    n_queries: int
+    signature: str
 
-    @property
-    def model(self) -> nn.Module: ...
-    @property
-    def n_queries(self) -> int: ...
-    @property
-    def signature(self) -> str: ...
-
+    @abstractmethod
     def begin_epoch(self, epoch: int, folder: Path) -> None:
         """Called before an epoch's first step, and again when a run is resumed inside it."""
 
-    def losses(self, rows: list[int], parts: int, epoch: int, step: int) -> Iterator[Tensor]:
-        """The loss of the queries `rows` (b,) in `parts` passes, whose sum is the step's loss."""
+    @abstractmethod
+    def draw(self, rows: Sequence[int], epoch: int) -> Sequence[NDArray[Any]]:
+        """What the queries `rows` (b,) learn from in an epoch: arrays (b, ...)."""
 
-    def describe(self, rows: list[int]) -> str:
-        """What a batch holds, for messages."""
+    @abstractmethod
+    def loss(self, rows: Sequence[int], *drawn: Any, **none: Any) -> Tensor:
+        """The mean loss of the queries `rows` (b,) with what was drawn for them: ()."""
 
-    def evaluate(self) -> Measures: ...
+    @abstractmethod
+    def describe(self, rows: Sequence[int]) -> str:
+        """The names of queries, for messages."""
+
+    @abstractmethod
+    def evaluate(self) -> Measures:
+        """Measures on dev queries."""
+
+
+@dataclass
+class State:
+    """How far a run is: steps done, the best dev measures with their step and weights."""
+
+    step: int = 0
+    best: Measures = field(default_factory=dict)
+    best_step: int = 0
+    log_size: int = 0
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,36 +101,32 @@ class Fitted:
 
 
 def fit(
-    task: Task,
-    settings: TrainingSettings,
-    folder: Path,
-    *,
-    progress: Progress | None = None,
-    stop_after: int | None = None,
+    task: Task, settings: TrainingSettings, folder: Path, *, progress: Progress | None = None
 ) -> Fitted:
-    """Train until the last step, from the last checkpoint in `folder` if there is one.
+    """Train until the last step, from the checkpoint in `folder` if there is one.
 
-    Leaves the best weights in the model. `stop_after` ends this run early, after so many steps
-    of it.
+    Leaves the best weights in the model.
 
     Raises:
+        InputError: the checkpoint is damaged, or of another run.
         TrainingError: the loss is NaN or infinite; the message names the batch.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     model, began = task.model, time.perf_counter()
     per_epoch = steps_per_epoch(task.n_queries, settings)
     total = total_steps(task.n_queries, settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    every = max(1, min(per_epoch, total) // settings.evaluations)
     for module in model.modules():
         if settings.dropout is not None and isinstance(module, nn.Dropout):
             module.p = settings.dropout
-    every = max(1, min(per_epoch, total) // settings.evaluations)
     optimizer, autocast = _optimizer(model, settings), autocast_of(model, settings)
-    signature = _signature(task, settings)
-    state = checkpoint.load(folder, model, optimizer, signature)
-    log = _Log(folder / LOG, state.step)
+    fixed = settings.model_dump_json(exclude=_FREE)
+    signature = digest_of(fixed, task.signature, weights_hash(model))
+    state = _load(folder / CHECKPOINT, model, optimizer, signature)
+    with (folder / LOG).open("ab") as log:
+        log.truncate(state.log_size)  # what a killed run wrote after its checkpoint
     saved, epoch_begun = time.monotonic(), -1
-    last = total if stop_after is None else min(total, state.step + stop_after)
-    for step in range(state.step, last):
+    for step in range(state.step, total):
         epoch = step // per_epoch
         if epoch != epoch_begun:
             with autocast():
@@ -112,28 +135,26 @@ def fit(
         rate = settings.learning_rate * schedule(step, total, settings.warmup)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        try:
-            state.recent.append(_step(task, settings, optimizer, autocast, epoch, step))
-        except TrainingError as error:
-            kept = f"the best checkpoint is kept in {folder / checkpoint.BEST}"
-            nothing = "there is no checkpoint yet"
-            raise TrainingError(f"{error}; {kept if state.best else nothing}") from None
-        state.step = step + 1
-        if state.step % _STEPS_BETWEEN_LINES == 0 or state.step == total:
-            log(step=state.step, loss=sum(state.recent) / len(state.recent), learning_rate=rate)
-            state.recent.clear()
+        value = _step(task, settings, optimizer, autocast, step)
+        state.step, is_last = step + 1, step + 1 == total
+        lines: list[dict[str, Any]] = [{"step": state.step, "loss": value, "learning_rate": rate}]
         # The last evaluation is at the end, not one at the end of the epoch and one just after.
-        if state.step == total or (state.step % every == 0 and total - state.step >= every // 2):
+        if is_last or (state.step % every == 0 and total - state.step >= every // 2):
             measures = evaluate(task, autocast)
-            log(step=state.step, dev=measures)
-            state.consider(measures, task.main, folder, model)
+            lines.append({"step": state.step, "dev": measures})
+            if not state.best or measures[task.main] > state.best[task.main]:
+                state.best, state.best_step = measures, state.step
+                own = weights(model).items()
+                state.best_weights = {n: value.to("cpu", copy=True) for n, value in own}
+        with (folder / LOG).open("ab") as log:
+            log.writelines(f"{json.dumps(line)}\n".encode() for line in lines)
+            state.log_size = log.tell()
+        if is_last or time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
+            _save(folder / CHECKPOINT, model, optimizer, state, signature)
+            saved = time.monotonic()
         if progress:
             progress(state.step, total)
-        if time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS or state.step in (last, total):
-            checkpoint.save(folder, model, optimizer, state, signature)
-            saved = time.monotonic()
-    if state.best:
-        checkpoint.load_best(folder, model)
+    _put(model, state.best_weights)
     seconds = time.perf_counter() - began
     return Fitted(steps=state.step, best=state.best, best_step=state.best_step, seconds=seconds)
 
@@ -143,24 +164,28 @@ def _step(
     settings: TrainingSettings,
     optimizer: torch.optim.AdamW,
     autocast: Autocast,
-    epoch: int,
     step: int,
 ) -> float:
     """One step of the optimizer; the loss. TrainingError, before any weight moves, if it is NaN."""
     rows = batch_rows(task.n_queries, settings, step)
+    epoch = step // steps_per_epoch(task.n_queries, settings)
     torch.manual_seed(settings.seed * 1_000_003 + step)
     task.model.train()
     optimizer.zero_grad(set_to_none=True)
     value = 0.0
     with autocast():
-        for loss in task.losses(rows, settings.accumulate, epoch, step):
+        drawn = task.draw(rows, epoch)
+        for part in np.array_split(np.arange(len(rows)), settings.accumulate):
+            loss = task.loss([rows[p] for p in part], *(array[part] for array in drawn))
+            loss = loss * (len(part) / len(rows))
             value += float(loss.detach())
             loss.backward()
-    norm = float(nn.utils.clip_grad_norm_(task.model.parameters(), settings.clip))
+    norm = float(nn.utils.clip_grad_norm_(task.model.parameters(), CLIP))
     if not (math.isfinite(value) and math.isfinite(norm)):
         raise TrainingError(
-            f"the loss of step {step} is not a number, in the batch of {task.describe(rows)}: "
-            "train into a new folder with a lower learning_rate, or in float32"
+            f"the loss of step {step} is not a number, in the batch of the queries "
+            f"{task.describe(rows[:8])}: train into a new folder with a lower learning_rate, or "
+            "in float32"
         )
     optimizer.step()
     return value
@@ -176,13 +201,12 @@ def evaluate(task: Task, autocast: Autocast) -> Measures:
 def time_steps(task: Task, settings: TrainingSettings, steps: int) -> float:
     """Seconds of one step, the mean of `steps` real ones after a first; weights are spoiled."""
     optimizer, autocast = _optimizer(task.model, settings), autocast_of(task.model, settings)
-    began = 0.0
     with TemporaryDirectory() as folder:
         task.begin_epoch(0, Path(folder))
-    for step in range(steps + 1):
-        _step(task, settings, optimizer, autocast, 0, step)
-        if not step:
-            began = time.perf_counter()
+    _step(task, settings, optimizer, autocast, 0)
+    began = time.perf_counter()
+    for step in range(1, steps + 1):
+        _step(task, settings, optimizer, autocast, step)
     return (time.perf_counter() - began) / steps
 
 
@@ -216,16 +240,15 @@ def batch_rows(n_queries: int, settings: TrainingSettings, step: int) -> list[in
 
 def autocast_of(model: nn.Module, settings: TrainingSettings) -> Autocast:
     device = next(model.parameters()).device.type
-    if not uses_bfloat16(model, settings):
+    if not uses_bfloat16(device, settings):
         return nullcontext
     return lambda: torch.autocast(device, dtype=torch.bfloat16)
 
 
-def uses_bfloat16(model: nn.Module, settings: TrainingSettings) -> bool:
+def uses_bfloat16(device: str, settings: TrainingSettings) -> bool:
     """Whether it was asked for, or the device multiplies such matrices faster than float32 ones."""
     if settings.precision != "auto":
         return settings.precision == "bfloat16"
-    device = next(model.parameters()).device.type
     if device == "cuda":
         return torch.cuda.is_bf16_supported()
     flags = Path("/proc/cpuinfo")
@@ -234,42 +257,85 @@ def uses_bfloat16(model: nn.Module, settings: TrainingSettings) -> bool:
 
 
 def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
+    """AdamW without decay of biases and norms."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    plain = [parameter for parameter in trained if parameter.ndim < 2]
-    decayed = [parameter for parameter in trained if parameter.ndim >= 2]
-    return torch.optim.AdamW(
-        [{"params": decayed}, {"params": plain, "weight_decay": 0.0}],
-        lr=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": 0.01},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
 
 
-def _signature(task: Task, settings: TrainingSettings) -> dict[str, str]:
-    """What a checkpoint must agree with to be resumed."""
-    shape = {name: list(p.shape) for name, p in task.model.named_parameters()}
-    fixed = {name: value for name, value in asdict(settings).items() if name not in _FREE}
-    text = json.dumps([shape, fixed, task.n_queries], sort_keys=True)
-    return {"signature": digest_of(text), "task": digest_of(task.signature)}
+# ------------------------------------------------------------------------- what a folder keeps
 
 
-class _Log:
-    """JSON lines; those of steps after the checkpoint that a run resumes from are dropped."""
+def _save(
+    path: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: State, signature: str
+) -> None:
+    tensors = {f"model.{name}": value for name, value in weights(model).items()}
+    tensors |= {f"best.{name}": value for name, value in state.best_weights.items()}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{key}.{name}"] = value
+    about = {"signature": signature, "step": state.step, "log_size": state.log_size}
+    about |= {"best": state.best, "best_step": state.best_step}
+    content = {name: value.contiguous() for name, value in tensors.items()}
+    write_file(path, save(content, {"state": json.dumps(about)}))
 
-    def __init__(self, path: Path, step: int) -> None:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        path.write_text("".join(f"{line}\n" for line in lines if _step_of(line) <= step), "utf-8")
-        self._path, self._began = path, time.perf_counter()
 
-    def __call__(self, **values: Any) -> None:
-        values["seconds"] = round(time.perf_counter() - self._began, 2)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
-
-
-def _step_of(line: str) -> float:
-    """The step of a line of the log; infinity if a kill left only its beginning."""
+def _load(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature: str) -> State:
+    """The state of the checkpoint, its weights and moments put in place; a new state if none."""
+    if not path.exists():
+        return State()
     try:
-        return float(json.loads(line)["step"])
-    except ValueError:
-        return math.inf
+        opened = safe_open(path, "pt")
+    except SafetensorError as error:
+        raise InputError(f"the checkpoint {path} is damaged; remove it to begin again") from error
+    with opened as file:
+        about = json.loads(file.metadata()["state"])
+        if about.pop("signature") != signature:
+            raise InputError(
+                f"{path.parent} holds a run with other settings, data or model: train into "
+                f"another folder, or remove {path}"
+            )
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    own = weights(model)
+    _put(model, {name: tensors[f"model.{name}"] for name in own})
+    for name, parameter in model.named_parameters():
+        for key in _MOMENTS:
+            if (moment := tensors.get(f"{key}.{name}")) is not None:
+                device = "cpu" if key == "step" else parameter.device
+                optimizer.state[parameter][key] = moment.to(device)
+    best = {name: tensors[f"best.{name}"] for name in own if about["best"]}
+    return State(**about, best_weights=best)
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, each once even where modules share it."""
+    return {n: t.detach() for n, t in (*model.named_parameters(), *model.named_buffers())}
+
+
+def _put(model: nn.Module, values: dict[str, Tensor]) -> None:
+    for name, tensor in weights(model).items():
+        tensor.copy_(values[name])
+
+
+def kept(
+    folder: Path, name: str, key: str, make: Callable[[], Sequence[NDArray[Any]]]
+) -> list[NDArray[Any]]:
+    """Arrays that are made once in a folder for everything they depend on, the `key`."""
+    path = folder / f"{name}-{digest_of(key)}.npz"
+    if not path.exists():
+        buffer = io.BytesIO()
+        np.savez(buffer, *make())
+        write_file(path, buffer.getvalue())
+    with np.load(path) as found:
+        return [found[array] for array in found.files]
+
+
+def digest_of(*texts: str) -> str:
+    """A short hash of texts, for signatures."""
+    found = hashlib.blake2b(digest_size=8)
+    for text in texts:
+        found.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return found.hexdigest()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import re
 import resource
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -21,31 +19,27 @@ from crossknn.errors import InputError, nearest
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
 from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel
+from crossknn.scorers.base import Encoder
 from crossknn.scorers.opening import DualEncoder
 from crossknn.training import loop
-from crossknn.training.candidates import LISTS
-from crossknn.training.corpora import read_corpora, sampled
-from crossknn.training.labelled import CrossEncoderTask, DualEncoderTask
+from crossknn.training.corpora import LISTS, WORDS, read_corpora, sampled
+from crossknn.training.labelled import CrossEncoderTask, DualEncoderTask, LabelledTask
 from crossknn.training.late_interaction import LateInteractionTask
 from crossknn.training.settings import (
     CrossEncoderSettings,
     DualEncoderSettings,
     LateInteractionSettings,
+    RunSettings,
     TrainingSettings,
 )
 from crossknn.types import Progress
 
-logger = logging.getLogger(__name__)
-
 C = TypeVar("C")
-Settings: TypeAlias = CrossEncoderSettings | DualEncoderSettings | LateInteractionSettings
-AnyTask: TypeAlias = CrossEncoderTask | DualEncoderTask | LateInteractionTask
 Data: TypeAlias = tuple[list[Labelled], list[Labelled]]
 RUN = "run"
 """The subfolder of checkpoints, mined negatives and the log."""
 
-SETTINGS = "settings.json"
-_KINDS = {
+_KINDS: Mapping[type[RunSettings], str] = {
     CrossEncoderSettings: "cross-encoder",
     DualEncoderSettings: "dual encoder",
     LateInteractionSettings: "late-interaction model",
@@ -59,19 +53,17 @@ _OPENERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a run would take, from a few of its steps: time, memory, and what it would do."""
+    """What a run would take: its steps, and from a few of them time and memory."""
 
     steps: int
     train_queries: int
-    dev_queries: int
     seconds_per_step: float
     hours: float
     gigabytes: float
     precision: str
-    longer_than_the_window: int
 
 
-def train(settings: Settings, folder: Path, *, progress: Progress | None = None) -> loop.Fitted:
+def train(settings: RunSettings, folder: Path, *, progress: Progress | None = None) -> loop.Fitted:
     """Train by `settings` and leave the best checkpoint in `folder`, resuming what is there.
 
     The class of the settings says what is trained.
@@ -81,70 +73,61 @@ def train(settings: Settings, folder: Path, *, progress: Progress | None = None)
         TrainingError: the loss is no number.
     """
     task = _task(settings, _data(settings))
-    if isinstance(task, LateInteractionTask):
-        task.check_retriever(folder / RUN)
-    began = time.strftime("%Y-%m-%d")
-    if cut := task.count_cut():
-        logger.warning("%d train texts are longer than the model's window and lose their end", cut)
+    date = time.strftime("%Y-%m-%d")
     fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
-    text = json.dumps(asdict(settings), indent=2, default=str) + "\n"
-    (folder / RUN / SETTINGS).write_text(text, encoding="utf-8")
-    data = settings.data
-    story = (
-        f"From the encoder `{short_name(settings.encoder)}`, on {_names(data.train_folders)}, in "
-        f"{fitted.steps} steps; the checkpoint of step {fitted.best_step} was the best on the dev "
-        f"queries of {_names(data.dev_folders)}:"
-    )
-    card = model_card(_KINDS[type(settings)], story, settings, fitted, began)
+    names = ", ".join(f"`{path.name}`" for path in settings.data.folder)
+    story = f"From the encoder `{short_name(settings.encoder)}`, on {names}."
+    card = model_card(_KINDS[type(settings)], story, settings, fitted, date)
     task.model.cpu().save_pretrained(folder, card)
     return fitted
 
 
-def estimate(settings: Settings, steps: int = 3) -> Estimate:
+def estimate(settings: RunSettings, steps: int = 3) -> Estimate:
     """Time and memory of a run, from `steps` real steps on random negatives; nothing is kept.
 
     Evaluations, the mining of negatives and what frozen towers make of their texts come on top.
     """
     data, training = _data(settings), settings.training
-    if isinstance(settings, LateInteractionSettings):
-        wanted = settings.candidates
-        easy = replace(wanted, retriever="random", depth=wanted.count)
-        settings = replace(settings, candidates=easy)
-        task = _task(settings, data)
-        few = sampled(data[0], training.batch * (steps + 1), 0), sampled(data[1], 1, 0)
-        timed = _task(settings, few, task.model)  # with few texts for frozen towers
-    else:
-        negatives = replace(settings.negatives, kind="random", encoder=None)
-        task = timed = _task(replace(settings, negatives=negatives), data)
-    seconds = loop.time_steps(timed, training, steps)
-    total = loop.total_steps(task.n_queries, training)
-    bfloat16 = loop.uses_bfloat16(task.model, training)
+    n_queries = sum(map(len, data[0]))
+    total = loop.total_steps(n_queries, training)
+    few = sampled(data[0], training.batch * (steps + 1), 0), sampled(data[1], 1, 0)
+    task = _task(_easy(settings), few)
+    seconds = loop.time_steps(task, training, steps)
+    bfloat16 = loop.uses_bfloat16(task.model.device.type, training)
     return Estimate(
         steps=total,
-        train_queries=task.n_queries,
-        dev_queries=len(task.dev),
+        train_queries=n_queries,
         seconds_per_step=round(seconds, 3),
         hours=round(seconds * total / 3600, 2),
-        gigabytes=round(_peak_memory(task.model) / 2**30, 2),
+        gigabytes=round(_peak_memory(task.model.device) / 2**30, 2),
         precision="bfloat16" if bfloat16 else "float32",
-        longer_than_the_window=task.count_cut(),
     )
 
 
-def _data(settings: Settings) -> Data:
+def _easy(settings: RunSettings) -> RunSettings:
+    """The settings with random wrong items, which need no mining."""
+    if isinstance(settings, LateInteractionSettings):
+        wanted = settings.candidates
+        easy = wanted.model_copy(update={"retriever": "random", "depth": wanted.count})
+        return settings.model_copy(update={"candidates": easy})
+    assert isinstance(settings, CrossEncoderSettings | DualEncoderSettings)
+    random = settings.negatives.model_copy(update={"kind": "random", "encoder": None})
+    return settings.model_copy(update={"negatives": random})
+
+
+def _data(settings: RunSettings) -> Data:
     late = settings if isinstance(settings, LateInteractionSettings) else None
     lists = late is not None and late.candidates.retriever == LISTS
     return read_corpora(settings.data, settings.training.seed, lists=lists)
 
 
-def _task(settings: Settings, data: Data, model: Any = None) -> AnyTask:
-    """The task of the settings, with a new model unless one is given."""
+def _task(settings: RunSettings, data: Data) -> LabelledTask:
+    """The task of the settings, with a new model."""
     device, seed = start_on(settings.training), settings.training.seed
     if isinstance(settings, CrossEncoderSettings):
         config = _config(CrossEncoderConfig, settings.model)
         model = CrossEncoderModel.new(settings.encoder, config).to(device)
-        source = settings.negatives.encoder
-        encoder = None if source is None else lambda: DualEncoder(source)
+        encoder = _encoder(settings.negatives.encoder)
         return CrossEncoderTask(model, *data, settings.negatives, encoder=encoder, seed=seed)
     if isinstance(settings, DualEncoderSettings):
         dual = _config(DualEncoderConfig, settings.model)
@@ -152,34 +135,40 @@ def _task(settings: Settings, data: Data, model: Any = None) -> AnyTask:
             DualEncoderModel.new(settings.encoder, dual).to(device),
             *data,
             settings.negatives,
-            teacher=None if settings.teacher is None else DualEncoder(settings.teacher),
+            teacher=_encoder(settings.teacher),
             teacher_weight=settings.teacher_weight,
             seed=seed,
         )
+    assert isinstance(settings, LateInteractionSettings)
     late = _config(LateInteractionConfig, settings.model, head=settings.kind)
+    name, encoder = settings.candidates.retriever, None
+    if name not in (*WORDS, LISTS, "random"):
+        try:
+            encoder = DualEncoder(name)
+        except InputError as error:
+            raise InputError(
+                f"candidates: the retriever {name!r} is neither 'bm25', 'tfidf', 'random' or "
+                f"'lists' nor a dual encoder: {error}"
+            ) from error
     return LateInteractionTask(
-        model or LateInteractionModel.new(settings.encoder, late).to(device),
+        LateInteractionModel.new(settings.encoder, late).to(device),
         *data,
         settings.candidates,
         settings.loss,
         freeze=settings.freeze,
-        encoder=lambda: DualEncoder(settings.candidates.retriever),
+        encoder=encoder,
         seed=seed,
     )
 
 
+def _encoder(name: str | None) -> Encoder | None:
+    return None if name is None else DualEncoder(name)
+
+
 def start_on(training: TrainingSettings) -> torch.device:
-    """Seed PyTorch, set its threads, and find the device of the settings, or InputError."""
+    """Seed PyTorch; the device to train on, a GPU if there is one."""
     torch.manual_seed(training.seed)
-    if training.threads is not None:
-        torch.set_num_threads(training.threads)
-    wanted = training.device
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        return torch.empty(0, device=wanted).device
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"training: the device {wanted!r} cannot be used: {error}") from error
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _config(kind: type[C], given: Mapping[str, Any], **more: Any) -> C:
@@ -193,31 +182,34 @@ def _config(kind: type[C], given: Mapping[str, Any], **more: Any) -> C:
         raise InputError(f"model: {error}") from None
 
 
-def _peak_memory(model: torch.nn.Module) -> int:
-    """Bytes this process has held at most, on the model's device."""
-    device = next(model.parameters()).device
+def _peak_memory(device: torch.device) -> int:
+    """Bytes this process has held at most, on the device."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def model_card(kind: str, story: str, settings: Any, fitted: loop.Fitted, date: str) -> str:
+def model_card(
+    kind: str, story: str, settings: RunSettings | TrainingSettings, fitted: loop.Fitted, date: str
+) -> str:
     """A README for the folder of a model of `kind`: `story` says what it learned from."""
     measures = "\n".join(f"| {name} | {value:.4f} |" for name, value in fitted.best.items())
+    # of folders the name alone
+    shown = re.sub(r'"[^"]*/[^"]*/([^"/]+)/?"', r'"\1"', settings.model_dump_json())
     return f"""---
 library_name: crossknn
 tags: [{kind.replace(" ", "-")}]
 ---
 # A {kind} trained with crossknn
 
-{story}
+{story} {fitted.steps} steps; the checkpoint of step {fitted.best_step} was the best on dev queries:
 
 | measure | dev |
 |---|---|
 {measures}
 
-Settings: `{_shown(settings)}`. Made on {date} by crossknn {__version__}.
+Settings: `{shown}`. Made on {date} by crossknn {__version__}.
 
 ```python
 from crossknn import {_OPENERS[kind]}
@@ -226,15 +218,6 @@ model = {_OPENERS[kind]}("this/folder")
 """
 
 
-def _shown(settings: Any) -> str:
-    """Settings as JSON, with the name alone of every folder."""
-    return re.sub(r'"[^"]*/[^"]*/([^"/]+)/?"', r'"\1"', json.dumps(asdict(settings), default=str))
-
-
 def short_name(encoder: str) -> str:
     """A hub name as it is; of a folder, its name alone."""
     return encoder if encoder.count("/") <= 1 else encoder.rstrip("/").rsplit("/", 1)[-1]
-
-
-def _names(folders: tuple[Path, ...]) -> str:
-    return ", ".join(f"`{folder.name}`" for folder in folders)

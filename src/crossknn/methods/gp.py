@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -33,7 +33,7 @@ from crossknn.retrievers.base import Retriever, stages_of
 from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
-from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
+from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Observed, Queries
 
 Mean: TypeAlias = Literal["none", "average", "constant", "first"]
 
@@ -45,11 +45,20 @@ KEPT = 2**31
 
 
 class Kept(NamedTuple):
-    """Of a query: all items, or a `pool` (c,), its `points` (c, p) held while there is room."""
+    """V for a block of all items, or of a `pool` (c,), whose `points` (c, p) are held."""
 
     pool: IntArray | None
-    points: FloatArray | None
+    points: FloatArray
     others: Whitened
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A query's posterior. `kept` is no part of the value: by their first position, the blocks of
+    items last predicted, for the next prediction to extend."""
+
+    posterior: Posterior
+    kept: dict[int, Kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +66,13 @@ class Posteriors:
     """State of a Gaussian process over m queries.
 
     `basis` (f, m, n) holds the basis functions, `own` (m, d) the queries' vectors where they count
-    as observed. A posterior is None while a query's scores say too little. `kept` is no part of the
-    value: of each query the items last predicted, for the next prediction to extend.
+    as observed. A query whose scores say too little has no row.
     """
 
     queries: Queries
     basis: FloatArray
     own: FloatArray | None
-    rows: tuple[Posterior | None, ...]
-    kept: dict[int, Kept]
+    rows: dict[int, Row]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,55 +117,45 @@ class GaussianProcess(Predictor[Posteriors]):
         basis += [stage.scores(queries) for stage in self.stages]
         if self.item_mean is not None:
             basis.append(np.broadcast_to(self.item_mean, shape))
-        return Posteriors(
-            queries,
-            np.stack(basis) if basis else np.empty((0, *shape), np.float32),
-            None if self.own is None else self.own(queries),
-            (None,) * len(queries),
-            {},
-        )
+        known = np.stack(basis) if basis else np.empty((0, *shape), np.float32)
+        return Posteriors(queries, known, None if self.own is None else self.own(queries), {})
 
     def update(self, state: Posteriors, observed: Observed) -> Posteriors:
-        rows = list(state.rows)
-        for row, items, scores in observed.rows():
-            rows[row] = self._posterior(state, row, items, scores.astype(np.float64))
-        return replace(state, rows=tuple(rows))
-
-    def _posterior(
-        self, state: Posteriors, row: int, items: IntArray, scores: FloatArray
-    ) -> Posterior | None:
-        points, basis = self.points(items), state.basis[:, row, items].T
-        few = self.model.prior is None and len(scores) <= basis.shape[1]
-        if few or np.ptp(scores) == 0:
-            return None
-        if state.own is not None:
-            points = np.vstack([state.own[row].astype(points.dtype), points])
-            basis = np.vstack([state.basis[:, row].max(axis=1), basis])
-            scores = np.append(scores.max(), scores)
-        return self.model.posterior(points, scores, basis, state.rows[row])
+        rows = {}
+        for q, items, scores in observed.rows():
+            points, basis = self.points(items), state.basis[:, q, items].T
+            few = self.model.prior is None and len(scores) <= basis.shape[1]
+            if few or np.ptp(scores) == 0:
+                continue
+            exact = scores.astype(np.float64)
+            if state.own is not None:
+                points = np.vstack([state.own[q].astype(points.dtype), points])
+                basis = np.vstack([state.basis[:, q].max(axis=1), basis])
+                exact = np.append(exact.max(), exact)
+            unit, kept = None, {}
+            if (row := state.rows.get(q)) is not None:
+                before = row.posterior
+                if np.array_equal(points[: len(before.points)], before.points):
+                    unit, kept = before.unit, dict(row.kept)
+            rows[q] = Row(self.model.posterior(points, exact, basis, unit), kept)
+        return replace(state, rows=rows)
 
     def predict(self, state: Posteriors, items: IntArray | None = None) -> Prediction:
-        m, count = (len(state.rows), self.n) if items is None else items.shape
+        m, count = (len(state.queries), self.n) if items is None else items.shape
         mean, std = np.empty((m, count), np.float32), np.full((m, count), np.nan, np.float32)
-        if None in state.rows:
+        if len(state.rows) < m:
             scores = self.retriever.scores(state.queries)
             mean[:] = scores if items is None else np.take_along_axis(scores, items, axis=1)
-        known = {row: posterior for row, posterior in enumerate(state.rows) if posterior}
-        scored = sum(len(posterior.points) for posterior in known.values())
-        keep = 4 * scored * count <= KEPT
-        if keep:
-            self._extend(state, known, items)
-        for row, posterior in known.items():
-            pool = np.arange(self.n) if items is None else items[row]
-            basis = state.basis[:, row] if items is None else state.basis[:, row, pool]
-            if keep:
-                mean[row], std[row] = posterior.at(state.kept[row].others, basis.T)
-                continue
-            for part in _blocks(count):
-                points = self.points(pool[part])
-                others = Whitened.empty(self.model.kernel.variance(points))
-                others = others.extended(posterior, self.model.kernel(posterior.points, points))
-                mean[row, part], std[row, part] = posterior.at(others, basis[:, part].T)
+        scored = sum(len(row.posterior.points) for row in state.rows.values())
+        for part in _blocks(count) if state.rows else ():
+            kept = self._extended(state, items, part)
+            for (q, row), known in zip(state.rows.items(), kept, strict=True):
+                basis = state.basis[:, q, part if items is None else items[q, part]]
+                mean[q, part], std[q, part] = row.posterior.at(known.others, basis.T)
+                if 4 * scored * count <= KEPT:
+                    row.kept[part.start] = known
+                else:
+                    row.kept.clear()
         return Prediction(mean, std)
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
@@ -166,54 +163,36 @@ class GaussianProcess(Predictor[Posteriors]):
             return prediction.mean
         return prediction.mean + self.beta * np.nan_to_num(prediction.std)
 
-    def _extend(
-        self, state: Posteriors, known: dict[int, Posterior], items: IntArray | None
-    ) -> None:
-        """Take what was scored since the last prediction into what is kept of each query."""
-        for row, posterior in known.items():
-            pool, before = None if items is None else items[row], state.kept.get(row)
-            same = before is not None and _same(before.pool, pool)
-            if before is None or not same or not before.others.begins(posterior):
-                state.kept[row] = self._nothing(pool, len(state.rows))
-        kept = [state.kept[row] for row in known]
-        new = [p.points[len(k.others.points) :] for p, k in zip(known.values(), kept, strict=True)]
-        found = self._with_all(new) if items is None else map(self._with_pool, new, kept)
-        for (row, posterior), before, covariances in zip(known.items(), kept, found, strict=True):
-            state.kept[row] = before._replace(others=before.others.extended(posterior, covariances))
+    def _extended(self, state: Posteriors, items: IntArray | None, part: slice) -> list[Kept]:
+        """Of a block of items, what was kept of each query, and what was scored since."""
+        kernel, rows = self.model.kernel, state.rows
+        if items is None:
+            points = self.points(part)
+            empty = Kept(None, points[:0], Whitened(kernel.variance(points)))
+            kept = [row.kept.get(part.start, empty) for row in rows.values()]
+            kept = [empty if known.pool is not None else known for known in kept]
+        else:
+            kept = [self._of_pool(row, items[q, part], part.start) for q, row in rows.items()]
+        both = list(zip(kept, [row.posterior for row in rows.values()], strict=True))
+        new = [posterior.points[known.others.count :] for known, posterior in both]
+        if items is None:
+            # All queries share one pass over all items: so many rows more are nearly free.
+            ends = np.cumsum([len(each) for each in new])[:-1]
+            found = np.split(kernel(np.vstack(new), points), ends)
+        else:
+            found = [kernel(each, known.points) for each, known in zip(new, kept, strict=True)]
+        return [
+            known._replace(others=known.others.extended(posterior, covariances))
+            for (known, posterior), covariances in zip(both, found, strict=True)
+        ]
 
-    def _nothing(self, pool: IntArray | None, m: int) -> Kept:
-        """Before any covariance is known, of one of m queries."""
-        if pool is None:
-            return Kept(None, None, Whitened.empty(self._variance))
+    def _of_pool(self, row: Row, pool: IntArray, start: int) -> Kept:
+        """What is kept of a query's items, or their points alone."""
+        known = row.kept.get(start)
+        if known is not None and known.pool is not None and np.array_equal(known.pool, pool):
+            return known
         points = self.points(pool)
-        held = points if m * points.nbytes <= KEPT else None
-        return Kept(pool, held, Whitened.empty(self.model.kernel.variance(points)))
-
-    def _with_pool(self, new: FloatArray, kept: Kept) -> FloatArray:
-        """Covariances (b', c) of new points (b', p) with the items of a pool."""
-        assert kept.pool is not None
-        return self.model.kernel(
-            new, self.points(kept.pool) if kept.points is None else kept.points
-        )
-
-    def _with_all(self, new: list[FloatArray]) -> list[FloatArray]:
-        """Covariances (b', n) of each query's new points (b', p) with all items.
-
-        All queries share one pass over all items: that many rows more a product are nearly free.
-        """
-        if not new:
-            return []
-        joined = np.vstack(new)
-        found = np.empty((len(joined), self.n), joined.dtype)
-        for part in _blocks(self.n) if len(joined) else ():
-            found[:, part] = self.model.kernel(joined, self.points(part))
-        return np.split(found, np.cumsum([len(points) for points in new])[:-1])
-
-    @cached_property
-    def _variance(self) -> FloatArray:
-        """Of every item before any score is known, the same for all queries: (n,)."""
-        parts = [self.model.kernel.variance(self.points(part)) for part in _blocks(self.n)]
-        return np.concatenate(parts)
+        return Kept(pool, points, Whitened(self.model.kernel.variance(points)))
 
     def shortlist(
         self, state: Posteriors, pool: IntArray, allowed: BoolArray | None = None
@@ -224,31 +203,26 @@ class GaussianProcess(Predictor[Posteriors]):
         stay searchable.
         """
         kernel = self.model.kernel
-        if not isinstance(kernel, LowRankPlusResidual):
+        if not isinstance(kernel, LowRankPlusResidual) or not state.rows:
             return pool
-        known = {row: posterior for row, posterior in enumerate(state.rows) if posterior}
-        linear = np.full((len(state.rows), self.n), -np.inf, np.float32)
-        terms = []
-        for row, posterior in known.items():
-            linear[row] = posterior.weights @ state.basis[:, row]
-            terms.append(kernel.linear_term(posterior.pull, posterior.points))
-        for part in _blocks(self.n) if terms else ():
-            linear[list(known), part] += kernel.linear_scores(np.stack(terms), self.points(part))
+        queries = list(state.rows)
+        known = [row.posterior for row in state.rows.values()]
+        terms = np.stack([kernel.linear_term(each.pull, each.points) for each in known])
+        linear = np.stack(
+            [each.weights @ state.basis[:, q] for q, each in zip(queries, known, strict=True)]
+        ).astype(np.float32)
+        for part in _blocks(self.n):
+            linear[:, part] += kernel.linear_scores(terms, self.points(part))
         if allowed is not None:
             linear[:, ~allowed] = -np.inf
-        size, rows = pool.shape[1], []
-        for row, best in enumerate(linear):
-            kept = pool[row][pool[row] != NO_ITEM]
-            if row in known:
-                kept = kept[: size - size // 2]
-                best[kept] = -np.inf
-                kept = np.append(kept, top_k(best[None], size - len(kept)).items[0])
-            rows.append((kept, np.zeros(len(kept), np.float32)))
-        return Candidates.from_rows(rows).items
-
-
-def _same(left: IntArray | None, right: IntArray | None) -> bool:
-    return left is right if left is None or right is None else np.array_equal(left, right)
+        chosen = pool.copy()
+        for q, best in zip(queries, linear, strict=True):
+            kept = pool[q][pool[q] != NO_ITEM][: pool.shape[1] - pool.shape[1] // 2]
+            best[kept] = -np.inf
+            more = top_k(best[None], pool.shape[1] - len(kept)).items[0]
+            chosen[q] = NO_ITEM
+            chosen[q, : len(kept) + len(more)] = np.append(kept, more)
+        return chosen
 
 
 def _blocks(n: int) -> Iterator[slice]:

@@ -157,22 +157,26 @@ class Model:
     prior: Weights | None = None
 
     def posterior(
-        self,
-        points: FloatArray,
-        scores: FloatArray,
-        basis: FloatArray,
-        before: Posterior | None = None,
+        self, points: FloatArray, scores: FloatArray, basis: FloatArray, unit: float | None = None
     ) -> Posterior:
         """Condition on `scores` (b,) at `points` (b, p), where h is `basis` (b, f).
 
-        What was computed for `before`, whose points are the first of these, is extended; its unit
-        is kept. Raises `InputError` if the covariance is not positive definite.
+        `unit` is the kernel's where it is known from earlier points. Raises `InputError` if the
+        covariance is not positive definite.
         """
         exact, b = points.astype(np.float64), len(points)
-        if before is not None and not np.array_equal(points[: len(before.points)], before.points):
-            before = None
-        unit = self.kernel.unit(exact) if before is None else before.unit
-        factor, inverse = self._factor(exact, max(self.noise, FLOOR) * unit, before)
+        unit = self.kernel.unit(exact) if unit is None else unit
+        covariance = self.kernel(exact, exact) + max(self.noise, FLOOR) * unit * np.eye(b)
+        try:
+            factor = np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError:
+            factor = covariance * np.nan
+        if not np.isfinite(factor).all():
+            raise InputError(
+                f"the covariance of {b} scored items is not positive definite: their vectors are "
+                "not all numbers, or the kernel is none"
+            )
+        inverse = np.linalg.inv(factor)
         offset = float(scores.mean()) if self.centre else 0.0
         white = inverse @ np.column_stack([basis, scores - offset])
         weights = self._weights(white[:, :-1], white[:, -1])
@@ -183,35 +187,6 @@ class Model:
         elif self.likely:
             amplitude = (PRIOR_SCORES + residual @ residual) / (PRIOR_SCORES + b)
         return Posterior(points, factor, inverse, residual, offset, weights, float(amplitude), unit)
-
-    def _factor(
-        self, points: FloatArray, noise: float, before: Posterior | None
-    ) -> tuple[FloatArray, FloatArray]:
-        """L (b, b) of the covariance of points (b, p) plus noise, and L^-1, extending `before`.
-
-        L_21 = k_21 L_11^-T, L_22 L_22' = k_22 - L_21 L_21', and the rows of L^-1 below the known
-        ones are L_22^-1 [-L_21 L_11^-1, I].
-        """
-        b, known = len(points), 0 if before is None else len(before.points)
-        covariance = self.kernel(points[known:], points)
-        covariance[:, known:] += noise * np.eye(b - known)
-        factor, inverse = np.zeros((b, b)), np.zeros((b, b))
-        if before is not None:
-            factor[:known, :known], inverse[:known, :known] = before.factor, before.inverse
-            factor[known:, :known] = covariance[:, :known] @ before.inverse.T
-        below = factor[known:, :known]
-        try:
-            last = np.linalg.cholesky(covariance[:, known:] - below @ below.T)
-        except np.linalg.LinAlgError:
-            last = covariance[:, known:] * np.nan
-        if not np.isfinite(last).all():
-            raise InputError(
-                f"the covariance of {b} scored items is not positive definite: their vectors are "
-                "not all numbers, or the kernel is none"
-            )
-        factor[known:, known:], inverse[known:, known:] = last, np.linalg.inv(last)
-        inverse[known:, :known] = -inverse[known:, known:] @ below @ inverse[:known, :known]
-        return factor, inverse
 
     def _weights(self, basis: FloatArray, scores: FloatArray) -> FloatArray:
         """w (f,) from whitened scores (b,) and basis (b, f), equation 2.42.
@@ -263,26 +238,20 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True)
 class Whitened:
-    """V = L^-1 k(scored, others) for b scored `points` (b, p) and c others.
+    """V = L^-1 k(scored, others) for scored points and c others.
 
-    `blocks` are V's rows (b, c), those of one round together: more are added without a copy.
-    `explained` (c,) is the sum of squares of V's columns, `variance` (c,) is k(x, x).
+    `variance` (c,) is k(x, x), `explained` (c,) the sum of squares of V's columns. `blocks` are V's
+    rows (b, c), those of one round together, so that more are added without a copy.
     """
 
     variance: FloatArray
-    explained: FloatArray
-    points: FloatArray
+    explained: FloatArray | float = 0.0
     blocks: tuple[FloatArray, ...] = ()
 
-    @classmethod
-    def empty(cls, variance: FloatArray) -> Whitened:
-        """Before any score is known."""
-        return cls(variance, np.zeros_like(variance), np.zeros((0, 0)))
-
-    def begins(self, posterior: Posterior) -> bool:
-        """Whether the posterior only adds to the points that are taken in."""
-        known = len(self.points)
-        return not known or np.array_equal(posterior.points[:known], self.points)
+    @property
+    def count(self) -> int:
+        """Scored points that are in it."""
+        return sum(map(len, self.blocks))
 
     def extended(self, posterior: Posterior, covariances: FloatArray) -> Whitened:
         """With k(new, others) (b', c), overwritten, of the scored points that are not in it yet.
@@ -291,11 +260,11 @@ class Whitened:
         """
         if not len(covariances):
             return self
-        known, single, start = len(self.points), covariances.dtype, 0
+        known, single, start = self.count, covariances.dtype, 0
         for rows in self.blocks:
             below = posterior.factor[known:, start : start + len(rows)]
             covariances -= below.astype(single) @ rows
             start += len(rows)
         new = posterior.inverse[known:, known:].astype(single) @ covariances
         explained = self.explained + np.einsum("bc,bc->c", new, new)
-        return Whitened(self.variance, explained, posterior.points, (*self.blocks, new))
+        return Whitened(self.variance, explained, (*self.blocks, new))

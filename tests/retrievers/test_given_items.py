@@ -7,7 +7,7 @@ import pytest
 from late_helpers import WordStates
 
 import crossknn as ck
-from crossknn.retrievers.base import CandidateLists, ItemPriors, Retriever, VectorStore
+from crossknn.retrievers.base import CandidateLists, ItemPriors, Retriever
 from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM, Queries
@@ -53,15 +53,3 @@ def test_scores_of_given_items_are_those_of_all(index, spec):
     )
     padded = found.scores(Queries(QUERIES), np.where(items == 7, NO_ITEM, items))
     assert padded.shape == items.shape
-
-
-def test_a_vector_store_finds_and_gives_vectors(index):
-    store = open_retriever(index, parse("lsa"), 0).store
-    assert isinstance(store, VectorStore)
-    vectors = np.asarray(index.vectors["lsa"])
-    np.testing.assert_array_equal(store.vectors(np.array([[1, 2]])), vectors[[[1, 2]]])
-    found = store.top(vectors[:2], 3, exclude=np.array([[0], [NO_ITEM]]), allowed=np.arange(12) < 9)
-    products = vectors[:2] @ vectors.T
-    products[0, 0], products[:, 9:] = -np.inf, -np.inf
-    best = -np.sort(-products, axis=1)[:, :3]
-    np.testing.assert_allclose(found.scores, best, rtol=1e-6)

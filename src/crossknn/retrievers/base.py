@@ -1,5 +1,9 @@
 """What a retriever is, and all that are not word models: at random, by priors of items, by vectors,
-your own lists, the fusion of several, and late-interaction models over the candidates of another.
+your own lists, the fusion of several, and late interaction over the candidates of another.
+
+A late-interaction model encodes queries and items apart and compares a query with a whole list of
+items at once (CMC: Song et al. 2024, section 3). Its scores may depend on the list: they are never
+cached per pair, nor merged across lists.
 
 Axes: m queries, n items, c items asked for each query, d dimensions.
 """
@@ -35,8 +39,7 @@ logger = logging.getLogger(__name__)
 KINDS: tuple[LateKind, ...] = get_args(LateKind)
 DEPTH = 512
 _RANKED = 10_000
-"""Items below the compared ones whose rank is known when given items are scored."""
-
+"""Items whose rank is known when given items are scored."""
 
 RankedIds: TypeAlias = Sequence[str | tuple[str, float]]
 """Item ids, best first, or (id, score)."""
@@ -66,28 +69,6 @@ class Retriever(Protocol):
         Returns:
             Scores (m, c), or (m, n), float32.
         """
-
-
-@runtime_checkable
-class VectorStore(Protocol):
-    """Item vectors that are searched by inner product: in memory, or in a vector database."""
-
-    def top(
-        self,
-        vectors: FloatArray,
-        count: int,
-        exclude: IntArray | None = None,
-        allowed: BoolArray | None = None,
-    ) -> Candidates:
-        """The `count` items of the largest inner products with query vectors (m, d).
-
-        Args:
-            exclude: Positions (m, e) that are left out, padded with `NO_ITEM`.
-            allowed: (n,) restricts the items.
-        """
-
-    def vectors(self, ids: IntArray) -> FloatArray:
-        """Vectors (..., d) of the items at positions (...)."""
 
 
 @runtime_checkable
@@ -185,6 +166,45 @@ class ItemPriors(AllScores):
         return np.tile(self.values, (len(queries), 1))
 
 
+def fixed_order(order: IntArray, n: int) -> ItemPriors:
+    """The items of `order`, then the others, for every query: ANNCUR's anchor items."""
+    values = np.empty(n, np.float32)
+    values[np.concatenate([order, np.setdiff1d(np.arange(n), order)])] = -np.arange(n)
+    return ItemPriors(values)
+
+
+class StoredRetriever(AllScores):
+    """Stored cheap scores (q, n): row r belongs to the r-th query."""
+
+    def __init__(self, stored: FloatArray) -> None:
+        self.stored = stored
+
+    def of_all(self, queries: Queries) -> FloatArray:
+        """The stored scores, as float32: (m, n)."""
+        return self.stored.astype(np.float32)
+
+
+class DenseRetriever:
+    """Items by inner product of their vectors (n, d) with the queries', which `encode` gives."""
+
+    def __init__(self, items: FloatArray, encode: Callable[[Queries], FloatArray]) -> None:
+        self.items, self.encode = items, encode
+
+    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
+        """The items of the largest inner products; see `Retriever.top`."""
+        return top_k(mask(self.scores(queries), None, allowed), count)
+
+    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
+        """Inner products with given items, (m, c), or with all: (m, n)."""
+        vectors = self.encode(queries)
+        if items is None:
+            return inner(vectors, self.items)
+        products = np.empty(items.shape, np.float32)
+        for row, (vector, chosen) in enumerate(zip(vectors, items, strict=True)):
+            products[row] = inner(vector[None], self.items[chosen])[0]
+        return products
+
+
 def scores_of(found: Candidates, items: IntArray, missing: FloatArray | float) -> FloatArray:
     """Scores (m, c) of items (m, c) that may be among the `found`; `missing` (m,) of the others."""
     scores = np.empty(items.shape, np.float32)
@@ -195,209 +215,6 @@ def scores_of(found: Candidates, items: IntArray, missing: FloatArray | float) -
         here = (known[where] == wanted) & (wanted != NO_ITEM)
         scores[row, here] = found.scores[row, where[here]]
     return scores
-
-
-def fixed_order(order: IntArray, n: int) -> ItemPriors:
-    """The items of `order`, then the others, for every query: ANNCUR's anchor items."""
-    values = np.empty(n, np.float32)
-    values[np.concatenate([order, np.setdiff1d(np.arange(n), order)])] = -np.arange(n)
-    return ItemPriors(values)
-
-
-class VectorArray:
-    """A `VectorStore` over an array (n, d), float32 or float16, possibly memory-mapped."""
-
-    def __init__(self, values: FloatArray) -> None:
-        self.values = values
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def top(
-        self,
-        vectors: FloatArray,
-        count: int,
-        exclude: IntArray | None = None,
-        allowed: BoolArray | None = None,
-    ) -> Candidates:
-        """The `count` items of the largest inner products, exactly; see `VectorStore.top`."""
-        return top_k(mask(inner(vectors, np.asarray(self.values)), exclude, allowed), count)
-
-    def vectors(self, ids: IntArray) -> FloatArray:
-        """Vectors (..., d) of the items at positions (...)."""
-        return self.values[ids]
-
-
-class DenseRetriever:
-    """Items by inner product with the queries' vectors.
-
-    Args:
-        store: Item vectors (n, d) as an array, or a vector store.
-        encode: Gives query vectors (m, d).
-    """
-
-    def __init__(
-        self, store: VectorStore | FloatArray, encode: Callable[[Queries], FloatArray]
-    ) -> None:
-        self.store: VectorStore = store if isinstance(store, VectorStore) else VectorArray(store)
-        self.encode = encode
-
-    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """The items of the largest inner products; see `Retriever.top`."""
-        return self.store.top(self.encode(queries), count, None, allowed)
-
-    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Inner products with given items, (m, c), or with those of an array, (m, n)."""
-        vectors = self.encode(queries)
-        if items is None:
-            return inner(vectors, np.asarray(self.store.values))  # type: ignore[attr-defined]
-        products = np.empty(items.shape, np.float32)
-        for row, (vector, chosen) in enumerate(zip(vectors, items, strict=True)):
-            products[row] = inner(vector[None], self.store.vectors(chosen))[0]
-        return products
-
-
-class RankFusion:
-    """Reciprocal rank fusion (Cormack et al. 2009): items by the sum of 1 / (60 + rank) over the
-    rankings of `stages`, ranks from 1.
-
-    An item that a stage does not find gets nothing from it. The stages' first 10,000 items are
-    read, or `count` if that is more; all of them for scores of all items.
-    """
-
-    constant = 60
-    depth = 10_000
-
-    def __init__(self, stages: Sequence[Retriever]) -> None:
-        self.stages = tuple(stages)
-
-    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """The items of the largest sums; see `Retriever.top`."""
-        depth = max(count, self.depth)
-        rankings = [stage.top(queries, depth, allowed).items for stage in self.stages]
-        rows = []
-        for ranked in zip(*rankings, strict=True):
-            items, sums = self._fused([row[row != NO_ITEM] for row in ranked])
-            best = np.lexsort((items, -sums))[:count]
-            rows.append((items[best], sums[best]))
-        return Candidates.from_rows(rows)
-
-    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Sums (m, c) for given items, or for all: (m, n)."""
-        if items is None:
-            return np.sum([self._all(stage.scores(queries)) for stage in self.stages], axis=0)
-        return scores_of(self.top(queries, self.depth * len(self.stages)), items, 0)
-
-    def _fused(self, rows: Sequence[IntArray]) -> tuple[IntArray, FloatArray]:
-        """The items in any of the stages' rankings, in order, and their sums."""
-        items, where = np.unique(np.concatenate(rows), return_inverse=True)
-        sums = np.zeros(len(items), np.float32)
-        np.add.at(sums, where, np.concatenate([self._values(len(row)) for row in rows]))
-        return items, sums
-
-    def _all(self, scores: FloatArray) -> FloatArray:
-        """Reciprocal ranks of all items in a stage's scores: (m, n) -> (m, n)."""
-        ranks = np.zeros(scores.shape, np.float32)
-        for row, items in enumerate(top_k(scores, scores.shape[1]).items):
-            found = items[items != NO_ITEM]
-            ranks[row, found] = self._values(len(found))
-        return ranks
-
-    def _values(self, count: int) -> FloatArray:
-        return (1 / (self.constant + 1 + np.arange(count))).astype(np.float32)
-
-
-class LateRetriever:
-    """The first `depth` candidates of `stage`, ranked by `model`; then the stage's own order.
-
-    What stands below the compared items is scored lower than all of them, by rank.
-
-    Args:
-        states: Those of all n items; the queries' are kept in `queries.states[name]`.
-        name: The model's kind, by default.
-
-    Raises:
-        InputError: For a `depth` below 1.
-    """
-
-    def __init__(
-        self,
-        stage: Retriever,
-        model: LateInteraction,
-        states: States,
-        depth: int = DEPTH,
-        *,
-        name: str | None = None,
-    ) -> None:
-        if depth < 1:
-            raise InputError(f"depth is {depth}; it must be 1 or more")
-        self.stage, self.model, self.states, self.depth = stage, model, states, depth
-        self.name = name or model.kind
-
-    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """The best by the model, then by the stage; see `Retriever.top`."""
-        found = self._candidates(queries, max(count, self.depth), allowed)
-        below = found.items[:, self.depth :]
-        ranked = self._ranked(self._compared(queries, found), below)
-        return Candidates.from_rows([(row[:count], s[:count]) for row, s in ranked])
-
-    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Scores (m, c) of given items, or of all: (m, n)."""
-        if items is not None:
-            found = self.top(queries, self.depth + _RANKED)
-            lowest = np.where(np.isfinite(found.scores), found.scores, np.inf).min(1, initial=0)
-            return scores_of(found, items, lowest - 1)
-        compared = self._compared(queries, self._candidates(queries, self.depth))
-        others = mask(self.stage.scores(queries).copy(), compared.items, None)
-        scores = np.full((len(queries), len(self.states)), -np.inf, np.float32)
-        below = top_k(others, len(self.states)).items
-        for row, (ranked, values) in zip(scores, self._ranked(compared, below), strict=True):
-            row[ranked] = values
-        return scores
-
-    def _candidates(
-        self, queries: Queries, count: int, allowed: BoolArray | None = None
-    ) -> Candidates:
-        """The stage's candidates; the queries are encoded meanwhile (CMC 3.3: in parallel)."""
-        if self.name in queries.states:
-            return self.stage.top(queries, count, allowed)
-        with ThreadPoolExecutor(1, "crossknn-late") as pool:
-            encoding = pool.submit(self.model.encode_queries, queries.texts)
-            found = self.stage.top(queries, count, allowed)
-            queries.states[self.name] = encoding.result()
-        return found
-
-    def _compared(self, queries: Queries, found: Candidates) -> Candidates:
-        """The first `depth` candidates by the model's scores, ties by position."""
-        lists = found.items[:, : self.depth]
-        empty = np.flatnonzero((lists == NO_ITEM).all(axis=1))
-        if len(empty):
-            logger.warning(
-                "%s has no candidates for %d of %d queries, the first of them %.80r: its "
-                "retriever found none",
-                self.name,
-                len(empty),
-                len(queries),
-                queries.texts[empty[0]],
-            )
-        if len(empty) == len(lists):
-            return Candidates(lists, np.full(lists.shape, -np.inf, np.float32))
-        scores = self.model.compare(queries.states[self.name], self.states, lists)
-        order = np.lexsort((lists, -scores))
-        return Candidates(
-            np.take_along_axis(lists, order, axis=1), np.take_along_axis(scores, order, axis=1)
-        )
-
-    def _ranked(self, compared: Candidates, below: IntArray) -> list[tuple[IntArray, FloatArray]]:
-        """Of each query the compared items and those `below` them (m, e), and their scores."""
-        finite = np.where(np.isfinite(compared.scores), compared.scores, np.inf)
-        lowest = finite.min(axis=1, initial=np.inf)
-        floor = np.where(np.isfinite(lowest), lowest, 0)[:, None]
-        under = (floor - 1 - np.arange(below.shape[1])).astype(np.float32)
-        items = np.concatenate([compared.items, below], axis=1)
-        scores = np.concatenate([compared.scores, np.where(below == NO_ITEM, -np.inf, under)], 1)
-        there = items != NO_ITEM
-        return [(row[t], s[t]) for row, s, t in zip(items, scores, there, strict=True)]
 
 
 class CandidateLists:
@@ -441,10 +258,12 @@ class CandidateLists:
         """The first `count` allowed items of each list; rows may be short."""
         rows = []
         for text in queries.texts:
-            items, listed = self._row_of(text)
-            if allowed is not None:
-                items, listed = items[allowed[items]], listed[allowed[items]]
-            rows.append((items[:count], listed[:count]))
+            if text not in self._rows:
+                logger.warning("there is no candidate list for the query %.80r", text)
+            empty = np.zeros(0, np.int64), np.zeros(0, np.float32)
+            items, listed = self._rows.get(text, empty)
+            kept = slice(None) if allowed is None else allowed[items]
+            rows.append((items[kept][:count], listed[kept][:count]))
         return Candidates.from_rows(rows)
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
@@ -455,49 +274,158 @@ class CandidateLists:
         worst = np.where(np.isfinite(found.scores), found.scores, 0).min(axis=1, initial=0)
         return scores_of(found, items, worst)
 
-    def _row_of(self, text: str) -> tuple[IntArray, FloatArray]:
-        row = self._rows.get(text)
-        if row is None:
-            logger.warning("there is no candidate list for the query %.80r", text)
-            return np.zeros(0, np.int64), np.zeros(0, np.float32)
-        return row
-
-
-class StoredRetriever(AllScores):
-    """Stored cheap scores (q, n).
-
-    The query with a text has the row `rows[text]`; without `rows`, row r belongs to the r-th query.
-    """
-
-    def __init__(self, stored: FloatArray, rows: Mapping[str, int] | None = None) -> None:
-        self.stored, self.rows = stored, rows
-
-    def of_all(self, queries: Queries) -> FloatArray:
-        """The stored scores, as float32: (m, n)."""
-        if self.rows is None:
-            return self.stored.astype(np.float32)
-        found: FloatArray = self.stored[[self.rows[text] for text in queries.texts]]
-        return found.astype(np.float32)
-
 
 def _row(name: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[IntArray, FloatArray]:
     """(items, scores), best first, ties by position."""
     scores: dict[int, float] = {}
     for rank, entry in enumerate(ranked, start=1):
         item_id, score = (entry, 1 / rank) if isinstance(entry, str) else entry
-        if item_id not in position:
-            raise InputError(f"the list of {name!r} names the unknown item {item_id!r}")
-        if position[item_id] in scores:
-            raise InputError(f"the list of {name!r} names the item {item_id!r} twice")
-        if not np.isfinite(score):
-            raise InputError(f"the list of {name!r} scores the item {item_id!r} {score}")
-        scores[position[item_id]] = float(score)
+        item = position.get(item_id)
+        if item is None or item in scores or not np.isfinite(score):
+            raise InputError(
+                f"the list of {name!r} names {item_id!r} with the score {score}: it must name "
+                "items of the index, each once, with finite scores"
+            )
+        scores[item] = float(score)
     items = np.fromiter(scores, dtype=np.int64, count=len(scores))
     values = np.fromiter(scores.values(), dtype=np.float32, count=len(scores))
     order = np.lexsort((items, -values))
     return items[order], values[order]
 
 
+class RankFusion:
+    """Reciprocal rank fusion (Cormack et al. 2009): items by the sum of 1 / (60 + rank) over the
+    rankings of `stages`, ranks from 1.
+
+    An item that a stage does not find gets nothing from it. The stages' first 10,000 items are
+    read, or `count` if that is more; all of them for scores of all items.
+    """
+
+    constant = 60
+
+    def __init__(self, stages: Sequence[Retriever]) -> None:
+        self.stages = tuple(stages)
+
+    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
+        """The items of the largest sums; see `Retriever.top`."""
+        depth = max(count, _RANKED)
+        rankings = [stage.top(queries, depth, allowed).items for stage in self.stages]
+        rows = []
+        for ranked in zip(*rankings, strict=True):
+            found = [row[row != NO_ITEM] for row in ranked]
+            items, where = np.unique(np.concatenate(found), return_inverse=True)
+            sums = np.zeros(len(items), np.float32)
+            np.add.at(sums, where, np.concatenate([self._values(len(row)) for row in found]))
+            best = np.lexsort((items, -sums))[:count]
+            rows.append((items[best], sums[best]))
+        return Candidates.from_rows(rows)
+
+    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
+        """Sums (m, c) for given items, or for all: (m, n)."""
+        if items is not None:
+            return scores_of(self.top(queries, _RANKED * len(self.stages)), items, 0)
+        return np.sum([self._ranks(stage.scores(queries)) for stage in self.stages], axis=0)
+
+    def _ranks(self, scores: FloatArray) -> FloatArray:
+        """Reciprocal ranks of all items in a stage's scores: (m, n) -> (m, n)."""
+        ranks = np.zeros(scores.shape, np.float32)
+        for row, items in zip(ranks, top_k(scores, scores.shape[1]).items, strict=True):
+            found = items[items != NO_ITEM]
+            row[found] = self._values(len(found))
+        return ranks
+
+    def _values(self, count: int) -> FloatArray:
+        return (1 / (self.constant + 1 + np.arange(count))).astype(np.float32)
+
+
 def stages_of(retriever: Retriever) -> Sequence[Retriever]:
     """The stages of a fusion, or the one retriever."""
     return retriever.stages if isinstance(retriever, RankFusion) else (retriever,)
+
+
+class LateRetriever:
+    """The first `depth` candidates of `stage`, ranked by `model`; then the stage's own order.
+
+    What stands below the compared items is scored lower than all of them, by rank.
+
+    Args:
+        states: Those of all n items; the queries' are kept in `queries.states[name]`.
+        name: The model's kind, by default.
+    """
+
+    def __init__(
+        self,
+        stage: Retriever,
+        model: LateInteraction,
+        states: States,
+        depth: int = DEPTH,
+        *,
+        name: str | None = None,
+    ) -> None:
+        self.stage, self.model, self.states, self.depth = stage, model, states, depth
+        self.name = name or model.kind
+
+    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
+        """The best by the model, then by the stage; see `Retriever.top`."""
+        found = self._candidates(queries, max(count, self.depth), allowed)
+        ranked = _ranked(self._compared(queries, found), found.items[:, self.depth :])
+        return Candidates.from_rows([(row[:count], s[:count]) for row, s in ranked])
+
+    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
+        """Scores (m, c) of given items, or of all: (m, n)."""
+        if items is not None:
+            found = self.top(queries, self.depth + _RANKED)
+            lowest = np.where(np.isfinite(found.scores), found.scores, np.inf).min(1, initial=0)
+            return scores_of(found, items, lowest - 1)
+        compared = self._compared(queries, self._candidates(queries, self.depth))
+        others = mask(self.stage.scores(queries).copy(), compared.items, None)
+        scores = np.full((len(queries), len(self.states)), -np.inf, np.float32)
+        below = top_k(others, len(self.states)).items
+        for row, (ranked, values) in zip(scores, _ranked(compared, below), strict=True):
+            row[ranked] = values
+        return scores
+
+    def _candidates(
+        self, queries: Queries, count: int, allowed: BoolArray | None = None
+    ) -> Candidates:
+        """The stage's candidates; the queries are encoded meanwhile (CMC 3.3: in parallel)."""
+        if self.name in queries.states:
+            return self.stage.top(queries, count, allowed)
+        with ThreadPoolExecutor(1, "crossknn-late") as pool:
+            encoding = pool.submit(self.model.encode_queries, queries.texts)
+            found = self.stage.top(queries, count, allowed)
+            queries.states[self.name] = encoding.result()
+        return found
+
+    def _compared(self, queries: Queries, found: Candidates) -> Candidates:
+        """The first `depth` candidates by the model's scores, ties by position."""
+        lists = found.items[:, : self.depth]
+        empty = np.flatnonzero((lists == NO_ITEM).all(axis=1))
+        if len(empty):
+            logger.warning(
+                "%s has no candidates for %d of %d queries, the first of them %.80r: its "
+                "retriever found none",
+                self.name,
+                len(empty),
+                len(queries),
+                queries.texts[empty[0]],
+            )
+        if len(empty) == len(lists):
+            return Candidates(lists, np.full(lists.shape, -np.inf, np.float32))
+        scores = self.model.compare(queries.states[self.name], self.states, lists)
+        order = np.lexsort((lists, -scores))
+        return Candidates(
+            np.take_along_axis(lists, order, axis=1), np.take_along_axis(scores, order, axis=1)
+        )
+
+
+def _ranked(compared: Candidates, below: IntArray) -> list[tuple[IntArray, FloatArray]]:
+    """Of each query the compared items and those `below` them (m, e), and their scores."""
+    finite = np.where(np.isfinite(compared.scores), compared.scores, np.inf)
+    lowest = finite.min(axis=1, initial=np.inf)
+    floor = np.where(np.isfinite(lowest), lowest, 0)[:, None]
+    under = (floor - 1 - np.arange(below.shape[1])).astype(np.float32)
+    items = np.concatenate([compared.items, below], axis=1)
+    scores = np.concatenate([compared.scores, np.where(below == NO_ITEM, -np.inf, under)], axis=1)
+    there = items != NO_ITEM
+    return [(row[t], s[t]) for row, s, t in zip(items, scores, there, strict=True)]

@@ -2,21 +2,19 @@
 
 BM25 (Robertson et al., 1994, in Lucene's form, computed by bm25s) and TF-IDF with cosine
 (scikit-learn's weights) are searched exactly in an inverted file. LSA (Deerwester et al., 1990) is
-the truncated singular value decomposition of the TF-IDF matrix; queries are folded in. The
-tokenizer's rules are stored with the weights, so a saved index depends on no library's defaults.
+the truncated singular value decomposition of the TF-IDF matrix; queries are folded in. Words are
+lower-cased runs of letters and digits without the 33 English stop words of Lucene; nothing is
+stemmed. The stop words are stored with the weights, so a saved index depends on no library.
 
 Axes: m queries, n items, t terms, d dimensions.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -28,53 +26,51 @@ from crossknn.retrievers.base import AllScores
 from crossknn.types import Artifact, BoolArray, Candidates, FloatArray, IntArray, Queries
 
 LSA_DIMENSIONS = 128
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tokenizer:
-    """Lower-cased runs of letters and digits that are not stop words; no stemming."""
-
-    pattern: str = r"\w+"
-    stopwords: frozenset[str] = frozenset()
-
-    @staticmethod
-    def english() -> Tokenizer:
-        """The 33 English stop words of bm25s (those of Lucene)."""
-        from bm25s.stopwords import STOPWORDS_EN
-
-        return Tokenizer(stopwords=frozenset(STOPWORDS_EN))
-
-    @cached_property
-    def _find(self) -> re.Pattern[str]:
-        return re.compile(self.pattern)
-
-    def __call__(self, text: str) -> list[str]:
-        return [word for word in self._find.findall(text.lower()) if word not in self.stopwords]
+_WORD = re.compile(r"\w+")
 
 
 class Vocabulary:
     """The t terms of the fitted texts, and how texts are cut into them."""
 
-    def __init__(self, tokenizer: Tokenizer, words: Sequence[str]) -> None:
-        self.tokenizer, self.words = tokenizer, words
-        self._term = {word: t for t, word in enumerate(words)}
+    def __init__(self, stopwords: frozenset[str], terms: Sequence[str] = ()) -> None:
+        self.stopwords, self.terms = stopwords, terms
+        self._number = {term: t for t, term in enumerate(terms)}
+
+    @staticmethod
+    def english() -> Vocabulary:
+        """No terms yet, and English stop words."""
+        from bm25s.stopwords import STOPWORDS_EN
+
+        return Vocabulary(frozenset(STOPWORDS_EN))
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text, whether or not they are terms."""
+        return [word for word in _WORD.findall(text.lower()) if word not in self.stopwords]
 
     def counts(self, text: str) -> dict[int, int]:
-        """How often each known term occurs in `text`."""
-        words = Counter(self.tokenizer(text))
-        return {self._term[w]: count for w, count in words.items() if w in self._term}
+        """How often each term occurs in `text`."""
+        words = Counter(self.words(text))
+        return {self._number[w]: count for w, count in words.items() if w in self._number}
 
-    def meta(self) -> dict[str, Any]:
-        """The tokenizer's rules, for JSON."""
-        rules = self.tokenizer
-        return {"pattern": rules.pattern, "stopwords": sorted(rules.stopwords)}
+    def weights(self, text: str, idf: FloatArray) -> dict[int, float]:
+        """Unit-length TF-IDF weights of the terms in a query; none if it has no term."""
+        counts = self.counts(text)
+        terms = np.fromiter(counts, dtype=np.int64, count=len(counts))
+        frequencies = np.fromiter(counts.values(), dtype=np.float64, count=len(counts))
+        weights = (1 + np.log(frequencies)) * idf[terms]
+        norm = float(np.linalg.norm(weights))
+        return dict(zip(terms.tolist(), (weights / norm).tolist(), strict=True)) if norm else {}
+
+    def artifact(self, meta: Mapping[str, Any], **arrays: Any) -> Artifact:
+        """What an index keeps of it, and of the model with this `meta` and these `arrays`."""
+        return Artifact(
+            {**meta, "stopwords": sorted(self.stopwords)}, {**arrays, "terms": self.terms}
+        )
 
     @staticmethod
     def of(artifact: Artifact) -> Vocabulary:
         """The stored vocabulary."""
-        meta = artifact.meta
-        rules = Tokenizer(pattern=meta["pattern"], stopwords=frozenset(meta["stopwords"]))
-        return Vocabulary(rules, list(artifact.arrays["words"]))
+        return Vocabulary(frozenset(artifact.meta["stopwords"]), list(artifact.arrays["terms"]))
 
 
 class WordMatcher(AllScores):
@@ -117,45 +113,37 @@ class WordMatcher(AllScores):
 
     def artifact(self) -> Artifact:
         """What an index keeps."""
-        arrays = {"weights": self.weights, "items": self.items, "starts": self.starts}
-        words = {"words": self.vocabulary.words, "idf": self.idf}
-        return Artifact({"n": self.n, **self.vocabulary.meta()}, {**arrays, **words})
+        names = ("weights", "items", "starts", "idf")
+        return self.vocabulary.artifact({"n": self.n}, **{key: getattr(self, key) for key in names})
 
     @classmethod
     def of(cls, artifact: Artifact) -> Self:
         """The stored matcher."""
-        read = artifact.arrays
-        weights, items = (rows_of(read, name) for name in ("weights", "items"))
-        vocabulary, n = Vocabulary.of(artifact), int(artifact.meta["n"])
-        return cls(vocabulary, n, weights, items, read["starts"], read["idf"])
+        read, n = artifact.arrays, int(artifact.meta["n"])
+        postings = rows_of(read, "weights"), rows_of(read, "items")
+        return cls(Vocabulary.of(artifact), n, *postings, read["starts"], read["idf"])
 
 
 class BM25(WordMatcher):
-    """BM25. Text is lower-cased; English stop words are left out; nothing is stemmed."""
+    """BM25 with k1 = 1.5, which saturates repeated words, and b = 0.75, which counts length."""
 
     @classmethod
-    def fit(
-        cls,
-        texts: Sequence[str],
-        *,
-        k1: float = 1.5,
-        b: float = 0.75,
-        tokenizer: Tokenizer | None = None,
-    ) -> BM25:
-        """Weights of n texts; `k1` saturates repeated words, `b` normalizes by length."""
+    def fit(cls, texts: Sequence[str]) -> BM25:
+        """Weights of n texts."""
         import bm25s
 
-        tokenizer = tokenizer or Tokenizer.english()
-        term: dict[str, int] = {}
-        tokens = [[term.setdefault(w, len(term)) for w in tokenizer(text)] for text in texts]
+        vocabulary, number = Vocabulary.english(), dict[str, int]()
+        tokens = [
+            [number.setdefault(w, len(number)) for w in vocabulary.words(text)] for text in texts
+        ]
         found = np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(1, np.int64)
-        if term:
-            model = bm25s.BM25(k1=k1, b=b, method="lucene", dtype="float32", int_dtype="int32")
-            terms = list(range(len(term)))
+        if number:
+            model = bm25s.BM25(k1=1.5, b=0.75, method="lucene", dtype="float32", int_dtype="int32")
+            terms = list(range(len(number)))
             columns = model.build_index_from_ids(terms, tokens, show_progress=False)
             found = tuple(columns[name] for name in ("data", "indices", "indptr"))
-        idf = np.ones(len(term), np.float32)  # it is part of the items' weights
-        return cls(Vocabulary(tokenizer, list(term)), len(texts), *found, idf)
+        idf = np.ones(len(number), np.float32)  # it is part of the items' weights
+        return cls(Vocabulary(vocabulary.stopwords, list(number)), len(texts), *found, idf)
 
     def query_weights(self, text: str) -> Mapping[int, float]:
         """A term counts as often as the query repeats it."""
@@ -163,19 +151,18 @@ class BM25(WordMatcher):
 
 
 class TFIDF(WordMatcher):
-    """Cosine of TF-IDF vectors, with the words of BM25: idf = ln((1 + n) / (1 + df)) + 1."""
+    """Cosine of TF-IDF vectors: idf = ln((1 + n) / (1 + df)) + 1, tf = 1 + ln(count)."""
 
     @classmethod
-    def fit(cls, texts: Sequence[str], *, tokenizer: Tokenizer | None = None) -> TFIDF:
+    def fit(cls, texts: Sequence[str]) -> TFIDF:
         """Weights of n texts. Raises `InputError` if none of them holds a word."""
-        vocabulary, idf, weights = _item_weights(texts, tokenizer or Tokenizer.english())
+        vocabulary, idf, weights = _item_weights(texts)
         columns = weights.tocsc()
-        found = columns.data, columns.indices, columns.indptr
-        return cls(vocabulary, len(texts), *found, idf)
+        return cls(vocabulary, len(texts), columns.data, columns.indices, columns.indptr, idf)
 
     def query_weights(self, text: str) -> Mapping[int, float]:
         """The query's unit-length TF-IDF weights."""
-        return _query_weights(self.vocabulary.counts(text), self.idf)
+        return self.vocabulary.weights(text, self.idf)
 
 
 class LSA:
@@ -188,13 +175,7 @@ class LSA:
         self.vocabulary, self.idf, self.components = vocabulary, idf, components
 
     @staticmethod
-    def fit(
-        texts: Sequence[str],
-        *,
-        dimensions: int = LSA_DIMENSIONS,
-        seed: int = 0,
-        tokenizer: Tokenizer | None = None,
-    ) -> tuple[LSA, FloatArray]:
+    def fit(texts: Sequence[str], *, dimensions: int = LSA_DIMENSIONS) -> tuple[LSA, FloatArray]:
         """The model and the vectors (n, d) of the texts it was fitted to.
 
         d is `dimensions`, or less where there are fewer texts or words. Raises `InputError` if no
@@ -203,47 +184,26 @@ class LSA:
         from sklearn.utils.extmath import randomized_svd
         from threadpoolctl import threadpool_limits
 
-        if dimensions < 1:
-            raise InputError(f"LSA was asked for {dimensions} dimensions; it needs at least 1")
-        vocabulary, idf, weights = _item_weights(texts, tokenizer or Tokenizer.english())
+        vocabulary, idf, weights = _item_weights(texts)
         d = min(dimensions, *weights.shape)
         # The work is sparse products; on busy cores BLAS threads that wait for each other took 15
         # times as long as one.
         with threadpool_limits(1):
-            left, values, right = randomized_svd(weights, d, n_iter=5, random_state=seed)
+            left, values, right = randomized_svd(weights, d, n_iter=5, random_state=0)
         components = np.ascontiguousarray(right.T, dtype=np.float32)
         return LSA(vocabulary, idf, components), _unit(np.asarray(left * values, np.float32))
 
-    @property
-    def dimensions(self) -> int:
-        """d."""
-        return int(self.components.shape[1])
-
-    @property
-    def fingerprint(self) -> str:
-        """Names the fitted model by its words and weights."""
-        digest = hashlib.sha256("\n".join(self.vocabulary.words).encode())
-        digest.update(np.ascontiguousarray(self.components).tobytes())
-        return f"lsa:{digest.hexdigest()[:16]}"
-
     def encode_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Vectors (m, d) float32 of unit length."""
-        vectors = np.zeros((len(texts), self.dimensions), np.float32)
+        """Vectors (m, d) float32 of unit length; items have them alike."""
+        vectors = np.zeros((len(texts), self.components.shape[1]), np.float32)
         for row, text in zip(vectors, texts, strict=True):
-            for term, weight in _query_weights(self.vocabulary.counts(text), self.idf).items():
+            for term, weight in self.vocabulary.weights(text, self.idf).items():
                 row += np.float32(weight) * self.components[term]
         return _unit(vectors)
 
-    def encode_items(
-        self, texts: Sequence[str], progress: Callable[[int, int], None] | None = None
-    ) -> FloatArray:
-        """The same as for queries: the space is symmetric."""
-        return self.encode_queries(texts)
-
     def artifact(self) -> Artifact:
         """What an index keeps."""
-        arrays = {"components": self.components, "idf": self.idf, "words": self.vocabulary.words}
-        return Artifact(self.vocabulary.meta(), arrays)
+        return self.vocabulary.artifact({}, components=self.components, idf=self.idf)
 
     @staticmethod
     def of(artifact: Artifact) -> LSA:
@@ -252,33 +212,21 @@ class LSA:
         return LSA(Vocabulary.of(artifact), read["idf"], read["components"])
 
 
-def _item_weights(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[Vocabulary, FloatArray, Any]:
-    """Terms, idf (t,) and unit-length weights of the items, a (n, t) sparse matrix.
-
-    Term frequencies are dampened, 1 + ln(tf): without that, long texts are about their most
-    repeated word.
-    """
+def _item_weights(texts: Sequence[str]) -> tuple[Vocabulary, FloatArray, Any]:
+    """Terms, idf (t,) and unit-length weights of the items, a (n, t) sparse matrix."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    vectorizer = TfidfVectorizer(analyzer=tokenizer, sublinear_tf=True, norm="l2", dtype=np.float32)
+    vocabulary = Vocabulary.english()
+    vectorizer = TfidfVectorizer(analyzer=vocabulary.words, sublinear_tf=True, dtype=np.float32)
     try:
         weights = vectorizer.fit_transform(texts)
     except ValueError as error:
         raise InputError(
-            "no text holds a word, so TF-IDF and LSA have nothing to go "
-            "by; give an encoder or vectors"
+            "no text holds a word, so TF-IDF and LSA have nothing to go by; give an encoder or "
+            "vectors"
         ) from error
-    words = list(vectorizer.get_feature_names_out())
-    return Vocabulary(tokenizer, words), np.asarray(vectorizer.idf_), weights
-
-
-def _query_weights(counts: Mapping[int, int], idf: FloatArray) -> dict[int, float]:
-    """The same weights for a query's terms, at unit length; none if it has no known term."""
-    terms = np.fromiter(counts, dtype=np.int64, count=len(counts))
-    frequencies = np.fromiter(counts.values(), dtype=np.float64, count=len(counts))
-    weights = (1 + np.log(frequencies)) * idf[terms]
-    norm = float(np.linalg.norm(weights))
-    return dict(zip(terms.tolist(), (weights / norm).tolist(), strict=True)) if norm else {}
+    terms = list(vectorizer.get_feature_names_out())
+    return Vocabulary(vocabulary.stopwords, terms), np.asarray(vectorizer.idf_), weights
 
 
 def _unit(vectors: FloatArray) -> FloatArray:

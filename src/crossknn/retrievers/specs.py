@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -74,54 +74,53 @@ class Over:
     depth: int = DEPTH
 
 
-@runtime_checkable
-class Offers(Protocol):
-    """An index with retrievers of its own making, which may have options."""
-
-    def offered(self, spec: Spec, seed: int) -> Retriever | None:
-        """The retriever that `spec` names; None if it is none of its own."""
-
-
 def open_retriever(index: Searchable, spec: Spec, seed: int) -> Retriever:
     """The retriever that `spec` names, over `index`.
 
     `hybrid` alone fuses what the index has of `bm25` and of vectors that are not fitted, by
-    default: how good its first candidates are does not depend on what was fitted since.
+    default: how good its first candidates are does not depend on what was fitted since. An index
+    may have a method `offered(spec, seed)` that makes retrievers of its own.
 
     Raises:
         InputError: If the index has no such retriever.
         SpecError: If there is none, or the spec has options that it does not take.
     """
-    if isinstance(index, Offers) and (offered := index.offered(spec, seed)) is not None:
-        return offered
-    if spec.name in index.late:
-        return _open_late(index, spec, seed)
-    if spec.name in KINDS and spec.name not in {*index.retrievers, *index.vectors}:
+    offered: Any = getattr(index, "offered", lambda spec, seed: None)
+    if (own := offered(spec, seed)) is not None:
+        return cast(Retriever, own)
+    name = spec.name
+    if name in index.late:
+        over = build(spec, {name: Over}, "retriever")
+        if over.depth < 1:
+            raise SpecError(f"{spec}: depth must be 1 or more")
+        stage = open_retriever(index, over.retriever, seed)
+        return LateRetriever(stage, *index.late[name], over.depth, name=name)
+    if name in KINDS and name not in {*index.retrievers, *index.vectors}:
         raise InputError(
-            f"the items have no states of a model {spec.name!r} (there are those of: "
-            f"{', '.join(index.late) or 'none'}); make them with  "
-            "crossknn index add INDEX --late MODEL"
-            "  (a matrix file has none)"
+            f"the items have no states of a model {name!r} (there are those of: "
+            f"{', '.join(index.late) or 'none'}); make them with  crossknn index add INDEX --late "
+            "MODEL  (a matrix file has none)"
         )
-    if spec.options or (spec.args and spec.name != "hybrid"):
-        raise SpecError(f"retriever {str(spec)!r}: {spec.name!r} takes no options")
-    if spec.name == "hybrid":
+    if spec.options or (spec.args and name != "hybrid"):
+        raise SpecError(f"retriever {str(spec)!r}: {name!r} takes no options")
+    if name == "hybrid":
         return RankFusion([open_retriever(index, part, seed) for part in _stages(index, spec)])
-    if spec.name == "random":
+    if name == "random":
         return RandomItems(index.n, seed)
-    if spec.name == "fixed":
+    if name == "fixed":
         stored = index.anchor_items
         order = np.random.default_rng(seed).permutation(index.n) if stored is None else stored
         return fixed_order(order, index.n)
-    if spec.name in index.retrievers:
-        return index.retrievers[spec.name]
-    if spec.name in index.vectors:
-        values = index.vectors[spec.name]
-        return DenseRetriever(values, lambda queries: index.query_vectors(queries, spec.name))
+    if name in index.retrievers:
+        return index.retrievers[name]
+    if name in index.vectors:
+        return DenseRetriever(
+            index.vectors[name], lambda queries: index.query_vectors(queries, name)
+        )
     have = sorted({*index.retrievers, *index.vectors, *index.late, "random", "fixed"})
-    if spec.name in KNOWN:
-        raise InputError(f"this index has no retriever {spec.name!r}; it has {', '.join(have)}")
-    raise SpecError(f"unknown retriever {spec.name!r}: {nearest(spec.name, {*KNOWN, *have})}")
+    if name in KNOWN:
+        raise InputError(f"this index has no retriever {name!r}; it has {', '.join(have)}")
+    raise SpecError(f"unknown retriever {name!r}: {nearest(name, {*KNOWN, *have})}")
 
 
 def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
@@ -173,24 +172,12 @@ def need_query_vectors(index: Searchable, name: str, method: str) -> str:
     return name
 
 
-def _open_late(index: Searchable, spec: Spec, seed: int) -> LateRetriever:
-    over = build(spec, {spec.name: Over}, "retriever")
-    if over.depth < 1:
-        raise SpecError(f"{spec}: depth must be 1 or more")
-    model, states = index.late[spec.name]
-    stage = open_retriever(index, over.retriever, seed)
-    return LateRetriever(stage, model, states, over.depth, name=spec.name)
-
-
 def _stages(index: Searchable, spec: Spec) -> tuple[Spec, ...]:
-    if spec.args:
-        wrong = [str(a) for a in spec.args if not isinstance(a, Spec)]
-        if wrong:
-            raise SpecError(f"retriever {str(spec)!r}: {wrong[0]} is not a retriever")
-        return tuple(a for a in spec.args if isinstance(a, Spec))
-    found = ["bm25"] if "bm25" in index.retrievers else []
-    if (vectors := unfitted(index)) is not None:
-        found.append(vectors)
-    if not found:
+    """The parts of `hybrid`."""
+    if wrong := [str(part) for part in spec.args if not isinstance(part, Spec)]:
+        raise SpecError(f"retriever {str(spec)!r}: {wrong[0]} is not a retriever")
+    vectors = unfitted(index)
+    found = ["bm25"] * ("bm25" in index.retrievers) + ([] if vectors is None else [vectors])
+    if not (spec.args or found):
         raise InputError("hybrid needs an index with bm25 or with item vectors")
-    return tuple(map(Spec, found))
+    return cast(tuple[Spec, ...], spec.args) or tuple(map(Spec, found))

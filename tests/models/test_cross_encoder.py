@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.models.backbone import states  # noqa: E402
 from crossknn.models.base import weights_hash  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
 from crossknn.types import Pairs  # noqa: E402
@@ -179,27 +178,6 @@ def test_a_score_depends_on_neither_batch_nor_padding(bert, name):
         given = model.tensors(model.encoding.pairs(pairs, queries, items))
         wide = model(*(torch.nn.functional.pad(part, (0, 17)) for part in given))
     np.testing.assert_allclose(wide, together, **CLOSE)
-
-
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "interaction"])
-def test_scores_and_gradients_are_those_of_a_last_layer_computed_everywhere(bert, name):
-    model = new(bert, **CONFIGS[name])
-    queries, items = texts(5, CONFIGS[name].get("marked", False))
-    pairs = Pairs(np.arange(5), np.arange(5))
-    given = model.tensors(model.encoding.pairs(pairs, queries, items))
-    last = states(model.encoder, *given, model.positions(given[2]))
-    read = model.head.reads(given[0])[:, :, None].expand(-1, -1, last.shape[2])
-    whole = model.head(last.gather(1, read))
-    part = model(*given)
-    torch.testing.assert_close(part, whole, rtol=1e-5, atol=1e-5)
-    parameters = list(model.parameters())
-    for one, other in zip(
-        torch.autograd.grad(whole.sum(), parameters, allow_unused=True),
-        torch.autograd.grad(part.sum(), parameters, allow_unused=True),
-        strict=True,
-    ):
-        if one is not None:
-            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
 
 
 # Marks, folders

@@ -122,16 +122,7 @@ def deformer_of(model):
     pooler = {f"pooler.{name}": w[name] for name in ("dense.weight", "dense.bias")}
     bert, other = (bert_of(tower.encoder, **upper, **pooler) for tower in (model.query, model.item))
     head = {"weight": w["out.weight"], "bias": w["out.bias"]}
-    return lambda query, items: late.deformer(
-        bert,
-        head,
-        query,
-        items,
-        lower=lower,
-        candidate_bert=None if model.config.shared else other,
-        token_types=(0, 0),
-        pooler=True,
-    )
+    return lambda query, items: late.deformer((bert, other), head, query, items, lower=lower)
 
 
 MIX_NAMES = {
@@ -169,15 +160,9 @@ def mixencoder_of(model, similarity="dot"):
     }
     query_bert = bert_of(model.query.encoder, **of_query, **after)
     item_bert = bert_of(model.item.encoder)
+    towers = query_bert, item_bert
     return lambda query, items: late.mixencoder(
-        query_bert,
-        item_bert,
-        {LAYERS - 1: own},
-        gate,
-        query,
-        items,
-        special=1,
-        similarity=similarity,
+        towers, own, gate, query, items, similarity=similarity
     )
 
 
@@ -185,22 +170,24 @@ CMC_NAMES = {"in_proj.": "self_attn.in_proj_", "out_proj.": "self_attn.out_proj.
 CMC_NAMES |= {f"{name}.": f"{name}." for name in ("norm1", "linear1", "linear2", "norm2")}
 
 
+def towers_of(model):
+    return bert_of(model.query.encoder), bert_of(model.item.encoder)
+
+
 def cmc_of(model):
     layers = [renamed(weights(layer), CMC_NAMES) for layer in model.head.layers]
-    towers = bert_of(model.query.encoder), bert_of(model.item.encoder)
     given = {"heads": model.config.options["heads"], "variant": model.config.options["variant"]}
-    return lambda query, items: late.cmc(*towers, layers, query, items, **given)
+    return lambda query, items: late.cmc(towers_of(model), layers, query, items, **given)
 
 
 def poly_of(model):
-    towers = bert_of(model.query.encoder), bert_of(model.item.encoder)
-    return lambda query, items: late.poly(*towers, weights(model.head)["codes"], query, items)
+    codes = weights(model.head)["codes"]
+    return lambda query, items: late.poly(towers_of(model), codes, query, items)
 
 
 def som_of(model):
-    towers = bert_of(model.query.encoder), bert_of(model.item.encoder)
-    matrix = weights(model.head).get("project.weight")
-    return lambda query, items: late.sum_of_max(*towers, query, items, projection=matrix)
+    matrix = weights(model.head).get("project.weight", torch.eye(16).double())
+    return lambda query, items: late.sum_of_max(towers_of(model), matrix, query, items)
 
 
 # The reference itself
@@ -224,27 +211,45 @@ def test_a_deformer_that_reads_the_pair_in_every_layer_is_bert(encoder):
     types = torch.tensor([[0] * len(query) + [1] * len(item)])
     with torch.inference_mode():
         found = model(input_ids=torch.tensor([query + item]), token_type_ids=types)
-    bert = bert_of(model)
-    score = late.deformer(
-        bert, head, query, [item], lower=0, candidate_position=len(query), pooler=True
-    )
+    towers, behind = (bert_of(model),) * 2, (1, len(query))
+    score = late.deformer(towers, head, query, [item], lower=0, behind=behind)
     expected = found.pooler_output[0] @ head["weight"] + head["bias"]
     np.testing.assert_allclose(score, expected, rtol=1e-9, atol=1e-9)
 
 
 # The product
 
+KINDS = {
+    "deformer": (deformer_of, {}),
+    "mixencoder": (mixencoder_of, {}),
+    "poly": (poly_of, {}),
+    "som": (som_of, {"rtol": 1e-4, "atol": 1e-4}),
+    "cmc": (cmc_of, {"rtol": 1e-4, "atol": 1e-4}),
+}
 
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("layers", [1, 2, 3])
-def test_deformer(encoder, layers, shared):
-    model = new(encoder, "deformer", shared=shared, layers=layers)
-    compare(model, deformer_of(model))
 
-
-def test_mixencoder(encoder):
-    model = new(encoder, "mixencoder")
-    compare(model, mixencoder_of(model))
+@pytest.mark.parametrize(
+    ("kind", "shared", "options"),
+    [
+        *(("deformer", shared, {"layers": n}) for shared in (True, False) for n in (1, 3)),
+        ("mixencoder", False, {}),
+        ("poly", False, {"codes": 5}),
+        ("poly", True, {"codes": 5}),
+        ("som", False, {}),
+        ("som", False, {"projected": True}),
+        ("som", True, {"projected": True, "dimensions": 6}),
+        ("cmc", True, {"variant": "paper", "feed_forward": 24}),
+        ("cmc", False, {"variant": "paper", "layers": 1, "feed_forward": 24}),
+        ("cmc", False, {"variant": "reference", "feed_forward": 24}),
+    ],
+)
+def test_scores_are_the_papers(encoder, kind, shared, options):
+    model = new(encoder, kind, shared=shared, **options)
+    reference, close = KINDS[kind]
+    compare(model, reference(model), **close)
+    if kind == "som":
+        wanted = options.get("dimensions", 128) if options else 16
+        assert model.dimensions == wanted
 
 
 def test_mixencoder_scores_by_the_inner_product_and_not_by_the_cosine_of_its_paper(encoder):
@@ -254,24 +259,3 @@ def test_mixencoder_scores_by_the_inner_product_and_not_by_the_cosine_of_its_pap
     cosine = mixencoder_of(model, "cosine")(query, items).numpy()
     assert np.abs(cosine).max() <= 1
     assert np.abs(scores(model)[0, :6] - cosine).max() > 0.1
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_poly_encoder(encoder, shared):
-    model = new(encoder, "poly", shared=shared, codes=5)
-    compare(model, poly_of(model))
-
-
-@pytest.mark.parametrize("options", [{}, {"projected": True}, {"projected": True, "dimensions": 6}])
-def test_sum_of_max(encoder, options):
-    model = new(encoder, "som", **options)
-    assert bool(weights(model.head)) == bool(options)
-    assert model.dimensions == (options.get("dimensions", 128) if options else 16)
-    compare(model, som_of(model), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize(("variant", "layers"), [("paper", 2), ("reference", 2), ("paper", 1)])
-def test_cmc(encoder, variant, layers, shared):
-    model = new(encoder, "cmc", shared=shared, variant=variant, layers=layers, feed_forward=24)
-    compare(model, cmc_of(model), rtol=1e-4, atol=1e-4)

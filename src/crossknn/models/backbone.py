@@ -5,7 +5,6 @@ Axes: b rows, t tokens, p tokens that are read, h heads, d dimensions.
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -144,28 +143,6 @@ def states(
 def has_token_types(config: Any) -> bool:
     """Whether an encoder with this configuration has vectors for several token types."""
     return int(getattr(config, "type_vocab_size", 0) or 0) > 1
-
-
-def states_at(encoder: Any, read: Tensor, *given: Tensor | None) -> Tensor:
-    """States of the last layer at the tokens `read` (b, p) alone: `states`' arguments -> (b, p, d).
-
-    The last layer of a BERT is computed only there: keys and values are needed everywhere, but not
-    queries, the attention's output and the feed-forward block (a seventh less work of six layers).
-    """
-    is_bert = type(encoder).__name__ == "BertModel" and len(encoder.encoder.layer) > 1
-    body = _without_last(encoder) if is_bert else encoder
-    below = states(body, *given)
-    chosen = below.gather(1, read[:, :, None].expand(-1, -1, below.shape[2]))
-    return run_layer(encoder.encoder.layer[-1], chosen, below, given[1]) if is_bert else chosen
-
-
-def _without_last(encoder: Any) -> Any:
-    """The encoder without its last layer; every other module is shared."""
-    body, inner = copy.copy(encoder), copy.copy(encoder.encoder)
-    body._modules, inner._modules = dict(encoder._modules), dict(encoder.encoder._modules)
-    inner.layer = nn.ModuleList(list(encoder.encoder.layer)[:-1])
-    body.encoder = inner
-    return body
 
 
 def bias_of(mask: Tensor) -> Tensor:

@@ -7,7 +7,7 @@
   separator.
 - interaction: states and word matches together, for plain texts (`InteractionHead`).
 
-Scores are raw logits. Axes: b pairs, t tokens, p tokens that are read, d dimensions, v vocabulary.
+Scores are raw logits. Axes: b pairs, t tokens, d dimensions, v vocabulary.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from crossknn.errors import InputError
-from crossknn.models.backbone import open_backbone, position_limit, states, states_at
+from crossknn.models.backbone import open_backbone, position_limit, states
 from crossknn.models.base import TorchModel
 from crossknn.models.tokens import Row, Tokenizer, Window
 
@@ -95,13 +95,9 @@ class ClsHead(nn.Module):  # type: ignore[misc]
         nn.init.normal_(self.out.weight, std=0.02)
         nn.init.zeros_(self.out.bias)
 
-    def reads(self, input_ids: Tensor) -> Tensor:
-        """The tokens that are read: (b, t) -> (b, 1)."""
-        return torch.zeros_like(input_ids[:, :1])
-
-    def forward(self, read: Tensor) -> Tensor:
-        """Their states (b, 1, d) -> (b,)."""
-        first = read[:, 0]
+    def forward(self, states: Tensor, *inputs: Tensor) -> Tensor:
+        """(b, t, d) -> (b,)."""
+        first = states[:, 0]
         if self.dense is not None:
             first = torch.tanh(self.dense(first))
         scores: Tensor = self.out(self.dropout(first)).squeeze(-1)
@@ -117,22 +113,17 @@ class EmbHead(nn.Module):  # type: ignore[misc]
         self.separator = separator
         self.scale = scale
 
-    def reads(self, input_ids: Tensor) -> Tensor:
-        """The tokens that are read: (b, t) -> (b, 3), the marks, or (b, 2)."""
-        if self.marks:
-            return torch.stack([_first(input_ids == mark) for mark in self.marks], dim=1)
-        separator = _first(input_ids == self.separator)
-        return torch.stack([torch.zeros_like(separator), separator], dim=1)
-
-    def forward(self, read: Tensor) -> Tensor:
-        """Their states (b, 3, d) or (b, 2, d) -> (b,)."""
-        query = (read[:, 0] + read[:, 1]) / 2 if self.marks else read[:, 0]
-        return (query * read[:, -1]).sum(-1) * self.scale
+    def forward(self, states: Tensor, input_ids: Tensor, *inputs: Tensor) -> Tensor:
+        """(b, t, d) and (b, t) -> (b,)."""
+        read = [_at(states, input_ids == token) for token in self.marks or [self.separator]]
+        query = (read[0] + read[1]) / 2 if self.marks else states[:, 0]
+        return (query * read[-1]).sum(-1) * self.scale
 
 
-def _first(where: Tensor) -> Tensor:
-    """The first true position of each row: (b, t) -> (b,)."""
-    return where.long().argmax(1)
+def _at(states: Tensor, where: Tensor) -> Tensor:
+    """The state at the first true place of each row: (b, t, d), (b, t) -> (b, d)."""
+    place = where.long().argmax(1)[:, None, None]
+    return states.gather(1, place.expand(-1, 1, states.shape[2]))[:, 0]
 
 
 class InteractionHead(nn.Module):  # type: ignore[misc]
@@ -245,12 +236,8 @@ class CrossEncoderModel(TorchModel):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """(b, t) three times -> raw scores (b,)."""
         given = input_ids, attention_mask, token_type_ids
-        positions = self.positions(token_type_ids)
-        if isinstance(self.head, InteractionHead):
-            scores: Tensor = self.head(states(self.encoder, *given, positions), *given)
-        else:
-            read = self.head.reads(input_ids)
-            scores = self.head(states_at(self.encoder, read, *given, positions))
+        last = states(self.encoder, *given, self.positions(token_type_ids))
+        scores: Tensor = self.head(last, *given)
         return scores
 
     def score_rows(self, rows: Sequence[Row]) -> Tensor:

@@ -64,9 +64,8 @@ Kind = Literal["cross-encoder", "dual-encoder", "late-interaction"]
 Arrays: TypeAlias = dict[str, Any]
 Axes: TypeAlias = Mapping[str, Mapping[int, str]]
 
-FFN_OUTPUT = (*(f"layer.{depth}/output/dense" for depth in range(64)), "/output/dense_1")
-"""The layers after GELU, whose activations have the longest tails; the last is the last layer's in
-a graph that computes it only where it is read (`states_at`)."""
+FFN_OUTPUT = tuple(f"layer.{depth}/output/dense" for depth in range(64))
+"""The layers after GELU, whose activations have the longest tails."""
 OPSET = 17
 TOLERANCE = 1e-3
 LARGEST = 2**31 - 2**25

@@ -33,7 +33,6 @@ VARIANTS = {"paper": (1.0, 1.0), "reference": (0.5, 0.5), "none": (0.0, 1.0)}
 """What the input and the output of a layer of CMC are multiplied by before they are added."""
 CHUNK = 256
 """Rows of attention at once in a traced graph."""
-_COLBERT = 128
 
 
 class Head(nn.Module, ABC):  # type: ignore[misc]
@@ -89,9 +88,7 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
         return states, mask
 
     @abstractmethod
-    def forward(
-        self, query: Tensor, query_mask: Tensor, items: Tensor, item_mask: Tensor
-    ) -> Tensor:
+    def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:
         """Scores (b, c), -inf for an item without any token, which is padding.
 
         Takes states and masks (True: a token) of queries, (b, t_q, d) and (b, t_q), and of their
@@ -120,12 +117,11 @@ class CMC(Head):
         [h_q; h_1; ...; h_c] = Attn([e_q; e_1; ...; e_c]),    score_j = h_q . h_j
         Attn: two layers F of a transformer encoder without positions, each as x + F(x)
 
-    F is post-norm: y = LN(x + MHA(x)), F(x) = LN(y + W2 relu(W1 y + b1) + b2), with 4 heads, a
-    width of 2048 and dropout 0.1. `variant` says what a layer gives: "paper" x + F(x), "reference"
-    (x + F(x)) / 2, as the authors' code computes it, or "none" F(x), the ablation of table 12.
+    F is post-norm: y = LN(x + MHA(x)), F(x) = LN(y + W2 relu(W1 y + b1) + b2). `variant` says what
+    a layer gives: "paper" x + F(x), "reference" (x + F(x)) / 2, as the authors' code computes it,
+    or "none" F(x), the ablation of table 12.
 
-    Deviations: a padding mask (the authors' code has none, its lists all have one length). Memory
-    is linear in c: attention never holds a row per pair of candidates.
+    Deviations: a padding mask (the authors' lists all have one length). Memory is linear in c.
     """
 
     joint = True
@@ -140,26 +136,22 @@ class CMC(Head):
         dropout: float = 0.1,
         variant: str = "paper",
     ) -> None:
-        """Raises InputError for an unknown variant, and if the heads do not divide the encoder's
-        width."""
+        """Raises InputError for an unknown variant, and for heads that do not divide d."""
         super().__init__(encoder)
         if variant not in VARIANTS:
             raise InputError(f"variant is {variant!r} ({nearest(variant, VARIANTS)})")
         if self.dimensions % heads:
             raise InputError(
-                f"heads is {heads}, which does not divide the {self.dimensions} dimensions of the "
-                "encoder"
+                f"heads is {heads}, which does not divide {self.dimensions} dimensions"
             )
         self.kept, self.added = VARIANTS[variant]
         self.layers = nn.ModuleList(
             Layer(self.dimensions, heads, feed_forward, dropout) for _ in range(layers)
         )
 
-    def forward(
-        self, query: Tensor, query_mask: Tensor, items: Tensor, item_mask: Tensor
-    ) -> Tensor:
+    def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:
         x = torch.cat([query, items[:, :, 0]], dim=1)
-        bias = bias_of(torch.cat([query_mask, item_mask[:, :, 0]], dim=1))[:, None, None, :]
+        bias = bias_of(torch.cat([mask, item_mask[:, :, 0]], dim=1))[:, None, None, :]
         for layer in self.layers:
             x = self.kept * x + self.added * layer(x, bias)
         return listed((x[:, 1:] * x[:, :1]).sum(-1), item_mask)
@@ -187,22 +179,18 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """(b, s, d) and the bias (b, 1, 1, s) of the keys -> (b, s, d)."""
-        query, key, value = (in_heads(part, self.heads) for part in self.in_proj(x).chunk(3, dim=2))
-        attended = self._attend(query, key, value, bias).transpose(1, 2).flatten(2)
-        y = self.norm1(x + self.dropout(self.out_proj(attended)))
-        wide = self.dropout(functional.relu(self.linear1(y)))
-        out: Tensor = self.norm2(y + self.dropout(self.linear2(wide)))
-        return out
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        """(b, h, s, d / h) three times -> (b, h, s, d / h)."""
+        parts = [in_heads(part, self.heads) for part in self.in_proj(x).chunk(3, dim=2)]
         if torch.jit.is_tracing():  # a graph has no operator like the one below
             n_rows = (bias[0, 0, 0] <= 0).sum()
-            traced: Tensor = torch.jit.script(_in_chunks)(query, key, value, bias, n_rows, CHUNK)
-            return traced
-        out: Tensor = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=bias, dropout_p=self.dropout.p if self.training else 0.0
-        )
+            attended = torch.jit.script(_in_chunks)(*parts, bias, n_rows, CHUNK)
+        else:
+            dropout = self.dropout.p if self.training else 0.0
+            attended = functional.scaled_dot_product_attention(
+                *parts, attn_mask=bias, dropout_p=dropout
+            )
+        y = self.norm1(x + self.dropout(self.out_proj(join_heads(attended))))
+        wide = self.dropout(functional.relu(self.linear1(y)))
+        out: Tensor = self.norm2(y + self.dropout(self.linear2(wide)))
         return out
 
 
@@ -230,8 +218,6 @@ class Poly(Head):
 
         v_k = sum_j softmax_j(a_k . h_j) h_j,    v = sum_k softmax_k(y . v_k) v_k,    score = v . y
 
-    There are 64 codes in the comparison of CMC (up to 360 in the paper).
-
     Deviations: special tokens are attended to like others; codes begin with a deviation of
     d ** -0.5, so that no token has all the weight at first.
     """
@@ -247,11 +233,9 @@ class Poly(Head):
         views = _attended(self.codes @ states.transpose(1, 2), mask, states)
         return views, mask.any(1, keepdim=True).expand(-1, len(self.codes))
 
-    def forward(
-        self, query: Tensor, query_mask: Tensor, items: Tensor, item_mask: Tensor
-    ) -> Tensor:
+    def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:
         vectors = items[:, :, 0]
-        mixed = _attended(vectors @ query.transpose(1, 2), query_mask, query)
+        mixed = _attended(vectors @ query.transpose(1, 2), mask, query)
         return listed((mixed * vectors).sum(-1), item_mask)
 
 
@@ -268,31 +252,22 @@ class SumOfMax(Head):
         score = sum_j max_k h_j . g_k
 
     over the states h_j of the query's tokens and g_k of the item's, as Zhang and Stratos and the
-    comparison of CMC take them; an index keeps g_k for every token. With `projected`, W h_j and
-    W g_k stand in their place, W linear, from d to 128 dimensions, one for both (ColBERT, 3.2).
+    comparison of CMC take them. With `projected`, W h_j and W g_k stand in their place, W linear,
+    from d to 128 dimensions, one for both (ColBERT, 3.2).
 
-    Deviations: padding is no token (the code of CMC and of Zhang and Stratos takes a fixed number
-    of positions, whatever they hold); from ColBERT, whose projected states have unit length, whose
+    Deviations: padding is no token; from ColBERT, whose projected states have unit length, whose
     queries are filled up with [MASK] and whose items lose their punctuation.
     """
 
     query_reads = "tokens"
     item_reads = "tokens"
 
-    def __init__(
-        self, encoder: Any, *, projected: bool = False, dimensions: int = _COLBERT
-    ) -> None:
-        """Raises InputError for dimensions without a projection."""
+    def __init__(self, encoder: Any, *, projected: bool = False, dimensions: int = 128) -> None:
         super().__init__(encoder)
         self.project: nn.Module = nn.Identity()
         if projected:
             self.project = nn.Linear(self.dimensions, dimensions, bias=False)
             self.dimensions = dimensions
-        elif dimensions != _COLBERT:
-            raise InputError(
-                f"dimensions is {dimensions}, and without a projection a token keeps the "
-                "encoder's: set projected = true, or leave dimensions out"
-            )
 
     def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """(b, t, d) and (b, t) -> (b, t, d') and (b, t), d' = 128 if projected."""
@@ -300,12 +275,10 @@ class SumOfMax(Head):
 
     of_items = of_queries
 
-    def forward(
-        self, query: Tensor, query_mask: Tensor, items: Tensor, item_mask: Tensor
-    ) -> Tensor:
+    def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:
         with in_full(items):
             matches = items.float() @ query.float().unsqueeze(1).transpose(2, 3)
-        best = (matches + bias_of(item_mask).unsqueeze(-1)).amax(2) * query_mask.unsqueeze(1)
+        best = (matches + bias_of(item_mask).unsqueeze(-1)).amax(2) * mask.unsqueeze(1)
         return listed(best.sum(-1), item_mask)
 
 
@@ -319,14 +292,12 @@ class Deformer(Head):
 
         x = L_(k+1:n)([L_(1:k)(query); L_(1:k)(item)]),    score = w . tanh(W x_1 + w') + w0
 
-    The upper layers begin as copies of the encoder's, k = 9 of 12 in the paper. An index keeps the
-    states of every token.
+    The upper layers begin as copies of the encoder's, k = 9 of 12 in the paper.
 
     Deviations: no auxiliary losses (distillation from the whole model), since all rivals have one
     loss here; two towers of lower layers, which begin alike (one, as in the paper, with `shared`).
-    From the authors' code, which also counts positions from 0 in each text: an item has its own
-    [CLS], and token type 0 (there 1; both as in CMC's code); W begins at random, not as BERT's
-    pooler. The last layer is computed at the first token only, which changes no score.
+    From the authors' code: an item has its own [CLS], and token type 0 (both as in CMC's code); W
+    begins at random, not as BERT's pooler.
     """
 
     query_reads = "tokens"
@@ -345,17 +316,15 @@ class Deformer(Head):
         for encoder in [query] if item is query else [query, item]:
             cut_layers(encoder, len(self.layers))
 
-    def forward(
-        self, query: Tensor, query_mask: Tensor, items: Tensor, item_mask: Tensor
-    ) -> Tensor:
+    def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:
         c = items.shape[1]
         queries = query.unsqueeze(1).expand(-1, c, -1, -1)
-        masks = query_mask.unsqueeze(1).expand(-1, c, -1)
+        masks = mask.unsqueeze(1).expand(-1, c, -1)
         x = torch.cat([queries, items], dim=2).flatten(0, 1)
-        mask = torch.cat([masks, item_mask], dim=2).flatten(0, 1)
+        both = torch.cat([masks, item_mask], dim=2).flatten(0, 1)
         for layer in self.layers[:-1]:
-            x = run_layer(layer, x, x, mask)
-        first = run_layer(self.layers[-1], x[:, :1], x, mask)
+            x = run_layer(layer, x, x, both)
+        first = run_layer(self.layers[-1], x[:, :1], x, both)
         with in_full(first):
             scores = self.out(first)
         return listed(scores.reshape(item_mask.shape[:2]), item_mask)
@@ -375,13 +344,11 @@ class MixEncoder(Head):
 
     O is the output of attention, F the norm and the feed-forward block after it. The query tower
     keeps the layers below; that last layer is the head's, Q' being its Q, and Q, K', V' begin as
-    copies. Items do not see one another.
+    copies.
 
-    Deviations: e is the item tower's vector ([CLS] by default) and not the state of a learned token
-    in its place; k is 1, and one layer interacts (the paper also tries more; u passes from one to
-    the next); two towers in place of one. As in the authors' code and CMC's, but not in the paper
-    (3.2), the score is the inner product and not the cosine; as in the authors' code, attention has
-    no dropout.
+    Deviations: e is the item tower's vector and not the state of a learned token; k is 1, and one
+    layer interacts; two towers in place of one. As in the authors' code and CMC's, but not in the
+    paper (3.2), the score is the inner product and not the cosine; attention has no dropout.
     """
 
     query_reads = "tokens"
@@ -407,10 +374,8 @@ class MixEncoder(Head):
             )
         cut_layers(query, 1)
 
-    def forward(
-        self, query: Tensor, query_mask: Tensor, items: Tensor, item_mask: Tensor
-    ) -> Tensor:
-        e, bias = items[:, :, 0], bias_of(query_mask)[:, None, None, :]
+    def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:
+        e, bias = items[:, :, 0], bias_of(mask)[:, None, None, :]
         scale = (self.dimensions // self.heads) ** -0.5
         keys = in_heads(self.key(query), self.heads).transpose(2, 3) * scale  # K x
         values = in_heads(self.value(query), self.heads)  # V x

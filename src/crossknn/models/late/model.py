@@ -123,13 +123,19 @@ class LateInteractionModel(TorchModel):
         """An untrained model from a folder or hub name of torch weights.
 
         Of a dual encoder trained here or a sentence-transformers model the towers and, unless the
-        config names another, the pooling are taken over; of a late-interaction model of the same
-        kind and options the head too; a Hugging Face encoder gives the towers. Raises InputError
-        for other sources, and for two towers where the config wants one.
+        config names another, the pooling are taken over; a Hugging Face encoder gives the towers; a
+        late-interaction model with the same settings is taken as it is. Raises InputError for other
+        sources, and for two towers where the config wants one.
         """
         folder = trainable_folder(source)
         if (folder / cls.SETTINGS).is_file():
-            return cls._continued(folder, config)
+            found = cls.from_pretrained(folder)
+            if replace(config, pooling=config.pooling or found.config.pooling) != found.config:
+                raise InputError(
+                    f"{folder} is a late-interaction model with other settings, {found.config}: "
+                    "continue it with its own, or start from a dual encoder"
+                )
+            return found.train()
         start = dual_encoder_in(folder, str(source))
         if start is None:
             query, tokenizer = open_backbone(folder)
@@ -148,21 +154,6 @@ class LateInteractionModel(TorchModel):
         model = cls(query, item, tokenizer, config)
         model.head.take_over(query, item)
         return model
-
-    @classmethod
-    def _continued(cls, folder: Path, config: LateInteractionConfig) -> Self:
-        """A trained model with the lengths of another config, which must agree otherwise."""
-        model = cls.from_pretrained(folder)
-        lengths = {"query_length": config.query_length, "item_length": config.item_length}
-        own = replace(model.config, **lengths)
-        if replace(config, pooling=config.pooling or own.pooling) != own:
-            raise InputError(
-                f"{folder} is a late-interaction model with other settings ({own}): continue it "
-                "with its own, or start from a dual encoder"
-            )
-        again = cls(model.query.encoder, model.item.encoder, model.tokenizer.fast, own)
-        again.head = model.head
-        return again.train()
 
     @property
     def dimensions(self) -> int:

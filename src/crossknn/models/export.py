@@ -37,7 +37,6 @@ from crossknn.models.folder import (
     check_cross_encoder,
     content_hash,
     first_line,
-    late_content,
     model_folder,
     open_library,
     own_prompts,
@@ -189,10 +188,7 @@ def export_model(
             manifest["dimensions"] = outputs[0].shape[-1]
         _save(quantize(traced, keep_float) if precision == "int8" else traced, folder / file)
     found.encoding.tokenizer.fast.save(str(folder / TOKENIZER), pretty=False)
-    if kind == "late-interaction":
-        manifest["content"] = late_content(folder, manifest)
-    else:
-        manifest["content"] = content_hash(*(folder / f for f in (*found.graphs, TOKENIZER)))
+    manifest["content"] = content_hash(folder, manifest if kind == "late-interaction" else None)
     manifest["revision"] = manifest["content"][:12]
     # Last: a half-written folder is not one.
     write_file(folder / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())

@@ -44,25 +44,28 @@ _EMB = f"an [EMB] checkpoint is first made one by  {_CONVERT} --layout msmarco-e
 _HEADS = ("classifier", "score", "logits_proj", "classification_head")
 _YOURSELF = "load it with sentence-transformers yourself and pass the loaded model"
 _ITEM_PROMPTS = ("document", "passage", "corpus")
+_SETTINGS = (
+    *("pooling_mode", "include_prompt", "activation_function", "true_token_id", "false_token_id"),
+    *("query_length", "document_length", "query_expansion"),
+)
+"""The settings of sentence-transformers' modules that a fingerprint names."""
 
 
-def late_content(folder: Path, settings: Mapping[str, Any]) -> str:
-    """A hash of the graphs and the tokenizer of a late-interaction model, and of its settings."""
-    graphs = (*LATE_GRAPHS, ITEM_MODEL)
-    files = [folder / file for file in (*graphs, TOKENIZER, *(name + DATA for name in graphs))]
-    content = content_hash(*(file for file in files if file.exists()))
-    kept = {key: value for key, value in settings.items() if key not in _ABOUT}
-    text = content + json.dumps(kept, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def content_hash(*paths: Path) -> str:
-    """A hash of files' contents: a model changed in place must not be taken for what it was."""
+def content_hash(folder: Path, settings: Mapping[str, Any] | None = None) -> str:
+    """A hash of a model folder's graphs and tokenizer, and of `settings` but what no answer depends
+    on: a model changed in place must not be taken for what it was."""
     digest = hashlib.blake2b(digest_size=8)
-    for path in paths:
-        with path.open("rb") as file:
-            hashlib.file_digest(file, lambda: digest)
-    return digest.hexdigest()
+    graphs = (MODEL, QUERY_MODEL, COMPARE_MODEL, ITEM_MODEL)
+    files = [folder / file for graph in graphs for file in (graph, graph + DATA)]
+    for path in (*files, folder / TOKENIZER):
+        if path.exists():
+            with path.open("rb") as file:
+                hashlib.file_digest(file, lambda: digest)
+    if settings is None:
+        return digest.hexdigest()
+    kept = {key: value for key, value in settings.items() if key not in _ABOUT}
+    text = digest.hexdigest() + json.dumps(kept, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def read_json(path: Path) -> Any:
@@ -98,9 +101,7 @@ def existing(path_or_name: str | Path) -> Path | None:
     return None
 
 
-def snapshot(
-    name: str, revision: str | None, allow: Sequence[str], ignore: Sequence[str] = ()
-) -> Path:
+def snapshot(name: str, revision: str | None, allow: Sequence[str]) -> Path:
     """A local folder with the files of a hub name that match. Raises InputError if it has none."""
     try:
         from huggingface_hub import snapshot_download
@@ -109,7 +110,7 @@ def snapshot(
             f"{name} is no folder; to load it from the Hugging Face hub", "torch"
         ) from error
     try:
-        files = {"allow_patterns": list(allow), "ignore_patterns": list(ignore)}
+        files = {"allow_patterns": list(allow), "ignore_patterns": ["onnx/*", "openvino/*"]}
         return Path(snapshot_download(name, revision=revision, **files))
     except Exception as error:
         raise InputError(
@@ -120,19 +121,17 @@ def snapshot(
 
 def model_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
     """An existing folder, or the local snapshot of a hub name; InputError if there is none."""
-    found = existing(path_or_name)
+    found, name = existing(path_or_name), str(path_or_name)
     if found is None:
-        name, ignored = str(path_or_name), ("onnx/*", "openvino/*")
-        folder = snapshot(name, revision, (*_SMALL_FILES, "*.safetensors"), ignored)
-        if any(folder.glob("*.safetensors")) or (folder / MODEL).exists():
-            return folder
-        return snapshot(name, revision, (*_SMALL_FILES, "*.bin"), ignored)
-    if found.is_dir():
-        return found
-    raise InputError(
-        f"{path_or_name} is a file, where a model folder is needed; a checkpoint is first made one "
-        f"by  {_CONVERT}"
-    )
+        found = snapshot(name, revision, (*_SMALL_FILES, "*.safetensors"))
+        if not any(found.glob("*.safetensors")) and not (found / MODEL).exists():
+            found = snapshot(name, revision, (*_SMALL_FILES, "*.bin"))
+    if not found.is_dir():
+        raise InputError(
+            f"{name} is a file, where a model folder is needed; a checkpoint is first made one by  "
+            f"{_CONVERT}"
+        )
+    return found
 
 
 # What a folder of others holds
@@ -168,8 +167,7 @@ def check_cross_encoder(folder: Path, name: str) -> None:
             return  # scored by the logits of two words; sentence-transformers knows how
         raise InputError(
             f"{name} is a causal language model, and neither modules.json nor a chat template with "
-            f"the roles 'query' and 'document' says how it scores a pair: give its folder the "
-            f"chat_template.jinja of its author"
+            "the roles 'query' and 'document' says how it scores a pair"
         )
     if not made_of.endswith("ForSequenceClassification"):
         raise InputError(
@@ -211,17 +209,17 @@ def weight_names(folder: Path) -> list[str] | None:
     for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
         if (folder / index).is_file():
             return list(read_json(folder / index).get("weight_map", {}))
-    safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
     try:
-        if safe.is_file():
+        if (folder / "model.safetensors").is_file():
             from safetensors import safe_open
 
-            with safe_open(safe, framework="numpy") as file:
+            with safe_open(folder / "model.safetensors", framework="numpy") as file:
                 return list(file.keys())
-        if pickled.is_file():
+        if (folder / "pytorch_model.bin").is_file():
             import torch
 
-            return list(torch.load(pickled, map_location="meta", weights_only=True))
+            path = folder / "pytorch_model.bin"
+            return list(torch.load(path, map_location="meta", weights_only=True))
     except ImportError as error:
         raise MissingExtraError(f"the model in {folder}", "torch") from error
     except Exception as error:  # safetensors' own, and a pickle can be wrong in any way
@@ -313,15 +311,3 @@ def settings(model: Any) -> str:
     if len(modules) == 1 and not modules[0][1] and size is None and template is None:
         return ""
     return json.dumps([modules, size, template], default=lambda value: type(value).__name__)
-
-
-_SETTINGS = (
-    "pooling_mode",
-    "include_prompt",
-    "activation_function",
-    "true_token_id",
-    "false_token_id",
-    "query_length",
-    "document_length",
-    "query_expansion",
-)

@@ -16,7 +16,6 @@ from typing import Any
 from crossknn.errors import InputError
 from crossknn.models.folder import (
     COMPARE_MODEL,
-    DATA,
     INPUTS,
     ITEM_MODEL,
     LATE_GRAPHS,
@@ -25,7 +24,6 @@ from crossknn.models.folder import (
     QUERY_MODEL,
     TOKENIZER,
     content_hash,
-    late_content,
     read_json,
 )
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
@@ -167,10 +165,8 @@ class OnnxModel:
 
         That of the model which was exported, where that is known and no file has changed since.
         """
-        files = (MODEL, MODEL + DATA, ITEM_MODEL, ITEM_MODEL + DATA, TOKENIZER)
-        there = [self._folder / file for file in files if (self._folder / file).exists()]
-        late = kind == LATE_INTERACTION
-        content = late_content(self._folder, self._raw) if late else content_hash(*there)
+        settings = self._raw if kind == LATE_INTERACTION else None
+        content = content_hash(self._folder, settings)
         if self._raw.get("weights") and self._raw.get("content") == content:
             return str(self._raw["weights"])
         limit = self.encoding.window.max_length

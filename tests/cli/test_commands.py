@@ -9,7 +9,6 @@ import sys
 
 import numpy as np
 import pytest
-from commands import LAB
 from faulty_server import Faulty, score, slow
 
 import crossknn as ck
@@ -225,15 +224,6 @@ def test_fitting_and_what_it_cost(build, command, folder):
     assert (folder / "offline.png").stat().st_size > 5_000
 
 
-def test_ways_to_fit_share_their_scores(build, command):
-    build()
-    fitting = ("--queries", "train.txt")
-    assert command("fit", "docs.index", "als", *fitting, "--per", "8")[0]["calls"] == 16
-    (made,) = command("fit", "docs.index", "cur", *fitting, "--deadline", "10m", "--workers", "2")
-    assert (made["calls"], made["reused"], made["stopped_by"]) == (2 * N - 16, 16, None)
-    assert made["cost"]["calls"] == 2 * N
-
-
 def test_searches_are_learned_from(build, command):
     build()
     for query in TOPICS:
@@ -325,10 +315,6 @@ def test_every_command_has_help_examples_and_json(capsys):
             assert {"model", "scorer_option"} <= set(options), name
 
 
-def test_the_lab_has_no_command_of_ours():
-    assert not LAB & set(registered())
-
-
 def test_control_characters_are_shown_and_not_sent(folder, capsys):
     item = {"id": "a\x1b[2Jb", "text": "red \x1b]0;title\x07 text \x9b31m"}
     (folder / "docs.jsonl").write_text(json.dumps(item) + "\n")
@@ -348,10 +334,3 @@ def test_time_left_is_that_of_what_is_still_to_do(monkeypatch, capsys):
     for done in (900, 905, 910):
         report(done, 1000)
     assert capsys.readouterr().err == "scoring: 910 of 1,000 pairs, 270 s left\n"
-
-
-def test_a_line_is_printed_as_it_is(capsys):
-    line = f"kept[bold] in {'a long folder/' * 20}: 12 [95%]"
-    printing.say(line)
-    printing.note(line)
-    assert capsys.readouterr() == (line + "\n", line + "\n")

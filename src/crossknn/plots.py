@@ -1,8 +1,9 @@
 """Plots of what was measured (extra `plots`): recall against calls and offline calls, training.
 
 Each function takes plain rows and where to save: a file (.png, .pdf, .svg) or an open one, which
-gets SVG. A method has the same colour and marker everywhere (`styles_of`). Colours are near Okabe
-and Ito's as far as these go; the markers tell methods apart where colours do not.
+gets SVG, and raises MissingExtraError without matplotlib. A method has the same colour and marker
+everywhere (`styles_of`). Colours are near Okabe and Ito's as far as these go; the markers tell
+methods apart where colours do not.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
 
 from crossknn.errors import MissingExtraError, SpecError
 from crossknn.evaluation.measures import Estimate
@@ -57,7 +61,7 @@ RECALL = "recall against exact search (%)"
 PER_ROW = 3
 """Panels beside each other, so that a page's width is enough to read them."""
 
-SIZES = {1: (5.6, 3.7), 2: (4.3, 3.5), 3: (3.3, 3.2)}
+SIZES = {1: (7.2, 3.9), 2: (5.0, 3.5), 3: (4.0, 3.2)}
 """Inches of a panel, by how many stand beside each other."""
 
 _RC = {
@@ -103,13 +107,8 @@ class Curve:
     @classmethod
     def through(cls, name: str, x: Sequence[float | None], estimates: Sequence[Estimate]) -> Curve:
         """Means with their intervals, one for each x (p,)."""
-        return cls(
-            name=name,
-            x=x,
-            y=[estimate.mean for estimate in estimates],
-            low=[estimate.low for estimate in estimates],
-            high=[estimate.high for estimate in estimates],
-        )
+        y, low, high = zip(*[(e.mean, e.low, e.high) for e in estimates], strict=True)
+        return cls(name=name, x=x, y=y, low=low, high=high)
 
 
 def recall_against_cost(
@@ -117,14 +116,8 @@ def recall_against_cost(
 ) -> None:
     """Save a plot of recall over calls per query: a panel for each k, a line for each method.
 
-    A method without calls is drawn across (ANNCUR 3b, ADACUR 2, AXN 7).
-
-    Args:
-        rows: Recall of each method, budget and k, with its 95% interval, drawn as a band.
-        options: `labels`, `styles` and `note` of `curves`.
-
-    Raises:
-        MissingExtraError: without matplotlib.
+    A method without calls is drawn across (ANNCUR 3b, ADACUR 2, AXN 7). `options` are `labels`,
+    `styles` and `note` of `curves`.
     """
     panels = {f"top {k}": curves_of(rows, k) for k in sorted({row.k for row in rows})}
     curves(panels, path, title=title, x_label="cross-encoder calls per query", **options)
@@ -136,14 +129,7 @@ def recall_against_indexing(
     """Save a plot of recall over the calls spent before the first query (AXN 1, 9, 10).
 
     A panel for each k at the largest budget, a point for each row, those of one method joined;
-    methods that need nothing offline are drawn across.
-
-    Args:
-        rows: Recall of each method, budget and k, with its 95% interval, drawn as a bar.
-        options: `labels` and `styles` of `curves`.
-
-    Raises:
-        MissingExtraError: without matplotlib.
+    methods that need nothing offline are drawn across. `options` are as above.
     """
     budget = max(row.budget for row in rows)
     last = [row for row in rows if row.budget in (budget, 0)]
@@ -195,77 +181,86 @@ def curves(
         percent: Values are in 0-1, drawn from 0 to 100%.
         bars: Intervals are bars; bands by default.
         labels, styles: By the curves' names; `labels_of` and `styles_of` by default.
-
-    Raises:
-        MissingExtraError: without matplotlib.
     """
     names = list(dict.fromkeys(curve.name for found in panels.values() for curve in found))
-    said, looks = labels_and_styles(names, labels, styles)
-    scale = 100.0 if percent else 1.0
-    side = label_width(said.values())
-    with picture(path, title=title, note=note, panels=len(panels), side=side) as axes:
+    said, looks = labels_of(names) | dict(labels or {}), styles_of(names) | dict(styles or {})
+    with picture(path, title=title, note=note, panels=len(panels)) as axes:
         for panel, (head, found) in zip(axes, panels.items(), strict=True):
-            panel.set_title(head)
-            panel.set_xlabel(x_label)
+            panel.set(title=head, xlabel=x_label)
+            shade = 0.0 if bars else min(0.13, 0.4 / max(1, len(found)))
+            for curve in found:
+                look = looks[curve.name].line() | {"label": said[curve.name]}
+                _draw(panel, curve, look, 100.0 if percent else 1.0, shade)
             places = [x for curve in found for x in curve.x if x is not None]
             if log and places:
-                logarithmic(panel, places)
-            for curve in found:
-                shade = 0.0 if bars else min(0.13, 0.4 / len(found))
-                _draw(panel, curve, looks[curve.name].line(), scale, shade)
+                _logarithmic(panel, places)
             if log_y:
                 panel.set_yscale("log")
-                plain_numbers(panel.yaxis)
-            if percent:
-                percent_axis(panel)
+                panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+            if percent:  # the same for all, so that plots beside each other can be compared
+                panel.set(ylim=(0, 103), yticks=range(0, 101, 20))
             panel.grid(axis="y")
-        for panel in axes[:: -(-len(axes) // -(-len(axes) // PER_ROW))]:
-            panel.set_ylabel(y_label)
-        last = list(panels.values())[-1]
-        ends = [(scale * c.y[-1], said[c.name], looks[c.name].colour) for c in last if len(c.y)]
-        label_ends(axes[-1], ends)
+            if panel.get_subplotspec().is_first_col():
+                panel.set_ylabel(y_label)
+        _legend(axes)
 
 
 def _draw(panel: Any, curve: Curve, look: dict[str, Any], scale: float, shade: float) -> None:
+    """A curve, and its intervals as a band, or as bars if there is no shade."""
     y = [scale * value for value in curve.y]
     if None in curve.x:
-        panel.axhline(y[-1], color=look["color"], ls=look["ls"], lw=1.2)
+        panel.axhline(y[-1], color=look["color"], ls=look["ls"], lw=1.2, label=look["label"])
         return
     panel.plot(curve.x, y, **look)
-    if not len(curve.low):
-        return
     low, high = ([scale * v for v in ends] for ends in (curve.low, curve.high))
-    if shade:
+    if low and shade:
         panel.fill_between(curve.x, low, high, color=look["color"], alpha=shade, lw=0)
-    else:
+    elif low:
         panel.vlines(curve.x, low, high, color=look["color"], lw=1)
 
 
-def training_curve(log: str | Path, path: Target) -> None:
-    """Save a plot of a training log: the loss over the steps, and the dev measures beside it.
+def _logarithmic(panel: Any, values: Iterable[float]) -> None:
+    """A logarithmic x axis with ticks at the values themselves, but for those that would touch."""
+    known = sorted(set(values))
+    span = math.log(known[-1] / known[0]) or 1.0
+    shown: dict[float, str] = {}
+    for value in known:
+        text = f"{value:,.10g}"
+        if not shown or math.log(value / max(shown)) > 0.035 * len(text) * span:
+            shown[value] = text
+    panel.set_xscale("log")
+    panel.set_xticks(list(shown), list(shown.values()))
+    panel.minorticks_off()
 
-    Raises:
-        MissingExtraError: without matplotlib.
-    """
+
+def _legend(axes: Sequence[Any]) -> None:
+    """One legend for all panels, in the order in which the lines end, the highest first."""
+    lines = {line.get_label(): line for panel in axes for line in panel.get_lines()}
+    ordered = sorted(lines.values(), key=lambda line: -line.get_ydata()[-1])
+    place = {"loc": "outside right upper", "borderaxespad": 1.0}
+    if ordered:
+        axes[0].get_figure().legend(
+            handles=ordered, frameon=False, fontsize=8.5, handlelength=3.2, **place
+        )
+
+
+def training_curve(log: str | Path, path: Target) -> None:
+    """Save a plot of a training log: the loss over the steps, and the dev measures beside it."""
     lines = [json.loads(line) for line in Path(log).read_text(encoding="utf-8").splitlines()]
-    losses = [line for line in lines if "loss" in line]
+    losses = np.array([(line["step"], line["loss"]) for line in lines if "loss" in line])
+    means = [part.mean(0) for part in np.array_split(losses, min(100, len(losses)))]
     dev = [line for line in lines if "dev" in line]
-    names = list(dev[0]["dev"]) if dev else []
-    size, side = (5.4, 3.2), label_width(names)
-    with picture(path, title="Training", panels=2, size=size, side=side) as (left, right):
-        left.plot([x["step"] for x in losses], [x["loss"] for x in losses], color=OTHERS[0], lw=1.6)
-        left.set_ylabel("training loss")
-        left.set_ylim(bottom=0)
-        ends = []
-        for place, name in enumerate(names):
-            colour, values = OTHERS[place % len(OTHERS)], [100 * x["dev"][name] for x in dev]
-            right.plot([x["step"] for x in dev], values, "o-", color=colour, ms=4, lw=1.6)
-            ends.append((values[-1], name.replace("_", " "), colour))
-        label_ends(right, ends)
-        right.set_ylabel("on dev queries (%)")
+    with picture(path, title="Training", panels=2) as (left, right):
+        left.plot(*np.transpose(means), color=OTHERS[0], lw=1.6)
+        left.set(ylabel="training loss", xlabel="step", ylim=(0, None))
+        for place, name in enumerate(dev[0]["dev"] if dev else ()):
+            values = [100 * line["dev"][name] for line in dev]
+            look = {"color": OTHERS[place % len(OTHERS)], "label": name.replace("_", " ")}
+            right.plot([line["step"] for line in dev], values, "o-", ms=4, lw=1.6, **look)
+        right.set(ylabel="on dev queries (%)", xlabel="step")
         for panel in (left, right):
-            panel.set_xlabel("step")
             panel.grid(axis="y")
+        _legend([right])
 
 
 # ------------------------------------------------------------- how methods look and are called
@@ -273,7 +268,7 @@ def training_curve(log: str | Path, path: Target) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """Of one line: `hollow` markers begin where the dashes are used up."""
+    """Of one line; markers are hollow for every other variant of a method."""
 
     colour: str
     dash: Any = "-"
@@ -282,14 +277,8 @@ class Style:
 
     def line(self) -> dict[str, Any]:
         """Arguments of matplotlib for a line with markers."""
-        return {
-            "color": self.colour,
-            "ls": self.dash,
-            "marker": self.marker,
-            "ms": 4.6,
-            "mfc": PAPER if self.hollow else self.colour,
-            "lw": 1.7,
-        }
+        look = {"color": self.colour, "ls": self.dash, "marker": self.marker, "ms": 4.6, "lw": 1.7}
+        return look | ({"mfc": PAPER} if self.hollow else {})
 
 
 Styles: TypeAlias = Mapping[str, Style]
@@ -313,18 +302,15 @@ def styles_of(names: Iterable[str]) -> dict[str, Style]:
     A report asks once for all its methods and hands the same styles to every plot.
     """
     found: dict[str, Style] = {}
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     for name in dict.fromkeys(names):
         like = family(name)
-        place = seen.get(like, 0)
-        seen[like] = place + 1
-        if like:
-            (colour, marker), (later, dash) = FAMILIES[like], divmod(place, len(DASHES))
-            hollow = later % 2 == 1
-            found[name] = Style(colour=colour, marker=marker, dash=DASHES[dash], hollow=hollow)
-        else:
-            later, colour_place = divmod(place, len(OTHERS))
-            found[name] = Style(colour=OTHERS[colour_place], dash=DASHES[later % len(DASHES)])
+        place = seen[like]
+        seen[like] += 1
+        colour, marker = FAMILIES.get(like, (OTHERS[place % len(OTHERS)], "o"))
+        variant = place if like else place // len(OTHERS)
+        dash = DASHES[variant % len(DASHES)]
+        found[name] = Style(colour=colour, marker=marker, dash=dash, hollow=variant % 2 == 1)
     return found
 
 
@@ -340,26 +326,17 @@ def labels_of(names: Iterable[str]) -> dict[str, str]:
         if spec is None:
             found[name] = name
             continue
-        like = [other for other in parsed.values() if other and other.name == spec.name]
-        options = dict.fromkeys(option for other in like for option in other.options)
-        differ = [o for o in options if len({str(other.options.get(o)) for other in like}) > 1]
-        said = [
-            str(spec.options[o]) if o == "retriever" else f"{o}={spec.options[o]}"
-            for o in differ
-            if o in spec.options
-        ]
-        found[name] = " ".join([spec.name, *said])
+        like = [other.options for other in parsed.values() if other and other.name == spec.name]
+        said = [spec.name]
+        for option, value in spec.options.items():
+            if len({str(options.get(option)) for options in like}) > 1:
+                said.append(str(value) if option == "retriever" else f"{option}={value}")
+        found[name] = " ".join(said)
     return found
 
 
-def labels_and_styles(
-    names: Sequence[str], labels: Mapping[str, str] | None, styles: Styles | None
-) -> tuple[dict[str, str], dict[str, Style]]:
-    """Those given, and the default ones of all other names."""
-    return labels_of(names) | dict(labels or {}), styles_of(names) | dict(styles or {})
-
-
 def _parsed(name: str) -> Spec | None:
+    """A method's spec, settings that are still to be chosen included; None if it is none."""
     try:
         return parse(re.sub(r"\{\w+\}", "chosen", name))
     except SpecError:
@@ -377,16 +354,8 @@ def picture(
     note: str = "",
     panels: int = 1,
     size: tuple[float, float] | None = None,
-    side: float = 0.0,
-    share_y: bool = False,
 ) -> Iterator[list[Any]]:
-    """Panels of `size` inches each, with `side` inches for labels at the right; saved at the end.
-
-    `note` stands below in small letters.
-
-    Raises:
-        MissingExtraError: without matplotlib.
-    """
+    """Panels of `size` inches each; saved at the end. `note` stands below in small letters."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -396,8 +365,8 @@ def picture(
     columns = -(-panels // rows)
     width, height = size or SIZES[columns]
     with matplotlib.rc_context(_RC):
-        figure = Figure(figsize=(width * columns + side, height * rows), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y).ravel()
+        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False).ravel()
         for unused in grid[panels:]:
             unused.remove()
         yield list(grid[:panels])
@@ -408,82 +377,3 @@ def picture(
             figure.savefig(path, dpi=150)
         else:
             figure.savefig(path, format="svg", transparent=True, metadata={"Date": None})
-
-
-def label_width(labels: Iterable[str]) -> float:
-    """Inches that the longest of the labels takes."""
-    return 0.45 + 0.07 * max((len(label) for label in labels), default=0)
-
-
-def logarithmic(panel: Any, values: Iterable[float]) -> None:
-    """A logarithmic x axis with ticks at the values themselves, but for those that would touch."""
-    known = sorted(set(values))
-    span = math.log(known[-1] / known[0]) or 1.0
-    shown: dict[float, str] = {}
-    for value in known:
-        text = f"{value:,.10g}"
-        if not shown or math.log(value / max(shown)) > 0.035 * len(text) * span:
-            shown[value] = text
-    panel.set_xscale("log")
-    panel.set_xticks(list(shown), list(shown.values()))
-    panel.minorticks_off()
-
-
-def percent_axis(panel: Any) -> None:
-    """From 0 to 100, whatever the values: plots beside each other can be compared."""
-    panel.set_ylim(0, 103)
-    panel.set_yticks(range(0, 101, 20))
-
-
-def plain_numbers(axis: Any) -> None:
-    """Ticks of a logarithmic axis as numbers that can be read aloud: 0.01, not a power of ten."""
-    axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-
-
-def label_ends(panel: Any, ends: Sequence[tuple[float, str, str]], *, size: float = 8.5) -> None:
-    """Write each (height in data, name, colour) right of the panel, apart from each other."""
-    if not ends:
-        return
-    ends = sorted(ends)
-    scale = panel.yaxis.get_transform().transform
-    low, high = scale(panel.get_ylim())
-    box, whole = panel.get_position(), panel.get_figure().get_size_inches()
-    gap = size * 1.35 / 72 / (box.height * whole[1])
-    away = 0.3 / (box.width * whole[0])
-    heights = [(scale(height) - low) / (high - low) for height, _, _ in ends]
-    for (_, name, colour), height, place in zip(ends, heights, spread(heights, gap), strict=True):
-        leader = {"arrowstyle": "-", "color": colour, "lw": 0.7, "shrinkA": 1, "shrinkB": 1}
-        panel.annotate(
-            name,
-            xy=(1, height),
-            xycoords="axes fraction",
-            xytext=(1 + away, place),
-            textcoords="axes fraction",
-            color=colour,
-            fontsize=size,
-            va="center",
-            annotation_clip=False,
-            arrowprops=leader | {"relpos": (0, 0.5)},
-        )
-
-
-def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Places at least `gap` apart, in order and as near to the `heights` (sorted) as can be.
-
-    Neighbours that are too near become a block about the mean of what they want.
-
-    >>> [round(place, 2) for place in spread([0.5, 0.5, 0.9], 0.1)]
-    [0.45, 0.55, 0.9]
-    """
-    blocks: list[tuple[float, int]] = []  # the first place, and how many there are
-    for height in heights:
-        start, count = float(height), 1
-        while blocks and start < blocks[-1][0] + blocks[-1][1] * gap:
-            before, others = blocks.pop()
-            middle = (
-                (before + (others - 1) * gap / 2) * others + (start + (count - 1) * gap / 2) * count
-            ) / (others + count)
-            count += others
-            start = middle - (count - 1) * gap / 2
-        blocks.append((start, count))
-    return [start + i * gap for start, count in blocks for i in range(count)]

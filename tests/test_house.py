@@ -18,7 +18,6 @@ SRC = Path(ck.__file__).parent
 IDEAS = {
     "data.formats": "published layouts of data",
     "demo": "the documentation of Python as a corpus",
-    "evaluation.oracle": "retrievers that know the answer, to bound what is possible",
     "fitting.als": "alternating least squares",
     "fitting.cur": "item vectors by CUR",
     "fitting.distill": "item vectors by a distilled encoder",

@@ -59,7 +59,7 @@ def test_replay_prints_measures_of_the_labels_and_says_what_it_leaves_out(labell
         "1",
     )
     (exact, masked), said = rows(capsys, "replay", "m.npz", *options)
-    assert said == ("1 of 6 queries has no judgements and is left out of the task's measures")
+    assert said == ("1 of 6 queries have no judgements and are left out of the task's measures")
     assert exact["measures"] == {
         "accuracy": 1.0, "accuracy_normalised": 1.0, "nDCG@10": 1.0, "R@100": 1.0, "RR@10": 1.0,
     }  # fmt: skip
@@ -74,7 +74,7 @@ def test_replay_takes_qrels_in_place_of_labels(labelled, capsys):
     (row,), said = rows(capsys, "replay", "m.npz", *options, "--measures", "R@100")
     assert row["measures"] == {"R@100": 0.5}
     assert "5 of 6 queries have no judgements" in said
-    assert "1 judged item is not among the items" in said
+    assert "1 judged items are not among the items" in said
 
 
 def test_replay_refuses_measures_without_judgements_and_unknown_ones(labelled, capsys):
@@ -87,7 +87,7 @@ def test_replay_refuses_measures_without_judgements_and_unknown_ones(labelled, c
     assert "needs the key 'item_ids'" in said
     options = ("--methods", "exact", "-k", "1", "--measures", "acuracy")
     said = sentence(capsys, "replay", "m.npz", *options)
-    assert "did you mean accuracy" in said
+    assert "the measure 'acuracy' is unknown here" in said
     said = sentence(capsys, "replay", "m.npz", "--methods", "rerank(retriever=oracle_top)")
     assert "unknown retriever 'oracle_top'" in said
 

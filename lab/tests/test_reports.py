@@ -14,7 +14,7 @@ from commands import run
 from experiment_helpers import TINY, experiment, matrices
 
 from crossknn.errors import InputError
-from crossknn.evaluation.measures import bootstrap_sets
+from crossknn.evaluation.measures import bootstrap
 from crossknn_lab import experiment as experiment_module
 from crossknn_lab.answers import answers_in_short
 from crossknn_lab.experiment import PAPERS, PLANS, TABLES, Experiment, preset
@@ -175,7 +175,7 @@ def test_a_method_has_the_mean_over_the_matrices(tmp_path):
     group = found.table("rivals").group
     name = "rerank(retriever={stage})"
     values = [group(name, data=d, budget=20).per_query(10)[1] for d in ("alpha", "beta")]
-    assert (row[1], row[3]) == ("no", percent(bootstrap_sets(values)))
+    assert (row[1], row[3]) == ("no", percent(bootstrap(*values)))
     means = [np.mean([float(cell.split()[0]) for cell in row[2:]]) for row in table.rows]
     assert (np.diff(means) < 0.1).all()  # they are rounded
     assert "exact" not in " ".join(row[0] for row in table.rows)

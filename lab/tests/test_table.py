@@ -87,7 +87,7 @@ def test_differences_are_of_the_same_query_and_seed(seeds, random):
     a = Group(entries=tuple(entry(v, seed=s) for s, v in enumerate(seeds)))
     b = Group(entries=tuple(entry(v, seed=s) for s, v in enumerate(others)))
     found = compared(a, b, 10)
-    assert found == paired(a.per_query(10)[1], b.per_query(10)[1])
+    assert found == paired(a.per_query(10)[1] - b.per_query(10)[1])
     assert compared(a, a, 10).difference == 0
     assert compared(b, a, 10).difference == pytest.approx(-found.difference)
 

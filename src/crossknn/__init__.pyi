@@ -10,7 +10,7 @@ from .data.reading import read_qrels as read_qrels
 from .data.reading import read_queries as read_queries
 from .errors import CrossknnError as CrossknnError
 from .errors import InputError as InputError
-from .evaluation.compare import compare as compare
+from .evaluation.replay import compare as compare
 from .fitting.anchors import collect_anchors as collect_anchors
 from .fitting.anchors import collect_item_scores as collect_item_scores
 from .fitting.anchors import collect_matrix as collect_matrix

@@ -12,8 +12,15 @@ from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
 from crossknn.evaluation.measures import agreement, exact_top, recall
-from crossknn.evaluation.oracle import OracleIndex
-from crossknn.evaluation.replay import answer, check, outcome, parts_of, replay, truth_of
+from crossknn.evaluation.replay import (
+    OracleIndex,
+    answer,
+    check,
+    outcome,
+    parts_of,
+    replay,
+    truth_of,
+)
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method, methods
@@ -200,16 +207,17 @@ def test_replay_has_them_wherever_a_retriever_is_named():
     spec = method("rerank(retriever=oracle_topk(masked=1))")
     with pytest.raises(SpecError, match="oracle_topk"):
         spec.plan(index, 10, 0)
-    assert answer(spec, index, queries, scores, budget=10, k=1, seed=0).calls == 20
+    _, scored = answer(spec, index, queries, scores, budget=10, k=1, seed=0)
+    assert scored.shape == (2, 10)
 
 
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
         ("oracle_topk(mask=3)", "no option 'mask': did you mean masked"),
-        ("oracle_topk(epsilon=1.5)", "epsilon must lie between 0 and 1"),
-        ("oracle_softmax(masked=-1)", "masked must be 0 or more"),
-        ("oracle_topk(masked=80)", "masks all 80 items"),
+        ("oracle_topk(epsilon=1.5)", "epsilon must lie in 0 to 1"),
+        ("oracle_softmax(masked=-1)", "masked in 0 to 79"),
+        ("oracle_topk(masked=80)", "masked in 0 to 79"),
     ],
 )
 def test_wrong_options(spec, words):
@@ -226,10 +234,11 @@ def test_two_scorers_agree_as_far_as_their_ranks_do():
     steps: list[tuple[int, int]] = []
     one, other = MatrixScorer(scores), MatrixScorer(2 * scores + 1)
     found = agreement(one, other, queries, items, progress=lambda *step: steps.append(step))
-    assert (found.queries, found.pairs, steps[-1]) == (3, 36, (72, 72))
-    assert found.spearman_mean == found.spearman_lowest == 1
-    assert found.largest_difference == pytest.approx(float(np.abs(scores + 1).max()))
-    assert agreement(one, MatrixScorer(-scores), queries, items, per_query=5).spearman_lowest == -1
+    assert (found["queries"], found["pairs"], steps[-1]) == (3, 36, (72, 72))
+    assert found["spearman_mean"] == found["spearman_lowest"] == 1
+    assert found["largest_difference"] == pytest.approx(float(np.abs(scores + 1).max()))
+    opposite = agreement(one, MatrixScorer(-scores), queries, items, per_query=5)
+    assert opposite["spearman_lowest"] == -1
     with pytest.raises(InputError, match="at least one query and two items"):
         agreement(one, other, queries, items[:1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 from dataclasses import replace
 from math import log2
@@ -15,7 +16,7 @@ from synthetic import matrix
 from crossknn.data.reading import read_qrels
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import replay
-from crossknn.evaluation.task import LABELLED, Judgements, TaskMeasures, summary
+from crossknn.evaluation.task import LABELLED, Judgements, TaskMeasures
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import methods
 
@@ -40,15 +41,14 @@ def test_a_relevant_item_that_is_not_searched_counts_as_missed():
 def test_what_is_left_out_is_counted():
     made = judged()
     assert (made.unjudged, made.absent) == (1, 1)
-    assert made.judged.tolist() == [True, True, False, True]
-    assert [r.tolist() for r in made.relevant] == [[0, 2], [3], [], []]
     first, second = made.notes()
-    assert first.startswith("1 of 4 queries has no judgements and is left out")
-    assert second.startswith("1 judged item is not among the items")
+    assert first.startswith("1 of 4 queries have no judgements and are left out")
+    assert second.startswith("1 judged items are not among the items")
     assert made.take(0, 2).unjudged == 0
-    means = summary(TaskMeasures(made, ["R@2", "accuracy_normalised"]).values(RANKED))
-    assert (means["R@2"].n, means["R@2"].mean) == (3, pytest.approx(0.5 / 3))
-    assert means["accuracy_normalised"].n == 1  # only q1's relevant items are among the answers
+    values = TaskMeasures(made, ["R@2", "accuracy", "accuracy_normalised"]).values(RANKED)
+    assert values["R@2"] == pytest.approx([0.5, 0, np.nan, 0], nan_ok=True)
+    assert values["accuracy"] == pytest.approx([0, 0, np.nan, 0], nan_ok=True)
+    assert values["accuracy_normalised"] == pytest.approx([0, *[np.nan] * 3], nan_ok=True)
 
 
 def test_accuracy_and_its_normalised_form_by_hand():
@@ -57,10 +57,10 @@ def test_accuracy_and_its_normalised_form_by_hand():
     found = np.array([[0, 9], [9, 1], [9, 8], [9, 8], [9, 8]])
     scored = np.array([[0, 9, 8], [9, 1, 8], [2, 9, 8], [9, 8, 7], [9, 8, 7]])
     task = TaskMeasures(Judgements.from_labels(labels), ["accuracy", "accuracy_normalised"])
-    means = summary(task.values(found, scored))
-    assert (means["accuracy"].mean, means["accuracy"].n) == (pytest.approx(1 / 5), 5)
-    assert means["accuracy_normalised"].mean == pytest.approx(1 / 3)
-    assert means["accuracy_normalised"].n == 3
+    values = task.values(found, scored)
+    assert values["accuracy"].tolist() == [1, 0, 0, 0, 0]
+    normalised = values["accuracy_normalised"]
+    assert normalised == pytest.approx([1, 0, 0, np.nan, np.nan], nan_ok=True)
 
 
 def test_the_order_of_an_answer_counts_where_scores_tie():
@@ -94,28 +94,17 @@ def test_gold_items_give_the_reciprocal_of_their_rank(data):
 
 def test_nothing_judged_and_nothing_found():
     task = TaskMeasures(Judgements.from_labels(np.array([-1, -1])), LABELLED)
-    means = summary(task.values(np.array([[1], [2]])))
-    assert all(found.n == 0 and np.isnan(found.mean) for found in means.values())
+    found = task.values(np.array([[1], [2]]))
+    assert all(np.isnan(values).all() for values in found.values())
     task = TaskMeasures(Judgements.from_labels(np.array([3])), LABELLED)
     assert [float(v[0]) for v in task.values(np.empty((1, 0), int)).values()] == pytest.approx(
         [0, np.nan, 0, 0, 0], nan_ok=True
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("nDGC@10", "there is no measure 'nDGC@10': did you mean nDCG"),
-        ("ndcg@10", "there is no measure 'ndcg@10': did you mean NDCG or nDCG\\?$"),
-        ("acuracy", "there is no measure 'acuracy': did you mean accuracy"),
-        ("nDCG@0", "'nDCG@0': the cutoff must be a whole number of 1 or more"),
-        ("nDCG@2.5", "'nDCG@2.5': the cutoff must be a whole number"),
-        ("P", r"'P' cannot be computed here: does it need a cutoff \(P@10\)"),
-        ("1 + 1", "there is no measure"),
-    ],
-)
-def test_measures_that_are_none(name, words):
-    with pytest.raises(InputError, match=words):
+@pytest.mark.parametrize("name", ["nDGC@10", "ndcg@10", "nDCG@0", "nDCG@2.5", "P", "1 + 1"])
+def test_measures_that_are_none(name):
+    with pytest.raises(InputError, match=f"the measure '{re.escape(name)}' is unknown here"):
         TaskMeasures(judged(), [name])
     with pytest.raises(InputError, match="no measure is named"):
         TaskMeasures(judged(), [])
@@ -124,7 +113,7 @@ def test_measures_that_are_none(name, words):
 def test_judgements_of_something_else_are_refused():
     with pytest.raises(InputError, match="no query is judged in the qrels"):
         Judgements.from_qrels(QRELS, ["other"], ITEMS)
-    with pytest.raises(InputError, match="5 answers from query 0 on, and 4 queries"):
+    with pytest.raises(InputError, match="5 answers, and judgements of 4 queries"):
         TaskMeasures(judged()).values(np.zeros((5, 1), int))
 
 
@@ -133,12 +122,12 @@ def test_a_matrix_is_judged_by_its_labels_or_by_qrels():
     assert Judgements.of_matrix(data) is None
     labels = np.arange(26) % 5 - 1
     of_labels = Judgements.of_matrix(replace(data, labels=labels))
-    assert [r.tolist() for r in of_labels.relevant] == [[i] if i >= 0 else [] for i in labels[20:]]
+    assert of_labels.rows == tuple({str(i): 1} if i >= 0 else {} for i in labels[20:])
     with pytest.raises(InputError, match="needs the key 'item_ids'"):
         Judgements.of_matrix(data, {"query 20": {"i3": 1}})
     named = replace(data, item_ids=tuple(f"i{i}" for i in range(80)))
     of_qrels = Judgements.of_matrix(named, {"query 20": {"i3": 1}, "query 0": {"i1": 1}})
-    assert [r.tolist() for r in of_qrels.relevant] == [[3], [], [], [], [], []]
+    assert of_qrels.rows == ({"3": 1}, {}, {}, {}, {}, {})
 
 
 @pytest.mark.shared

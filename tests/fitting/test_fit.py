@@ -9,7 +9,7 @@ import pytest
 
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError, MissingExtraError, ScorerError, SpecError
-from crossknn.evaluation.compare import compare
+from crossknn.evaluation.replay import compare
 from crossknn.fitting.fit import METHODS, fit, fit_method
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import methods

@@ -11,11 +11,16 @@ from synthetic import aligned_matrix, matrix
 from crossknn.data.queries import QuerySet
 from crossknn.data.reading import read_items
 from crossknn.evaluation import measures
-from crossknn.evaluation.compare import compare
-from crossknn.evaluation.measures import Agreement
-from crossknn.evaluation.oracle import OracleIndex
-from crossknn.evaluation.replay import answer, outcome, parts_of, replay, truth_of
-from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names, summary
+from crossknn.evaluation.replay import (
+    OracleIndex,
+    answer,
+    compare,
+    outcome,
+    parts_of,
+    replay,
+    truth_of,
+)
+from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import method, methods
 from crossknn.spec import parse
@@ -59,6 +64,10 @@ def as_row(row) -> dict:
     return {key: value for key, value in row.as_dict().items() if key not in ("method", "seconds")}
 
 
+def interval(found) -> dict[str, float]:
+    return {"mean": found.mean, "low": found.low, "high": found.high}
+
+
 def test_measures():
     rng = np.random.default_rng(0)
     scores = np.round(rng.normal(size=(7, 30)), 1)
@@ -79,27 +88,27 @@ def test_measures():
         "exact": truth.tolist(),
         "recall": measures.recall(ranked[:, :6], truth).tolist(),
         "recall_at": measures.recall_at(ranked, truth, [1, 3, 12, 50]).tolist(),
-        "bootstrap": asdict(measures.bootstrap(a)),
-        "bootstrap seed": asdict(measures.bootstrap(a, seed=3, resamples=300)),
-        "bootstrap sets": asdict(measures.bootstrap_sets([a, b[:7]])),
-        "paired": asdict(measures.paired(a, b)),
-        "paired seed": asdict(measures.paired(a, b, seed=5)),
-        "paired gaps": asdict(measures.paired(gaps, a)),
-        "compare sets": asdict(measures.compare_sets([a - b, (b - a)[:9] / 3])),
-        "signs": [measures.paired(a + d, b).sign for d in (-0.5, 0.2, 1)],
+        "bootstrap": interval(measures.bootstrap(a)),
+        "bootstrap seed": interval(measures.bootstrap(a, seed=3, resamples=300)),
+        "bootstrap sets": interval(measures.bootstrap(a, b[:7])),
+        "paired": asdict(measures.paired(a - b)),
+        "paired seed": asdict(measures.paired(a - b, seed=5)),
+        "paired gaps": asdict(measures.paired(gaps - a)),
+        "compare sets": asdict(measures.paired(a - b, (b - a)[:9] / 3)),
+        "signs": [measures.paired(a + d - b).sign for d in (-0.5, 0.2, 1)],
         "notes": judged.notes(),
-        "agreement": asdict(Agreement.of(scores[:, :20], scores[:, :20] + rng.random((7, 20)))),
+        "agreement": measures.agreement_of(scores[:, :20], scores[:, :20] + rng.random((7, 20))),
     }
     for name, judgements in (("qrels", judged), ("labels", labels)):
         task = TaskMeasures(judgements, measure_names(NAMES))
         values = task.values(ranked, ranked[:, ::-1])
         found[f"depth {name}"] = task.depth
         found[f"values {name}"] = {k: np.nan_to_num(v, nan=-1).tolist() for k, v in values.items()}
-        found[f"summary {name}"] = {k: asdict(e) for k, e in summary(values, seed=1).items()}
-        found[f"part {name}"] = {
-            k: np.nan_to_num(v, nan=-1).tolist()
-            for k, v in task.values(ranked[2:5], start=2).items()
+        found[f"summary {name}"] = {
+            k: asdict(measures.bootstrap(v, seed=1)) for k, v in values.items()
         }
+        part = TaskMeasures(judgements.take(2, 5), task.names).values(ranked[2:5])
+        found[f"part {name}"] = {k: np.nan_to_num(v, nan=-1).tolist() for k, v in part.items()}
     check("evaluation_measures.json", found, close=CLOSE)
 
 
@@ -189,13 +198,13 @@ def test_analyses():
     chosen, oracle = (max(sorted(of), key=lambda share: of[share].mean()) for of in (dev, test))
     found["best split"] = {
         "chosen": chosen,
-        "recall": asdict(measures.bootstrap(test[chosen])),
+        "recall": interval(measures.bootstrap(test[chosen])),
         "oracle": oracle,
-        "oracle_recall": asdict(measures.bootstrap(test[oracle])),
+        "oracle_recall": interval(measures.bootstrap(test[oracle])),
     }
     found["retrieved"] = retrieved(method("anncur(anchors=1)"), parts, calls=12, depth=8).tolist()
     got = answer(method(SPECS["adacur"]), index, queries, scores, budget=12, k=4, seed=0)
-    found["answer"] = [got.items.tolist(), got.scored.tolist(), got.calls]
+    found["answer"] = [got[0].tolist(), got[1].tolist(), int((got[1] >= 0).sum())]
     oracle = OracleIndex(index, scores).offered(parse("oracle_softmax(masked=2, epsilon=0.25)"), 3)
     found["oracle"] = oracle.top(queries, 8).items.tolist()
     check("evaluation_analyses.json", found, close=1e-3)

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import chisquare
 from synthetic import matrix
 
-from crossknn.evaluation.oracle import OracleRetriever, OracleSoftMax, OracleTopK
+from crossknn.evaluation.replay import OracleRetriever, OracleSoftMax, OracleTopK
 from crossknn.methods import method
 from crossknn.search.loop import Search
 from crossknn.types import Queries

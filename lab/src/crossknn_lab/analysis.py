@@ -18,8 +18,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import exact_top, recall, recall_at
-from crossknn.evaluation.oracle import OracleIndex
-from crossknn.evaluation.replay import Part
+from crossknn.evaluation.replay import OracleIndex, Part
 from crossknn.index.base import Index
 from crossknn.linalg import least_squares, top_k
 from crossknn.methods import Method

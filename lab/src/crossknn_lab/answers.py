@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from crossknn.errors import InputError
-from crossknn.evaluation.measures import Comparison, bootstrap_sets, compare_sets
+from crossknn.evaluation.measures import Comparison, bootstrap, paired
 from crossknn.evaluation.task import ACCURACY
 from crossknn.plots import Curve, curves, family
 from crossknn_lab.experiment import PAPERS, Experiment
@@ -135,7 +135,7 @@ def answers_in_short(run: Experiment) -> list[Block]:
         by_budget = [_pairs(run, upper, lower, budget) for budget in field.budgets]
         for k in field.ks if any(by_budget) else ():
             sets = [[differences(a, b, k) for a, b in pairs] for pairs in by_budget]
-            rows.append([title, k, *(points(compare_sets(s)) if s else None for s in sets)])
+            rows.append([title, k, *(points(paired(*s)) if s else None for s in sets)])
     caption = (
         "Differences in points, mean over the matrices [95%]; bold: the interval is on one side of "
         "zero, and p is at most 0.05."
@@ -164,7 +164,7 @@ class Field:
         }
         """Those that read scores which were computed before the first query."""
         self.recall = {
-            (name, budget, k): bootstrap_sets([group.per_query(k)[1] for group in found])
+            (name, budget, k): bootstrap(*(group.per_query(k)[1] for group in found))
             for name, at in self.groups.items()
             for budget, found in at.items()
             for k in self.ks

@@ -25,7 +25,7 @@ import numpy as np
 
 from crossknn import __version__
 from crossknn.errors import InputError
-from crossknn.evaluation.measures import Comparison, Estimate, bootstrap, compare_sets
+from crossknn.evaluation.measures import Comparison, Estimate, bootstrap, paired
 from crossknn.files import write_file
 from crossknn.types import FloatArray, IntArray
 from crossknn_lab.cells import CellResult
@@ -105,9 +105,7 @@ class Group:
     def mean(self, of: Of) -> Estimate:
         """Mean over queries (of their means over seeds) and its 95% interval; NaN without any."""
         if of not in self._means:
-            _, values = self.per_query(of)
-            nothing = Estimate(np.nan, np.nan, np.nan)
-            self._means[of] = bootstrap(values) if len(values) else nothing
+            self._means[of] = bootstrap(self.per_query(of)[1])
         return self._means[of]
 
     @cached_property
@@ -174,7 +172,7 @@ def compared(group: Group, other: Group, of: Of) -> Comparison:
     Each query's value is the mean over the seeds that have one on both sides. Raises InputError
     if there is no such query.
     """
-    return compare_sets([differences(group, other, of)])
+    return paired(differences(group, other, of))
 
 
 def differences(group: Group, other: Group, of: Of) -> FloatArray:

@@ -68,8 +68,7 @@ def command(
     or in --store: an interrupted run goes on where it stopped, and the next one costs nothing.
     """
     from crossknn.data.reading import read_qrels
-    from crossknn.evaluation.compare import task_measures
-    from crossknn.evaluation.task import DEFAULT, measure_names
+    from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures, measure_names
     from crossknn.index.item_index import ItemIndex
     from crossknn.methods import methods as parse_methods
 
@@ -85,7 +84,8 @@ def command(
     judged = read_qrels(qrels) if qrels is not None else None
     wanted = DEFAULT if measures is None else measure_names(measures)
     if judged is not None:  # what is wrong with them is said before anything is scored
-        for sentence in task_measures(index, given, judged, wanted).judgements.notes():
+        judgements = Judgements.from_qrels(judged, given.ids, index.items.ids)
+        for sentence in TaskMeasures(judgements, wanted).judgements.notes():
             note(sentence)
     at_once = o.threads(workers)
     exact = o.open_scorer(scorer, model, scorer_option, workers=at_once)
@@ -131,9 +131,9 @@ def run(
 ) -> list[RecallRow]:
     """Score all pairs, compare the methods and print the table; the rows but for exact search's.
 
-    `options` are those of `evaluation.compare.compare`.
+    `options` are those of `evaluation.replay.compare`.
     """
-    from crossknn.evaluation.compare import compare
+    from crossknn.evaluation.replay import compare
     from crossknn.scores.collect import Limits, dense_scores
 
     with progress("exact search", "pairs") as report:

@@ -186,12 +186,12 @@ def export(
                 seed=seed,
                 progress=report,
             )
-        summary["agreement"] = asdict(found)
+        summary["agreement"] = found
         sentence += (
-            f"\nagainst {model} on {found.pairs:,} pairs of {found.queries} queries: "
-            f"Spearman per query {found.spearman_mean:.5f} (lowest {found.spearman_lowest:.5f}), "
-            f"largest difference {found.largest_difference:.3g}, where scores spread by "
-            f"{found.spread:.3g}"
+            f"\nagainst {model} on {found['pairs']:,} pairs of {found['queries']} queries: "
+            f"Spearman per query {found['spearman_mean']:.5f} (lowest "
+            f"{found['spearman_lowest']:.5f}), largest difference "
+            f"{found['largest_difference']:.3g}, where scores spread by {found['spread']:.3g}"
         )
     answer(summary, sentence, json)
 

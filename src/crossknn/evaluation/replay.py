@@ -1,46 +1,46 @@
-"""Methods on known scores: what they find of exact search, for what number of calls."""
+"""Methods on known scores: what they find of exact search, for what number of calls.
+
+`compare` has the exact scores of your own queries, `replay` those of a stored matrix.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from crossknn.errors import InputError
-from crossknn.evaluation.measures import bootstrap, exact_top, recall
-from crossknn.evaluation.oracle import OracleIndex
-from crossknn.evaluation.task import TaskMeasures, summary
+from crossknn.data.queries import Qrels, QuerySet
+from crossknn.errors import InputError, SpecError
+from crossknn.evaluation.measures import Estimate, bootstrap, exact_top, recall
+from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.base import Index, Scale
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.stored import StoredMatrix
+from crossknn.linalg import mask, top_k
 from crossknn.methods import Method
+from crossknn.methods.rerank import Exact
+from crossknn.retrievers.base import AllScores, Retriever
 from crossknn.search.loop import simulate
-from crossknn.types import NO_ITEM, FloatArray, IntArray, Named, Neighbours, Queries
+from crossknn.spec import Spec, build
+from crossknn.types import (
+    NO_ITEM,
+    BoolArray,
+    Candidates,
+    FloatArray,
+    IntArray,
+    Named,
+    Neighbours,
+    Queries,
+)
 
 BATCH = 64
 """Queries searched together: bounds the memory to BATCH x n approximate scores."""
 
 Part: TypeAlias = tuple[Index, Queries, FloatArray]
 """Queries (r) that are searched together: the index as they see it, they, their scores (r, n)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a method found for m queries: `items` (m, k) best first, padded with -1, and its cost.
-
-    `scores` (m, k) are exact; `calls` and `seconds` (outside scoring) are sums over the queries.
-    `scored` (m, b) are all items whose exact score was asked, padded with -1; of a method that
-    makes no calls its answers.
-    """
-
-    items: IntArray
-    scores: FloatArray
-    calls: int
-    seconds: float
-    scored: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,7 @@ class Outcome:
 
     def rows(self) -> Iterator[RecallRow]:
         """A row for each k: means over the queries, and intervals."""
-        measures = summary(self.task, seed=self.seed)
-        known = {name: found for name, found in measures.items() if found.n}
-        intervals = {n: (round(e.low, 5), round(e.high, 5)) for n, e in known.items()}
+        measures = {n: bootstrap(values, seed=self.seed) for n, values in self.task.items()}
         for k, values in self.recall.items():
             found = bootstrap(values, seed=self.seed)
             yield RecallRow(
@@ -104,17 +102,21 @@ class Outcome:
                 k=k,
                 budget=self.budget,
                 recall=round(found.mean, 5),
-                ci=(round(found.low, 5), round(found.high, 5)),
+                ci=_ends(found),
                 n_queries=len(values),
                 calls=round(float(self.calls.mean()), 2),
                 seconds=round(float(self.seconds.mean()), 6),
                 seed=self.seed,
                 index_calls=self.index_calls,
                 measures={n: round(e.mean, 5) if e.n else None for n, e in measures.items()},
-                measures_ci={name: intervals.get(name) for name in measures},
+                measures_ci={n: _ends(e) if e.n else None for n, e in measures.items()},
                 measures_n={name: found.n for name, found in measures.items()},
                 unjudged=self.unjudged,
             )
+
+
+def _ends(found: Estimate) -> tuple[float, float]:
+    return round(found.low, 5), round(found.high, 5)
 
 
 class Metered:
@@ -167,30 +169,116 @@ class Metered:
         return calls + sum(cost for name, cost in self._costs.items() if name in read)
 
 
+# Retrievers that know the exact scores: what anchor items would be best (ADACUR 3.2, figure 5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OracleTopK:
+    """The best items after the first `masked`, but a share `epsilon` of them at random.
+
+    For analysis only, as no search can have it: wherever all exact scores are known (`replay`,
+    sweeps, `compare`) it can be named like any retriever:
+
+        adacur(retriever=oracle_topk(masked=10, epsilon=0.5), rounds=1, split=0.5)
+
+    ADACUR writes TopK^O_{k_m, epsilon} and SoftMax^O_{k_m, epsilon}, where k_m is `masked`.
+    """
+
+    name: ClassVar[str] = "oracle_topk"
+    masked: int = 0
+    epsilon: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OracleSoftMax(OracleTopK):
+    """The same, sampled without replacement by softmax of the exact scores."""
+
+    name: ClassVar[str] = "oracle_softmax"
+
+
+_ORACLES: dict[str, type[OracleTopK]] = {kind.name: kind for kind in (OracleTopK, OracleSoftMax)}
+
+
+class OracleRetriever(AllScores):
+    """Samples by exact scores (m, n): row r belongs to the r-th query of the batch.
+
+    Of `count` items, `round(epsilon * count)` are uniformly random among those neither masked nor
+    chosen before. Where fewer than `count` are not masked, rows are short. Randomness is by the
+    query's text and the seed.
+    """
+
+    def __init__(self, options: OracleTopK, exact: FloatArray, seed: int) -> None:
+        self.options, self.exact, self.seed = options, exact, seed
+
+    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
+        left = top_k(mask(self.of_all(queries), None, allowed), self.exact.shape[1])
+        rows = []
+        for q, (items, scores) in enumerate(zip(left.items, left.scores, strict=True)):
+            pool = items != NO_ITEM
+            chosen = self._sample(scores[pool], count, queries.generator(q, self.seed))
+            rows.append((items[pool][chosen], scores[pool][chosen]))
+        return Candidates.from_rows(rows)
+
+    def of_all(self, queries: Queries) -> FloatArray:
+        """The exact scores (m, n) float32, -inf for the masked items."""
+        scores = np.array(self.exact, np.float32)
+        return mask(scores, top_k(scores, self.options.masked).items, None)
+
+    def _sample(self, scores: FloatArray, count: int, generator: np.random.Generator) -> IntArray:
+        """Which of these to take: exact scores (c,), best first -> positions (<=count,)."""
+        count = min(count, len(scores))
+        random = round(self.options.epsilon * count)
+        if isinstance(self.options, OracleSoftMax):  # Gumbel noise: the top is a softmax sample
+            scores = scores + generator.gumbel(size=len(scores))
+        order = np.argsort(-scores, kind="stable")
+        chosen, rest = order[: count - random], order[count - random :]
+        return np.concatenate([chosen, generator.choice(rest, random, replace=False)])
+
+
+class OracleIndex:
+    """An index that offers, beside its own retrievers, those that know the exact scores (m, n).
+
+    It stands for the index while a search of the m queries is planned.
+    """
+
+    def __init__(self, index: Index, exact: FloatArray) -> None:
+        self._index, self._exact = index, exact
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._index, name)
+
+    def offered(self, spec: Spec, seed: int) -> Retriever | None:
+        """The oracle's retriever of that name; `SpecError` for options that it does not have."""
+        if spec.name not in _ORACLES:
+            return None
+        options, n = build(spec, _ORACLES, "retriever"), self._exact.shape[1]
+        if not (0 <= options.epsilon <= 1 and 0 <= options.masked < n):
+            raise SpecError(f"{spec}: epsilon must lie in 0 to 1, and masked in 0 to {n - 1}")
+        return OracleRetriever(options, self._exact, seed)
+
+
+# Searching with known scores
+
+
 def answer(
     method: Method,
     index: Index,
     queries: Queries,
     scores: FloatArray,
-    *,
     budget: int,
     k: int,
     seed: int,
-) -> Answer:
-    """Search m queries with known exact `scores` (m, n). The retrievers of `oracle` are at hand."""
-    began = time.perf_counter()
+) -> tuple[IntArray, IntArray]:
+    """Search m queries with known exact `scores` (m, n).
+
+    Returns:
+        The answers (m, k), best first, and all items whose exact score was asked (m, b), of a
+        method that makes no calls its answers; both padded with -1.
+    """
     search = simulate(method.plan(OracleIndex(index, scores), budget, seed), queries, scores)
-    best = search.best(k)
-    seconds = time.perf_counter() - began
-    short = ((0, 0), (0, k - best.items.shape[1]))
-    items = np.pad(best.items, short, constant_values=NO_ITEM)
-    return Answer(
-        items,
-        np.pad(best.scores, short, constant_values=np.nan),
-        int(search.n_scored.sum()),
-        seconds,
-        search.observed().items if method.calls else items,
-    )
+    best = search.best(k).items
+    items = np.pad(best, ((0, 0), (0, k - best.shape[1])), constant_values=NO_ITEM)
+    return items, search.observed().items if method.calls else items
 
 
 def outcome(
@@ -212,27 +300,26 @@ def outcome(
         task: adds the task's measures; its judgements are of these queries in order.
     """
     depth = max(*ks, task.depth if task else 1)
-    values: list[dict[str, FloatArray]] = []
-    answers, calls, seconds, index_calls, start = [], [], [], 0, 0
+    answers, seconds, index_calls = [], [], 0
+    scored: list[IntArray] = []
     for index, queries, scores in parts:
-        metered, r = Metered(index), len(queries)
-        got = answer(method, metered, queries, scores, budget=budget, k=depth, seed=seed)
-        answers.append(got.items)
-        values.append(task.values(got.items, got.scored, start=start) if task else {})
-        made = np.count_nonzero(got.scored != NO_ITEM, axis=1) if method.calls else 0
-        calls.append(np.full(r, made))
-        seconds.append(np.full(r, got.seconds / r))
-        index_calls, start = max(index_calls, metered.calls), start + r
+        metered, began = Metered(index), time.perf_counter()
+        found, asked = answer(method, metered, queries, scores, budget=budget, k=depth, seed=seed)
+        seconds.append(np.full(len(queries), (time.perf_counter() - began) / len(queries)))
+        answers.append(found)
+        scored.extend(asked)
+        index_calls = max(index_calls, metered.calls)
     items = np.concatenate(answers)
+    calls = [np.count_nonzero(row != NO_ITEM) if method.calls else 0 for row in scored]
     return Outcome(
         method=name,
         budget=budget,
         seed=seed,
         recall={k: recall(items[:, :k], truth[:, :k]) for k in ks},
-        calls=np.concatenate(calls),
+        calls=np.array(calls),
         seconds=np.concatenate(seconds),
-        task={m: np.concatenate([part[m] for part in values]) for m in values[0]},
-        unjudged=task.judgements.take(0, start).unjudged if task else 0,
+        task=task.values(items, scored) if task else {},
+        unjudged=task.judgements.take(0, len(items)).unjudged if task else 0,
         index_calls=index_calls,
     )
 
@@ -290,3 +377,39 @@ def replay(
     parts = parts_of(matrix, queries)
     for found in outcomes(parts, methods, budgets, ks, seed=seed, task=task):
         yield from found.rows()
+
+
+def compare(
+    index: ItemIndex,
+    queries: QuerySet,
+    scores: FloatArray,
+    methods: Mapping[str, Method],
+    budgets: Sequence[int],
+    ks: Sequence[int],
+    *,
+    qrels: Qrels | None = None,
+    measures: Sequence[str] = (),
+    seed: int = 0,
+) -> tuple[Outcome, Iterator[Outcome]]:
+    """Compare methods with exact search, given the exact scores of all pairs.
+
+    Args:
+        scores: of every query with every item (m, n).
+        methods: by name, e.g. from `crossknn.methods.methods`.
+        budgets: calls per query. A method that makes no calls has one budget, 0.
+        ks: the depths of recall.
+        qrels: judgements, for the task's own `measures`.
+
+    Returns:
+        What exact search itself gives, and every method at every budget, searched as it is asked
+        for.
+    """
+    task = None
+    if qrels and measures:
+        task = TaskMeasures(Judgements.from_qrels(qrels, queries.ids, index.items.ids), measures)
+    parts = [
+        (index, Queries(queries.texts[s : s + BATCH]), scores[s : s + BATCH])
+        for s in range(0, len(queries), BATCH)
+    ]
+    [exact] = outcomes(parts, {"exact": Exact()}, [index.n], ks, seed=seed, task=task)
+    return exact, outcomes(parts, methods, budgets, ks, seed=seed, task=task)

@@ -3,24 +3,21 @@
     judged = Judgements.of_matrix(matrix)          # or .from_qrels(...), .from_labels(...)
     task = TaskMeasures(judged, ["accuracy", "nDCG@10"])
     values = task.values(items, scored)            # {"accuracy": (m,), "nDCG@10": (m,)}
-    summary(values)["nDCG@10"].mean
+    bootstrap(values["nDCG@10"]).mean
 
-A value is NaN where a query has none; `summary` counts these. Measures other than accuracy are
-computed by ir-measures.
+A value is NaN where a query has none. Measures other than accuracy are computed by ir-measures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from crossknn.data.queries import Qrels
-from crossknn.errors import InputError, nearest
-from crossknn.evaluation.measures import Estimate, bootstrap
+from crossknn.errors import InputError
 from crossknn.index.stored import StoredMatrix
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray
 
@@ -36,6 +33,9 @@ WHOLE = 1000
 """How many items of an answer a measure without a cutoff sees, as in a TREC run."""
 
 
+Rows: TypeAlias = tuple[Mapping[str, int], ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Judgements:
     """What is relevant to each of m queries: `rows[q]` is item -> grade, empty if unjudged.
@@ -44,7 +44,7 @@ class Judgements:
     are none of the items that are searched: those that are relevant stay, as certain misses.
     """
 
-    rows: tuple[Mapping[str, int], ...]
+    rows: Rows
     absent: int = 0
 
     def __len__(self) -> int:
@@ -93,47 +93,28 @@ class Judgements:
         """Those of the queries from `start` to `stop`."""
         return Judgements(self.rows[start:stop], self.absent)
 
-    @cached_property
-    def judged(self) -> BoolArray:
-        """(m,) which queries have judgements."""
-        return np.array([bool(row) for row in self.rows], dtype=np.bool_)
-
     @property
     def unjudged(self) -> int:
         """How many queries have none; they are left out of every measure."""
-        return len(self) - int(self.judged.sum())
-
-    @cached_property
-    def relevant(self) -> tuple[IntArray, ...]:
-        """Positions of each query's relevant items (grade above 0) among those searched."""
-        return tuple(
-            np.array([int(i) for i, g in row.items() if g > 0 and i.isdigit()], dtype=np.int64)
-            for row in self.rows
-        )
+        return sum(not row for row in self.rows)
 
     def notes(self) -> list[str]:
         """What a reader of the measures must know: how many queries and items are not there."""
         found = []
         if self.unjudged:
-            have, are = ("has", "is") if self.unjudged == 1 else ("have", "are")
             found.append(
-                f"{self.unjudged} of {len(self)} queries {have} no judgements and {are} left out "
-                "of the task's measures"
+                f"{self.unjudged} of {len(self)} queries have no judgements and are left out of "
+                "the task's measures"
             )
         if self.absent:
-            one = self.absent == 1
-            items = "item is" if one else "items are"
-            missed = "if it is relevant, it counts" if one else "relevant ones count"
-            found.append(f"{self.absent} judged {items} not among the items; {missed} as missed")
+            found.append(
+                f"{self.absent} judged items are not among the items; relevant ones count as missed"
+            )
         return found
 
 
 def measure_names(text: str) -> list[str]:
-    """Names of measures separated by commas.
-
-    >>> measure_names("accuracy, nDCG@10")
-    ['accuracy', 'nDCG@10']
-    """
+    """Names of measures separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
@@ -162,36 +143,34 @@ class TaskMeasures:
         return max((int(cutoff) for cutoff in cutoffs), default=1)
 
     def values(
-        self, items: IntArray, scored: IntArray | None = None, *, start: int = 0
+        self, items: IntArray, scored: Sequence[IntArray] | None = None
     ) -> dict[str, FloatArray]:
-        """Each measure's values (r,), NaN where there is none, of the queries from `start` on.
+        """Each measure's values (m,), NaN where there is none.
 
         Args:
-            items: the answers (r, c), best first, padded with -1. Items tie with none: an answer's
+            items: the answers (m, c), best first, padded with -1. Items tie with none: an answer's
                 order is what is measured.
-            scored: all items whose exact score is known (r, b), in any order; the answers alone if
-                it is not given.
+            scored: of each query all items whose exact score is known, in any order; the answers
+                alone if they are not given.
 
         Raises:
             InputError: if there are more answers than judgements.
         """
-        part = self.judgements.take(start, start + len(items))
-        if len(part) != len(items):
-            raise InputError(
-                f"{len(items)} answers from query {start} on, and {len(self.judgements)} queries "
-                "in the judgements"
-            )
-        found = self._ranked(part, items) if self._measures else {}
-        right = _hits(items[:, :1], part)
-        known = _hits(items if scored is None else scored, part)
-        found[ACCURACY] = np.where(part.judged, right, np.nan)
-        found[NORMALISED] = np.where(part.judged & known, right, np.nan)
+        rows = self.judgements.rows[: len(items)]
+        if len(rows) < len(items):
+            raise InputError(f"{len(items)} answers, and judgements of {len(rows)} queries")
+        found = self._ranked(rows, items) if self._measures else {}
+        judged = np.array([bool(row) for row in rows], np.bool_)
+        right = _hits(rows, items[:, :1])
+        known = _hits(rows, items if scored is None else scored)
+        found[ACCURACY] = np.where(judged, right, np.nan)
+        found[NORMALISED] = np.where(judged & known, right, np.nan)
         return {name: found[name] for name in self.names}
 
-    def _ranked(self, part: Judgements, items: IntArray) -> dict[str, FloatArray]:
+    def _ranked(self, rows: Rows, items: IntArray) -> dict[str, FloatArray]:
         import ir_measures
 
-        qrels = {str(q): dict(row) for q, row in enumerate(part.rows) if row}
+        qrels = {str(q): dict(row) for q, row in enumerate(rows) if row}
         run = {
             q: {str(i): -float(rank) for rank, i in enumerate(items[int(q)]) if i != NO_ITEM}
             for q in qrels
@@ -202,27 +181,13 @@ class TaskMeasures:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class TaskEstimate(Estimate):
-    """A measure's mean over the `n` queries that have a value; NaN where none has."""
-
-    n: int
-
-
-def summary(values: Mapping[str, FloatArray], *, seed: int = 0) -> dict[str, TaskEstimate]:
-    """Mean and interval of each measure's values (m,), over those that are not NaN."""
-    estimates = {}
-    for name, found in values.items():
-        known = found[~np.isnan(found)]
-        mean = bootstrap(known, seed=seed) if len(known) else Estimate(np.nan, np.nan, np.nan)
-        estimates[name] = TaskEstimate(mean.mean, mean.low, mean.high, len(known))
-    return estimates
-
-
-def _hits(items: IntArray, part: Judgements) -> BoolArray:
-    """(r,) whether one of a query's relevant items is among `items` (r, c)."""
-    rows = zip(items, part.relevant, strict=True)
-    return np.fromiter((np.isin(row, true).any() for row, true in rows), np.bool_, len(items))
+def _hits(rows: Rows, items: Sequence[IntArray] | IntArray) -> BoolArray:
+    """(m,) whether one of a query's relevant items is among the items given for it."""
+    hits = []
+    for row, some in zip(rows, items, strict=True):
+        relevant = [int(i) for i, grade in row.items() if grade > 0 and i.isdigit()]
+        hits.append(np.isin(relevant, some).any())
+    return np.array(hits, np.bool_)
 
 
 def _parse(name: str) -> Any:
@@ -231,20 +196,13 @@ def _parse(name: str) -> Any:
 
     try:
         measure = ir_measures.parse_measure(name)
-    except (NameError, ValueError, SyntaxError):
-        known = {ACCURACY, NORMALISED, *ir_measures.measures.registry}
-        stem = name.partition("@")[0]
-        alike = sorted(other for other in known if other.casefold() == stem.casefold())
-        hint = f"did you mean {' or '.join(alike)}?" if alike else nearest(stem, known)
-        raise InputError(f"there is no measure {name!r}: {hint}") from None
-    cutoff = measure.params.get("cutoff", 1)
-    if type(cutoff) is not int or cutoff < 1:  # pytrec_eval aborts the process at 0
-        raise InputError(f"measure {name!r}: the cutoff must be a whole number of 1 or more")
-    try:
+        cutoff = measure.params.get("cutoff", 1)
+        if type(cutoff) is not int or cutoff < 1:  # pytrec_eval aborts the process at 0
+            raise ValueError("cutoff")
         ir_measures.evaluator([measure], {"q": {"i": 1}})
-    except (AssertionError, ValueError, NameError, RuntimeError):
+    except (AssertionError, NameError, RuntimeError, SyntaxError, ValueError):
         raise InputError(
-            f"measure {name!r} cannot be computed here: does it need a cutoff ({name}@10), or "
-            "another package?"
+            f"the measure {name!r} is unknown here: give names of ir-measures, with a whole cutoff "
+            f"where they take one (nDCG@10, R@100, RR@10, AP), or {ACCURACY}"
         ) from None
     return measure

@@ -25,7 +25,7 @@ from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method, methods
 from crossknn.retrievers.specs import open_retriever
-from crossknn.scorers.matrix import MatrixScorer
+from crossknn.scorers import MatrixScorer
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM
 

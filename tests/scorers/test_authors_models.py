@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from scorer_helpers import collect, grid
-from tiny_models import CAUSAL, ending, save_bi_encoder, save_hf
+from tiny_models import CAUSAL, ending, save_bi_encoder, save_hf, tokenizer
 
 torch = pytest.importorskip("torch")
 library = pytest.importorskip("sentence_transformers")
@@ -18,7 +18,6 @@ from sentence_transformers.cross_encoder.modules import LogitScore  # noqa: E402
 
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
-from crossknn.models.dual_encoder import dual_encoder_in  # noqa: E402
 from crossknn.models.export import export_model  # noqa: E402
 from crossknn.scorers import (  # noqa: E402
     CrossEncoder,
@@ -111,12 +110,12 @@ def by_hand(folder, instruction="", yes="yes", no="no"):
     """The logits of two words after each pair's text, one pair at a time."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    words = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder).float().eval()
-    first, second = tokenizer.convert_tokens_to_ids([yes, no])
+    first, second = words.convert_tokens_to_ids([yes, no])
     scores = []
     for query, item in PAIRS:
-        ids = tokenizer(
+        ids = words(
             f"{instruction}red {query} oak {item} of the",
             add_special_tokens=False,
             truncation=False,
@@ -167,24 +166,22 @@ def test_a_rerankers_fingerprint_names_template_and_words(tmp_path, reranker):
     assert CrossEncoder(reranker).fingerprint == found[0]
 
 
-def test_a_causal_model_that_does_not_say_how_it_scores_is_refused(tmp_path):
-    from tiny_models import tokenizer
-
-    chat = "{% for message in messages %}{{ message['role'] + message['content'] }}{% endfor %}"
-    for name, template in (("bare", None), ("chat", chat)):
-        folder = causal(tmp_path / name, template=template)
-        with pytest.raises(
-            InputError, match=r"neither modules.json nor a chat template with"
-        ) as caught:
-            CrossEncoder(folder)
-        assert "\n" not in str(caught.value)
-    folder = causal(tmp_path / "words", made=tokenizer())
-    with pytest.raises(InputError, match=r"its tokenizer knows neither \('yes' and 'no'"):
-        CrossEncoder(folder)
-    folder = causal(tmp_path / "roles", template="{# document #}{{ messages[0]['content'] }}")
-    with pytest.raises(InputError, match=r"cannot read a pair: .*chat template.*query") as caught:
-        CrossEncoder(folder)
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("words", "template", "why"),
+    [
+        (True, None, r"neither modules.json nor a chat template with"),
+        (True, "{{ messages[0]['content'] }}", r"neither modules.json nor a chat template with"),
+        (False, TEMPLATE, r"its tokenizer knows neither \('yes' and 'no'"),
+        (
+            True,
+            "{# document #}{{ messages[0]['content'] }}",
+            r"cannot read a pair: .*chat template",
+        ),
+    ],
+)
+def test_a_causal_model_that_does_not_say_how_it_scores_is_refused(tmp_path, words, template, why):
+    made = None if words else tokenizer()
+    refused(CrossEncoder, causal(tmp_path, made=made, template=template), why=why)
 
 
 # ---- code in a model folder ----
@@ -204,7 +201,6 @@ class Words(BertTokenizer):
 class Module:
     pass
 """
-CODE_SENTENCE = r"needs Python code from its own folder, which crossknn never runs"
 
 
 def with_code(folder, marker):
@@ -212,13 +208,23 @@ def with_code(folder, marker):
     return folder
 
 
+def with_module(tmp_path, marker):
+    folder = with_code(save_bi_encoder(tmp_path, "BertModel", "mean"), marker)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["type"] = "custom.Module"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    return folder
+
+
 def change(path, **content):
     path.write_text(json.dumps(json.loads(path.read_text()) | content))
 
 
-def refused(act):
-    with pytest.raises(InputError, match=CODE_SENTENCE) as caught:
-        act()
+def refused(
+    act, *arguments, why="needs Python code from its own folder, which crossknn never", **options
+):
+    with pytest.raises(InputError, match=why) as caught:
+        act(*arguments, **options)
     assert "\n" not in str(caught.value)
 
 
@@ -233,35 +239,22 @@ def marker(tmp_path, monkeypatch):
 
 def test_the_code_would_run_if_it_were_trusted(tmp_path, monkeypatch):
     """The other tests would be empty otherwise."""
-    folder = with_code(save_bi_encoder(tmp_path, "BertModel", "mean"), tmp_path / "ran")
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[1]["type"] = "custom.Module"
-    (folder / "modules.json").write_text(json.dumps(modules))
-    monkeypatch.setattr(
-        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "cache")
-    )
+    folder = with_module(tmp_path, tmp_path / "ran")
+    cache = str(tmp_path / "cache")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", cache)
     with pytest.raises(Exception):  # noqa: B017
         library.SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
     assert (tmp_path / "ran").exists()
 
 
 def test_a_module_of_the_folders_own_is_not_run(tmp_path, marker, monkeypatch):
-    folder = with_code(save_bi_encoder(tmp_path, "BertModel", "mean"), marker)
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[1]["type"] = "custom.Module"
-    (folder / "modules.json").write_text(json.dumps(modules))
+    folder = with_module(tmp_path, marker)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.chdir(folder)
-    refused(lambda: DualEncoder(folder))
-    refused(lambda: export_model(folder, tmp_path / "onnx", "dual-encoder"))
-    (folder / "config_sentence_transformers.json").write_text(
-        '{"model_type": "SentenceTransformer"}'
-    )
-    refused(lambda: dual_encoder_in(folder, "source"))
+    refused(DualEncoder, folder)
+    refused(export_model, folder, tmp_path / "onnx", "dual-encoder")
     for options in ({"trust_remote_code": True}, {"model_kwargs": {"trust_remote_code": True}}):
-        with pytest.raises(InputError, match="cannot be loaded with trust_remote_code") as caught:
-            DualEncoder(folder, **options)
-        assert "pass the loaded model" in str(caught.value)
+        refused(DualEncoder, folder, why="pass the loaded model", **options)
 
 
 @pytest.mark.parametrize("kind", ["BertModel", "BertForSequenceClassification"])
@@ -273,13 +266,8 @@ def test_an_architecture_of_the_folders_own_is_not_run(tmp_path, marker, kind):
         "AutoModelForSequenceClassification": "custom.Scorer",
     }
     change(folder / "config.json", auto_map=own, model_type="custom")
-    if kind == "BertModel":
-        refused(lambda: DualEncoder(folder))
-        refused(lambda: export_model(folder, tmp_path / "onnx", "dual-encoder"))
-    else:
-        refused(lambda: CrossEncoder(folder))
-        refused(lambda: export_model(folder, tmp_path / "onnx"))
-    refused(lambda: CrossEncoderModel.new(folder, CrossEncoderConfig()))
+    refused(DualEncoder if kind == "BertModel" else CrossEncoder, folder)
+    refused(CrossEncoderModel.new, folder, CrossEncoderConfig())
 
 
 def test_a_known_architecture_is_loaded_without_the_code_beside_it(tmp_path, marker):
@@ -289,4 +277,3 @@ def test_a_known_architecture_is_loaded_without_the_code_beside_it(tmp_path, mar
     change(folder / "config.json", auto_map={"AutoModelForSequenceClassification": "custom.Scorer"})
     change(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "custom.Words"]})
     np.testing.assert_array_equal(scores_of(CrossEncoder(folder, device="cpu")), expected)
-    CrossEncoderModel.new(folder, CrossEncoderConfig(max_length=32))

@@ -1,17 +1,15 @@
 """Reranking endpoints: a real server in a thread, in both shapes, in good and in bad health."""
 
 import http.server
-import io
 import json
 import logging
 import threading
-import time
 
 import numpy as np
 import pytest
 from scorer_helpers import collect, grid
 
-from crossknn.errors import InputError, ScorerError
+from crossknn.errors import ScorerError
 from crossknn.scorers import CrossEncoder, HttpScorer
 from crossknn.scorers.base import Scorer
 from crossknn.scores.stored import StoredScorer
@@ -37,18 +35,10 @@ class Service:
                 service.requests.append((self.path, dict(self.headers), body))
                 status, answer = respond(body)
                 data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-                try:
-                    self.send_response(status)
-                    self.send_header("Content-Length", str(len(data)))
-                    self.end_headers()
-                    self.wfile.write(data)
-                except (BrokenPipeError, ConnectionResetError):
-                    pass  # a client that has given up waiting
-
-            def do_GET(self):
-                self.rfile = io.BytesIO(b"{}")
-                self.headers["Content-Length"] = "2"
-                self.do_POST()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
 
             def log_message(self, *args):
                 pass
@@ -59,8 +49,8 @@ class Service:
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     def sizes(self):
-        scored = [body for _, _, body in self.requests if body]  # /info has none
-        return [len(body.get("documents") or body.get("texts")) for body in scored]
+        bodies = [body for _, _, body in self.requests]
+        return [len(body.get("documents") or body.get("texts")) for body in bodies]
 
 
 @pytest.fixture
@@ -141,46 +131,21 @@ def test_interleaved_queries_keep_their_places(serve):
 
 @pytest.mark.parametrize("status", [413, 422])
 def test_batches_refused_as_too_large_get_smaller_for_good(serve, status):
-    service = serve(
-        lambda b: cohere(b) if b and len(b["documents"]) <= 3 else (status, b"too many")
-    )
-    scorer = HttpScorer(service.url, shape="cohere", concurrency=1)
+    service = serve(lambda b: tei(b) if len(b["texts"]) <= 3 else (status, b"too many"))
+    scorer = HttpScorer(service.url, shape="tei", concurrency=1)
     for _ in range(2):
         found = collect(scorer, grid(2, 10), QUERIES, ITEMS)
         np.testing.assert_array_equal(found, EXPECTED)
-    refused = [size for size in service.sizes() if size > 3]
-    assert refused == [10, 5]
+    assert [size for size in service.sizes() if size > 3] == [10, 5]
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [429, 503])
 def test_passing_failures_are_tried_again(serve, status):
     states = iter([status, status])
     service = serve(lambda b: (s, b"wait") if (s := next(states, None)) else cohere(b))
     found = collect(HttpScorer(service.url), grid(2, 10), QUERIES, ITEMS)
     np.testing.assert_array_equal(found, EXPECTED)
     assert service.sizes() == [10] * 4
-
-
-@pytest.mark.parametrize(
-    ("status", "message"),
-    [
-        (429, "overloaded or down"),
-        (503, "overloaded or down"),
-        (401, "refused access.*CROSSKNN_API_KEY"),
-        (404, "not a reranking service"),
-        (302, "not a reranking service"),
-        (500, "could not score.*HTTP 500"),
-        (400, "could not score.*HTTP 400"),
-    ],
-)
-def test_lasting_failures_are_one_sentence_with_the_url(serve, status, message):
-    service = serve(lambda body: (status, b"no"))
-    start = time.monotonic()
-    with pytest.raises(ScorerError, match=message) as caught:
-        collect(HttpScorer(service.url, retries=1), grid(1, 10), QUERIES, ITEMS)
-    assert service.url in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert time.monotonic() - start < 5
 
 
 def test_one_item_the_service_chokes_on_fails_no_other(serve):
@@ -195,20 +160,16 @@ def test_one_item_the_service_chokes_on_fails_no_other(serve):
     [
         b"<html>hello</html>",
         {"message": "ok"},
-        {"results": [{"index": 0, "relevance_score": 1.0}]},
         {"results": [{"index": 0, "relevance_score": 1.0}] * 10},
-        {"results": [{"index": i + 1, "relevance_score": 1.0} for i in range(10)]},
         {"results": [{"index": i, "relevance_score": "high"} for i in range(10)]},
-        {"results": [{"index": i, "relevance_score": float("nan")} for i in range(10)]},
         [1.0] * 10,
     ],
 )
 @pytest.mark.parametrize("shape", ["auto", "cohere", "tei"])
 def test_nonsense_is_an_error_with_the_url(serve, answer, shape):
     service = serve(lambda body: (200, answer))
-    finite = "nan" not in str(answer)
-    message = "not JSON|not a list|not answer like" if finite else "nan|not a list"
-    with pytest.raises(ScorerError, match=f"{service.url}.*({message})"):
+    message = f"{service.url}/rerank gave an answer that is not 10 scores in the shape of"
+    with pytest.raises(ScorerError, match=message):
         collect(HttpScorer(service.url, shape=shape), grid(1, 10), QUERIES, ITEMS)
 
 
@@ -227,21 +188,12 @@ def test_probabilities_become_logits(serve):
     assert found[0] < found[1]
 
 
-def test_options_are_checked():
-    for url in ("ftp://x/y", "localhost:80", "http://"):
-        with pytest.raises(InputError, match="http"):
-            HttpScorer(url)
-    with pytest.raises(InputError, match="shape"):
-        HttpScorer("http://x", shape="other")
-    with pytest.raises(InputError, match="batch must be a whole number of 1 or more, got 0"):
-        HttpScorer("http://x", batch=0)
-
-
-def test_fingerprint_needs_a_named_model_and_hides_the_login():
+def test_a_fingerprint_needs_a_named_model():
     assert HttpScorer("http://x").fingerprint is None
     named = HttpScorer("http://me:pass@x/rerank", model="m")
     assert named.fingerprint == "http:http://x/rerank|model=m"
-    assert "pass" not in repr(named)
+    raw = HttpScorer("http://x", model="m", probabilities=True)
+    assert raw.fingerprint == "http:http://x/rerank|model=m|probabilities"
 
 
 def test_what_may_be_secret_in_a_url_stays_out_of_everything(serve, caplog, tmp_path):
@@ -267,47 +219,14 @@ def test_what_may_be_secret_in_a_url_stays_out_of_everything(serve, caplog, tmp_
     told += [file.read_bytes().decode("latin-1") for file in tmp_path.iterdir()]
     for secret in ("user-name-5", "pass-word-7", "query-secret-9"):
         assert not [text for text in told if secret in text], secret
-    with pytest.raises(InputError) as refused:
-        HttpScorer("http://user-name-5:pass-word-7@host:99999/?token=query-secret-9")
-    assert "secret" not in str(refused.value)
-    assert "pass-word" not in str(refused.value)
-
-
-@pytest.mark.parametrize("stated", ["in the refusal", "at /info"])
-def test_a_stated_limit_is_kept_by_splitting(serve, stated):
-    said = b'{"error": "batch size 10 > maximum allowed batch size 3"}'
-
-    def respond(body):
-        if not body:
-            return 200, {"max_client_batch_size": 3}
-        if len(body.get("texts", "")) > 3:
-            return (413, said) if stated == "in the refusal" else (422, b"too many")
-        return tei(body)
-
-    service = serve(respond)
-    scorer = HttpScorer(service.url, shape="tei", concurrency=1)
-    for _ in range(2):
-        found = collect(scorer, grid(2, 10), QUERIES, ITEMS)
-        np.testing.assert_array_equal(found, EXPECTED)
-    sizes = [len(body["texts"]) for _, _, body in service.requests if body]
-    assert [size for size in sizes if size > 3] == [10]
-    assert max(sizes[1:]) == 3
 
 
 def test_requests_run_at_once(serve):
-    under_way, most = [], []
-    lock = threading.Lock()
+    meeting = threading.Barrier(4, timeout=10)  # nobody is answered before four have asked
 
     def respond(body):
-        with lock:
-            under_way.append(1)
-            most.append(len(under_way))
-        time.sleep(0.05)
-        with lock:
-            under_way.pop()
+        meeting.wait()
         return cohere(body)
 
-    service = serve(respond)
-    scorer = HttpScorer(service.url, shape="cohere", batch=1, concurrency=4)
+    scorer = HttpScorer(serve(respond).url, shape="cohere", batch=1, concurrency=4)
     np.testing.assert_array_equal(collect(scorer, grid(2, 10), QUERIES, ITEMS), EXPECTED)
-    assert max(most) == 4

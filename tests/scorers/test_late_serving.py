@@ -21,11 +21,6 @@ from crossknn.models.late.model import (  # noqa: E402
     LateInteractionModel,
 )
 from crossknn.retrievers.base import KINDS, LateInteraction  # noqa: E402
-from crossknn.scorers import OnnxLateInteraction, TorchLateInteraction  # noqa: E402
-from crossknn.scorers.late import (  # noqa: E402
-    LateInteractionScorer,
-    bytes_of_candidate,
-)
 from crossknn.scorers.opening import bundled_folder  # noqa: E402
 from crossknn.types import NO_ITEM, States  # noqa: E402
 
@@ -57,22 +52,17 @@ def make(folder, kind, **changes):
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def served(request, tmp_path_factory):
-    """(kind, the torch model as saved, its export)."""
+def folder(request, tmp_path_factory):
+    """The folder of a model of each kind: torch, onnx."""
     folder = tmp_path_factory.mktemp(request.param)
-    model = make(folder, request.param)
-    model.save_pretrained(folder / "torch")
-    export_model(folder / "torch", folder / "onnx", "late-interaction")
-    return request.param, ck.open_late(folder / "torch"), ck.open_late(folder / "onnx")
-
-
-@pytest.fixture(scope="module")
-def cmc(tmp_path_factory):
-    """The folders of a small CMC: torch, onnx."""
-    folder = tmp_path_factory.mktemp("cmc")
-    make(folder, "cmc").save_pretrained(folder / "torch")
+    make(folder, request.param).save_pretrained(folder / "torch")
     export_model(folder / "torch", folder / "onnx", "late-interaction")
     return folder
+
+
+@pytest.fixture
+def served(folder):
+    return ck.open_late(folder / "torch"), ck.open_late(folder / "onnx")
 
 
 def compared(model, lists=LISTS):
@@ -81,32 +71,36 @@ def compared(model, lists=LISTS):
     )
 
 
-def test_torch_and_onnx_agree(served):
-    kind, kept, exported = served
-    assert (type(kept), type(exported)) == (TorchLateInteraction, OnnxLateInteraction)
-    assert kept.kind == exported.kind == kind
-    assert kept.dimensions == exported.dimensions
-    assert kept.joint == exported.joint == (kind == "cmc")
-    assert kept.fingerprint == exported.fingerprint
-    for model in (kept, exported):
+def close(found, expected):
+    there = np.isfinite(expected)
+    assert np.array_equal(np.isfinite(found), there)
+    scale = np.abs(expected[there]).max()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * scale)
+
+
+def test_torch_and_onnx_agree(served, folder):
+    kept, exported = served
+    for model in served:
         assert isinstance(model, LateInteraction)
-    for texts, encode in ((QUERIES, "encode_queries"), (ITEMS, "encode_items")):
+        assert folder.name.startswith(model.kind)
+        assert model.joint == (model.kind == "cmc")
+    assert kept.dimensions == exported.dimensions
+    assert kept.fingerprint == exported.fingerprint
+    for texts, encode, dtype in (
+        (QUERIES, "encode_queries", np.float32),
+        (ITEMS, "encode_items", np.float16),
+    ):
         one, other = getattr(kept, encode)(texts), getattr(exported, encode)(texts)
-        assert one.values.dtype == other.values.dtype
-        assert one.values.dtype == (np.float32 if texts is QUERIES else np.float16)
+        assert one.values.dtype == other.values.dtype == dtype
         assert np.array_equal(one.starts, other.starts)
         np.testing.assert_allclose(one.values, other.values, rtol=1e-2, atol=1e-3)
     states = kept.encode_queries(QUERIES), kept.encode_items(ITEMS)
-    one, other = kept.compare(*states, LISTS), exported.compare(*states, LISTS)
-    assert np.array_equal(np.isfinite(one), LISTS != NO_ITEM)
-    there = np.isfinite(one)
-    assert one[there].std() > 1e-3
-    np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-4 * np.abs(one[there]).max())
+    close(exported.compare(*states, LISTS), kept.compare(*states, LISTS))
 
 
 def test_they_give_what_the_model_gives(served):
-    kept = served[1]
-    model = kept.model
+    model, found = served[0].model, compared(served[0])
+    expected = np.full(LISTS.shape, -np.inf, np.float32)
     rows = [list(model.encoding.texts(texts, queries=q)) for texts, q in ((QUERIES, 1), (ITEMS, 0))]
     with torch.inference_mode():
         query, query_mask = model.states(rows[0], queries=True)
@@ -114,148 +108,78 @@ def test_they_give_what_the_model_gives(served):
         item = item.half().float()  # as an index keeps them
         for q, row in enumerate(LISTS):
             listed = torch.from_numpy(row[row != NO_ITEM])
-            expected = model.head(
-                query[q : q + 1], query_mask[q : q + 1], item[listed][None], item_mask[listed][None]
-            )[0]
-            found = compared(kept)[q, : len(listed)]
-            scale = float(expected.abs().max())
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * scale)
+            states = item[listed][None], item_mask[listed][None]
+            scores = model.head(query[q : q + 1], query_mask[q : q + 1], *states)
+            expected[q, : len(listed)] = scores[0]
+    assert expected[np.isfinite(expected)].std() > 1e-3
+    close(found, expected)
 
 
-def test_neither_the_order_nor_padding_nor_other_queries_matter(served):
-    for model in served[1:]:
+def test_neither_order_nor_padding_nor_other_queries_nor_batches_matter(served, monkeypatch):
+    order = np.array([4, 2, 0, 3, 1])
+    wide = np.full((3, 9), NO_ITEM)
+    wide[:, [1, 2, 4, 7, 8]] = LISTS[:, order]
+    for model in served:
         plain = compared(model)
-        scale = np.abs(plain[np.isfinite(plain)]).max()
-        order = np.array([4, 2, 0, 3, 1])
-        wide = np.full((3, 9), NO_ITEM)
-        wide[:, [1, 2, 4, 7, 8]] = LISTS[:, order]
         moved = compared(model, wide)
         assert (moved[wide == NO_ITEM] == -np.inf).all()
-        found = moved[:, [1, 2, 4, 7, 8]]
-        np.testing.assert_allclose(found, plain[:, order], rtol=1e-4, atol=1e-4 * scale)
-        alone = compared(model, LISTS[:1])
-        np.testing.assert_allclose(alone, plain[:1], rtol=1e-4, atol=1e-4 * scale)
-
-
-def test_batches_of_bounded_memory_change_nothing(served, monkeypatch):
-    kind = served[0]
-    for model in served[1:]:
-        plain = compared(model)
-        seen = []
-        scores = type(model)._scores
-
-        def noted(self, *states, scores=scores, seen=seen):
-            seen.append(states[2].shape[:2])
-            return scores(self, *states)
-
-        monkeypatch.setattr(type(model), "_scores", noted)
-        monkeypatch.setattr(model, "bytes_at_once", 1)
-        found = compared(model)
-        assert {rows for rows, _ in seen} == {1}
-        assert {width for _, width in seen} == ({5, 3, 2} if kind == "cmc" else {1})
-        scale = np.abs(plain[np.isfinite(plain)]).max()
-        np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-4 * scale)
+        close(moved[:, [1, 2, 4, 7, 8]], plain[:, order])
+        close(compared(model, LISTS[:1]), plain[:1])
+        monkeypatch.setattr(model._runtime, "bytes_at_once", 1)
+        close(compared(model), plain)
 
 
 def test_long_texts_are_cut_and_what_is_no_text_is_refused(served, caplog):
-    for model in served[1:]:
-        before = model.truncated
+    for model in served:
+        caplog.clear()
         states = model.encode_items([" ".join(ITEMS), "elm"])
-        assert model.truncated == before + 1
         assert (states.counts <= 14).all()
         assert "cut 1 of 2 texts to 14 tokens" in caplog.text
         caplog.clear()
         model.encode_items([" ".join(ITEMS)])
-        assert (model.truncated, caplog.text) == (before + 2, "")  # an index encodes in many parts
+        assert (model.truncated, caplog.text) == (2, "")  # an index encodes in many parts
         with pytest.raises(InputError, match="query 1: a text is not a valid string"):
             model.encode_queries(["elm", "\ud800"])
 
 
-@pytest.mark.parametrize("which", ["torch", "onnx"])
-@pytest.mark.parametrize(
-    ("lists", "message"),
-    [
-        ([[0, 1, 0], [1, 2, 3]], "the candidate list of query 0 holds item 0 twice"),
-        ([[0, 1], [2, 7]], "names item 7; there are 7 items"),
-        ([[0, 1], [-2, 3]], "names item -2"),
-        ([[0, 1]], r"have the shape \(1, 2\); there are 2 queries"),
-    ],
-)
-def test_wrong_lists(cmc, which, lists, message):
-    model = ck.open_late(cmc / which)
-    states = model.encode_queries(QUERIES[:2]), model.encode_items(ITEMS)
-    with pytest.raises(InputError, match=message):
-        model.compare(*states, np.array(lists))
+@pytest.mark.parametrize("folder", ["cmc"], indirect=True)
+def test_what_cannot_be_compared(served, monkeypatch):
+    model = served[1]
+    items = States(np.ones((3, model.dimensions), np.float16), np.arange(4))
+    queries = States(np.full((1, model.dimensions), np.nan, np.float32), np.arange(2))
+    with pytest.raises(ScorerError, match="gave item 2 the score nan for query 0"):
+        model.compare(queries, items, np.array([[2, 0]]))
+
+    class Full:
+        def run(self, *_):
+            raise RuntimeError("failed to allocate memory for requested buffer")
+
+    monkeypatch.setattr(model._runtime, "_compare", Full())
+    with pytest.raises(InputError, match=r"\(cmc\) cannot compare 5 candidates .* smaller depth"):
+        compared(model)
 
 
-def test_a_list_that_memory_does_not_allow(cmc, monkeypatch):
-    model = ck.open_late(cmc / "onnx")
-    states = model.encode_queries(QUERIES), model.encode_items(ITEMS)
-    each = bytes_of_candidate("cmc", model.dimensions, 1, 1)
-    monkeypatch.setattr(model, "_room", lambda: 4 * each + 1)
-    with pytest.raises(InputError, match=r"torch \(cmc\) cannot compare 5 candidates .* is 4 here"):
-        model.compare(*states, LISTS)
-    monkeypatch.setattr(model, "_room", lambda: None)
-    assert np.isfinite(model.compare(*states, LISTS)[0]).all()
-
-
-class Small(LateInteractionScorer):
-    """Fails above so many candidates in all, as a device with little memory does."""
-
-    kind, dimensions, fingerprint, name, bytes_at_once = "poly", 2, "small", "small", 1 << 30
-
-    def __init__(self, most, joint):
-        self.most, self.joint = most, joint
-
-    def _states(self, rows, queries):
-        pytest.fail("nothing is encoded here")
-
-    def _scores(self, query, query_mask, items, item_mask):
-        if items.shape[0] * items.shape[1] > self.most:
-            raise MemoryError
-        return np.where(item_mask.any(-1), items.sum((2, 3)) * query.sum((1, 2))[:, None], -np.inf)
-
-
-def test_where_memory_ends_all_the_same_it_goes_on_in_smaller_parts():
-    rng = np.random.default_rng(0)
-    items = States(rng.normal(size=(40, 2)).astype(np.float16), np.arange(41))
-    queries = States(rng.normal(size=(6, 2)).astype(np.float32), np.arange(7))
-    lists = np.array([rng.permutation(40)[:20] for _ in range(6)])
-    expected = Small(10**6, True).compare(queries, items, lists)
-    assert np.array_equal(Small(25, True).compare(queries, items, lists), expected)
-    assert np.array_equal(Small(3, False).compare(queries, items, lists), expected)
-    with pytest.raises(InputError, match=r"cannot compare 20 candidates .* which is 10 here"):
-        Small(13, True).compare(queries, items, lists)
-    with pytest.raises(InputError, match=r"cannot compare 1 candidates .* which is 0 here"):
-        Small(0, False).compare(queries, items, lists)
-
-
-def test_scores_that_are_no_numbers_name_the_item():
-    items = States(np.ones((3, 2), np.float16), np.arange(4))
-    queries = States(np.full((1, 2), np.nan, np.float32), np.arange(2))
-    with pytest.raises(ScorerError, match="small gave item 2 the score nan for query 0"):
-        Small(9, True).compare(queries, items, np.array([[2, 0]]))
-
-
-def test_the_export_keeps_the_fingerprint_until_a_file_changes(cmc, tmp_path):
-    kept = ck.open_late(cmc / "torch")
-    assert ck.open_late(cmc / "onnx").fingerprint == kept.fingerprint
+@pytest.mark.parametrize("folder", ["cmc"], indirect=True)
+def test_the_export_keeps_the_fingerprint_until_a_file_changes(served, folder, tmp_path):
+    kept = served[0]
     source = make(tmp_path, "cmc", shared=True).save_pretrained(tmp_path / "shared")
     shared = export_model(source, tmp_path / "one", "late-interaction")
     assert not (shared / "item.onnx").exists()
     assert ck.open_late(shared).fingerprint != kept.fingerprint
-    for path in (cmc / "onnx").iterdir():
+    for path in (folder / "onnx").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    graph = (tmp_path / "compare.onnx").read_bytes()
-    (tmp_path / "compare.onnx").write_bytes(graph + b"\x00")
-    with pytest.raises(InputError, match=r"compare.onnx is not a model that ONNX Runtime can load"):
-        ck.open_late(tmp_path)
-    (tmp_path / "compare.onnx").write_bytes(graph)
+    assert ck.open_late(tmp_path).fingerprint == kept.fingerprint
+    assert ck.open_late(tmp_path, max_length=9).fingerprint != kept.fingerprint
     (tmp_path / "tokenizer.json").write_text((tmp_path / "tokenizer.json").read_text() + " ")
     assert ck.open_late(tmp_path).fingerprint != kept.fingerprint
+    (tmp_path / "compare.onnx").write_bytes(b"\x00")
+    with pytest.raises(InputError, match=r"compare.onnx is not a model that ONNX Runtime can load"):
+        ck.open_late(tmp_path)
 
 
-def test_the_base_install_serves_the_export(cmc):
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", ["cmc"], indirect=True)
+def test_the_base_install_serves_the_export(folder):
     code = f"""
 import sys
 class Absent:
@@ -266,11 +190,11 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 import crossknn as ck
 index = ck.ItemIndex.build({ITEMS!r}, lsa=2)
-index.add_late({str(cmc / "onnx")!r})
+index.add_late({str(folder / "onnx")!r})
 found = ck.Searcher(index, None, "cmc(retriever=lsa)").search({QUERIES!r}, k=2)
 print([hit.position for hits in found for hit in hits])
 try:
-    ck.open_late({str(cmc / "torch")!r})
+    ck.open_late({str(folder / "torch")!r})
 except ck.CrossknnError as error:
     print(error)
 """
@@ -278,27 +202,25 @@ except ck.CrossknnError as error:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.splitlines()
     index = ck.ItemIndex.build(ITEMS, lsa=2)
-    index.add_late(cmc / "torch")
+    index.add_late(folder / "torch")
     found = ck.Searcher(index, None, "cmc(retriever=lsa)").search(QUERIES, k=2)
     assert json.loads(printed[0]) == [hit.position for hits in found for hit in hits]
     assert "needs an extra: run  pip install 'crossknn[torch]'" in printed[1]
 
 
-def test_what_is_no_late_interaction_model(cmc, tmp_path):
+@pytest.mark.parametrize("folder", ["cmc"], indirect=True)
+def test_what_is_no_late_interaction_model(folder, tmp_path):
     with pytest.raises(InputError, match="is a late-interaction model, where a cross-encoder is"):
-        ck.CrossEncoder(cmc / "torch")
-    with pytest.raises(InputError, match="is a late-interaction model, where a cross-encoder is"):
-        ck.CrossEncoder(cmc / "onnx")
-    with pytest.raises(InputError, match="is a dual encoder, where a late-interaction model is"):
+        ck.CrossEncoder(folder / "torch")
+    with pytest.raises(InputError, match=r"holds a late-interaction .*where a cross-encoder"):
+        ck.CrossEncoder(folder / "onnx")
+    with pytest.raises(InputError, match=r"holds a dual-encoder .*where a late-interaction"):
         ck.open_late(bundled_folder("dual-encoder"))
     with pytest.raises(InputError, match="is not a late-interaction model: it has neither"):
         ck.open_late(tmp_path)
     with pytest.raises(InputError, match="there is no model folder"):
         ck.open_late("./absent")
-    (tmp_path / "crossknn.json").write_text(
-        json.dumps({"format": 1, "kind": "late-interaction", "precision": "float32"})
-    )
+    about = {"format": 1, "kind": "late-interaction", "precision": "float32"}
+    (tmp_path / "crossknn.json").write_text(json.dumps(about))
     with pytest.raises(InputError, match=r"is incomplete: query.onnx is missing"):
         ck.open_late(tmp_path)
-    with pytest.raises(InputError, match="is not a crossknn late-interaction model"):
-        export_model(tmp_path, tmp_path / "out", "late-interaction")

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from functools import cache
 
 import numpy as np
 import pytest
@@ -10,9 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scorer_helpers import collect, grid
 
-from crossknn.errors import CrossknnError, InputError
+from crossknn.errors import InputError
 from crossknn.models.tokens import Tokenizer
-from crossknn.scorers import CrossEncoder, DualEncoder, NothingScoredError, OnnxCrossEncoder
+from crossknn.scorers import (
+    CrossEncoder,
+    DualEncoder,
+    Encoder,
+    NothingScoredError,
+    OnnxCrossEncoder,
+    OnnxDualEncoder,
+)
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import bundled_folder
 from crossknn.types import Pairs
@@ -37,33 +45,35 @@ def scorer():
     return OnnxCrossEncoder(FOLDER)
 
 
-@pytest.fixture(scope="module")
-def reference():
-    """One pair at a time, with the tokenizer's own pair encoding and no padding."""
+@cache
+def parts_of(folder):
     import onnxruntime
     import tokenizers
 
-    limit = json.loads((FOLDER / "crossknn.json").read_text())["max_length"]
-    tokenizer = tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    limit = json.loads((folder / "crossknn.json").read_text())["max_length"]
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.enable_truncation(limit, strategy="longest_first")
-    session = onnxruntime.InferenceSession(str(FOLDER / "model.onnx"))
-
-    def score(query, item):
-        encoding = tokenizer.encode(query, item)
-        feeds = {
-            "input_ids": np.array([encoding.ids]),
-            "attention_mask": np.array([encoding.attention_mask]),
-            "token_type_ids": np.array([encoding.type_ids]),
-        }
-        return float(session.run(["scores"], feeds)[0][0])
-
-    return score
+    exact = onnxruntime.SessionOptions()
+    exact.add_session_config_entry("session.x64quantprecision", "1")
+    return tokenizer, onnxruntime.InferenceSession(str(folder / "model.onnx"), exact)
 
 
-def test_scores_are_the_models_own(scorer, reference):
+def alone_in(folder, output, *texts):
+    """What a graph gives for one text or pair, with the tokenizer's own encoding, unpadded."""
+    tokenizer, session = parts_of(folder)
+    encoding = tokenizer.encode(*texts)
+    feeds = {
+        "input_ids": np.array([encoding.ids]),
+        "attention_mask": np.array([encoding.attention_mask]),
+        "token_type_ids": np.array([encoding.type_ids]),
+    }
+    return session.run([output], feeds)[0][0]
+
+
+def test_scores_are_the_models_own(scorer):
     found = collect(scorer, grid(5, 7), QUERIES, ITEMS).reshape(5, 7)
-    expected = [[reference(query, item) for item in ITEMS] for query in QUERIES]
+    expected = [[alone_in(FOLDER, "scores", query, item) for item in ITEMS] for query in QUERIES]
     np.testing.assert_allclose(found, expected, **TOLERANCE)
     assert np.std(found) > 1e-3
     assert isinstance(scorer, Scorer)
@@ -93,6 +103,31 @@ def test_a_score_depends_on_nothing_but_its_pair(by_size, alone, chosen, size):
     np.testing.assert_allclose(found, alone[pairs.query, pairs.item], **TOLERANCE)
     if np.ptp(found) > 1e-3:  # the best pair is the best one however it was batched
         assert alone[pairs.query, pairs.item][found.argmax()] >= found.max() - 1e-4
+
+
+def test_vectors_are_the_models_own():
+    folder = bundled_folder("dual-encoder")
+    expected = [alone_in(folder, "vectors", text) for text in ITEMS]
+    encoder, small = DualEncoder(), OnnxDualEncoder(folder, tokens_per_run=1)
+    assert isinstance(encoder, Encoder)
+    for found in (encoder.encode_items(ITEMS), small.encode_queries(ITEMS)):
+        assert found.shape == (len(ITEMS), encoder.dimensions)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert encoder.encode_queries([]).shape == (0, encoder.dimensions)
+    with pytest.raises(InputError, match="item 1: a text is not a valid string"):
+        encoder.encode_items(["fine", "\ud800"])
+
+
+def test_progress_and_truncation_of_texts_are_told(caplog):
+    encoder = OnnxDualEncoder(bundled_folder("dual-encoder"), max_length=8)
+    told = []
+    encoder.encode_items(ITEMS, progress=lambda *report: told.append(report))
+    done = [done for done, _ in told]
+    assert told[-1] == (7, 7)
+    assert done == sorted(set(done))
+    assert encoder.truncated == 4
+    assert "cut 4 of 7 texts to 8 tokens" in caplog.text
 
 
 words = st.lists(st.sampled_from(["open", "[MASK]", "東京", "naïve", "##", "un##able", "3.14"]))
@@ -174,12 +209,11 @@ def copy(tmp_path, model="cross-encoder", **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "format 2.*upgrade crossknn"),
+        ({"format": 2}, r"format 2.*upgrade crossknn"),
         ({"format": "1"}, "not a crossknn model description"),
-        ({"kind": "classifier"}, "unknown kind 'classifier'"),
-        ({"precision": "fp4"}, "unknown precision 'fp4'"),
+        ({"kind": "classifier"}, "holds a classifier "),
+        ({"precision": "fp4"}, r"cross-encoder \(fp4\)"),
         ({"max_length": None}, "no usable 'max_length'"),
-        ({"name": 3}, "no usable 'name'"),
     ],
 )
 def test_foreign_and_newer_descriptions_are_refused(tmp_path, changes, message):
@@ -188,8 +222,6 @@ def test_foreign_and_newer_descriptions_are_refused(tmp_path, changes, message):
 
 
 def test_folders_that_are_no_models_are_refused(tmp_path):
-    with pytest.raises(InputError, match="no model folder"):
-        CrossEncoder(tmp_path / "absent")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"neither crossknn\.json nor config\.json"):
         CrossEncoder(tmp_path / "empty")
@@ -206,7 +238,7 @@ def test_truncated_and_missing_files_are_refused(tmp_path, name):
     folder = copy(tmp_path)
     whole = (folder / name).read_bytes()
     (folder / name).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(CrossknnError, match=name) as caught:
+    with pytest.raises(InputError, match=name) as caught:
         OnnxCrossEncoder(folder)
     assert "\n" not in str(caught.value)
     (folder / name).unlink()
@@ -215,9 +247,9 @@ def test_truncated_and_missing_files_are_refused(tmp_path, name):
 
 
 def test_the_other_kind_of_model_is_refused(tmp_path):
-    with pytest.raises(InputError, match="is a dual encoder, where a cross-encoder is needed"):
+    with pytest.raises(InputError, match=r"holds a dual-encoder .*where a cross-encoder"):
         CrossEncoder(bundled_folder("dual-encoder"))
-    with pytest.raises(InputError, match="is a cross-encoder, where a dual encoder is needed"):
+    with pytest.raises(InputError, match=r"holds a cross-encoder .*where a dual-encoder"):
         DualEncoder(FOLDER)
     # A description that lies is found out by the graph.
     with pytest.raises(InputError, match=r"gives \['vectors'\].*'scores'"):

@@ -37,10 +37,8 @@ def test_objects_that_cannot_score_are_refused():
         def encode(self, texts):
             return texts
 
-    with pytest.raises(InputError, match="Encoding is a bi-encoder"):
+    with pytest.raises(InputError, match=r"Encoding has no predict.*opened with DualEncoder"):
         PredictScorer(Encoding())
-    with pytest.raises(InputError, match="no predict"):
-        PredictScorer(object())
 
 
 @pytest.fixture(scope="module")

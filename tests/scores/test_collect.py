@@ -131,7 +131,7 @@ def test_pairs_that_cannot_be_scored_are_left_out_and_asked_again(store):
 
 def test_a_model_that_scores_nothing_is_given_up(store):
     fn = Counting(broken=set(ITEMS))
-    with pytest.raises(ScorerError, match="could score none"):
+    with pytest.raises(ScorerError, match="could not score any"):
         collect(store, fn.scorer, QUERIES * 9, ITEMS)
 
 

@@ -105,7 +105,7 @@ class LateInteraction(Protocol):
             Scores (m, c) float32, -inf where there is no item.
 
         Raises:
-            InputError: For an item twice in a list, or a list that does not fit into memory.
+            InputError: For a list that does not fit into memory.
         """
 
 

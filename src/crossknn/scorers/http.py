@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
-import socket
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
-from http.client import HTTPException
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError, visible
-from crossknn.scorers.streaming import (
-    BatchedScorer,
-    BatchTooLargeError,
-    Call,
-    Deadline,
-    PlainError,
-    excerpt,
-)
-from crossknn.types import FloatArray, IntArray
+from crossknn.scorers.streaming import BatchedScorer, BatchError, Call, Deadline, excerpt
+from crossknn.types import FloatArray, IntArray, as_count
 
 API_KEY_VARIABLE = "CROSSKNN_API_KEY"
 
@@ -37,27 +29,27 @@ _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 60.0
 _EPSILON = 1e-7
 _SHORTEST_SECRET = 4
-_STATED_LIMIT = re.compile(r"max(?:imum)?[\w ]*batch[\w ]*size\D{0,12}(\d+)", re.IGNORECASE)
+_BUSY = (429, 502, 503, 504)
 
 
 class HttpScorer(BatchedScorer):
     """Scores with the reranking service at `url` (`/rerank` is added to a URL without a path).
 
-    Batches that are refused as too large are cut to the limit that the service states, or halved,
-    for good. `fingerprint` is None unless `model` is named: what stands behind a URL may change.
-    Neither it nor any message holds what stands in the URL before `@` or after `?`. `score` raises
-    ScorerError, in one sentence with the URL, if the endpoint is down, too slow, refuses the key or
-    answers nonsense; at the deadline requests under way are broken off.
+    Batches that are refused (also as too large) or crash the service are halved. `fingerprint` is
+    None unless `model` is named: what stands behind a URL may change. Neither it nor any message
+    holds what stands in the URL before `@` or after `?`. `score` raises ScorerError, in one
+    sentence with the URL, if the endpoint is down, too slow, refuses the key or answers nonsense.
+    No request is waited for after the deadline.
 
     Args:
         api_key: by default what the variable CROSSKNN_API_KEY says.
         shape: how the service speaks: "cohere" (also Jina, Voyage-like, infinity, vLLM): `query`,
             `documents` -> `results[{index, relevance_score}]`; "tei" (Text Embeddings Inference):
-            `query`, `texts`, `raw_scores` -> `[{index, score}]`; "auto": the first request tells.
-        timeout: seconds for a whole request: connecting, sending, and the last byte of the answer,
-            of which 16 MiB are read at most.
-        retries: more tries after a connection that fails and the answers 429 and 5xx, with growing
-            pauses or those that `Retry-After` asks for, up to a minute.
+            `query`, `texts`, `raw_scores` -> `[{index, score}]`; "auto": the first answer tells.
+        timeout: seconds for a request, from connecting to the last byte of the answer, of which
+            16 MiB are read at most.
+        retries: more tries after a connection that fails and the answers 429, 502, 503 and 504,
+            with growing pauses or those that `Retry-After` asks for, up to a minute.
         batch: most items in a request.
         concurrency: requests at once.
         probabilities: turn answers between 0 and 1 back into logits, which methods fit.
@@ -79,50 +71,48 @@ class HttpScorer(BatchedScorer):
         concurrency: int = 4,
         probabilities: bool = False,
     ) -> None:
+        from urllib3 import connection_from_url, make_headers
+
         parts = _checked(url)
-        if model is not None and not isinstance(model, str):
-            raise InputError(f"model must be a name, got {model!r}")
-        if shape not in ("auto", "cohere", "tei"):
+        if shape not in get_args(Shape):
             raise InputError(f"shape must be auto, cohere or tei, got {shape!r}")
-        if not isinstance(probabilities, bool):
-            raise InputError(f"probabilities must be true or false, got {probabilities!r}")
-        for name, value, least in (
-            ("batch", batch, 1),
-            ("concurrency", concurrency, 1),
-            ("retries", retries, 0),
-        ):
-            if type(value) is not int or value < least:
-                raise InputError(f"{name} must be a whole number of {least} or more, got {value!r}")
+        if not isinstance(model, str | None) or not isinstance(probabilities, bool):
+            raise InputError("model must be a name, and probabilities true or false")
         if type(timeout) not in (int, float) or not 0 < timeout < 1e6:
             raise InputError(f"timeout must be a number of seconds above 0, got {timeout!r}")
         key = api_key or os.environ.get(API_KEY_VARIABLE)
         if key and not (key.isascii() and key.isprintable()):
             raise InputError(f"the API key (api_key or {API_KEY_VARIABLE}) is not printable ASCII")
-        self._client = _Client(parts, key, float(timeout))
-        super().__init__(self._client.name, "the endpoint {}")
-        values = (value for _, value in parse_qsl(parts.query))
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        elif parts.username:
+            headers |= make_headers(basic_auth=f"{parts.username}:{parts.password or ''}")
+        path = parts.path if parts.path.strip("/") else "/rerank"
+        host = parts.netloc.rpartition("@")[2].lower()
+        super().__init__(urlunsplit((parts.scheme, host, path, "", "")), "the endpoint {}")
+        self._batch, self._retries = as_count(batch, "batch"), as_count(retries, "retries", 0)
+        self.workers = as_count(concurrency, "concurrency")
+        self._model, self._probabilities, self._timeout = model, probabilities, float(timeout)
+        self._shape: Shape = shape
+        self._target = urlunsplit(("", "", path, parts.query, ""))
+        at_once = 16 * self.workers  # several searches may share this object
+        self._pool = connection_from_url(self.name, maxsize=at_once, retries=False, headers=headers)
+        if parts.query:  # in the library's debug messages it would be read
+            logging.getLogger("urllib3.connectionpool").setLevel(logging.INFO)
+        values = [value for _, value in parse_qsl(parts.query)]
         known = (key, parts.username, parts.password, *values)
         self._secrets = [s for s in known if s and len(s) >= _SHORTEST_SECRET]
-        self._model, self._probabilities = model, probabilities
-        self._shape: Shape = shape
-        self._timeout, self._retries, self._batch = float(timeout), retries, batch
-        self.workers = concurrency
-        self._finding_shape = threading.Lock()
-        self._ailing = self._asked_limit = False
         raw = "|probabilities" if probabilities else ""
         self.fingerprint = None if model is None else f"http:{self.name}|model={model}{raw}"
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
         """Positions of one query at a time, queries in order of appearance."""
-        self._ailing = False
         _, first, inverse = np.unique(call.pairs.query, return_index=True, return_inverse=True)
         order = np.argsort(first[inverse], kind="stable")
         starts = np.searchsorted(first[inverse][order], np.sort(first))
-        for group in np.split(order, starts[1:]) if len(order) else []:
-            while len(group):
-                size = self._batch
-                yield group[:size]
-                group = group[size:]
+        for group in np.split(order, starts[1:]):
+            yield from (group[at : at + self._batch] for at in range(0, len(group), self._batch))
 
     def _run(self, call: Call, positions: IntArray) -> FloatArray:
         pairs = call.texts(positions)
@@ -134,237 +124,111 @@ class HttpScorer(BatchedScorer):
         return scores
 
     def _rerank(self, query: str, texts: list[str], deadline: Deadline) -> FloatArray:
-        """Scores (b,) of `texts`."""
+        """Scores (b,) of `texts`, in the shape that the service speaks."""
+        refusal: BatchError | None = None
+        shapes: tuple[Shape, ...] = (self._shape,)
         if self._shape == "auto":
-            with self._finding_shape:  # the first request finds the shape for all that wait here
-                if self._shape == "auto":
-                    return self._find_shape(query, texts, deadline)
-        answer = self._post(self._shape, query, texts, deadline)
-        if (scores := _parse(self._shape, answer, len(texts))) is None:
-            raise ScorerError(
-                f"{self.name} gave an answer that is not a list of {len(texts)} scores in the "
-                f"{self._shape} shape"
-            )
-        return scores
-
-    def _find_shape(self, query: str, texts: list[str], deadline: Deadline) -> FloatArray:
-        """Try the shapes; keep the one whose answer makes sense."""
-        refusal: Exception | None = None
-        answered = False
-        shapes: tuple[Shape, ...] = ("cohere", "tei")
+            shapes = ("cohere", "tei")
+        said = ""
         for shape in shapes:
+            body: dict[str, Any] = {"query": query, "documents": texts, "top_n": len(texts)}
+            if shape == "tei":
+                body = {"query": query, "texts": texts, "raw_scores": True, "truncate": True}
+            elif self._model is not None:
+                body["model"] = self._model
             try:
-                answer = self._post(shape, query, texts, deadline)
-            except (_RefusedError, BatchTooLargeError) as error:
+                data = self._request(json.dumps(body).encode(), len(texts), deadline)
+            except BatchError as error:
                 refusal = error
                 continue
-            answered = answered or answer is not None
-            if (scores := _parse(shape, answer, len(texts))) is not None:
+            if (scores := _parse(shape, data, len(texts))) is not None:
                 self._shape = shape
                 return scores
-        if refusal is not None and not answered:
+            said = said or self._said(data)
+        if refusal is not None and not said:
             raise refusal
         raise ScorerError(
-            f"{self.name} does not answer like a reranking service: neither "
-            f"results[index, relevance_score] nor [index, score] for {len(texts)} texts"
+            f"{self.name} gave an answer that is not {len(texts)} scores in the shape of "
+            f"{' or '.join(shapes)}: {said}"
         )
 
-    def _post(self, shape: Shape, query: str, texts: list[str], deadline: Deadline) -> object:
-        """One request, with retries -> the decoded answer."""
-        body: dict[str, Any] = {"query": query}
-        if shape == "tei":
-            body |= {"texts": texts, "raw_scores": True, "truncate": True}
-        else:
-            body |= {"documents": texts, "top_n": len(texts)}
-            if self._model is not None:
-                body["model"] = self._model
-        status, data = self._request(json.dumps(body).encode(), len(texts), deadline)
-        if status != 200:
-            raise self._refusal(status, data, len(texts), deadline)
-        try:
-            return json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise ScorerError(
-                f"{self.name} gave an answer that is not JSON: {self._said(data, 60)}"
-            ) from error
-
-    def _request(self, body: bytes, count: int, deadline: Deadline) -> tuple[int, bytes]:
-        """Status and answer of a request, tried again where that may help."""
+    def _request(self, body: bytes, count: int, deadline: Deadline) -> bytes:
+        """The answer to one request, sent again where that may help."""
         for attempt in range(1 + self._retries):
-            last = attempt == self._retries
             wait = _FIRST_PAUSE * 2**attempt
             try:
-                status, data, retry_after = self._client.send("POST", body, deadline)
-            except _UnreachableError as error:
-                why = f"{self.name} cannot be reached: {self._clean(str(error))}"
+                status, data, retry_after = self._send(body, deadline)
             except TimeoutError as error:
                 raise ScorerError(
                     f"{self.name} did not answer a request of {count} items within "
                     f"{self._timeout:g} s: raise timeout or lower batch"
                 ) from error
+            except ConnectionError as error:
+                why = f"{self.name} cannot be reached: {self._clean(str(error))}"
             else:
-                passing = status == 429 or status >= 500
-                # A 500 that outlasts its retries is an item's fault: its halves get one try each.
-                if not passing or last or (status == 500 and self._ailing):
-                    self._ailing |= status == 500
-                    return status, data
-                if retry_after > _LONGEST_PAUSE:
-                    raise ScorerError(
-                        f"{self.name} asks to be tried again in {retry_after:g} s (HTTP {status})"
-                    )
-                wait = max(wait, retry_after)
+                if status == 200:
+                    return data
+                if status not in _BUSY:
+                    raise self._refusal(status, data, count)
                 why = f"{self.name} is overloaded or down (HTTP {status}): {self._said(data)}"
-            if last or wait >= deadline.left() or not deadline.sleep(wait):
-                raise ScorerError(why)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+                if retry_after > _LONGEST_PAUSE:
+                    why += f"; it asks to be tried again in {retry_after:g} s"
+                    break
+                wait = max(wait, retry_after)
+            if attempt == self._retries or wait >= deadline.left() or not deadline.sleep(wait):
+                break
+        raise ScorerError(why)
 
-    def _refusal(self, status: int, data: bytes, count: int, deadline: Deadline) -> Exception:
+    def _send(self, body: bytes, deadline: Deadline) -> tuple[int, bytes, float]:
+        """Status, body and `Retry-After` in seconds of one answer.
+
+        Raises TimeoutError, or ConnectionError if there was no connection or it broke.
+        """
+        from urllib3.exceptions import HTTPError, ReadTimeoutError
+
+        most = min(self._timeout, max(deadline.left(), 1e-3))
+        until = time.monotonic() + most
+        try:
+            answer = self._pool.urlopen(
+                "POST", self._target, body, redirect=False, preload_content=False, timeout=most
+            )
+            data = b""
+            while part := answer.read1(1 << 16):  # what has come, so that the time is looked at
+                data += part
+                if time.monotonic() > until:
+                    raise TimeoutError
+                if len(data) > MAX_ANSWER:
+                    size = f"{MAX_ANSWER >> 20} MiB"
+                    raise ScorerError(f"{self.name} gave an answer of more than {size}")
+            answer.release_conn()
+        except (ReadTimeoutError, TimeoutError) as error:
+            raise TimeoutError from error
+        except (HTTPError, OSError, ValueError) as error:
+            raise ConnectionError(_reason(error)) from error
+        asked = answer.headers.get("Retry-After") or ""
+        return answer.status, data, float(asked) if asked.isdecimal() else 0.0
+
+    def _refusal(self, status: int, data: bytes, count: int) -> Exception:
         """What an answer other than 200 means."""
-        said = self._said(data)
-        if status in (413, 422) and count > 1:
-            stated = None
-            if self._shape != "auto":  # else it may be the wrong shape that is refused
-                stated = self._stated_limit(data, deadline)
-                with self._lock:
-                    self._batch = max(1, min(self._batch, stated or count // 2))
-            return BatchTooLargeError(f"HTTP {status}: {said}", stated)
         if status in (401, 403):
             return ScorerError(
                 f"{self.name} refused access (HTTP {status}): set api_key or {API_KEY_VARIABLE}"
             )
         if status == 404 or 300 <= status < 400:
             return ScorerError(f"{self.name} is not a reranking service (HTTP {status})")
-        if status in (429, 502, 503, 504):
-            return ScorerError(
-                f"{self.name} is overloaded or down (HTTP {status}, after "
-                f"{self._retries + 1} tries): {said}"
-            )
-        return _RefusedError(f"HTTP {status}: {said}")
+        # While the shape is not known it may be the shape that is refused.
+        too_large = status in (413, 422) and count > 1 and self._shape != "auto"
+        return BatchError(f"HTTP {status}: {self._said(data)}", too_large=too_large)
 
-    def _stated_limit(self, data: bytes, deadline: Deadline) -> int | None:
-        """The most items in a request: what the refusal says, or else `/info` (asked once)."""
-        if (found := _STATED_LIMIT.search(_text(data))) is not None:
-            return int(found[1])
-        if self._asked_limit:
-            return None
-        self._asked_limit = True
-        try:
-            status, answer, _ = self._client.send("GET", None, deadline, path="/info")
-            limit = json.loads(answer)["max_client_batch_size"] if status == 200 else None
-        except (ScorerError, _UnreachableError, TimeoutError, ValueError, KeyError, TypeError):
-            return None
-        return limit if isinstance(limit, int) and limit > 0 else None
-
-    def _said(self, data: bytes, length: int = 120) -> str:
+    def _said(self, data: bytes) -> str:
         """The beginning of an answer, for messages."""
-        return excerpt(self._clean(_text(data)), length)
+        return excerpt(self._clean(data[:10_000].decode("utf-8", errors="replace")))
 
     def _clean(self, text: str) -> str:
         """A text without the key, the password and the values in the URL, fit for a message."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return visible(text)
-
-
-class _RefusedError(PlainError):
-    """The endpoint refused one request, possibly because of one item."""
-
-
-class _UnreachableError(Exception):
-    """There was no connection, or it broke."""
-
-
-class _Client:
-    """Sends requests to one host, over connections that are kept open between them.
-
-    The connections are our own, not a pool's: another thread has to be able to cut one.
-    """
-
-    def __init__(self, parts: Any, key: str | None, timeout: float) -> None:
-        import urllib3.connection
-
-        host = parts.hostname if ":" not in parts.hostname else f"[{parts.hostname}]"
-        netloc = host if parts.port is None else f"{host}:{parts.port}"
-        self._path = parts.path if parts.path.strip("/") else "/rerank"
-        self._query, self._timeout = parts.query, timeout
-        self.name = urlunsplit((parts.scheme, netloc, self._path, "", ""))
-        kinds = urllib3.connection.HTTPConnection, urllib3.connection.HTTPSConnection
-        self._kind = kinds[parts.scheme == "https"]
-        self._host, self._port = parts.hostname, parts.port
-        self._idle: list[Any] = []
-        self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if key:
-            self._headers["Authorization"] = f"Bearer {key}"
-        elif parts.username:
-            login = f"{parts.username}:{parts.password or ''}"
-            self._headers |= urllib3.make_headers(basic_auth=login)
-
-    def send(
-        self, verb: str, body: bytes | None, deadline: Deadline, path: str | None = None
-    ) -> tuple[int, bytes, float]:
-        """Status, body and `Retry-After` in seconds of one answer.
-
-        Raises `_UnreachableError` or TimeoutError; ScorerError for an answer without end.
-        """
-        from urllib3.exceptions import (
-            ConnectTimeoutError,
-            HTTPError,
-            NewConnectionError,
-            ReadTimeoutError,
-        )
-
-        most = min(self._timeout, max(deadline.left(), 1e-3))
-        connection = self._connection(most)
-        cut = threading.Event()
-
-        def interrupt() -> None:
-            cut.set()
-            with suppress(AttributeError, OSError):  # not connected yet, or closed already
-                connection.sock.shutdown(socket.SHUT_RDWR)
-
-        target = urlunsplit(("", "", path or self._path, self._query, ""))
-        try:
-            with deadline.interrupting(interrupt, most):
-                if connection.is_closed:
-                    connection.connect()
-                if cut.is_set():
-                    raise TimeoutError
-                connection.request(verb, target, body, self._headers, preload_content=False)
-                answer = connection.getresponse()
-                data = self._read(answer)
-        except (HTTPError, HTTPException, OSError, ValueError) as error:
-            connection.close()
-            # The library counts refused connections among the slow ones.
-            refused = isinstance(error, NewConnectionError)
-            if isinstance(error, ConnectTimeoutError) and not refused:
-                raise _UnreachableError(f"no connection within {most:g} s") from error
-            if cut.is_set() or isinstance(error, ReadTimeoutError | TimeoutError):
-                raise TimeoutError from error
-            raise _UnreachableError(_reason(error)) from error
-        except ScorerError:
-            connection.close()
-            raise
-        self._idle.append(connection)
-        return answer.status, data, _retry_after(answer.headers.get("Retry-After"))
-
-    def _connection(self, timeout: float) -> Any:
-        """A connection that nobody uses, or a new one."""
-        while self._idle:
-            with suppress(IndexError):  # another thread was faster
-                connection = self._idle.pop()
-                if connection.is_connected:
-                    connection.timeout = timeout
-                    return connection
-                connection.close()
-        return self._kind(self._host, self._port, timeout=timeout)
-
-    def _read(self, answer: Any) -> bytes:
-        data = bytearray()
-        for chunk in answer.stream(1 << 16):
-            data += chunk
-            if len(data) > MAX_ANSWER:
-                raise ScorerError(f"{self.name} gave an answer of more than {MAX_ANSWER >> 20} MiB")
-        return bytes(data)
 
 
 def _checked(url: str) -> Any:
@@ -377,48 +241,24 @@ def _checked(url: str) -> Any:
     except (ValueError, TypeError, AttributeError):
         good = False
     if not good:
-        shown = shown_url(url) if isinstance(url, str) else url
+        shown = re.sub(r"//[^/?#]*@", "//", re.split(r"[?#]", str(url), maxsplit=1)[0])
         raise InputError(
             f"a reranking URL starts with http:// or https:// and a host, got {shown!r}"
         )
     return parts
 
 
-def shown_url(url: str) -> str:
-    """A URL without what stands before `@` and after `?`: these may be secret.
-
-    >>> shown_url("https://user:word@host/rerank?key=secret")
-    'https://host/rerank'
-    """
-    return re.sub(r"//[^/?#]*@", "//", re.split(r"[?#]", url, maxsplit=1)[0])
-
-
-def _parse(shape: Shape, answer: object, count: int) -> FloatArray | None:
+def _parse(shape: Shape, data: bytes, count: int) -> FloatArray | None:
     """Scores (count,) in the order of the request; None for any other answer."""
     field = "score" if shape == "tei" else "relevance_score"
-    if shape == "cohere":
-        answer = answer.get("results") if isinstance(answer, dict) else None
-    if not isinstance(answer, list) or not all(isinstance(entry, dict) for entry in answer):
-        return None
-    found = {
-        entry.get("index"): entry.get(field) for entry in answer if type(entry.get("index")) is int
-    }
-    if len(answer) != count or sorted(found) != list(range(count)):
-        return None
-    scores = [found[index] for index in range(count)]
-    if any(isinstance(score, bool) or not isinstance(score, int | float) for score in scores):
-        return None
-    with suppress(OverflowError):  # a whole number of 400 digits
-        return np.array(scores, dtype=np.float64)
+    with suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        answer = json.loads(data)
+        rows = answer if shape == "tei" else answer["results"]
+        found = {row["index"]: row[field] for row in rows}
+        scores = [found[index] for index in range(count)]
+        if len(rows) == count and {type(score) for score in scores} <= {int, float}:
+            return np.array(scores, dtype=np.float64)
     return None
-
-
-def _retry_after(value: str | None) -> float:
-    """Seconds; 0 for a date, for which the growing pauses have to do."""
-    try:
-        return max(0.0, float(value or 0))
-    except ValueError:
-        return 0.0
 
 
 def _reason(error: BaseException) -> str:
@@ -427,8 +267,3 @@ def _reason(error: BaseException) -> str:
         error = error.args[-1]
     said = re.sub(r"^.*\[Errno -?\d+\] ", "", " ".join(str(error).split()))
     return said or type(error).__name__
-
-
-def _text(data: bytes) -> str:
-    """The beginning of an answer."""
-    return data[:10_000].decode("utf-8", errors="replace")

@@ -27,157 +27,100 @@ from crossknn.models.folder import (
     read_json,
 )
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
-from crossknn.scorers.late import LateInteractionScorer
-from crossknn.scorers.token_models import TokenEncoder, TokenScorer
-from crossknn.types import BoolArray, FloatArray, IntArray
+from crossknn.scorers.token_models import LateInteractionScorer, TokenEncoder, TokenScorer
+from crossknn.types import BoolArray, FloatArray, as_count
 
 FORMAT = 1
 LATE_INTERACTION = "late-interaction"
-KINDS = {
-    "cross-encoder": "a cross-encoder",
-    "dual-encoder": "a dual encoder",
-    LATE_INTERACTION: "a late-interaction model",
-}
 _PRECISIONS = ("float32", "int8")
 _COMPARED = ("query", "query_mask", "items", "item_mask")
 
 
-class OnnxCrossEncoder(TokenScorer):
-    """Scores with the model folder `folder`. May be used from many threads.
+class OnnxModel:
+    """A model folder, checked: what its manifest says, its tokenizer, and its graphs.
 
     Args:
+        kind: "cross-encoder", "dual-encoder" or "late-interaction".
         threads: cores of one run (all by default).
         max_length: a smaller limit in tokens than the model's own.
         tokens_per_run: tokens of a batch, padding included.
 
     Raises:
-        InputError: the folder is not a cross-encoder in the ONNX folder format.
+        InputError: the folder is absent, foreign, incomplete, of a newer format or of another kind,
+            or an option is out of range.
     """
+
+    bytes_at_once = 256 << 20
 
     def __init__(
         self,
         folder: str | Path,
+        kind: str,
         *,
         threads: int | None = None,
         max_length: int | None = None,
         tokens_per_run: int = 512,
     ) -> None:
-        self._model = OnnxModel(folder, "cross-encoder", threads, max_length, tokens_per_run)
-        self._session = self._model.open("scores")
-        super().__init__(self._model)
+        self._folder = Path(folder)
+        self._threads = available_threads() if threads is None else as_count(threads, "threads")
+        self.tokens_per_run = as_count(tokens_per_run, "tokens_per_run")
+        self._raw = raw = _read_manifest(self._folder, kind)
+        late, paired = kind == LATE_INTERACTION, kind == "cross-encoder"
+        self.name, self._pad = self._field("name", str), self._field("pad_token_id", int)
+        self.dimensions = 0 if paired else self._field("dimensions", int)
+        self.head = self._field("head", str) if late else ""
+        self.joint = late and raw.get("joint") is not False
+        self._prefixes = [str(raw.get(f"{side}_prefix") or "") for side in ("query", "item")]
+        self.encoding = self._encoding(paired, max_length)
+        self.fingerprint = self._fingerprint(kind)
+        output = {"cross-encoder": "scores", "dual-encoder": "vectors"}.get(kind, "states")
+        towers = [QUERY_MODEL if late else MODEL]
+        if not paired and (self._folder / ITEM_MODEL).exists():
+            towers.append(ITEM_MODEL)
+        self._towers = [self._open(file, frozenset(INPUTS), output) for file in towers]
+        if late:
+            self._compare = self._open(COMPARE_MODEL, frozenset(_COMPARED), "scores")
 
-    def _logits(self, rows: Sequence[Row]) -> FloatArray:
-        scores: FloatArray = self._session.run(["scores"], self._model.feeds(rows))[0]
-        return scores
+    def logits(self, rows: Sequence[Row]) -> FloatArray:
+        return self._encoded(rows, True, "scores")[0]
 
+    def vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray:
+        return self._encoded(rows, queries, "vectors")[0]
 
-class OnnxDualEncoder(TokenEncoder):
-    """Encodes with the dual encoder in the model folder `folder`; options as `OnnxCrossEncoder`."""
-
-    def __init__(
-        self,
-        folder: str | Path,
-        *,
-        threads: int | None = None,
-        max_length: int | None = None,
-        tokens_per_run: int = 512,
-    ) -> None:
-        self._model = OnnxModel(folder, "dual-encoder", threads, max_length, tokens_per_run)
-        self._sessions = self._model.open_towers("vectors", MODEL)
-        self.dimensions = self._model.dimensions
-        super().__init__(self._model)
-
-    def _vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray:
-        session = self._sessions[0 if queries else -1]
-        vectors: FloatArray = session.run(["vectors"], self._model.feeds(rows))[0]
-        return vectors
-
-
-class OnnxLateInteraction(LateInteractionScorer):
-    """Encodes and compares with the late-interaction model in the model folder `folder`.
-
-    Options as `OnnxCrossEncoder`. The fingerprint is that of the model which was exported; of the
-    files if they have changed since.
-    """
-
-    def __init__(
-        self, folder: str | Path, *, threads: int | None = None, tokens_per_run: int = 512
-    ) -> None:
-        self._model = OnnxModel(folder, LATE_INTERACTION, threads, None, tokens_per_run)
-        self._sessions = self._model.open_towers("states", QUERY_MODEL)
-        self._compare = self._model.open("scores", COMPARE_MODEL, frozenset(_COMPARED))
-        self.kind, self.joint = self._model.head, self._model.joint
-        self.dimensions = self._model.dimensions
-        super().__init__(self._model)
-
-    def _states(self, rows: Sequence[Row], queries: bool) -> tuple[FloatArray, BoolArray]:
-        session = self._sessions[0 if queries else -1]
-        values, mask = session.run(["states", "mask"], self._model.feeds(rows))
+    def states(self, rows: Sequence[Row], queries: bool) -> tuple[FloatArray, BoolArray]:
+        values, mask = self._encoded(rows, queries, "states", "mask")
         return values, mask
 
-    def _scores(self, *states: FloatArray | BoolArray) -> FloatArray:
+    def compare(self, *states: FloatArray | BoolArray) -> FloatArray:
         try:
-            scores: FloatArray = self._compare.run(
-                ["scores"], dict(zip(_COMPARED, states, strict=True))
-            )[0]
+            given = dict(zip(_COMPARED, states, strict=True))
+            scores: FloatArray = self._compare.run(["scores"], given)[0]
         except Exception as error:  # onnxruntime's own classes share no base
             if "allocate" not in str(error) and "bad_alloc" not in str(error):
                 raise
             raise MemoryError from error
         return scores
 
-
-class OnnxModel:
-    """A model folder, checked: what its manifest says, its tokenizer, and its graphs when opened.
-
-    Raises InputError, in one sentence, for a folder that is absent, foreign, incomplete, of a newer
-    format, or of another kind than `kind` (one of `KINDS`), and for options out of range.
-
-    `head` and `joint` are a late-interaction model's: which one it is, and whether it looks at all
-    candidates together.
-    """
-
-    def __init__(
-        self,
-        folder: str | Path,
-        kind: str,
-        threads: int | None,
-        max_length: int | None,
-        tokens_per_run: int,
-    ) -> None:
-        for name, value in (("tokens_per_run", tokens_per_run), ("threads", threads)):
-            if value is not None and (type(value) is not int or value < 1):
-                raise InputError(f"{name} must be a whole number of 1 or more, got {value!r}")
-        self._folder, self._threads, self.tokens_per_run = Path(folder), threads, tokens_per_run
-        self._raw = raw = _read_manifest(self._folder, kind)
-        late = kind == LATE_INTERACTION
-        self.name, self._pad = self._field("name", str), self._field("pad_token_id", int)
-        self.dimensions = 0 if kind == "cross-encoder" else self._field("dimensions", int)
-        self.head = self._field("head", str) if late else ""
-        self.joint = late and raw.get("joint") is not False
-        self._prefixes = [str(raw.get(f"{side}_prefix") or "") for side in ("query", "item")]
-        tokenizer = Tokenizer.load(self._folder / TOKENIZER)
-        self.encoding = self._encoding(tokenizer, kind == "cross-encoder", max_length)
-        self.fingerprint = self._fingerprint(kind)
+    def _encoded(self, rows: Sequence[Row], queries: bool, *outputs: str) -> list[Any]:
+        """What the tower of queries or of items, if it is another, makes of the rows."""
+        feeds = padded(rows, self._pad, self.encoding.window.max_length)
+        found: list[Any] = self._towers[0 if queries else -1].run(list(outputs), feeds)
+        return found
 
     def _fingerprint(self, kind: str) -> str:
-        """Names everything that the answers depend on.
-
-        That of the model which was exported, where that is known and no file has changed since.
-        """
-        settings = self._raw if kind == LATE_INTERACTION else None
-        content = content_hash(self._folder, settings)
-        if self._raw.get("weights") and self._raw.get("content") == content:
+        """That of the model which was exported, where that is known and no file has changed."""
+        content = content_hash(self._folder, self._raw if kind == LATE_INTERACTION else None)
+        limit, own = self.encoding.window.max_length, self._raw["max_length"]
+        if self._raw.get("weights") and self._raw.get("content") == content and limit == own:
             return str(self._raw["weights"])
-        limit = self.encoding.window.max_length
         prefixes = f"|prefixes={json.dumps(self._prefixes)}" if any(self._prefixes) else ""
         return (
             f"{kind}:{self.name}@{self._field('revision', str)}|content={content}|"
             f"{self._raw['precision']}|max_length={limit}{prefixes}"
         )
 
-    def _encoding(self, tokenizer: Tokenizer, paired: bool, max_length: int | None) -> Encoding:
-        own = self._field("max_length", int)
+    def _encoding(self, paired: bool, max_length: int | None) -> Encoding:
+        tokenizer, own = Tokenizer.load(self._folder / TOKENIZER), self._field("max_length", int)
         least = tokenizer.pair.n_special + 2 if paired else tokenizer.single.n_special + 1
         if max_length is None:
             max_length = own
@@ -200,24 +143,12 @@ class OnnxModel:
             raise InputError(f"{self._folder / MANIFEST} has no usable {name!r}: {value!r}")
         return value
 
-    def feeds(self, rows: Sequence[Row]) -> dict[str, IntArray]:
-        """Rows (b) -> a graph's inputs (b, t)."""
-        return padded(rows, self._pad, self.encoding.window.max_length)
-
-    def open_towers(self, output: str, query: str) -> list[Any]:
-        """Sessions of the query's tower and of the item's, if it is another."""
-        two = (self._folder / ITEM_MODEL).exists()
-        return [self.open(output, file) for file in ([query, ITEM_MODEL] if two else [query])]
-
-    def open(self, output: str, file: str = MODEL, wanted: Set[str] = frozenset(INPUTS)) -> Any:
-        """An ONNX Runtime session whose graph, `file`, has the `wanted` inputs and `output`.
-
-        Raises InputError if the graph cannot be loaded or has other inputs or outputs.
-        """
+    def _open(self, file: str, wanted: Set[str], output: str) -> Any:
+        """An ONNX Runtime session of a graph that has the `wanted` inputs and `output`."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._threads or available_threads()
+        options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         # Spinning threads would take the cores from Python, the tokenizer and other sessions.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -247,27 +178,50 @@ class OnnxModel:
         return session
 
 
+class OnnxCrossEncoder(TokenScorer):
+    """Scores with a model folder, from many threads if need be; options as `OnnxModel`."""
+
+    def __init__(self, folder: str | Path, **options: Any) -> None:
+        super().__init__(OnnxModel(folder, "cross-encoder", **options))
+
+
+class OnnxDualEncoder(TokenEncoder):
+    """Encodes with the dual encoder in a model folder; options as `OnnxModel`."""
+
+    def __init__(self, folder: str | Path, **options: Any) -> None:
+        super().__init__(OnnxModel(folder, "dual-encoder", **options))
+
+
+class OnnxLateInteraction(LateInteractionScorer):
+    """Encodes and compares with the late-interaction model in a folder; options as `OnnxModel`.
+
+    The fingerprint is that of the model which was exported, unless the files have changed since.
+    """
+
+    def __init__(self, folder: str | Path, **options: Any) -> None:
+        super().__init__(OnnxModel(folder, LATE_INTERACTION, **options))
+
+
 def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise InputError(f"there is no model folder {folder}")
-    if not (folder / MANIFEST).is_file():
+    path = folder / MANIFEST
+    if not path.is_file():
         raise InputError(f"{folder} is not a crossknn model folder: it has no {MANIFEST}")
-    raw = read_json(folder / MANIFEST)
+    raw = read_json(path)
     if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
-        raise InputError(f"{folder / MANIFEST} is not a crossknn model description")
+        raise InputError(f"{path} is not a crossknn model description")
     if raw["format"] > FORMAT:
         raise InputError(
             f"{folder} has model format {raw['format']}; this version of crossknn reads up to "
             f"{FORMAT}: upgrade crossknn"
         )
-    if raw.get("kind") != kind:
-        is_what = KINDS.get(str(raw.get("kind")), f"of the unknown kind {raw.get('kind')!r}")
-        raise InputError(f"{folder} is {is_what}, where {KINDS[kind]} is needed")
+    if raw.get("kind") != kind or raw.get("precision") not in _PRECISIONS:
+        raise InputError(
+            f"{folder} holds a {raw.get('kind')} ({raw.get('precision')}), where a {kind} "
+            f"({' or '.join(_PRECISIONS)}) is needed"
+        )
     for name in (*(LATE_GRAPHS if kind == LATE_INTERACTION else (MODEL,)), TOKENIZER):
         if not (folder / name).is_file() or not (folder / name).stat().st_size:
             raise InputError(f"{folder} is incomplete: {name} is missing or empty")
-    if raw.get("precision") not in _PRECISIONS:
-        raise InputError(f"{folder} has the unknown precision {raw.get('precision')!r}")
     return raw
 
 

@@ -12,10 +12,11 @@ from importlib import import_module
 from importlib.resources import files
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from crossknn.errors import InputError, MissingExtraError, nearest
 from crossknn.models.folder import (
+    KINDS,
     MANIFEST,
     architecture,
     check_cross_encoder,
@@ -27,22 +28,21 @@ from crossknn.models.folder import (
     read_json,
 )
 from crossknn.scorers.base import Encoder, Scorer
-
-if TYPE_CHECKING:
-    from crossknn.scorers.late import LateInteractionScorer
+from crossknn.scorers.http import HttpScorer
+from crossknn.scorers.library import PredictScorer, SentenceTransformerEncoder
+from crossknn.scorers.plain import CallableScorer, MatrixScorer
+from crossknn.scorers.token_models import LateInteractionScorer
 
 PathOrName: TypeAlias = str | Path | None
 
 BUNDLED = "bundled"
 
-_OPENERS = {
-    "cross_encoder.json": ("CrossEncoder", "cross-encoder", "CrossEncoder"),
-    "dual_encoder.json": ("DualEncoder", "dual encoder", "DualEncoder"),
-    "late_interaction.json": ("open_late", "late-interaction model", "LateInteraction"),
+_CLASSES = {
+    "cross_encoder.json": "CrossEncoder",
+    "dual_encoder.json": "DualEncoder",
+    "late_interaction.json": "LateInteraction",
 }
-"""Settings file of a model of ours -> what opens it, what it is, and the end of its classes'
-names.
-"""
+"""The settings file of a model of ours -> the end of its classes' names, Onnx- and Torch-."""
 
 
 def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # noqa: N802
@@ -64,17 +64,14 @@ def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # 
         MissingExtraError: the model needs torch.
     """
     if isinstance(path_or_name, str) and path_or_name.startswith(("http://", "https://")):
-        from crossknn.scorers.http import HttpScorer
-
-        return HttpScorer(path_or_name, **_known_options(HttpScorer, options))
+        _check_options(HttpScorer, options)
+        return HttpScorer(path_or_name, **options)
     folder, own = _open_own(path_or_name, "cross_encoder.json", options)
     if own is not None:
-        return cast("Scorer", own)
-    from crossknn.scorers.library import PredictScorer
-
+        return own
     check_cross_encoder(folder, str(path_or_name))
-    batch = {"batch": options.pop("batch")} if "batch" in options else {}
     what = f"the cross-encoder {path_or_name}"
+    batch = {"batch": options.pop("batch")} if "batch" in options else {}
     model = open_library("CrossEncoder", str(folder), what, **options)
     try:
         model.preprocess([("a query", "an item")])
@@ -95,9 +92,7 @@ def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # 
     """
     folder, own = _open_own(path_or_name, "dual_encoder.json", options)
     if own is not None:
-        return cast("Encoder", own)
-    from crossknn.scorers.library import SentenceTransformerEncoder
-
+        return own
     _check_dual_encoder(folder, str(path_or_name))
     return SentenceTransformerEncoder(folder, **options)
 
@@ -118,7 +113,7 @@ def open_late(path_or_name: str | Path, **options: Any) -> LateInteractionScorer
             f"{path_or_name} is not a late-interaction model: it has neither {MANIFEST} nor "
             f"late_interaction.json; train one with  crossknn model train cmc"
         )
-    return cast("LateInteractionScorer", own)
+    return own
 
 
 def as_scorer(what: Any = None, **options: Any) -> Scorer:
@@ -131,16 +126,10 @@ def as_scorer(what: Any = None, **options: Any) -> Scorer:
     if isinstance(what, Scorer):
         return what
     if getattr(what, "ndim", None) == 2 and hasattr(what, "dtype"):
-        from crossknn.scorers.matrix import MatrixScorer
-
         return MatrixScorer(what, **options)
     if hasattr(what, "predict") or hasattr(what, "encode"):
-        from crossknn.scorers.library import PredictScorer
-
         return PredictScorer(what, **options)
     if callable(what):
-        from crossknn.scorers.callable import CallableScorer
-
         return CallableScorer(what, **options)
     raise InputError(
         f"cannot score with {type(what).__name__}: give a cross-encoder, its folder, name or URL, "
@@ -150,22 +139,16 @@ def as_scorer(what: Any = None, **options: Any) -> Scorer:
 
 def open_with_cores(name: PathOrName, cores: int, **options: Any) -> Scorer:
     """The cross-encoder of that name, with so many cores if it is one for ONNX Runtime."""
-    if isinstance(name, str) and name.startswith(("http://", "https://")):
-        return CrossEncoder(name, **options)
-    folder = bundled_folder("cross-encoder") if name in (None, BUNDLED) else existing(name or "")
-    if folder is not None and (folder / MANIFEST).is_file():
-        options = {"threads": cores, **options}
-    return CrossEncoder(name, **options)
+    own = name in (None, BUNDLED)
+    if not own and name is not None and not str(name).startswith(("http://", "https://")):
+        folder = existing(name)
+        own = folder is not None and (folder / MANIFEST).is_file()
+    return CrossEncoder(name, **({"threads": cores} if own else {}) | options)
 
 
 def bundled_folder(kind: str) -> Path:
     """The folder of the model of `kind` that comes with the package."""
-    folder = Path(str(files("crossknn"))) / "bundled" / kind
-    if not (folder / MANIFEST).is_file():
-        raise InputError(
-            f"this installation has no bundled {kind}: reinstall crossknn, or give a model"
-        )
-    return folder
+    return Path(str(files("crossknn"))) / "bundled" / kind
 
 
 @contextmanager
@@ -177,40 +160,31 @@ def needs_torch(what: str) -> Iterator[None]:
         raise MissingExtraError(what, "torch") from error
 
 
-def _open_own(
-    path_or_name: PathOrName, settings: str, options: dict[str, Any]
-) -> tuple[Path, object | None]:
+def _open_own(path_or_name: PathOrName, settings: str, options: dict[str, Any]) -> tuple[Path, Any]:
     """The folder of a model, and the model if it is one of ours, which has the file `settings`.
 
     Raises InputError for a model of ours of another kind.
     """
-    opener, kind, name = _OPENERS[settings]
     if path_or_name is None or path_or_name == BUNDLED:
         path_or_name = bundled_folder(settings.removesuffix(".json").replace("_", "-"))
     folder = model_folder(path_or_name, options.pop("revision", None))
-    if (folder / MANIFEST).exists():
-        made = getattr(import_module("crossknn.scorers.onnx"), f"Onnx{name}")
-        return folder, made(folder, **_known_options(made, options))
-    if (folder / settings).exists():
-        with needs_torch(f"the {kind} {path_or_name}"):
-            made = getattr(import_module("crossknn.scorers.torch"), f"Torch{name}")
-        return folder, made(folder, **_known_options(made, options))
-    for other, (opener, kind, _) in _OPENERS.items():
-        if (folder / other).exists():
-            raise InputError(
-                f"{path_or_name} is a {kind}, where a {_OPENERS[settings][1]} is needed: open it "
-                f"with {opener}"
-            )
+    for other, kind in KINDS.items():
+        if other != settings and (folder / other).exists():
+            raise InputError(f"{path_or_name} is a {kind}, where a {KINDS[settings]} is needed")
+    for file, framework in ((MANIFEST, "Onnx"), (settings, "Torch")):
+        if (folder / file).exists():
+            with needs_torch(f"the {KINDS[settings]} {path_or_name}"):
+                module = import_module(f"crossknn.scorers.{framework.lower()}")
+            _check_options(getattr(module, f"{framework}Model"), options)
+            return folder, getattr(module, framework + _CLASSES[settings])(folder, **options)
     return folder, None
 
 
-def _known_options(kind: type, options: dict[str, Any]) -> dict[str, Any]:
-    """The options, if `kind` has them all. Raises InputError otherwise."""
+def _check_options(kind: type, options: dict[str, Any]) -> None:
     known = [p.name for p in signature(kind).parameters.values() if p.kind is p.KEYWORD_ONLY]
     for name in options:
         if name not in known:
             raise InputError(f"{kind.__name__} has no option {name!r}: {nearest(name, known)}")
-    return options
 
 
 def _check_dual_encoder(folder: Path, name: str) -> None:

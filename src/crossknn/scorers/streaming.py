@@ -1,7 +1,6 @@
 """What every scorer does: batches, deadlines, threads, and pairs that fail.
 
-A failing batch is halved until the pair at fault stands alone; that pair is left out and logged.
-Nothing a single item does can fail the others, and nothing that is not a score passes.
+A failing batch is halved until the pair at fault is alone; that pair is left out and logged.
 """
 
 from __future__ import annotations
@@ -11,49 +10,40 @@ import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from crossknn.errors import ScorerError
+from crossknn.errors import CrossknnError, ScorerError
 from crossknn.types import FloatArray, IntArray, Pairs
 
 logger = logging.getLogger(__name__)
 
 GIVE_UP_AFTER = 32
-"""So many pairs failing one by one, with no pair ever scored, stand for a broken model."""
+"""If so many pairs fail one by one and none was ever scored, the model is broken."""
 
-_LOGGED_EACH = 10
 _POLL = 0.02
 """Seconds between two looks at a deadline by a thread that waits."""
 
 _FIRST_PAIRS = 4
-"""Pairs of the first batch under a deadline, while nothing is known of the scorer's speed."""
+"""Pairs of the first batch under a deadline, while the scorer's speed is not known."""
 
 _MARGIN = 1.5
-"""A batch is expected to take so many times as long as the speed measured so far says."""
+"""A batch may take so many times as long as the speed measured so far says."""
 
 
 class NothingScoredError(ScorerError):
     """No pair of a call could be scored."""
 
 
-class PlainError(Exception):
-    """A batch that failed for a reason whose message says all."""
+class BatchError(CrossknnError):
+    """A batch failed, perhaps because of one pair; if it was `too_large`, others would be, too."""
 
-
-class BatchTooLargeError(PlainError):
-    """Raised by a batch that would do if it were smaller: the next ones are cut, too.
-
-    To `limit` pairs, if it is known what would do; else they are halved.
-    """
-
-    def __init__(self, message: str, limit: int | None = None) -> None:
+    def __init__(self, message: str, *, too_large: bool = False) -> None:
         super().__init__(message)
-        self.limit = limit
+        self.too_large = too_large
 
 
 class Deadline:
@@ -65,8 +55,6 @@ class Deadline:
         self._at = math.inf if time_left is None else time.monotonic() + time_left
         self._cancel = cancel
         self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self._interrupts: dict[object, tuple[float, Callable[[], object]]] = {}
 
     @property
     def limited(self) -> bool:
@@ -99,36 +87,9 @@ class Deadline:
             self._ended.wait(min(rest, self.pause()))
         return not self.over()
 
-    @contextmanager
-    def interrupting(self, call: Callable[[], object], seconds: float) -> Iterator[None]:
-        """Has `call` called after so many seconds, or when the deadline ends, while inside.
-
-        Whoever waits for the call's threads looks (`check`).
-        """
-        key = object()
-        with self._lock:
-            self._interrupts[key] = (time.monotonic() + seconds, call)
-        if self.over():
-            self.check()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._interrupts.pop(key, None)
-
-    def check(self) -> None:
-        """Interrupt whatever has taken longer than it may."""
-        now = math.inf if self.over() else time.monotonic()
-        with self._lock:
-            due = [key for key, (until, _) in self._interrupts.items() if until <= now]
-            calls = [self._interrupts.pop(key)[1] for key in due]
-        for call in calls:
-            call()
-
     def end(self) -> None:
-        """End the call, and interrupt all that works for it."""
+        """End the call."""
         self._ended.set()
-        self.check()
 
 
 class Call:
@@ -157,27 +118,22 @@ class Call:
         for start in range(0, len(self.pairs), size):
             yield np.arange(start, min(start + size, len(self.pairs)), dtype=np.int64)
 
-    def by_cost(self, size: int, window: int = 1024) -> Iterator[IntArray]:
-        """Positions in batches of at most `size`, of similar cost within each window of pairs.
+    def describe(self, position: int) -> str:
+        """The pair's positions and texts, for messages."""
+        return describe_pair(self.pairs, self.queries, self.items, position)
 
-        Sorting by length saves padding; windows keep the order of the pairs roughly, so that a
-        caller who stops early has the pairs asked for first.
-        """
-        for positions in self.slices(window):
-            order = positions[np.argsort(self.costs[positions], kind="stable")]
-            yield from (order[first : first + size] for first in range(0, len(order), size))
+
+_Answer: TypeAlias = tuple[IntArray, FloatArray | Exception]
 
 
 class BatchedScorer(ABC):
     """A scorer that says how pairs are batched and how a batch is scored; the rest is done here.
 
-    `name` is what messages call it, `who` with its kind before; `workers` batches run at once on
-    threads of their own (0: one at a time, on the caller's), which are left behind at the deadline:
-    `_run` must end soon after it.
+    Messages call it `name`, or `who`, which has its kind in front. `workers` batches run at once on
+    threads of their own (0: one at a time, on the caller's). At the deadline these threads are left
+    behind: `_run` must end soon after it.
     """
 
-    name: str
-    who: str
     max_length: int | None = None
     workers = 0
     truncated = 0
@@ -185,8 +141,9 @@ class BatchedScorer(ABC):
 
     def __init__(self, name: str, who: str = "the model {}") -> None:
         self.name, self.who = name, who.format(name)
-        self._speed: Speed | None = Speed()
         self._lock = threading.Lock()
+        self._seconds: float | None = None  # for a unit of cost, as measured so far
+        self._most: int | None = None  # pairs at once, after a batch that was too large
 
     @abstractmethod
     def _batches(self, call: Call) -> Iterable[IntArray]:
@@ -210,34 +167,50 @@ class BatchedScorer(ABC):
         Pairs that had to be cut are counted in `truncated` and logged (info).
         """
         call = Call(pairs, queries, items, Deadline(time_left, cancel))
-        return self._stream(call, self._batches(call))
+        return self._stream(call, iter(self._batches(call)))
 
     def _stream(
-        self, call: Call, batches: Iterable[IntArray]
+        self, call: Call, batches: Iterator[IntArray]
     ) -> Iterator[tuple[IntArray, FloatArray]]:
-        failures = _Failures(call, self.who)
-        source = _Source(call, batches, self._speed)
-
-        def attempt(positions: IntArray) -> _Answer:
-            return positions, self._attempt(call, positions)
-
-        broken: ScorerError | None = None
+        answers: SimpleQueue[_Answer] = SimpleQueue()
+        waiting: list[IntArray] = []  # what is left of batches that were cut or failed
+        running = n_failed = 0
+        any_scored, broken = False, None
         try:
-            for positions, answer in _answers(source, attempt, call.deadline, self.workers):
+            while True:
+                while running < max(1, self.workers) and broken is None:
+                    if (batch := self._next(call, batches, waiting)) is None:
+                        break
+                    self._start(call, batch, answers)
+                    running += 1
+                if not running:
+                    break
+                try:
+                    positions, answer = answers.get(timeout=call.deadline.pause())
+                except Empty:
+                    if call.deadline.over():
+                        break
+                    continue
+                running -= 1
                 if isinstance(answer, ScorerError):
                     broken = broken or answer
-                    source.stopped = True
                 elif not isinstance(answer, Exception):
-                    failures.any_scored = True
+                    any_scored = True
                     yield positions, answer
-                elif len(positions) == 1:
-                    failures.add(int(positions[0]), answer)
+                elif len(positions) > 1:
+                    self._halve(positions, answer, waiting)
                 else:
-                    source.split(positions, answer)
+                    n_failed += 1
+                    said = _reason(answer)
+                    what = call.describe(int(positions[0]))
+                    logger.warning("%s could not score %s: %s", self.who, what, said)
+                    if n_failed >= min(GIVE_UP_AFTER, len(call.pairs)) and not any_scored:
+                        raise NothingScoredError(
+                            f"{self.who} could not score any of {n_failed} pairs; "
+                            f"the last failure: {said}"
+                        )
             if broken is not None:
                 raise broken
-            if not call.deadline.over():
-                failures.finish()
         finally:
             call.deadline.end()
             if call.n_cut:
@@ -245,6 +218,47 @@ class BatchedScorer(ABC):
                     self.truncated += call.n_cut
                 said = "%s cut %d of %d pairs to %d tokens"
                 logger.info(said, self.name, call.n_cut, len(call.pairs), self.max_length)
+
+    def _next(
+        self, call: Call, batches: Iterator[IntArray], waiting: list[IntArray]
+    ) -> IntArray | None:
+        """The next batch, cut to what may run at once and to what fits into the time left."""
+        if call.deadline.over():
+            return None
+        batch = waiting.pop() if waiting else next(batches, None)
+        if batch is None:
+            return None
+        most = self._most or len(batch)
+        if call.deadline.limited:
+            fits = _FIRST_PAIRS
+            if self._seconds is not None:
+                seconds = np.cumsum(call.costs[batch]) * self._seconds * _MARGIN
+                fits = int((seconds <= call.deadline.left()).sum())
+            most = min(most, max(1, fits))  # a slow scorer is given a single pair rather than none
+        if most < len(batch):
+            waiting.append(batch[most:])
+        return batch[:most]
+
+    def _start(self, call: Call, batch: IntArray, answers: SimpleQueue[_Answer]) -> None:
+        """Put the answer to a batch into the queue, from a thread if there are workers."""
+
+        def work() -> None:
+            answers.put((batch, self._attempt(call, batch)))
+
+        if self.workers:
+            threading.Thread(target=work, name="crossknn-scorer", daemon=True).start()
+        else:
+            work()
+
+    def _halve(self, batch: IntArray, error: Exception, waiting: list[IntArray]) -> None:
+        half = len(batch) // 2
+        logger.debug("a batch of %d pairs failed, halving: %s", len(batch), error)
+        waiting += [batch[half:], batch[:half]]
+        text = str(error).lower()
+        said = ("out of memory", "failed to allocate", "bad_alloc")
+        too_large = isinstance(error, MemoryError) or getattr(error, "too_large", False)
+        if too_large or any(words in text for words in said):
+            self._most = half
 
     def _attempt(self, call: Call, positions: IntArray) -> FloatArray | Exception:
         """Scores of a batch (b,), or why there are none."""
@@ -254,137 +268,21 @@ class BatchedScorer(ABC):
             bad = np.flatnonzero(~np.isfinite(scores))
             if len(bad):
                 positions, score = positions[bad[:1]], scores[bad[0]]
-                what = describe_pair(call.pairs, call.queries, call.items, int(positions[0]))
+                what = call.describe(int(positions[0]))
                 raise ScorerError(f"{self.who} gave {score} as the score of {what}")
         except Exception as error:
-            if isinstance(error, ScorerError) and error.query is None:
-                queries = np.unique(call.pairs.query[positions])
-                error.query = int(queries[0]) if len(queries) == 1 else None
+            queries = np.unique(call.pairs.query[positions])
+            if isinstance(error, ScorerError) and len(queries) == 1:
+                error.query = int(queries[0])
             return error
         cost = float(call.costs[positions].sum())
-        if self._speed is not None and cost:  # texts may be empty
-            self._speed.record(cost, time.perf_counter() - began)
+        if cost:  # texts may be empty
+            new, old = (time.perf_counter() - began) / cost, self._seconds
+            self._seconds = new if old is None else 0.7 * old + 0.3 * new
         return scores
 
 
-_Answer: TypeAlias = tuple[IntArray, FloatArray | Exception]
-
-
-class Speed:
-    """Seconds that a scorer needs for a unit of work, as measured so far."""
-
-    def __init__(self) -> None:
-        self._seconds: float | None = None
-
-    def record(self, cost: float, seconds: float) -> None:
-        """So much work took so long."""
-        new = seconds / cost
-        self._seconds = new if self._seconds is None else 0.7 * self._seconds + 0.3 * new
-
-    def fit(self, costs: FloatArray, left: float) -> int:
-        """How many of the first pairs, which cost `costs` (b,), fit into `left` seconds; at least
-        one: a slow scorer is given a single pair rather than none."""
-        if self._seconds is None:
-            return _FIRST_PAIRS
-        return max(1, int((np.cumsum(costs) * self._seconds * _MARGIN <= left).sum()))
-
-
-class _Source:
-    """Batches, cut to what may run at once (`limit`) and to what fits into the time left."""
-
-    def __init__(self, call: Call, batches: Iterable[IntArray], speed: Speed | None) -> None:
-        self._call, self._batches, self._speed = call, iter(batches), speed
-        self._waiting: list[IntArray] = []
-        self._limit: int | None = None
-        self.stopped = False
-
-    def take(self) -> IntArray | None:
-        """The next batch; None if there is none, or no time is left."""
-        deadline = self._call.deadline
-        while not self.stopped and not deadline.over():
-            batch = self._waiting.pop() if self._waiting else next(self._batches, None)
-            if batch is None:
-                return None
-            most = self._limit or len(batch)
-            if self._speed is not None and deadline.limited:
-                most = min(most, self._speed.fit(self._call.costs[batch], deadline.left()))
-            if most < len(batch):
-                self._waiting.append(batch[most:])
-            if len(batch):
-                return batch[:most]
-        return None
-
-    def split(self, batch: IntArray, error: Exception) -> None:
-        """Take the halves of a batch that failed next; less at once if it was too large."""
-        half = len(batch) // 2
-        logger.debug("a batch of %d pairs failed, halving: %s", len(batch), error)
-        if _too_large(error):
-            half = self._limit = min(half, getattr(error, "limit", None) or half)
-        self._waiting += [batch[half:], batch[:half]]
-
-
-def _answers(
-    source: _Source, attempt: Callable[[IntArray], _Answer], deadline: Deadline, workers: int
-) -> Iterator[_Answer]:
-    """Answers to batches as they come: one at a time, or `workers` each on a daemon thread.
-
-    At the deadline threads are left behind.
-    """
-    answers: SimpleQueue[_Answer] = SimpleQueue()
-    running = 0
-    while not workers and (batch := source.take()) is not None:
-        yield attempt(batch)
-    while True:
-        while running < workers and (batch := source.take()) is not None:
-            work = lambda batch=batch: answers.put(attempt(batch))  # noqa: E731
-            threading.Thread(target=work, name="crossknn-scorer", daemon=True).start()
-            running += 1
-        if not running:
-            return
-        try:
-            answer = answers.get(timeout=deadline.pause())
-        except Empty:
-            if deadline.over():
-                return
-            deadline.check()
-            continue
-        running -= 1
-        yield answer
-
-
-class _Failures:
-    """The pairs of one call that could not be scored."""
-
-    def __init__(self, call: Call, who: str) -> None:
-        self._call, self._who = call, who
-        self._count, self._last = 0, ""
-        self.any_scored = False
-
-    def add(self, position: int, error: Exception) -> None:
-        self._count += 1
-        kind = type(error).__name__
-        self._last = f"{kind}: {error}" if str(error) else kind
-        if isinstance(error, PlainError):
-            self._last = str(error)
-        if self._count <= _LOGGED_EACH:
-            call = self._call
-            what = describe_pair(call.pairs, call.queries, call.items, position)
-            logger.warning("%s could not score %s: %s", self._who, what, self._last)
-        if not self.any_scored and self._count >= GIVE_UP_AFTER:
-            self._raise(f"could score none of the first {self._count} pairs")
-
-    def finish(self) -> None:
-        if self._count and not self.any_scored:
-            which = "the pair" if self._count == 1 else f"any of the {self._count} pairs"
-            self._raise(f"could not score {which}")
-        if self._count > _LOGGED_EACH:
-            logger.warning("%s could not score %d pairs in all", self._who, self._count)
-
-    def _raise(self, what: str) -> None:
-        raise NothingScoredError(f"{self._who} {what}; the last failure: {self._last}")
-
-
-def as_scores(answer: object, count: int, who: str) -> FloatArray:
+def as_scores(answer: Any, count: int, who: str) -> FloatArray:
     """What a model answered for `count` pairs -> raw scores (count,) float32.
 
     Takes sequences, arrays and tensors, (count,) or (count, 1). Raises ScorerError for any other
@@ -394,16 +292,12 @@ def as_scores(answer: object, count: int, who: str) -> FloatArray:
         answer = answer.detach().float().cpu().numpy()
     with np.errstate(over="ignore"):  # too large for float32 is infinite, and reported as such
         scores = np.asarray(answer, dtype=np.float32)
-    if scores.ndim == 2 and scores.shape[1] == 1:
-        scores = scores[:, 0]
-    if scores.ndim == 2 and len(scores) == count:
+    if scores.shape not in ((count,), (count, 1)):
         raise ScorerError(
-            f"{who} gave {scores.shape[1]} numbers for each pair; a cross-encoder gives one score"
+            f"{who} was asked for the scores of {count} pairs and gave numbers of shape "
+            f"{scores.shape}"
         )
-    if scores.shape != (count,):
-        got = len(scores) if scores.ndim else "a single number"
-        raise ScorerError(f"{who} was asked for the scores of {count} pairs and gave {got}")
-    return scores
+    return scores.reshape(count)
 
 
 def excerpt(text: str, length: int = 60) -> str:
@@ -420,8 +314,9 @@ def describe_pair(pairs: Pairs, queries: Sequence[str], items: Sequence[str], po
     )
 
 
-def _too_large(error: Exception) -> bool:
-    """Whether smaller batches are likely to help with all of the following ones, too."""
-    text = str(error).lower()
-    said = ("out of memory", "failed to allocate", "bad_alloc")
-    return isinstance(error, MemoryError | BatchTooLargeError) or any(s in text for s in said)
+def _reason(error: Exception) -> str:
+    """Why a pair failed: an own error's message says all, another's does with its type."""
+    kind = type(error).__name__
+    if isinstance(error, CrossknnError):
+        return str(error)
+    return f"{kind}: {error}" if str(error) else kind

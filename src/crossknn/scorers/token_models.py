@@ -1,10 +1,15 @@
-"""What every model that reads rows of tokens does: windows, batches, texts that are cut."""
+"""Models that read rows of tokens: cross-encoders, dual encoders and late-interaction models.
+
+A `TokenModel` says what it makes of rows of tokens (ONNX Runtime's and torch's are beside this
+file); how texts are batched, cut and counted is said here.
+
+Axes: m queries, n items, c candidates, t states of a text, d dimensions, b texts or lists at once.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -13,7 +18,7 @@ import numpy as np
 from crossknn.errors import InputError, ScorerError
 from crossknn.models.tokens import Encoding, Row, token_batches
 from crossknn.scorers.streaming import BatchedScorer, Call, excerpt
-from crossknn.types import FloatArray, IntArray, Progress
+from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Progress, States
 
 logger = logging.getLogger(__name__)
 
@@ -24,24 +29,43 @@ _TEXTS_AT_ONCE = 4096
 
 
 class TokenModel(Protocol):
-    """A model of some framework: what is read, and how many tokens at once, padding included."""
+    """A model of some framework, with the methods that models of its kind need.
+
+    `tokens_per_run` is how many tokens it reads at once, padding included; `bytes_at_once` about
+    what a comparison of lists may take. Of late-interaction models `head` says which one it is,
+    and `joint` whether the score of a candidate depends on the others in its list.
+    """
 
     name: str
     encoding: Encoding
+    dimensions: int
     tokens_per_run: int
+    bytes_at_once: int
+    head: str
+    joint: bool
 
     @property
     def fingerprint(self) -> str: ...
 
+    def logits(self, rows: Sequence[Row]) -> FloatArray:
+        """Rows of pairs (b) -> raw scores (b,)."""
+
+    def vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray:
+        """Rows of texts (b) -> vectors (b, d)."""
+
+    def states(self, rows: Sequence[Row], queries: bool) -> tuple[FloatArray, BoolArray]:
+        """Rows of texts (b) -> states (b, t, d), and the mask of real ones (b, t)."""
+
+    def compare(self, *states: FloatArray | BoolArray) -> FloatArray:
+        """(b, t_q, d), (b, t_q), (b, c, t_i, d), (b, c, t_i) -> scores (b, c), or MemoryError."""
+
 
 class TokenScorer(BatchedScorer):
-    """Scores rows of pairs; `_logits` is all that differs between frameworks.
+    """Scores pairs, sorted by length within windows of a thousand.
 
-    Pairs are sorted by length within windows of a thousand: whoever stops early has the pairs
-    asked for first. A batch has at most `tokens_per_run` tokens, padding included.
-
-    A pair longer than the limit loses tokens of its longer text first, as in training: a query
-    of up to half the limit stays whole. Such pairs are counted in `truncated`.
+    So whoever stops early has the pairs asked for first. A pair longer than the limit loses tokens
+    of its longer text first, as in training: a query of up to half the limit stays whole. Such
+    pairs are counted in `truncated`.
     """
 
     def __init__(self, model: TokenModel) -> None:
@@ -52,10 +76,6 @@ class TokenScorer(BatchedScorer):
     def fingerprint(self) -> str:
         """Names everything that the scores depend on; worked out when first asked for."""
         return self._runtime.fingerprint
-
-    @abstractmethod
-    def _logits(self, rows: Sequence[Row]) -> FloatArray:
-        """Rows of pairs (b) -> raw scores (b,)."""
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
         at_once = _PAIRS_AT_ONCE_IN_TIME if call.deadline.limited else _PAIRS_AT_ONCE
@@ -68,13 +88,8 @@ class TokenScorer(BatchedScorer):
                 yield window[batch]
 
     def _run(self, call: Call, positions: IntArray) -> FloatArray:
-        rows: list[Row] = []
-        for position in positions.tolist():
-            row = call.prepared[position]
-            if isinstance(row, InputError):
-                raise row
-            rows.append(row)
-        logits = self._logits(rows)
+        rows = _checked([call.prepared[position] for position in positions.tolist()])
+        logits = self._runtime.logits(rows)
         call.n_cut += sum(row.cut for row in rows)
         return logits
 
@@ -82,16 +97,15 @@ class TokenScorer(BatchedScorer):
 class TextReader:
     """Reads single texts as rows of tokens, in batches of at most `tokens_per_run` tokens.
 
-    Texts longer than `max_length` lose their end and are counted in `truncated`; the first queries
-    and the first items that do are warned of.
+    Texts longer than `max_length` lose their end, are counted in `truncated` and logged (a warning
+    the first time).
     """
 
     truncated = 0
 
     def __init__(self, model: TokenModel) -> None:
-        self._runtime, self.name = model, model.name
+        self._runtime, self.name, self.dimensions = model, model.name, model.dimensions
         self.max_length = model.encoding.window.max_length
-        self._warned: set[str] = set()
         self._lock = threading.Lock()
 
     @property
@@ -102,18 +116,12 @@ class TextReader:
     def _text_batches(
         self, texts: Sequence[str], what: str, progress: Progress | None
     ) -> Iterator[tuple[IntArray, list[Row]]]:
-        """Positions (b,) and rows of single texts, each a "query" or an "item", by length.
-
-        Raises InputError for what is no text.
-        """
+        """Positions (b,) and rows of single texts, each a "query" or an "item", by length."""
         n_cut = done = 0
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
-            rows: list[Row] = []
             window = texts[start : start + _TEXTS_AT_ONCE]
-            for row in self._runtime.encoding.texts(window, queries=what == "query"):
-                if isinstance(row, InputError):
-                    raise InputError(f"{what} {start + len(rows)}: {row}")
-                rows.append(row)
+            made = self._runtime.encoding.texts(window, queries=what == "query")
+            rows = _checked(made, f"{what} {{}}: ", start)
             n_cut += sum(row.cut for row in rows)
             lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
             for batch in token_batches(lengths, self._runtime.tokens_per_run):
@@ -122,23 +130,15 @@ class TextReader:
                 if progress:
                     progress(done, len(texts))
         if n_cut:
-            with self._lock:
-                self.truncated += n_cut
-            level = logging.INFO if what in self._warned else logging.WARNING
-            self._warned.add(what)
+            level = logging.INFO if self.truncated else logging.WARNING
             said = "%s cut %d of %d texts to %d tokens"
             logger.log(level, said, self.name, n_cut, len(texts), self.max_length)
+            with self._lock:
+                self.truncated += n_cut
 
 
 class TokenEncoder(TextReader):
-    """Encodes rows of single texts; `_vectors` is all that differs between frameworks."""
-
-    dimensions: int
-    """d, the length of a vector."""
-
-    @abstractmethod
-    def _vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray:
-        """Rows of texts (b) -> vectors (b, d)."""
+    """Encodes single texts as vectors of `dimensions` d numbers."""
 
     def encode_queries(self, texts: Sequence[str]) -> FloatArray:
         """Texts (m) -> vectors (m, d) float32. Raises InputError for what is not a text."""
@@ -151,9 +151,93 @@ class TokenEncoder(TextReader):
     def _encode(self, texts: Sequence[str], what: str, progress: Progress | None) -> FloatArray:
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         for positions, rows in self._text_batches(texts, what, progress):
-            vectors[positions] = self._vectors(rows, what == "query")
+            vectors[positions] = self._runtime.vectors(rows, what == "query")
         check_finite(vectors, texts, what, f"the model {self.name}")
         return vectors
+
+
+class LateInteractionScorer(TextReader):
+    """Encodes single texts as states (CMC, Poly-encoder, Sum-of-Max, Deformer, MixEncoder) and
+    compares those of a query with those of a list of items.
+
+    `kind` says which model it is, `joint` whether the score of a candidate depends on the others in
+    its list, `dimensions` how many numbers an index keeps of a state.
+    """
+
+    def __init__(self, model: TokenModel) -> None:
+        super().__init__(model)
+        self.kind, self.joint = model.head, model.joint
+
+    def encode_queries(self, texts: Sequence[str]) -> States:
+        """States of m texts, float32. Raises InputError for what is not a text."""
+        return self._encode(texts, "query", np.float32, None)
+
+    def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> States:
+        """States of n texts, float16. Raises InputError for what is not a text."""
+        return self._encode(texts, "item", np.float16, progress)
+
+    def _encode(
+        self, texts: Sequence[str], what: str, dtype: type, progress: Progress | None
+    ) -> States:
+        kept: list[FloatArray] = [np.empty((0, self.dimensions), dtype)] * len(texts)
+        for positions, rows in self._text_batches(texts, what, progress):
+            values, known = self._runtime.states(rows, what == "query")
+            with np.errstate(over="ignore"):  # infinite in half precision: refused below
+                values = values.astype(dtype)
+            for position, states, mask in zip(positions.tolist(), values, known, strict=True):
+                kept[position] = states[mask]
+        sums = np.array([states.sum(dtype=np.float64) for states in kept])
+        check_finite(sums[:, None], texts, what, f"the model {self.name}")
+        starts = np.cumsum([0, *map(len, kept)], dtype=np.int64)
+        return States(np.concatenate([np.empty((0, self.dimensions), dtype), *kept]), starts)
+
+    def compare(self, queries: States, items: States, lists: IntArray) -> FloatArray:
+        """Scores (m, c) float32 of `lists` (m, c): positions in `items`, `NO_ITEM` for none (-inf).
+
+        Takes as many queries at a time as fit into `bytes_at_once`, and goes through a list by
+        parts unless the model looks at all candidates together.
+
+        Raises:
+            InputError: a list needs more than memory allows.
+            ScorerError: a score is not finite.
+        """
+        scores = np.full(lists.shape, -np.inf, np.float32)
+        t = sum(int(states.counts.max(initial=1)) for states in (queries, items))
+        each = 4 * t * (14 * self.dimensions + 24 * t)  # bytes of a candidate, by the largest model
+        width = lists.shape[1] if self.joint else self._runtime.bytes_at_once // each
+        width = max(1, min(width, lists.shape[1]))
+        rows = max(1, self._runtime.bytes_at_once // (width * each))
+        for start in range(0, len(lists), rows):
+            batch = np.arange(start, min(start + rows, len(lists)))
+            filled = np.flatnonzero((lists[batch] != NO_ITEM).any(axis=0))
+            for first in range(0, len(filled), width):
+                place = np.ix_(batch, filled[first : first + width])
+                states = (*queries.padded(batch), *items.padded(lists[place]))
+                try:
+                    scores[place] = self._runtime.compare(*states)
+                except MemoryError as error:
+                    raise InputError(
+                        f"{self.name} ({self.kind}) cannot compare {width:,} candidates at once: "
+                        f"that is more than memory allows; ask for a smaller depth"
+                    ) from error
+        wrong = np.argwhere(~np.isfinite(scores) & (lists != NO_ITEM))
+        if len(wrong):
+            row, column = wrong[0]
+            raise ScorerError(
+                f"the model {self.name} gave item {lists[row, column]} the score "
+                f"{scores[row, column]} for query {row}"
+            )
+        return scores
+
+
+def _checked(rows: Sequence[Row | InputError], where: str = "", start: int = 0) -> list[Row]:
+    """The rows. Raises the error that stands in the place of one, with its position."""
+    checked: list[Row] = []
+    for row in rows:
+        if isinstance(row, InputError):
+            raise InputError(f"{where.format(start + len(checked))}{row}")
+        checked.append(row)
+    return checked
 
 
 def check_finite(vectors: FloatArray, texts: Sequence[str], what: str, who: str) -> None:

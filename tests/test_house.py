@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import crossknn as ck
-from crossknn.methods.kriging.fitting import fit_prior
+from crossknn.methods.kriging_fit import fit_prior
 
 SRC = Path(ck.__file__).parent
 
@@ -25,9 +25,8 @@ IDEAS = {
     "fitting.pairs": "which pairs a fit needs",
     "fitting.pseudo_queries": "queries made of items",
     "index.late": "states of late-interaction models",
-    "methods.kriging.factor_model": "the low-rank model of scores, from any entries",
-    "methods.kriging.fitting": "fitting the prior",
-    "methods.kriging.method": "the method; the package is its public name",
+    "methods.factor_model": "the low-rank model of scores, from any entries",
+    "methods.kriging_fit": "fitting the prior",
     "models.export": "models as ONNX folders",
     "models.late.heads": "the algebra of CMC and its rivals",
     "models.quantize": "int8",

@@ -113,7 +113,7 @@ def equip(index, scorer, *, anchors, items, graph, depth, name, moved, base, lis
 
 def learn(index, first):
     """Fit the prior of kriging to the anchors of the index."""
-    from crossknn.methods.kriging.fitting import fit_prior
+    from crossknn.methods.kriging_fit import fit_prior
 
     fit_prior(index, retriever=_words(first))
 

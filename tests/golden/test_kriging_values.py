@@ -16,10 +16,9 @@ from recorded import check
 
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
-from crossknn.methods.kriging import KernelParameters, Prior, fit_dense, record_curve
-from crossknn.methods.kriging.factor_model import fit_sparse
-from crossknn.methods.kriging.fitting import fit_hyperparameters
-from crossknn.methods.kriging.prior import process
+from crossknn.methods.factor_model import fit_sparse
+from crossknn.methods.kriging import KernelParameters, Prior, fit_dense, process, record_curve
+from crossknn.methods.kriging_fit import fit_hyperparameters
 from crossknn.retrievers.specs import retriever_scores
 from crossknn.scores.store import SparseScores
 from crossknn.search.loop import simulate

@@ -14,8 +14,7 @@ from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.methods.base import equal_rounds
 from crossknn.methods.gp import GaussianProcess
-from crossknn.methods.kriging import CalibrationCurve
-from crossknn.methods.kriging.method import NEVER
+from crossknn.methods.kriging import NEVER, CalibrationCurve
 from crossknn.methods.posterior import FLOOR, Directional, LowRankPlusResidual, Model
 from crossknn.retrievers.specs import open_retriever
 from crossknn.search.loop import simulate
@@ -279,7 +278,7 @@ def test_ends_of_options_budgets_and_anchors_are_borne(spec, data, budget):
             (f"kriging({option}=0)", matrix(), f"{option} must be 1 or more")
             for option in ("rank", "rounds", "shortlist", "k")
         ),
-        ("kriging(anchors=false, target_recall=0.9)", matrix(), "needs the anchors"),
+        ("kriging(anchors=false, target_recall=0.9)", matrix(), "on three anchor queries or more"),
         ("kriging(target_recall=0.9)", with_anchors(2), "on three anchor queries or more"),
         ("kriging(target_recall=90)", matrix(), "target_recall must lie between 0 and 1"),
     ],

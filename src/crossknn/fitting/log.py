@@ -14,9 +14,8 @@ from crossknn.fitting.factors import Targets
 from crossknn.fitting.fit import ALS, fitted_vectors
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost, ItemVectors
-from crossknn.methods.kriging import Prior
-from crossknn.methods.kriging.fitting import check_same_scorer, fit_hyperparameters, fit_prior
-from crossknn.methods.kriging.prior import RANK
+from crossknn.methods.kriging import RANK, Prior
+from crossknn.methods.kriging_fit import check_same_scorer, fit_hyperparameters, fit_prior
 from crossknn.retrievers.specs import HYBRID, unfitted
 from crossknn.scores.store import ScoreStore, SparseScores
 from crossknn.spec import Spec

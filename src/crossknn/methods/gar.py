@@ -4,7 +4,7 @@ paper            here
 R_0              `retriever`, as deep as it is
 G, k             index.graph(`graph`, `neighbours`)
 b                `batch`
-F                the frontier: `by_best_source`, or `SetAffinity` with `affinity=set` (Quam)
+F                the frontier: `by_best_source`, or `by_affinity` with `affinity=set` (Quam)
 c                the budget
 """
 
@@ -18,12 +18,14 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.index.graphs import NEIGHBOURS, cosines, default_graph
-from crossknn.methods.base import HYBRID, Method, fraction, part, positive
+from crossknn.linalg import softmax
+from crossknn.methods.base import HYBRID, Method, fraction, part
 from crossknn.methods.graph import (
     Expand,
     Frontier,
     GraphPredictor,
     best_first,
+    graph_of,
     in_batches,
     reach,
 )
@@ -59,7 +61,6 @@ class GAR(Method):
     softmax: Literal["scaled", "raw"] = "scaled"
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        positive(self.name, neighbours=self.neighbours, batch=self.batch)
         fraction(self.name, best=self.best)
         retriever = open_retriever(index, self.retriever, seed)
         expand = self._expand(index, budget)
@@ -70,15 +71,15 @@ class GAR(Method):
         )
 
     def _expand(self, index: Index, budget: int) -> Expand:
-        name = default_graph(index, self.graph, self.name)
-        graph = index.graph(name, self.neighbours)
+        graph = graph_of(index, self)
         if self.affinity == "score":
             return by_best_source(graph)
+        name = default_graph(index, self.graph, self.name)
         vectors = name if name in index.vectors else unfitted(index)
         if vectors is None:
             raise InputError(f"{self}: affinity=set needs item vectors, and there are none here")
-        best, raw = part(budget, self.best), self.softmax == "raw"
-        return SetAffinity(graph, index.vectors[vectors], best, raw)
+        best = part(budget, self.best)
+        return by_affinity(graph, index.vectors[vectors], best, raw=self.softmax == "raw")
 
 
 def by_best_source(graph: Neighbours) -> Expand:
@@ -95,31 +96,21 @@ def by_best_source(graph: Neighbours) -> Expand:
     return expand
 
 
-@dataclass(frozen=True)
-class SetAffinity:
+def by_affinity(graph: Neighbours, vectors: FloatArray, count: int, *, raw: bool) -> Expand:
     """A neighbour is worth the sum of its affinities to the best scored items (Quam, algorithm 1).
 
-    After each batch, every source in it that is among the `best` scored so far adds to its
+    After each batch, every source in it that is among the `count` best scored so far adds to its
     neighbours: the cosine of their `vectors` (n, d), times the source's share in the softmax of
     these scores.
     """
 
-    graph: Neighbours
-    vectors: FloatArray
-    best: int
-    raw: bool
-
-    def __call__(
-        self, before: Frontier, items: IntArray, scores: FloatArray, n_seen: int
-    ) -> Frontier:
-        best = best_first(items, scores)[: self.best]
-        deviation = 1.0 if self.raw else scores.std() or 1.0
-        shares = np.exp((scores[best] - scores[best[0]]) / deviation)
-        shares /= shares.sum()
+    def expand(before: Frontier, items: IntArray, scores: FloatArray, n_seen: int) -> Frontier:
+        best = best_first(items, scores)[:count]
+        shares = softmax(scores[best] / (1.0 if raw else scores.std() or 1.0))
         latest = best >= n_seen
         sources = items[best[latest]]
-        neighbours = self.graph[sources]
-        gains = cosines(self.vectors, sources, neighbours) * shares[latest][:, None]
+        neighbours = graph[sources]
+        gains = cosines(vectors, sources, neighbours) * shares[latest][:, None]
         reached = np.concatenate([before.items, neighbours.ravel().astype(np.int64)])
         values = np.concatenate([before.values, gains.ravel()])
         # Unscored items by the sum of their values, ties in the order of arrival.
@@ -128,3 +119,5 @@ class SetAffinity:
         sums = np.bincount(where, values[new], minlength=len(found)).astype(np.float64)
         order = np.lexsort((first, -sums))
         return Frontier(found[order], sums[order], np.zeros(len(order), np.int64))
+
+    return expand

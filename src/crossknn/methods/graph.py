@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -65,20 +65,12 @@ class LADR(Method):
     batch: int = 16
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        positive(self.name, neighbours=self.neighbours, depth=self.depth, batch=self.batch)
-        fraction(self.name, seeds=self.seeds)
-        retriever = open_retriever(index, self.retriever, seed)
-        graph = graph_of(index, self.graph, self.neighbours, self.name)
-        seeds = part(budget, self.seeds)
+        positive(self.name, depth=self.depth)
+        graph = graph_of(index, self)
         if self.mode == "proactive":
-            predictor = GraphPredictor(retriever, index.n, budget, _seed_neighbours(graph))
-            return Plan(retriever=retriever, predictor=predictor, batches=(seeds, budget - seeds))
+            return _from_seeds(self, index, budget, seed, _seed_neighbours(graph), budget)
         expand = _step_by_step(graph, sources=self.depth, one_step=True)
-        return Plan(
-            retriever=retriever,
-            predictor=GraphPredictor(retriever, index.n, budget, expand),
-            batches=(seeds, *in_batches(budget - seeds, self.batch)),
-        )
+        return _from_seeds(self, index, budget, seed, expand, self.batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,16 +94,29 @@ class Greedy(Method):
     batch: int = 16
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        positive(self.name, neighbours=self.neighbours, batch=self.batch)
-        fraction(self.name, seeds=self.seeds)
-        retriever = open_retriever(index, self.retriever, seed)
-        graph = graph_of(index, self.graph, self.neighbours, self.name)
-        seeds = part(budget, self.seeds)
-        return Plan(
-            retriever=retriever,
-            predictor=GraphPredictor(retriever, index.n, budget, _step_by_step(graph)),
-            batches=(seeds, *in_batches(budget - seeds, self.batch)),
-        )
+        expand = _step_by_step(graph_of(index, self))
+        return _from_seeds(self, index, budget, seed, expand, self.batch)
+
+
+def graph_of(index: Index, method: Any) -> Neighbours:
+    """The graph that GAR, LADR or Greedy walks; `InputError` where there is none."""
+    positive(method.name, neighbours=method.neighbours, batch=method.batch)
+    name = default_graph(index, method.graph, method.name)
+    return index.graph(name, method.neighbours)
+
+
+def _from_seeds(
+    method: LADR | Greedy, index: Index, budget: int, seed: int, expand: Expand, batch: int
+) -> Plan:
+    """A share of the budget for the retriever's best, the rest for what the graph offers."""
+    fraction(method.name, seeds=method.seeds)
+    retriever = open_retriever(index, method.retriever, seed)
+    seeds = part(budget, method.seeds)
+    return Plan(
+        retriever=retriever,
+        predictor=GraphPredictor(retriever, index.n, budget, expand),
+        batches=(seeds, *in_batches(budget - seeds, batch)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +179,7 @@ class GraphPredictor(Predictor[GraphState]):
         for q, items, scores in observed.rows():
             known = scores.astype(np.float64)
             frontiers[q] = self.expand(frontiers[q], items, known, int(state.n_seen[q]))
-        counts = observed.counts.copy()
-        return GraphState(state.ranking, tuple(frontiers), counts, state.batches + 1)
+        return GraphState(state.ranking, tuple(frontiers), observed.counts, state.batches + 1)
 
     def predict(self, state: GraphState, items: IntArray | None = None) -> Prediction:
         """The values of frontier items; -inf for the others, of which the graph says nothing."""
@@ -201,10 +205,10 @@ class GraphPredictor(Predictor[GraphState]):
                 parts.reverse()
             items, values = map(np.concatenate, zip(*parts, strict=True))
             free = np.ones(self.n, np.bool_) if allowed is None else allowed.copy()
-            if pool is not None:
-                free &= np.isin(np.arange(self.n), pool[q])
             free[out[out != NO_ITEM]] = False
-            chosen = _first_free(items, count, free)
+            where = np.flatnonzero((items != NO_ITEM) & free[items])
+            once = np.sort(np.unique(items[where], return_index=True)[1])
+            chosen = where[once[:count]]
             rows.append((items[chosen], values[chosen]))
         return Candidates.from_rows(rows)
 
@@ -222,18 +226,6 @@ class _LazyRanking:
             self.depth = max(count, self.depth)
             self._read = self.retriever.top(self.queries, self.depth, allowed)
         return self._read
-
-
-def _first_free(items: IntArray, count: int, free: BoolArray) -> IntArray:
-    """Positions in `items` of the first `count` that are `free` (n,), each item once."""
-    where = np.flatnonzero((items != NO_ITEM) & free[items])
-    once = np.sort(np.unique(items[where], return_index=True)[1])
-    return where[once[:count]]
-
-
-def graph_of(index: Index, graph: str, k: int, method: str) -> Neighbours:
-    """The graph of that name, or the usual one for `auto`; `InputError` where there is none."""
-    return index.graph(default_graph(index, graph, method), k)
 
 
 def in_batches(budget: int, size: int) -> tuple[int, ...]:

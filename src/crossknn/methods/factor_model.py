@@ -5,13 +5,11 @@
 Of a query, w0 is free, w and c are Gaussian and z ~ N(0, I). Of an item, theta_i = [mean_i,
 loadings_i] is linear in its vector, but for a Gaussian rest of its own.
 
-Searches leave exact scores of few items behind, and of those that looked good: averages of them
-are too high for items that are scored only where they fit, and two items are seen together for a
-reason. So the model is fitted by likelihood. What is unseen may be ignored there if what decided on
+Searches leave exact scores of few items behind, those that looked good, so averages of them are
+too high. The model is fitted by likelihood, where what is unseen may be ignored if what decided on
 it is in the model (Rubin 1976, missing at random): a search chooses by the retriever's scores,
-which are columns here, and by the scores it has revealed, which are entries. So every query's log
-should be there as a whole, with the cheap scores that it was searched by. Left out are choices by
-what the model does not hold: a log of another retriever, or only the best answers of a search.
+which are columns here, and by the scores it has revealed, which are entries. So the whole log of a
+query should be there, with the cheap scores that it was searched by.
 
 Axes: q queries, e entries, b scored items of a query, a dense rows, n items, d dimensions, s
 retriever stages, g = 1 + s columns [1, cheap], f = g + 1 weights, r factors, t = 1 + r.
@@ -28,7 +26,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.methods.kriging.prior import RANK, Prior
+from crossknn.methods.kriging import RANK, Prior
 from crossknn.scores.store import SparseScores
 from crossknn.types import BoolArray, FloatArray, IntArray, Progress
 
@@ -67,10 +65,8 @@ def fit_sparse(
     """A prior as `fit_dense` makes it, from the entries of sparse `scores` in place of anchors.
 
     Sweeps of expectation maximisation over the queries (Dempster et al. 1977) fit the content
-    first,
-    then the items' own part, as long as a tenth of the entries, held out, is predicted better: with
-    few scores an item, the second is not done at all. Then all of it is done again with all
-    entries.
+    first, then the items' own part, as long as a tenth of the entries, held out, is predicted
+    better. Then all of it is done again with all entries.
 
     Args:
         cheap: scores of each retriever stage at the entries, (e,) each, in their order.
@@ -81,10 +77,8 @@ def fit_sparse(
     Raises:
         InputError: fewer than two queries have scores.
 
-    Costs, a sweep: of content, d^2 multiplications an entry (d a dense score) and a few d^2 a
-    query; of items, r^2 an entry (r a dense score) and r^3 an item that has entries; some 5 to 20
-    sweeps in all. Holds 8 (d + r) bytes for an item with entries (all items if there are dense
-    rows), 4 q r^2 bytes for the sparse queries, and what it returns, 4 n r bytes.
+    A sweep costs d^2 multiplications an entry for the content, and r^2 an entry and r^3 an item for
+    the items; there are 5 to 20. Holds 4 q r^2 bytes for the sparse queries.
     """
     seen = np.arange(len(vectors)) if anchors is not None else scores.scored_items
     rows = _rows(scores, cheap, anchors, seen)
@@ -119,9 +113,7 @@ def _fit(
     counts: tuple[int, ...],
     held: Sequence[Row] = (),
 ) -> tuple[FactorModel, tuple[int, ...]]:
-    """The model after so many sweeps of each kind, or those after which `held` is predicted
-    best.
-    """
+    """The model after so many sweeps of each kind, or those that predict `held` best."""
     model, used = _start(rows, unit), []
     for own_loadings, most in zip((False, True), counts, strict=True):
         if own_loadings:
@@ -252,10 +244,9 @@ class FactorModel:
 
         With K = L L' + D the scores' covariance (loadings L (b, r), noise D) and H the basis, the
         weights are those of generalised least squares with their prior (Rasmussen and Williams
-        2006,
-        2.42), and z given them has the mean L' K^-1 (y - H w) and the covariance I - L' K^-1 L =
-        (I + L' D^-1 L)^-1, the smaller inverse of which is computed. Costs b r min(b, r)
-        multiplications, or b r and r^3 where the `products` L' D^-1 L of all items are there.
+        2006, 2.42), and z given them has the mean L' K^-1 (y - H w) and the covariance
+        I - L' K^-1 L = (I + L' D^-1 L)^-1, the smaller inverse of which is computed. `products` is
+        L' D^-1 L where all items are scored.
         """
         theta, noise = self.theta[row.items], self.noise + self.own[row.items]
         basis, loadings = np.column_stack([row.basis, theta[:, 0]]), theta[:, 1:]
@@ -283,10 +274,7 @@ class FactorModel:
 
 
 def _start(rows: Rows, unit: FloatArray) -> FactorModel:
-    """Pooled weights of the cheap scores; of what they leave, half by content, a quarter by items.
-
-    Content is at first isotropic: every direction of the vectors counts the same.
-    """
+    """Pooled weights of the cheap scores; half of the rest is content's, a quarter the items'."""
     g, d = len(rows.size), unit.shape[1]
     products, count = np.zeros((g, g)), 0
     for row in rows:
@@ -333,11 +321,9 @@ def _with_own_loadings(model: FactorModel, rank: int, seed: int) -> FactorModel:
 class Sweep:
     """One pass over the queries: what it adds up (E-step), and the model that follows (M-step).
 
-    Where `own_loadings` is false, items' loadings are linear in their vectors, whose directions get
-    a learned covariance; means as well but for an offset of each item, shrunk by what offsets are
-    like. Costs b d min(b, d) + d^2 min(b, d) multiplications a query of b items, and d^3 in all.
-    Otherwise every item has loadings of its own, shrunk towards what its vector says. Costs r^3
-    multiplications an item and r^2 an entry, and 4 q r^2 bytes.
+    Where `own_loadings` is false, items' loadings are linear in their vectors; means as well but
+    for an offset of each item, shrunk by what offsets are like. Otherwise every item has loadings
+    of its own, shrunk towards what its vector says.
 
     A query's u = [w0, w, c, z] has the part v = [c, z] (t,) that multiplies an item's theta.
     `error` is the squared one of the queries' predictions of what is `held` out of them.

@@ -12,14 +12,15 @@ from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods.base import equal_rounds
-from crossknn.methods.kriging.factor_model import fit_sparse
-from crossknn.methods.kriging.method import anchor_scores, cross_fitted
-from crossknn.methods.kriging.prior import (
+from crossknn.methods.factor_model import fit_sparse
+from crossknn.methods.kriging import (
     ARRAYS,
     NAME,
     RANK,
     KernelParameters,
     Prior,
+    anchor_scores,
+    cross_fitted,
     fit_dense,
     process,
 )
@@ -80,8 +81,8 @@ def fit_prior(
     Costs what `fit_sparse` does, or without sparse scores `fit_dense`.
     """
     retriever = parse(retriever) if isinstance(retriever, str) else retriever
-    anchors = index.anchors
-    fingerprint = None if anchors is None else index.scorer_of("anchors")
+    anchors, count = index.anchors, len(index.anchor_queries)
+    fingerprint = index.scorer_of("anchors") if anchors is not None else None
     if rank < 1:
         raise InputError(f"rank is {rank}; it must be 1 or more")
     if not index.vectors:
@@ -90,13 +91,8 @@ def fit_prior(
         if scores.n != index.n:
             raise InputError(f"the scores are of {scores.n} items, and the index has {index.n}")
         if len(scores) or scores.fingerprint is not None:
-            check_same_scorer(fingerprint, scores.fingerprint, len(index.anchor_queries))
+            check_same_scorer(fingerprint, scores.fingerprint, count)
         fingerprint = scores.fingerprint if anchors is None else fingerprint
-    if anchors is None and not scores:
-        raise InputError(
-            "the index has nothing to fit to: search it, "
-            "or score anchor queries with  crossknn collect INDEX --anchors QUERIES"
-        )
     dense = None
     if anchors is not None:
         dense = anchors.scores, anchor_scores(index, retriever, seed)
@@ -106,10 +102,13 @@ def fit_prior(
         prior = fit_sparse(
             scores, cheap, vectors, rank=rank, anchors=dense, seed=seed, progress=progress
         )
-    else:
-        assert dense is not None
+    elif dense is not None:
         prior = fit_dense(*dense, rank)
-    count = 0 if anchors is None else len(anchors.scores)
+    else:
+        raise InputError(
+            "the index has nothing to fit to: search it, "
+            "or score anchor queries with  crossknn collect INDEX --anchors QUERIES"
+        )
     prior = replace(
         prior,
         parameters=parameters or KernelParameters(),
@@ -199,8 +198,7 @@ def fit_hyperparameters(
     density, Rasmussen and Williams 2006, 5.4.2), with the weights integrated out under their prior.
     One parameter after the other is changed by a step, as long as the densities rise by more than
     the standard error of their mean. `start` (the defaults) itself if fewer than `LEAST` anchors
-    tell anything. Calls no cross-encoder. Costs a search of `BUDGET` calls for each anchor, and
-    about 40 times q b^3 multiplications: some 15 seconds for 160 anchors of 5,000 items.
+    tell anything. Calls no cross-encoder; takes some 15 seconds for 160 anchors of 5,000 items.
     """
     start = start or KernelParameters()
     if index.anchors is None or len(index.anchors.scores) < LEAST:

@@ -13,6 +13,7 @@ import io
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import pairwise
@@ -26,6 +27,8 @@ from crossknn.errors import IndexFormatError, InputError
 
 CHUNK = 64 * 1024
 """Bytes that share a checksum."""
+
+_MANY = 64
 
 
 @contextmanager
@@ -115,15 +118,25 @@ def checksums(data: Any) -> NDArray[np.uint32]:
     """A checksum of every chunk of some bytes.
 
     It is the CRC-32 of the 64 column sums of the chunk's 64-bit words, which takes a tenth of the
-    time of its own CRC-32: no longer than reading it from memory.
+    time of its own CRC-32: no longer than reading it from memory. Two threads sum a large file.
     """
     flat = np.frombuffer(data, np.uint8) if len(data) else np.zeros(0, np.uint8)
     whole = len(flat) // CHUNK
     words = flat[: whole * CHUNK].view("<u8").reshape(whole, CHUNK // 512, 64)
-    sums = [zlib.crc32(row) for row in np.einsum("cwk->ck", words)]
+    if whole < _MANY:
+        columns = [_column_sums(words)]
+    else:
+        with ThreadPoolExecutor(2) as pool:
+            columns = list(pool.map(_column_sums, np.array_split(words, 2)))
+    sums = [zlib.crc32(row) for part in columns for row in part]
     if rest := len(flat) % CHUNK:
         sums.append(zlib.crc32(flat[-rest:].tobytes()))
     return np.array(sums, "<u4")
+
+
+def _column_sums(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """(c, w, 64) -> (c, 64)."""
+    return np.einsum("cwk->ck", words)
 
 
 @contextmanager

@@ -17,10 +17,9 @@ import json
 import logging
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace as with_changes
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -62,7 +61,6 @@ from crossknn.types import (
 logger = logging.getLogger(__name__)
 
 Source: TypeAlias = Items | str | Path | Iterable[str | Mapping[str, object]]
-Given = TypeVar("Given")
 
 DUAL_ENCODER, LSA_NAME, GIVEN = "dense", "lsa", "vectors"
 ANCHORS, ITEM_SCORES = "anchors", "item_scores"
@@ -74,12 +72,8 @@ COMPOSED = ("random", "fixed", "hybrid")
 _TAKEN = {DUAL_ENCODER, *WORDS, "lists", "auto", ANCHORS, ITEM_SCORES, *COMPOSED}
 N_ANCHOR_ITEMS = 10_000
 
-_REMAKE = {
-    "vectors": "crossknn fit INDEX",
-    "late": "crossknn index add INDEX --late MODEL",
-    "graphs": "crossknn index add INDEX --graph K",
-    "artifacts": "crossknn collect INDEX ..., or crossknn fit INDEX",
-}
+_ADDED = ("vectors", "late", "graphs", "artifacts")
+"""Kinds of parts that are added to an index once it is built."""
 
 
 class StoredRecords(Sequence[Mapping[str, Any]]):
@@ -220,15 +214,11 @@ class ItemIndex:
         build, parts = read_parts(folder)
         found = parts.pop("items")
         columns = {name: found.arrays[name] for name in ("ids", "texts", "titles")}
-        items = Items(
-            **columns,
-            extra=StoredRecords(found.arrays["extra"]),
-            template=found.meta["template"],
-        )
+        extra = StoredRecords(found.arrays["extra"])
+        items = Items(**columns, extra=extra, template=found.meta["template"])
         order, encode = rows_of(found.arrays, "anchor_items"), _by_name(query_vectors, GIVEN)
         index = cls(items, order, parts, encode, build, folder)
-        models: dict[str, Any] = _by_name(encoder, DUAL_ENCODER)
-        for name, given in models.items():
+        for name, given in _by_name(encoder, DUAL_ENCODER).items():
             if (model := index.model_of(name)) is None:
                 raise InputError(f"the index {folder} has no vectors or states {name!r} of a model")
             model.attach(given)
@@ -305,12 +295,7 @@ class ItemIndex:
     @property
     def late(self) -> Mapping[str, Late]:
         """Late-interaction models, opened, and the items' states, by name: `cmc`, ..."""
-
-        def get(name: str) -> Late:
-            found: LateStates = self._open("late", name)
-            return Late(found.model.get(), found.states)
-
-        return Named(self._names("late"), get)
+        return Named(self._names("late"), lambda name: self._open("late", name).opened())
 
     @property
     def graphs(self) -> Mapping[str, Neighbours]:
@@ -406,11 +391,10 @@ class ItemIndex:
 
     def model_of(self, name: str) -> RememberedModel | None:
         """The model that made the vectors or states `name`, if the index knows one."""
+        kind = "late" if name in self._names("late") else "vectors"
         found: RememberedModel | None = None
-        if name in self._names("late"):
-            found = self._open("late", name).model
-        elif name in self.vectors:
-            found = self._open("vectors", name).encoder
+        if name in self._names(kind):
+            found = self._open(kind, name).encoder
         return found
 
     def add_retriever(self, name: str, retriever: Retriever) -> None:
@@ -471,13 +455,8 @@ class ItemIndex:
         before = None if replace else self._newest("late", given.name)
         if before is None:
             found = encode_states(given, self.items.texts, self.folder, progress)
-        elif before.meta["fingerprint"] == given.fingerprint is not None:
-            found = with_changes(LateStates.of(before, given.name), model=given)
         else:
-            raise InputError(
-                f"the index has states {given.name!r} of another model (fingerprint "
-                f"{before.meta['fingerprint']}); use another name, or replace them (--replace)"
-            )
+            found = LateStates.of(before, given.name).by(given)
         self._put({f"late/{given.name}": found})
         discard_work(self.folder, given.name)
         return given.name
@@ -538,7 +517,7 @@ class ItemIndex:
 
     def description(self) -> dict[str, Any]:
         """What the index holds, as values that JSON can write: the `meta` of parts, by kind."""
-        kinds = ("vectors", "words", *_REMAKE)
+        kinds = ("words", *_ADDED)
         parts = {kind: {n: dict(self._meta(kind, n)) for n in self._names(kind)} for kind in kinds}
         return {"n": self.n, "template": self.items.template, **parts}
 
@@ -614,7 +593,7 @@ class ItemIndex:
         same_items = list(self.items.ids) == list(other.items.ids) and all(
             a == b for a, b in zip(self.items.texts, other.items.texts, strict=True)
         )
-        for kind, remake in _REMAKE.items():
+        for kind in _ADDED:
             for name in other.fitted if kind == "vectors" else other._names(kind):
                 key = f"{kind}/{name}"
                 part = other._opened.get(key, other._parts[key])
@@ -625,9 +604,8 @@ class ItemIndex:
                 else:
                     logger.warning(
                         "dropped %s: the items have changed, or what it was made of; make it again "
-                        "with  %s",
+                        "with crossknn fit, collect or index add",
                         key,
-                        remake,
                     )
 
     def _fits(self, other: ItemIndex, kind: str, name: str) -> bool:
@@ -701,7 +679,7 @@ def _as_json(meta: Mapping[str, Any], key: str) -> dict[str, Any]:
     return found
 
 
-def _by_name(given: Given | Mapping[str, Given] | None, alone: str) -> dict[str, Given]:
+def _by_name(given: Any, alone: str) -> dict[str, Any]:
     """What was given by name; what was given `alone` has that name."""
     if given is None:
         return {}

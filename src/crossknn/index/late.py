@@ -1,8 +1,8 @@
 """What an index keeps for a late-interaction model: the states of its items, and who made them.
 
-States are written as they are made, so that a kill loses a part. A work folder holds `<key>.f16`,
-the values (s, d) of the items encoded so far, and `<key>.i64`, how many of them each item has. The
-key names the model and the items; files with another key are removed.
+States are written as they are made, so that a kill loses a part. A work folder holds a file
+`<key>-<start>.npz` for each part: the states' values (s, d), and how many each item has. The key
+names the model and the items; files with another key are removed.
 
 Axes: n items, s states, d dimensions.
 """
@@ -10,25 +10,25 @@ Axes: n items, s states, d dimensions.
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
-import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.files import digest, exclusive_lock, rows_of, translate_os_errors
+from crossknn.files import digest, exclusive_lock, rows_of, translate_os_errors, write_file
 from crossknn.index.vectors import RememberedModel
-from crossknn.types import Artifact, IntArray, Progress, States
+from crossknn.retrievers.base import Late
+from crossknn.types import Artifact, Progress, States
 
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 1024
-"""Items of a part. Parts begin at its multiples: a run that goes on has the same batches."""
+"""Items of a part."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,13 +36,26 @@ class LateStates:
     """The states of n items, float16 and mapped if the index was loaded, and their model."""
 
     states: States
-    model: RememberedModel
+    encoder: RememberedModel
+
+    def opened(self) -> Late:
+        """The states with their model, opened; `InputError` if that cannot be."""
+        return Late(self.encoder.get(), self.states)
+
+    def by(self, model: RememberedModel) -> LateStates:
+        """The same states, with this model; `InputError` if another has made them."""
+        if self.encoder.fingerprint != model.fingerprint or model.fingerprint is None:
+            raise InputError(
+                f"the index has states {model.name!r} of another model (fingerprint "
+                f"{self.encoder.fingerprint}); use another name, or replace them (--replace)"
+            )
+        return LateStates(states=self.states, encoder=model)
 
     def artifact(self) -> Artifact:
         """What an index keeps."""
         values, starts = np.asarray(self.states.values), self.states.starts
         return Artifact(
-            {"states": len(values), **self.model.state()}, {"values": values, "starts": starts}
+            {"states": len(values), **self.encoder.state()}, {"values": values, "starts": starts}
         )
 
     @staticmethod
@@ -51,7 +64,7 @@ class LateStates:
         known = {key: value for key, value in artifact.meta.items() if key != "states"}
         model = RememberedModel("late-interaction model", name, **known)
         arrays = artifact.arrays
-        return LateStates(states=States(rows_of(arrays, "values"), arrays["starts"]), model=model)
+        return LateStates(states=States(rows_of(arrays, "values"), arrays["starts"]), encoder=model)
 
 
 def encode_states(
@@ -68,34 +81,57 @@ def encode_states(
     full disk, and if another process is encoding.
     """
     if folder is None:
-        return LateStates(states=_encode(model, texts, progress), model=model)
+        return LateStates(states=_encode(model, texts, progress), encoder=model)
     n, work = len(texts), folder / f"work-late-{model.name}"
+    what = f"{model.fingerprint}|{model.dimensions}|{digest(texts)}"
+    key = hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
+    paths = {start: work / f"{key}-{start}.npz" for start in range(0, n, AT_ONCE)}
     with translate_os_errors(work, "states"):
         work.mkdir(exist_ok=True)
-    with exclusive_lock(work, what="states"):
-        with translate_os_errors(work, "states"):
-            made = _Made(work, model, texts)
-        if made.done:
-            logger.info("%d of %d items are encoded already", made.done, n)
-        for start in range(made.done, n, AT_ONCE):
-
-            def report(done: int, _: int, start: int = start) -> None:
-                if progress is not None:
-                    progress(start + done, n)
-
-            try:
-                part = _encode(model, texts[start : start + AT_ONCE], report)
-            except ScorerError as error:
-                raise ScorerError(f"in the items from {start} on: {error}") from error
-            with translate_os_errors(work, "states"):
-                made.add(part)
-        return LateStates(states=made.states(), model=model)
+        with exclusive_lock(work, what="states"):
+            made = set() if model.fingerprint is None else {*paths.values()}
+            for other in {*work.iterdir()} - made:
+                logger.info("%s is of other items or of another model: it is removed", other)
+                other.unlink()
+            for start, path in paths.items():
+                if not path.exists():
+                    part = _encode_part(model, texts, start, progress)
+                    content = io.BytesIO()
+                    np.savez(content, values=part.values, counts=part.counts)
+                    write_file(path, content.getvalue())
+            return LateStates(states=_read(work, paths.values(), model.dimensions), encoder=model)
 
 
 def discard_work(folder: Path | None, name: str) -> None:
     """Remove the work folder, whose states are in the index now."""
     if folder is not None:
         shutil.rmtree(folder / f"work-late-{name}", ignore_errors=True)
+
+
+def _read(work: Path, paths: Collection[Path], d: int) -> States:
+    """The states of all parts, mapped."""
+    counts = np.concatenate([np.load(path)["counts"] for path in paths])
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    values = np.memmap(work / "all.f16", np.float16, "w+", shape=(int(starts[-1]), d))
+    end = 0
+    for path in paths:
+        part = np.load(path)["values"]
+        values[end : end + len(part)] = part
+        end += len(part)
+    return States(values, starts)
+
+
+def _encode_part(
+    model: RememberedModel, texts: Sequence[str], start: int, progress: Progress | None
+) -> States:
+    def report(done: int, _: int) -> None:
+        if progress is not None:
+            progress(start + done, len(texts))
+
+    try:
+        return _encode(model, texts[start : start + AT_ONCE], report)
+    except ScorerError as error:
+        raise ScorerError(f"in the items from {start} on: {error}") from error
 
 
 def _encode(model: RememberedModel, texts: Sequence[str], progress: Progress | None) -> States:
@@ -114,46 +150,3 @@ def _encode(model: RememberedModel, texts: Sequence[str], progress: Progress | N
             "at least one of each item"
         )
     return found
-
-
-class _Made:
-    """What a work folder holds; `done` says of how many items."""
-
-    def __init__(self, folder: Path, model: RememberedModel, texts: Sequence[str]) -> None:
-        self._d = d = model.dimensions
-        what = f"{model.fingerprint}|{d}|{digest(texts)}"
-        key = hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
-        self._values, self._counts = folder / f"{key}.f16", folder / f"{key}.i64"
-        for other in folder.iterdir():
-            if other not in (self._values, self._counts):
-                logger.info("%s is of other items or of another model: it is removed", other)
-                other.unlink()
-        for path in (self._values, self._counts):
-            path.touch()
-        there = self._values.stat().st_size // (2 * d)
-        whole = int(np.searchsorted(np.cumsum(self._known()), there, side="right"))
-        whole = whole if whole == len(texts) else whole // AT_ONCE * AT_ONCE
-        self.done = 0 if model.fingerprint is None else whole
-        os.truncate(self._values, 2 * d * int(self._known()[: self.done].sum()))
-        os.truncate(self._counts, 8 * self.done)
-
-    def add(self, part: States) -> None:
-        """The counts come last: states without one do not count."""
-        _append(self._values, part.values.astype("<f2", copy=False))
-        _append(self._counts, part.counts.astype("<i8", copy=False))
-
-    def states(self) -> States:
-        """All of them, mapped."""
-        starts = np.concatenate([[0], np.cumsum(self._known())])
-        shape = (int(starts[-1]), self._d)
-        return States(np.memmap(self._values, dtype="<f2", mode="r", shape=shape), starts)
-
-    def _known(self) -> IntArray:
-        return np.fromfile(self._counts, dtype="<i8")
-
-
-def _append(path: Path, content: Any) -> None:
-    with path.open("ab") as file:
-        file.write(content.tobytes())
-        file.flush()
-        os.fsync(file.fileno())

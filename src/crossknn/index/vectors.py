@@ -282,12 +282,6 @@ class ItemVectors:
         return ItemVectors(values=rows_of(arrays, "values"), **(meta | read))
 
 
-def lasting(name: str | Path) -> str:
-    """A folder by its full path, so that the index finds it from anywhere; other names as is."""
-    path = Path(name).expanduser()
-    return str(path.resolve()) if path.is_dir() else str(name)
-
-
 def check_vectors(
     values: FloatArray, rows: int, dimensions: int | None, what: str, *, half: bool = False
 ) -> FloatArray:
@@ -317,7 +311,9 @@ def _open(kind: ModelKind, given: GivenModel) -> tuple[str | None, Any]:
     if isinstance(given, str | Path):
         from crossknn.scorers.opening import DualEncoder, open_late
 
-        source = lasting(given)
+        # A folder by its full path, so that the index finds it from anywhere.
+        path = Path(given).expanduser()
+        source = str(path.resolve()) if path.is_dir() else str(given)
         model = DualEncoder(source) if dual else open_late(source)
     if not isinstance(model, Encoder if dual else LateInteraction):
         raise InputError(

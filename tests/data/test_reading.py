@@ -38,24 +38,6 @@ def test_any_text_survives_json_lines(tmp_path_factory, entries):
         assert list(items.texts) == rendered
 
 
-def test_all_ways_to_give_the_same_items_agree(tmp_path):
-    records = [{"id": str(i), "title": f"t{i}", "text": f"words, {i}"} for i in range(4)]
-    rows = [[r["id"], r["title"], r["text"]] for r in records]
-    quoted = "".join(",".join(f'"{field}"' for field in row) + "\r\n" for row in rows)
-    files = {
-        "beir/corpus.jsonl": lines(*records),
-        "c.jsonl": lines(*records),
-        "c.jsonl.gz": lines(*records),
-        "c.tsv": "id\ttitle\ttext\n" + "".join("\t".join(row) + "\n" for row in rows),
-        "c.csv": "\ufeffid,title,text\r\n" + quoted,
-    }
-    write(tmp_path, files)
-    for source in (records, str(tmp_path / "beir"), *(tmp_path / name for name in files)):
-        items = read_items(source)
-        assert list(items.ids) == [r["id"] for r in records]
-        assert list(items.texts) == [f"{r['title']}\n{r['text']}" for r in records]
-
-
 def test_csv_fields_may_be_long_and_items_are_found_by_id(tmp_path):
     long = "word " * 60_000
     write(tmp_path, {"c.csv": f'id,text\n1,"two\nlines"\n2,"{long}"\n'})
@@ -78,11 +60,6 @@ def test_bytes_that_cannot_be_read(tmp_path, name, content, sentence):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=sentence):
         read_items(tmp_path / name)
-
-
-def test_half_a_surrogate_pair_is_replaced_with_a_warning(caplog):
-    assert list(read_items(["a \ud800 b"]).texts) == ["a \ufffd b"]
-    assert "half a surrogate pair" in caplog.text
 
 
 # Folders

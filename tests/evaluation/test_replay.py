@@ -31,27 +31,18 @@ from crossknn.types import NO_ITEM
 
 FIGURES = {
     "wordnet-act": {
-        ("rerank(retriever=dense)", 100): (96.0, 53.5, 19.7),
-        ("rerank(retriever=bm25)", 100): (90.0, 36.7, 11.9),
         ("rerank(retriever=hybrid(bm25, dense))", 200): (97.0, 60.0, 25.6),
-        ("anncur(anchors=0.5)", 100): (34.0, 33.6, 28.1),
         ("anncur(anchors=0.5)", 200): (50.0, 48.9, 45.7),
-        ("adacur(retriever=dense, rounds=5)", 50): (93.0, 58.7, 21.2),
         ("adacur(retriever=dense, rounds=5)", 200): (98.0, 81.3, 48.3),
         ("axn(retriever=dense, rounds=5, blend=0.0)", 100): (99.0, 65.5, 25.1),
-        ("axn(retriever=dense, rounds=5, blend=0.8)", 200): (99.0, 69.9, 32.8),
-        ("axn(retriever=dense, rounds=10, blend=0.5)", 50): (98.0, 60.9, 19.2),
         ("axn(retriever=hybrid(bm25, dense), rounds=10, blend=0.5)", 100): (99.0, 69.2, 27.3),
         ("axn(retriever=dense, rounds=10, blend=0.5, rcond=0.01)", 200): (100.0, 75.7, 36.8),
         # The prototype's linear and RBF covariance; a linear one alone does nearly as well.
         ("axn(retriever=dense, rounds=10, ridge=0.3)", 200): (100.0, 79.2, 43.2),
     },
     "scifact": {
-        ("rerank(retriever=dense)", 500): (76.7, 57.0, 37.4),
         ("rerank(retriever=hybrid(bm25, dense))", 100): (63.3, 36.8, 15.4),
-        ("anncur(anchors=0.5)", 200): (45.6, 39.8, 26.2),
         ("adacur(retriever=dense, rounds=5)", 200): (96.7, 80.4, 50.1),
-        ("axn(retriever=dense, rounds=5, blend=0.5)", 100): (68.9, 42.8, 19.7),
         ("axn(retriever=hybrid(bm25, dense), rounds=10, blend=0.5)", 200): (73.3, 52.2, 29.8),
     },
 }
@@ -84,11 +75,7 @@ def test_rows_say_what_was_done():
     ]
     assert rows[2].recall == rows[3].recall == 1
     assert all(r.ci[0] <= r.recall <= r.ci[1] and r.seconds > 0 for r in rows)
-    own = [
-        *["method", "k", "budget", "recall", "ci", "n_queries", "calls", "seconds", "seed"],
-        "index_calls",
-    ]
-    assert list(rows[0].as_dict()) == own
+    assert not {"measures", "measures_ci", "measures_n", "unjudged"} & set(rows[0].as_dict())
 
 
 def test_a_measure_without_any_value_is_null():
@@ -169,24 +156,10 @@ def test_items_differ_none_is_masked_and_the_share_of_chance_is_exact(
         assert not set(row.tolist()) & set(order[:masked].tolist())
         if kind == "topk":
             assert row[:greedy].tolist() == order[masked : masked + greedy].tolist()
-
-
-def test_softmax_samples_in_proportion_to_the_exponential():
-    index, queries, scores = matrix().rows(0, 1)
-    p = np.exp(scores[0] - scores[0].max())
-    p /= p.sum()
-    spec, oracles = parse("oracle_softmax"), OracleIndex(index, scores)
-    stages = (open_retriever(oracles, spec, seed) for seed in range(600))
-    counts = np.bincount([int(s.top(queries, 1).items[0, 0]) for s in stages], minlength=80) / 600
-    assert counts == pytest.approx(p, abs=4 * float(np.sqrt(p * (1 - p) / 600).max()))
-
-
-def test_chance_is_by_seed_and_a_filter_is_kept():
-    first, again, other = (picks("oracle_topk(epsilon=1)", 10, seed=s) for s in (1, 1, 2))
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)
+    again = picks(f"oracle_{kind}(masked={masked}, epsilon={epsilon})", count, seed=seed)
+    assert np.array_equal(found, again)
     allowed = np.arange(80) % 2 == 0
-    for row in picks("oracle_softmax(masked=3, epsilon=0.5)", 50, allowed=allowed):
+    for row in picks(f"oracle_{kind}(masked=3, epsilon=0.5)", 50, allowed=allowed):
         assert (row[row != NO_ITEM] % 2 == 0).all()
 
 
@@ -241,36 +214,3 @@ def test_two_scorers_agree_as_far_as_their_ranks_do():
     assert opposite["spearman_lowest"] == -1
     with pytest.raises(InputError, match="at least one query and two items"):
         agreement(one, other, queries, items[:1])
-
-
-# Files
-
-
-@pytest.mark.parametrize(
-    ("arrays", "words"),
-    [
-        ({"scores": None}, "has no matrix 'scores'"),
-        ({"n_anchors": 3}, "n_anchors is 3, with 3 queries"),
-        ({"scores": np.full((3, 4), np.nan)}, r"'scores' is nan at \(0, 0\)"),
-        ({"anchor_items": [0, 0]}, "'anchor_items' must hold positions"),
-        ({"item_vectors": np.zeros((4, 2))}, "needs both 'item_vectors'"),
-        ({"labels": [0, 4, -1]}, "'labels' has 4, which is no item: give positions of items, 0 to"),
-        ({"scores": np.zeros((3, 4), int)}, "'scores' must be floating point"),
-    ],
-)
-def test_a_wrong_file_is_answered_in_a_sentence(tmp_path, arrays, words):
-    arrays = {"scores": np.zeros((3, 4)), "x": 1} | arrays
-    np.savez(tmp_path / "m.npz", **{k: v for k, v in arrays.items() if v is not None})
-    with pytest.raises(InputError, match=words):
-        StoredMatrix.load(tmp_path / "m.npz")
-
-
-def test_what_is_not_a_matrix_file(tmp_path):
-    (tmp_path / "m.npz").write_bytes(b"PK\x03\x04 but no more")
-    with pytest.raises(InputError, match=r"is not a readable \.npz file"):
-        StoredMatrix.load(tmp_path / "m.npz")
-    np.save(tmp_path / "plain.npy", np.zeros((3, 4)))
-    with pytest.raises(InputError, match=r"is not a readable \.npz file"):
-        StoredMatrix.load(tmp_path / "plain.npy")
-    with pytest.raises(InputError, match="there is no file"):
-        StoredMatrix.load(tmp_path / "absent.npz")

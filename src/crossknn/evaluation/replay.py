@@ -214,25 +214,21 @@ class OracleRetriever(AllScores):
         left = top_k(mask(self.of_all(queries), None, allowed), self.exact.shape[1])
         rows = []
         for q, (items, scores) in enumerate(zip(left.items, left.scores, strict=True)):
-            pool = items != NO_ITEM
-            chosen = self._sample(scores[pool], count, queries.generator(q, self.seed))
-            rows.append((items[pool][chosen], scores[pool][chosen]))
+            items, scores = items[items != NO_ITEM], scores[items != NO_ITEM]
+            generator, order = queries.generator(q, self.seed), np.arange(len(items))
+            if isinstance(self.options, OracleSoftMax):  # Gumbel noise: the top is a softmax sample
+                order = np.argsort(-scores - generator.gumbel(size=len(items)), kind="stable")
+            found = min(count, len(items))
+            random = round(self.options.epsilon * found)
+            drawn = generator.choice(order[found - random :], random, replace=False)
+            chosen = np.concatenate([order[: found - random], drawn])
+            rows.append((items[chosen], scores[chosen]))
         return Candidates.from_rows(rows)
 
     def of_all(self, queries: Queries) -> FloatArray:
         """The exact scores (m, n) float32, -inf for the masked items."""
         scores = np.array(self.exact, np.float32)
         return mask(scores, top_k(scores, self.options.masked).items, None)
-
-    def _sample(self, scores: FloatArray, count: int, generator: np.random.Generator) -> IntArray:
-        """Which of these to take: exact scores (c,), best first -> positions (<=count,)."""
-        count = min(count, len(scores))
-        random = round(self.options.epsilon * count)
-        if isinstance(self.options, OracleSoftMax):  # Gumbel noise: the top is a softmax sample
-            scores = scores + generator.gumbel(size=len(scores))
-        order = np.argsort(-scores, kind="stable")
-        chosen, rest = order[: count - random], order[count - random :]
-        return np.concatenate([chosen, generator.choice(rest, random, replace=False)])
 
 
 class OracleIndex:

@@ -253,7 +253,7 @@ def test_msmarco_emb_reads_cls_and_the_first_separator(tmp_path, pickled):
 
 
 def test_msmarco_emb_is_not_any_folder(tmp_path, base):
-    with pytest.raises(InputError, match="has no weights"):
+    with pytest.raises(InputError, match="cannot load an encoder"):
         open_checkpoint(base, layout="msmarco-emb")
     transformers.BertForSequenceClassification(config(num_labels=1)).save_pretrained(base)
     with pytest.raises(InputError, match="is a bi-encoder, or has a classification head"):
@@ -475,7 +475,7 @@ def without(part):
         (dict, {"token_type": True}, "was trained with token_type = True; only False can be opened"),
         (dict, {"inputmark": False}, "inputmark = False"),
         (dict, {"dataset": "msmarco"}, "dataset = 'msmarco'; only 'zeshel' and 'wikipedia'"),
-        (dict, {"num_heads": 5}, "heads is 5, which does not divide the 32 dimensions"),
+        (dict, {"num_heads": 5}, "heads is 5, which does not divide 32 dimensions"),
         (dict, {"L": None}, "lacks opt with num_heads and L"),
         (lambda _: without("entity_encoder"), {}, "is of no known layout"),
         (lambda s: s | {"mlp.fc.weight": torch.zeros(1)}, {}, "is of no known layout"),

@@ -6,13 +6,11 @@ import json
 
 import numpy as np
 import pytest
-from tiny_models import save_bert
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.models.base import weights_hash  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -59,33 +57,6 @@ def test_vectors_by_hand(bert, pooling, normalize):
             expected /= np.linalg.norm(expected) if normalize else 1
             np.testing.assert_allclose(vector, expected, **CLOSE)
     assert model.dimensions == 16
-
-
-@pytest.mark.parametrize(
-    ("shared", "source", "marked"),
-    [(True, "bert_without_unused", True), (False, "bert", True), (False, "bert", False)],
-)
-def test_a_saved_model_is_the_same_model(request, tmp_path, shared, source, marked):
-    bert = request.getfixturevalue(source)
-    model = new(bert, shared=shared, marked=marked, query_length=12, pooling="cls")
-    new(save_bert(tmp_path / "other", positions=256), shared=False).save_pretrained(
-        tmp_path / "model"
-    )
-    folder = model.save_pretrained(tmp_path / "model", card="card")  # over another
-    again = DualEncoderModel.from_pretrained(folder)
-    assert again.config == model.config
-    assert (again.item is again.query) == shared
-    names = {name.split(".")[0] for name, _ in again.named_parameters()}
-    assert names == ({"query"} if shared else {"query", "item"})
-    texts = (QUERIES, ITEMS) if marked else (TEXTS, TEXTS)
-    for part, queries in zip(texts, (True, False), strict=True):
-        found = vectors(again, part, queries=queries)
-        np.testing.assert_array_equal(found, vectors(model, part, queries=queries))
-    assert weights_hash(again) == weights_hash(model)
-    assert (folder / "README.md").read_text() == "card"
-    if marked:
-        (row,) = again.encoding.texts(["no mention"], queries=True)
-        assert isinstance(row, InputError)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize 
 
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
-from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.models.export import export_model  # noqa: E402
 from crossknn.scorers import CrossEncoder, DualEncoder, OnnxCrossEncoder, OnnxDualEncoder  # noqa: E402
 
@@ -116,15 +115,6 @@ def test_vectors_are_the_librarys_whatever_the_batch(tmp_path, kind):
         np.testing.assert_allclose(encoder.encode_queries(QUERIES), queries, atol=2e-5)
         np.testing.assert_allclose(encoder.encode_items(ITEMS), items, atol=2e-5)
     assert encoders[2].truncated == 2
-
-
-@pytest.mark.parametrize("kind", ["bge", "modernbert", "qwen3"])
-def test_int8_is_near(tmp_path, kind):
-    sizes = {"hidden_size": 64, "intermediate_size": 128}
-    source = bi_encoder(tmp_path, kind, Normalize(), **sizes)
-    folder = export_model(source, tmp_path / "onnx", "dual-encoder", precision="int8")
-    expected = open_library(source).encode_document(ITEMS)
-    assert (OnnxDualEncoder(folder).encode_items(ITEMS) * expected).sum(1).min() > 0.98
 
 
 def test_dense_layers_are_in_the_graph(tmp_path):
@@ -246,12 +236,6 @@ def static(folder):
     return folder
 
 
-def dual(folder):
-    bert = save_bert(folder / "bert")
-    config = DualEncoderConfig(query_length=9, item_length=9)
-    return DualEncoderModel.new(bert, config).save_pretrained(folder / "dual")
-
-
 MESSAGES = "{% for message in messages %}{{ 'red ' + message['content'] }}{% endfor %}"
 
 
@@ -265,7 +249,6 @@ MESSAGES = "{% for message in messages %}{{ 'red ' + message['content'] }}{% end
         (lambda folder: chat(folder, "Qwen3Model", MESSAGES), "dual-encoder", "through a chat template"),
         (apart, "dual-encoder", "limits of its own for queries"),
         (static, "dual-encoder", "is no transformer with a fast tokenizer: .*only used in torch"),
-        (dual, "cross-encoder", "is a dual encoder, not a cross-encoder"),
     ],
 )  # fmt: skip
 def test_models_that_no_graph_of_token_ids_can_be_are_refused(tmp_path, make, kind, sentence):
@@ -274,6 +257,9 @@ def test_models_that_no_graph_of_token_ids_can_be_are_refused(tmp_path, make, ki
 
 
 def test_options_that_a_model_cannot_have_are_refused(tmp_path):
+    (tmp_path / "dual_encoder.json").touch()
+    with pytest.raises(InputError, match="is a dual encoder, and not to be exported as a cross-"):
+        export_model(tmp_path, tmp_path / "onnx")
     with pytest.raises(InputError, match="precision 'int4' is unknown"):
         export_model(tmp_path, tmp_path / "onnx", precision="int4")
     with pytest.raises(InputError, match="leave out --precision and --max-length"):

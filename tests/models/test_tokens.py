@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import CONTENT, tokenizer
 
@@ -203,17 +203,6 @@ def test_marks_are_tokens_only_where_they_were_made_so():
     assert MARKED.marks == tuple(tokenizer(MARKS).token_to_id(mark) for mark in MARKS)
     assert PLAIN.padding == 0
     assert Encoding(PLAIN, Window(max_length=20)).texts(["oak"], queries=True)[0].ids.size == 3
-
-
-@settings(max_examples=30)
-@given(st.lists(SOME_WORDS, max_size=12))
-def test_ids_do_not_depend_on_what_was_asked_before(lists):
-    """The kept ids are those a new tokenizer gives, in any order and for repeated texts."""
-    texts = [" ".join(words) for words in lists]
-    fresh = Tokenizer(tokenizer())
-    expected = [ids.tolist() for ids in fresh.ids(texts)]
-    assert [ids.tolist() for ids in PLAIN.ids(texts)] == expected
-    assert [ids.tolist() for ids in PLAIN.ids(texts[::-1])] == expected[::-1]
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 200))

@@ -60,6 +60,7 @@ except ImportError as error:
     raise MissingExtraError("exporting a model", "torch") from error
 
 Kind = Literal["cross-encoder", "dual-encoder", "late-interaction"]
+Prefixes: TypeAlias = tuple[str | None, str | None]
 Arrays: TypeAlias = dict[str, Any]
 Axes: TypeAlias = Mapping[str, Mapping[int, str]]
 
@@ -125,10 +126,9 @@ def export_model(
     """Write a model as an ONNX folder, its head in the graph, and return its path.
 
     Args:
-        model: the folder of a model trained here; for a cross-encoder also the folder or hub name
-            of a one-label classifier of pairs (Hugging Face or sentence-transformers), for a dual
-            encoder that of a sentence-transformers model, whose modules are in the graph. A
-            late-interaction model keeps its fingerprint: an index encoded by either serves both.
+        model: the folder of a model trained here, or the folder or hub name of a one-label
+            classifier of pairs or of a sentence-transformers bi-encoder, whose modules are in the
+            graph. A late-interaction model keeps its fingerprint.
         folder: where to write; files of the same names are replaced.
         kind: "cross-encoder", "dual-encoder" or "late-interaction" (CMC and its rivals).
         precision: "int8" quantizes linear layers and embedding tables (`crossknn.models.quantize`)
@@ -153,20 +153,16 @@ def export_model(
     own, source = _OWN[kind], Path(model)
     for settings, other in KINDS.items():
         if settings != own.SETTINGS and (source / settings).is_file():
-            raise InputError(
-                f"{model} is a {other}, not a {KINDS[own.SETTINGS]} (--kind says which)"
-            )
-    prefixes = query_prefix, item_prefix
-    if (source / own.SETTINGS).is_file() or kind == "late-interaction":
-        found = _own_model(own.from_pretrained(source), kind, max_length, prefixes)
-    else:
-        found = _library_model(str(model), kind, max_length, prefixes)
+            raise InputError(f"{model} is a {other}, and not to be exported as a {kind} (--kind)")
+    is_own = (source / own.SETTINGS).is_file() or kind == "late-interaction"
+    given: Any = own.from_pretrained(source) if is_own else str(model)
+    make = _own_model if is_own else _library_model
+    found = make(given, kind, max_length, (query_prefix, item_prefix))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for file in (MODEL, ITEM_MODEL, QUERY_MODEL, COMPARE_MODEL):  # of a model that was here before
+    graphs = (MODEL, ITEM_MODEL, QUERY_MODEL, COMPARE_MODEL)
+    for file in (MANIFEST, *graphs, *(graph + DATA for graph in graphs)):  # of a model before
         (folder / file).unlink(missing_ok=True)
-        (folder / (file + DATA)).unlink(missing_ok=True)
-    (folder / MANIFEST).unlink(missing_ok=True)
     window = found.encoding.window
     manifest: dict[str, Any] = {
         "format": 1,
@@ -180,8 +176,8 @@ def export_model(
     }
     if window.query_length is not None:
         manifest |= {"query_length": window.query_length, "item_length": window.item_length}
-    given = zip(("query_prefix", "item_prefix"), found.encoding.prefixes, strict=True)
-    manifest |= {key: text for key, text in given if text}
+    prefixes = zip(("query_prefix", "item_prefix"), found.encoding.prefixes, strict=True)
+    manifest |= {key: text for key, text in prefixes if text}
     for file, graph in found.graphs.items():
         traced, outputs = _trace(graph, folder / file, source.name)
         if kind == "dual-encoder":
@@ -198,9 +194,7 @@ def export_model(
 # Models of ours
 
 
-def _own_model(
-    model: Any, kind: Kind, max_length: int | None, prefixes: tuple[str | None, str | None]
-) -> _Exportable:
+def _own_model(model: Any, kind: Kind, max_length: int | None, prefixes: Prefixes) -> _Exportable:
     window = model.config.window
     if max_length is not None and max_length < window.max_length:
         window = Window(max_length=max_length)
@@ -315,7 +309,7 @@ class _Library(nn.Module):  # type: ignore[misc]
 
 
 def _library_model(
-    source: str, kind: Kind, max_length: int | None, prefixes: tuple[str | None, str | None]
+    source: str, kind: Kind, max_length: int | None, prefixes: Prefixes
 ) -> _Exportable:
     is_cross = kind == "cross-encoder"
     if is_cross:
@@ -387,6 +381,8 @@ def _trace(graph: Graph, path: Path, name: str) -> tuple[Any, list[Any]]:
     outputs. Raises InputError if it is not equal."""
     names = list(graph.inputs)
     first, second = (tuple(torch.from_numpy(probe[key]) for key in names) for probe in graph.probes)
+    settings: dict[str, Any] = {"opset_version": OPSET, "dynamo": False, "input_names": names}
+    settings["dynamic_axes"] = {**graph.inputs, **graph.outputs}
     # A folder: torch writes the weights of a large model to files of their own.
     with TemporaryDirectory(dir=path.parent) as scratch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -395,20 +391,10 @@ def _trace(graph: Graph, path: Path, name: str) -> tuple[Any, list[Any]]:
             with torch.inference_mode():
                 outputs = graph.module(*second)
                 torch.onnx.export(
-                    graph.module,
-                    first,
-                    part,
-                    input_names=names,
-                    output_names=list(graph.outputs),
-                    dynamic_axes={**graph.inputs, **graph.outputs},
-                    opset_version=OPSET,
-                    dynamo=False,
+                    graph.module, first, part, output_names=list(graph.outputs), **settings
                 )
         except RuntimeError as error:  # an operator or a form that ONNX has not
-            raise InputError(
-                f"{name} cannot be traced to ONNX ({first_line(error)}): this architecture is not "
-                "supported"
-            ) from error
+            raise InputError(f"{name} cannot be traced to ONNX: {first_line(error)}") from error
         computed = _run(part, graph.probes[1])
         traced = onnx.load(part)
     expected = [t.float().numpy() for t in (outputs if isinstance(outputs, tuple) else (outputs,))]
@@ -420,10 +406,7 @@ def _trace(graph: Graph, path: Path, name: str) -> tuple[Any, list[Any]]:
         )
     worst = max(_difference(mine, theirs) for mine, theirs in zip(computed, expected, strict=True))
     if not worst <= TOLERANCE:
-        raise InputError(
-            f"the ONNX graph of {name} differs from torch by {worst:.2g}: this architecture is not "
-            "supported"
-        )
+        raise InputError(f"{name} cannot be traced to ONNX: the graph differs by {worst:.2g}")
     return traced, expected
 
 

@@ -206,26 +206,24 @@ def weight_names(folder: Path) -> list[str] | None:
 
     Raises InputError for a damaged file.
     """
-    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
-        if (folder / index).is_file():
-            return list(read_json(folder / index).get("weight_map", {}))
+    index, weights = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    pickled = folder / "pytorch_model.bin"
     try:
-        if (folder / "model.safetensors").is_file():
+        if index.is_file():
+            return list(read_json(index)["weight_map"])
+        if weights.is_file():
             from safetensors import safe_open
 
-            with safe_open(folder / "model.safetensors", framework="numpy") as file:
+            with safe_open(weights, framework="numpy") as file:
                 return list(file.keys())
-        if (folder / "pytorch_model.bin").is_file():
+        if pickled.is_file():
             import torch
 
-            path = folder / "pytorch_model.bin"
-            return list(torch.load(path, map_location="meta", weights_only=True))
+            return list(torch.load(pickled, map_location="meta", weights_only=True))
     except ImportError as error:
         raise MissingExtraError(f"the model in {folder}", "torch") from error
     except Exception as error:  # safetensors' own, and a pickle can be wrong in any way
-        raise InputError(
-            f"the weights in {folder} are damaged ({first_line(error)}): copy them again"
-        ) from error
+        raise InputError(f"the weights in {folder} are damaged: copy them again") from error
     return None
 
 

@@ -19,7 +19,6 @@ from crossknn.data.queries import MARKS
 from crossknn.errors import InputError
 from crossknn.types import IntArray, Pairs
 
-_CACHED_TEXTS = 1 << 16
 _MULTIPLE = 8
 CHARACTERS_PER_TOKEN = 64
 """A text is read up to so many characters for each token of the window: a longer one would be cut
@@ -29,8 +28,7 @@ anyway, and tokenizing megabytes takes seconds."""
 class Tokenizer:
     """Token ids of texts, and the special tokens around one text or between two.
 
-    Fast tokenizers are not safe to share between threads: every use is under one lock. The ids
-    of the latest texts are cached, since a search meets the same items with many queries.
+    Fast tokenizers are not safe to share between threads: every use is under one lock.
     """
 
     def __init__(self, fast: Any) -> None:
@@ -39,7 +37,6 @@ class Tokenizer:
         fast.no_truncation()
         fast.no_padding()
         self._lock = threading.Lock()
-        self._cache: dict[str, IntArray | None] = {}
         self.single = Template(fast.encode("a"))
         self.pair = Template(fast.encode("a", "a"))
 
@@ -71,13 +68,7 @@ class Tokenizer:
         None for a text that is not one: not a string, or a string with lone surrogates.
         """
         with self._lock:
-            new = list(dict.fromkeys(text for text in texts if text not in self._cache))
-            ids = dict(zip(new, self._encode(new), strict=True))
-            result = [ids[text] if text in ids else self._cache[text] for text in texts]
-            if len(self._cache) + len(ids) > _CACHED_TEXTS:
-                self._cache.clear()
-            self._cache.update(ids)
-        return result
+            return self._encode(list(texts))
 
     def _encode(self, texts: list[str]) -> list[IntArray | None]:
         try:
@@ -161,24 +152,23 @@ class Encoding:
         self, pairs: Pairs, queries: Sequence[str], items: Sequence[str]
     ) -> list[Row | InputError]:
         """The input of each pair (p,); an error in the place of one that cannot be made."""
-        left = self._ids(np.unique(pairs.query).tolist(), queries, self.prefixes[0])
-        right = self._ids(np.unique(pairs.item).tolist(), items, self.prefixes[1])
-        each = zip(pairs.query.tolist(), pairs.item.tolist(), strict=True)
-        return [_or_error(self._pair, left[query], right[item]) for query, item in each]
+        query, query_of = np.unique(pairs.query, return_inverse=True)
+        item, item_of = np.unique(pairs.item, return_inverse=True)
+        left = self._ids((queries[position] for position in query.tolist()), self.prefixes[0])
+        right = self._ids((items[position] for position in item.tolist()), self.prefixes[1])
+        each = zip(query_of.tolist(), item_of.tolist(), strict=True)
+        return [_or_error(self._pair, left[q], right[i]) for q, i in each]
 
     def texts(self, texts: Sequence[str], *, queries: bool) -> list[Row | InputError]:
         """The input of each text alone (b,), as a query or as an item."""
-        found = self._ids(range(len(texts)), texts, self.prefixes[0 if queries else 1])
-        return [_or_error(self._text, ids, queries) for ids in found.values()]
+        found = self._ids(texts, self.prefixes[0 if queries else 1])
+        return [_or_error(self._text, ids, queries) for ids in found]
 
-    def _ids(
-        self, positions: Iterable[int], texts: Sequence[str], prefix: str
-    ) -> dict[int, IntArray | None]:
+    def _ids(self, texts: Iterable[str], prefix: str) -> list[IntArray | None]:
         # Of marked texts all is read: the mark may stand at the end.
         limit = None if self._marks else CHARACTERS_PER_TOKEN * self.window.max_length
-        found = {position: texts[position] for position in positions}
-        read = [prefix + text[:limit] if isinstance(text, str) else text for text in found.values()]
-        return dict(zip(found, self.tokenizer.ids(read), strict=True))
+        read = [prefix + text[:limit] if isinstance(text, str) else text for text in texts]
+        return self.tokenizer.ids(read)
 
     def _pair(self, query: IntArray | None, item: IntArray | None) -> Row:
         if query is None or item is None:

@@ -79,7 +79,7 @@ def by_hand(scores, retriever, weight, kl):
 
 
 @pytest.mark.parametrize("kl", ["model-retriever", "retriever-model", "none"])
-@pytest.mark.parametrize("weight", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("weight", [0.0, 0.2])
 def test_the_loss_is_the_papers(kl, weight):
     generator = np.random.default_rng(3)
     scores, retriever = generator.normal(size=(2, 3, 5)) * 3

@@ -168,35 +168,31 @@ def test_a_disk_without_room_leaves_the_checkpoint_before(bert, tmp_path):
     same_run(tmp_path / "a", tmp_path / "b")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"learning_rate": 1e-3}, {"batch": 3}, {"steps": 11}, {"warmup": 0.1}, {"seed": 1}],
-    ids=str,
-)
-def test_a_checkpoint_of_other_settings_is_refused(bert, tmp_path, change):
-    refused(bert, tmp_path, make_task("cross", bert), training(**change))
+def negatives(bert):
+    return make_task("cross", bert, negatives={"depth": 5})
 
 
-@pytest.mark.parametrize("kind", ["cross", "dual"])
-def test_a_checkpoint_of_other_data_or_another_start_is_refused(bert, tmp_path, kind):
-    moved = make_task(kind, bert)
+def start(bert):
+    task = make_task("cross", bert)
     with torch.no_grad():
-        next(moved.model.parameters()).add_(1e-3)
-    for task in (moved, make_task(kind, bert, negatives={"depth": 5})):
-        refused(bert, tmp_path, task, training(), kind)
+        next(task.model.parameters()).add_(1e-3)
+    return task
 
 
-def refused(bert, folder, task, settings, kind="cross"):
-    if not folder.exists() or not any(folder.iterdir()):
-        stopped(make_task(kind, bert), folder, 1)
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+@pytest.mark.parametrize(
+    "change", [{"learning_rate": 1e-3}, {"batch": 3}, {"seed": 1}, negatives, start], ids=str
+)
+def test_a_checkpoint_of_other_settings_data_or_start_is_refused(bert, tmp_path, change):
+    stopped(make_task("cross", bert), tmp_path, 1)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    task = change(bert) if callable(change) else make_task("cross", bert)
     with pytest.raises(InputError) as error:
-        loop.fit(task, settings, folder)
+        loop.fit(task, training(**({} if callable(change) else change)), tmp_path)
     assert str(error.value) == (
-        f"{folder} holds a run with other settings, data or model: train into another folder, or "
-        f"remove {folder / loop.CHECKPOINT}"
+        f"{tmp_path} holds a run with other settings, data or model: train into another folder, "
+        f"or remove {tmp_path / loop.CHECKPOINT}"
     )
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_damaged_checkpoint_is_named(bert, tmp_path):

@@ -93,23 +93,18 @@ def read_corpora(
     data: DataSettings, seed: int, *, lists: bool = False
 ) -> tuple[list[Labelled], list[Labelled]]:
     """Train and dev queries; InputError if they share one."""
-    train = _read(data.folder, data.train, lists)
-    dev = sampled(_read(data.dev_folder or data.folder, data.dev, lists), data.dev_queries, seed)
-    known = {query for part in train for query in _named(part)}
+
+    def read(folders: Sequence[Path], split: str) -> list[Labelled]:
+        return [part for folder in folders for part in read_labelled(folder, split, lists=lists)]
+
+    train = read(data.folder, data.train)
+    dev = sampled(read(data.dev_folder or data.folder, data.dev), data.dev_queries, seed)
+    known = {(part.name, query) for part in train for query in part.queries.ids}
     for part in dev:
-        for query in _named(part):
-            if query in known:
-                raise InputError(f"the query {query[1]!r} of {part.name} is in train and in dev")
+        for query in part.queries.ids:
+            if (part.name, query) in known:
+                raise InputError(f"the query {query!r} of {part.name} is in train and in dev")
     return train, dev
-
-
-def _read(folders: Sequence[Path], split: str, lists: bool) -> list[Labelled]:
-    return [part for folder in folders for part in read_labelled(folder, split, lists=lists)]
-
-
-def _named(part: Labelled) -> Iterator[tuple[str, str, str]]:
-    for query, text in zip(part.queries.ids, part.queries.texts, strict=True):
-        yield part.name, query, text
 
 
 def sampled(parts: list[Labelled], count: int, seed: int) -> list[Labelled]:
@@ -176,22 +171,14 @@ def nearest_wrong(
         known = int((items != NO_ITEM).sum())
         if known < len(items):
             generator = np.random.default_rng([seed, row if is_random else 0])
-            drawn = _random_wrong(corpora, row, len(items) + known, generator)
-            drawn = drawn[~np.isin(drawn, items)][: len(items) - known]
+            positives = corpora.positives[row]
+            part = np.searchsorted(corpora.starts, positives[0], side="right") - 1
+            start, n = corpora.starts[part], len(corpora.parts[part].items)
+            size = min(n, len(items) + known + len(positives))
+            drawn = start + generator.choice(n, size=size, replace=False)
+            drawn = drawn[~np.isin(drawn, [*positives, *items])][: len(items) - known]
             items[known : known + len(drawn)] = drawn
     return found[:, skip:]
-
-
-def _random_wrong(
-    corpora: Corpora, row: int, count: int, generator: np.random.Generator
-) -> IntArray:
-    """Up to `count` wrong items of a query's own corpus."""
-    positives = corpora.positives[row]
-    part = np.searchsorted(corpora.starts, positives[0], side="right") - 1
-    start, end = corpora.starts[part : part + 2]
-    size = min(end - start, count + len(positives))
-    drawn = start + generator.choice(end - start, size=size, replace=False)
-    return drawn[~np.isin(drawn, positives)][:count]
 
 
 Ranked: TypeAlias = Iterator[tuple[IntArray, FloatArray, FloatArray]]

@@ -239,21 +239,17 @@ def batch_rows(n_queries: int, settings: TrainingSettings, step: int) -> list[in
 
 
 def autocast_of(model: nn.Module, settings: TrainingSettings) -> Autocast:
-    device = next(model.parameters()).device.type
-    if not uses_bfloat16(device, settings):
+    """The precision of the settings; "auto" is bfloat16 where the device is faster in it."""
+    device, precision = next(model.parameters()).device.type, settings.precision
+    if precision == "auto" and device == "cuda":
+        precision = "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+    flags = Path("/proc/cpuinfo")
+    if precision == "auto" and device == "cpu" and flags.is_file():
+        text = flags.read_text(encoding="utf-8")
+        precision = "bfloat16" if "avx512_bf16" in text or "amx_bf16" in text else "float32"
+    if precision != "bfloat16":
         return nullcontext
     return lambda: torch.autocast(device, dtype=torch.bfloat16)
-
-
-def uses_bfloat16(device: str, settings: TrainingSettings) -> bool:
-    """Whether it was asked for, or the device multiplies such matrices faster than float32 ones."""
-    if settings.precision != "auto":
-        return settings.precision == "bfloat16"
-    if device == "cuda":
-        return torch.cuda.is_bf16_supported()
-    flags = Path("/proc/cpuinfo")
-    text = flags.read_text(encoding="utf-8") if device == "cpu" and flags.is_file() else ""
-    return "avx512_bf16" in text or "amx_bf16" in text
 
 
 def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:

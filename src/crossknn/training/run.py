@@ -7,6 +7,7 @@ import resource
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -19,7 +20,6 @@ from crossknn.errors import InputError, nearest
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
 from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel
-from crossknn.scorers.base import Encoder
 from crossknn.scorers.opening import DualEncoder
 from crossknn.training import loop
 from crossknn.training.corpora import LISTS, WORDS, read_corpora, sampled
@@ -39,16 +39,12 @@ Data: TypeAlias = tuple[list[Labelled], list[Labelled]]
 RUN = "run"
 """The subfolder of checkpoints, mined negatives and the log."""
 
-_KINDS: Mapping[type[RunSettings], str] = {
-    CrossEncoderSettings: "cross-encoder",
-    DualEncoderSettings: "dual encoder",
-    LateInteractionSettings: "late-interaction model",
-}
 _OPENERS = {
     "cross-encoder": "CrossEncoder",
     "dual encoder": "DualEncoder",
     "late-interaction model": "open_late",
 }
+"""What a model is, for its card, and what opens it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +73,9 @@ def train(settings: RunSettings, folder: Path, *, progress: Progress | None = No
     fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
     names = ", ".join(f"`{path.name}`" for path in settings.data.folder)
     story = f"From the encoder `{short_name(settings.encoder)}`, on {names}."
-    card = model_card(_KINDS[type(settings)], story, settings, fitted, date)
+    of = {CrossEncoderTask: "cross-encoder", DualEncoderTask: "dual encoder"}
+    kind = of.get(type(task), "late-interaction model")
+    card = model_card(kind, story, settings, fitted, date)
     task.model.cpu().save_pretrained(folder, card)
     return fitted
 
@@ -93,26 +91,25 @@ def estimate(settings: RunSettings, steps: int = 3) -> Estimate:
     few = sampled(data[0], training.batch * (steps + 1), 0), sampled(data[1], 1, 0)
     task = _task(_easy(settings), few)
     seconds = loop.time_steps(task, training, steps)
-    bfloat16 = loop.uses_bfloat16(task.model.device.type, training)
+    half = loop.autocast_of(task.model, training) is not nullcontext
     return Estimate(
         steps=total,
         train_queries=n_queries,
         seconds_per_step=round(seconds, 3),
         hours=round(seconds * total / 3600, 2),
         gigabytes=round(_peak_memory(task.model.device) / 2**30, 2),
-        precision="bfloat16" if bfloat16 else "float32",
+        precision="bfloat16" if half else "float32",
     )
 
 
-def _easy(settings: RunSettings) -> RunSettings:
+def _easy(settings: Any) -> Any:
     """The settings with random wrong items, which need no mining."""
     if isinstance(settings, LateInteractionSettings):
-        wanted = settings.candidates
-        easy = wanted.model_copy(update={"retriever": "random", "depth": wanted.count})
-        return settings.model_copy(update={"candidates": easy})
-    assert isinstance(settings, CrossEncoderSettings | DualEncoderSettings)
-    random = settings.negatives.model_copy(update={"kind": "random", "encoder": None})
-    return settings.model_copy(update={"negatives": random})
+        name, random = "candidates", {"retriever": "random", "depth": settings.candidates.count}
+    else:
+        name, random = "negatives", {"kind": "random", "encoder": None}
+    section = getattr(settings, name).model_copy(update=random)
+    return settings.model_copy(update={name: section})
 
 
 def _data(settings: RunSettings) -> Data:
@@ -127,7 +124,8 @@ def _task(settings: RunSettings, data: Data) -> LabelledTask:
     if isinstance(settings, CrossEncoderSettings):
         config = _config(CrossEncoderConfig, settings.model)
         model = CrossEncoderModel.new(settings.encoder, config).to(device)
-        encoder = _encoder(settings.negatives.encoder)
+        source = settings.negatives.encoder
+        encoder = None if source is None else DualEncoder(source)
         return CrossEncoderTask(model, *data, settings.negatives, encoder=encoder, seed=seed)
     if isinstance(settings, DualEncoderSettings):
         dual = _config(DualEncoderConfig, settings.model)
@@ -135,7 +133,7 @@ def _task(settings: RunSettings, data: Data) -> LabelledTask:
             DualEncoderModel.new(settings.encoder, dual).to(device),
             *data,
             settings.negatives,
-            teacher=_encoder(settings.teacher),
+            teacher=None if settings.teacher is None else DualEncoder(settings.teacher),
             teacher_weight=settings.teacher_weight,
             seed=seed,
         )
@@ -159,10 +157,6 @@ def _task(settings: RunSettings, data: Data) -> LabelledTask:
         encoder=encoder,
         seed=seed,
     )
-
-
-def _encoder(name: str | None) -> Encoder | None:
-    return None if name is None else DualEncoder(name)
 
 
 def start_on(training: TrainingSettings) -> torch.device:

@@ -90,7 +90,7 @@ CASES = """
 2 --budget: SEARCH --budget many
 2 no-index: SEARCH --scorer no-index
 2 two: SEARCH --scorer two-logits
-2 dual encoder: SEARCH --scorer DUAL
+2 dual-encoder: SEARCH --scorer DUAL
 2 late: SEARCH --method rerank(retriever=cmc(retriever=bm25))
 2 dept: search late.index topic --method cmc(dept=3)
 2 depth: search late.index topic --method rerank(retriever=cmc(depth=0))
@@ -135,8 +135,8 @@ CASES = """
 2 budgets: replay good.npz --methods exact --budgets 5,x
 2 k: analyze good.npz --out figures --k-q 6
 4 cannot be reached: SEARCH --scorer http://127.0.0.1:9/rerank
-4 JSON: SEARCH --scorer URL/nonsense
-4 does not answer: SEARCH --scorer URL/few
+4 not 10 scores: SEARCH --scorer URL/nonsense
+4 not 10 scores: SEARCH --scorer URL/few
 4 nan: SEARCH --scorer URL/nan --method rerank(retriever=bm25)
 """
 SHORT = {
@@ -205,12 +205,7 @@ def endpoints():
     }
 
     def fault(make):
-        def send(server, connection, body):
-            texts = body.get("documents") or body["texts"]
-            connection.sendall(answer(make(len(texts)).encode()))
-            return True
-
-        return send
+        return lambda body: [answer(make(len(body.get("documents") or body["texts"])).encode())]
 
     servers = {f"URL/{name}": Faulty(fault(make)) for name, make in bodies.items()}
     yield {name: server.url for name, server in servers.items()}

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from faulty_server import Faulty, score, slow
+from faulty_server import Faulty, good, score
 
 import crossknn as ck
 from crossknn.cli import app as application
@@ -65,7 +65,7 @@ def build(command):
 
 @pytest.fixture
 def endpoint():
-    server = Faulty(slow(0))
+    server = Faulty(lambda body: [good(body)])
     yield ("--scorer", server.url, "--model", "m", "--scorer-option", "timeout=20"), server
     server.close()
 

@@ -15,7 +15,7 @@ from .fitting.anchors import collect_anchors as collect_anchors
 from .fitting.anchors import collect_item_scores as collect_item_scores
 from .fitting.anchors import collect_matrix as collect_matrix
 from .fitting.fit import fit as fit
-from .fitting.log import fit_from_log as fit_from_log
+from .fitting.fit import fit_from_log as fit_from_log
 from .index.item_index import ItemIndex as ItemIndex
 from .methods import method as method
 from .methods import methods as methods

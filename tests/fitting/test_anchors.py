@@ -133,14 +133,6 @@ def test_an_index_built_again_keeps_scores_and_what_fits(saved):
     check(more)
 
 
-def test_an_index_in_memory_takes_its_scores_along(tmp_path):
-    index = ItemIndex.build(corpus(N), encoder=LengthEncoder())
-    collect_anchors(index, FormulaScorer(), QUERIES[:2])
-    index.save(tmp_path / "i")
-    assert collect_anchors(index, FormulaScorer(), QUERIES).calls == N
-    check(index)
-
-
 DYING = """
 import sys
 from index_helpers import FormulaScorer, LengthEncoder

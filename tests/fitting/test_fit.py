@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import pytest
 
@@ -15,7 +13,6 @@ from crossknn.index.item_index import ItemIndex
 from crossknn.methods import methods
 from crossknn.retrievers.specs import default_vectors
 from crossknn.scores.collect import Limits
-from crossknn.search.searcher import Searcher
 from crossknn.types import Queries
 
 N, D, Q = 120, 6, 30
@@ -85,15 +82,6 @@ def test_aligned_items_are_kept_and_find_more(world, tmp_path, method):
     assert (before.index_calls, after.index_calls) == (0, found.vectors.cost.calls)
 
 
-def test_searches_take_the_new_vectors_unasked(world):
-    index = world.index()
-    fit(index, world, world.queries[TRAIN], per=60)
-    query, budget = world.queries[Q], 20
-    chosen = Searcher(index, world, "axn(retriever=random, rounds=2, ridge=0.3)")
-    named = Searcher(index, world, "axn(retriever=random, rounds=2, ridge=0.3, vectors=als)")
-    assert chosen.search(query, 5, budget)[0] == named.search(query, 5, budget)[0]
-
-
 def test_no_pair_is_paid_twice_and_a_stop_is_gone_on_from(world, tmp_path):
     index = world.index(tmp_path / "i")
     first = fit(index, world, world.queries[TRAIN], per=10, limits=Limits(max_calls=55))
@@ -113,28 +101,11 @@ def test_no_pair_is_paid_twice_and_a_stop_is_gone_on_from(world, tmp_path):
     np.testing.assert_allclose(whole.vectors.values, third.vectors.values, atol=1e-6)
 
 
-def test_items_take_turns_with_queries(world):
-    index = world.index()
-    found = fit(index, world, world.queries[TRAIN], strategy="i", per=3)
-    assert found.collected.calls == 3 * N
-    assert found.vectors.details["untouched"] <= 2  # those whose scores are all held out
-
-
 def test_what_the_data_cannot_give_is_said(world):
     found = fit(world.index(), world, world.queries[:3], per=5)
     notes = " ".join(found.notes)
     assert "items have no score to fit to: they keep the vectors they had" in notes
     assert "3 train queries move item vectors in 3 of 6 dimensions at most" in notes
-
-
-def test_vectors_without_query_vectors_are_searched_from_another_first_stage(world):
-    index = world.index()
-    fit(index, world, world.queries[TRAIN], "cur(rank=6)")
-    found = Searcher(index, world, "axn(retriever=vectors, vectors=cur, rounds=3, blend=0)").search(
-        world.queries[Q], 5, 30
-    )
-    best = np.argsort(-world.exact()[Q])[:5]
-    assert [hit.position for hit in found[0]] == best.tolist()
 
 
 def test_anchors_of_another_cross_encoder_are_refused_unless_they_are_dropped(world, tmp_path):
@@ -202,13 +173,6 @@ def test_ways_are_named_in_the_grammar():
     assert set(METHODS) == {"als", "mf-trns", "mf-ind", "cur", "distill"}
     with pytest.raises(SpecError, match="did you mean"):
         fit_method("alz")
-
-
-def test_equal_train_queries_count_once(world, caplog):
-    with caplog.at_level(logging.WARNING):
-        found = fit(world.index(), world, [world.queries[0]] * 3 + [world.queries[1]], per=10)
-    assert found.vectors.cost.queries == 2
-    assert found.collected.calls == 20
 
 
 def test_query_vectors_are_the_encoders_own(world):

@@ -15,11 +15,9 @@ from recorded import check
 from tiny_models import CONTENT
 
 from crossknn.data.items import Items
-from crossknn.fitting.als import als
 from crossknn.fitting.cur import cur
-from crossknn.fitting.factors import Targets
+from crossknn.fitting.factors import Targets, als, per_item
 from crossknn.fitting.fit import fit
-from crossknn.fitting.pairs import per_item
 from crossknn.fitting.pseudo_queries import pseudo_queries
 from crossknn.index.item_index import ItemIndex
 from crossknn.scorers import CallableScorer
@@ -79,7 +77,7 @@ def factorized(kind, options):
     else:
         from crossknn.fitting.mf import mf_ind, mf_trns
 
-        found = {"mf-trns": mf_trns, "mf-ind": mf_ind}[kind](targets, device="cpu", **options)
+        found = {"mf-trns": mf_trns, "mf-ind": mf_ind}[kind](targets, **options)
     return {
         "items": summary(found.items),
         "queries": summary(found.queries),

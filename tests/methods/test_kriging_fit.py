@@ -12,7 +12,7 @@ from synthetic import matrix
 
 from crossknn.errors import InputError
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.fitting.log import VECTORS, fit_from_log
+from crossknn.fitting.fit import VECTORS, fit_from_log
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import method
 from crossknn.methods.factor_model import fit_sparse

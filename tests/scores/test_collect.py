@@ -135,13 +135,6 @@ def test_a_model_that_scores_nothing_is_given_up(store):
         collect(store, fn.scorer, QUERIES * 9, ITEMS)
 
 
-def test_scores_that_would_outlive_a_nameless_scorer_are_refused(tmp_path):
-    scorer = CallableScorer(lambda pairs: [1.0] * len(pairs))
-    assert dense_scores(ScoreStore.open(), scorer, ["q"], ["a"]) == 1
-    with pytest.raises(InputError, match="has no fingerprint"):
-        collect(ScoreStore.open(tmp_path / "s"), scorer, ["q"], ["a"])
-
-
 @pytest.mark.parametrize("options", [{"workers": 0}, {"max_calls": -1}])
 def test_limits_out_of_range_are_refused(options):
     with pytest.raises(InputError, match=r"is (0|-1); it"):

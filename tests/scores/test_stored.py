@@ -2,7 +2,6 @@
 
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +33,10 @@ def collect(scorer, pairs, queries, items):
 class Counting:
     """Scores by the texts' lengths and remembers every pair it was asked for."""
 
-    def __init__(self, pause=0.0):
+    def __init__(self):
         self.asked = []
-        self.pause = pause
 
     def __call__(self, pairs):
-        time.sleep(self.pause)
         self.asked += pairs
         return [len(q) + len(i) / 100 for q, i in pairs]
 
@@ -108,64 +105,6 @@ def test_stopping_in_the_middle_keeps_what_was_paid(tmp_path):
     assert len(fn.asked) == 22
 
 
-def in_threads(n, work):
-    errors = []
-
-    def guarded(number):
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert errors == []
-
-
-def test_threads_asking_the_same_pay_once(tmp_path):
-    fn = Counting(pause=0.01)
-    scorer = StoredScorer(CallableScorer(fn, "f", batch=5), tmp_path / "c")
-    pairs = grid(3, 10)
-
-    def work(number):
-        order = np.random.default_rng(number).permutation(len(pairs))
-        found = collect(scorer, pairs.take(order), QUERIES, ITEMS)
-        np.testing.assert_array_equal(found, expected(pairs.take(order), QUERIES, ITEMS))
-
-    in_threads(6, work)
-    assert len(fn.asked) == len(set(fn.asked)) == 30
-
-
-def test_a_thread_that_gives_up_leaves_its_pairs_to_the_others(tmp_path):
-    fn = Counting()
-    scorer = StoredScorer(CallableScorer(fn, "f", batch=5), tmp_path / "c")
-    pairs = Pairs(np.zeros(10, int), np.arange(10))
-    stopped = scorer.score(pairs, QUERIES, ITEMS)
-    next(stopped)
-    threading.Timer(0.2, stopped.close).start()
-    start = time.monotonic()
-    in_threads(1, lambda _: collect(scorer, pairs, QUERIES, ITEMS))
-    assert time.monotonic() - start < 10
-    assert len(fn.asked) == 10
-
-
-def test_what_was_scored_since_the_first_look_is_not_paid_again(tmp_path):
-    fn = Counting()
-    scorer = StoredScorer(CallableScorer(fn, "f"), tmp_path / "c")
-    pairs = Pairs(np.zeros(10, int), np.arange(10))
-    collect(scorer, pairs.take(slice(0, 1)), QUERIES, ITEMS)
-    slow = scorer.score(pairs, QUERIES, ITEMS)
-    assert next(slow)[0].tolist() == [0]
-    collect(scorer, pairs, QUERIES, ITEMS)
-    assert sum(len(positions) for positions, _ in slow) == 9
-    assert len(fn.asked) == 10
-    assert slow.computed == 0
-
-
 def test_a_stream_knows_what_it_computed_itself(tmp_path):
     scorer = StoredScorer(CallableScorer(Counting(), "f", batch=4), tmp_path / "c")
     pairs = Pairs(np.zeros(12, int), np.array([*range(10), 0, 1]))
@@ -176,28 +115,6 @@ def test_a_stream_knows_what_it_computed_itself(tmp_path):
         seen.append((len(positions), stream.computed))
     # Items 0 to 2 are known, 0 and 1 are there twice; then four and three new ones.
     assert seen == [(5, 0), (4, 4), (3, 7)]
-
-
-def test_two_streams_in_one_thread_do_not_wait_for_each_other(tmp_path):
-    scorer = StoredScorer(CallableScorer(Counting(), "f", batch=5), tmp_path / "c")
-    pairs = Pairs(np.zeros(10, int), np.arange(10))
-    first = scorer.score(pairs, QUERIES, ITEMS)
-    next(first)
-    start = time.monotonic()
-    found = collect(scorer, pairs, QUERIES, ITEMS)
-    assert time.monotonic() - start < 5
-    np.testing.assert_array_equal(found, expected(pairs, QUERIES, ITEMS))
-    assert sum(len(positions) for positions, _ in first) == 5
-
-
-def test_models_do_not_see_each_others_scores(tmp_path):
-    pairs = grid(1, 3)
-    one = StoredScorer(CallableScorer(lambda p: [1.0] * len(p), "one"), tmp_path / "c")
-    two = StoredScorer(CallableScorer(lambda p: [2.0] * len(p), "two"), tmp_path / "c")
-    for _ in range(2):
-        assert set(collect(one, pairs, QUERIES, ITEMS)) == {1.0}
-        assert set(collect(two, pairs, QUERIES, ITEMS)) == {2.0}
-    assert len(two.store) == 6
 
 
 def test_a_fingerprint_is_needed(tmp_path):
@@ -235,3 +152,19 @@ def test_a_file_that_cannot_be_written_costs_no_answer(tmp_path, caplog):
     found = collect(scorer, pairs, QUERIES, items)
     np.testing.assert_array_equal(found, expected(pairs, QUERIES, items))
     assert sum("cannot be kept" in r.getMessage() for r in caplog.records) == 1
+
+
+def test_threads_share_one_scorer(tmp_path):
+    scorer = StoredScorer(CallableScorer(Counting(), "f", batch=5), tmp_path / "c")
+    pairs, found = grid(3, 10), []
+
+    def work(number):
+        order = np.random.default_rng(number).permutation(len(pairs))
+        wanted = expected(pairs.take(order), QUERIES, ITEMS)
+        found.append((collect(scorer, pairs.take(order), QUERIES, ITEMS) == wanted).all())
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    [thread.start() for thread in threads]
+    [thread.join(60) for thread in threads]
+    assert found == [True] * 6
+    assert len(scorer.store) == 30

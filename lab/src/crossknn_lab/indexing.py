@@ -14,9 +14,7 @@ from crossknn.errors import InputError
 from crossknn.evaluation.measures import Estimate
 from crossknn.evaluation.replay import RecallRow, outcome, parts_of, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
-from crossknn.fitting.als import als
-from crossknn.fitting.factors import Targets, inner_products
-from crossknn.fitting.pairs import per_item, per_query
+from crossknn.fitting.factors import Targets, als, inner_products, per_item, per_query
 from crossknn.index.base import Scale
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method

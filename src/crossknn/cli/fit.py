@@ -152,7 +152,7 @@ def _take(index: ItemIndex, exact: Any, store: Path | None) -> None:
     """Take the scores of a store that several indexes share into the index's own."""
     if store is None:
         return
-    from crossknn.fitting.log import add_scores
+    from crossknn.fitting.fit import add_scores
     from crossknn.scores.store import ScoreStore
 
     if not store.is_file():
@@ -167,7 +167,7 @@ def _fit_log(
     index: ItemIndex, fingerprint: str | None, retriever: str | None, rank: int
 ) -> dict[str, Any]:
     """Fit to the scores that the index has; what was fitted."""
-    from crossknn.fitting.log import VECTORS, fit_from_log
+    from crossknn.fitting.fit import VECTORS, fit_from_log
     from crossknn.retrievers.specs import HYBRID
     from crossknn.spec import parse
 

@@ -266,15 +266,10 @@ def _scales(
 
 def _moments(parts: Iterable[FloatArray]) -> tuple[float, float]:
     """Mean and standard deviation of values that come in parts."""
-    count, total, squares, shift = 0, 0.0, 0.0, None
-    for part in parts:
-        values = np.asarray(part, np.float64)
-        shift = float(values.mean()) if shift is None else shift  # so that nothing cancels
-        count += values.size
-        total += float((values - shift).sum())
-        squares += float(((values - shift) ** 2).sum())
-    mean = total / count
-    return (shift or 0.0) + mean, math.sqrt(max(squares / count - mean**2, 0.0))
+    found = [(p.size, p.mean(dtype=np.float64), p.var(dtype=np.float64)) for p in parts]
+    sizes, means, variances = np.transpose(found)
+    mean = np.average(means, weights=sizes)
+    return float(mean), math.sqrt(np.average(variances + (means - mean) ** 2, weights=sizes))
 
 
 def _check_file(file: Path, about: Mapping[str, Any], replace: bool) -> None:

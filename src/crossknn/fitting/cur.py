@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from crossknn.errors import InputError
 from crossknn.fitting.factors import Fit
 from crossknn.index.base import Scale
 from crossknn.index.vectors import Linear
@@ -46,12 +45,10 @@ def cur(
     items by ridge regression, whose best penalty is `details["ridge"]`. By plain least squares the
     error would have its peak at the rank `known`, whatever the scores. With the encoder's vectors
     `queries` (a, d) of the anchors, `map` predicts a query's vector from its own. No second copy of
-    `rows` is made. Raises InputError for a rank that `rows` cannot have, and for scores that are
-    not finite.
+    `rows` is made.
     """
     began = time.perf_counter()
     a, n = rows.shape
-    _check(rows, rank, queries)
     columns = np.sort(np.random.default_rng(seed).permutation(n)[:_SAMPLE])
     gram, sample = _gram(rows, center, columns)
     length = math.sqrt(np.trace(gram) / n) or 1.0
@@ -68,11 +65,9 @@ def cur(
         items=items,
         queries=left.astype(np.float32),
         map=None if queries is None else _linear(queries, left),
-        item_map=None,
         scale=Scale(alpha=center, beta=1.0 / length),
         held_out=held_out_error,
         initial=initial,
-        untouched=0,
         seconds=time.perf_counter() - began,
         details={
             "rank": rank,
@@ -123,12 +118,6 @@ def _gram(rows: FloatArray, center: float, columns: IntArray) -> tuple[FloatArra
     gram = np.zeros((len(rows), len(rows)))
     sample = np.empty((len(rows), len(columns)))
     for part, scores in _centred(rows, center):
-        if not np.isfinite(scores).all():
-            row, item = np.argwhere(~np.isfinite(scores))[0]
-            raise InputError(
-                f"the score of anchor query {row} and item {part.start + item} is "
-                f"{scores[row, item]}"
-            )
         gram += scores @ scores.T
         first, last = np.searchsorted(columns, (part.start, part.stop))
         sample[:, first:last] = scores[:, columns[first:last] - part.start]
@@ -169,18 +158,3 @@ def _linear(queries: FloatArray, wanted: FloatArray) -> Linear:
     weight = np.atleast_2d(fitted.coef_).T
     offset = np.atleast_1d(fitted.intercept_)
     return Linear(weight.astype(np.float32), offset.astype(np.float32))
-
-
-def _check(rows: FloatArray, rank: int | None, queries: FloatArray | None) -> None:
-    a, n = rows.shape
-    if not a or not n:
-        raise InputError("CUR needs scores of at least one anchor query against all items")
-    if rank is not None and not 1 <= rank <= min(a, n):
-        raise InputError(
-            f"the rank is {rank}; the scores of {a} anchor queries and {n} items have one of 1 to "
-            f"{min(a, n)}"
-        )
-    if queries is not None and (queries.ndim != 2 or len(queries) != a):
-        raise InputError(
-            f"the query vectors have the shape {queries.shape}; there are {a} anchor queries"
-        )

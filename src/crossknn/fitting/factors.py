@@ -1,45 +1,139 @@
-"""What the factorizations of G share: what they fit, on which scale, and what they give.
+"""Factorizations of G, the sparse scores of train queries: which pairs, on which scale, and ALS.
 
-Axes: q train queries, n items, d dimensions, e entries of G.
+Pairs are chosen by query or by item (AXN 2.1, B.4), in an order of which any beginning is a fair
+sample. `Targets` are their scores on the scale of the initial vectors, and `Fit` what a
+factorization gives. `als` is MF_TRNS without torch (AXN 2.1, eq. 3): alternating least squares that
+minimise, over vectors u of train queries and v of items, with those of a dual encoder u0 and v0,
+
+    sum over entries (g - u . v)^2 + strength * (c_u sum |v - v0|^2 + c_v sum |u - u0|^2),
+
+c_u and c_v the mean squared lengths of u0 and v0, so that the length of vectors does not matter.
+
+Cross-encoders like some items better than others whatever the query, which no dual encoder's vector
+says. With a `bias` all vectors have one more coordinate: `bias` times the root of c_u in u0, 0 in
+v0, so that it comes to hold how much an item is liked in general (the item biases of matrix
+factorization; Koren et al. 2009, eq. 4).
+
+Axes: q train queries, n items, d dimensions, e entries of G, p pairs.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Scale
-from crossknn.index.vectors import QueryMap
+from crossknn.index.vectors import Linear, QueryMap, Same
+from crossknn.retrievers.base import Retriever
 from crossknn.scores.store import SparseScores
-from crossknn.types import FloatArray, IntArray
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs, Progress, Queries
 
 _CHUNK = 2_048
+_QUERIES_AT_ONCE = 256
+_SCORES_AT_ONCE = 1 << 26
+_DRAWN_AT_ONCE = 256
+_NUMBERS_AT_ONCE = 1 << 17
+
+
+class PairPlan(NamedTuple):
+    """The pairs (p,) of G, and those of them that chance alone has chosen: a fair sample of all."""
+
+    pairs: Pairs
+    random: Pairs
+
+
+def per_query(
+    stage: Retriever,
+    queries: Queries,
+    count: int,
+    *,
+    n: int,
+    random: int = 0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> PairPlan:
+    """Q -> *: the best items of a retriever for each train query, `count` in all (AXN 2.1: k_d).
+
+    Whole queries follow each other in random order: `random` items drawn from all n, then the best
+    of the others. Where the stage finds fewer, more random ones follow, so that every query has
+    min(count, n). What a smaller `count` or `random` draws is among what a larger one does.
+
+    Raises InputError if `count` is below 1.
+    """
+    if count < 1:
+        raise InputError(f"items per query is {count}; it must be 1 or more")
+    rng, count, random = np.random.default_rng(seed), min(count, n), min(random, count, n)
+    order = rng.permutation(len(queries))
+    at_once = max(1, min(_QUERIES_AT_ONCE, _SCORES_AT_ONCE // n))
+    items = np.empty((len(order), count), dtype=np.int64)
+    for start in range(0, len(order), at_once):
+        chosen = order[start : start + at_once]
+        vectors = {name: known[chosen] for name, known in queries.vectors.items()}
+        batch = Queries([queries.texts[q] for q in chosen], vectors)
+        top = stage.top(batch, count).items
+        for row, best in enumerate(top):
+            drawn = _drawn(batch.generator(row, seed), n, count)
+            near = best[(best != NO_ITEM) & ~np.isin(best, drawn[:random])][: count - random]
+            row_items = np.concatenate([drawn[:random], near])
+            rest = drawn[~np.isin(drawn, row_items)][: count - len(row_items)]
+            items[start + row] = np.concatenate([row_items, rest])
+        if progress:
+            progress(start + len(chosen), len(order))
+    pairs = Pairs(np.repeat(order, count), items.ravel())
+    return PairPlan(pairs, pairs.take(np.flatnonzero(np.arange(len(pairs)) % count < random)))
+
+
+def per_item(n: int, q: int, count: int, *, seed: int = 0) -> PairPlan:
+    """I -> *: `count` different random queries, of a pool of q, for each item (AXN B.4).
+
+    In rounds: every item, in random order, has one query before any has two.
+
+    Raises InputError if `count` is not between 1 and q.
+    """
+    if not 1 <= count <= q:
+        raise InputError(
+            f"{count} queries per item were asked for, and there are only {q}: it must be 1 to {q}"
+        )
+    rng = np.random.default_rng(seed)
+    drawn = np.empty((n, 0), dtype=np.int64)  # each row sorted
+    rounds: list[tuple[IntArray, IntArray]] = []
+    for _ in range(count):
+        query = rng.integers(q - len(rounds), size=n)
+        for before in drawn.T:  # from a number among those left to the query it stands for
+            query += query >= before
+        order = rng.permutation(n)
+        rounds.append((query[order], order))
+        drawn = np.sort(np.column_stack([drawn, query]), axis=1)
+    pairs = Pairs(*map(np.concatenate, zip(*rounds, strict=True)))
+    return PairPlan(pairs, pairs)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fit:
     """Item vectors (n, d) fitted with the cross-encoder, and how they are searched.
 
-    `queries` (q, d) are fitted train queries, where a method has them. `map` gives other queries
-    their vectors, and `item_map` other items, both from the dual encoder's; None where only scores
-    give one (queries of CUR without an encoder; items of all methods but MF_IND). `scale` brings
-    raw scores to the scale of the vectors. `held_out` and `initial` are root mean squared errors on
-    held-out entries, on that scale, of the fit and of the initial vectors; NaN if nothing was held
-    out. `untouched` items had no score to fit to.
+    `queries` (q, d) are fitted train queries. `map` gives other queries their vectors, and
+    `item_map` other items, both from the dual encoder's; None where only scores give one (queries
+    of CUR without an encoder; items of all methods but MF_IND). `scale` brings raw scores to the
+    scale of the vectors. `held_out` and `initial` are root mean squared errors on held-out entries,
+    on that scale, of the fit and of the initial vectors; NaN if nothing was held out. `untouched`
+    items had no score to fit to.
     """
 
     items: FloatArray
-    queries: FloatArray | None
+    queries: FloatArray
     map: QueryMap | None
-    item_map: QueryMap | None
+    item_map: QueryMap | None = None
     scale: Scale
     held_out: float
     initial: float
-    untouched: int
+    untouched: int = 0
     seconds: float
     details: Mapping[str, Any] = field(default_factory=dict)
 
@@ -74,10 +168,9 @@ class Targets:
 
         Where G holds the top of that retriever, the default is of a selection in which
         `queries . items` hardly varies; a scale from random pairs, or from anchors, is better.
-        InputError if the vectors do not belong to G, if G is empty, or if all of it is held out.
+        InputError if all of G is held out.
         """
         items, queries = np.asarray(items, np.float32), np.asarray(queries, np.float32)
-        _check(scores, items, queries, held_out)
         if scale is None:
             products = inner_products(queries, items, scores.query, scores.item)
             scale = Scale.match(scores.score, products)
@@ -116,27 +209,120 @@ def error(entries: SparseScores, queries: FloatArray, items: FloatArray) -> floa
     return float(np.sqrt(np.mean(np.square(miss, dtype=np.float64))))
 
 
-def _check(scores: SparseScores, items: FloatArray, queries: FloatArray, held_out: float) -> None:
-    for what, vectors, count in (
-        ("item", items, scores.n),
-        ("query", queries, len(scores.queries)),
-    ):
-        if vectors.ndim != 2 or len(vectors) != count:
-            raise InputError(
-                f"the initial {what} vectors have the shape {vectors.shape}; the scores are of "
-                f"{count}, so that it must be ({count}, d)"
-            )
-        if not np.isfinite(vectors).all():
-            row = int(np.argmin(np.isfinite(vectors).all(axis=1)))
-            raise InputError(
-                f"the initial vector of {what} {row} holds a number that is not finite"
-            )
-    if items.shape[1] != queries.shape[1]:
-        raise InputError(
-            f"item vectors have {items.shape[1]} dimensions and query vectors {queries.shape[1]}: "
-            "both must come from one dual encoder"
-        )
-    if not len(scores):
-        raise InputError("no train query has a score: score some pairs first")
-    if not 0 <= held_out < 1:
-        raise InputError(f"held_out is {held_out}; it is a share, from 0 to below 1")
+def als(
+    targets: Targets,
+    *,
+    strength: float = 0.3,
+    bias: float = 2.0,
+    sweeps: int = 6,
+    progress: Progress | None = None,
+) -> Fit:
+    """Item and query vectors that explain G, near the initial ones: alternating least squares.
+
+    They are (n, d) and (q, d), with a bias (n, d + 1) and (q, d + 1). A sweep fits all items to the
+    queries, then all queries to the items. The sweep with the lowest error on held-out entries is
+    kept, and the first that is worse is the last.
+    """
+    began = time.perf_counter()
+    fitted, u0, v0 = targets.fitted, targets.queries, targets.items
+    c_u, c_v = _mean_square(u0), _mean_square(v0)
+    mapped: QueryMap = Same()
+    if bias:
+        constant, d = bias * math.sqrt(c_u), v0.shape[1]
+        offset = np.append(np.zeros(d, np.float32), np.float32(constant))
+        mapped = Linear(np.eye(d, d + 1, dtype=np.float32), offset)
+        c_u += constant**2
+        u0, v0 = mapped(u0), np.pad(v0, ((0, 0), (0, 1)))
+    item_rows = _Rows.of(fitted.item, fitted.query, fitted.score, len(v0))
+    query_rows = _Rows.of(fitted.query, fitted.item, fitted.score, len(u0))
+    best, u, before = targets.initial, u0, None
+    errors: list[float] = []
+    for sweep in range(sweeps):
+        moved = item_rows.fit(u, v0, strength * c_u)
+        turned = query_rows.fit(moved, u0, strength * c_v)
+        errors.append(error(targets.held, turned, moved))
+        del moved  # items follow from queries, so that one table of them at a time is enough
+        if progress:
+            progress(sweep + 1, sweeps)
+        if errors[-1] >= best:
+            break
+        best, u, before = errors[-1], turned, u
+    return Fit(
+        items=v0 if before is None else item_rows.fit(before, v0, strength * c_u),
+        queries=u,
+        map=mapped,
+        scale=targets.scale,
+        held_out=best,
+        initial=targets.initial,
+        untouched=targets.untouched,
+        seconds=time.perf_counter() - began,
+        details={"strength": strength, "bias": bias, "sweeps": len(errors), "errors": errors},
+    )
+
+
+class _Rows(NamedTuple):
+    """Entries by the row they determine: row r has those at `starts[r]:starts[r + 1]`.
+
+    `other` (e,) are positions on the other side, `target` (e,) normalised scores.
+    """
+
+    other: IntArray
+    target: FloatArray
+    starts: IntArray
+
+    @staticmethod
+    def of(row: IntArray, other: IntArray, target: FloatArray, count: int) -> _Rows:
+        """From entries in any order, for `count` rows."""
+        order = np.argsort(row, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=count))])
+        return _Rows(other[order].astype(np.int32), target[order], starts)
+
+    def fit(self, others: FloatArray, start: FloatArray, strength: float) -> FloatArray:
+        """The best vector of every row, given those of the `others`, near the `start`.
+
+        Rows with as many entries are solved together; rows without keep their initial vector.
+        """
+        found = start.copy()
+        counts = np.diff(self.starts)
+        by_count = np.argsort(counts, kind="stable")
+        sizes, first = np.unique(counts[by_count], return_index=True)
+        for b, rows in zip(sizes, np.split(by_count, first[1:]), strict=True):
+            at_once = max(1, _NUMBERS_AT_ONCE // max(1, int(b) * max(int(b), found.shape[1])))
+            for begin in range(0, len(rows) if b else 0, at_once):
+                part = rows[begin : begin + at_once]
+                entries = self.starts[part][:, None] + np.arange(b)
+                known = others[self.other[entries]]
+                miss = self.target[entries] - (known @ start[part][:, :, None])[:, :, 0]
+                found[part] += ridge(known, miss, strength)
+        return found
+
+
+def ridge(known: FloatArray, target: FloatArray, strength: float) -> FloatArray:
+    """argmin over x of |target - known x|^2 + strength |x|^2: (c, b, d), (c, b) -> (c, d).
+
+    By the (b, b) systems where b < d (the dual form), by the (d, d) ones otherwise.
+    """
+    b, d = known.shape[1:]
+    turned = known.transpose(0, 2, 1)
+    gram = known @ turned if b < d else turned @ known
+    side = np.arange(gram.shape[1])
+    gram[:, side, side] += strength
+    right = target[:, :, None]
+    found = (
+        turned @ np.linalg.solve(gram, right) if b < d else np.linalg.solve(gram, turned @ right)
+    )
+    return found[:, :, 0]
+
+
+def _mean_square(vectors: FloatArray) -> float:
+    """Mean squared length of vectors; 1 if all are zero."""
+    return float(np.einsum("nd,nd->", vectors, vectors) / len(vectors)) or 1.0
+
+
+def _drawn(rng: np.random.Generator, n: int, count: int) -> IntArray:
+    """`count` different items of n in random order; those of any smaller count come first."""
+    items: IntArray = np.empty(0, dtype=np.int64)
+    while len(items) < count:
+        more = np.concatenate([items, rng.integers(n, size=max(_DRAWN_AT_ONCE, len(items)))])
+        items = more[np.sort(np.unique(more, return_index=True)[1])]
+    return items[:count]

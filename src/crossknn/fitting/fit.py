@@ -9,7 +9,8 @@ MF_IND                  `mf-ind`: a gated perceptron on each side
 DE_DSTL (AXN A.2.1)     `distill`: a dual encoder trained on the same scores
 R_anc (ANNCUR 2.2)      `cur`: its truncated SVD; takes all q * n scores
 
-`fit_from_log` fits to whatever scores the store has, and calls no cross-encoder.
+`fit_from_log` fits to whatever scores searches, collections and fits have left in the store, and
+calls no cross-encoder.
 """
 
 from __future__ import annotations
@@ -19,46 +20,50 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError, SpecError
-from crossknn.fitting.anchors import check_texts, collect_anchors
-from crossknn.fitting.factors import Fit, Targets, inner_products
-from crossknn.fitting.pairs import PairPlan, per_item, per_query
+from crossknn.fitting.anchors import check_texts, collect_anchors, named
+from crossknn.fitting.factors import (
+    Fit,
+    PairPlan,
+    Targets,
+    als,
+    inner_products,
+    per_item,
+    per_query,
+)
 from crossknn.index.base import Anchors, Scale
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost, ItemVectors, RememberedModel, Same
+from crossknn.methods.kriging import RANK, Prior
+from crossknn.methods.kriging_fit import check_same_scorer, fit_hyperparameters, fit_prior
 from crossknn.retrievers.base import RandomItems
-from crossknn.retrievers.specs import default_vectors, open_retriever, unfitted
+from crossknn.retrievers.specs import HYBRID, default_vectors, open_retriever, unfitted
 from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import DualEncoder, needs_torch
 from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
-from crossknn.scores.store import SparseScores
+from crossknn.scores.store import ScoreStore, SparseScores
 from crossknn.spec import Spec, build, parse, text_of
 from crossknn.types import BoolArray, FloatArray, Pairs, Progress, Queries
 
 OpenProgress: TypeAlias = Callable[[str, str], AbstractContextManager[Progress | None]]
 """Opens the progress of a stage: (what is done, in which unit)."""
 
-Strategy: TypeAlias = Literal["q", "i"]
-
 DEFAULT = "als"
 PER = {"q": 100, "i": 5}
 """Items per train query, and train queries per item, by default."""
 
+VECTORS = "log"
+"""What the item vectors are called that are fitted to a log."""
+
 _ENOUGH = 30  # so many random pairs make a scale
-
-
-def no_progress(what: str, unit: str) -> AbstractContextManager[Progress | None]:
-    """No progress."""
-    return nullcontext()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +87,7 @@ def fit(
     *,
     name: str | None = None,
     vectors: str = "auto",
-    strategy: Strategy = "q",
+    strategy: Literal["q", "i"] = "q",
     per: int | None = None,
     retriever: str | Spec | None = None,
     limits: Limits | None = None,
@@ -90,7 +95,7 @@ def fit(
     start: str | Path | None = None,
     encoder_folder: str | Path | None = None,
     seed: int = 0,
-    progress: OpenProgress = no_progress,
+    progress: OpenProgress = lambda what, unit: nullcontext(),
 ) -> FitReport:
     """Fit item vectors with the cross-encoder, and put them into the index as `name`.
 
@@ -111,24 +116,26 @@ def fit(
     score that is not a number.
     """
     chosen = fit_method(method)
-    name = name or chosen.function
+    name = name or chosen.name.replace("-", "_")
     index.check_free(name)
-    if strategy not in ("q", "i"):
+    if strategy not in PER:
         raise InputError(f"strategy is {strategy!r}; it must be 'q' or 'i'")
     if chosen.name != "distill" and (start is not None or encoder_folder is not None):
         raise InputError(
             f"{chosen.name} trains no dual encoder: a start or a folder is for distill"
         )
+    texts = check_texts(queries, "train")
+    if not texts:
+        raise InputError("there are no train queries")
     task = FitTask(
         index=index,
-        scorer=as_scorer(scorer),
-        queries=check_texts(queries, "train"),
+        given=scorer,
+        queries=texts,
         base=_base(index, vectors),
         strategy=strategy,
         per=PER[strategy] if per is None else per,
         retriever=parse(retriever) if isinstance(retriever, str) else retriever,
         limits=limits or Limits(),
-        source=scorer if isinstance(scorer, str | Path) else None,
         replace=replace,
         start=start,
         encoder_folder=None if encoder_folder is None else Path(encoder_folder),
@@ -147,33 +154,32 @@ class FitTask:
     """What a way to fit asks for; pairs are scored when their scores are asked for."""
 
     index: ItemIndex
-    scorer: Scorer
+    given: Any
     queries: Sequence[str]
     base: str
-    strategy: Strategy = "q"
-    per: int = 100
-    retriever: Spec | None = None
-    limits: Limits = field(default_factory=Limits)
-    source: str | Path | None = None
-    replace: bool = False
-    start: str | Path | None = None
-    encoder_folder: Path | None = None
-    seed: int = 0
-    progress: OpenProgress = no_progress
+    strategy: str
+    per: int
+    retriever: Spec | None
+    limits: Limits
+    replace: bool
+    start: str | Path | None
+    encoder_folder: Path | None
+    seed: int
+    progress: OpenProgress
     collected: CollectReport | None = None
     unfinished: int = 0
     vector_seconds: float = 0.0
     _random: SparseScores = field(init=False)
 
     @cached_property
+    def scorer(self) -> Scorer:
+        """The cross-encoder."""
+        return as_scorer(self.given)
+
+    @cached_property
     def batch(self) -> Queries:
         """The train queries, with the vectors that have been made for them."""
         return Queries(self.queries)
-
-    @property
-    def fingerprint(self) -> str:
-        """What tells the cross-encoder in the store."""
-        return fingerprint_of(self.scorer, self.index.scores)
 
     def vectors(self) -> tuple[FloatArray, FloatArray]:
         """The initial item (n, d) and query vectors (q, d)."""
@@ -189,13 +195,10 @@ class FitTask:
         """
         store, items, plan = self.index.scores, self.index.items.texts, self._plan()
         with self.progress("scoring train queries", "pairs") as report:
-            shared: dict[str, Any] = {
-                "limits": self.limits,
-                "source": self.source,
-                "progress": report,
-            }
-            self.collected = collect(store, self.scorer, self.queries, items, plan.pairs, **shared)
-        scores = store.log(self.fingerprint, items, self.queries)
+            how: dict[str, Any] = {"limits": self.limits, "progress": report}
+            pairs, how["source"] = plan.pairs, named(self.given)
+            self.collected = collect(store, self.scorer, self.queries, items, pairs, **how)
+        scores = store.log(fingerprint_of(self.scorer, store), items, self.queries)
         dense = np.diff(scores.by_query) == self.index.n
         scores = scores.take(_among(scores, plan.pairs) | ~dense[scores.query])
         if not len(scores):
@@ -205,16 +208,14 @@ class FitTask:
 
     def dense(self) -> Anchors:
         """Scores of the train queries with every item: the index's anchors."""
+        index, n = self.index, self.index.n
+        given = self.given if self.limits.ray else self.scorer
         with self.progress("scoring anchor queries", "pairs") as report:
+            how: dict[str, Any] = {"limits": self.limits, "progress": report}
             self.collected = collect_anchors(
-                self.index,
-                self.source or self.scorer,
-                self.queries,
-                replace=self.replace,
-                limits=self.limits,
-                progress=report,
+                index, given, self.queries, replace=self.replace, **how
             )
-        anchors, n = self.index.anchors, self.index.n
+        anchors = index.anchors
         if anchors is None:
             what = f"no train query has the scores of all {n} items yet"
             raise _nothing(what, self.collected.failed)
@@ -236,21 +237,15 @@ class FitTask:
             return None
         return Scale.match(known.score, inner_products(queries, items, known.query, known.item))
 
-    def kept(self, method: FitMethod, fit: Fit, scores: SparseScores | Anchors) -> ItemVectors:
-        """What an index keeps of a fit to these scores."""
-        cost = self.cost(scores, fit.seconds)
+    def kept(self, method: FitMethod, fit: Fit, queries: int, calls: int) -> ItemVectors:
+        """What an index keeps of a fit to so many scores of so many queries."""
+        cost = self.cost(queries, calls, fit.seconds)
         return fitted_vectors(str(method), self.base, fit, self.scorer.fingerprint, cost)
 
-    def cost(self, scores: SparseScores | Anchors, fitting_seconds: float = 0.0) -> IndexingCost:
-        """Of a fit to these scores, whenever they were collected; equal texts count once."""
-        ids = np.unique(self.index.scores.ids(self.index.items.texts), return_inverse=True)[1]
-        if isinstance(scores, SparseScores):
-            pairs = len(np.unique(scores.query * self.index.n + ids[scores.item]))
-            queries = len(scores.scored_queries)
-        else:
-            queries = len(scores.queries)
-            pairs = queries * (int(ids.max()) + 1)
-        per_pair = self.index.scores.seconds_per_pair(self.fingerprint)
+    def cost(self, queries: int, pairs: int, fitting_seconds: float = 0.0) -> IndexingCost:
+        """Of a fit to so many scores of so many queries, whenever they were collected."""
+        store = self.index.scores
+        per_pair = store.seconds_per_pair(fingerprint_of(self.scorer, store))
         return IndexingCost(
             queries=queries,
             calls=pairs,
@@ -276,23 +271,18 @@ class FitMethod(ABC):
     """A way to fit; `str(method)` is its spec in the grammar."""
 
     name: ClassVar[str]
-    positive: ClassVar[tuple[str, ...]] = ()
-    """Options that must be above 0 where they are given."""
 
     def __post_init__(self) -> None:
-        for option in self.positive:
-            value = getattr(self, option)
-            if value is not None and not value > 0:
+        for option, value in vars(self).items():
+            if option == "held_out" and not 0 <= value < 1:
+                raise SpecError(f"{self}: held_out is a share, from 0 to below 1")
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if number and not (value > 0 or (value == 0 and option in ("bias", "held_out"))):
                 raise SpecError(f"{self}: {option} must be above 0")
 
     @abstractmethod
     def fit(self, task: FitTask) -> ItemVectors:
         """Item vectors of the task's index."""
-
-    @property
-    def function(self) -> str:
-        """Its name as Python writes it."""
-        return self.name.replace("-", "_")
 
     def __str__(self) -> str:
         return text_of(self.name, self)
@@ -300,41 +290,32 @@ class FitMethod(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Factorization(FitMethod):
-    """Vectors fitted to the sparse G, from those of the dual encoder, by a function of `module`.
+    """Vectors fitted to the sparse G, from those of the dual encoder.
 
     A random share `held_out` of G tells when to stop, and how good the fit is.
     """
 
-    module: ClassVar[str] = "mf"
-    positive = ("lr", "epochs")
     held_out: float = 0.05
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.held_out < 1:
-            raise SpecError(f"{self}: held_out is a share, from 0 to below 1")
 
     def fit(self, task: FitTask) -> ItemVectors:
         items, queries = task.vectors()
         scores = task.sparse()
         with task.progress(f"fitting {self.name}", "") as progress:
+            options: dict[str, Any] = {"held_out": self.held_out, "seed": task.seed}
             scale = task.scale(items, queries)
-            targets = Targets.of(
-                scores, items, queries, scale=scale, held_out=self.held_out, seed=task.seed
-            )
+            targets = Targets.of(scores, items, queries, scale=scale, **options)
             found = self.factorize(targets, task.seed, progress)
-        return task.kept(self, found, scores)
+        return task.kept(self, found, len(scores.scored_queries), len(scores))
 
-    def factorize(self, targets: Targets, seed: int = 0, progress: Progress | None = None) -> Fit:
+    def factorize(self, targets: Targets, seed: int, progress: Progress | None) -> Fit:
         """Item vectors (n, d) from G and the initial vectors."""
-        options = {field.name: getattr(self, field.name) for field in fields(self)}
-        del options["held_out"]
+        options = {name: value for name, value in vars(self).items() if name != "held_out"}
+        if self.name == ALS.name:
+            return als(targets, progress=progress, **options)
         with needs_torch(self.name):
-            module = import_module(f"crossknn.fitting.{self.module}")
-        found: Fit = getattr(module, self.function)(
-            targets, seed=seed, progress=progress, **options
-        )
-        return found
+            from crossknn.fitting.mf import mf_ind, mf_trns
+        way = mf_trns if self.name == MFTRNS.name else mf_ind
+        return way(targets, seed=seed, progress=progress, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,15 +326,10 @@ class ALS(Factorization):
     whatever the query; 0 leaves it out.
     """
 
-    name, module, positive = "als", "als", ("strength", "sweeps")
+    name = "als"
     strength: float = 0.3
     bias: float = 2.0
     sweeps: int = 6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.bias < 0:
-            raise SpecError(f"{self}: bias cannot be negative")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,16 +355,14 @@ class MFIND(Factorization):
 class CUR(FitMethod):
     """The best `rank` dimensions of the train queries' scores with every item, in float16."""
 
-    name, positive = "cur", ("rank",)
+    name = "cur"
     rank: int | None = None
 
     def fit(self, task: FitTask) -> ItemVectors:
         from crossknn.fitting.cur import cur
 
-        index, texts = task.index, set(task.queries)
-        if index.anchors is not None and index.scorer_of("anchors") == task.fingerprint:
-            texts.update(index.anchors.queries.texts)
-        most = min(len(texts), index.n)
+        index = task.index
+        most = min(len({*task.queries, *index.anchor_queries}), index.n)
         if self.rank is not None and self.rank > most:
             raise InputError(f"{self}: {most} is the highest rank that the scores can have")
         anchors, known = task.dense(), index.has_query_vectors(task.base)
@@ -396,7 +370,7 @@ class CUR(FitMethod):
         with task.progress("factorizing", ""):
             options: dict[str, Any] = {"rank": self.rank, "queries": vectors, "seed": task.seed}
             found = cur(anchors.scores, center=anchors.center, **options)
-        return task.kept(self, found, anchors)
+        return task.kept(self, found, len(anchors.queries), anchors.scores.size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,7 +381,7 @@ class Distill(FitMethod):
     queries) need each query's true `top`, so that every item is scored.
     """
 
-    name, positive = "distill", ("top", "epochs")
+    name = "distill"
     loss: Literal["match", "pair", "both"] = "match"
     top: int | None = None
     epochs: int | None = None
@@ -420,7 +394,7 @@ class Distill(FitMethod):
             raise InputError(
                 "distill trains a dual encoder: say in which folder to keep it (--encoder-out)"
             )
-        index = task.index
+        index, fingerprint = task.index, task.scorer.fingerprint
         model = index.model_of(task.base)
         start = task.start or (None if model is None else model.source)
         if start is None:
@@ -432,11 +406,11 @@ class Distill(FitMethod):
         listed = self.top or task.per
         if self.loss == "match":
             scores = task.sparse()
-            cost = task.cost(scores)
+            cost = task.cost(len(scores.scored_queries), len(scores))
         else:
             anchors = task.dense()
-            cost, texts = task.cost(anchors), anchors.queries.texts
-            scores = best_of_rows(texts, anchors.scores, listed, task.scorer.fingerprint)
+            cost = task.cost(len(anchors.queries), anchors.scores.size)
+            scores = best_of_rows(anchors.queries.texts, anchors.scores, listed, fingerprint)
         settings = paper_settings(listed)
         changes = {"seed": task.seed, "epochs": self.epochs or settings.epochs}
         settings = settings.model_copy(update=changes)
@@ -452,25 +426,24 @@ class Distill(FitMethod):
                 settings=settings,
                 progress=progress,
             )
-        encoder, began = DualEncoder(made.folder), time.perf_counter()
+        encoder, began = DualEncoder(task.encoder_folder), time.perf_counter()
         with task.progress("encoding", "items") as progress:
             items = encoder.encode_items(index.items.texts, progress)
         queries = encoder.encode_queries(scores.queries)
-        spent = task.vector_seconds + time.perf_counter() - began
         cost = replace(
             cost,
             queries=made.queries,
-            vector_seconds=round(spent, 3),
+            vector_seconds=round(time.perf_counter() - began, 3),
             fitting_seconds=round(made.seconds, 3),
         )
         inner = inner_products(queries, items, scores.query, scores.item)
         return ItemVectors(
             values=items,
             method=str(self),
-            encoder=RememberedModel.of("dual encoder", made.folder),
+            encoder=RememberedModel.of("dual encoder", task.encoder_folder),
             # by all scored pairs, where there are no random ones
             scale=task.scale(items, queries) or Scale.match(scores.score, inner),
-            fingerprint=task.scorer.fingerprint,
+            fingerprint=fingerprint,
             cost=cost,
             details={"loss": made.loss, **made.measures},
         )
@@ -508,11 +481,72 @@ def fitted_vectors(
     )
 
 
+def fit_from_log(
+    index: ItemIndex,
+    fingerprint: str | None,
+    *,
+    retriever: Spec = HYBRID,
+    rank: int = RANK,
+    progress: Progress | None = None,
+) -> Prior:
+    """Fit what `kriging` knows, and item vectors for `axn`, to all scores of a cross-encoder.
+
+    `fingerprint` names it; the scores are those of the index's store. Kriging's prior has the
+    kernel parameters that the anchors choose. A query that has all its scores is an anchor, or was
+    scored to be compared with: nothing is fitted to the latter. Scores of other queries also
+    give fitted vectors `log`, by alternating least squares from the index's own, unless it has
+    others that were fitted on purpose.
+
+    Raises InputError for scores of another cross-encoder than the anchors', and if there are none.
+    """
+    check_same_scorer(index.scorer_of("anchors"), fingerprint, len(index.anchor_queries))
+    log = index.scores.log(fingerprint or "", index.items.texts)
+    anchors = set(index.anchor_queries)
+    anchored = np.array([text in anchors for text in log.queries], np.bool_)
+    dense = (np.diff(log.by_query) == index.n) | anchored
+    scores = log.take(~dense[log.query])
+    parameters = fit_hyperparameters(index, retriever, rank=rank)
+    found = fit_prior(
+        index, scores, retriever=retriever, rank=rank, parameters=parameters, progress=progress
+    )
+    base, mine = unfitted(index), index.fitted.get(VECTORS)
+    taken = index.fitted or VECTORS in {*index.vectors, *index.retrievers, *index.late}
+    free = not taken if mine is None else bool(mine.details.get(VECTORS))
+    if len(scores) and base is not None and index.has_query_vectors(base) and free:
+        # The scale is that of these scores: no random pairs are among them to tell a better one.
+        queries = index.query_vectors(Queries(scores.queries), base)
+        fit = als(Targets.of(scores, index.vectors[base], queries))
+        cost = IndexingCost(
+            queries=len(scores.scored_queries),
+            calls=len(scores),
+            fitting_seconds=round(fit.seconds, 3),
+        )
+        made = fitted_vectors(DEFAULT, base, fit, fingerprint, cost)
+        made = replace(made, details={**made.details, VECTORS: True})
+        index.add_fitted(VECTORS, made, replace=True)
+    return found
+
+
+def add_scores(index: ItemIndex, store: ScoreStore, fingerprint: str) -> int:
+    """Take the scores of the index's items from another store; returns how many were new.
+
+    Raises InputError if it has none by this cross-encoder.
+    """
+    items = index.items.texts
+    log = store.log(fingerprint, items)
+    if not len(log):
+        raise InputError(
+            f"the cache has no score of these items by {fingerprint}: search this index with it "
+            "first, or name the cross-encoder that it was filled with (--scorer)"
+        )
+    return index.scores.put(fingerprint, log.queries, items, Pairs(log.query, log.item), log.score)
+
+
 def _for_json(value: Any) -> Any:
     """Keys as texts, and None for what was not measured (NaN)."""
     if isinstance(value, Mapping):
         return {str(key): _for_json(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return [_for_json(inner) for inner in value]
     return None if isinstance(value, float) and math.isnan(value) else value
 

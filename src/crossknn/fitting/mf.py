@@ -2,7 +2,7 @@
 
 MF_TRNS moves the vector of every train query and item freely; MF_IND moves the vectors of queries
 and of items by a perceptron each, new ones included. Both minimise the mean over the entries of
-(g - u . v)^2 (eq. 3) by AdamW, from the dual encoder's vectors.
+(g - u . v)^2 (eq. 3) by AdamW, from the dual encoder's vectors, on a GPU if there is one.
 
 Axes: b pairs of a batch, e entries, q train queries, n items, d dimensions.
 """
@@ -13,14 +13,13 @@ import copy
 import math
 import time
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from crossknn.errors import InputError, TrainingError
+from crossknn.errors import TrainingError
 from crossknn.fitting.factors import Fit, Targets
 from crossknn.index.vectors import GatedSkip, Same
 from crossknn.scores.store import SparseScores
@@ -39,19 +38,19 @@ def mf_trns(
     batch: int = 1024,
     weight_decay: float = 0.01,
     seed: int = 0,
-    device: str | None = None,
     progress: Progress | None = None,
 ) -> Fit:
     """Item vectors (n, d) and query vectors (q, d) by AdamW on G, from the initial ones (A.2.2).
 
     Weight decay draws to the initial vectors, not to zero, so that what no score says anything of
-    stays where it was, to the bit. `device` is a GPU if there is one.
-
-    Raises InputError for settings out of range, TrainingError if the error is no number.
+    stays where it was, to the bit. Raises TrainingError if the error is no number.
     """
-    settings = {"learning_rate": lr, "batch": batch, "weight_decay": weight_decay}
-    factors = free_factors(targets).to(place(device))
-    fit = _fit(factors, targets, settings, epochs=epochs, seed=seed, progress=progress)
+    parts = (targets.fitted, targets.held)
+    factors = Factors(
+        FreeSide(targets.queries, np.concatenate([part.query for part in parts])),
+        FreeSide(targets.items, np.concatenate([part.item for part in parts])),
+    )
+    fit = descend(factors, targets, lr, epochs, batch, weight_decay, seed, progress)
     return replace(fit, untouched=targets.untouched)
 
 
@@ -65,7 +64,6 @@ def mf_ind(
     skip: bool = True,
     weight_decay: float = 0.01,
     seed: int = 0,
-    device: str | None = None,
     progress: Progress | None = None,
 ) -> Fit:
     """Perceptrons of queries and of items by AdamW on G: vectors (n, d) of all items (A.2.2).
@@ -74,12 +72,12 @@ def mf_ind(
     without `skip` their output is the vector (the ablation). `map` and `item_map` of the fit embed
     what comes later. Raises as `mf_trns`.
     """
-    if hidden is not None and hidden < 1:
-        raise InputError(f"hidden is {hidden}; a perceptron needs a width of at least 1")
-    settings = {"learning_rate": lr, "batch": batch, "weight_decay": weight_decay}
     width = hidden or 2 * targets.items.shape[1]
-    factors = perceptrons(targets, width, skip, seed).to(place(device))
-    fit = _fit(factors, targets, settings, epochs=epochs, seed=seed, progress=progress)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        query = PerceptronSide(targets.queries, width, skip)
+        factors = Factors(query, PerceptronSide(targets.items, width, skip))
+    fit = descend(factors, targets, lr, epochs, batch, weight_decay, seed, progress)
     return replace(fit, details={**fit.details, "hidden": width, "skip": skip})
 
 
@@ -155,60 +153,27 @@ class Factors(nn.Module):  # type: ignore[misc]
         return (self.query(query) * self.item(item)).sum(-1)
 
 
-def free_factors(targets: Targets) -> Factors:
-    """MF_TRNS's: rows that have an entry are free."""
-    parts = (targets.fitted, targets.held)
-    return Factors(
-        FreeSide(targets.queries, np.concatenate([part.query for part in parts])),
-        FreeSide(targets.items, np.concatenate([part.item for part in parts])),
-    )
-
-
-def perceptrons(targets: Targets, hidden: int, skip: bool, seed: int) -> Factors:
-    """MF_IND's: a perceptron for queries, and one for items."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        query = PerceptronSide(targets.queries, hidden, skip)
-        return Factors(query, PerceptronSide(targets.items, hidden, skip))
-
-
-class Descent(NamedTuple):
-    """Root mean squared errors on held-out entries after each epoch, and the best of them.
-
-    `best_epoch` 0 is the start. Without held-out entries all errors are NaN, and the last is kept.
-    """
-
-    errors: list[float]
-    best: float
-    best_epoch: int
-
-
 def descend(
     factors: Factors,
     targets: Targets,
-    *,
-    learning_rate: float,
-    weight_decay: float,
+    lr: float,
     epochs: int,
     batch: int,
+    weight_decay: float,
     seed: int,
-    progress: Progress | None = None,
-) -> Descent:
-    """AdamW on the squared error of the entries in random batches; leaves the best epoch's weights.
+    progress: Progress | None,
+) -> Fit:
+    """AdamW on the squared error of the entries in random batches; the fit of the best epoch.
 
-    Ends early when the error on held-out entries has not fallen for two epochs. Raises InputError
-    for settings out of range, TrainingError if the error is no number.
+    Ends early when the error on held-out entries has not fallen for two epochs. `best_epoch` 0 is
+    the start; without held-out entries all errors are NaN, and the last epoch is kept.
     """
-    if learning_rate <= 0 or weight_decay < 0 or min(epochs, batch) < 1:
-        raise InputError(
-            f"learning_rate is {learning_rate}, weight_decay {weight_decay}, epochs {epochs} and "
-            f"batch {batch}; all must be positive (weight_decay may be 0)"
-        )
-    device = next(factors.parameters()).device
+    began, device = time.perf_counter(), "cuda" if torch.cuda.is_available() else "cpu"
+    factors.to(device)
     query, item, score = entries(targets.fitted, device)
     held = entries(targets.held, device)
     optimizer = torch.optim.AdamW(
-        factors.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True
+        factors.parameters(), lr=lr, weight_decay=weight_decay, fused=True
     )
     generator = torch.Generator().manual_seed(seed)
     errors: list[float] = []
@@ -222,8 +187,7 @@ def descend(
         errors.append(_error(factors, held))
         if not math.isfinite(float(loss.detach())):
             raise TrainingError(
-                f"the error of epoch {epoch} is not a number: fit with a lower learning_rate than "
-                f"{learning_rate}"
+                f"the error of epoch {epoch} is not a number: fit with a lower lr than {lr}"
             )
         if not errors[-1] >= best:  # NaN, too, is an improvement
             best, best_epoch, kept = errors[-1], epoch, copy.deepcopy(factors.state_dict())
@@ -232,7 +196,17 @@ def descend(
         if epoch - best_epoch >= _PATIENCE:
             break
     factors.load_state_dict(kept)
-    return Descent(errors, best, best_epoch)
+    return Fit(
+        items=factors.item.vectors(),
+        queries=factors.query.vectors(),
+        map=factors.query.map() or Same(),
+        item_map=factors.item.map(),
+        scale=targets.scale,
+        held_out=best,
+        initial=targets.initial,
+        seconds=time.perf_counter() - began,
+        details={"lr": lr, "epochs": len(errors), "best_epoch": best_epoch, "errors": errors},
+    )
 
 
 def squared_error(factors: Factors, query: Tensor, item: Tensor, score: Tensor) -> Tensor:
@@ -240,47 +214,10 @@ def squared_error(factors: Factors, query: Tensor, item: Tensor, score: Tensor) 
     return (factors(query, item) - score).square().mean()
 
 
-def entries(scores: SparseScores, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def entries(scores: SparseScores, device: str) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, items and scores (e,) of the entries on the device."""
     query, item, score = map(torch.from_numpy, (scores.query, scores.item, scores.score))
     return query.to(device), item.to(device), score.to(device)
-
-
-def place(device: str | None) -> torch.device:
-    """The device of that name, a GPU if there is one for None; InputError if it cannot be used."""
-    wanted = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=wanted).device
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"the device {wanted!r} cannot be used: {error}") from error
-
-
-def _fit(
-    factors: Factors,
-    targets: Targets,
-    settings: dict[str, Any],
-    **options: Any,
-) -> Fit:
-    began = time.perf_counter()
-    found = descend(factors, targets, **settings, **options)
-    errors = found.errors
-    return Fit(
-        items=factors.item.vectors(),
-        queries=factors.query.vectors(),
-        map=factors.query.map() or Same(),
-        item_map=factors.item.map(),
-        scale=targets.scale,
-        held_out=found.best,
-        initial=targets.initial,
-        untouched=0,
-        seconds=time.perf_counter() - began,
-        details={
-            **settings,
-            "epochs": len(errors),
-            "best_epoch": found.best_epoch,
-            "errors": errors,
-        },
-    )
 
 
 def _error(factors: Factors, held: tuple[Tensor, Tensor, Tensor]) -> float:

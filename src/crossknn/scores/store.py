@@ -195,15 +195,6 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         found = self._texts(f"id IN (SELECT DISTINCT query FROM blocks {by})", values)
         return [text.decode("utf-8", "surrogatepass") for *_, text in found if text is not None]
 
-    def get(
-        self, fingerprint: str, queries: Sequence[str], items: Sequence[str], pairs: Pairs
-    ) -> FloatArray:
-        """Scores (p,) float32 of `pairs` of these texts, NaN where unknown.
-
-        Raises InputError for a damaged block, as every way to read does.
-        """
-        return self.lookup(fingerprint, *self.pair_ids(queries, items, pairs))
-
     def put(
         self,
         fingerprint: str,
@@ -219,7 +210,10 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         return self.insert(fingerprint, *self.pair_ids(queries, items, pairs, add=True), scores)
 
     def rows(self, fingerprint: str, queries: Sequence[str], items: Sequence[str]) -> FloatArray:
-        """Dense scores (q, n) float32 of all pairs of these texts, NaN where unknown."""
+        """Dense scores (q, n) float32 of all pairs of these texts, NaN where unknown.
+
+        Raises InputError for a damaged block, as every way to read does.
+        """
         ids, found = self.ids(items), np.full((len(queries), len(items)), np.nan, np.float32)
         for row, query in enumerate(self.ids(queries).tolist()):
             for block in self._blocks(fingerprint, query):
@@ -269,7 +263,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         return known[query], self.ids([str(items[i]) for i in others.tolist()], add=add)[item]
 
     def lookup(self, fingerprint: str, queries: IntArray, items: IntArray) -> FloatArray:
-        """`get` by ids (p,) of texts."""
+        """Scores (p,) float32 of pairs by the ids of their texts, NaN where unknown."""
         found = np.full(len(queries), np.nan, np.float32)
         for query, places in _grouped(queries):
             part = found[places]
@@ -304,8 +298,9 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         texts = other._select("SELECT id, digest, text FROM texts")
         own = np.full(max((row[0] for row in texts), default=0) + 1, -1)
         own[[row[0] for row in texts]] = self._ids([row[1:] for row in texts], add=True)
-        for scorer, fingerprint in other._select("SELECT id, fingerprint FROM scorers"):
-            self.record_time(fingerprint, *other._time(fingerprint))
+        scorers = other._select("SELECT id, fingerprint, pairs, seconds FROM scorers")
+        for scorer, fingerprint, pairs, seconds in scorers:
+            self.record_time(fingerprint, pairs, seconds)
             found = other._select("SELECT DISTINCT query FROM blocks WHERE scorer = ?", (scorer,))
             for (query,) in found:
                 for block in other._blocks(fingerprint, query):
@@ -316,17 +311,17 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """Note that scoring so many pairs took so many seconds, by however many workers."""
         if pairs:
             with self._writing() as db:
-                db.execute("INSERT OR IGNORE INTO scorers (fingerprint) VALUES (?)", (fingerprint,))
                 db.execute(
-                    "UPDATE scorers SET pairs = pairs + ?, seconds = seconds + ? "
-                    "WHERE fingerprint = ?",
-                    (pairs, seconds, fingerprint),
+                    "INSERT INTO scorers (fingerprint, pairs, seconds) VALUES (?, ?, ?) "
+                    "ON CONFLICT DO UPDATE SET pairs = pairs + excluded.pairs, "
+                    "seconds = seconds + excluded.seconds",
+                    (fingerprint, pairs, seconds),
                 )
 
-    def seconds_per_pair(self, fingerprint: str | None) -> float:
+    def seconds_per_pair(self, fingerprint: str) -> float:
         """Seconds that a pair has taken in all collections so far; 0.0 before there was one."""
-        pairs, seconds = self._time(fingerprint or "")
-        return seconds / pairs if pairs else 0.0
+        rate = "SELECT seconds / pairs FROM scorers WHERE pairs AND fingerprint = ?"
+        return next((seconds for (seconds,) in self._select(rate, (fingerprint,))), 0.0)
 
     def verify(self, *, repair: bool = False) -> list[str]:
         """Check every row: a sentence for each kind of damage, none if all is well.
@@ -412,12 +407,6 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                 raise self._damaged("a block of scores has another checksum")
             ids = None if items is None else np.frombuffer(items, "<i4").astype(np.int64)
             yield _Block(number, start, ids, np.frombuffer(scores, "<f4"))
-
-    def _time(self, fingerprint: str) -> tuple[int, float]:
-        found = self._select(
-            "SELECT pairs, seconds FROM scorers WHERE fingerprint = ?", (fingerprint,)
-        )
-        return found[0] if found else (0, 0.0)
 
     def _find(self, digests: Sequence[bytes]) -> dict[bytes, tuple[int, bool]]:
         """By digest, (the id of a text, whether the text is kept)."""

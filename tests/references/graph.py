@@ -1,41 +1,30 @@
-"""What the graph methods share: walks over the item graph, and the retriever where those end.
+"""Methods that walk the item graph: GAR, the loop of Quam, LADR, greedy search.
 
 docs/rivals.md, "Graph methods", says what holds for all of them: batches are full until the budget
 is spent, the retriever's ranking goes on where the graph has no more to offer, and neighbours of
 one source, which tie by construction, come nearest first.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Literal
 
 import numpy as np
 
-from .problem import Batch, FloatArray, IntArray, Problem, Ranked, best_first, given, observed
+from .problem import (
+    Batch,
+    FloatArray,
+    IntArray,
+    Problem,
+    Ranked,
+    best_first,
+    directions,
+    observed,
+    softmax,
+)
 
 Candidate = tuple[int, float]
 """An unscored item and the value that it is ranked by."""
-
-
-def batch_sizes(budget: int, batch: int) -> list[int]:
-    """Batches of `batch` items until the budget is spent; the last has what remains.
-
-    For methods with seeds the recall that docs/results.md prints is that of batches cut anew after
-    the seeds: `batch_sizes(seeds, batch) + batch_sizes(budget - seeds, batch)`.
-    """
-    return [min(batch, budget - start) for start in range(0, budget, batch)]
-
-
-def count_of(share: float, budget: int) -> int:
-    """How many items a share of the budget is: rounded down, one at least.
-
-    The sources give numbers and no shares. 1e-9 keeps 0.29 * 100 from being 28. Alternatives:
-    rounding to the nearest number, or up; they differ where the share is no whole number.
-    """
-    return max(1, int(share * budget + 1e-9))
-
-
-def links(problem: Problem, neighbours: int) -> IntArray:
-    """(n, k) the graph, cut to `neighbours` a row where it has more."""
-    return given(problem.neighbours, "neighbours")[:, :neighbours]
 
 
 def by_score(items: IntArray, scores: FloatArray) -> tuple[IntArray, FloatArray]:
@@ -49,20 +38,20 @@ def walk(
 ) -> list[Candidate]:
     """Source by source the neighbours, nearest first, each where it comes first; none of `skip`.
 
-    A neighbour's value is that of its source. A position below 0 ends a row that is short.
+    A neighbour's value is that of its source.
     """
-    seen = set(skip)
-    found: list[Candidate] = []
+    seen, found = set(skip), []
     for source, value in zip(sources, values, strict=True):
         for item in graph[source].tolist():
-            if item >= 0 and item not in seen:
+            if item not in seen:
                 seen.add(item)
                 found.append((item, float(value)))
     return found
 
 
-def seeds_of(problem: Problem, count: int) -> list[Candidate]:
-    """The retriever's first `count` items."""
+def seeds_of(problem: Problem, share: float, budget: int) -> list[Candidate]:
+    """The retriever's first items, a share of the budget: rounded down, one at least."""
+    count = max(1, int(share * budget + 1e-9))
     ranked = best_first(problem.retriever, [])
     return list(zip(ranked.items[:count].tolist(), ranked.values[:count].tolist(), strict=True))
 
@@ -79,10 +68,8 @@ def rest_of_step(steps: Iterable[list[Candidate]], size: int) -> list[Candidate]
 def ranked_by(
     problem: Problem, batches: Sequence[Batch], candidates: Iterable[Candidate]
 ) -> Ranked:
-    """The candidates not scored yet, in their order, then the retriever's ranking.
-
-    Values of the latter are the retriever's own and cannot be compared with those before.
-    """
+    """The candidates not scored yet, in their order, then the retriever's ranking, whose values
+    cannot be compared with those before."""
     scored = set(observed(batches)[0].tolist())
     offered = [(item, value) for item, value in candidates if item not in scored]
     items = np.array([item for item, _ in offered], dtype=np.intp)
@@ -90,7 +77,122 @@ def ranked_by(
     rest = best_first(problem.retriever, batches)
     behind = ~np.isin(rest.items, items)
     return Ranked(
-        np.concatenate([items, rest.items[behind]]),
-        np.concatenate([values, rest.values[behind]]),
-        offered=len(items),
+        np.concatenate([items, rest.items[behind]]), np.concatenate([values, rest.values[behind]])
     )
+
+
+def gar(
+    problem: Problem,
+    batches: Sequence[Batch],
+    *,
+    budget: int,
+    neighbours: int,
+    affinity: Literal["score", "set"] = "score",
+    best: float = 0.3,
+    softmax_of: Literal["raw", "standardized"] = "standardized",
+) -> Ranked:
+    """GAR (MacAvaney, Tonellotto, Macdonald, CIKM 2022, algorithm 1): batches come in turn from the
+    pool P, the retriever's ranking, and from the frontier F, the unscored neighbours of scored
+    items, each worth the score of its best source.
+
+    Turns do not shift: where the frontier is empty, the retriever has its turn. Without the paper's
+    gate: once F holds as many items as the budget has left, it lets only sources add that score as
+    high as those used so far; what it keeps out cannot be reached. With `affinity="set"` F is that
+    of Quam (Rathee et al., 2410.20286), with cosines in the place of its trained affinity.
+    """
+    if len(batches) % 2 == 0:
+        return best_first(problem.retriever, batches)
+    graph = problem.neighbours[:, :neighbours]
+    items, scores = observed(batches)
+    if affinity == "score":
+        return ranked_by(problem, batches, walk(graph, *by_score(items, scores), skip=items))
+    unit, size = directions(problem.items), max(1, int(best * budget + 1e-9))
+    return ranked_by(problem, batches, frontier_by_set(graph, unit, batches, size, softmax_of))
+
+
+def frontier_by_set(
+    graph: IntArray, unit: FloatArray, batches: Sequence[Batch], size: int, softmax_of: str
+) -> list[Candidate]:
+    """Quam's frontier as the batches made it, one after the other.
+
+    After each of them, every source d of that batch which is among S, the `size` best items so far,
+    adds affinity(d, m) softmax_S(d) to each unscored neighbour m. Sums stay when S changes. Equal
+    values by ascending position. "standardized" divides scores by the deviation over all items
+    scored so far, not over S alone, before the softmax.
+    """
+    frontier: dict[int, float] = {}
+    for last in range(len(batches)):
+        items, scores = observed(batches[: last + 1])
+        deviation = float(scores.std()) if softmax_of == "standardized" else 1.0
+        S, s = by_score(items, scores)
+        shares = softmax(s[:size] / (deviation or 1.0))
+        relevance = dict(zip(S[:size].tolist(), shares, strict=True))
+        scored = set(items.tolist())
+        for source in set(batches[last].items.tolist()) & set(relevance):
+            for item in set(graph[source].tolist()) - scored:
+                gain = float(unit[source] @ unit[item]) * relevance[source]
+                frontier[item] = frontier.get(item, 0.0) + gain
+    left = [(item, value) for item, value in frontier.items() if item not in scored]
+    return sorted(left, key=lambda candidate: (-candidate[1], candidate[0]))
+
+
+def ladr(
+    problem: Problem,
+    batches: Sequence[Batch],
+    *,
+    budget: int,
+    neighbours: int,
+    seeds: float,
+    depth: int = 50,
+    mode: Literal["adaptive", "proactive"] = "adaptive",
+) -> Ranked:
+    """LADR (Kulkarni et al., SIGIR 2023, section 3): "proactive" scores the neighbours of all seeds,
+    "adaptive" those of the best items scored so far, again and again, until nothing is new.
+
+    By what is left of the step under way, then by the next step, then by the retriever. The seeds
+    are step 0. A step is a list that is made when it begins and kept until all of it is scored. A
+    batch that a step does not fill begins the next one, with the scores known before that batch.
+    """
+    graph, first = problem.neighbours[:, :neighbours], seeds_of(problem, seeds, budget)
+    if mode == "proactive":
+        sources = [item for item, _ in first]
+        around = walk(graph, sources, [value for _, value in first], skip=sources)
+        return ranked_by(problem, batches, first + around)
+
+    def next_step(known: Sequence[Batch], left: list[Candidate]) -> list[Candidate]:
+        items, scores = observed(known)
+        sources, values = by_score(items, scores)
+        skip = items.tolist() + [item for item, _ in left]
+        return walk(graph, sources[:depth], values[:depth], skip)
+
+    left = first
+    for last, batch in enumerate(batches):
+        left = rest_of_step([left, next_step(batches[:last], left)], len(batch.items))
+    return ranked_by(problem, batches, left + next_step(batches, left))
+
+
+def greedy(
+    problem: Problem, batches: Sequence[Batch], *, budget: int, neighbours: int, seeds: float
+) -> Ranked:
+    """The second stage of bi-metric search (2406.02891): pop the best item, score its neighbours.
+
+    By the seeds, then by expansions of the best scored items, then by the retriever. A batch takes
+    as many expansions as fill it; the one that it ends in is finished before the next batch begins
+    another (docs/rivals.md, "greedy").
+    """
+    graph = problem.neighbours[:, :neighbours]
+
+    def expansions(known: Sequence[Batch], left: list[Candidate]) -> Iterator[list[Candidate]]:
+        """For each scored item, the best first, its neighbours that are new, nearest first."""
+        items, scores = observed(known)
+        skip = set(items.tolist()) | {item for item, _ in left}
+        for source, value in zip(*by_score(items, scores), strict=True):
+            new = walk(graph, [source], [value], skip)
+            skip |= {item for item, _ in new}
+            yield new
+
+    left = seeds_of(problem, seeds, budget)
+    for last, batch in enumerate(batches):
+        left = rest_of_step(chain([left], expansions(batches[:last], left)), len(batch.items))
+    steps = chain([left], expansions(batches, left))
+    return ranked_by(problem, batches, chain.from_iterable(steps))

@@ -14,30 +14,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import kernels
-from .problem import Batch, FloatArray, IntArray, Problem, Ranked, best_first, given, observed
+from .gaussian_process import squared_distances
+from .problem import Batch, FloatArray, IntArray, Problem, Ranked, best_first, directions, observed
 
 BELIEF = 10
 """Scores that the variances learned from the anchors are worth."""
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """What the anchor queries taught."""
+class Content:
+    """Covariance by content, of items with directions `unit` (n, d), in units of a variance."""
 
-    mean: FloatArray
-    """(n,) mean score of each item."""
-    weights: FloatArray
-    """(p,) b: the weights of a normal query."""
-    spread: FloatArray
-    """(p, p) B: how much queries differ in them."""
-    factors: FloatArray
-    """(n, r) F: F F' is the residuals' covariance between items, of low rank."""
-    variance: float
-    """Variance of the residuals."""
+    unit: FloatArray
+    scale: float
+    smooth: float
+    linear: float
+    noise: float
+
+    def between(self, items: IntArray) -> FloatArray:
+        """(n, b) smooth exp(-scale |x - y|^2) + linear cos(x, y), all items with `items`."""
+        Y = self.unit[items]
+        near = np.exp(-self.scale * squared_distances(self.unit, Y))
+        return self.smooth * near + self.linear * self.unit @ Y.T
+
+    def own(self) -> FloatArray:
+        """(n,) the same of each item with itself."""
+        return self.smooth + self.linear * (self.unit**2).sum(axis=1)
+
+    def noise_of(self, b: int) -> FloatArray:
+        """(b, b) what nothing explains, "as a share of the content's part", smooth + linear."""
+        return self.noise * (self.smooth + self.linear) * np.eye(b)
 
 
-def rank(
+def kriging(
     problem: Problem,
     batches: Sequence[Batch],
     *,
@@ -50,108 +59,54 @@ def rank(
     noise: float = 0.25,
     beta: float = 0.0,
 ) -> Ranked:
-    """By `problem.first`, then by the prediction + `beta` deviations.
-
-    With `anchors=False` (or a problem without any) as `by_content`: while scores are fewer than
-    the weights, or all equal, by `problem.first`.
-    """
+    """By the retriever, then by the prediction + `beta` deviations; without `anchors` by the
+    retriever also while scores are fewer than the weights, or all equal."""
     if not batches:
         return best_first(problem.retriever, batches)
-    content = Content(kernels.directions(given(problem.items, "items")), scale, smooth, linear)
-    if anchors and problem.anchor_scores is not None:
-        values = by_lesson(problem, batches, learn(problem, rank), content, share, noise, beta)
+    content = Content(directions(problem.items), scale, smooth, linear, noise)
+    if anchors:
+        values = by_lesson(problem, batches, learn(problem, rank), content, share, beta)
         return best_first(values, batches)
     _, scores = observed(batches)
     if len(scores) < 1 + len(problem.trends) or np.ptp(scores) == 0:
         return best_first(problem.retriever, batches)
-    return best_first(by_content(problem, batches, content, noise, beta), batches)
+    return best_first(by_content(problem, batches, content, beta), batches)
 
 
 @dataclass(frozen=True)
-class Content:
-    """Covariance by content, before it is multiplied by a variance."""
+class Lesson:
+    """What the anchor queries taught: items' `mean` scores (n,), the `weights` (p,) of a normal
+    query and their `spread` (p, p), the `factors` F (n, r) of the residuals' covariance F F' between
+    items, and the residuals' `variance`."""
 
-    unit: FloatArray
-    """(n, d) directions of the item vectors."""
-    scale: float
-    smooth: float
-    linear: float
-
-    def between(self, items: IntArray) -> FloatArray:
-        """(n, b) smooth exp(-scale |x - y|^2) + linear cos(x, y), all items with `items`."""
-        Y = self.unit[items]
-        near = kernels.rbf(self.unit, Y, self.scale)
-        return self.smooth * near + self.linear * kernels.linear(self.unit, Y)
-
-    def own(self) -> FloatArray:
-        """(n,) the same of each item with itself."""
-        return self.smooth + self.linear * (self.unit**2).sum(axis=1)
-
-
-def noise_variance(content: Content, noise: float) -> float:
-    """What nothing explains, "as a share of the content's part", in units of the variance.
-
-    The content's part is smooth + linear, an item's covariance with itself: 0.25 (0.3 + 0.5) = 0.2,
-    so that content and noise add up to 1 by default. Alternative: `noise` of the variance itself.
-    """
-    return noise * (content.smooth + content.linear)
-
-
-# From the anchors
+    mean: FloatArray
+    weights: FloatArray
+    spread: FloatArray
+    factors: FloatArray
+    variance: float
 
 
 def learn(problem: Problem, rank: int) -> Lesson:
-    """Steps 1 and 2 of the page, of the anchors' scores R (q, n)."""
-    R = given(problem.anchor_scores, "anchor_scores")
-    others = means_of_others(R)
-    weights = np.empty((len(R), 1 + len(problem.anchor_trends)))
-    residuals = np.empty_like(R)
+    """Steps 1 and 2 of the page, of the anchors' scores R (q, n).
+
+    In an anchor's regression an item's mean is that over the others: a query that is searched has no
+    part in the mean either. The weights' covariance has q - 1 in the denominator. E'E / q of the
+    residuals E (q, n) is V S^2 V' / q from E = U S V', cut to the largest `rank`.
+    """
+    R = problem.anchor_scores
+    q, n = R.shape
+    others = (R.sum(axis=0) - R) / (q - 1)
+    weights, residuals = [], []
     for anchor, scores in enumerate(R):
         trends = [trend[anchor] for trend in problem.anchor_trends]
-        H = np.column_stack([np.ones(len(scores)), *trends, others[anchor]])
+        H = np.column_stack([np.ones(n), *trends, others[anchor]])
         fit = np.linalg.lstsq(H, scores, rcond=None)[0]  # over all items, each counted alike
-        weights[anchor] = fit[1:]
-        residuals[anchor] = scores - H @ fit
-    b, B = prior(weights)
-    variance = float(np.mean(residuals**2))
-    return Lesson(R.mean(axis=0), b, B, low_rank(residuals, rank), variance)
-
-
-def means_of_others(R: FloatArray) -> FloatArray:
-    """(q, n) each item's mean score over all anchors but one, for that one's regression.
-
-    A query that is searched has no part in the mean either. A single anchor has its own scores.
-    Alternative: the mean of all, which holds a q-th of what is to be explained. The page does not
-    say; the recall that docs/results.md prints under "Kriging in parts" at 100 and 200 calls is
-    that of the means of the others, to the last digit, and not that of the alternative.
-    """
-    q = len(R)
-    return (R.sum(axis=0) - R) / (q - 1) if q > 1 else R
-
-
-def prior(weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean and covariance of the anchors' weights (q, p), intercepts left out.
-
-    The full covariance, with q - 1 in the denominator; of a single anchor it is 0. Alternatives:
-    q in the denominator; variances alone; less what the fit's own error adds to it (each weight is
-    fitted to n items, so that is little).
-    """
-    centred = weights - weights.mean(axis=0)
-    return weights.mean(axis=0), centred.T @ centred / max(1, len(weights) - 1)
-
-
-def low_rank(residuals: FloatArray, rank: int) -> FloatArray:
-    """(n, r) the factors F of the nearest covariance of that rank to E'E / q, E (q, n) residuals.
-
-    E'E / q = V S^2 V' / q from E = U S V', cut to the largest `rank`. Residuals are taken to have
-    mean 0 for every item, as the model says. Alternatives: centred item by item, and q - 1 in the
-    denominator; each anchor's residuals brought to equal variance first.
-    """
-    _, S, Vt = np.linalg.svd(residuals, full_matrices=False)
-    return Vt[:rank].T * S[:rank] / np.sqrt(len(residuals))
-
-
-# One query
+        weights.append(fit[1:])
+        residuals.append(scores - H @ fit)
+    W, E = np.array(weights), np.array(residuals)
+    _, S, Vt = np.linalg.svd(E, full_matrices=False)
+    factors = Vt[:rank].T * S[:rank] / np.sqrt(q)
+    return Lesson(R.mean(axis=0), W.mean(axis=0), np.cov(W.T), factors, float(np.mean(E**2)))
 
 
 def by_lesson(
@@ -160,37 +115,34 @@ def by_lesson(
     lesson: Lesson,
     content: Content,
     share: float,
-    noise: float,
     beta: float,
 ) -> FloatArray:
     """(n,) predictions with what the anchors taught, plus `beta` deviations."""
     items, y = observed(batches)
-    F, v = lesson.factors, lesson.variance
+    F, v, B = lesson.factors, lesson.variance, lesson.spread
     k = share * F @ F[items].T + v * content.between(items)
-    own = share * (F**2).sum(axis=1) + v * content.own()
     h = np.column_stack([*problem.trends, lesson.mean])
-    B = lesson.spread
     c = k + h @ B @ h[items].T  # (n, b) covariance with the scored items, weights included
-    C = c[items] + v * noise_variance(content, noise) * np.eye(len(y))
+    C = c[items] + v * content.noise_of(len(y))
     expected = h @ lesson.weights  # but for the intercept
-    ones = np.ones(len(y))
-    weighted = np.linalg.solve(C, ones)
-    w0 = weighted @ (y - expected[items]) / (weighted @ ones)
-    prediction = w0 + expected + c @ np.linalg.solve(C, y - expected[items] - w0)
+    weighted = np.linalg.solve(C, np.ones(len(y)))
+    w0 = weighted @ (y - expected[items]) / weighted.sum()
+    pull = np.linalg.solve(C, y - expected[items] - w0)
+    prediction = w0 + expected + c @ pull
     if beta == 0:
         return prediction
     # docs/kriging.md, "How far a prediction may be off": of the score without noise, weights and
     # intercept taken as known at their posterior mean, in units of the query's own residuals r.
-    w = lesson.weights + B @ h[items].T @ np.linalg.solve(C, y - expected[items] - w0)
-    r = y - w0 - h[items] @ w
-    K = k[items] + v * noise_variance(content, noise) * np.eye(len(y))
+    r = y - w0 - h[items] @ (lesson.weights + B @ h[items].T @ pull)
+    K = k[items] + v * content.noise_of(len(y))
     unit = (BELIEF + r @ np.linalg.solve(K, r)) / (BELIEF + len(y))
+    own = share * (F**2).sum(axis=1) + v * content.own()
     variance = own - (k * np.linalg.solve(K, k.T).T).sum(axis=1)
     return prediction + beta * np.sqrt(unit * np.maximum(variance, 0.0))
 
 
 def by_content(
-    problem: Problem, batches: Sequence[Batch], content: Content, noise: float, beta: float
+    problem: Problem, batches: Sequence[Batch], content: Content, beta: float
 ) -> FloatArray:
     """(n,) predictions of universal kriging with the trend [1, retrievers' scores], no prior.
 
@@ -199,16 +151,12 @@ def by_content(
     """
     items, y = observed(batches)
     H = np.column_stack([np.ones(len(problem.retriever)), *problem.trends])
-    H_b = H[items]
     k = content.between(items)
-    K = k[items] + noise_variance(content, noise) * np.eye(len(y))
-    weighted = np.linalg.solve(K, H_b)
-    information = weighted.T @ H_b
-    w = np.linalg.lstsq(information, weighted.T @ y, rcond=None)[0]
-    prediction = H @ w + k @ np.linalg.solve(K, y - H_b @ w)
-    if beta == 0:
-        return prediction
+    K = k[items] + content.noise_of(len(y))
+    weighted = np.linalg.solve(K, H[items])
+    w = np.linalg.lstsq(weighted.T @ H[items], weighted.T @ y, rcond=None)[0]
+    r = y - H[items] @ w
     variance = content.own() - (k * np.linalg.solve(K, k.T).T).sum(axis=1)
-    r = y - H_b @ w
     unit = r @ np.linalg.solve(K, r) / max(len(y) - H.shape[1], 1)
-    return prediction + beta * np.sqrt(unit * np.maximum(variance, 0.0))
+    deviation = np.sqrt(unit * np.maximum(variance, 0.0))
+    return H @ w + k @ np.linalg.solve(K, r) + beta * deviation

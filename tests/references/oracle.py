@@ -6,8 +6,8 @@ score and pick a share epsilon (`random_share`) of the anchor items uniformly at
 
 import numpy as np
 
+from .cur import draw, masked_softmax
 from .problem import FloatArray, IntArray
-from .sampling import draw, masked_softmax
 
 
 def top(scores: FloatArray, count: int) -> IntArray:

@@ -1,44 +1,40 @@
 """What every method reads and answers: the problem of one query, batches of scores, a ranking."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """What the search for one query may read besides exact scores of this query.
 
-    n items, vectors of d dimensions, k_q anchor queries.
+    Args:
+        retriever: (n,) scores of the retriever that picks the first batch; higher is better.
+        items: (n, d) item vectors; `query` (d,) is the dual encoder's vector of the query.
+        anchor_scores: (k_q, n) exact scores of the anchor queries, R_anc; `anchor_queries`
+            (k_q, d) are their vectors.
+        neighbours: (n, k) the item graph: the neighbours of each item, nearest first.
+        trends: (n,) each: scores by every retriever that the mean of a GP or of kriging is linear
+            in; `anchor_trends` (k_q, n) each: the same for the anchor queries.
+        item_scores: (k, n) exact scores of the items at `item_queries` (k,) with all items.
     """
 
     retriever: FloatArray
-    """(n,) scores of the retriever that picks the first batch; higher is better."""
     items: FloatArray | None = None
-    """(n, d) item vectors."""
     query: FloatArray | None = None
-    """(d,) the dual encoder's vector of the query."""
     anchor_scores: FloatArray | None = None
-    """(k_q, n) exact scores of the anchor queries: R_anc."""
     anchor_queries: FloatArray | None = None
-    """(k_q, d) the dual encoder's vectors of the anchor queries."""
     neighbours: IntArray | None = None
-    """(n, k) the item graph: the neighbours of each item, nearest first."""
     trends: tuple[FloatArray, ...] = ()
-    """(n,) each: scores by every retriever that the mean of a GP or of kriging is linear in."""
     anchor_trends: tuple[FloatArray, ...] = ()
-    """(k_q, n) each: the same for the anchor queries."""
     item_scores: FloatArray | None = None
-    """(k, n) exact scores of k items, used as queries, with all items."""
     item_queries: IntArray | None = None
-    """(k,) the positions of those k items."""
 
 
 @dataclass(frozen=True)
@@ -55,31 +51,51 @@ class Ranked:
 
     items: IntArray
     values: FloatArray
-    offered: int | None = None
-    """How many of them, from the first on, the method itself has to offer; the retriever's order
-    goes on behind them. None: all of them."""
+
+
+Rank = Callable[[Problem, Sequence[Batch]], Ranked]
 
 
 def observed(batches: Sequence[Batch]) -> tuple[IntArray, FloatArray]:
     """All items scored so far, in scored order, and their exact scores."""
-    if not batches:
-        return np.empty(0, dtype=np.intp), np.empty(0)
-    return (
-        np.concatenate([batch.items for batch in batches]).astype(np.intp),
-        np.concatenate([batch.scores for batch in batches]).astype(np.float64),
-    )
+    items = [np.empty(0, np.intp), *(batch.items for batch in batches)]
+    scores = [np.empty(0), *(batch.scores for batch in batches)]
+    return np.concatenate(items), np.concatenate(scores)
 
 
 def best_first(values: FloatArray, batches: Sequence[Batch]) -> Ranked:
     """The items not scored yet by falling value, equal ones by ascending position."""
-    items, _ = observed(batches)
     order = np.argsort(-values, kind="stable")
-    left = order[~np.isin(order, items)]
+    left = order[~np.isin(order, observed(batches)[0])]
     return Ranked(left, values[left])
 
 
-def given(value: T | None, name: str) -> T:
-    """`value`, which the method cannot do without."""
-    if value is None:
-        raise ValueError(f"the problem has no {name}")
-    return value
+def search(rank: Rank, problem: Problem, scores: FloatArray, sizes: Sequence[int]) -> list[Batch]:
+    """Batches of the given sizes, picked by `rank`, out of the exact scores (n,) of all items."""
+    batches: list[Batch] = []
+    for size in sizes:
+        items = rank(problem, batches).items[:size]
+        batches.append(Batch(items, scores[items]))
+    return batches
+
+
+def equal_batches(budget: int, rounds: int) -> list[int]:
+    """budget // rounds a round, the remainder in the last one; rounds without calls left out.
+
+    AXN algorithm 1 (k_s = B_CE / R) and ADACUR algorithm 1, line 8 (k_s = k_i / N_r) divide evenly.
+    """
+    size = budget // rounds
+    sizes = [size] * (rounds - 1) + [budget - size * (rounds - 1)]
+    return [size for size in sizes if size > 0]
+
+
+def softmax(values: FloatArray) -> FloatArray:
+    """exp(values) divided by their sum; -inf gives 0."""
+    weights = np.exp(values - values.max())
+    return weights / weights.sum()
+
+
+def directions(vectors: FloatArray) -> FloatArray:
+    """Vectors of length 1; those of length 0 stay 0."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.where(lengths > 0, lengths, 1.0)

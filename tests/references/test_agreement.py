@@ -25,25 +25,8 @@ from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
 from crossknn.spec import Spec, parse
 from crossknn.types import NO_ITEM
-from references import (
-    adacur,
-    anncur,
-    axn,
-    feedback,
-    fixeditem,
-    gar,
-    gaussian_process,
-    greedy,
-    itemcur,
-    kriging,
-    ladr,
-    refit,
-    rerank,
-    tour,
-)
-from references.cur import encoder_zero
-from references.loop import Rank, equal_batches, search
-from references.problem import Batch, Problem
+from references import cur, gaussian_process, graph, kriging, vectors
+from references.problem import Batch, Problem, Rank, equal_batches, search
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 ROUNDS, BUDGETS = (3, 5, 10), (30, 60, 120)
@@ -98,9 +81,10 @@ kriging(vectors=dense, retriever=dense, rounds=R, anchors=false, noise=0.1, beta
 """R stands for the number of rounds, B for the size of a batch."""
 
 REFERENCES = {
-    **{"adacur": adacur, "anncur": anncur, "axn": axn, "feedback": feedback, "gar": gar},
-    **{"fixeditem": fixeditem, "gp": gaussian_process, "greedy": greedy, "itemcur": itemcur},
-    **{"kriging": kriging, "ladr": ladr, "refit": refit, "rerank": rerank, "tour": tour},
+    **{name: getattr(cur, name) for name in ("rerank", "anncur", "adacur", "fixeditem", "itemcur")},
+    **{name: getattr(vectors, name) for name in ("axn", "tour", "feedback", "refit")},
+    **{name: getattr(graph, name) for name in ("gar", "ladr", "greedy")},
+    **{"gp": gaussian_process.gp, "kriging": kriging.kriging},
 }
 
 
@@ -120,10 +104,10 @@ class Case:
 
     def rank(self, problem: Problem) -> Rank:
         """The reference, with those of the spec's options that it has."""
-        rank = REFERENCES[self.name].rank
+        rank = REFERENCES[self.name]
         known = {"budget": self.budget, **self.options}
         if known.get("center") == "auto":
-            known["center"] = True if self.name == "itemcur" else encoder_zero(problem)
+            known["center"] = True if self.name == "itemcur" else cur.encoder_zero(problem)
         else:
             known["center"] = False
         return partial(rank, **{k: v for k, v in known.items() if k in signature(rank).parameters})
@@ -134,7 +118,7 @@ class Case:
         if self.name == "rerank":
             return [budget]
         if self.name == "adacur" and "split" in self.options:
-            return adacur.split_batches(budget, rounds, budget // 2)
+            return cur.split_batches(budget, rounds, budget // 2)
         if self.name == "kriging":
             first, later = max(budget // rounds, 8), rounds - 1
             left = budget - first

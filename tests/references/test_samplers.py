@@ -12,7 +12,7 @@ from crossknn.methods import method
 from crossknn.search.loop import Search
 from crossknn.types import Queries
 from crossknn_lab.analysis import oracle_cur
-from references import adacur, oracle
+from references import cur, oracle
 from references.problem import Batch, Problem
 
 DRAWS = 2000
@@ -60,9 +60,11 @@ def test_adacur_draws_as_the_reference_does(sample):
     problem, batches = observed_problem(data)
     picked = second_batches(data, sample)
     retriever = np.bincount(picked[:, 0], minlength=24)
-    assert_same(retriever, DRAWS * adacur.probabilities(problem, batches, sample))
+    scored, logits = batches[0].items, cur.logits(problem, batches, sample)
+    assert_same(retriever, DRAWS * cur.masked_softmax(logits, scored))
     rng = np.random.default_rng(0)
-    inclusion = adacur.inclusion(problem, batches, SIZE, sample, 4000, rng)
+    drawn = [cur.draw(logits, scored, SIZE, rng) for _ in range(4000)]
+    inclusion = np.bincount(np.concatenate(drawn), minlength=24) / 4000
     found = np.bincount(picked.ravel(), minlength=24) / DRAWS
     # Both are shares of thousands of draws: five standard errors of their difference.
     allowed = 5 * np.sqrt(inclusion * (1 - inclusion) * (1 / DRAWS + 1 / 4000)) + 2e-3

@@ -21,26 +21,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SWAPS: dict[type[ast.AST], str] = {
-    ast.Lt: "<=",
-    ast.LtE: "<",
-    ast.Gt: ">=",
-    ast.GtE: ">",
-    ast.Eq: "!=",
-    ast.NotEq: "==",
-    ast.Is: "is not",
-    ast.IsNot: "is",
-    ast.In: "not in",
-    ast.NotIn: "in",
-    ast.Add: "-",
-    ast.Sub: "+",
-    ast.Mult: "/",
-    ast.Div: "*",
-    ast.FloorDiv: "*",
-    ast.Mod: "*",
-    ast.And: "or",
-    ast.Or: "and",
-}
+PAIRS = (
+    ((ast.Lt, "<"), (ast.LtE, "<=")),
+    ((ast.Gt, ">"), (ast.GtE, ">=")),
+    ((ast.Eq, "=="), (ast.NotEq, "!=")),
+    ((ast.Is, "is"), (ast.IsNot, "is not")),
+    ((ast.In, "in"), (ast.NotIn, "not in")),
+    ((ast.Add, "+"), (ast.Sub, "-")),
+    ((ast.Div, "/"), (ast.Mult, "*")),
+    ((ast.And, "and"), (ast.Or, "or")),
+)
+SWAPS = {a: new for pair in PAIRS for (a, _), (_, new) in (pair, pair[::-1])}
+SWAPS |= {ast.FloorDiv: "*", ast.Mod: "*"}
 AT_MOST = 150
 """Tests run for one mutation; those of a line that more tests run are drawn by seed."""
 

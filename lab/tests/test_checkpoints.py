@@ -35,18 +35,7 @@ pytestmark = pytest.mark.torch
 SPECIAL = ["[PAD]", "[unused0]", "[unused1]", "[unused2]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"word{n}" for n in range(30)]
 RNG = np.random.default_rng(0)
-CMC_OPTIONS = {
-    "type_model": "extend_multi_dot",
-    "dataset": "zeshel",
-    "L": 64,
-    "num_heads": 4,
-    "num_mention_vecs": 1,
-    "batch_first": True,
-    "token_type": False,
-    "inputmark": True,
-    "layernorm": False,
-    "skip_connection": False,
-}
+OPTIONS = {"type_model": "extend_multi_dot", "dataset": "zeshel", "L": 64, "num_heads": 4}
 
 
 def words(count):
@@ -66,16 +55,9 @@ def tokenizer(names=(*SPECIAL, *WORDS)):
 
 
 def config(**settings):
-    sizes = {
-        "vocab_size": len(SPECIAL) + len(WORDS),
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-        "max_position_embeddings": 256,
-        "initializer_range": 0.3,
-    }
-    return transformers.BertConfig(**{**sizes, **settings})
+    sizes = {"vocab_size": 38, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 48, "max_position_embeddings": 256, "initializer_range": 0.3}
+    return transformers.BertConfig(**sizes | settings)
 
 
 def bert(seed, **settings):
@@ -108,7 +90,6 @@ def save(path, states, settings=None):
     for kind in (Config, AttributeDict):
         kind.__module__ = module.__name__
         setattr(module, kind.__name__, kind)
-    sys.modules[module.__name__] = module
     content = {
         "epoch": 3,
         "state_dict": OrderedDict(states),
@@ -116,10 +97,9 @@ def save(path, states, settings=None):
         "callbacks": {AttributeDict: {"best_model_score": np.float64(0.5), "dirpath": None}},
         "hyper_parameters": AttributeDict(config=Config(**(settings or {}))),
     }
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, module.__name__, module)
         torch.save(content, path)
-    finally:
-        del sys.modules[module.__name__]
     return path
 
 
@@ -225,20 +205,12 @@ def test_zeshel_dual_is_two_towers_and_an_inner_product(tmp_path, base, towers):
         np.testing.assert_allclose(vectors, found.last_hidden_state[:, 0].numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("pickled", [False, True])
-def test_msmarco_emb_reads_cls_and_the_first_separator(tmp_path, pickled):
+def test_msmarco_emb_reads_cls_and_the_first_separator(tmp_path):
     model, fast, folder = bert(5), tokenizer(), tmp_path / "emb"
     fast.save_pretrained(folder)
     config(num_labels=1, architectures=["BertForSequenceClassification"]).save_pretrained(folder)
-    states = prefixed("bert.", model)
-    if pickled:
-        torch.save(states, folder / "pytorch_model.bin")
-    else:
-        from safetensors.torch import save_file
-
-        save_file(states, folder / "model.safetensors", {"format": "pt"})
-    queries = [query for query in TEXTS for _ in TEXTS]
-    batch = fast(queries, TEXTS * 3, padding=True, return_tensors="pt")
+    torch.save(prefixed("bert.", model), folder / "pytorch_model.bin")
+    batch = fast([q for q in TEXTS for _ in TEXTS], TEXTS * 3, padding=True, return_tensors="pt")
     with torch.inference_mode():
         found = model(**batch).last_hidden_state
     first = (batch["input_ids"] == fast.sep_token_id).int().argmax(1)
@@ -275,11 +247,8 @@ def test_the_configuration_is_the_encoders_or_the_shapes(tmp_path, base):
     assert (*lengths, found.config.max_length) == (32, 63, 32, 95)
 
 
-LINEAR = {
-    "model.encoder.additional_linear.weight": torch.zeros(1, 32),
-    "model.encoder.additional_linear.bias": torch.zeros(1),
-}
-LAYER = "model.encoder.bert_model.encoder.layer.1."
+LINEAR = prefixed("model.encoder.additional_linear.", torch.nn.Linear(32, 1))
+EXTRA = {"model.encoder.bert_model.encoder.layer.1.adapter.weight": torch.zeros(1)}
 
 
 def emb_without(part):
@@ -290,11 +259,9 @@ def emb_without(part):
     ("states", "settings", "message"),
     [
         (lambda: {"model.x.y": torch.zeros(1)}, {}, r"is of no known layout: .* it has x\.y$"),
-        (lambda: prefixed("model.input_encoder.bert_model.", bert(1)), {}, "no known layout"),
         (lambda: emb_without("position"), {}, r"no BERT: embeddings\.position_\S+ is missing"),
         (lambda: emb_without("layer.1.output.dense.bias"), {}, r"Missing key.*output\.dense\.bias"),
-        (lambda: emb_states(bert(1)) | {LAYER + "adapter.weight": torch.zeros(1)}, {}, "Unexpected key"),
-        (lambda: emb_without("pooler") | LINEAR, {}, r'Missing key.*"dense\.weight"'),
+        (lambda: emb_states(bert(1)) | EXTRA, {}, "Unexpected key"),
         (lambda: {"model.encoder.bert_model.x": 1}, {}, "holds no weights"),
         (lambda: emb_states(bert(1)) | LINEAR, {"pooling_type": "mean"}, "pooling_type = 'mean'; only"),
         (lambda: emb_states(bert(1)), {"model_type": "bi_enc", "pooling_type": "mean"}, "only 'cls' can"),
@@ -329,8 +296,8 @@ def test_an_encoder_must_be_the_right_one(tmp_path, base):
 class Evil:
     """Runs a function if a pickle of it is run."""
 
-    def __init__(self, function, argument):
-        self.made = function, (argument,)
+    def __init__(self, *made):
+        self.made = made
 
     def __reduce__(self):
         return self.made
@@ -338,20 +305,16 @@ class Evil:
 
 def test_nothing_in_a_pickle_is_run(tmp_path, base):
     trap, path, model = tmp_path / "trap", tmp_path / "evil.ckpt", bert(1)
-    evil = Evil(eval, f"__import__('os').mkdir({str(trap)!r})")
-    content = {
-        "state_dict": OrderedDict(emb_states(model)),
-        "hyper_parameters": {"config": evil},
-        "callbacks": [evil, {Evil: evil}],
-    }
-    torch.save(content, path)
+    evil = Evil(eval, (f"__import__('os').mkdir({str(trap)!r})",))
+    content = {"hyper_parameters": {"config": evil}, "callbacks": [evil, {Evil: evil}]}
+    torch.save({"state_dict": OrderedDict(emb_states(model))} | content, path)
     folder = open_checkpoint(path, encoder=base).save_pretrained(tmp_path / "ours")
     same(scores_of(folder), emb_scores(model))
     for content in (evil, {"model.encoder.bert_model.x": evil}):
         torch.save(content, path)
         with pytest.raises(InputError, match="holds no weights"):
             open_checkpoint(path, encoder=base)
-    torch.save({"a": Evil(os.mkdir, str(trap))}, path)
+    torch.save({"a": Evil(os.mkdir, (str(trap),))}, path)
     with pytest.raises(InputError, match="not a readable torch checkpoint"):
         open_checkpoint(path, encoder=base)
     assert not trap.exists()
@@ -364,8 +327,7 @@ def test_files_that_are_no_checkpoints(tmp_path, base):
     good = save(tmp_path / "good.ckpt", emb_states(bert(1))).read_bytes()
     torch.save(emb_states(bert(1)), tmp_path / "old", _use_new_zipfile_serialization=False)
     plain = pickle.dumps({"state_dict": {"a": [1.0]}})
-    huge = b"\x80\x05\x96" + (1 << 62).to_bytes(8, "little") + b"."
-    for content in (b"", b"hello", huge, plain, (tmp_path / "old").read_bytes(), good[:9999]):
+    for content in (b"", b"hello", plain, (tmp_path / "old").read_bytes(), good[:9999]):
         path.write_bytes(content)
         with pytest.raises(InputError, match="not a readable torch checkpoint: ") as caught:
             open_checkpoint(path, encoder=base)
@@ -387,7 +349,7 @@ class Half(torch.nn.Module):
         super().__init__()
         self.encoder_layer = torch.nn.TransformerEncoderLayer(32, 4, batch_first=True)
 
-    def forward(self, x, **_):
+    def forward(self, x):
         return 0.5 * self.encoder_layer(x) + 0.5 * x
 
 
@@ -398,31 +360,26 @@ class Theirs(torch.nn.Module):
         super().__init__()
         self.mention_encoder, self.entity_encoder = bert(6), bert(7)
         torch.manual_seed(8)
-        stack = torch.nn.Module()
-        stack.layers = torch.nn.ModuleList(make() for _ in range(layers))
-        self.extend_multi_transformerencoder = stack
+        self.extend_multi_transformerencoder = torch.nn.Module()
+        made = torch.nn.ModuleList(make() for _ in range(layers))
+        self.extend_multi_transformerencoder.layers = made
         self.eval()
 
+    @torch.inference_mode()
     def scores(self, lengths=(32, 32)):
-        vectors = []
-        for encoder, rows in (
-            (self.mention_encoder, [mention_ids(mention, lengths[0]) for mention in MENTIONS]),
-            (self.entity_encoder, [entity_ids(entity, lengths[1]) for entity in ENTITIES]),
-        ):
-            ids = torch.tensor(rows)
-            with torch.inference_mode():
-                found = encoder(input_ids=ids, attention_mask=(ids > 0).long())
-            vectors.append(found.last_hidden_state[:, 0])
-        items = vectors[1].expand(len(MENTIONS), -1, -1)
-        x = torch.cat([vectors[0][:, None], items], dim=1)
-        with torch.inference_mode():
-            for layer in self.extend_multi_transformerencoder.layers:
-                x = layer(x)
+        mentions = torch.tensor([mention_ids(mention, lengths[0]) for mention in MENTIONS])
+        entities = torch.tensor([entity_ids(entity, lengths[1]) for entity in ENTITIES])
+        query = self.mention_encoder(input_ids=mentions, attention_mask=(mentions > 0).long())[0]
+        item = self.entity_encoder(input_ids=entities, attention_mask=(entities > 0).long())[0]
+        items = item[:, 0].expand(len(MENTIONS), -1, -1)
+        x = torch.cat([query[:, :1], items], dim=1)
+        for layer in self.extend_multi_transformerencoder.layers:
+            x = layer(x)
         return (x[:, :1] @ x[:, 1:].transpose(1, 2))[:, 0].numpy()
 
 
 def save_cmc(path, states, **options):
-    content = {"opt": argparse.Namespace(**(CMC_OPTIONS | options)), "sd": states, "step_num": 3}
+    content = {"opt": argparse.Namespace(**(OPTIONS | options)), "sd": states, "step_num": 3}
     torch.save(content, path)
     return path
 
@@ -436,13 +393,9 @@ def cmc_scores(model):
         ).numpy()
 
 
-@pytest.mark.parametrize("older", [False, True])
-def test_cmc_scores_as_the_plain_forward_pass(tmp_path, base, older):
+def test_cmc_scores_as_the_plain_forward_pass(tmp_path, base):
     theirs, path = Theirs(), tmp_path / "pytorch_model.bin"
     save_cmc(path, theirs.state_dict())
-    if older:  # other names, and weights with the options alone
-        states = {n.replace("multi_t", "multi.t"): v for n, v in theirs.state_dict().items()}
-        torch.save({"opt": argparse.Namespace(num_heads=4, L=64), "sd": states}, path)
     model = open_checkpoint(path, encoder=base)
     options = {"layers": 2, "heads": 4, "feed_forward": 2048, "dropout": 0.1}
     assert model.config.options == options | {"variant": "reference"}
@@ -465,21 +418,15 @@ def test_cmc_layers_without_a_skip_and_queries_to_wikipedia(tmp_path, base):
 STACK = "extend_multi_transformerencoder.layers.1."
 
 
-def without(part):
-    return {name: value for name, value in Theirs().state_dict().items() if part not in name}
-
-
 @pytest.mark.parametrize(
     ("states", "options", "message"),
     [
         (dict, {"token_type": True}, "was trained with token_type = True; only False can be opened"),
-        (dict, {"inputmark": False}, "inputmark = False"),
         (dict, {"dataset": "msmarco"}, "dataset = 'msmarco'; only 'zeshel' and 'wikipedia'"),
         (dict, {"num_heads": 5}, "heads is 5, which does not divide 32 dimensions"),
         (dict, {"L": None}, "lacks opt with num_heads and L"),
-        (lambda _: without("entity_encoder"), {}, "is of no known layout"),
-        (lambda s: s | {"mlp.fc.weight": torch.zeros(1)}, {}, "is of no known layout"),
-        (lambda _: without("layers.1.encoder_layer.norm2"), {}, r"Missing key.*layers\.1\.norm2\.bias"),
+        (lambda s: {n: v for n, v in s.items() if "entity" not in n}, {}, "is of no known layout"),
+        (lambda s: {n: v for n, v in s.items() if "1.encoder_layer.norm2" not in n}, {}, r"Missing key.*layers\.1\.norm2\.bias"),
         (lambda s: s | {STACK + "weight": torch.zeros(1)}, {}, r"Unexpected key.*layers\.1\.weight"),
         (lambda s: s | {STACK + "encoder_layer.norm1.bias": torch.zeros(3)}, {}, "size mismatch for layers"),
     ],
@@ -489,9 +436,6 @@ def test_another_cmc_is_refused(tmp_path, base, states, options, message):
     with pytest.raises(InputError, match=message) as caught:
         open_checkpoint(path, encoder=base)
     assert "\n" not in str(caught.value)
-
-
-# The command
 
 
 def test_the_command_converts(tmp_path, base, capsys, monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 from crossknn import plots as base
 from crossknn.errors import MissingExtraError
 from crossknn.evaluation.replay import RecallRow
-from crossknn.plots import Curve, Style, styles_of
+from crossknn.plots import Curve
 from crossknn_lab import plots
 from crossknn_lab.analysis import cur_grid, score_density
 
@@ -83,14 +83,6 @@ def test_files_are_what_their_suffix_says(tmp_path):
     for suffix, begins in ((".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")):
         base.recall_against_cost(ROWS, tmp_path / f"a{suffix}", title="t")
         assert (tmp_path / f"a{suffix}").read_bytes().startswith(begins)
-
-
-def test_names_and_styles_can_be_given():
-    assert styles_of(METHODS)[METHODS[2]].colour in drawn("recall_against_cost")
-    style = Style(colour="#123456")
-    made = drawn("recall_against_cost", labels={METHODS[2]: "ADACUR!"}, styles={METHODS[2]: style})
-    assert "ADACUR!" in texts(made)
-    assert "#123456" in made
 
 
 def test_a_training_log(tmp_path):

@@ -36,29 +36,16 @@ def labelled(folder):
     data = matrix()
     gold = data.scores.argmax(axis=1)
     gold[25] = -1
-    np.savez(
-        folder / "m.npz",
-        scores=data.scores,
-        n_anchors=data.n_anchors,
-        item_vectors=data.item_vectors,
-        query_vectors=data.query_vectors,
-        labels=gold,
-        query_ids=np.array(data.query_ids),
-        item_ids=np.array([f"i{i}" for i in range(80)]),
-    )
+    names = {"query_ids": data.query_ids, "item_ids": [f"i{i}" for i in range(80)]}
+    arrays = {"scores": data.scores, "n_anchors": data.n_anchors, "labels": gold}
+    vectors = {"item_vectors": data.item_vectors, "query_vectors": data.query_vectors}
+    np.savez(folder / "m.npz", **arrays, **vectors, **names)
     return folder
 
 
 def test_replay_prints_measures_of_the_labels_and_says_what_it_leaves_out(labelled, capsys):
-    options = (
-        "--methods",
-        "exact, rerank(retriever=oracle_topk(masked=1))",
-        "--budgets",
-        "9",
-        "-k",
-        "1",
-    )
-    (exact, masked), said = rows(capsys, "replay", "m.npz", *options)
+    options = ("--methods", "exact, rerank(retriever=oracle_topk(masked=1))", "--budgets", "9")
+    (exact, masked), said = rows(capsys, "replay", "m.npz", *options, "-k", "1")
     assert said == ("1 of 6 queries have no judgements and are left out of the task's measures")
     assert exact["measures"] == {
         "accuracy": 1.0, "accuracy_normalised": 1.0, "nDCG@10": 1.0, "R@100": 1.0, "RR@10": 1.0,
@@ -77,7 +64,7 @@ def test_replay_takes_qrels_in_place_of_labels(labelled, capsys):
     assert "1 judged items are not among the items" in said
 
 
-def test_replay_refuses_measures_without_judgements_and_unknown_ones(labelled, capsys):
+def test_replay_refuses_measures_without_judgements(labelled, capsys):
     data = matrix()
     np.savez(labelled / "bare.npz", scores=data.scores, n_anchors=20)
     options = ("--methods", "exact", "-k", "1", "--measures", "RR@10")
@@ -85,11 +72,6 @@ def test_replay_refuses_measures_without_judgements_and_unknown_ones(labelled, c
     (labelled / "qrels.tsv").write_text("query 20\ti3\t1\n")
     said = sentence(capsys, "replay", "bare.npz", *options, "--qrels", "qrels.tsv")
     assert "needs the key 'item_ids'" in said
-    options = ("--methods", "exact", "-k", "1", "--measures", "acuracy")
-    said = sentence(capsys, "replay", "m.npz", *options)
-    assert "the measure 'acuracy' is unknown here" in said
-    said = sentence(capsys, "replay", "m.npz", "--methods", "rerank(retriever=oracle_top)")
-    assert "unknown retriever 'oracle_top'" in said
 
 
 def test_a_k_above_the_number_of_items_is_refused(folder, capsys):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,28 +16,22 @@ from crossknn.errors import InputError
 from crossknn.evaluation.measures import bootstrap
 from crossknn_lab import experiment as experiment_module
 from crossknn_lab.answers import answers_in_short
-from crossknn_lab.experiment import PAPERS, PLANS, TABLES, Experiment, preset
-from crossknn_lab.page import Figure, Table
+from crossknn_lab.experiment import PAPERS, PLANS, Experiment, preset
+from crossknn_lab.page import Table
 from crossknn_lab.reproduce import FIGURES, PaperFigure, checklist, reproduce
 from crossknn_lab.sweep_report import percent, points
-from crossknn_lab.table import compared, read_table
+from crossknn_lab.table import compared
 
 pytest.importorskip("matplotlib")
 
 ROOT = Path(__file__).parents[2]
-CENTRED = "docs/methods.md, Rules, says which and what it changes."
 
 
 def of(paper: str, label: str) -> PaperFigure:
     return next(f for f in FIGURES if (f.paper, f.label) == (paper, label))
 
 
-FEW = [
-    of("AXN", "figure 8"),
-    of("ANNCUR", "table 3b"),
-    of("ANNCUR", "figure 1a"),
-    of("CMC", "table 1"),
-]
+FEW = [of("AXN", "figure 8"), of("ANNCUR", "table 3b"), of("CMC", "table 1")]
 
 
 def test_figures_are_made_in_one_way_of_sweeps_that_exist():
@@ -47,15 +40,6 @@ def test_figures_are_made_in_one_way_of_sweeps_that_exist():
         assert bool(figure.here) == bool(figure.kind), figure
     assert {name for figure in FIGURES for name in figure.sweeps} == set(PLANS)
     assert {figure.paper for figure in FIGURES} == set(PAPERS["papers"])
-    said = Counter(f.paper for f in FIGURES if CENTRED in f.here)
-    assert said == {"ANNCUR": 1, "ADACUR": 1, "AXN": 1}
-
-
-def test_files_that_figures_point_to_exist():
-    told = " ".join(f.elsewhere + f.here + f.why_not for f in FIGURES)
-    named = set(re.findall(r"(?:docs|lab/benchmarks)/[\w-]+\.\w+", told))
-    assert "docs/results.md" in named
-    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_the_checklist_in_the_docs_is_up_to_date():
@@ -65,31 +49,17 @@ def test_the_checklist_in_the_docs_is_up_to_date():
     assert page.read_text(encoding="utf-8") == checklist(), "set CROSSKNN_WRITE_DOCS=1"
 
 
-def test_a_second_experiment_in_the_same_folder_searches_nothing(tmp_path):
-    first, names = experiment(tmp_path), ["blend", "query-vectors"]
-    first.run(names)
-    again = Experiment([d.path for d in first.data], first.folder, TINY)
-    again.run(names)
-    assert first.spent.searched > 0
-    assert (again.spent.searched, again.spent.kept) == (0, first.spent.searched + first.spent.kept)
-    table = read_table(first.folder / TABLES / "blend")
-    assert len(table.entries) == len(first.table("blend").entries)
-
-
-def test_computed_once_for_the_same_options_and_again_for_others_or_if_damaged(tmp_path):
+def test_computed_once_for_the_same_options_and_again_if_damaged(tmp_path):
     made, calls = experiment(tmp_path), []
-
-    def compute():
-        calls.append(1)
-        return {"x": [1.5, None]}
-
     data = made.data[0]
-    for k in (1, 1, 2):
-        assert made.once("thing", data, compute, k=k) == {"x": [1.5, None]}
-    assert len(calls) == 2
+
+    def ask(k):
+        return made.once("thing", data, lambda: calls.append(k) or {"x": [1.5, None]}, k=k)
+
+    assert [ask(k) for k in (1, 1, 2)] == [{"x": [1.5, None]}] * 3
+    assert calls == [1, 2]
     next((made.folder / "analyses").glob("thing-alpha-*")).write_text("{half", encoding="utf-8")
-    for k in (1, 2):
-        made.once("thing", data, compute, k=k)
+    ask(1), ask(2)
     assert len(calls) == 3
 
 
@@ -98,12 +68,8 @@ def test_what_does_not_fit_is_left_out_and_said(tmp_path):
     made = experiment(tmp_path, large, names=("alpha", "beta"))
     assert (made.k, made.budgets, [d.name for d in made.data]) == ((1, 10), (20,), ["alpha"])
     assert all(any(word in note for note in made.notes) for word in ("k 100", "budget 500", "beta"))
-    with pytest.raises(InputError, match="too few for any k"):
-        experiment(tmp_path, replace(TINY, k=(50, 100)))
     with pytest.raises(InputError, match="no matrix"):
         Experiment([], tmp_path, TINY)
-    with pytest.raises(InputError, match="did you mean small"):
-        preset("smal")
 
 
 def test_a_matrix_with_fitted_vectors_is_searched_as_it_is_stored(tmp_path):
@@ -141,28 +107,13 @@ def test_what_a_matrix_lacks_is_said_in_the_figures_place_and_noted(tmp_path):
 def test_questions_compare_the_methods_they_name(tmp_path):
     made = experiment(tmp_path)
     section = of("Ours", "question 1").section(made)
-    table = section.blocks[-1]
+    table, find = section.blocks[-1], made.table("questions").group
     row = next(r for r in table.rows if r[:2] == ["ADACUR_dense over ANNCUR_dense", 20])
     options = {"data": "alpha", "budget": 20, "anchors": 18}
-    ours, theirs = (
-        made.table("questions").group(spec, **options)
-        for spec in (
-            "adacur(retriever=dense, rounds=5, rcond=0.03)",
-            "anncur(anchors=0.5, retriever=dense, rcond=0.03)",
-        )
-    )
+    ours = find("adacur(retriever=dense, rounds=5, rcond=0.03)", **options)
+    theirs = find("anncur(anchors=0.5, retriever=dense, rcond=0.03)", **options)
     assert row[list(table.head).index("k = 1")] == points(compared(ours, theirs, 1))
     assert re.fullmatch(r"\d / \d of 2", section.blocks[1].rows[0][1])  # two budgets, one k
-
-
-def test_the_tasks_measures_are_drawn_against_the_calls_for_the_index(tmp_path):
-    section = of("AXN", "figure 3").section(experiment(tmp_path))
-    (picture,) = [block.svg for block in section.blocks if isinstance(block, Figure)]
-    assert ">cross-encoder calls for the index<" in picture
-    rows = section.blocks[-1].rows
-    calls = {row[0]: [r[3] for r in rows if r[0] == row[0]] for row in rows}
-    assert calls["adacur"] == ["540", "1,620"]  # 6 and 18 train queries, 90 items
-    assert calls["exact"] == ["0"]
 
 
 @pytest.mark.slow
@@ -198,7 +149,7 @@ def test_killed_and_run_again_it_searches_nothing_twice_and_says_the_same(tmp_pa
     for path in tables:
         assert path.read_bytes() == (killed / path.relative_to(whole)).read_bytes()
     page = (whole / "index.html").read_text(encoding="utf-8")
-    for said in ("alpha", "seeds 0", "python", "Left out, and why", "a drawing of models", "<svg"):
+    for said in ("alpha", "seeds 0", "python", "Left out, and why", "benchmarks/late.py", "<svg"):
         assert said in page
 
 

@@ -148,17 +148,6 @@ def _prepared(scores: FloatArray, center: bool) -> FloatArray:
 # ------------------------------------------------------------------------------------- CUR
 
 
-def cur(
-    scores: FloatArray, rows: IntArray, columns: IntArray, *, rcond: float = NO_CUT
-) -> FloatArray:
-    """ANNCUR's C pinv(scores[rows, columns]) R for all queries: (m, n) -> (m, n) (2.2).
-
-    `rows` (k_q,) are the anchor queries, `columns` (k_i,) the anchor items.
-    """
-    anchors = np.asarray(scores[rows], np.float64)
-    return _cur(np.asarray(scores, np.float64), anchors, columns, rcond)
-
-
 def oracle_cur(
     scores: FloatArray, rows: IntArray, columns: IntArray, *, rcond: float = 1e-10
 ) -> FloatArray:
@@ -297,23 +286,16 @@ def approximation_error(
 
     `scores` and `approx` are (m, n); the bands are named `1-10`, `11-100`, ...
     """
-    distance = np.abs(np.asarray(scores, np.float64) - approx)
-    found = {band: values.mean(axis=1) for band, values in _bands(scores, distance, bands)}
-    return found | {"all": distance.mean(axis=1)}
-
-
-def _bands(
-    scores: FloatArray, errors: FloatArray, bands: Sequence[int]
-) -> list[tuple[str, FloatArray]]:
-    """The errors (m, n) of the items of each band, (m, b) each."""
-    order = np.argsort(-np.asarray(scores, np.float64), axis=1, kind="stable")
-    sorted_errors = np.take_along_axis(errors, order, axis=1)
-    n = scores.shape[1]
+    exact, n = np.asarray(scores, np.float64), scores.shape[1]
+    distance = np.abs(exact - approx)
+    order = np.argsort(-exact, axis=1, kind="stable")
+    by_rank = np.take_along_axis(distance, order, axis=1)
     ends = [end for end in bands if end < n] + [n]
-    return [
-        (f"{start + 1}-{end}", sorted_errors[:, start:end])
+    found = {
+        f"{start + 1}-{end}": by_rank[:, start:end].mean(axis=1)
         for start, end in zip([0, *ends], ends, strict=False)
-    ]
+    }
+    return found | {"all": distance.mean(axis=1)}
 
 
 # ---------------------------------------------------------------- what methods approximate

@@ -37,16 +37,14 @@ def anncur_split(
     Raises:
         InputError: if n_train exceeds n or is not one of the sizes, or if there is no such split.
     """
-    if n_train not in all_sizes:
+    if n_train not in all_sizes or n_train > n:
         known = ", ".join(map(str, all_sizes))
-        raise InputError(f"n_train is {n_train}; splits are drawn for {known} (all_sizes)")
-    if n_train > n:
-        raise InputError(f"n_train is {n_train}, but there are {n} queries")
-    if not 0 <= index < n_splits or not 0 <= dev_share < 1:
         raise InputError(
-            f"index is {index} and dev_share {dev_share}: there are splits 0 to {n_splits - 1}, "
-            "and a share lies between 0 and 1"
+            f"n_train is {n_train}; splits of these {n} queries are drawn for {known} (all_sizes), "
+            "as far as there are so many"
         )
+    if not 0 <= index < n_splits:
+        raise InputError(f"index is {index}; there are splits 0 to {n_splits - 1}")
     rng = np.random.default_rng(seed)
     before = [size for size in all_sizes[: all_sizes.index(n_train)] if size <= n]
     for size in [size for size in before for _ in range(n_splits)] + [n_train] * (index + 1):

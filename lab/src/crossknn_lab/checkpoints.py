@@ -135,14 +135,15 @@ class Inert:
     The state of an object becomes the attributes of that mapping.
     """
 
-    def __new__(cls, *arguments: object) -> Any:
+    def __new__(cls, *_: object) -> Any:
         return OrderedDict()
 
 
-class Number:
+class Number(Inert):
     """In the place of NumPy's numbers, whose state is no mapping."""
 
-    def __init__(self, *arguments: object) -> None: ...
+    def __new__(cls, *_: object) -> Any:
+        return object.__new__(cls)
 
     def __setstate__(self, state: object) -> None: ...
 
@@ -255,7 +256,6 @@ def _recognized(
     path: Path, weights: Mapping[str, Tensor], options: Mapping[str, Any], base: str | Path
 ) -> _Checkpoint:
     """The checkpoint of the layout whose names the weights have; `InputError` if of none."""
-    weights = {n.replace("extend_multi.", "extend_multi_", 1): v for n, v in weights.items()}
     for layout, prefixes in PREFIXES.items():
         parts: dict[str, dict[str, Tensor]] = {}
         for name, value in weights.items():

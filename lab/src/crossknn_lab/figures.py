@@ -7,7 +7,7 @@ raises `InputError` where the matrices lack what it needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, astuple
 from functools import partial
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from crossknn.evaluation.task import ACCURACY
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import inner, top_k
 from crossknn.methods import method
-from crossknn.plots import Curve, curves, curves_of, labels_of
+from crossknn.plots import Curve, curves, labels_of
 from crossknn.types import FloatArray
 from crossknn_lab import plots
 from crossknn_lab.analysis import (
@@ -37,13 +37,11 @@ from crossknn_lab.analysis import (
 from crossknn_lab.cells import MatrixFile, divided
 from crossknn_lab.experiment import Experiment, retrievers_of
 from crossknn_lab.page import Block, Cell, Table, draw
-from crossknn_lab.sweep_report import percent, recall_row
+from crossknn_lab.sweep_report import CALLS, curve_of, percent
 from crossknn_lab.table import Group, Of
 
 TASK = (ACCURACY, "nDCG@10", "R@100")
 """The task's measures that are shown."""
-
-CALLS = "cross-encoder calls per query"
 
 SIZES = (25, 50, 100, 200, 500, 1000, 2000)
 """Of grids over anchor queries and items."""
@@ -198,42 +196,19 @@ def _most_anchors(run: Experiment, sweep: str) -> dict[str, int]:
 
 def recall_by_anchors(run: Experiment) -> list[Block]:
     """Recall of the largest k at 500 calls, or the nearest, by anchor queries."""
+    budget, k = nearest_value(run.budgets, 500), run.k[-1]
     tables: list[Block] = []
-    for data, groups in _at_500(run).items():
-        columns = {f"{g.first.anchors} anchor queries": g.first.anchors for g in groups}
-        cells = {(g.name, f"{g.first.anchors} anchor queries"): g for g in groups}
-        tables.append(_recall_table(run, cells, list(columns), data))
+    for data, groups in by_data(run, "methods", lambda g: g.first.budget == budget).items():
+        counts = sorted({group.first.anchors for group in groups})
+        found = {(group.name, group.first.anchors): percent(group.mean(k)) for group in groups}
+        rows: list[list[Cell]] = [
+            [f"`{label}`", *(found.get((name, count)) for count in counts)]
+            for name, label in labels_of(name for name, _ in found).items()
+        ]
+        items = f"{data}, {groups[0].first.items:,} items"
+        caption = f"{items}: recall (%) [95%], top {k} at {budget} calls, by anchor queries."
+        tables.append(Table(head=["method", *map(str, counts)], rows=rows, caption=caption))
     return tables
-
-
-def recall_by_matrix(run: Experiment) -> list[Block]:
-    """Recall of the largest k at 500 calls, or the nearest, by matrix, with its most anchors."""
-    most, found = _most_anchors(run, "methods"), _at_500(run)
-    cells = {
-        (group.name, f"{data} ({group.first.items:,} items)"): group
-        for data, groups in found.items()
-        for group in groups
-        if group.first.anchors == most[data]
-    }
-    columns = list(dict.fromkeys(column for _, column in cells))
-    return [_recall_table(run, cells, columns, "All matrices")]
-
-
-def _at_500(run: Experiment) -> dict[str, list[Group]]:
-    budget = nearest_value(run.budgets, 500)
-    return by_data(run, "methods", lambda group: group.first.budget == budget)
-
-
-def _recall_table(
-    run: Experiment, cells: Mapping[tuple[str, str], Group], columns: Sequence[str], title: str
-) -> Table:
-    rows: list[list[Cell]] = []
-    for name, label in labels_of(dict.fromkeys(name for name, _ in cells)).items():
-        found = [cells.get((name, column)) for column in columns]
-        rows.append([f"`{label}`", *(percent(g.mean(run.k[-1])) if g else None for g in found)])
-    budget = nearest_value(run.budgets, 500)
-    caption = f"{title}: recall (%) [95%], top {run.k[-1]} at {budget} calls."
-    return Table(head=["method", *columns], rows=rows, caption=caption)
 
 
 def splits(run: Experiment) -> list[Block]:
@@ -251,11 +226,13 @@ def splits(run: Experiment) -> list[Block]:
         groups, paper = every[data.name], _papers_accounting(run, data)
         panels = {}
         for k in run.k:
-            rows = [recall_row(group, k) for group in reranked.get(data.name, [])]
-            lines = [*curves_of(rows, k), _best_of(groups, k, "anncur, best split")]
+            others: dict[str, list[Group]] = {}
+            for group in reranked.get(data.name, []):
+                others.setdefault(group.name, []).append(group)
+            lines = [curve_of(name, found, k) for name, found in others.items()]
+            lines.append(_best_of(groups, k, "anncur, best split"))
             if data.name in chosen:
-                dev = curves_of([recall_row(group, k) for group in chosen[data.name]], k)[0]
-                lines.append(replace(dev, name="anncur, split chosen on dev"))
+                lines.append(curve_of("anncur, split chosen on dev", chosen[data.name], k))
             lines.append(_curve("anncur, best split, paper's accounting", paper[str(k)]))
             panels[f"top {k}"] = lines
         title = f"{data.name}: recall at a cost"
@@ -481,13 +458,15 @@ SAMPLERS = {
     "anncur, random": "anncur(center=none, anchors=1, retriever=random)",
     "adacur, five rounds from random": "adacur(center=none, retriever=random, rounds=5)",
     "adacur, five rounds from dense": "adacur(center=none, retriever=dense, rounds=5)",
-    "TopK, none masked": "anncur(center=none, anchors=1, retriever=oracle_topk)",
-    "TopK, best 100 masked": "anncur(center=none, anchors=1, retriever=oracle_topk(masked=100))",
-    "TopK, 75% random": "anncur(center=none, anchors=1, retriever=oracle_topk(epsilon=0.75))",
-    "SoftMax, none masked": "anncur(center=none, anchors=1, retriever=oracle_softmax)",
-    "SoftMax, best 100 masked": "anncur(center=none, anchors=1, "
-    "retriever=oracle_softmax(masked=100))",
-    "SoftMax, 75% random": "anncur(center=none, anchors=1, retriever=oracle_softmax(epsilon=0.75))",
+    **{
+        f"{kind}, {what}": f"anncur(center=none, anchors=1, retriever={name}{options})"
+        for kind, name in (("TopK", "oracle_topk"), ("SoftMax", "oracle_softmax"))
+        for what, options in (
+            ("none masked", ""),
+            ("best 100 masked", "(masked=100)"),
+            ("75% random", "(epsilon=0.75)"),
+        )
+    },
 }
 """Ways to choose 200 anchor items: with `anncur(anchors=1)` nothing is reranked."""
 

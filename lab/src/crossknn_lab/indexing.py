@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Estimate
-from crossknn.evaluation.replay import RecallRow, outcome, parts_of, truth_of
+from crossknn.evaluation.replay import outcome, parts_of, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.fitting.factors import Targets, als, inner_products, per_item, per_query
 from crossknn.index.base import Scale
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import method
-from crossknn.plots import Curve, curves, recall_against_indexing
+from crossknn.plots import Curve, curves
 from crossknn.retrievers.base import DenseRetriever
 from crossknn.scores.store import SparseScores
 from crossknn.types import FloatArray, Pairs, Queries
@@ -148,7 +148,6 @@ def _searched(
         got = outcome(spec, method(spec), parts, truth, budget=goal.budget, ks=[goal.k], task=tasks)
         row = next(iter(got.rows()))
         found["recall"][str(goal.k)] = [row.recall, *row.ci]
-        found["queries"] = row.n_queries
         for name, values in row.measures.items():
             if values is not None and (ends := row.measures_ci[name]) is not None:
                 found["task"][name] = [values, *ends]
@@ -158,46 +157,61 @@ def _searched(
 def indexing_recall(run: Experiment, *, ways: Sequence[str]) -> list[Block]:
     """Recall against the calls spent for the index, for both goals, on each matrix."""
     blocks: list[Block] = []
-    for data, found in measured(run).items():
-        for goal in goals(run):
-            rows = [_row(r, goal) for way in (*ways, *OWN) for r in found if r["way"] == way]
-            title = f"{data}: recall against offline calls"
-            alt = f"{title}, top {goal.k} at {goal.budget} calls per query, a line for each way."
-            options: dict[str, Any] = {"title": title, "labels": LABELS}
-            blocks.append(draw(recall_against_indexing, rows, alt=alt, **options))
-        tried = [r for r in found if r["way"] != EXACT]
+    for data, every in measured(run).items():
+        found = [r for r in every if r["way"] in (*ways, *OWN)]
         columns = {
-            f"k = {goal.k} at {goal.budget}": [r["recall"][str(goal.k)] for r in tried]
+            f"top {goal.k} at {goal.budget} calls": [r["recall"][str(goal.k)] for r in found]
             for goal in goals(run)
         }
-        blocks.append(_table(tried, columns, f"{data}: recall (%) [95%]."))
+        blocks += _shown(found, columns, f"{data}: recall against offline calls", "recall (%)")
     return blocks
 
 
 def indexing_task(run: Experiment) -> list[Block]:
     """The task's measures against the calls spent for the index, at the first goal's calls."""
     blocks: list[Block] = []
-    calls = f"{goals(run)[0].budget} calls per query"
-    for data, found in measured(run).items():
-        if not found[0]["task"]:
-            continue
-        ways = dict.fromkeys(r["way"] for r in found if r["way"] != BY_ITEM)
-        panels = {measure: [_line(found, way, measure) for way in ways] for measure in TASK}
-        title = f"{data}: the task's measures against offline calls"
-        options: dict[str, Any] = {
-            "title": title,
-            "x_label": "cross-encoder calls for the index",
-            "y_label": "the measure (%)",
-            "labels": LABELS,
-            "note": f"At {calls}. Lines across: no calls were made for the index.",
-        }
-        alt = f"{title}, at {calls}. A panel for each measure, a line for each way of indexing."
-        columns = {measure: [r["task"][measure] for r in found] for measure in TASK}
-        caption = f"{data}: the task's measures (%) [95%] at {calls}."
-        blocks += [draw(curves, panels, alt=alt, **options), _table(found, columns, caption)]
+    for data, every in measured(run).items():
+        found = [r for r in every if r["way"] != BY_ITEM and r["task"]]
+        columns = {of: [r["task"][of] for r in found] for of in TASK}
+        title = f"{data}: the task at {goals(run)[0].budget} calls per query against offline calls"
+        blocks += _shown(found, columns, title, "the measure (%)") if found else []
     if not blocks:
         raise InputError("no matrix with vectors of a dual encoder and anchor queries has labels")
     return blocks
+
+
+def _shown(
+    found: Sequence[Mapping[str, Any]], columns: Mapping[str, Sequence[Any]], title: str, y: str
+) -> list[Block]:
+    """A picture with a panel for each column and a line for each way, and a table of the same.
+
+    `columns` have a mean and the ends of its interval for each search that was `found`.
+    """
+    panels: dict[str, list[Curve]] = {}
+    for head, values in columns.items():
+        lines: dict[str, list[tuple[int, Estimate]]] = {}
+        for r, cell in zip(found, values, strict=True):
+            lines.setdefault(r["way"], []).append((r["calls"], Estimate(*cell)))
+        panels[head] = []
+        for way, points in lines.items():
+            points.sort(key=lambda point: point[0])
+            places, means = zip(*points, strict=True)
+            panels[head].append(Curve.through(way, [calls or None for calls in places], means))
+    axes: dict[str, Any] = {"x_label": "cross-encoder calls for the index", "y_label": y}
+    axes |= {"labels": LABELS, "note": "Lines across: no calls were made for the index."}
+    alt = f"{title}. A panel for each column of the table, a line for each way of indexing."
+    rows = [
+        [r["way"], r["train"] or None, r["what"] or None, f"{r['calls']:,}"]
+        + [percent(Estimate(*values)) for values in cells]
+        for r, *cells in zip(found, *columns.values(), strict=True)
+    ]
+    table = Table(
+        head=["way", "train queries", "scored", "offline calls", *columns],
+        rows=rows,
+        caption=f"{title} (%) [95%]. Vectors by alternating least squares; AXN in ten rounds.",
+        folded=True,
+    )
+    return [draw(curves, panels, title=title, alt=alt, **axes), table]
 
 
 def indexing_cost(run: Experiment) -> list[Block]:
@@ -222,42 +236,3 @@ def indexing_cost(run: Experiment) -> list[Block]:
         head = ["train queries", "scored", "calls", "minutes of calls", "minutes of fitting"]
         blocks.append(Table(head=head, rows=rows, caption=caption))
     return blocks
-
-
-def _row(found: Mapping[str, Any], goal: Goal) -> RecallRow:
-    recall, low, high = found["recall"][str(goal.k)]
-    return RecallRow(
-        method=found["way"],
-        k=goal.k,
-        budget=goal.budget,
-        recall=recall,
-        ci=(low, high),
-        n_queries=found["queries"],
-        calls=goal.budget,
-        seconds=0.0,
-        seed=0,
-        index_calls=found["calls"],
-    )
-
-
-def _line(found: Sequence[Mapping[str, Any]], way: str, measure: str) -> Curve:
-    mine = sorted((r for r in found if r["way"] == way), key=lambda r: int(r["calls"]))
-    calls = [r["calls"] or None for r in mine]
-    return Curve.through(way, calls, [Estimate(*r["task"][measure]) for r in mine])
-
-
-def _table(
-    found: Sequence[Mapping[str, Any]], columns: Mapping[str, Sequence[Any]], caption: str
-) -> Table:
-    """A row for each search; `columns` have its mean and the ends of its interval."""
-    rows = [
-        [r["way"], r["train"] or None, r["what"] or None, f"{r['calls']:,}"]
-        + [percent(Estimate(*values)) for values in cells]
-        for r, *cells in zip(found, *columns.values(), strict=True)
-    ]
-    return Table(
-        head=["way", "train queries", "scored", "offline calls", *columns],
-        rows=rows,
-        caption=f"{caption} Vectors by alternating least squares; AXN in ten rounds.",
-        folded=True,
-    )

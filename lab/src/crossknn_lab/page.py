@@ -58,15 +58,8 @@ class Table:
     best: frozenset[tuple[int, int]] = frozenset()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Points:
-    """A list with a bullet for each item."""
-
-    items: Sequence[str]
-
-
-Block: TypeAlias = str | Figure | Table | Points
-"""What a section is made of; a str is a paragraph."""
+Block: TypeAlias = str | list[str] | Figure | Table
+"""What a section is made of; a str is a paragraph, a list has a bullet for each item."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +97,12 @@ def write_page(page: Page, folder: str | Path) -> None:
     folder = Path(folder)
     (folder / "images").mkdir(parents=True, exist_ok=True)
     text, images = markdown_of(page)
+    paper = f'<rect width="100%" height="100%" fill="{PAPER}"/>'  # a viewer's ground may be black
     for name, svg in images.items():
-        write_file(folder / "images" / name, on_paper(svg).encode())
+        made = re.sub(r"(<svg\b[^>]*>)", rf"\1{paper}", svg, count=1)
+        write_file(folder / "images" / name, made.encode())
     write_file(folder / "page.md", text.encode())
     write_file(folder / "index.html", _html(page.title, text, images).encode())
-
-
-def on_paper(svg: str) -> str:
-    """A transparent picture on a light ground, for viewers whose own ground may be black."""
-    paper = f'<rect width="100%" height="100%" fill="{PAPER}"/>'
-    return re.sub(r"(<svg\b[^>]*>)", rf"\1{paper}", svg, count=1)
 
 
 def format_cell(cell: Cell) -> str:
@@ -175,8 +164,8 @@ def _walk(sections: Sequence[Section]) -> dict[str, tuple[Section, int]]:
 def _block(block: Block, section: str, images: dict[str, str]) -> str:
     if isinstance(block, str):
         return _text(block)
-    if isinstance(block, Points):
-        return "\n".join(f"- {_text(item)}" for item in block.items)
+    if isinstance(block, list):
+        return "\n".join(f"- {_text(item)}" for item in block)
     if isinstance(block, Figure):
         name = f"{section}-{sum(known.startswith(f'{section}-') for known in images) + 1}.svg"
         images[name] = block.svg

@@ -20,7 +20,7 @@ from crossknn.errors import InputError, MissingExtraError
 from crossknn.types import Progress
 from crossknn_lab import answers, figures, indexing
 from crossknn_lab.experiment import PAPERS, TABLES, Experiment, Preset
-from crossknn_lab.page import Block, Cell, Page, Points, Section, Table, write_page
+from crossknn_lab.page import Block, Cell, Page, Section, Table, write_page
 from crossknn_lab.sweep_report import environment, listed
 
 WORK = "work"
@@ -161,7 +161,7 @@ def _made_of(run: Experiment, seconds: float) -> Section:
     tables = f"The tables of every sweep, with all means and intervals, are in `{WORK}/{TABLES}`."
     blocks: list[Block] = [
         Table(head=head, rows=rows, caption="The matrices."),
-        Points(items=facts),
+        facts,
         tables,
     ]
     return Section(title="What this is made of", blocks=blocks)
@@ -176,7 +176,7 @@ def _left_out(run: Experiment) -> Section:
     if run.spent.older:
         failed.append(f"{run.spent.older} searches are of other source files of crossknn")
     items = [*run.notes, *failed] or ["Nothing was left out."]
-    return Section(title="Left out, and why", blocks=[Points(items=items)])
+    return Section(title="Left out, and why", blocks=[items])
 
 
 def checklist() -> str:

@@ -16,18 +16,13 @@ from typing import Any
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Comparison, Estimate
-from crossknn.evaluation.replay import RecallRow
 from crossknn.methods import in_full
-from crossknn.plots import (
-    Styles,
-    family,
-    labels_of,
-    recall_against_cost,
-    styles_of,
-)
-from crossknn_lab.page import Block, Cell, Page, Points, Section, draw
+from crossknn.plots import Curve, Styles, curves, family, labels_of, styles_of
+from crossknn_lab.page import Block, Cell, Page, Section, draw
 from crossknn_lab.page import Table as PageTable
 from crossknn_lab.table import Group, Of, Table, compared
+
+CALLS = "cross-encoder calls per query"
 
 LINES = 12
 """So many methods at most are in one plot."""
@@ -35,21 +30,11 @@ LINES = 12
 # ------------------------------------------------------------- groups as rows and as cells
 
 
-def recall_row(group: Group, k: int) -> RecallRow:
-    """A group's recall at k over its seeds, its interval, and its cost."""
-    found = group.mean(k)
-    return RecallRow(
-        method=group.name,
-        k=k,
-        budget=group.first.budget,
-        recall=found.mean,
-        ci=(found.low, found.high),
-        n_queries=len(group.per_query(k)[0]),
-        calls=group.cost("calls"),
-        seconds=group.cost("seconds"),
-        seed=group.first.seed,
-        index_calls=round(group.cost("index_calls")),
-    )
+def curve_of(name: str, groups: Iterable[Group], of: Of) -> Curve:
+    """Means of groups over their budgets; a method without calls is drawn across."""
+    found = sorted(groups, key=lambda group: group.first.budget)
+    places = [group.first.budget or None for group in found]
+    return Curve.through(name, places, [group.mean(of) for group in found])
 
 
 def percent(found: Estimate) -> str:
@@ -241,9 +226,9 @@ def _compared(view: ReportContext) -> Section:
     head = ["matrix", "items", "anchor queries", "test queries by a seed"]
     blocks: list[Block] = [
         PageTable(head=head, rows=rows),
-        Points(items=facts),
+        facts,
         "Methods, as they were asked for (what stands in braces was varied):",
-        Points(items=methods),
+        methods,
     ]
     return Section(title="What was compared", blocks=blocks)
 
@@ -273,21 +258,19 @@ def _recalls(view: ReportContext) -> Section:
     below = []
     for dataset in view.datasets:
         names = [name for name in dataset.names if family(name) != "exact"]
-        rows = [recall_row(g, k) for g in dataset.groups if g.name in names for k in view.table.k]
-        portions = [names[i : i + LINES] for i in range(0, len(names), LINES)]
-        blocks: list[Block] = [
-            draw(
-                recall_against_cost,
-                [row for row in rows if row.method in portion],
-                title=f"{dataset.title}: recall against calls"
-                + (f", {number} of {len(portions)}" if len(portions) > 1 else ""),
-                alt=f"Recall on {dataset.title} against calls per query, a line for each of "
-                f"{listed(view.labels[name] for name in portion)}.",
-                caption="Bands: 95% intervals. A line without points: makes no calls.",
-                **view.looks,
-            )
-            for number, portion in enumerate(portions, start=1)
-        ]
+        blocks: list[Block] = []
+        for start in range(0, len(names), LINES):
+            shown = names[start : start + LINES]
+            found = {name: [g for g in dataset.groups if g.name == name] for name in shown}
+            panels = {
+                f"top {k}": [curve_of(name, groups, k) for name, groups in found.items()]
+                for k in view.table.k
+            }
+            title = f"{dataset.title}: recall against calls"
+            said = listed(view.labels[name] for name in shown)
+            more = {"alt": f"{title}, a line for each of {said}.", "x_label": CALLS} | view.looks
+            caption = "Bands: 95% intervals. A line without points: makes no calls."
+            blocks.append(draw(curves, panels, title=title, caption=caption, **more))
         blocks += [_recall_table(view, dataset, k) for k in view.table.k]
         below.append(Section(title=dataset.title, blocks=blocks))
     return Section(title="Recall against cost", sections=below)

@@ -116,6 +116,16 @@ CASES = """
 2 --model: FIT --model m
 2 --ray: FIT --scorer URL/nan --model m --ray local
 2 fingerprint: FIT --scorer URL/nan
+2 --queries: fit docs.index als
+2 leave --queries out: fit docs.index log --queries queries.txt
+2 nothing to add: index add docs.index
+2 --name: index add docs.index --tfidf --name x
+2 --graph N: index build docs.jsonl new.index --graph-from bm25
+2 KEY=VALUE: SEARCH --scorer-option batch
+2 CROSSKNN_API_KEY: SEARCH --scorer-option api_key=x
+2 not both: SEARCH --queries queries.txt
+2 --queries FILE: SEARCH --lists ids.txt
+2 --measures: compare docs.index --queries queries.txt --measures nDCG@10
 2 nothing to score: collect docs.index
 2 --queries: collect docs.index --out new.npz
 2 good.npz: collect docs.index --queries queries.txt --out good.npz

@@ -6,12 +6,15 @@ import io
 import json
 import re
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 from faulty_server import Faulty, good, score
 
 import crossknn as ck
+from crossknn import demo
 from crossknn.cli import app as application
 from crossknn.cli import output as printing
 from crossknn.cli.app import run
@@ -334,3 +337,42 @@ def test_time_left_is_that_of_what_is_still_to_do(monkeypatch, capsys):
     for done in (900, 905, 910):
         report(done, 1000)
     assert capsys.readouterr().err == "scoring: 910 of 1,000 pairs, 270 s left\n"
+
+
+def test_an_endpoint_that_fails_midway_gives_what_was_found(build, capsys):
+    build()
+    server = Faulty(lambda *_: False, start=1)
+    searching = ("search", "docs.index", "open threads", "--budget", "20", "-k", "3")
+    given = (
+        *BM25,
+        "--scorer",
+        server.url,
+        "--scorer-option",
+        "batch=4",
+        "--scorer-option",
+        "retries=0",
+    )
+    assert run([*searching, *given, "--json"]) == 3
+    out, said = capsys.readouterr()
+    server.close()
+    found = json.loads(out)
+    assert found["stopped_by"] == "scorer"
+    assert found["results"][0]["error"] == found["error"]
+    assert len(found["results"][0]["hits"]) == 3
+    assert "this is what was found before" in said
+
+
+def test_the_demo_searches_and_compares(folder, capsys, monkeypatch):
+    modules = ["json", "shutil", "zipfile", "queue", "csv", "textwrap"]
+
+    def items(progress=None):
+        files = ((name, Path(import_module(name).__file__)) for name in modules)
+        return [item for file in files for item in demo.source_items(*file)]
+
+    monkeypatch.setattr(demo, "standard_library_items", items)
+    assert run(["demo", "--queries", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in (*demo.SEARCHES, *demo.METHODS, "P@1"))
+    assert (folder / "crossknn-demo" / "recall.png").exists()
+    assert run(["demo", "--search", "unzip a file", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"][0]["hits"][0]["id"].startswith("zipfile")

@@ -341,7 +341,7 @@ def test_time_left_is_that_of_what_is_still_to_do(monkeypatch, capsys):
 
 def test_an_endpoint_that_fails_midway_gives_what_was_found(build, capsys):
     build()
-    server = Faulty(lambda *_: False, start=1)
+    server = Faulty(lambda body: [], start=1)
     searching = ("search", "docs.index", "open threads", "--budget", "20", "-k", "3")
     given = (
         *BM25,

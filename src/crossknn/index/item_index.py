@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -317,35 +317,38 @@ class ItemIndex:
 
     def has_query_vectors(self, name: str) -> bool:
         """Whether the index can make query vectors in the space of `vectors[name]`."""
-        if name in self._encode or f"words/{name}" in self._parts:
-            return True
-        meta = self._meta("vectors", name) if name in self.vectors else {}
-        base = meta.get("base") or ""
-        return meta.get("encoder") is not None or (base != "" and self.has_query_vectors(base))
+        return name in self.vectors and self._encoder(name) is not None
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
         """Query vectors (m, d) in the space of `vectors[name]`; kept in `queries.vectors`.
 
         Raises `InputError` if the index cannot make them, or those at hand do not fit.
         """
-        d = self._rows(name).shape[1]
+        d, encode = self._rows(name).shape[1], self._encoder(name)
         if name in queries.vectors:
             made = queries.vectors[name]
-        elif not self.has_query_vectors(name):
+        elif encode is not None:
+            made = encode(queries)
+        else:
             raise InputError(
                 f"the index cannot make query vectors for its item vectors {name!r}: pass "
                 "query_vectors= when building or loading it if they are your own, or search them "
                 "with blend=0 and retriever=bm25"
             )
-        elif name in self._encode:
-            made = self._encode[name](queries.texts)
-        elif f"words/{name}" in self._parts:
-            made = self._open("words", name).encode_queries(queries.texts)
-        else:
-            made = self._open("vectors", name).query_vectors(queries, self.query_vectors)
         what = f"the {name!r} query vectors"
         queries.vectors[name] = check_vectors(made, len(queries), d, what)
         return queries.vectors[name]
+
+    def _encoder(self, name: str) -> Callable[[Queries], FloatArray] | None:
+        """What makes query vectors in the space of `vectors[name]`, if anything does."""
+        if name in self._encode:
+            return lambda queries: self._encode[name](queries.texts)
+        if f"words/{name}" in self._parts:
+            return lambda queries: self._open("words", name).encode_queries(queries.texts)
+        part: ItemVectors = self._open("vectors", name)
+        if part.encoder is None and (part.base is None or not self.has_query_vectors(part.base)):
+            return None
+        return lambda queries: part.query_vectors(queries, self.query_vectors)
 
     def scale(self, name: str) -> Scale | None:
         """Brings exact scores to the scale of `vectors[name]`: fitted on the anchors, or with the

@@ -16,7 +16,7 @@ from crossknn.errors import InputError
 from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.training.corpora import Corpora, found_items, found_wrong, nearest_wrong
 from crossknn.training.late_interaction import draw_list
-from crossknn.training.settings import CandidateSettings
+from crossknn.training.settings import CandidateSettings, NegativesSettings
 from crossknn.types import NO_ITEM, Candidates, Queries
 
 pytestmark = pytest.mark.torch
@@ -48,7 +48,7 @@ class Letters:
 def all_scores(part, kind, length=None):
     """Scores of all items (m, n), as a softmax takes them."""
     queries, items = part.queries.texts, part.items.texts
-    if kind == "dense":
+    if kind == "dual-encoder":
         encoder = Letters(length)
         scale = 20 if length == 1 else 1
         return scale * encoder.encode_queries(queries) @ encoder.encode_items(items).T
@@ -73,12 +73,13 @@ def parts(draw):
 @settings(deadline=None)
 @given(
     parts(),
-    st.sampled_from(["random", "tfidf", "dense"]),
+    st.sampled_from(["random", "tfidf", "dual-encoder"]),
     st.integers(1, 8),
     st.integers(0, 3),
 )
 def test_wrong_items_are_wrong_nearest_first_and_as_many_as_there_are(part, kind, depth, skip):
-    wrong = nearest_wrong(Corpora([part]), kind, depth, skip, Letters())
+    wanted = NegativesSettings(kind=kind, count=1, depth=depth, skip=skip)
+    wrong = nearest_wrong(Corpora([part]), wanted, Letters())
     assert wrong.shape == (len(part), depth)
     for row, positives in enumerate(part.positives):
         found = wrong[row][wrong[row] != NO_ITEM].tolist()
@@ -98,7 +99,10 @@ def test_wrong_items_are_wrong_nearest_first_and_as_many_as_there_are(part, kind
 
 
 @settings(deadline=None)
-@given(parts(), st.sampled_from([("bm25", None), ("tfidf", None), ("dense", 1), ("dense", 3)]))
+@given(
+    parts(),
+    st.sampled_from([("bm25", None), ("tfidf", None), ("dual-encoder", 1), ("dual-encoder", 3)]),
+)
 def test_candidates_have_the_retrievers_scores_and_cosines_times_twenty(part, how):
     kind, length = how
     right, wrong = found_wrong(Corpora([part]), kind, 5, Letters(length))
@@ -108,7 +112,7 @@ def test_candidates_have_the_retrievers_scores_and_cosines_times_twenty(part, ho
         np.testing.assert_allclose(right.scores[row, : len(positives)], scores[positives], 1e-4)
         known = wrong.items[row][wrong.items[row] != NO_ITEM]
         others = np.setdiff1d(np.arange(len(scores)), positives)
-        near = others if kind == "dense" else others[scores[others] > 0]
+        near = others if kind == "dual-encoder" else others[scores[others] > 0]
         assert len(known) == min(5, len(near))
         assert set(known) <= set(near)
         np.testing.assert_allclose(wrong.scores[row, : len(known)], scores[known], 1e-4, 1e-6)
@@ -124,11 +128,11 @@ PART = labelled(
 OTHER = labelled(["aa", "bb", "aa cc"], ["aa", "bb"], [[0], [1]], name="other")
 
 
-@pytest.mark.parametrize("kind", ["dense", "random"])
+@pytest.mark.parametrize("kind", ["dual-encoder", "random"])
 def test_items_come_from_the_querys_own_corpus(kind):
     both = Corpora([PART, OTHER])
     top = found_items(both, kind, 4, Letters())
-    wrong = nearest_wrong(both, kind, 4, 0, Letters())
+    wrong = nearest_wrong(both, NegativesSettings(kind=kind, count=1, depth=4), Letters())
     candidates = found_wrong(both, kind, 4, Letters())[1].items
     for found in (top, wrong, candidates):
         assert set(found[:3].ravel()) <= {NO_ITEM, 0, 1, 2, 3, 4}
@@ -161,8 +165,9 @@ def test_lists_that_come_with_the_queries_are_candidates():
 def test_marks_are_no_words_for_who_does_not_know_them():
     texts = ["Ms [ENT] Me ENT Ms Me", "dd [ENT] aa", "bb [ENT] aa"]
     part, encoder = labelled(texts, ["the [Ms] dd [Me] bb"], [[2]]), Letters()
-    assert nearest_wrong(Corpora([part]), "tfidf", 1).tolist() == [[1]]
-    found_items(Corpora([part]), "dense", 1, encoder)
+    wanted = NegativesSettings(kind="tfidf", count=1, depth=1)
+    assert nearest_wrong(Corpora([part]), wanted).tolist() == [[1]]
+    found_items(Corpora([part]), "dual-encoder", 1, encoder)
     assert set(encoder.seen) >= {"the dd bb", "dd aa"}
     assert not any("[" in text for text in encoder.seen)
 

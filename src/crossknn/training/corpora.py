@@ -27,7 +27,7 @@ from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.scorers.base import Encoder
 from crossknn.scorers.torch import TOKENS_PER_RUN
 from crossknn.training.loop import digest_of
-from crossknn.training.settings import DataSettings
+from crossknn.training.settings import DataSettings, NegativesSettings
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
 
 WORDS = ("bm25", "tfidf")
@@ -150,19 +150,14 @@ def found_wrong(
 
 
 def nearest_wrong(
-    corpora: Corpora,
-    kind: str,
-    depth: int,
-    skip: int = 0,
-    encoder: Encoder | None = None,
-    seed: int = 0,
+    corpora: Corpora, wanted: NegativesSettings, encoder: Encoder | None = None, seed: int = 0
 ) -> IntArray:
     """Wrong items of each query, the nearest but for the first `skip`: (m, depth).
 
     Where fewer items are near at all (no common word), random ones follow.
     """
-    is_random = kind == "random"
-    skip = 0 if is_random else skip
+    kind, depth, is_random = wanted.kind, wanted.depth, wanted.kind == "random"
+    skip = 0 if is_random else wanted.skip
     found = np.full((len(corpora), skip + depth), NO_ITEM, dtype=np.int64)
     if not is_random:
         near = found_wrong(corpora, kind, skip + depth, encoder)[1].items

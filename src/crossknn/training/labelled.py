@@ -89,10 +89,9 @@ class CrossEncoderTask(LabelledTask):
 
         def mine() -> list[IntArray]:
             wanted, encoder = self._negatives, self._encoder
-            own = encoder if wanted.kind == "dual-encoder" else None
             kind = "dual-encoder" if encoder else "tfidf"
             return [
-                nearest_wrong(self.train, wanted.kind, wanted.depth, wanted.skip, own, self.seed),
+                nearest_wrong(self.train, wanted, encoder, self.seed),
                 found_items(self.dev, kind, wanted.dev_candidates, encoder),
             ]
 
@@ -162,12 +161,8 @@ class DualEncoderTask(LabelledTask):
         """Mine the epoch's hard negatives with the model as it is."""
 
         def mine() -> list[IntArray]:
-            wanted, encoder = self._negatives, TorchDualEncoder(self.model)
-            return [
-                nearest_wrong(
-                    self.train, wanted.kind, wanted.depth, wanted.skip, encoder, self.seed
-                )
-            ]
+            encoder = TorchDualEncoder(self.model)
+            return [nearest_wrong(self.train, self._negatives, encoder, self.seed)]
 
         [self._wrong] = kept(folder, f"negatives-{epoch}", self.signature, mine)
 
@@ -219,8 +214,7 @@ def vectors(
 def numbered(lists: IntArray) -> tuple[IntArray, IntArray]:
     """The distinct items of lists (b, c), and the place of each list's among them: (n,), (b, c)."""
     items = np.unique(lists[lists != NO_ITEM])
-    place = np.searchsorted(items, lists)
-    return items, place
+    return items, np.searchsorted(items, lists)
 
 
 def scale_of(model: DualEncoderModel) -> float:

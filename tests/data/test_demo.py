@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 import pytest
@@ -53,8 +54,8 @@ def test_the_bucket_ignores_case_space_and_punctuation(words):
 
 def test_identical_docstrings_keep_the_shortest_public_name():
     texts = {"a.b.c": "Same text.", "a.zz": "Same  text.", "a.y": "Other text."}
-    items = [DocItem(name, "()", text) for name, text in texts.items()]
-    assert [item.name for item in merge_identical(items)] == ["a.y", "a.zz"]
+    items = merge_identical([DocItem(name, "()", text) for name, text in texts.items()])
+    assert [item.name for item in items] == ["a.y", "a.zz"]
 
 
 def test_items_that_share_a_sentence_share_the_query_or_have_none():
@@ -112,19 +113,13 @@ def test_the_standard_library():
     steps: list[tuple[int, int]] = []
     corpus = build_corpus(standard_library_items(lambda *step: steps.append(step)))
     assert steps[-1] == (len(steps), len(steps))
-    names, texts = corpus.items.ids, dict(zip(corpus.items.ids, corpus.items.texts, strict=True))
-    wanted = (
-        "json.loads math.sqrt builtins.str.split collections.OrderedDict.popitem itertools.chain"
-    )
-    assert set(wanted.split()) <= set(names)
-    assert len(names) > 4000
-    assert not any(part.startswith("_") for name in names for part in name.split("."))
-    assert not any(name.startswith(("test.", "idlelib", "lib2to3")) for name in names)
+    texts = dict(zip(corpus.items.ids, corpus.items.texts, strict=True))
+    wanted = "json.loads math.sqrt builtins.str.split collections.OrderedDict.popitem struct.pack"
+    assert set(wanted.split()) <= set(texts)
+    assert len(texts) > 4000
+    assert not any(re.search(r"(^|\.)_|^(test|idlelib|lib2to3)\.", name) for name in texts)
     assert len(corpus) > 150
-    assert set(corpus.qrels) == set(corpus.queries.ids)
     for query, text in zip(corpus.queries.ids, corpus.queries.texts, strict=True):
         assert is_held_out(text)
-        for name in corpus.qrels[query]:
-            rest = texts[name].partition("\n")[2]
-            assert len(rest.split()) >= 8
-            assert first_sentence(rest)[0] != text
+        rests = [texts[name].partition("\n")[2] for name in corpus.qrels[query]]
+        assert all(len(rest.split()) >= 8 and first_sentence(rest)[0] != text for rest in rests)

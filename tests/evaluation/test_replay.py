@@ -14,7 +14,6 @@ from crossknn.errors import InputError, SpecError
 from crossknn.evaluation.measures import agreement, exact_top, recall
 from crossknn.evaluation.replay import (
     OracleIndex,
-    answer,
     check,
     outcome,
     parts_of,
@@ -96,16 +95,11 @@ def test_rows_say_what_the_scores_that_were_read_had_cost():
 def test_outcomes_keep_every_query():
     data = matrix(tests=70)  # more than one batch
     data = replace(data, labels=exact_top(data.scores, 2)[:, 1])
-    parts = parts_of(data)
+    parts, axn = parts_of(data), method("axn(retriever=dense, rounds=3)")
     assert [len(queries) for _, queries, _ in parts] == [64, 6]
     task = TaskMeasures(Judgements.of_matrix(data), ["RR@10"])
-    axn, truth = method("axn(retriever=dense, rounds=3)"), truth_of(parts, 10)
-    found = outcome("axn", axn, parts, truth, budget=20, ks=[1, 10], task=task)
-    arrays = (*found.recall.values(), *found.task.values(), found.calls, found.seconds)
-    assert [values.shape for values in arrays] == [(70,)] * 5
-    assert [row.recall for row in found.rows()] == [
-        round(float(values.mean()), 5) for values in found.recall.values()
-    ]
+    found = outcome("axn", axn, parts, truth_of(parts, 10), budget=20, ks=[1, 10], task=task)
+    assert (found.calls.tolist(), found.seconds.shape) == ([20] * 70, (70,))
     searched = run(axn, data, 20).best(10).items
     assert np.array_equal(found.recall[10], recall(searched, exact_top(data.scores[20:], 10)))
     places = searched == data.labels[20:, None]
@@ -120,11 +114,6 @@ def test_what_a_method_lacks_is_said_before_anything_is_searched():
         check(parts, methods("rerank(retriever=dense), itemcur"), 10, 0)
     with pytest.raises(InputError, match="queries is 0"):
         parts_of(matrix(), 0)
-
-
-def test_a_k_above_the_budget_caps_recall():
-    (row,) = replay(matrix(), methods("rerank(retriever=dense)"), [5], [20])
-    assert 0 < row.recall <= 5 / 20
 
 
 # Retrievers that know the exact scores (ADACUR 3.2)
@@ -166,22 +155,17 @@ def test_items_differ_none_is_masked_and_the_share_of_chance_is_exact(
 def test_replay_has_them_wherever_a_retriever_is_named():
     specs = (
         "rerank(retriever=oracle_topk), rerank(retriever=oracle_topk(masked=5)), "
-        "anncur(retriever=oracle_topk(masked=5, epsilon=0.5)), "
         "rerank(retriever=hybrid(oracle_topk, dense))"
     )
     rows = list(replay(matrix(), methods(specs), [20], [5]))
-    assert [row.calls for row in rows] == [20.0] * 4
-    assert [rows[0].recall, rows[1].recall] == [1, 0]
+    assert [row.recall for row in rows][:2] == [1, 0]
     # Masked items are kept from the anchors only: the approximation may find them (figure 5a).
     masked = methods("adacur(retriever=oracle_topk(masked=5), rounds=1, split=0.5)")
     (row,) = replay(matrix(noise=0.0, anchors=40), masked, [40], [5])
     assert row.recall == 1
-    index, queries, scores = matrix().rows(0, 2)
-    spec = method("rerank(retriever=oracle_topk(masked=1))")
+    index, _, _ = matrix().rows(0, 2)
     with pytest.raises(SpecError, match="oracle_topk"):
-        spec.plan(index, 10, 0)
-    _, scored = answer(spec, index, queries, scores, budget=10, k=1, seed=0)
-    assert scored.shape == (2, 10)
+        method("rerank(retriever=oracle_topk(masked=1))").plan(index, 10, 0)
 
 
 @pytest.mark.parametrize(

@@ -296,26 +296,26 @@ def outcome(
         task: adds the task's measures; its judgements are of these queries in order.
     """
     depth = max(*ks, task.depth if task else 1)
-    answers, seconds, index_calls = [], [], 0
-    scored: list[IntArray] = []
+    answers, calls, seconds, values = [], [], [], []
+    start = index_calls = 0
     for index, queries, scores in parts:
-        metered, began = Metered(index), time.perf_counter()
-        found, asked = answer(method, metered, queries, scores, budget=budget, k=depth, seed=seed)
-        seconds.append(np.full(len(queries), (time.perf_counter() - began) / len(queries)))
+        metered, r, began = Metered(index), len(queries), time.perf_counter()
+        found, scored = answer(method, metered, queries, scores, budget=budget, k=depth, seed=seed)
+        seconds.append(np.full(r, (time.perf_counter() - began) / r))
         answers.append(found)
-        scored.extend(asked)
-        index_calls = max(index_calls, metered.calls)
+        calls.append(np.count_nonzero(scored != NO_ITEM, axis=1) * method.calls)
+        values.append(task.values(found, scored, start=start) if task else {})
+        index_calls, start = max(index_calls, metered.calls), start + r
     items = np.concatenate(answers)
-    calls = [np.count_nonzero(row != NO_ITEM) if method.calls else 0 for row in scored]
     return Outcome(
         method=name,
         budget=budget,
         seed=seed,
         recall={k: recall(items[:, :k], truth[:, :k]) for k in ks},
-        calls=np.array(calls),
+        calls=np.concatenate(calls),
         seconds=np.concatenate(seconds),
-        task=task.values(items, scored) if task else {},
-        unjudged=task.judgements.take(0, len(items)).unjudged if task else 0,
+        task={m: np.concatenate([part[m] for part in values]) for m in values[0]},
+        unjudged=task.judgements.take(0, start).unjudged if task else 0,
         index_calls=index_calls,
     )
 

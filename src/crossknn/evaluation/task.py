@@ -143,20 +143,20 @@ class TaskMeasures:
         return max((int(cutoff) for cutoff in cutoffs), default=1)
 
     def values(
-        self, items: IntArray, scored: Sequence[IntArray] | None = None
+        self, items: IntArray, scored: IntArray | None = None, *, start: int = 0
     ) -> dict[str, FloatArray]:
-        """Each measure's values (m,), NaN where there is none.
+        """Each measure's values (r,), NaN where there is none, of the queries from `start` on.
 
         Args:
-            items: the answers (m, c), best first, padded with -1. Items tie with none: an answer's
+            items: the answers (r, c), best first, padded with -1. Items tie with none: an answer's
                 order is what is measured.
-            scored: of each query all items whose exact score is known, in any order; the answers
-                alone if they are not given.
+            scored: all items whose exact score is known (r, b), in any order; the answers alone if
+                they are not given.
 
         Raises:
             InputError: if there are more answers than judgements.
         """
-        rows = self.judgements.rows[: len(items)]
+        rows = self.judgements.rows[start : start + len(items)]
         if len(rows) < len(items):
             raise InputError(f"{len(items)} answers, and judgements of {len(rows)} queries")
         found = self._ranked(rows, items) if self._measures else {}
@@ -181,8 +181,8 @@ class TaskMeasures:
         return found
 
 
-def _hits(rows: Rows, items: Sequence[IntArray] | IntArray) -> BoolArray:
-    """(m,) whether one of a query's relevant items is among the items given for it."""
+def _hits(rows: Rows, items: IntArray) -> BoolArray:
+    """(r,) whether one of a query's relevant items is among the items given for it."""
     hits = []
     for row, some in zip(rows, items, strict=True):
         relevant = [int(i) for i, grade in row.items() if grade > 0 and i.isdigit()]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_data_values import BEIR, PROCESSED, lines, published, write
+from test_data_values import BEIR, PROCESSED, TREC, lines, published, write
 
 from crossknn.data.queries import ITEM_TEMPLATE, QuerySet, item_as_query, marked_query, unmarked
 from crossknn.data.reading import (
@@ -71,6 +72,36 @@ def test_the_format_is_seen_or_said(tmp_path):
     with pytest.raises(InputError, match=r"looks like beir and trec: say which .format="):
         read_dataset(tmp_path / "beir")
     assert open_folder(tmp_path / "beir", format="trec").format == "trec"
+
+
+FISH = PROCESSED["processed/valid_worlds/fish_mentions.jsonl"]
+NO_RUN = {name: text for name, text in TREC.items() if "run" not in name}
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        (
+            PROCESSED | {"processed/train_worlds/fish_mentions.jsonl": FISH},
+            "domains fish, trees: na",
+        ),
+        (NO_RUN | {"qrels.robust.tsv": "1 0 d1 1\n"}, "qrels.robust.* hold the same: keep one"),
+        (
+            NO_RUN | {"topics.dev.tsv": "9\tx\n", "topics.train.tsv": "8\ty\n"},
+            "no judgements qrels",
+        ),
+        (NO_RUN | {"qrels.robust.txt": "1 0 d1 0\n"}, "split robust: no query has a relevant item"),
+        (NO_RUN, "no lists of candidates for the split 'robust'"),
+    ],
+)
+def test_folders_that_lack_something_or_have_too_much(tmp_path, files, sentence):
+    write(tmp_path, files)
+    several = "documents/fish.json" in files or "topics.dev.tsv" in files
+    read = partial(read_dataset, split="train")
+    if not several:
+        read = partial(read_labelled, split="robust", lists=True)
+    with pytest.raises(InputError, match=sentence):
+        read(tmp_path)
 
 
 def test_what_does_not_fit_together_is_logged_and_kept(tmp_path, caplog):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from crossknn.data.records import Record, Records, read_records
+from crossknn.data.records import Records, read_records
 from crossknn.errors import InputError
 from crossknn.types import IntArray
 
@@ -113,7 +113,10 @@ def items_from(
     for record in islice(records.rows, limit):
         if not ids:
             id_name = id_field or record.first_of(ID_FIELDS)
-        record.add_id(_id(record, id_name), ids)
+        found = id_name or record.first_of(ID_FIELDS)
+        if found != id_name:
+            raise InputError(f"{record.place} has an {found!r}, but the first record has none")
+        record.add_id(record.id(id_name) if id_name else str(record.number), ids)
         has_title = title_field is not None or title in record.fields
         values = {"title": record.text(title).strip() if has_title else ""}
         values |= {name: record.text(field).strip() for name, field in names.items()}
@@ -127,14 +130,6 @@ def items_from(
     if not ids:
         raise InputError(f"{records.source} holds no items")
     return Items(ids=list(ids), texts=texts, titles=titles, extra=extra, template=template)
-
-
-def _id(record: Record, name: str | None) -> str:
-    if name is not None:
-        return record.id(name)
-    if found := record.first_of(ID_FIELDS):
-        raise InputError(f"{record.place} has an {found!r}, but the first record has none")
-    return str(record.number)
 
 
 def _template_fields(template: str) -> list[str]:

@@ -7,14 +7,26 @@ from __future__ import annotations
 
 import re
 import zlib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from late_helpers import vector
+from late_helpers import WordStates, vector
 
-from golden import adapter
+import crossknn as ck
+from crossknn.fitting.anchors import collect_anchors, collect_item_scores
+from crossknn.index.base import Scale
+from crossknn.index.stored import StoredMatrix
+from crossknn.index.vectors import ItemVectors
+from crossknn.methods import method
+from crossknn.methods.kriging_fit import fit_prior
+from crossknn.retrievers.base import CandidateLists, ItemPriors
+from crossknn.search.loop import Search
+from crossknn.search.sharing import SharedBudget
+from crossknn.spec import parse
+from crossknn.types import NO_ITEM
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 QUERIES, BUDGETS, TEXT_BUDGETS = 4, (20, 50), (8, 20)
@@ -209,18 +221,23 @@ VARIANTS = (
 
 
 def in_full(text):
-    """A short spec with every option, in the grammar of house.md."""
-    name, options = adapter.options_of(text)
-    unknown = set(options) - set(defaults()[name])
-    assert not unknown, f"{name} has no {unknown}"
-    return name, {**defaults()[name], **options}
+    """A short spec with every option."""
+    name, options = options_of(text)
+    settings = {**defaults()[name], **options}
+    return f"{name}({', '.join(f'{k}={v}' for k, v in settings.items())})"
+
+
+def options_of(text):
+    """(name, options) of a spec; the values are texts."""
+    spec = parse(text)
+    return spec.name, {key: str(value) for key, value in spec.options.items()}
 
 
 @cache
 def defaults():
     """{method: {option: text of its default}}."""
     specs = re.split(r"\n(?! )", DEFAULTS.strip())
-    return dict(adapter.options_of(spec) for spec in specs)
+    return dict(options_of(spec) for spec in specs)
 
 
 @cache
@@ -263,7 +280,7 @@ def _opened(arrays):
     with TemporaryDirectory() as folder:
         path = Path(folder) / "cut.npz"
         np.savez(path, **arrays)
-        return adapter.open_matrix(path)
+        return StoredMatrix.load(path)
 
 
 WORDS = (  # noqa: SIM905
@@ -301,39 +318,39 @@ def overlap(pairs):
 @cache
 def text_index(learned=None):
     """(index with all that methods use, scorer); with the prior of kriging fitted if named."""
-    scorer = adapter.callable_scorer(overlap, "words")
+    scorer = ck.CallableScorer(overlap, "words")
     texts = corpus()
     own = text_vectors(texts)
-    index = adapter.build_index(
-        texts, vectors={"own": own}, query_vectors={"own": text_vectors}, lsa=6
+    index = ck.ItemIndex.build(
+        texts, vectors={"own": own}, query_vectors={"own": text_vectors}, lsa=6, tfidf=True
     )
     rng = np.random.default_rng(1)
     ids = index.items.ids
-    adapter.equip(
-        index,
-        scorer,
-        anchors=ANCHOR_TEXTS,
-        items=np.arange(0, N, 3),
-        graph="own",
-        depth=8,
-        name="mf",
-        moved=own + np.float32(0.2) * own[::-1],
+    collect_anchors(index, scorer, ANCHOR_TEXTS)
+    collect_item_scores(index, scorer, np.arange(0, N, 3))
+    index.add_graph("own", 8)
+    fitted = ItemVectors(
+        values=own + np.float32(0.2) * own[::-1],
+        method="als",
         base="own",
-        lists={q: [ids[i] for i in rng.permutation(N)[:15]] for q in TEXT_QUERIES},
-        priors=rng.random(N),
+        scale=Scale(alpha=1.0, beta=0.1),
+        fingerprint=scorer.fingerprint,
     )
+    index.add_fitted("mf", fitted)
+    lists = {q: [ids[i] for i in rng.permutation(N)[:15]] for q in TEXT_QUERIES}
+    index.add_retriever("lists", CandidateLists(lists, ids))
+    index.add_retriever("views", ItemPriors(rng.random(N)))
+    index.add_late(WordStates())
     if learned:
-        adapter.learn(index, learned)
+        fit_prior(index, retriever=learned)
     return index, scorer
 
 
 @cache
 def bundled_index():
     """The same corpus with the bundled models."""
-    scorer = adapter.bundled_scorer()
-    index = adapter.build_index(corpus(), encoder="bundled")
-    from crossknn.fitting.anchors import collect_anchors
-
+    scorer = ck.CrossEncoder()
+    index = ck.ItemIndex.build(corpus(), encoder="bundled", tfidf=True)
     collect_anchors(index, scorer, ANCHOR_TEXTS[:4])
     index.add_graph(None, 8)
     return index, scorer
@@ -357,34 +374,44 @@ def cases():
 
 
 def _case(name, short, budget, **options):
-    known, settings = in_full(short)
-    key = f"{name} {known}({', '.join(f'{k}={v}' for k, v in settings.items())}) {budget}"
-    key += "".join(f" {option}={value}" for option, value in options.items())
+    spec = in_full(short)
 
     def search():
-        data = matrix(name)
-        n = data.scores.shape[1]
-        given = dict(options)
-        if given.pop("allowed", False):
-            given["allowed"] = np.random.default_rng(1).random(n) < 0.4
-        if given.pop("lost", False):
-            given["lost"] = np.flatnonzero(np.random.default_rng(2).random(n) < 0.2)
-        spec = adapter.spec_of(known, settings)
-        return adapter.pick_from_matrix(data, spec, budget, QUERIES, **given)
+        """Of `lost` items no score is ever told; `total` is a shared budget for the top `k`."""
+        data, total = matrix(name), options.get("total")
+        index, queries, scores = data.rows(0, QUERIES)
+        allowed = np.random.default_rng(1).random(index.n) < 0.4 if "allowed" in options else None
+        lost = np.random.default_rng(2).random(index.n) < 0.2 if "lost" in options else None
+        plan = method(spec).plan(index, budget, 0)
+        if total is not None:
+            plan = replace(plan, share=SharedBudget(total=total, k=options["k"]))
+        search = Search(plan, queries, index.n, allowed=allowed)
+        if not plan.batches:
+            return _rows(search.best(budget))
+        while len(pairs := search.ask()):
+            told = pairs if lost is None else pairs.take(np.flatnonzero(~lost[pairs.item]))
+            search.tell(told, scores[told.query, told.item])
+        return _rows(search.picks())
 
-    yield key, search
+    yield " ".join([name, spec, str(budget), *(f"{o}={v}" for o, v in options.items())]), search
+
+
+def _rows(picks):
+    return [
+        [(int(i), int(r)) for i, r in zip(row, when, strict=True) if i != NO_ITEM]
+        for row, when in zip(picks.items, picks.rounds, strict=True)
+    ]
 
 
 def _text_case(kind, short, budget):
-    known, settings = in_full(short)
-    key = f"{kind} {known}({', '.join(f'{k}={v}' for k, v in settings.items())}) {budget}"
+    spec = in_full(short)
 
     def search():
-        if kind == "bundled":
-            index, scorer = bundled_index()
-        else:
-            index, scorer = text_index("bm25" if kind == "learned" else None)
-        spec = adapter.spec_of(known, settings)
-        return adapter.pick_from_index(index, scorer, spec, list(TEXT_QUERIES), budget)
+        learned = "bm25" if kind == "learned" else None
+        index, scorer = bundled_index() if kind == "bundled" else text_index(learned)
+        searcher = ck.Searcher(index, scorer, spec)
+        results = searcher.search(list(TEXT_QUERIES), k=5, budget=budget, trace=True)
+        rows = results.trace if results.n_calls else results
+        return [[(hit.position, hit.round) for hit in hits] for hits in rows]
 
-    return key, search
+    return f"{kind} {spec} {budget}", search

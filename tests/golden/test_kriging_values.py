@@ -34,9 +34,6 @@ SHOWN = np.array([0, 17, 101, 202, 303, 399])
 """Items whose values are stored."""
 
 
-# What knows the package's names.
-
-
 @cache
 def cut() -> StoredMatrix:
     """400 items, 40 anchors and 30 test queries of the matrix."""
@@ -101,9 +98,6 @@ def predicted(plan, observed, queries):
     predictor = plan.predictor
     found = predictor.predict(predictor.update(predictor.start(queries), observed))
     return found.mean, found.std
-
-
-# What is stored.
 
 
 def numbers_of(fit: Prior) -> dict[str, object]:

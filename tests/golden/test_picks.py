@@ -9,7 +9,7 @@ from hashlib import sha256
 import pytest
 from recorded import RECORDING, check, recorded
 
-from golden.adapter import METHODS, NEW_NAMES, OLD_NAMES
+from crossknn.methods import METHODS
 from golden.cases import cases, defaults
 
 KNOWN = recorded("picks.json")
@@ -38,6 +38,4 @@ def test_nearly_all_cases_are_recorded():
 
 def test_every_option_of_every_method_has_its_default_written_down():
     for name, kind in METHODS.items():
-        name = NEW_NAMES.get(name, name)
-        words = {OLD_NAMES.get(option, option) for option in defaults()[name]}
-        assert {field.name for field in fields(kind)} == words
+        assert {field.name for field in fields(kind)} == set(defaults()[name])

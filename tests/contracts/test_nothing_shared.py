@@ -133,16 +133,6 @@ def test_a_plan_reads_the_exact_scores_that_it_says(spec):
     assert says <= touchy.touched
 
 
-@pytest.mark.parametrize("spec", FREE)
-def test_nobody_is_charged_for_what_he_does_not_use(spec):
-    index, queries, scores = matrix().rows(0, 2)
-    metered = Metered(index)
-    search = Search(method(spec).plan(metered, 20, 0), queries, index.n)
-    while len(pairs := search.ask()):
-        search.tell(pairs, scores[pairs.query, pairs.item])
-    assert metered.calls == 0
-
-
 @pytest.mark.parametrize(
     "spec", ["adacur(retriever=dense)", "kriging(retriever=dense)", "axn(retriever=dense)"]
 )

@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import matrix, run
 
-from crossknn.errors import InputError, SpecError
+from crossknn.errors import InputError
 from crossknn.methods import gp, method
 from crossknn.methods.posterior import (
     Directional,
     Linear,
     LowRankPlusResidual,
     Model,
-    Weights,
     Whitened,
     squared_distances,
 )
@@ -101,30 +100,6 @@ def test_the_posterior_is_universal_kriging_by_the_textbook(kernel, b, seed, noi
         residual @ inverse @ residual / (b - 2) if likely else (residual**2).mean() / unit_of
     )
     np.testing.assert_allclose(std**2, np.maximum(left, 0) * amplitude, atol=1e-8, rtol=1e-6)
-
-
-@settings(max_examples=25, deadline=None)
-@given(b=st.integers(1, 10), seed=st.integers(0, 99), noise=st.floats(0.01, 2))
-def test_weights_with_a_prior_are_one_more_linear_kernel(b, seed, noise):
-    """Rasmussen and Williams 2006, 2.7: weights ~ N(mean, 1 / precision) beside the kernel."""
-    rng = np.random.default_rng(seed)
-    points, scores, new = rng.normal(size=(b, 4)), rng.normal(size=b), rng.normal(size=(7, 4))
-    basis, new_basis = rng.normal(size=(b, 3)), rng.normal(size=(7, 3))
-    root, mean = rng.normal(size=(3, 5)), rng.normal(size=3)
-    prior = Weights(mean, root @ root.T)
-    model = Model(kernel=CONTENT, noise=noise, centre=False, prior=prior, likely=True)
-    posterior = model.posterior(points, scores, basis)
-    found, _ = predicted(posterior, CONTENT, new, new_basis)
-
-    spread = np.linalg.inv(prior.precision)
-    alone = CONTENT(points, points) + 0.8 * noise * np.eye(b)
-    covariance = alone + basis @ spread @ basis.T
-    between = CONTENT(new, points) + new_basis @ spread @ basis.T
-    expected = new_basis @ mean + between @ np.linalg.solve(covariance, scores - basis @ mean)
-    np.testing.assert_allclose(found, expected, atol=1e-6 * (1 + np.linalg.norm(spread)))
-    residual = scores - basis @ posterior.weights
-    amplitude = (10 + residual @ np.linalg.solve(alone, residual)) / (10 + b)
-    assert posterior.amplitude == pytest.approx(amplitude, rel=1e-6)
 
 
 @every_kernel
@@ -215,26 +190,3 @@ def test_the_query_counts_as_an_item_with_the_best_score():
         before, after = (predicted(r, kernel, own[[q]], np.ones((1, 1))) for r in (plain, row))
         assert after[0] > before[0]
         assert after[1] < 0.5 * before[1]
-
-
-def test_beta_prefers_what_is_unknown():
-    data = matrix(tests=20)
-
-    def spread(beta):
-        picks = run(method(f"gp(retriever=dense, rounds=4, beta={beta})"), data, 24).picks().items
-        return np.mean([Directional(2.0)(v, v).mean() for v in data.item_vectors[picks]])
-
-    assert spread(8) < spread(1) < spread(0)
-
-
-@pytest.mark.parametrize("option", ["scale=0", "scale=-1", "noise=-0.1", "beta=-1"])
-def test_options_out_of_range_are_said(option):
-    with pytest.raises(SpecError, match="scale must be above 0, noise and beta 0 or more"):
-        run(method(f"gp({option})"), matrix(), 10)
-
-
-def test_query_vectors_are_needed_only_for_the_query():
-    data = matrix().with_vectors("cur", matrix().item_vectors)
-    run(method("gp(retriever=bm25, vectors=cur, mean=first)"), data, 10)
-    with pytest.raises(InputError, match=r"gp.* needs query vectors, and .* 'cur'"):
-        run(method("gp(retriever=bm25, vectors=cur, query=true)"), data, 10)

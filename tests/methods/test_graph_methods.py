@@ -60,22 +60,6 @@ def test_picks_by_hand(spec, picks):
     assert run(method(spec), by_hand(), 8).picks().items.tolist() == [picks]
 
 
-def test_the_affinity_to_all_good_items_counts_and_not_the_best_source_alone():
-    # Items 0 and 1 score alike; 2 is nearest to 0, and 3 is near to both.
-    angles = np.radians([0, 60, -20, 30])
-    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    data = by_hand([5, 4.9, 0, 0], [[2, 3], [3, 0], [0, 1], [0, 1]], vectors)
-    spec = "gar(retriever=words, graph=near, neighbours=2, batch=2, affinity={}, best=1)"
-    found = {a: run(method(spec.format(a)), data, 3).picks() for a in ("score", "set")}
-    assert found["score"].items.tolist() == [[0, 1, 2]]
-    assert found["set"].items.tolist() == [[0, 1, 3]]
-    # Half and half but for 0.1 / 0.05 deviations: cos 30 for both, weights that sum to 1.
-    assert found["set"].approx[0, 2] == pytest.approx(np.cos(np.radians(30)))
-    # With one best item, only 0 has affinities to give.
-    alone = spec.format("set").replace("best=1", "best=0.3")
-    assert run(method(alone), data, 3).picks().items.tolist() == [[0, 1, 2]]
-
-
 def setting(seed, n=50, k=3):
     """A matrix of one query, its exact scores, retriever's ranking and graph as lists."""
     rng = np.random.default_rng(seed)
@@ -89,16 +73,6 @@ def setting(seed, n=50, k=3):
     neighbours = [[int(i) for i in row if i != NO_ITEM] for row in graph]
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return data, exact.astype(float).tolist(), np.argsort(-cheap).tolist(), neighbours, unit
-
-
-def picked(spec, data, budget):
-    return run(method(spec), data, budget).picks().items[0].tolist()
-
-
-def test_a_step_that_a_batch_does_not_fill_takes_the_first_of_the_next():
-    spec = "greedy(retriever=words, graph=near, neighbours=2, seeds=0.25, batch=3)"
-    # Of 1: 4 5, and as 0 is the next best: 3, and then 2; then of 4: 6, of 3 (score 2): 7.
-    assert picked(spec, by_hand(), 8) == [0, 1, 4, 5, 3, 2, 6, 7]
 
 
 @settings(max_examples=60, deadline=None)
@@ -164,6 +138,3 @@ def test_the_graph_is_that_of_the_vectors_by_default():
         run(method("gar(retriever=words, graph=near, neighbours=2, affinity=set)"), by_hand(), 4)
     with pytest.raises(SpecError, match="batch must be 1 or more"):
         run(method("greedy(retriever=bm25, batch=0)"), data, 10)
-
-
-# Recall in percent at k = 1, 10, 100 from the table beside the stored matrices.

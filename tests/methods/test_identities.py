@@ -55,47 +55,6 @@ def test_a_matrix_of_low_rank_is_recovered(spec, rank):
     np.testing.assert_allclose(best.scores, truth, rtol=1e-4)
 
 
-def collapse(rcond: float) -> dict[int, float]:
-    """Mean squared error of ANNCUR's approximation with 30 anchor queries, by anchor items."""
-    rng = np.random.default_rng(0)
-    data = matrix(n=300, anchors=30, tests=20, d=40, noise=1.0)
-    errors = {}
-    for k_i in (10, 30, 120):
-        index, queries, scores = data.rows(0, 20)
-        plan = method(f"anncur(rcond={rcond})").plan(index, k_i, 0)
-        items = np.tile(rng.permutation(300)[:k_i], (20, 1))
-        from crossknn.types import Observed
-
-        seen = Observed(items, np.take_along_axis(scores, items, 1), np.full(20, k_i))
-        state = plan.predictor.update(plan.predictor.start(queries), seen)
-        errors[k_i] = float(((plan.predictor.predict(state).mean - scores) ** 2).mean())
-    return errors
-
-
-def test_anncur_collapses_where_anchor_items_are_as_many_as_anchor_queries():
-    reference = collapse(1e-15)
-    assert reference[30] > 3 * reference[10]
-    assert reference[30] > 3 * reference[120]
-    assert collapse(0.1)[30] < 0.5 * reference[30]
-
-
-@settings(max_examples=30, deadline=None)
-@given(b=st.sampled_from([1, *range(3, 13)]), seed=st.integers(0, 99), ridge=st.floats(0.05, 5))
-def test_ridge_is_universal_kriging_by_the_textbook(b, seed, ridge):
-    # Not b = 2, where the textbook's normal equations are nearly singular.
-    rng = np.random.default_rng(seed)
-    vectors, prior, scores = rng.normal(size=(b, 5)), rng.normal(size=5), rng.normal(size=b)
-    vector, offset = ridge_to(vectors, scores, prior, ridge)
-    new = rng.normal(size=(7, 5))
-    covariance = vectors @ vectors.T + ridge * np.eye(b)
-    drift = np.column_stack([np.ones(b), vectors @ prior])
-    inverse = np.linalg.inv(covariance)
-    weights = np.linalg.pinv(drift.T @ inverse @ drift) @ drift.T @ inverse @ scores
-    mean = np.column_stack([np.ones(7), new @ prior]) @ weights
-    mean += new @ vectors.T @ inverse @ (scores - drift @ weights)
-    np.testing.assert_allclose(new @ vector + offset, mean, rtol=1e-4, atol=1e-4)
-
-
 @given(seed=st.integers(0, 50), shift=st.floats(-50, 50), factor=st.floats(0.1, 10))
 @settings(max_examples=20, deadline=None)
 def test_ridge_does_not_care_about_the_scale_of_the_scores(seed, shift, factor):
@@ -129,9 +88,36 @@ def test_methods_say_what_they_need():
         ("axn(retriever=bm25, vectors=cur, blend=0.5)", "axn.* needs query vectors, and .* 'cur'"),
         ("axn(retriever=bm25, vectors=cur, ridge=0.3)", "axn.* needs query vectors, and .* 'cur'"),
         ("tour(retriever=bm25, vectors=cur)", "tour needs query vectors, and .* 'cur'"),
+        ("feedback(retriever=bm25, vectors=cur)", "feedback.* needs query vectors, and .* 'cur'"),
+        ("refit(retriever=bm25, vectors=cur)", "refit.* needs query vectors, and .* 'cur'"),
+        ("gp(retriever=bm25, vectors=cur, query=true)", "gp.* needs query vectors, and .* 'cur'"),
+        ("gp(scale=0)", "scale must be above 0, noise and beta 0 or more"),
+        ("gp(noise=-0.1)", "scale must be above 0, noise and beta 0 or more"),
+        ("feedback(b=-1)", "b must be 0 or more"),
+        ("feedback(sample=1.5)", "sample must lie between 0 and 1"),
+        ("refit(lr=0)", "lr must be above 0"),
+        ("refit(steps=0)", "steps must be 1 or more"),
+        ("axn(ridge=0)", "ridge must be above 0, and takes the place of blend"),
+        ("axn(ridge=0.3, blend=0.5)", "ridge must be above 0, and takes the place of blend"),
     ],
 )
-def test_what_needs_query_vectors_says_so_before_anything_is_scored(spec, words):
+def test_what_cannot_be_is_said_before_anything_is_scored(spec, words):
     index, queries, _ = aligned_matrix().rows(0, 2)
     with pytest.raises(InputError, match=words):
         Search(method(spec).plan(index, 10, 0), queries, index.n).ask()
+
+
+@pytest.mark.parametrize(
+    ("spec", "other"),
+    [
+        ("feedback(retriever=dense, c=0)", "rerank(retriever=dense)"),
+        ("refit(retriever=dense, lr=1e-9)", "rerank(retriever=dense)"),
+        (
+            "refit(retriever=dense, steps=1, lr=0.7, normalize=none)",
+            "tour(retriever=dense, rounds=2, loss=kl, lr=0.7)",
+        ),
+    ],
+)
+def test_feedback_in_the_limit(spec, other):
+    found, expected = (run(method(s), matrix(), 20).picks().items for s in (spec, other))
+    assert found.tolist() == expected.tolist()

@@ -163,18 +163,6 @@ def test_a_shift_and_scale_of_all_scores_changes_no_pick(spec, factor, shift):
         assert_same(spec, data, scores, factor, factor * shift)
 
 
-@every_spec
-@pytest.mark.parametrize("scale", ["1000", "0.001"])
-def test_the_length_of_vectors_does_not_matter(spec, scale):
-    data = matrix()
-    longer = data.with_vectors("long", np.float32(scale) * data.item_vectors, data.query_vectors)
-    picks = [
-        run(method(spec[:-1] + f", vectors={name})"), longer, 24).picks().items
-        for name in ("dense", "long")
-    ]
-    assert picks[0].tolist() == picks[1].tolist()
-
-
 # What it must bear
 
 

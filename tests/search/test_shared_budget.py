@@ -15,7 +15,6 @@ import crossknn as ck
 from crossknn.errors import InputError
 from crossknn.methods import method
 from crossknn.search.loop import Search
-from crossknn.search.plan import Stop
 from crossknn.search.sharing import (
     SharedBudget,
     allocate,
@@ -129,16 +128,6 @@ def test_the_sum_is_the_total_unless_nothing_is_left(spec, m, per, extra, seed, 
         np.testing.assert_array_equal(n_scored, np.minimum(search.budget, search.available - gone))
 
 
-@pytest.mark.parametrize("spec", SPECS)
-def test_one_query_shares_with_nobody(spec):
-    plain = run(method(spec), WORLD, 17, tests=1)
-    alone, _ = finished(spec, 17, m=1)
-    count = int(alone.n_scored[0])
-    assert count == 17
-    np.testing.assert_array_equal(alone.picks().items[:, :17], plain.picks().items)
-    np.testing.assert_array_equal(alone.best(5).items, plain.best(5).items)
-
-
 def test_calls_go_to_the_queries_in_doubt_and_find_more_there():
     """Half of the queries are what the retriever says; of the others it knows little."""
     data = matrix(n=300, anchors=2, tests=20, d=6, noise=0.1)
@@ -159,19 +148,6 @@ def test_calls_go_to_the_queries_in_doubt_and_find_more_there():
     assert search.n_scored[~simple].mean() > 1.5 * search.n_scored[simple].mean()
     assert found[simple].mean() == alike[simple].mean() == 1
     assert found.mean() > alike.mean() + 0.05
-
-
-def test_who_stops_early_leaves_the_rest_to_others():
-    data = matrix(n=120, anchors=40, tests=20)
-    found, _ = finished(
-        "kriging(retriever=dense, rounds=6)", 300, m=20, data=data, stop=Stop(k=3, expected=0.9)
-    )
-    stopped = found.stopped
-    assert stopped.any()
-    assert not stopped.all()
-    assert found.n_scored.sum() == 300
-    assert found.n_scored[~stopped].min() > 15
-    assert found.n_scored[~stopped].min() > found.n_scored[stopped].mean()
 
 
 def test_what_cannot_be_shared_is_said():

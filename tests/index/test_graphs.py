@@ -10,6 +10,7 @@ from index_helpers import LengthEncoder, corpus
 from synthetic import aligned_matrix, matrix
 
 from crossknn.errors import InputError
+from crossknn.index import graphs
 from crossknn.index.graphs import cosines, nearest_by_vectors
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.stored import StoredMatrix
@@ -25,16 +26,12 @@ from crossknn.index.vectors import ItemVectors
     seed=st.integers(0, 99),
 )
 def test_neighbours_are_the_nearest_others_by_cosine(n, k, half, rows, seed):
-    from crossknn.index import graphs
-
     vectors = np.random.default_rng(seed).normal(size=(n, 5)) * 3
     vectors[seed % n] = 0
     vectors = vectors.astype(np.float16 if half else np.float32)
-    before, graphs._CELLS = graphs._CELLS, rows * n
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs, "_CELLS", rows * n)
         found = nearest_by_vectors(vectors, k)
-    finally:
-        graphs._CELLS = before
     single = vectors.astype(np.float64)
     unit = single / np.maximum(np.linalg.norm(single, axis=1, keepdims=True), 1e-9)
     similar = unit @ unit.T
@@ -47,8 +44,7 @@ def test_neighbours_are_the_nearest_others_by_cosine(n, k, half, rows, seed):
     assert (found[:, width:] == -1).all()
     assert (found != np.arange(n)[:, None]).all()
     assert found.dtype == np.int32
-    sources = np.arange(n)
-    made = cosines(vectors, sources, found)[:, :width]
+    made = cosines(vectors, np.arange(n), found)[:, :width]
     np.testing.assert_allclose(made, expected, atol=1e-5)
 
 

@@ -39,18 +39,10 @@ def start(code, *arguments):
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         cwd=HERE,
-        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
     )
-
-
-def run(code, *arguments):
-    process = start(code, *arguments)
-    output = process.communicate(timeout=120)
-    return subprocess.CompletedProcess(process.args, process.returncode, *output)
 
 
 def test_every_truncated_or_missing_file_is_noticed(folder):
@@ -178,14 +170,14 @@ index.save(sys.argv[1])
 
 
 def test_a_kill_while_saving_leaves_the_old_index(folder, tmp_path):
-    assert run(KILLED, folder).returncode == -9
+    assert start(KILLED, folder).wait() == -9
     assert len(list(folder.glob("data-*"))) == 2
     assert ItemIndex.load(folder).n == 12
     ItemIndex.build(corpus(5)).save(folder)
     assert ItemIndex.load(folder).n == 5
     assert len(list(folder.glob("data-*"))) == 1
 
-    assert run(KILLED, tmp_path / "new").returncode == -9
+    assert start(KILLED, tmp_path / "new").wait() == -9
     with pytest.raises(IndexFormatError, match=r"still being written, or its writing was interr"):
         ItemIndex.load(tmp_path / "new")
     ItemIndex.build(corpus(5)).save(tmp_path / "new")
@@ -210,8 +202,8 @@ except InputError as error:
 def test_a_full_disk_changes_nothing(folder, tmp_path):
     before = {path: path.read_bytes() for path in files(folder)}
     for target in (folder, tmp_path / "new"):
-        done = run(FULL, target)
-        assert f"the index {target} cannot be written: File too large" in done.stdout, done.stderr
+        said = start(FULL, target).communicate()[0]
+        assert f"the index {target} cannot be written: File too large" in said
     assert {path: path.read_bytes() for path in files(folder)} == before
     assert not (tmp_path / "new").exists()
 

@@ -200,19 +200,3 @@ def test_the_grammar(index, model):
 def test_specs_that_are_wrong(index, spec, error, message):
     with pytest.raises(error, match=message):
         open_retriever(index, parse(spec), 0)
-
-
-def test_alone_it_makes_no_calls_and_needs_no_scorer(index):
-    search = ck.Searcher(index, None, "cmc(retriever=lsa, depth=20)")
-    results = search.search(QUERIES, k=30, budget=1)
-    assert (results.n_calls, results.n_scored, results.budget) == (0, 0, 0)
-    assert (results.method, results.stopped_by) == (
-        "retrieve(retriever=cmc(retriever=lsa, depth=20))",
-        "budget",
-    )
-    stage = open_retriever(index, parse("cmc(retriever=lsa, depth=20)"), 0)
-    expected = stage.top(Queries(QUERIES), 30)
-    for q, hits in enumerate(results):
-        assert [hit.position for hit in hits] == expected.items[q].tolist()
-        assert [hit.score for hit in hits] == expected.scores[q].tolist()
-        assert {(hit.round, hit.source) for hit in hits} == {(0, "retriever")}

@@ -39,13 +39,14 @@ def nearest_by_vectors(vectors: FloatArray, k: int, progress: Progress | None = 
     """
     n = len(vectors)
     at_once = max(1, _CELLS // n)
-    lengths = np.concatenate([_lengths(vectors[s : s + at_once]) for s in range(0, n, at_once)])
+    starts = range(0, n, at_once)
+    blocks = (vectors[start : start + at_once].astype(np.float32) for start in starts)
+    lengths = np.concatenate([np.linalg.norm(block, axis=1) for block in blocks])
+    lengths[lengths == 0] = 1
 
     def rank(start: int, stop: int) -> Candidates:
         # A row's own length does not change its ranking.
-        cosines = inner(vectors[start:stop].astype(np.float32), vectors) / lengths
-        cosines[np.arange(stop - start), np.arange(start, stop)] = -np.inf
-        return top_k(cosines, k)
+        return top_k(inner(vectors[start:stop].astype(np.float32), vectors) / lengths, k + 1)
 
     return _in_blocks(rank, n, k, at_once, progress)
 
@@ -59,13 +60,7 @@ def nearest_by_words(
     """
 
     def rank(start: int, stop: int) -> Candidates:
-        found = retriever.top(Queries(texts[start:stop]), k + 1)
-        rows = [
-            (items[others], scores[others])
-            for item, (items, scores) in enumerate(zip(found.items, found.scores, strict=True))
-            for others in [np.flatnonzero((items != start + item) & (items != NO_ITEM))[:k]]
-        ]
-        return Candidates.from_rows(rows)
+        return retriever.top(Queries(texts[start:stop]), k + 1)
 
     return _in_blocks(rank, len(texts), k, _QUERIES, progress)
 
@@ -145,17 +140,13 @@ def _in_blocks(
     at_once: int,
     progress: Progress | None,
 ) -> Neighbours:
+    """The first k other items of each, in the ranking that `rank(start, stop)` gives of all."""
     neighbours = np.full((n, k), NO_ITEM, np.int32)
     for start in range(0, n, at_once):
         stop = min(start + at_once, n)
-        found = rank(start, stop).items
-        neighbours[start:stop, : found.shape[1]] = found
+        for item, ranked in enumerate(rank(start, stop).items, start):
+            others = ranked[(ranked != item) & (ranked != NO_ITEM)][:k]
+            neighbours[item, : len(others)] = others
         if progress:
             progress(stop, n)
     return neighbours
-
-
-def _lengths(vectors: FloatArray) -> FloatArray:
-    """Euclidean lengths (n,), 1 for a vector of zeros."""
-    lengths = np.linalg.norm(vectors.astype(np.float32), axis=1)
-    return np.where(lengths > 0, lengths, 1)

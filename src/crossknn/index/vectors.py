@@ -31,6 +31,7 @@ ModelKind: TypeAlias = Literal["dual encoder", "late-interaction model"]
 _MADE = {"dual encoder": "vectors", "late-interaction model": "states"}
 
 
+@dataclass(eq=False)
 class RememberedModel:
     """The model that made the vectors, or states, that an index keeps as `name`.
 
@@ -39,19 +40,12 @@ class RememberedModel:
     fingerprint is another: what it makes of queries would not fit the items'.
     """
 
-    def __init__(
-        self,
-        kind: ModelKind,
-        name: str,
-        *,
-        source: str | None,
-        fingerprint: str | None,
-        dimensions: int,
-        opened: Any = None,
-    ) -> None:
-        self.kind, self.name, self.source = kind, name, source
-        self.fingerprint, self.dimensions = fingerprint, dimensions
-        self._opened = opened
+    kind: ModelKind
+    name: str
+    source: str | None
+    fingerprint: str | None
+    dimensions: int
+    opened: Any = None
 
     @classmethod
     def of(cls, kind: ModelKind, given: GivenModel, name: str | None = None) -> RememberedModel:
@@ -61,8 +55,7 @@ class RememberedModel:
         """
         source, model = _open(kind, given)
         name = name or ("dense" if kind == "dual encoder" else model.kind)
-        known = {"fingerprint": model.fingerprint, "dimensions": model.dimensions}
-        return cls(kind, name, source=source, opened=model, **known)
+        return cls(kind, name, source, model.fingerprint, model.dimensions, model)
 
     def state(self) -> dict[str, Any]:
         """What the index keeps of it."""
@@ -79,11 +72,11 @@ class RememberedModel:
                 f"{source or 'the one given'} is {opened.fingerprint} ({opened.dimensions}); give "
                 f"the right one or make the {made} again"
             )
-        self.source, self._opened = source or self.source, opened
+        self.source, self.opened = source or self.source, opened
 
     def get(self) -> Any:
         """The model, opened; `InputError` if that cannot be."""
-        if self._opened is None:
+        if self.opened is None:
             how = (
                 f"give it to ItemIndex.load as encoder={{{self.name!r}: MODEL}}, and save the index"
             )
@@ -97,7 +90,7 @@ class RememberedModel:
             except InputError as error:
                 why = f"{error}; if it has moved, {how}"
                 raise InputError(f"{made}, {self.source}, which cannot be opened: {why}") from error
-        return self._opened
+        return self.opened
 
 
 class QueryMap(Protocol):

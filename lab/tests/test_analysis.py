@@ -14,7 +14,6 @@ from crossknn.evaluation.replay import parts_of, truth_of
 from crossknn.linalg import top_k
 from crossknn.methods import method
 from crossknn_lab.analysis import (
-    approximate,
     components,
     cur_error,
     cur_grid,
@@ -134,18 +133,6 @@ def test_the_grid_collapses_on_its_diagonal_and_the_oracle_does_not():
 def test_a_grid_that_does_not_fit(options, words):
     with pytest.raises(InputError, match=words):
         cur_grid(low_rank(3), **{"k_qs": [5], "k_is": [5], "retrieved": 9, **options})
-
-
-def test_the_approximation_of_anncur_is_cur():
-    data = matrix()
-    index, queries, scores = data.rows(0, 6)
-    approx, scored = approximate(
-        method("anncur(anchors=1, rcond=1e-15)"), index, queries, scores, budget=12, seed=0
-    )
-    center = data.scale.alpha
-    shifted, rows, anchors = data.scores - center, np.arange(20), data.anchor_items[:12]
-    assert [sorted(row.tolist()) for row in scored] == [sorted(anchors.tolist())] * 6
-    assert approx == pytest.approx(cur(shifted, rows, anchors)[20:] + center, abs=1e-3)
 
 
 ANNCUR = method("anncur(anchors=1, rcond=1e-15)")

@@ -72,17 +72,6 @@ def test_what_does_not_fit_is_left_out_and_said(tmp_path):
         Experiment([], tmp_path, TINY)
 
 
-def test_a_matrix_with_fitted_vectors_is_searched_as_it_is_stored(tmp_path):
-    (path,) = matrices(tmp_path)
-    with np.load(path) as file:
-        arrays = dict(file)
-    np.savez(path, item_vectors_mf=arrays["item_vectors"], **arrays)
-    made = Experiment([path], tmp_path / "w", replace(TINY, seeds=(0, 1)))
-    assert not made.sweeps("rivals")
-    assert [sweep.redraw for sweep in made.sweeps("blend")] == [False]
-    assert made.sweeps("methods")[0].anchors == (18,)
-
-
 @pytest.mark.parametrize("name", ["small", "full"])
 def test_the_sweeps_of_a_preset_are_valid_on_a_matrix_of_the_real_ones_size(tmp_path, name):
     paths = matrices(tmp_path, n=1100, anchors=90, tests=4)

@@ -165,22 +165,6 @@ def test_a_damaged_cell_is_searched_again(folder, caplog):
     assert contents(folder / "out")["table.csv"] == before["table.csv"]
 
 
-def test_anchors_are_the_first_so_many(folder):
-    done = run(
-        a_sweep(folder, methods=["adacur(retriever=dense)"], anchors=[4, 9, 12, 20], grid={})
-    )
-    assert [note for note in done.table.notes if "left out" in note] == [
-        "small has 9 anchor queries: anchors = 12, 20 left out",
-        "large has 12 anchor queries: anchors = 20 left out",
-    ]
-    assert done.cells == 4 * (2 + 3)
-    matrix, _ = divided(StoredMatrix.load(folder / "small.npz"), anchors=4)
-    for row in replay(matrix, methods("adacur(retriever=dense)"), [10, 20], [1, 5], seed=1):
-        group = done.table.group(row.method, data="small", budget=row.budget, anchors=4)
-        assert group.entries[1].result.rows[row.k == 5].recall == row.recall
-        assert group.cost("index_calls") == 4 * 40
-
-
 def test_redrawn_seeds_search_different_queries(folder):
     done = run(a_sweep(folder, redraw=True, seeds=[0, 1, 2]))
     group = done.table.group("rerank(retriever=dense)", data="large", budget=20)

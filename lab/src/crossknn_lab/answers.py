@@ -115,7 +115,7 @@ def task_verdicts(run: Experiment) -> list[Block]:
         raise InputError("no matrix has labels")
     head = ["matrix", "measure", "more neighbours", "better", "not told apart", "worse"]
     caption = (
-        f"Methods and budgets with clearly more neighbours (k = {view.k}) than {view.base} with as "
+        f"Methods and budgets with clearly more neighbours (k = {view.k}) than the baseline with as "
         "many calls, and what the task's measure says of these; exact search: points above it at "
         "the most calls. Clearly: the 95% interval is on one side of 0, and p is at most 0.05."
     )

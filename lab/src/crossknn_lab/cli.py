@@ -202,7 +202,6 @@ def _reproduce(
             preset=named(preset),
             workers=_processes(workers),
             progress=report,
-            tell=note,
         )
     spent = made.spent
     _note(made.notes, spent.failed)

@@ -113,8 +113,6 @@ class Experiment:
     ) -> None:
         if not matrices:
             raise InputError("there is no matrix: give at least one .npz file of stored scores")
-        if workers < 1:
-            raise InputError(f"workers is {workers}; it must be 1 or more")
         self.folder, self.preset, self.workers = folder, preset, workers
         self.notes: list[str] = []
         used = matrices[: preset.matrices]

@@ -70,7 +70,6 @@ def measured(run: Experiment) -> dict[str, list[dict[str, Any]]]:
             queries=run.preset.queries,
             goals=goals(run),
             sizes=run.anchor_sizes(data),
-            wide=run.preset.settings,
         )
         for data in run.data
         if "dense" in data.vectors and data.n_anchors
@@ -82,7 +81,7 @@ def measured(run: Experiment) -> dict[str, list[dict[str, Any]]]:
 
 def _searches(run: Experiment, data: MatrixFile) -> list[dict[str, Any]]:
     """Every way of indexing a matrix, by number of train queries."""
-    matrix, wide = run.matrix(data), run.preset.settings
+    matrix = run.matrix(data)
     search = partial(_searched, run)
     free: dict[str, Any] = {"what": "", "train": 0, "calls": 0, "seconds": 0.0}
     found = [search(matrix, spec, spec, **free) for spec in (*OWN, EXACT)]
@@ -91,12 +90,12 @@ def _searches(run: Experiment, data: MatrixFile) -> list[dict[str, Any]]:
         every = free | {"what": "all items", "train": train, "calls": train * data.n_items}
         spec = "adacur(center=none, retriever=dense, rounds=5)"
         found.append(search(fewer, ADACUR, spec, **every))
-        for count in PER_QUERY if wide else PER_QUERY[:2]:
+        for count in PER_QUERY:
             if count < data.n_items:
                 fitted, cost = _fit(matrix, train, count, by_item=False)
                 found.append(search(fitted, RERANK, "rerank(retriever=als)", **cost))
                 found.append(search(fitted, AXN, AXN_OF_FITTED, **cost))
-    for count in PER_ITEM if wide else PER_ITEM[1:2]:
+    for count in PER_ITEM:
         if count <= matrix.n_anchors:
             fitted, cost = _fit(matrix, matrix.n_anchors, count, by_item=True)
             found.append(search(fitted, BY_ITEM, AXN_OF_FITTED, **cost))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,7 +98,6 @@ def reproduce(
     workers: int = 1,
     wanted: Sequence[PaperFigure] = FIGURES,
     progress: Progress | None = None,
-    tell: Callable[[str], None] = lambda _: None,
 ) -> Experiment:
     """Search and analyse what the figures need and is not there yet, and write the report.
 
@@ -106,7 +105,6 @@ def reproduce(
 
     Args:
         wanted: All figures by default.
-        tell: Takes sentences on what is about to happen.
 
     Raises:
         InputError: for files that are no matrices.
@@ -118,8 +116,7 @@ def reproduce(
     run = Experiment(matrices, folder / WORK, preset, workers=workers)
     run.run(dict.fromkeys(name for figure in wanted for name in figure.sweeps), progress)
     sections: dict[str, list[Section]] = {}
-    for number, figure in enumerate(wanted, start=1):
-        tell(f"{number} of {len(wanted)}: {figure.paper}, {figure.label}")
+    for figure in wanted:
         sections.setdefault(figure.paper, []).append(figure.section(run))
     write_page(_page(run, sections, time.perf_counter() - began), folder)
     return run

@@ -74,12 +74,11 @@ def run_sweep(
         TaskMeasures(Judgements(()), sweep.measures)  # a wrong name is said before any search
     folder, files = Path(folder), read_matrices(sweep)
     notes, first = fitting_notes(sweep, files), dev_rows(sweep, files)
-    later = len({row.group for row in table_rows(sweep, files, {})}) if first else 0
     with translate_os_errors(folder, "cells"):
         (folder / CELLS).mkdir(parents=True, exist_ok=True)
         with exclusive_lock(folder, what="cells"):
             cells = _Cells(folder / CELLS, workers, progress)
-            cells.fill(first, later)
+            cells.fill(first)
             chosen = best_rows(first, cells.results)
             last = table_rows(sweep, files, chosen)
             cells.fill(last)
@@ -268,15 +267,15 @@ class _Cells:
         self.results: dict[str, CellResult | str] = {}
         self.searched = self.kept = 0
 
-    def fill(self, rows: Sequence[Row], later: int = 0) -> None:
-        """Find the cells of all rows, each once; about so many more will come `later`."""
+    def fill(self, rows: Sequence[Row]) -> None:
+        """Find the cells of all rows, each once."""
         wanted = {row.cell.key: row.cell for row in rows if row.cell.key not in self.results}
         for key in wanted:
             if (result := self._read(key)) is not None:
                 self.results[key] = result
                 self.kept += 1
         missing = {key: cell for key, cell in wanted.items() if key not in self.results}
-        total = len(self.results) + len(missing) + later
+        total = len(self.results) + len(missing)
         self._report(total)
         # Together what is searched with the same arrays: a process holds one matrix at a time.
         places = {data: i for i, data in enumerate(dict.fromkeys(c.data for c in missing.values()))}

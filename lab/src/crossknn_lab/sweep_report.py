@@ -85,10 +85,7 @@ def listed(values: Iterable[object]) -> str:
 class Dataset:
     """The groups that can be compared with each other: of one matrix and number of anchors."""
 
-    data: str
     title: str
-    items: int
-    anchors: int
     groups: tuple[Group, ...]
 
     @property
@@ -131,10 +128,7 @@ class ReportContext:
         counts = Counter(data for data, _ in apart)
         datasets = tuple(
             Dataset(
-                data=data,
                 title=f"{data}, {anchors} anchor queries" if counts[data] > 1 else data,
-                items=groups[0].first.items,
-                anchors=anchors,
                 groups=tuple(groups),
             )
             for (data, anchors), groups in apart.items()
@@ -155,12 +149,6 @@ class ReportContext:
     def label(self, group: Group) -> str:
         """A short name, the same on the whole page."""
         return self.labels[group.name]
-
-    @property
-    def base(self) -> str:
-        """What the baseline is called, as code."""
-        name = self.table.baseline or ""
-        return f"`{self.labels.get(name, name)}`"
 
     def gain(self, dataset: Dataset, group: Group, of: Of) -> Comparison | None:
         """A group against the sweep's baseline at the same budget, computed once."""

@@ -18,11 +18,9 @@ SRC = Path(ck.__file__).parent
 IDEAS = {
     "data.formats": "published layouts of data",
     "demo": "the documentation of Python as a corpus",
-    "fitting.als": "alternating least squares",
     "fitting.cur": "item vectors by CUR",
     "fitting.distill": "item vectors by a distilled encoder",
     "fitting.mf": "matrix factorization, transductive and inductive",
-    "fitting.pairs": "which pairs a fit needs",
     "fitting.pseudo_queries": "queries made of items",
     "index.late": "states of late-interaction models",
     "methods.factor_model": "the low-rank model of scores, from any entries",

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from index_helpers import FormulaScorer, LengthEncoder, corpus, score_of
@@ -78,14 +74,6 @@ def test_two_open_indexes_of_one_folder_share_their_anchors(saved):
     check(other)
 
 
-def test_pairs_left_out_are_asked_again(saved):
-    bad = saved.items.texts[4]
-    report = collect_anchors(saved, FormulaScorer(skip=[bad]), QUERIES)
-    assert (report.failed, report.complete, saved.anchors) == (3, False, None)
-    assert collect_anchors(saved, FormulaScorer(), QUERIES).calls == 3
-    check(saved)
-
-
 def test_scores_of_two_cross_encoders_are_not_mixed(saved):
     collect_anchors(saved, FormulaScorer(), QUERIES)
     with pytest.raises(InputError, match=r"are of another cross-encoder \(formula, not other\)"):
@@ -131,31 +119,6 @@ def test_an_index_built_again_keeps_scores_and_what_fits(saved):
     assert more.anchors is None
     assert collect_anchors(more, FormulaScorer(), QUERIES).calls == 2 * 5 + N + 5
     check(more)
-
-
-DYING = """
-import sys
-from index_helpers import FormulaScorer, LengthEncoder
-from crossknn.fitting.anchors import collect_anchors
-from crossknn.index.item_index import ItemIndex
-index = ItemIndex.load(sys.argv[1], encoder=LengthEncoder())
-die = int(sys.argv[3]) if len(sys.argv) > 3 else None
-scorer = FormulaScorer(log=sys.argv[2], die_after=die)
-collect_anchors(index, scorer, ["one fish", "two", "red fish and more"])
-"""
-
-
-def test_kills_lose_nothing(saved, tmp_path):
-    log = tmp_path / "asked"
-    for die_after in ("15", "30", None):
-        arguments = [str(saved.folder), str(log), *([die_after] if die_after else [])]
-        helpers = str(Path(__file__).parents[1] / "index")
-        program = f"import sys; sys.path.insert(0, {helpers!r})\n{DYING}"
-        done = subprocess.run([sys.executable, "-c", program, *arguments], check=False)
-        assert done.returncode == (-9 if die_after else 0)
-    asked = log.read_text().split("'\n")[:-1]
-    assert len(asked) == len(set(asked)) == 3 * N
-    check(load(saved))
 
 
 @pytest.mark.parametrize("queries", ["one text", ["a", " "], [3]])

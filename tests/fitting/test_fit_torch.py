@@ -54,7 +54,7 @@ def index(encoder, tmp_path):
     return made
 
 
-@pytest.mark.parametrize("method", ["mf-trns(epochs=3)", "mf-ind(epochs=3)", "mf-ind(skip=false)"])
+@pytest.mark.parametrize("method", ["mf-trns(epochs=3)", "mf-ind(skip=false)"])
 def test_factorizations_are_kept_and_searched_without_torch(index, encoder, method):
     found = fit(index, SCORER, QUERIES, method, per=12)
     again = ItemIndex.load(index.folder, encoder=encoder)
@@ -85,15 +85,6 @@ def test_a_distilled_encoder_serves_its_own_vectors(index, tmp_path):
     assert found.vectors.cost.calls == 12 * len(QUERIES)
     searcher = Searcher(again, SCORER, "rerank(retriever=distill)")
     assert len(searcher.search(QUERIES[0], k=5, budget=10)[0]) == 5
-
-
-def test_the_better_of_both_losses_is_charged_for_every_item(index, tmp_path):
-    fit(index, SCORER, QUERIES[:12], per=7)
-    method = "distill(loss=both, top=5, epochs=1)"
-    found = fit(index, SCORER, QUERIES[:12], method, encoder_folder=tmp_path / "d")
-    assert (found.collected.calls, found.collected.reused) == (12 * (len(ITEMS) - 7), 12 * 7)
-    assert found.vectors.cost.calls == 12 * len(ITEMS)
-    assert found.vectors.details["loss"] in ("match", "pair")
 
 
 def test_vectors_of_no_trainable_encoder_are_refused_before_anything_is_paid(tmp_path):

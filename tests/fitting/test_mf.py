@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from fit_helpers import entries
@@ -149,15 +147,6 @@ def test_items_nobody_scored_and_new_queries_are_embedded():
     start = np.sqrt(np.mean((u0[::3] @ v0[::3].T - wanted) ** 2))
     assert miss < 0.5 * start
     np.testing.assert_allclose(fit.items[::3], fit.item_map(v0[::3]), atol=1e-6)
-
-
-def test_the_ablation_has_no_skip():
-    u0, v0, table = turned()
-    fit = mf_ind(entries(table, 0.3), v0, u0, epochs=2, skip=False)
-    assert fit.map.gate == fit.item_map.gate == np.inf
-    zero = fit.map(np.zeros((1, 8), np.float32))
-    moved = replace(fit.map, inner=0 * fit.map.inner)(u0)  # nothing of the input comes through
-    np.testing.assert_allclose(moved, np.repeat(zero, 100, axis=0), atol=1e-6)
 
 
 def test_an_error_that_is_no_number_is_said():

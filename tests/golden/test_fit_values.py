@@ -46,15 +46,11 @@ def summary(values):
     """A few numbers that tell an array from another."""
     values = np.asarray(values, np.float64)
     flat = values.ravel()
-    at = np.linspace(0, len(flat) - 1, 6).astype(int) if len(flat) else []
     if not len(flat):
         return {"shape": list(values.shape)}
-    return {
-        "shape": list(values.shape),
-        "mean": flat.mean(),
-        "size": np.sqrt(np.mean(flat**2)),
-        "some": flat[at],
-    }
+    some = flat[np.linspace(0, len(flat) - 1, 6).astype(int)]
+    size = np.sqrt(np.mean(flat**2))
+    return {"shape": list(values.shape), "mean": flat.mean(), "size": size, "some": some}
 
 
 def matrix():
@@ -116,26 +112,19 @@ def indexed(method, options, vectors=None):
     queries = np.zeros((0, 0))
     if index.has_query_vectors(found.name):
         queries = index.query_vectors(Queries(QUERIES[:5]), found.name)
+    now, cost, details = found.collected, made.cost, made.details
     values = {
         "items": summary(turned(index.vectors[found.name])),
         "queries": summary(turned(queries)),
         "scale": [made.scale.alpha, made.scale.beta],
-        "calls": [
-            found.collected.calls,
-            found.collected.reused,
-            made.cost.queries,
-            made.cost.calls,
-        ],
+        "calls": [now.calls, now.reused, cost.queries, cost.calls],
     }
-    return values, made.details
-
-
-def with_error(method, options):
-    values, details = indexed(method, options)
+    if vectors:
+        return values | {"measures": {k: v for k, v in details.items() if isinstance(v, float)}}
     return values | {"held_out": details.get("held_out")}
 
 
-def distilled(options):
+def distilled(method):
     import torch
     from tiny_models import save_bert
 
@@ -146,12 +135,8 @@ def distilled(options):
         bert, folder = save_bert(Path(work) / "bert"), Path(work) / "encoder"
         config = DualEncoderConfig(query_length=12, item_length=12)
         DualEncoderModel.new(bert, config).save_pretrained(folder)
-        values, details = indexed(
-            options["method"],
-            {"per": 12, "encoder_folder": Path(work) / "distilled"},
-            {"encoder": folder},
-        )
-    return values | {"measures": {k: v for k, v in details.items() if isinstance(v, float)}}
+        options = {"per": 12, "encoder_folder": Path(work) / "distilled"}
+        return indexed(method, options, {"encoder": folder})
 
 
 def planned(n, q, per, seed):
@@ -179,10 +164,10 @@ CASES = {
     "als no bias": lambda: factorized("als", {"bias": 0.0, "strength": 0.05, "sweeps": 3}),
     "cur": lambda: cur_of({}),
     "cur rank": lambda: cur_of({"rank": 12, "encoded": True, "seed": 1}),
-    "index als": lambda: with_error("als", {"per": 20}),
-    "index als per item": lambda: with_error("als(bias=0)", {"strategy": "i", "per": 8, "seed": 2}),
-    "index als bm25": lambda: with_error("als", {"retriever": "bm25", "per": 12}),
-    "index cur": lambda: with_error("cur(rank=6)", {}),
+    "index als": lambda: indexed("als", {"per": 20}),
+    "index als per item": lambda: indexed("als(bias=0)", {"strategy": "i", "per": 8, "seed": 2}),
+    "index als bm25": lambda: indexed("als", {"retriever": "bm25", "per": 12}),
+    "index cur": lambda: indexed("cur(rank=6)", {}),
     "plan per item": lambda: planned(50, 20, 4, 1),
     "pseudo": lambda: made_up({"count": 200}),
 }
@@ -190,10 +175,10 @@ TORCH = {
     "mf-trns": lambda: factorized("mf-trns", {"epochs": 3, "lr": 0.01}),
     "mf-ind": lambda: factorized("mf-ind", {"epochs": 3, "hidden": 16}),
     "mf-ind no skip": lambda: factorized("mf-ind", {"epochs": 2, "hidden": 16, "skip": False}),
-    "index mf-trns": lambda: with_error("mf-trns(epochs=2)", {"per": 20}),
-    "index mf-ind": lambda: with_error("mf-ind(epochs=2)", {"per": 20}),
-    "distill": lambda: distilled({"method": "distill(epochs=2)"}),
-    "distill both": lambda: distilled({"method": "distill(loss=both, top=5, epochs=1)"}),
+    "index mf-trns": lambda: indexed("mf-trns(epochs=2)", {"per": 20}),
+    "index mf-ind": lambda: indexed("mf-ind(epochs=2)", {"per": 20}),
+    "distill": lambda: distilled("distill(epochs=2)"),
+    "distill both": lambda: distilled("distill(loss=both, top=5, epochs=1)"),
 }
 
 

@@ -141,18 +141,6 @@ def test_limits_out_of_range_are_refused(options):
         Limits(**options)
 
 
-def test_threads_with_stores_of_their_own_share_the_work_of_a_file(tmp_path):
-    fn = Counting(pause=0.001)
-
-    def work():
-        collect(ScoreStore.open(tmp_path / "s"), fn.scorer, QUERIES, ITEMS)
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    assert sorted(fn.asked) == sorted((q, i) for q in QUERIES for i in ITEMS)
-
-
 COLLECTING = """
 import sys, time
 from crossknn.scorers import CallableScorer

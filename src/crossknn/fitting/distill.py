@@ -75,10 +75,8 @@ def distill(
     Queries with fewer than two scored items teach nothing: they are left out, and logged.
     Raises InputError for unusable scores, settings or sources, TrainingError if the loss is NaN.
     """
-    if len(items) != scores.n:
-        raise InputError(f"the scores are of {scores.n} items, and {len(items)} items are given")
-    if not losses or (top is not None and top < 2):
-        raise InputError(f"losses are {list(losses)} and top {top}; give a loss, and at least 2")
+    if top is not None and top < 2:
+        raise InputError(f"top is {top}; a list has at least 2 items")
     rows, lists = _lists(scores, top)
     if left := len(scores.queries) - len(rows):
         logger.warning("%d train queries have fewer than two scored items: left out", left)

@@ -170,8 +170,8 @@ def descend(
     """
     began, device = time.perf_counter(), "cuda" if torch.cuda.is_available() else "cpu"
     factors.to(device)
-    query, item, score = entries(targets.fitted, device)
-    held = entries(targets.held, device)
+    query, item, score = _entries(targets.fitted, device)
+    held = _entries(targets.held, device)
     optimizer = torch.optim.AdamW(
         factors.parameters(), lr=lr, weight_decay=weight_decay, fused=True
     )
@@ -181,7 +181,7 @@ def descend(
     for epoch in range(1, epochs + 1):
         for rows in torch.randperm(len(score), generator=generator).to(device).split(batch):
             optimizer.zero_grad()
-            loss = squared_error(factors, query[rows], item[rows], score[rows])
+            loss = (factors(query[rows], item[rows]) - score[rows]).square().mean()
             loss.backward()
             optimizer.step()
         errors.append(_error(factors, held))
@@ -209,12 +209,7 @@ def descend(
     )
 
 
-def squared_error(factors: Factors, query: Tensor, item: Tensor, score: Tensor) -> Tensor:
-    """Mean over the pairs of (g - u . v)^2 (AXN eq. 3): (b,) three times -> ()."""
-    return (factors(query, item) - score).square().mean()
-
-
-def entries(scores: SparseScores, device: str) -> tuple[Tensor, Tensor, Tensor]:
+def _entries(scores: SparseScores, device: str) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, items and scores (e,) of the entries on the device."""
     query, item, score = map(torch.from_numpy, (scores.query, scores.item, scores.score))
     return query.to(device), item.to(device), score.to(device)

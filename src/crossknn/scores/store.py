@@ -82,18 +82,10 @@ class SparseScores:
         score: FloatArray,
         fingerprint: str | None = None,
     ) -> SparseScores:
-        """From pairs in any order; InputError if one occurs twice, or a score is no number."""
+        """From different pairs in any order."""
         order = np.lexsort((pairs.item, pairs.query))
-        query, item = pairs.query[order], pairs.item[order]
         values = np.asarray(score, np.float32)[order]
-        if ((query[1:] == query[:-1]) & (item[1:] == item[:-1])).any():
-            raise InputError("a pair of a train query and an item is scored twice")
-        if not np.isfinite(values).all():
-            row = int(np.argmin(np.isfinite(values)))
-            raise InputError(
-                f"the score of train query {query[row]} and item {item[row]} is {values[row]}"
-            )
-        return SparseScores(queries, n, query, item, values, fingerprint)
+        return SparseScores(queries, n, pairs.query[order], pairs.item[order], values, fingerprint)
 
     def __len__(self) -> int:
         return len(self.score)

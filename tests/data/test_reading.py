@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from functools import partial
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_data_values import BEIR, PROCESSED, TREC, lines, published, write
+from test_data_values import SAMPLES, write
 
 from crossknn.data.queries import ITEM_TEMPLATE, QuerySet, item_as_query, marked_query, unmarked
 from crossknn.data.reading import (
@@ -21,6 +22,13 @@ from crossknn.data.reading import (
     read_queries,
 )
 from crossknn.errors import InputError
+
+BEIR, PROCESSED, TREC = (SAMPLES[name] for name in ("beir", "processed", "trec"))
+
+
+def lines(*records: object) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
 
 texts = st.text(min_size=1).filter(lambda text: text.strip() and "\ufeff" not in text)
 
@@ -123,8 +131,15 @@ WORDS = ["the", "tall", "oak", "stands", "by", "the", "lake"]
 def test_every_span_of_a_document_can_be_a_mention(tmp_path):
     """start_index to end_index, inclusive: the marks enclose those words and no word is lost."""
     spans = [(s, e) for s in range(len(WORDS)) for e in range(s, len(WORDS))]
+    place = {"corpus": "trees", "context_document_id": "d0", "label_document_id": "d0"}
     mentions = [
-        published(n, "trees", "d0", (s, e), " ".join(WORDS[s : e + 1]), "d0")
+        {
+            "mention_id": f"m{n}",
+            "start_index": s,
+            "end_index": e,
+            "text": " ".join(WORDS[s : e + 1]),
+        }
+        | place
         for n, (s, e) in enumerate(spans)
     ]
     document = {"document_id": "d0", "title": "Oak", "text": " ".join(WORDS)}

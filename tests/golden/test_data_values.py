@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,121 +16,15 @@ from crossknn.data.queries import QuerySet
 from crossknn.errors import CrossknnError
 
 
-def lines(*records: object) -> str:
-    return "".join(json.dumps(record) + "\n" for record in records)
+def _files(folder: Path) -> dict[str, str]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes().decode() for path in paths}
 
 
-# Samples
-
-BEIR = {
-    "corpus.jsonl": lines(
-        {"_id": "d1", "title": "Oak", "text": "a tree", "year": 1},
-        {"_id": "d2", "title": "", "text": "an elm"},
-        {"_id": "d3", "title": "Lake", "text": ""},
-        {"_id": "d4", "title": "", "text": " "},
-    ),
-    "queries.jsonl": lines(*({"_id": f"q{i}", "text": f"query {i}"} for i in range(5))),
-    "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq3\td1\t1\nq1\td2\t0\nq1\td3\t2\nq1\td1\t1\n",
-    "qrels/train.tsv": "q2\td9\t1\nq0\td1\t-1\nq8\td1\t1\n",
-}
-XML = (
-    '<?xml version="1.0" encoding="UTF-8"?>\n<topics task="x">\n<topic number="1">\n<query>origin of'
-    "\n  oaks</query>\n<question>where do oaks &amp; elms come from</question>\n</topic>\n"
-    '<topic number="2"><query>tall trees</query></topic>\n</topics>\n'
-)
-OLD = (
-    "\n<top>\n<num> Number: 1\n<title> origin of\noaks\n\n<desc> Description:\nWhere from?\n</top>"
-    "\n\n<top>\n<num> Number: 2\n<title> tall trees </title>\n</top>\n"
-)
-TREC = {
-    "collection.tsv": "d1\tan oak\nd2\tan elm\n",
-    "topics.robust.xml": XML,
-    "qrels.robust.txt": "1 0 d1 1\n2 0 d2 2\n",
-    "run.robust.txt": "1 Q0 d2 2 1.0 bm25\n1 Q0 d1 1 2.0 bm25\n2 Q0 d2 1 3 bm25\n2 Q0 d1 2 3 bm25\n",
-}
-TREC_SPLITS = TREC | {"topics.dev.tsv": "9\tbirds\n", "qrels.dev.txt": "9 0 d1 1\n"}
-MARCO = {
-    "collection.tsv": "0\tan oak\n7\tan elm\n8\ta lake\n",
-    "queries.train.tsv": "30\tferns\n",
-    "queries.dev.tsv": "10\ttall trees\n11\twater\n12\tbirds\n",
-    "queries.dev.small.tsv": "10\ttall trees\n11\twater\n",
-    "qrels.train.tsv": "30\t0\t0\t1\n",
-    "qrels.dev.tsv": "10\t0\t7\t1\n11\t0\t8\t1\n",
-    "qrels.dev.small.tsv": "10\t0\t7\t1\n11\t0\t8\t1\n",
-    "top1000.dev": "10\t8\ttall trees\ta lake\n10\t7\ttall trees\tan elm\n11\t8\twater\ta lake\n",
-}
-
-DOCUMENTS = {
-    "documents/trees.json": lines(
-        {"document_id": "d0", "title": "Oak", "text": "the tall oak stands by the lake"},
-        {"document_id": "d1", "title": "Elm (tree)", "text": "an elm"},
-        {"document_id": "d2", "title": "Lake", "text": "water"},
-    ),
-    "documents/fish.json": lines(
-        {"document_id": "f0", "title": "Eel", "text": "a long eel swam"},
-        {"document_id": "f1", "title": "Cod", "text": "a cod"},
-    ),
-}
-
-
-def processed(number: int, left: str, mention: str, right: str, label: object) -> dict[str, object]:
-    context = {"context_left": left, "mention": mention, "context_right": right}
-    return {"mention_id": f"m{number}", **context, "label_id": label}
-
-
-def published(
-    number: int, domain: str, context: str, words: tuple[int, int], text: str, label: str
-):
-    place = {"context_document_id": context, "label_document_id": label}
-    place |= {"start_index": words[0], "end_index": words[1]}
-    return {"mention_id": f"m{number}", **place, "text": text, "corpus": domain}
-
-
-PROCESSED = DOCUMENTS | {
-    "processed/train_worlds/trees_mentions.jsonl": lines(
-        processed(0, "the tall", "oak", "stands by the lake", 0),
-        processed(1, "the tall oak stands by", "the lake", "", 2),
-    ),
-    "processed/valid_worlds/fish_mentions.jsonl": lines(processed(2, "a", "long eel", "swam", 0)),
-}
-PUBLISHED = DOCUMENTS | {
-    "mentions/train.json": lines(
-        published(0, "trees", "d0", (2, 2), "oak", "d0"),
-        published(1, "trees", "d0", (5, 6), "the lake", "d2"),
-    ),
-    "mentions/val.json": lines(published(2, "fish", "f0", (1, 2), "long eel", "f0")),
-}
-FILES = {
-    "c.jsonl": lines(
-        {"id": "a", "title": "T", "text": "x", "n": 1}, {"id": 7, "title": "", "text": "y"}
-    ),
-    "c.jsonl.gz": "",  # that of c.jsonl, compressed
-    "c.csv": '\ufeffid,title,text\r\na,T,"two\nlines"\r\n7,,y\r\n',
-    "c.tsv": 'id\ttitle\ttext\na\tT\tx "y\n',
-    "c.txt": "first\n\n third \n",
-    "docs.tsv": "D1\tweb.site\tOak\tA tree.\n",
-    "bare.tsv": "7\tone\n8\ttwo\n",
-    "named.tsv": "qid\tquery\n7\tone\n8\ttwo\n",
-    "q.csv": 'id,text\n7,"one"\n8,two\n',
-    "m.jsonl": lines(processed(0, "by", "oak", "", 1), {"qid": 3, "query": "plain"}),
-    "qrels.txt": "q1 0 d1 1\nq1 0 d2 0\n",
-    "beir.tsv": "query-id\tcorpus-id\tscore\nq1\td1\t1\n",
-    "run.txt": "q1 Q0 d2 2 1.5 t\nq1 Q0 d1 1 2.5 t\nq1 Q0 d3 3 1.5 t\nq2 Q0 d1 1 0 t\n",
-    "run.tsv": "10\t7\t2\n10\t8\t1\n",
-    "top1000.dev": "10\t8\ta b\ttext\n10\t7\ta b\ttext\n",
-    "key.jsonl": lines({"key": 1, "head": "h", "body": "b"}, {"key": 2, "head": "i", "body": "c"}),
-}
-SAMPLES: dict[str, dict[str, str]] = {
-    "beir": BEIR,
-    "trec": TREC,
-    "trec splits": TREC_SPLITS,
-    "trec old": {k: v for k, v in TREC.items() if "topics" not in k} | {"topics.robust": OLD},
-    "trec alone": {k.replace("robust", k[:1]): v for k, v in TREC.items()},
-    "msmarco": MARCO,
-    "zeshel": PUBLISHED,
-    "processed": PROCESSED,
-    "files": FILES,
-}
+SAMPLES = {folder.name: _files(folder) for folder in (Path(__file__).parent / "samples").iterdir()}
+"""A small folder in each format: name -> file -> text."""
+SAMPLES["files"]["c.jsonl.gz"] = SAMPLES["files"]["c.jsonl"]
+XML, OLD = SAMPLES["trec"]["topics.robust.xml"], SAMPLES["trec-old"]["topics.robust"]
 
 # What is read of each: (reader, path below the sample, options)
 
@@ -159,9 +52,9 @@ READS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     + [("dataset", "", {"format": name}) for name in ("trec", "bier", "beir")]
     + [("dataset", "corpus.jsonl", {}), ("items", "qrels", {}), ("items", "gone", {}), ("run", "gone", {})],
     "trec": EVERY,
-    "trec splits": [*EVERY, *each("dataset", "dev", "robust", "robus")],
-    "trec old": EVERY,
-    "trec alone": EVERY,
+    "trec-splits": [*EVERY, *each("dataset", "dev", "robust", "robus")],
+    "trec-old": EVERY,
+    "trec-alone": EVERY,
     "msmarco": EVERY + each("dataset", "dev", "dev.small", "train") + each("labelled", "dev", lists=True),
     "zeshel": EVERY
     + each("dataset", "train", "valid", "test")
@@ -173,7 +66,7 @@ READS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     + each("dataset", "train", "valid", "test")
     + [("dataset", "", {"split": "train", "domain": "trees"})]
     + [("labelled", "", {"domains": names}) for names in (["fish", "trees"], ["tree"])],
-    "files": [("items", name, {}) for name in FILES]
+    "files": [("items", name, {}) for name in SAMPLES["files"]]
     + [("queries", name, {}) for name in ("c.txt", "bare.tsv", "named.tsv", "q.csv", "m.jsonl")]
     + [("qrels", name, {}) for name in ("qrels.txt", "beir.tsv", "run.txt")]
     + [("run", name, {}) for name in ("run.txt", "run.tsv", "top1000.dev", "qrels.txt")]
@@ -217,12 +110,12 @@ DAMAGES = [
     *damages("trec", "dataset", {}, "run.robust.txt", ("1 Q0 d1", "1 Q0 d2")),
     *damages("trec", "dataset", {}, "qrels.robust.txt", ("d2 2", "d2 good"), ("d1 1", "d9 1"), ("1 0", "7 0")),
     *damages("trec", "dataset", {}, "qrels.robust.txt", ("d1 1", "d1 0"), ("2 0 d2 2", "1 0 d2 1")),
-    *damages("trec", "dataset", {}, "collection.jsonl", ("", lines({"id": "d1", "text": "x"}))),
+    *damages("trec", "dataset", {}, "collection.jsonl", ("", '{"id": "d1", "text": "x"}\n')),
     *damages("processed", "labelled", TRAIN, TREES,
         *(('"label_id": 2', new) for new in ('"x": 1', *(f'"label_id": {v}' for v in ("3", "-1", "true", '"d9"', '"d1"')))),
         ('"m1"', '"m0"'), (MENTION, MENTION.replace("mention_id", "id")), (MENTION, MENTION.replace('"mention"', '"x"')),
         ('"the lake"', '"  "'), ('"the lake"', '["oak"]'), (MENTION, MENTION.replace("context_left", "left")), (MENTION, "{")),
-    *damages("processed", "labelled", {"domains": ["trees"]}, "processed/test_worlds/trees_mentions.jsonl", ("", PROCESSED[TREES])),
+    *damages("processed", "labelled", {"domains": ["trees"]}, "processed/test_worlds/trees_mentions.jsonl", ("", SAMPLES["processed"][TREES])),
     *(damage for sample in ("processed", "zeshel") for damage in damages(sample, "labelled", TRAIN, "documents/trees.json",
         ('"d1"', '"d0"'), ('"document_id": "d1", ', ""), ('"title": "Elm (tree)", ', ""), (', "text": "an elm"', ""))),
     *damages("zeshel", "labelled", TRAIN, "mentions/train.json",
@@ -236,7 +129,7 @@ def write(folder: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = (text or files["c.jsonl"] if name.endswith(".gz") else text).encode()
+        content = text.encode()
         path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     return folder
 

@@ -268,12 +268,3 @@ def test_an_architecture_of_the_folders_own_is_not_run(tmp_path, marker, kind):
     change(folder / "config.json", auto_map=own, model_type="custom")
     refused(DualEncoder if kind == "BertModel" else CrossEncoder, folder)
     refused(CrossEncoderModel.new, folder, CrossEncoderConfig())
-
-
-def test_a_known_architecture_is_loaded_without_the_code_beside_it(tmp_path, marker):
-    folder = save_hf(tmp_path / "hf", "BertForSequenceClassification", num_labels=1)
-    expected = scores_of(CrossEncoder(folder, device="cpu"))
-    with_code(folder, marker)
-    change(folder / "config.json", auto_map={"AutoModelForSequenceClassification": "custom.Scorer"})
-    change(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "custom.Words"]})
-    np.testing.assert_array_equal(scores_of(CrossEncoder(folder, device="cpu")), expected)

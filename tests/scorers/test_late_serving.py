@@ -98,23 +98,6 @@ def test_torch_and_onnx_agree(served, folder):
     close(exported.compare(*states, LISTS), kept.compare(*states, LISTS))
 
 
-def test_they_give_what_the_model_gives(served):
-    model, found = served[0].model, compared(served[0])
-    expected = np.full(LISTS.shape, -np.inf, np.float32)
-    rows = [list(model.encoding.texts(texts, queries=q)) for texts, q in ((QUERIES, 1), (ITEMS, 0))]
-    with torch.inference_mode():
-        query, query_mask = model.states(rows[0], queries=True)
-        item, item_mask = model.states(rows[1], queries=False)
-        item = item.half().float()  # as an index keeps them
-        for q, row in enumerate(LISTS):
-            listed = torch.from_numpy(row[row != NO_ITEM])
-            states = item[listed][None], item_mask[listed][None]
-            scores = model.head(query[q : q + 1], query_mask[q : q + 1], *states)
-            expected[q, : len(listed)] = scores[0]
-    assert expected[np.isfinite(expected)].std() > 1e-3
-    close(found, expected)
-
-
 def test_neither_order_nor_padding_nor_other_queries_nor_batches_matter(served, monkeypatch):
     order = np.array([4, 2, 0, 3, 1])
     wide = np.full((3, 9), NO_ITEM)

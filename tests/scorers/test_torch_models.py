@@ -80,15 +80,12 @@ def test_scoring_has_no_dropout_and_no_gradients_and_leaves_the_mode(bert):
 def test_folders_open_by_what_they_are(bert, tmp_path):
     model = cross_encoder(bert)
     scorer = CrossEncoder(model.save_pretrained(tmp_path / "ce"))
-    assert isinstance(scorer, TorchCrossEncoder)
-    assert scorer.name == "ce"
-    np.testing.assert_array_equal(
-        collect(scorer, grid(4, 5), QUERIES, ITEMS),
-        collect(TorchCrossEncoder(model), grid(4, 5), QUERIES, ITEMS),
-    )
+    assert (type(scorer), scorer.name) == (TorchCrossEncoder, "ce")
+    kept = TorchCrossEncoder(model)
+    found, expected = (collect(s, grid(4, 5), QUERIES, ITEMS) for s in (scorer, kept))
+    np.testing.assert_array_equal(found, expected)
     encoder = DualEncoder(str(dual_encoder(bert).save_pretrained(tmp_path / "dense")))
-    assert isinstance(encoder, TorchDualEncoder)
-    assert isinstance(encoder, Encoder)
+    assert type(encoder) is TorchDualEncoder
     with pytest.raises(InputError, match="not a crossknn cross-encoder"):
         TorchCrossEncoder(tmp_path / "dense")
 
@@ -103,14 +100,6 @@ def test_a_fingerprint_names_everything_a_score_depends_on(bert):
         model.encoder.get_input_embeddings().weight[7, 3] += 1e-3
     prints.append(TorchCrossEncoder(model).fingerprint)
     assert len(set(prints)) == len(prints)
-
-
-def test_the_callers_autocast_holds(bert):
-    scorer = TorchCrossEncoder(cross_encoder(bert))
-    exact = collect(scorer, grid(4, 5), QUERIES, ITEMS)
-    with torch.autocast("cpu", torch.bfloat16):
-        near = collect(scorer, grid(4, 5), QUERIES, ITEMS)
-    assert 0 < np.abs(near - exact).max() < 0.1 * exact.std() + 0.02 * np.abs(exact).max()
 
 
 def test_a_dual_encoder_is_an_encoder_that_gives_the_models_vectors(bert):

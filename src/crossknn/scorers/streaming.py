@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -118,10 +119,6 @@ class Call:
         for start in range(0, len(self.pairs), size):
             yield np.arange(start, min(start + size, len(self.pairs)), dtype=np.int64)
 
-    def describe(self, position: int) -> str:
-        """The pair's positions and texts, for messages."""
-        return describe_pair(self.pairs, self.queries, self.items, position)
-
 
 _Answer: TypeAlias = tuple[IntArray, FloatArray | Exception]
 
@@ -181,8 +178,13 @@ class BatchedScorer(ABC):
                 while running < max(1, self.workers) and broken is None:
                     if (batch := self._next(call, batches, waiting)) is None:
                         break
-                    self._start(call, batch, answers)
                     running += 1
+                    if self.workers:
+                        work = Thread(target=self._attempt, args=(call, batch, answers))
+                        work.name, work.daemon = "crossknn-scorer", True
+                        work.start()
+                    else:
+                        self._attempt(call, batch, answers)
                 if not running:
                     break
                 try:
@@ -192,17 +194,17 @@ class BatchedScorer(ABC):
                         break
                     continue
                 running -= 1
-                if isinstance(answer, ScorerError):
-                    broken = broken or answer
-                elif not isinstance(answer, Exception):
+                if not isinstance(answer, Exception):
                     any_scored = True
                     yield positions, answer
+                elif isinstance(answer, ScorerError):
+                    broken = broken or answer
                 elif len(positions) > 1:
                     self._halve(positions, answer, waiting)
                 else:
                     n_failed += 1
                     said = _reason(answer)
-                    what = call.describe(int(positions[0]))
+                    what = describe_pair(call.pairs, call.queries, call.items, int(positions[0]))
                     logger.warning("%s could not score %s: %s", self.who, what, said)
                     if n_failed >= min(GIVE_UP_AFTER, len(call.pairs)) and not any_scored:
                         raise NothingScoredError(
@@ -239,17 +241,6 @@ class BatchedScorer(ABC):
             waiting.append(batch[most:])
         return batch[:most]
 
-    def _start(self, call: Call, batch: IntArray, answers: SimpleQueue[_Answer]) -> None:
-        """Put the answer to a batch into the queue, from a thread if there are workers."""
-
-        def work() -> None:
-            answers.put((batch, self._attempt(call, batch)))
-
-        if self.workers:
-            threading.Thread(target=work, name="crossknn-scorer", daemon=True).start()
-        else:
-            work()
-
     def _halve(self, batch: IntArray, error: Exception, waiting: list[IntArray]) -> None:
         half = len(batch) // 2
         logger.debug("a batch of %d pairs failed, halving: %s", len(batch), error)
@@ -260,26 +251,25 @@ class BatchedScorer(ABC):
         if too_large or any(words in text for words in said):
             self._most = half
 
-    def _attempt(self, call: Call, positions: IntArray) -> FloatArray | Exception:
-        """Scores of a batch (b,), or why there are none."""
-        began = time.perf_counter()
+    def _attempt(self, call: Call, batch: IntArray, answers: SimpleQueue[_Answer]) -> None:
+        """Put the scores of a batch (b,), or why there are none, into the queue."""
+        began, faulty = time.perf_counter(), batch
         try:
-            scores = as_scores(self._run(call, positions), len(positions), self.who)
-            bad = np.flatnonzero(~np.isfinite(scores))
-            if len(bad):
-                positions, score = positions[bad[:1]], scores[bad[0]]
-                what = call.describe(int(positions[0]))
-                raise ScorerError(f"{self.who} gave {score} as the score of {what}")
+            scores = as_scores(self._run(call, batch), len(batch), self.who)
+            if len(bad := np.flatnonzero(~np.isfinite(scores))):
+                faulty = batch[bad[:1]]
+                what = describe_pair(call.pairs, call.queries, call.items, int(faulty[0]))
+                raise ScorerError(f"{self.who} gave {scores[bad[0]]} as the score of {what}")
         except Exception as error:
-            queries = np.unique(call.pairs.query[positions])
+            queries = np.unique(call.pairs.query[faulty])
             if isinstance(error, ScorerError) and len(queries) == 1:
                 error.query = int(queries[0])
-            return error
-        cost = float(call.costs[positions].sum())
-        if cost:  # texts may be empty
+            answers.put((batch, error))
+            return
+        if cost := float(call.costs[batch].sum()):  # texts may be empty
             new, old = (time.perf_counter() - began) / cost, self._seconds
             self._seconds = new if old is None else 0.7 * old + 0.3 * new
-        return scores
+        answers.put((batch, scores))
 
 
 def as_scores(answer: Any, count: int, who: str) -> FloatArray:

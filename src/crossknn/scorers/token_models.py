@@ -47,17 +47,14 @@ class TokenModel(Protocol):
     @property
     def fingerprint(self) -> str: ...
 
-    def logits(self, rows: Sequence[Row]) -> FloatArray:
-        """Rows of pairs (b) -> raw scores (b,)."""
+    # Rows of pairs (b) -> raw scores (b,); rows of texts (b) -> vectors (b, d), or states (b, t, d)
+    # and the mask of real ones (b, t).
+    def logits(self, rows: Sequence[Row]) -> FloatArray: ...
+    def vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray: ...
+    def states(self, rows: Sequence[Row], queries: bool) -> tuple[FloatArray, BoolArray]: ...
 
-    def vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray:
-        """Rows of texts (b) -> vectors (b, d)."""
-
-    def states(self, rows: Sequence[Row], queries: bool) -> tuple[FloatArray, BoolArray]:
-        """Rows of texts (b) -> states (b, t, d), and the mask of real ones (b, t)."""
-
-    def compare(self, *states: FloatArray | BoolArray) -> FloatArray:
-        """(b, t_q, d), (b, t_q), (b, c, t_i, d), (b, c, t_i) -> scores (b, c), or MemoryError."""
+    # (b, t_q, d), (b, t_q), (b, c, t_i, d), (b, c, t_i) -> scores (b, c), or MemoryError.
+    def compare(self, *states: FloatArray | BoolArray) -> FloatArray: ...
 
 
 class TokenScorer(BatchedScorer):

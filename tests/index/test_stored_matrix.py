@@ -129,6 +129,9 @@ def test_half_of_a_pair_of_keys_is_refused(tmp_path, key):
     np.savez(path, **{k: v for k, v in GOOD.items() if k != key})
     with pytest.raises(InputError, match=r"needs both|no such item vectors"):
         StoredMatrix.load(path)
+    np.savez(path, **GOOD, query_vectors_x=np.ones((4, 2)), item_vectors_x=np.array(1.0))
+    with pytest.raises(InputError, match="'query_vectors_x' is an array"):
+        StoredMatrix.load(path)
 
 
 @pytest.fixture(scope="module")

@@ -292,7 +292,7 @@ def _check_array(key: str, start: str, arrays: Mapping[str, Any], path: str) -> 
         partner = arrays.get(key.replace("query_", "item_", 1))
         if partner is None:
             raise InputError(f"{path} has '{key}' but no such item vectors")
-        sizes["dimensions"] = partner.shape[-1]
+        sizes["dimensions"] = partner.shape[-1] if partner.ndim else 0
     wanted = ", ".join(f"{sizes[axis]} {axis}" if axis in sizes else axis for axis in axes)
     same = len(values.shape) == len(axes) and all(
         sizes.get(axis, size) == size for axis, size in zip(axes, values.shape, strict=True)

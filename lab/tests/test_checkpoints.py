@@ -423,7 +423,7 @@ STACK = "extend_multi_transformerencoder.layers.1."
     [
         (dict, {"token_type": True}, "was trained with token_type = True; only False can be opened"),
         (dict, {"dataset": "msmarco"}, "dataset = 'msmarco'; only 'zeshel' and 'wikipedia'"),
-        (dict, {"num_heads": 5}, "heads is 5, which does not divide 32 dimensions"),
+        (dict, {"num_heads": 5}, "5 heads do not divide 32 dimensions"),
         (dict, {"L": None}, "lacks opt with num_heads and L"),
         (lambda s: {n: v for n, v in s.items() if "entity" not in n}, {}, "is of no known layout"),
         (lambda s: {n: v for n, v in s.items() if "1.encoder_layer.norm2" not in n}, {}, r"Missing key.*layers\.1\.norm2\.bias"),

@@ -53,10 +53,7 @@ def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tok
         key for key in report["missing_keys"] if not {"pooler", "position_ids"} & {*key.split(".")}
     )
     if missing:
-        raise InputError(
-            f"{source} does not hold all weights of its {encoder.config.model_type} encoder: it "
-            f"lacks {len(missing)}, such as {missing[0]}"
-        )
+        raise InputError(f"{source} lacks {len(missing)} weights of its encoder, as {missing[0]}")
     tokenizer = open_tokenizer(source).backend_tokenizer
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
@@ -179,10 +176,8 @@ def save_backbone(encoder: Any, tokenizer: Tokenizer, folder: Path) -> None:
 def layers_of(encoder: Any) -> nn.ModuleList:
     """The layers of an encoder; InputError if they are not built as BERT's are."""
     if encoder.config.model_type not in _LIKE_BERT:
-        raise InputError(
-            f"the layers of a {encoder.config.model_type} encoder are not built as BERT's are, "
-            "which this model takes apart: start from a BERT, RoBERTa or ELECTRA"
-        )
+        kind = encoder.config.model_type
+        raise InputError(f"this head takes a BERT, RoBERTa or ELECTRA apart, and no {kind}")
     return encoder.encoder.layer
 
 
@@ -190,10 +185,7 @@ def cut_layers(encoder: Any, count: int) -> None:
     """Take the `count` top layers off; InputError if none would be left."""
     layers = layers_of(encoder)
     if count >= len(layers):
-        raise InputError(
-            f"the encoder has {len(layers)} layers, of which the head would take {count}: at least "
-            "one must stay in the towers (the option layers says how many it takes)"
-        )
+        raise InputError(f"the head takes {count} layers, and none of {len(layers)} would be left")
     encoder.encoder.layer = layers[:-count]
     encoder.config.num_hidden_layers = len(layers) - count
 

@@ -94,10 +94,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         content = read_json(path)
         content = content if isinstance(content, dict) else {}
         if [content.pop(key, None) for key in ("kind", "format")] != [kind, FORMAT]:
-            raise InputError(
-                f"{path} does not describe a crossknn {kind} of format {FORMAT}: upgrade crossknn, "
-                "or train or convert one with it"
-            )
+            raise InputError(f"{path} is of no {kind} of format {FORMAT}: upgrade crossknn")
         try:
             return cls.Config(**content)
         except (InputError, TypeError) as error:

@@ -65,22 +65,16 @@ class CrossEncoderConfig:
         query, item = self.query_length or 0, self.item_length or 0
         if query + item > self.max_length:
             raise InputError(
-                f"query_length and item_length are {query} and {item}, together more than "
-                f"{self.max_length}, the max_length"
+                f"query_length and item_length are more than {self.max_length} together"
             )
         if self.item_position is not None and not 0 < query <= self.item_position:
-            raise InputError(
-                f"item_position is {self.item_position}; it must be query_length or more, which is "
-                f"{self.query_length}"
-            )
+            raise InputError(f"item_position is {self.item_position}, before the query's end")
 
     @property
     def window(self) -> Window:
         """The limits as one value."""
         return Window(
-            max_length=self.max_length,
-            query_length=self.query_length,
-            item_length=self.item_length,
+            max_length=self.max_length, query_length=self.query_length, item_length=self.item_length
         )
 
 
@@ -202,12 +196,10 @@ class CrossEncoderModel(TorchModel):
 
     def __init__(self, encoder: Any, tokenizer: FastTokenizer, config: CrossEncoderConfig) -> None:
         super().__init__([encoder], tokenizer, config)
-        limit = position_limit(encoder.config)
-        if (config.item_position or 0) + (config.item_length or 0) > limit:
-            raise InputError(
-                f"item_position is {config.item_position} for items of {config.item_length} "
-                f"tokens; the encoder has {limit} positions"
-            )
+        self.n_positions = position_limit(encoder.config)
+        last = (config.item_position or 0) + (config.item_length or 0)
+        if last > self.n_positions:
+            raise InputError(f"items end at {last}; the encoder has {self.n_positions} positions")
         if config.marked and not self.tokenizer.marks:
             raise InputError("the tokenizer has no [Ms], [Me] and [ENT], which marked pairs need")
         self.encoder = encoder
@@ -255,15 +247,15 @@ class CrossEncoderModel(TorchModel):
         # The item begins at the first token of type 1; padding, of type 0, is masked anyway.
         is_item = (token_type_ids == 1).long()
         before = (is_item.cumsum(1) == 0).long().sum(1, keepdim=True)
-        return torch.where(is_item == 1, place - before + start, place).clamp(
-            max=position_limit(self.encoder.config) - 1
-        )
+        moved = torch.where(is_item == 1, place - before + start, place)
+        return moved.clamp(max=self.n_positions - 1)
 
 
 def _separator(tokenizer: Tokenizer) -> int:
     """Id of the first special token after the first of two texts."""
     pieces = [ids for ids, _ in tokenizer.pair.pieces]
-    after = pieces[[ids is None for ids in pieces].index(True) + 1]
+    first = next(place for place, ids in enumerate(pieces) if ids is None)
+    after = pieces[first + 1]
     if after is None:
         raise InputError("the tokenizer puts no separator between two texts")
     return int(after[0])
@@ -273,7 +265,7 @@ def _outside(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Ids of the tokens that belong to neither text of a pair: special ones, padding, marks."""
     if [kind for ids, kind in tokenizer.pair.pieces if ids is None] != [0, 1]:
         raise InputError(
-            "the head 'interaction' needs a tokenizer that gives queries token type 0 and items 1"
+            "'interaction' needs a tokenizer with token type 0 for queries, 1 for items"
         )
     special = {int(i) for ids, _ in tokenizer.pair.pieces if ids is not None for i in ids}
     return tuple(sorted({*special, tokenizer.padding, *tokenizer.marks}))

@@ -119,7 +119,7 @@ def trainable_folder(source: str | Path) -> Path:
     if folder is None or (folder / MANIFEST).is_file():
         raise InputError(
             f"{source} is an ONNX model, whose weights cannot be trained: begin with a folder of "
-            "torch weights (a dual encoder trained here, sentence-transformers or Hugging Face)"
+            "torch weights"
         )
     return folder
 

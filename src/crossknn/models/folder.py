@@ -156,41 +156,36 @@ def check_cross_encoder(folder: Path, name: str) -> None:
     """Raises InputError, with the reason, unless `folder` holds a cross-encoder with one score."""
     config, made_of = _config(folder, name), architecture(folder, name)
     if is_bi_encoder(folder):
-        raise InputError(
-            f"{name} is a bi-encoder: it encodes texts one by one and cannot score a pair; open it "
-            f"with DualEncoder, and give a cross-encoder here"
-        )
-    if _modules(folder)[-1:] in (["LogitScore"], ["Dense"]):
+        reason = "is a bi-encoder: it encodes texts one by one; open it with DualEncoder"
+    elif _modules(folder)[-1:] in (["LogitScore"], ["Dense"]):
         return
-    if made_of.endswith("ForCausalLM"):
+    elif made_of.endswith("ForCausalLM"):
         if "document" in _chat_template(folder):
             return  # scored by the logits of two words; sentence-transformers knows how
-        raise InputError(
-            f"{name} is a causal language model, and neither modules.json nor a chat template with "
-            "the roles 'query' and 'document' says how it scores a pair"
+        reason = (
+            "is a causal language model, and neither modules.json nor a chat template with the "
+            "roles 'query' and 'document' says how it scores a pair"
         )
-    if not made_of.endswith("ForSequenceClassification"):
-        raise InputError(
-            f"{name} has no classification head ({made_of or 'no architecture'}), so that it "
-            f"cannot score a pair: a fine-tuned cross-encoder is needed; {_EMB}"
-        )
-    labels = config.get("id2label")
-    # 2 is the library's default where the file says nothing.
-    check_outputs(len(labels) if isinstance(labels, dict) else config.get("num_labels", 2), name)
-    names = weight_names(folder)
-    if names is not None and not has_head(names):
-        raise InputError(
-            f"{name} has no weights for its classification head, so that its scores would be "
-            f"random; {_EMB}"
-        )
+    elif not made_of.endswith("ForSequenceClassification"):
+        reason = f"has no classification head ({made_of or 'no architecture'}); {_EMB}"
+    else:
+        labels = config.get("id2label")
+        # 2 is the library's default where the file says nothing.
+        count = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
+        check_outputs(count, name)
+        names = weight_names(folder)
+        if names is None or has_head(names):
+            return
+        reason = f"has no weights for its head, so that its scores would be random; {_EMB}"
+    raise InputError(f"{name} {reason}; a cross-encoder with one score is needed")
 
 
 def check_outputs(count: int, name: str) -> None:
     """Raises InputError unless a cross-encoder has one output for a pair."""
     if count != 1:
         raise InputError(
-            f"{name} has {count} outputs for a pair: it is a classifier, and none of its "
-            f"outputs is a score; a cross-encoder with one output is needed"
+            f"{name} has {count} outputs for a pair, and none is a score: a cross-encoder with "
+            "one output is needed"
         )
 
 

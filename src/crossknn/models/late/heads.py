@@ -141,9 +141,7 @@ class CMC(Head):
         if variant not in VARIANTS:
             raise InputError(f"variant is {variant!r} ({nearest(variant, VARIANTS)})")
         if self.dimensions % heads:
-            raise InputError(
-                f"heads is {heads}, which does not divide {self.dimensions} dimensions"
-            )
+            raise InputError(f"{heads} heads do not divide {self.dimensions} dimensions")
         self.kept, self.added = VARIANTS[variant]
         self.layers = nn.ModuleList(
             Layer(self.dimensions, heads, feed_forward, dropout) for _ in range(layers)
@@ -368,10 +366,7 @@ class MixEncoder(Head):
     def take_over(self, query: Any, item: Any) -> None:
         """Raises InputError if no layer would be left in the query tower, or if it is shared."""
         if item is query:
-            raise InputError(
-                "the query tower of a mixencoder has a layer less than its item tower: set "
-                "shared = false"
-            )
+            raise InputError("a mixencoder's towers have different layers: set shared = false")
         cut_layers(query, 1)
 
     def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:

@@ -131,10 +131,7 @@ class LateInteractionModel(TorchModel):
         if (folder / cls.SETTINGS).is_file():
             found = cls.from_pretrained(folder)
             if replace(config, pooling=config.pooling or found.config.pooling) != found.config:
-                raise InputError(
-                    f"{folder} is a late-interaction model with other settings, {found.config}: "
-                    "continue it with its own, or start from a dual encoder"
-                )
+                raise InputError(f"{folder} is a trained model with other settings: {found.config}")
             return found.train()
         start = dual_encoder_in(folder, str(source))
         if start is None:

@@ -41,7 +41,7 @@ from crossknn.models.folder import (
     open_library,
     own_prompts,
 )
-from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
+from crossknn.models.tokens import Encoding, Tokenizer, Window, checked_rows, padded
 from crossknn.types import Pairs
 
 try:
@@ -284,12 +284,7 @@ def _token_arrays(encoding: Encoding, texts: Sequence[tuple[str, str]], what: st
     else:
         is_query = what == "queries"
         found = encoding.texts(queries if is_query else items, queries=is_query)
-    rows: list[Row] = []
-    for row in found:
-        if isinstance(row, InputError):
-            raise row
-        rows.append(row)
-    return dict(padded(rows, encoding.tokenizer.padding, encoding.window.max_length))
+    return padded(checked_rows(found), encoding.tokenizer.padding, encoding.window.max_length)
 
 
 # Models of sentence-transformers and Hugging Face

@@ -82,6 +82,8 @@ def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.M
         for tensor in model.graph.initializer
         if len(tensor.dims) == 2 and tensor.data_type == onnx.TensorProto.FLOAT
     }
+    tables = {name for name, tensor in matrices.items() if tensor.dims[0] >= TABLE_ROWS}
+    large = {name for name, tensor in matrices.items() if np.prod(tensor.dims) >= MIN_SIZE}
     producers = {name: node for node in model.graph.node for name in node.output}
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes: list[Any] = []
@@ -100,7 +102,8 @@ def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.M
         return [f"{name}/int8", f"{name}/scale"]
 
     for node in model.graph.node:
-        if node.op_type == "MatMul" and _is_linear(node, matrices, keep_float):
+        is_kept = any(part in name for part in keep_float for name in (node.name, *node.input[1:]))
+        if node.op_type == "MatMul" and node.input[1] in large and not is_kept:
             x, weight = node.input
             names = [f"{x}/uint8", f"{x}/row_scale"]
             if x not in functions:
@@ -108,27 +111,13 @@ def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.M
                 call(functions[x], [x], names)
             given = [x, *names, *add(weight, by_row=False)]
             call(f"{functions[x]}Linear", given, [node.output[0]])
-        elif node.op_type == "Gather" and _n_rows(node.input[0], matrices) >= TABLE_ROWS:
+        elif node.op_type == "Gather" and node.input[0] in tables:
             table, ids = node.input
             call("Table", [*add(table, by_row=True), ids], [node.output[0]])
         else:
             nodes.append(node)
     used = {name for node in nodes for name in node.input}
     return _inlined(model, nodes, [tensor for name, tensor in weights.items() if name in used])
-
-
-def _n_rows(name: str, matrices: dict[str, Any]) -> int:
-    return matrices[name].dims[0] if name in matrices else 0
-
-
-def _is_linear(node: Any, matrices: dict[str, Any], keep_float: tuple[str, ...]) -> bool:
-    """Whether the right side is a constant of at least 64 x 64 entries that is not kept."""
-    weight = matrices.get(node.input[1])
-    if weight is None or any(
-        part in name for part in keep_float for name in (node.name, weight.name)
-    ):
-        return False
-    return bool(np.prod(weight.dims) >= MIN_SIZE)
 
 
 def _is_after_gelu(name: str, producers: dict[str, Any]) -> bool:

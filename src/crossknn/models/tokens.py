@@ -225,6 +225,14 @@ def _or_error(make: Callable[..., Row], *given: object) -> Row | InputError:
         return error
 
 
+def checked_rows(rows: Sequence[Row | InputError]) -> list[Row]:
+    """The rows; raises the first error among them."""
+    for row in rows:
+        if isinstance(row, InputError):
+            raise row
+    return [row for row in rows if isinstance(row, Row)]
+
+
 def around(ids: IntArray, start: int, end: int, room: int) -> IntArray:
     """The `room` tokens around ids[start:end], as many on the left as on the right if there are.
 

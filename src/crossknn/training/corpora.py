@@ -254,14 +254,6 @@ def _reads_marks(encoder: Encoder) -> bool:
     return False
 
 
-def checked_rows(rows: Sequence[Row | InputError]) -> list[Row]:
-    """The rows, or the error of the first that could not be made."""
-    for row in rows:
-        if isinstance(row, InputError):
-            raise row
-    return [row for row in rows if isinstance(row, Row)]
-
-
 def in_passes(model: TorchModel, rows: Sequence[Row], run: Callable[[list[Row]], Tensor]) -> Tensor:
     """`run` on rows (b) in passes of similar lengths: its outputs (b, ...) in their order.
 

@@ -20,12 +20,12 @@ from crossknn.data.dataset import Labelled
 from crossknn.errors import InputError
 from crossknn.models.cross_encoder import CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderModel
+from crossknn.models.tokens import checked_rows
 from crossknn.scorers.base import Encoder
 from crossknn.scorers.torch import TorchDualEncoder
 from crossknn.training.corpora import (
     UNIT_SCALE,
     Corpora,
-    checked_rows,
     found_items,
     in_passes,
     nearest_wrong,

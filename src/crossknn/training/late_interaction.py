@@ -18,8 +18,9 @@ from crossknn.data.dataset import Labelled
 from crossknn.errors import InputError
 from crossknn.models.base import state_hash
 from crossknn.models.late.model import LateInteractionModel
+from crossknn.models.tokens import checked_rows
 from crossknn.scorers.base import Encoder
-from crossknn.training.corpora import Corpora, checked_rows, found_items, found_wrong, in_passes
+from crossknn.training.corpora import Corpora, found_items, found_wrong, in_passes
 from crossknn.training.labelled import LabelledTask, ranked
 from crossknn.training.loop import Measures, digest_of, kept
 from crossknn.training.settings import CandidateSettings, Divergence, Freeze, LossSettings

@@ -148,19 +148,14 @@ def renamed(given, names):
 def mixencoder_of(model, similarity="dot"):
     head, d = weights(model.head), model.dimensions
     own = renamed(head, MIX_NAMES)
-    top = f"encoder.layer.{LAYERS - 1}."
-    of_query = renamed(
-        head, {f"{n}.": f"{top}attention.self.{n}." for n in ("query", "key", "value")}
-    )
-    after = {top + name: value for name, value in own.items() if "_" not in name.split(".")[0]}
+    last = f"encoder.layer.{LAYERS - 1}.attention.self."
+    of_query = renamed(head, {f"{name}.": f"{last}{name}." for name in ("key", "value")})
     # The gate's columns for H_0 = 0, which the product leaves out, may hold anything.
     gate = {
         "gate.weight": torch.cat([head["gate.weight"], torch.ones(d, d).double()], 1),
         "gate.bias": head["gate.bias"],
     }
-    query_bert = bert_of(model.query.encoder, **of_query, **after)
-    item_bert = bert_of(model.item.encoder)
-    towers = query_bert, item_bert
+    towers = bert_of(model.query.encoder, **of_query), bert_of(model.item.encoder)
     return lambda query, items: late.mixencoder(
         towers, own, gate, query, items, similarity=similarity
     )

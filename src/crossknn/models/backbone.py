@@ -147,6 +147,11 @@ def bias_of(mask: Tensor) -> Tensor:
     return (1.0 - mask.float()) * MASKED
 
 
+def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
+    """Masked mean over t: (b, t, d), (b, t) -> (b, d)."""
+    return (states * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True).clamp(min=1.0)
+
+
 def position_limit(config: Any) -> int:
     """The longest input in tokens that an encoder with this configuration has positions for."""
     positions = int(getattr(config, "max_position_embeddings", 512) or 512)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from crossknn.errors import InputError
-from crossknn.models.backbone import open_backbone, position_limit, states
+from crossknn.models.backbone import masked_mean, open_backbone, position_limit, states
 from crossknn.models.base import TorchModel
 from crossknn.models.tokens import Row, Tokenizer, Window
 
@@ -159,8 +159,8 @@ class InteractionHead(nn.Module):  # type: ignore[misc]
         query = (text & (token_type_ids == 0)).float()
         item = (text & (token_type_ids == 1)).float()
         cosine = (
-            functional.normalize(_masked_mean(states, query), dim=-1)
-            * functional.normalize(_masked_mean(states, item), dim=-1)
+            functional.normalize(masked_mean(states, query), dim=-1)
+            * functional.normalize(masked_mean(states, item), dim=-1)
         ).sum(-1)
 
         weights = functional.relu(self.token_weight(input_ids).squeeze(-1)) * query
@@ -178,11 +178,6 @@ class InteractionHead(nn.Module):  # type: ignore[misc]
         channels = torch.stack([cosine, matches / total, matches, late], dim=-1)
         first: Tensor = self.cls(states[:, 0]).squeeze(-1)
         return (channels * self.mix).sum(-1) + first
-
-
-def _masked_mean(states: Tensor, mask: Tensor) -> Tensor:
-    """Masked mean over t: (b, t, d), (b, t) -> (b, d)."""
-    return (states * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True).clamp(min=1.0)
 
 
 class CrossEncoderModel(TorchModel):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from crossknn.errors import InputError
-from crossknn.models.backbone import open_backbone, position_limit, states
+from crossknn.models.backbone import masked_mean, open_backbone, position_limit, states
 from crossknn.models.base import TorchModel
 from crossknn.models.folder import MANIFEST, is_bi_encoder, model_folder, open_library
 from crossknn.models.tokens import Row, Window
@@ -74,7 +74,7 @@ class Tower(nn.Module):  # type: ignore[misc]
             mask = attention_mask.float()
             if self.pooling == "marks":
                 mask = torch.stack([input_ids == mark for mark in self.marks]).any(0).float()
-            vectors = (last * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+            vectors = masked_mean(last, mask)
         return functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
 

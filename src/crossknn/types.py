@@ -178,7 +178,6 @@ class Ranking:
     std: FloatArray
 
 
-_SHOWN = 80
 Value = TypeVar("Value")
 
 
@@ -204,7 +203,7 @@ class Named(Mapping[str, Value]):
 def as_count(value: object, name: str, least: int = 1) -> int:
     """A whole number of at least `least`; `InputError` otherwise."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise InputError(f"{name} is {value!r:.{_SHOWN}}; it must be a whole number")
+        raise InputError(f"{name} is {value!r:.80}; it must be a whole number")
     if value < least:
         raise InputError(f"{name} is {value}; it must be {least} or more")
     return int(value)

@@ -99,7 +99,7 @@ NO_RUN = {name: text for name, text in TREC.items() if "run" not in name}
             "no judgements qrels",
         ),
         (NO_RUN | {"qrels.robust.txt": "1 0 d1 0\n"}, "split robust: no query has a relevant item"),
-        (NO_RUN, "no lists of candidates for the split 'robust'"),
+        (NO_RUN, "split robust: no lists of candidates"),
     ],
 )
 def test_folders_that_lack_something_or_have_too_much(tmp_path, files, sentence):

@@ -198,3 +198,11 @@ def test_two_scorers_agree_as_far_as_their_ranks_do():
     assert opposite["spearman_lowest"] == -1
     with pytest.raises(InputError, match="at least one query and two items"):
         agreement(one, other, queries, items[:1])
+
+
+def test_what_is_not_a_matrix_file(tmp_path):
+    (tmp_path / "m.npz").write_bytes(b"PK\x03\x04 but no more")
+    np.save(tmp_path / "plain.npy", np.zeros((3, 4)))
+    for name, words in (("m.npz", "readable"), ("plain.npy", "readable"), ("gone", "is no file")):
+        with pytest.raises(InputError, match=words):
+            StoredMatrix.load(tmp_path / name)

@@ -223,10 +223,10 @@ def _labelled(part: DataFolder, split: str, lists: bool) -> Labelled:
             raise InputError(f"{place}, query {query!r}: {error}") from None
     if not positives:
         raise InputError(f"{place}: no query has a relevant item")
-    run = part.candidates(split) if lists else None
+    run = part.candidates(split) or {} if lists else {}
     if lists and not run:
-        raise InputError(f"{part.path} has no lists of candidates for the split {split!r}")
-    rows = [run.get(query, []) for query in positives] if run else []
+        raise InputError(f"{place}: no lists of candidates")
+    rows = [run.get(query, []) for query in positives] if lists else []
     ranked = [(items.positions(i for i, _ in row), np.array([s for _, s in row])) for row in rows]
     return Labelled(
         name=part.name,

@@ -303,7 +303,7 @@ def outcome(
         found, scored = answer(method, metered, queries, scores, budget=budget, k=depth, seed=seed)
         seconds.append(np.full(r, (time.perf_counter() - began) / r))
         answers.append(found)
-        calls.append(np.count_nonzero(scored != NO_ITEM, axis=1) * method.calls)
+        calls.append(np.count_nonzero(scored != NO_ITEM, axis=1) * int(method.calls))
         values.append(task.values(found, scored, start=start) if task else {})
         index_calls, start = max(index_calls, metered.calls), start + r
     items = np.concatenate(answers)

@@ -143,8 +143,10 @@ class Kriging(Method):
                 f"search with mean={fitted.retriever} or anchors=false, or fit again with  "
                 f"crossknn fit INDEX log --retriever '{self._mean}'"
             )
-        anchors = 0 if index.anchors is None else len(index.anchors.scores)
-        if self.target_recall is not None and (not self.anchors or anchors < 3):
+        if self.target_recall is None:
+            return
+        exact = index.anchors if self.anchors else None
+        if exact is None or len(known_rows.scores) < 3:
             raise InputError(
                 f"{self}: target_recall is calibrated on three anchor queries or more: add some "
                 "with  crossknn collect INDEX --anchors QUERIES, or leave out anchors=false"

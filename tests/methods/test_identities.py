@@ -13,7 +13,8 @@ from synthetic import aligned_matrix, matrix, run
 from crossknn.errors import InputError
 from crossknn.index.base import Scale
 from crossknn.methods import method
-from crossknn.methods.axn import ridge_to
+from crossknn.methods.axn import ridge_to_parametric
+from crossknn.methods.vectors import Scored
 from crossknn.search.loop import Search
 
 
@@ -60,8 +61,10 @@ def test_a_matrix_of_low_rank_is_recovered(spec, rank):
 def test_ridge_does_not_care_about_the_scale_of_the_scores(seed, shift, factor):
     rng = np.random.default_rng(seed)
     vectors, prior, scores = rng.normal(size=(8, 5)), rng.normal(size=5), rng.normal(size=8)
-    vector, offset = ridge_to(vectors, scores, prior, 0.3)
-    moved, moved_offset = ridge_to(vectors, factor * scores + shift, prior, 0.3)
+    plain = Scored(np.arange(8), vectors, scores, prior, prior, 0)
+    other = replace(plain, scores=factor * scores + shift)
+    vector, offset = ridge_to_parametric(plain, ridge=0.3)
+    moved, moved_offset = ridge_to_parametric(other, ridge=0.3)
     np.testing.assert_allclose(moved, factor * vector, atol=1e-7)
     assert moved_offset == pytest.approx(factor * offset + shift, abs=1e-6)
 

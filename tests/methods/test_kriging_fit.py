@@ -199,16 +199,6 @@ def test_an_item_that_was_never_seen_is_what_its_vector_says():
     assert correlation(nowhere.mean[:50], of.mean[:50]) > 0.9
 
 
-def test_rank_bounds_the_factors_and_progress_is_told_to_its_end():
-    told: list[tuple[int, int]] = []
-    found = fit(world(40, 30), some(40, 30, 0.5), rank=4, progress=lambda *at: told.append(at))
-    strength = np.square(found.factor).sum(axis=0)
-    assert found.factor.shape == (30, 4)
-    assert (np.diff(strength) <= 1e-4 * strength[0]).all()
-    assert told[-1][0] == told[-1][1]
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-
-
 # Kernel parameters
 
 DENSE = parse("dense")

@@ -37,7 +37,7 @@ class AXN(Method):
         retriever: Picks the first batch.
         rounds: Number of batches.
         blend: Weight of the encoder's query vector beside the least-squares one, 0 to 1.
-        ridge: Fit by ridge regression towards the encoder's vector instead (`ridge_to`); takes the
+        ridge: Fit by ridge regression towards the encoder's vector instead; takes the
             place of `blend` and `normalize`.
         vectors: Name of the item vectors. Without `blend` and `ridge` they may be such that queries
             have none beside (CUR's).
@@ -90,30 +90,17 @@ def blended(scored: Scored, *, blend: float, rcond: float) -> tuple[FloatArray, 
 
 
 def ridge_to_parametric(scored: Scored, *, ridge: float) -> tuple[FloatArray, float]:
-    """Scale and offset between the two kinds of score are fitted too: nothing to normalise."""
-    assert scored.parametric is not None
-    vectors = scored.vectors.astype(np.float64)
-    return ridge_to(vectors, scored.scores, scored.parametric.astype(np.float64), ridge)
-
-
-def ridge_to(
-    vectors: FloatArray, scores: FloatArray, prior: FloatArray, ridge: float
-) -> tuple[FloatArray, float]:
-    """Ridge regression towards a prior vector: score ~ offset + gain * (prior . v) + (u . v).
+    """Ridge regression towards the parametric vector: score ~ offset + gain (prior . v) + u . v.
 
     AXN regularises its fit by averaging it with the parametric vector; this does so where data are
     thin, and lets go where they are not. Universal kriging with a linear covariance and the trend
-    [1, parametric score], in the words of geostatistics.
-
-    Args:
-        vectors: Vectors (b, d) of the scored items, float64.
-        scores: Their exact scores (b,).
-        prior: Vector (d,) that the fit is drawn to.
-        ridge: Penalty of |u|^2, in units of |v|^2; offset and gain are not penalised.
-
-    Returns:
-        The vector gain * prior + u, (d,), and the offset.
+    [1, parametric score], in the words of geostatistics. `ridge` is the penalty of |u|^2, in units
+    of |v|^2; offset and gain are not penalised, so there is nothing to normalise. Returns the
+    vector gain * prior + u, (d,), and the offset.
     """
+    assert scored.parametric is not None
+    vectors, scores = scored.vectors.astype(np.float64), scored.scores
+    prior = scored.parametric.astype(np.float64)
     covariance = vectors @ vectors.T
     covariance[np.diag_indices_from(covariance)] += ridge
     # Whitened by the Cholesky factor L of the (b, b) covariance, generalised least squares for

@@ -140,21 +140,22 @@ def cur_predictor(rows: Anchors, center: Center, rcond: float) -> VectorPredicto
 def anchors_of(index: Index, method: str) -> Anchors:
     """R_anc, the exact scores of anchor queries; `InputError` if there are none."""
     if index.anchors is None or not len(index.anchors.scores):
-        raise InputError(
-            f"{method} needs the scores of anchor queries, and there are none here: add them with  "
-            "crossknn collect INDEX --anchors QUERIES  (in a matrix file: the key n_anchors)"
-        )
+        raise _missing(method, "the scores of anchor queries", "--anchors QUERIES", "n_anchors")
     return index.anchors
 
 
 def _item_scores(index: Index, method: str) -> ItemScores:
     if index.item_scores is None:
-        raise InputError(
-            f"{method} needs item x item scores, and there are none here: add them with  "
-            "crossknn collect INDEX --item-scores N  (in a matrix file: the keys item_scores, "
-            "item_score_items)"
-        )
+        keys = "item_scores, item_score_items"
+        raise _missing(method, "item x item scores", "--item-scores N", keys)
     return index.item_scores
+
+
+def _missing(method: str, what: str, option: str, keys: str) -> InputError:
+    return InputError(
+        f"{method} needs {what}, and there are none here: add them with  "
+        f"crossknn collect INDEX {option}  (in a matrix file: {keys})"
+    )
 
 
 def _two_rounds(

@@ -146,7 +146,7 @@ class Kriging(Method):
         if self.target_recall is None:
             return
         exact = index.anchors if self.anchors else None
-        if exact is None or len(known_rows.scores) < 3:
+        if exact is None or len(exact.scores) < 3:
             raise InputError(
                 f"{self}: target_recall is calibrated on three anchor queries or more: add some "
                 "with  crossknn collect INDEX --anchors QUERIES, or leave out anchors=false"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -22,9 +23,6 @@ from crossknn.types import FloatArray, IntArray, Observed, Queries
 
 Normalize: TypeAlias = Literal["auto", "anchors", "first", "none"]
 """How exact scores are brought to the scale of the vectors: see `normalizer`."""
-
-BY_INDEX: tuple[Normalize, ...] = ("auto", "anchors")
-"""Those that take the scale that the index knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,8 @@ class VectorPredictor(Predictor[QueryVectors]):
             )
             if self.normalize is not None and not known.n_seen:
                 scales[q] = self.normalize(known)
-            current[q], offsets[q] = self.fit(_on_scale(known, scales[q]))
+            scaled = scales[q].beta * (known.scores - scales[q].alpha)
+            current[q], offsets[q] = self.fit(replace(known, scores=scaled))
         return QueryVectors(
             current, state.parametric, tuple(scales), tuple(offsets), observed.counts
         )
@@ -123,13 +122,11 @@ def encoder_predictor(
 ) -> VectorPredictor:
     """A predictor in the space of the item vectors `name`, from the encoder's query vectors."""
 
-    def parametric(queries: Queries) -> FloatArray:
-        return index.query_vectors(queries, name)
-
+    known = index.has_query_vectors(name)
     return VectorPredictor(
         index.vectors[name],
         fit,
-        parametric=parametric if index.has_query_vectors(name) else None,
+        parametric=partial(index.query_vectors, name=name) if known else None,
         normalize=normalizer(index, name, normalize),
     )
 
@@ -146,7 +143,7 @@ def normalizer(
     """
     if normalize == "none":
         return None
-    known = index.scale(vectors) if normalize in BY_INDEX else None
+    known = index.scale(vectors) if normalize != "first" else None
     if known is not None:
         return lambda scored: known
     if normalize == "anchors":
@@ -159,14 +156,10 @@ def normalizer(
 
 def read_scale(index: Index, vectors: str, normalize: Normalize) -> Collection[str]:
     """What normalizing exact scores reads: the name of the vectors whose scale is taken, if any."""
-    return (default_vectors(index, vectors),) if normalize in BY_INDEX else ()
+    return (default_vectors(index, vectors),) if normalize in ("auto", "anchors") else ()
 
 
 def _first_batch(scored: Scored) -> Scale:
     if scored.parametric is None:
         return Scale.match(scored.scores, np.zeros(1))
     return Scale.match(scored.scores, scored.vectors @ scored.parametric)
-
-
-def _on_scale(scored: Scored, scale: Scale) -> Scored:
-    return replace(scored, scores=scale.beta * (scored.scores - scale.alpha))

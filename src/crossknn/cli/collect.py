@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-import typer
+from typer import Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, progress
@@ -29,36 +29,16 @@ Collecting: TypeAlias = "Callable[..., CollectReport]"
 
 def command(
     folder: o.Folder,
-    anchors: Annotated[
-        Path | None,
-        typer.Option(
-            help="Score these train queries with every item: anchors of anncur, adacur, kriging "
-            "and of axn's scale."
-        ),
-    ] = None,
+    anchors: Annotated[Path | None, Option(help="Anchor queries: scored with every item.")] = None,
     item_scores: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Score so many items, as queries, with every item (itemcur, fixeditem)."
-        ),
+        int | None, Option(min=1, help="Score so many items with all items.")
     ] = None,
-    queries: Annotated[
-        Path | None, typer.Option(help="Score these queries with every item.")
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("--out", help="Write --queries, and --item-scores, to a score matrix (.npz)."),
-    ] = None,
-    n_anchors: Annotated[
-        int | None,
-        typer.Option(help="In --out, so many of the first queries are anchors; half by default."),
-    ] = None,
-    qrels: Annotated[
-        Path | None, typer.Option(help="In --out, judgements: each query's gold item.")
-    ] = None,
+    queries: Annotated[Path | None, Option(help="Queries to score with every item.")] = None,
+    file: Annotated[Path | None, Option("--out", help="Write a score matrix, .npz.")] = None,
+    n_anchors: Annotated[int | None, Option(help="Anchors of --out; half by default.")] = None,
+    qrels: Annotated[Path | None, Option(help="Judgements, for the labels of --out.")] = None,
     dtype: Annotated[
-        Literal["float16", "float32"] | None,
-        typer.Option(help="Of the scores in --out; float32 by default."),
+        Literal["float16", "float32"] | None, Option(help="Precision of --out.")
     ] = None,
     max_calls: o.MaxCalls = None,
     deadline: o.Deadline = None,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.text import Text
+from typer import Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import err, note, out, print_json, progress
@@ -34,26 +34,19 @@ METHODS = (
 def command(
     folder: o.Folder,
     queries: Annotated[
-        Path, typer.Option(help="A file of queries, or a BEIR folder; - is standard input.")
+        Path, Option(help="A file of queries, a BEIR folder, or - (standard input).")
     ],
-    qrels: Annotated[
-        Path | None, typer.Option(help="Judgements, for the task's own measures.")
-    ] = None,
-    budgets: Annotated[str, typer.Option(help="Calls per query.")] = "50,100,200",
-    methods: Annotated[str, typer.Option(help="Specs separated by commas.")] = METHODS,
+    qrels: Annotated[Path | None, Option(help="Judgements, for the task's own measures.")] = None,
+    budgets: Annotated[str, Option(help="Calls per query.")] = "50,100,200",
+    methods: Annotated[str, Option(help="Specs separated by commas.")] = METHODS,
     k: o.Neighbours = None,
     measures: Annotated[
-        str | None,
-        typer.Option(
-            help="The task's own: names of ir-measures, 'accuracy'; nDCG@10,R@100,RR@10 by default."
-        ),
+        str | None, Option(help="Names of ir-measures; by default nDCG@10,R@100,RR@10.")
     ] = None,
     lists: o.Lists = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use the first so many queries.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw recall against cost (.png).")] = None,
-    plot_offline: Annotated[
-        Path | None, typer.Option(help="Draw recall against the calls that the index cost (.png).")
-    ] = None,
+    limit: Annotated[int | None, Option(min=1, help="Use the first so many queries.")] = None,
+    plot: Annotated[Path | None, Option(help="Draw recall against cost (.png).")] = None,
+    plot_offline: Annotated[Path | None, Option(help="Draw recall over the index's calls.")] = None,
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
     scorer_option: o.ScorerOptions = None,

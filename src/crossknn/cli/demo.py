@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from crossknn.cli import compare
 from crossknn.cli import options as o
@@ -15,19 +15,16 @@ from crossknn.cli.search import show
 from crossknn.errors import MissingExtraError
 
 NAME = "demo"
+FOLDER = Path("crossknn-demo")
 EPILOG = o.examples("crossknn demo", 'crossknn demo --search "how do I unzip a file"')
 
 
 def command(
-    search: Annotated[
-        str | None, typer.Option(help="Only answer this query from the demo's index.")
-    ] = None,
-    folder: Annotated[Path, typer.Option(help="Where the demo keeps its files.")] = Path(
-        "crossknn-demo"
-    ),
-    queries: Annotated[int, typer.Option(min=1, help="Held-out queries to compare on.")] = 20,
-    k: Annotated[int, typer.Option("-k", "--k", help="Hits to show.")] = 5,
-    budget: Annotated[int, typer.Option(help="Calls of the shown searches.")] = 100,
+    search: Annotated[str | None, Option(help="Answer this query, and no more.")] = None,
+    folder: Annotated[Path, Option(help="Where the demo keeps its files.")] = FOLDER,
+    queries: Annotated[int, Option(min=1, help="Held-out queries to compare on.")] = 20,
+    k: Annotated[int, Option("-k", "--k", help="Hits to show.")] = 5,
+    budget: Annotated[int, Option(help="Calls of the shown searches.")] = 100,
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:

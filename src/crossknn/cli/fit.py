@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, progress
@@ -30,52 +30,33 @@ def command(
     folder: o.Folder,
     method: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="als, mf-trns, mf-ind, cur or distill, perhaps with options: item vectors. log: "
             "kriging's prior and item vectors from the scores that are there; calls no scorer."
         ),
     ] = "als",
     queries: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="A file of train queries, or 'auto': made of the items' titles, first sentences "
             "and telling words."
         ),
     ] = None,
     strategy: Annotated[
-        Literal["q", "i"],
-        typer.Option(help="q: items for each train query. i: train queries for each item."),
+        Literal["q", "i"], Option(help="q: items per query; i: the reverse.")
     ] = "q",
-    per: Annotated[
-        int | None,
-        typer.Option(min=1, help="How many of them: 100 items, or 5 queries, by default."),
-    ] = None,
-    retriever: Annotated[
-        str | None,
-        typer.Option(help="The retriever that picks a query's items; 'random' is one."),
-    ] = None,
-    count: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="How many train queries: by default 500 of 'auto', all of a file."
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="What to call the vectors; the method's name by default.")
-    ] = None,
-    vectors: Annotated[str, typer.Option(help="The item vectors to start from.")] = "auto",
-    rank: Annotated[int, typer.Option(min=1, help="With log: factors of the covariance.")] = 100,
+    per: Annotated[int | None, Option(min=1, help="So many: 100 items or 5 queries.")] = None,
+    retriever: Annotated[str | None, Option(help="It picks a query's items.")] = None,
+    count: Annotated[int | None, Option(min=1, help="Train queries: all, or 500 of auto.")] = None,
+    name: Annotated[str | None, Option(help="The vectors' name; by default the method's.")] = None,
+    vectors: Annotated[str, Option(help="The item vectors to start from.")] = "auto",
+    rank: Annotated[int, Option(min=1, help="With log: factors of the covariance.")] = 100,
     max_calls: o.MaxCalls = None,
     deadline: o.Deadline = None,
     workers: o.Workers = None,
     ray: o.Ray = None,
-    start: Annotated[
-        str | None,
-        typer.Option(help="The model that distill begins with; the index's own by default."),
-    ] = None,
-    encoder_out: Annotated[
-        Path | None, typer.Option(help="The folder for the dual encoder that distill trains.")
-    ] = None,
+    start: Annotated[str | None, Option(help="The dual encoder that distill starts from.")] = None,
+    encoder_out: Annotated[Path | None, Option(help="Where distill saves its encoder.")] = None,
     replace: o.Replace = False,
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, progress
@@ -17,16 +18,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Build an index, add to it, look at it, check it.", no_args_is_help=True)
 
-Tfidf = Annotated[bool, typer.Option("--tfidf", help="Also fit TF-IDF.")]
+Tfidf = Annotated[bool, Option("--tfidf", help="Also fit TF-IDF.")]
 Graph = Annotated[
     int | None,
-    typer.Option(
-        min=1, help="Keep so many nearest items of every item (for gar, ladr and greedy)."
-    ),
+    Option(min=1, help="Keep so many nearest items of every item (for gar, ladr and greedy)."),
 ]
 GraphFrom = Annotated[
     str | None,
-    typer.Option(help="What neighbours are nearest by: dense, lsa, bm25, ...; vectors by default."),
+    Option(help="What neighbours are nearest by: dense, lsa, bm25, ...; vectors by default."),
 ]
 
 
@@ -40,29 +39,21 @@ GraphFrom = Annotated[
 def build(
     items: Annotated[
         Path,
-        typer.Argument(
-            help="JSON lines, CSV, TSV, text lines, a BEIR folder, or - for standard input."
-        ),
+        Argument(help="JSON lines, CSV, TSV, text lines, a BEIR folder, or - for standard input."),
     ],
-    folder: Annotated[Path, typer.Argument(help="Where to save the index.")],
+    folder: Annotated[Path, Argument(help="Where to save the index.")],
     encoder: Annotated[
-        str,
-        typer.Option(
-            help="The dual encoder: 'bundled', an ONNX or sentence-transformers folder, a hub "
-            "name, or 'none'."
-        ),
+        str, Option(help="'bundled', a model folder, a hub name, or none.")
     ] = "bundled",
-    lsa: Annotated[
-        int | None, typer.Option(min=0, help="Dimensions of latent semantic analysis; 0 for none.")
-    ] = None,
+    lsa: Annotated[int | None, Option(min=0, help="Dimensions of LSA; 0 for none.")] = None,
     tfidf: Tfidf = False,
     graph: Graph = None,
     graph_from: GraphFrom = None,
     template: o.Template = "{title}\\n{text}",
-    id_field: Annotated[str | None, typer.Option(help="Name of the id field.")] = None,
-    title_field: Annotated[str | None, typer.Option(help="Name of the title field.")] = None,
-    text_field: Annotated[str | None, typer.Option(help="Name of the text field.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Keep the first items only.")] = None,
+    id_field: Annotated[str | None, Option(help="Name of the id field.")] = None,
+    title_field: Annotated[str | None, Option(help="Name of the title field.")] = None,
+    text_field: Annotated[str | None, Option(help="Name of the text field.")] = None,
+    limit: Annotated[int | None, Option(min=1, help="Keep the first items only.")] = None,
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
@@ -122,14 +113,12 @@ def add(
     graph_from: GraphFrom = None,
     late: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Encode all items with this late-interaction model (CMC and its rivals): a "
             "trained folder, or its ONNX export."
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="What to call --late; by default its kind: cmc, poly, ...")
-    ] = None,
+    name: Annotated[str | None, Option(help="The name of --late; by default its kind.")] = None,
     replace: o.Replace = False,
     json: o.AsJson = False,
 ) -> None:
@@ -174,9 +163,7 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
 )
 def verify(
     folder: o.Folder,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Remove damaged exact scores: they are scored again.")
-    ] = False,
+    repair: Annotated[bool, Option("--repair", help="Remove damaged exact scores.")] = False,
     json: o.AsJson = False,
 ) -> None:
     """Check every byte of an index against its checksums; the exit code is 6 if any is damaged."""

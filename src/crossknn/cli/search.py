@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import note, out, print_json, progress
@@ -31,37 +32,20 @@ EPILOG = o.examples(
 
 def command(
     folder: o.Folder,
-    query: Annotated[
-        list[str] | None, typer.Argument(help="One query or several; - reads standard input.")
-    ] = None,
-    queries: Annotated[
-        Path | None, typer.Option(help="A file of queries; - is standard input.")
-    ] = None,
-    k: Annotated[int, typer.Option("-k", "--k", help="How many items to return.")] = 10,
-    budget: Annotated[int, typer.Option(help="Pairs to score for each query.")] = 100,
-    total_budget: Annotated[
-        int | None,
-        typer.Option(help="Pairs to score for all queries together; more for those in doubt."),
-    ] = None,
+    query: Annotated[list[str] | None, Argument(help="Queries; - is standard input.")] = None,
+    queries: Annotated[Path | None, Option(help="A file of queries; - is standard input.")] = None,
+    k: Annotated[int, Option("-k", "--k", help="How many items to return.")] = 10,
+    budget: Annotated[int, Option(help="Pairs to score for each query.")] = 100,
+    total_budget: Annotated[int | None, Option(help="Pairs to score for all queries.")] = None,
     target_recall: Annotated[
-        float | None,
-        typer.Option(help="End a query that expects to have found this share of its true top k."),
+        float | None, Option(help="End a query that expects this recall.")
     ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(help="A method's spec, e.g. 'rerank(retriever=bm25)'; AXN by default."),
-    ] = None,
-    filter: Annotated[
-        Path | None, typer.Option(help="A file with the ids of the items allowed, one a line.")
-    ] = None,
+    method: Annotated[str | None, Option(help="A method's spec; AXN by default.")] = None,
+    filter: Annotated[Path | None, Option(help="Ids of the items allowed, one a line.")] = None,
     deadline: o.Deadline = None,
     lists: o.Lists = None,
-    run: Annotated[
-        Path | None, typer.Option(help="Also write the answers to this file, as a TREC run.")
-    ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Show each round: picks, predicted, exact scores.")
-    ] = False,
+    run: Annotated[Path | None, Option(help="Also write a TREC run.")] = None,
+    explain: Annotated[bool, Option("--explain", help="Show every pick.")] = False,
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
     scorer_option: o.ScorerOptions = None,

@@ -20,7 +20,6 @@ from pathlib import Path
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 DATA, RESULTS = BENCHMARKS / "data/medquad.npz", BENCHMARKS / "results/paired.json"
-OLD_COMMIT = "a2db68d"
 
 PREFIX = """
 import contextlib, json, time
@@ -79,9 +78,6 @@ index, query = ItemIndex.load(folder), rng.standard_normal((1, 384), dtype=np.fl
 with timed():
 """
 DENSE = "    query @ (index.vectors('vectors') if OLD else index.vectors['vectors']).T"
-BM25 = """    bm25 = index.first("bm25") if OLD else index.retrievers["bm25"]
-    bm25.scores(Queries(["word1 word2 word3"]))
-"""
 VECTORS = """
 n, calls, shortlist = SIZES
 items, given = (rng.standard_normal((size, 64), dtype=np.float32) for size in (n, 4))
@@ -103,11 +99,10 @@ TASKS = {
     "replay of 3 methods, medquad": PREFIX + REPLAY,
     "reading 20,000 items": PREFIX + READ,
     "first dense query of a loaded index": PREFIX + LOADED + DENSE,
-    "first BM25 query of a loaded index": PREFIX + LOADED + BM25,
     "gp, 500 calls, 10,000 items, 4 queries": f"SIZES = 10_000, 500, 0\n{PREFIX}{VECTORS}",
-    "kriging with a shortlist, 100 calls, 100,000 items, 4 queries": "SIZES = 100_000, 100, 10_000\n"
-    + PREFIX
-    + VECTORS,
+    "kriging with a shortlist, 100 calls, 100,000 items, 4 queries": (
+        f"SIZES = 100_000, 100, 10_000\n{PREFIX}{VECTORS}"
+    ),
 }
 
 
@@ -148,7 +143,7 @@ def main() -> None:
     asked = ["git", "-C", str(options.new), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     known = json.loads(options.out.read_text())["tasks"] if options.out.exists() else {}
-    about = {"base": OLD_COMMIT, "columns": ["old", "new", "median ratio"]}
+    about = {"base": "a2db68d", "columns": ["old", "new", "median ratio"]}
     with tempfile.TemporaryDirectory() as folder:
         for name in options.only:
             found = compare(options.old, options.new, TASKS[name], options.pairs, folder)

@@ -88,8 +88,6 @@ def test_cur_recovers_a_matrix_of_low_rank(r, extra, seed):
     rng = np.random.default_rng(seed)
     rows, columns = rng.permutation(40)[: r + extra], rng.permutation(70)[: r + extra]
     assert cur_error(scores, oracle_cur(scores, rows, columns)) < 1e-5
-    # ANNCUR inverts what rounding to float32 added, so it needs a cut or a spare anchor.
-    assert cur_error(scores, cur(scores, rows, columns, rcond=1e-5)) < 1e-2
 
 
 @given(k_q=st.integers(1, 30), k_i=st.integers(1, 50), seed=st.integers(0, 30))
@@ -103,10 +101,8 @@ def test_the_oracle_is_the_best_of_all_curs(k_q, k_i, seed):
     known = known @ np.linalg.pinv(scores[rows]) @ scores[rows]
     np.testing.assert_allclose(best, known, atol=1e-6)
     for rcond in (1e-15, 1e-2):
-        assert (
-            cur_error(scores, best)
-            <= cur_error(scores, cur(scores, rows, columns, rcond=rcond)) + 1e-9
-        )
+        other = cur(scores, rows, columns, rcond=rcond)
+        assert cur_error(scores, best) <= cur_error(scores, other) + 1e-9
 
 
 def test_the_grid_collapses_on_its_diagonal_and_the_oracle_does_not():

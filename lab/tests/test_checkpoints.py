@@ -76,6 +76,8 @@ def base(tmp_path):
 class Config:
     """Stands for the authors' configuration object."""
 
+    __module__ = "absent_module"
+
     def __init__(self, **settings):
         vars(self).update(settings)
 
@@ -83,22 +85,20 @@ class Config:
 class AttributeDict(dict):
     """Stands for the trainer's mapping of hyperparameters."""
 
+    __module__ = "absent_module"
+
 
 def save(path, states, settings=None):
     """Write a checkpoint as the trainer does, with objects of classes that are then gone."""
-    module = types.ModuleType("absent_module")
-    for kind in (Config, AttributeDict):
-        kind.__module__ = module.__name__
-        setattr(module, kind.__name__, kind)
+    module = types.SimpleNamespace(Config=Config, AttributeDict=AttributeDict)
     content = {
-        "epoch": 3,
         "state_dict": OrderedDict(states),
         "optimizer_states": [{"state": {0: {"exp_avg": torch.zeros(7)}}, "lr": 1e-5}],
         "callbacks": {AttributeDict: {"best_model_score": np.float64(0.5), "dirpath": None}},
         "hyper_parameters": AttributeDict(config=Config(**(settings or {}))),
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, module.__name__, module)
+        patch.setitem(sys.modules, "absent_module", module)
         torch.save(content, path)
     return path
 

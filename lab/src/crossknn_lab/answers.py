@@ -24,7 +24,6 @@ from crossknn_lab.table import Group, differences
 
 KS = (1, 10, 100)
 MEASURES = (ACCURACY, "nDCG@10")
-"""Of the task: of gold items, and of graded or several ones."""
 
 ASKED = "questions"
 """The sweep of all that the questions compare."""

@@ -26,8 +26,7 @@ FORMAT = 1
 """Of what `CellResult` holds and how it is computed: cells of another one are computed again."""
 
 DEV = 3
-"""One of so many anchor queries is a dev query: held out of the anchors while settings are chosen,
-so that no test query has a say."""
+"""One of so many anchor queries is held out as a dev query, while settings are chosen."""
 
 # ----------------------------------------------- which queries are anchors, tests or dev queries
 

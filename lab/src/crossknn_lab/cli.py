@@ -28,7 +28,6 @@ from crossknn.cli.output import answer, err, note, out, print_json, progress, sa
 from crossknn.errors import InputError
 from crossknn.index.stored import StoredMatrix
 
-SIZES = (25, 50, 100, 200, 500, 1000, 2000)
 FEW = ("n_queries", "n_items", "mean", "std", "rank", "effective_rank")
 HEADS = ("queries", "items", "mean", "std", "rank", "eff. rank", "90%", "99%", "skew")
 
@@ -254,6 +253,7 @@ def _analyze(
     analysis.json to the folder.
     """
     from crossknn_lab.analysis import cur_grid, summarize
+    from crossknn_lab.figures import SIZES
 
     files = [file] if other is None else [file, other]
     matrices = {path.stem: StoredMatrix.load(path).scores for path in files}

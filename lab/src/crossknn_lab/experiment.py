@@ -91,7 +91,6 @@ class Spent:
 
     searched: int = 0
     kept: int = 0
-    older: int = 0
     failed: dict[str, int] = field(default_factory=dict)
 
 
@@ -234,7 +233,6 @@ class Experiment:
         done = run_sweep(sweep, self.folder / SWEEPS, workers=self.workers, progress=progress)
         self.spent.searched += done.searched
         self.spent.kept += done.kept
-        self.spent.older += done.older
         self.spent.failed |= done.failed
         for note in done.table.notes:
             self.note(note)

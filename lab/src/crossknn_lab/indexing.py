@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Estimate
@@ -45,19 +45,10 @@ LABELS = {
 }
 
 
-class Goal(NamedTuple):
-    """Calls of a search, and the k that is looked at."""
-
-    budget: int
-    k: int
-
-
-def goals(run: Experiment) -> list[Goal]:
-    """The papers' k = 1 at 100 calls and k = 100 at 500, or the nearest."""
-    return [
-        Goal(nearest_value(run.budgets, 100), run.k[0]),
-        Goal(nearest_value(run.budgets, 500), run.k[-1]),
-    ]
+def goals(run: Experiment) -> list[tuple[int, int]]:
+    """Calls of a search and the k looked at: the papers' (100, 1) and (500, 100), or the nearest."""
+    few, many = nearest_value(run.budgets, 100), nearest_value(run.budgets, 500)
+    return [(few, run.k[0]), (many, run.k[-1])]
 
 
 def measured(run: Experiment) -> dict[str, list[dict[str, Any]]]:
@@ -139,14 +130,14 @@ def _searched(
 ) -> dict[str, Any]:
     """The outcome at both goals; the task's measures are of the first one."""
     parts = parts_of(matrix, run.preset.queries)
-    truth = truth_of(parts, max(goal.k for goal in goals(run)))
+    truth = truth_of(parts, max(k for _, k in goals(run)))
     judged = Judgements.of_matrix(matrix)
     found: dict[str, Any] = {"way": way, **cost, "recall": {}, "task": {}}
-    for goal in goals(run):
+    for budget, k in goals(run):
         tasks = None if judged is None or found["task"] else TaskMeasures(judged, TASK)
-        got = outcome(spec, method(spec), parts, truth, budget=goal.budget, ks=[goal.k], task=tasks)
+        got = outcome(spec, method(spec), parts, truth, budget=budget, ks=[k], task=tasks)
         row = next(iter(got.rows()))
-        found["recall"][str(goal.k)] = [row.recall, *row.ci]
+        found["recall"][str(k)] = [row.recall, *row.ci]
         for name, values in row.measures.items():
             if values is not None and (ends := row.measures_ci[name]) is not None:
                 found["task"][name] = [values, *ends]
@@ -159,8 +150,8 @@ def indexing_recall(run: Experiment, *, ways: Sequence[str]) -> list[Block]:
     for data, every in measured(run).items():
         found = [r for r in every if r["way"] in (*ways, *OWN)]
         columns = {
-            f"top {goal.k} at {goal.budget} calls": [r["recall"][str(goal.k)] for r in found]
-            for goal in goals(run)
+            f"top {k} at {budget} calls": [r["recall"][str(k)] for r in found]
+            for budget, k in goals(run)
         }
         blocks += _shown(found, columns, f"{data}: recall against offline calls", "recall (%)")
     return blocks
@@ -172,7 +163,7 @@ def indexing_task(run: Experiment) -> list[Block]:
     for data, every in measured(run).items():
         found = [r for r in every if r["way"] != BY_ITEM and r["task"]]
         columns = {of: [r["task"][of] for r in found] for of in TASK}
-        title = f"{data}: the task at {goals(run)[0].budget} calls per query against offline calls"
+        title = f"{data}: the task at {goals(run)[0][0]} calls per query against offline calls"
         blocks += _shown(found, columns, title, "the measure (%)") if found else []
     if not blocks:
         raise InputError("no matrix with vectors of a dual encoder and anchor queries has labels")

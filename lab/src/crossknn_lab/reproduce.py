@@ -170,8 +170,6 @@ def _left_out(run: Experiment) -> Section:
         f"failed: {sentence}" + (f" ({count} searches)" if count > 1 else "")
         for sentence, count in run.spent.failed.items()
     ]
-    if run.spent.older:
-        failed.append(f"{run.spent.older} searches are of other source files of crossknn")
     items = [*run.notes, *failed] or ["Nothing was left out."]
     return Section(title="Left out, and why", blocks=[items])
 

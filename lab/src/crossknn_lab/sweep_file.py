@@ -22,7 +22,7 @@ COLUMNS = (
     *("recall", "ci_low", "ci_high", "calls", "index_calls", "error", "seeds", "failed"),
     *("difference", "low", "high", "p_value", "seconds"),
 )
-"""Columns of the tables: no setting can have these names, for it has a column, too."""
+"""Columns of the tables: no setting, which has a column too, can have these names."""
 
 LISTS = {
     **dict.fromkeys(("matrices", "methods", "measures")),

@@ -299,9 +299,8 @@ def _differences(view: ReportContext) -> Section | None:
         ]
         head = ["method", "calls", "k", "points [95%]", "p", "queries"]
         caption = f"{dataset.title}: all {len(rows)} differences"
-        if rows:
-            tables.append(PageTable(head=head, rows=rows, caption=caption, folded=True))
-            count += len(rows)
+        count += len(rows)
+        tables.append(PageTable(head=head, rows=rows, caption=caption, folded=True))
     text = (
         f"Recall in points above `{view.table.baseline}` with the same calls on the same queries. "
         "Intervals are by bootstrap over queries; p-values are two-sided, of random signs (at least "

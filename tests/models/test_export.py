@@ -18,7 +18,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize 
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
 from crossknn.models.export import export_model  # noqa: E402
-from crossknn.scorers import CrossEncoder, DualEncoder, OnnxCrossEncoder, OnnxDualEncoder  # noqa: E402
+from crossknn.scorers import CrossEncoder, DualEncoder  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -43,7 +43,7 @@ def test_a_shorter_limit_and_what_the_manifest_says(tmp_path):
         folder = export_model(
             tmp_path / "model", tmp_path / "onnx", max_length=limit, license="MIT"
         )
-        assert OnnxCrossEncoder(folder).max_length == expected
+        assert CrossEncoder(folder).max_length == expected
     settings = json.loads((folder / "crossknn.json").read_text())
     assert (settings["license"], settings["name"], settings["marked"]) == ("MIT", "model", False)
 
@@ -105,8 +105,8 @@ def test_vectors_are_the_librarys_whatever_the_batch(tmp_path, kind):
     encoders = [
         DualEncoder(source, device="cpu"),
         DualEncoder(source, device="cpu", batch=1),
-        OnnxDualEncoder(folder),
-        OnnxDualEncoder(folder, tokens_per_run=1),
+        DualEncoder(folder),
+        DualEncoder(folder, tokens_per_run=1),
     ]
     queries = np.concatenate([model.encode_query([text]) for text in QUERIES])
     items = np.concatenate([model.encode_document([text]) for text in ITEMS])
@@ -119,7 +119,7 @@ def test_vectors_are_the_librarys_whatever_the_batch(tmp_path, kind):
 
 def test_dense_layers_are_in_the_graph(tmp_path):
     source = bi_encoder(tmp_path, "qwen3", Dense(32, 24, activation_function=torch.nn.Tanh()))
-    encoder = OnnxDualEncoder(export_model(source, tmp_path / "onnx", "dual-encoder"))
+    encoder = DualEncoder(export_model(source, tmp_path / "onnx", "dual-encoder"))
     assert encoder.dimensions == 24
     found = encoder.encode_queries(QUERIES)
     np.testing.assert_allclose(found, open_library(source).encode_query(QUERIES), atol=1e-4)
@@ -128,19 +128,19 @@ def test_dense_layers_are_in_the_graph(tmp_path):
 
 def test_large_weights_lie_beside_the_graph(tmp_path, monkeypatch):
     source = bi_encoder(tmp_path, "modernbert", Normalize())
-    whole = OnnxDualEncoder(export_model(source, tmp_path / "whole", "dual-encoder"))
+    whole = DualEncoder(export_model(source, tmp_path / "whole", "dual-encoder"))
     monkeypatch.setattr("crossknn.models.export.LARGEST", 1000)
     folder = export_model(source, tmp_path / "onnx", "dual-encoder")
     names = ["crossknn.json", "model.onnx", "model.onnx.data", "tokenizer.json"]
     assert sorted(path.name for path in folder.iterdir()) == names
-    encoder, weights = OnnxDualEncoder(folder), folder / "model.onnx.data"
+    encoder, weights = DualEncoder(folder), folder / "model.onnx.data"
     np.testing.assert_array_equal(encoder.encode_items(ITEMS), whole.encode_items(ITEMS))
     before = encoder.fingerprint
     del encoder
     content = bytearray(weights.read_bytes())
     content[100] ^= 1
     weights.write_bytes(content)
-    assert OnnxDualEncoder(folder).fingerprint != before
+    assert DualEncoder(folder).fingerprint != before
     monkeypatch.undo()
     export_model(source, tmp_path / "onnx", "dual-encoder")
     assert not weights.exists()
@@ -156,12 +156,12 @@ def test_given_prefixes_replace_the_models_prompts(tmp_path, include):
     folder = export_model(source, tmp_path / "onnx", "dual-encoder", **prefixes)
     model = open_library(source)
     items = [prefixes["item_prefix"] + item for item in ITEMS]
-    for encoder in (OnnxDualEncoder(folder), DualEncoder(source, device="cpu", **prefixes)):
+    for encoder in (DualEncoder(folder), DualEncoder(source, device="cpu", **prefixes)):
         np.testing.assert_allclose(
             encoder.encode_queries(QUERIES), model.encode(QUERIES), atol=2e-5
         )
         np.testing.assert_allclose(encoder.encode_items(ITEMS), model.encode(items), atol=2e-5)
-    assert OnnxDualEncoder(folder).fingerprint.endswith('|prefixes=["", "old "]') == include
+    assert DualEncoder(folder).fingerprint.endswith('|prefixes=["", "old "]') == include
 
 
 def test_a_text_without_tokens_has_a_vector_of_zeros(tmp_path):
@@ -169,7 +169,7 @@ def test_a_text_without_tokens_has_a_vector_of_zeros(tmp_path):
 
     made = Tokenizer.from_str(json.dumps(json.loads(ending().to_str()) | {"post_processor": None}))
     source = save_bi_encoder(tmp_path, "Qwen3Model", "lasttoken", made=made, **CAUSAL)
-    encoder = OnnxDualEncoder(export_model(source, tmp_path / "onnx", "dual-encoder"))
+    encoder = DualEncoder(export_model(source, tmp_path / "onnx", "dual-encoder"))
     for texts in (["", "elm"], [""]):
         np.testing.assert_array_equal(encoder.encode_items(texts)[0], 0)
 

@@ -108,7 +108,7 @@ def test_neither_order_nor_padding_nor_other_queries_nor_batches_matter(served, 
         assert (moved[wide == NO_ITEM] == -np.inf).all()
         close(moved[:, [1, 2, 4, 7, 8]], plain[:, order])
         close(compared(model, LISTS[:1]), plain[:1])
-        monkeypatch.setattr(model._runtime, "bytes_at_once", 1)
+        monkeypatch.setattr(model.runtime, "bytes_at_once", 1)
         close(compared(model), plain)
 
 
@@ -137,7 +137,7 @@ def test_what_cannot_be_compared(served, monkeypatch):
         def run(self, *_):
             raise RuntimeError("failed to allocate memory for requested buffer")
 
-    monkeypatch.setattr(model._runtime, "_compare", Full())
+    monkeypatch.setattr(model.runtime, "_compare", Full())
     with pytest.raises(InputError, match=r"\(cmc\) cannot compare 5 candidates .* smaller depth"):
         compared(model)
 

@@ -18,8 +18,7 @@ from crossknn.scorers import (
     DualEncoder,
     Encoder,
     NothingScoredError,
-    OnnxCrossEncoder,
-    OnnxDualEncoder,
+    OnnxModel,
 )
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import bundled_folder
@@ -42,7 +41,7 @@ TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 
 @pytest.fixture(scope="module")
 def scorer():
-    return OnnxCrossEncoder(FOLDER)
+    return CrossEncoder(FOLDER)
 
 
 @cache
@@ -89,7 +88,7 @@ def alone(scorer):
 @pytest.fixture(scope="module")
 def by_size():
     """Scorers that batch differently."""
-    return {size: OnnxCrossEncoder(FOLDER, tokens_per_run=size) for size in (1, 100, 600, 5000)}
+    return {size: CrossEncoder(FOLDER, tokens_per_run=size) for size in (1, 100, 600, 5000)}
 
 
 @given(
@@ -108,7 +107,7 @@ def test_a_score_depends_on_nothing_but_its_pair(by_size, alone, chosen, size):
 def test_vectors_are_the_models_own():
     folder = bundled_folder("dual-encoder")
     expected = [alone_in(folder, "vectors", text) for text in ITEMS]
-    encoder, small = DualEncoder(), OnnxDualEncoder(folder, tokens_per_run=1)
+    encoder, small = DualEncoder(), DualEncoder(folder, tokens_per_run=1)
     assert isinstance(encoder, Encoder)
     for found in (encoder.encode_items(ITEMS), small.encode_queries(ITEMS)):
         assert found.shape == (len(ITEMS), encoder.dimensions)
@@ -137,13 +136,13 @@ def test_token_ids_are_the_tokenizers_own(query, item, limit):
 
 
 def test_truncation_is_counted_and_progress_told(caplog):
-    short, told = OnnxCrossEncoder(FOLDER, max_length=16), []
+    short, told = CrossEncoder(FOLDER, max_length=16), []
     with caplog.at_level(logging.INFO, logger="crossknn"):
         for total in (2, 4):
             collect(short, Pairs(np.zeros(4, int), np.array([3, 4, 5, 2])), QUERIES, ITEMS)
             assert short.truncated == total
     assert caplog.text.count("cut 2 of 4 pairs to 16 tokens") == 2
-    encoder = OnnxDualEncoder(bundled_folder("dual-encoder"), max_length=8)
+    encoder = DualEncoder(bundled_folder("dual-encoder"), max_length=8)
     encoder.encode_items(ITEMS, progress=lambda *report: told.append(report))
     assert told[-1] == (7, 7)
     assert told == sorted(set(told))
@@ -152,13 +151,13 @@ def test_truncation_is_counted_and_progress_told(caplog):
 
 
 def test_the_length_limit_is_part_of_the_fingerprint(scorer):
-    short = OnnxCrossEncoder(FOLDER, max_length=16)
+    short = CrossEncoder(FOLDER, max_length=16)
     assert short.fingerprint != scorer.fingerprint
     assert short.fingerprint == CrossEncoder(FOLDER, max_length=16).fingerprint
     assert scorer.fingerprint == CrossEncoder().fingerprint == CrossEncoder("bundled").fingerprint
     for wrong in (0, 4, scorer.max_length + 1):
         with pytest.raises(InputError, match="max_length must be"):
-            OnnxCrossEncoder(FOLDER, max_length=wrong)
+            CrossEncoder(FOLDER, max_length=wrong)
 
 
 def test_one_bad_item_never_fails_the_others(scorer, alone, caplog):
@@ -199,10 +198,10 @@ def test_folders_that_are_no_models_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"neither crossknn\.json nor config\.json"):
         CrossEncoder(tmp_path)
     with pytest.raises(InputError, match=r"has no crossknn\.json"):
-        OnnxCrossEncoder(tmp_path)
+        OnnxModel(tmp_path, "cross-encoder")
     # A description that lies is found out by the graph.
     with pytest.raises(InputError, match=r"gives \['vectors'\].*'scores'"):
-        OnnxCrossEncoder(copy(tmp_path, "dual-encoder", kind="cross-encoder"))
+        CrossEncoder(copy(tmp_path, "dual-encoder", kind="cross-encoder"))
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json", "crossknn.json"])
@@ -211,16 +210,16 @@ def test_truncated_and_missing_files_are_refused(tmp_path, name):
     whole = (folder / name).read_bytes()
     (folder / name).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match=name) as caught:
-        OnnxCrossEncoder(folder)
+        CrossEncoder(folder)
     assert "\n" not in str(caught.value)
     (folder / name).unlink()
-    with pytest.raises(InputError, match=f"{name} is missing|has no {name}"):
-        OnnxCrossEncoder(folder)
+    with pytest.raises(InputError, match=f"{name} is missing|neither {name}"):
+        CrossEncoder(folder)
 
 
 def test_a_changed_file_changes_the_fingerprint(tmp_path, scorer):
     folder = copy(tmp_path)
-    assert OnnxCrossEncoder(folder).fingerprint == scorer.fingerprint
+    assert CrossEncoder(folder).fingerprint == scorer.fingerprint
     raw = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps(raw))
-    assert OnnxCrossEncoder(folder).fingerprint != scorer.fingerprint
+    assert CrossEncoder(folder).fingerprint != scorer.fingerprint

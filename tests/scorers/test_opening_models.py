@@ -17,7 +17,7 @@ from crossknn.scorers import (
     DualEncoder,
     HttpScorer,
     MatrixScorer,
-    OnnxCrossEncoder,
+    OnnxModel,
     PredictScorer,
     as_scorer,
 )
@@ -32,8 +32,8 @@ class Model:
 def test_everything_a_user_may_have_becomes_a_scorer():
     scorer = CallableScorer(lambda pairs: [0.0] * len(pairs))
     assert as_scorer(scorer) is scorer
-    assert isinstance(as_scorer(), OnnxCrossEncoder)
-    assert isinstance(as_scorer("bundled"), OnnxCrossEncoder)
+    assert isinstance(as_scorer().runtime, OnnxModel)
+    assert isinstance(as_scorer("bundled").runtime, OnnxModel)
     assert isinstance(as_scorer("http://localhost:1/rerank"), HttpScorer)
     assert isinstance(as_scorer(np.zeros((2, 3))), MatrixScorer)
     assert isinstance(as_scorer(Model()), PredictScorer)
@@ -203,6 +203,6 @@ for open_model, name in opened:
 def test_options_are_checked_and_cores_are_for_onnx_alone():
     with pytest.raises(InputError, match=r"has no option 'thread': did you mean threads\?"):
         CrossEncoder(thread=1)
-    assert open_with_cores("bundled", 1)._runtime._threads == 1
-    assert open_with_cores(bundled_folder("cross-encoder"), 3, threads=2)._runtime._threads == 2
+    assert open_with_cores("bundled", 1).runtime._threads == 1
+    assert open_with_cores(bundled_folder("cross-encoder"), 3, threads=2).runtime._threads == 2
     assert isinstance(open_with_cores("http://localhost:1", 2), HttpScorer)

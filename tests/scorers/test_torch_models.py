@@ -13,9 +13,9 @@ pytest.importorskip("transformers")
 from crossknn.errors import InputError, ScorerError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
-from crossknn.scorers import CrossEncoder, DualEncoder  # noqa: E402
+from crossknn.scorers import CrossEncoder, DualEncoder, TokenEncoder, TokenScorer  # noqa: E402
 from crossknn.scorers.base import Encoder, Scorer  # noqa: E402
-from crossknn.scorers.torch import TorchCrossEncoder, TorchDualEncoder  # noqa: E402
+from crossknn.scorers.torch import TorchModel  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -43,7 +43,7 @@ def dual_encoder(bert, **config):
 
 def test_a_cross_encoder_is_a_scorer_that_gives_the_models_scores(bert):
     model = cross_encoder(bert).eval()
-    scorer = TorchCrossEncoder(model)
+    scorer = TokenScorer(TorchModel(model))
     assert isinstance(scorer, Scorer)
     pairs = grid(4, 5)
     found = collect(scorer, pairs, QUERIES, ITEMS)
@@ -60,7 +60,7 @@ def test_a_cross_encoder_is_a_scorer_that_gives_the_models_scores(bert):
 def test_scoring_has_no_dropout_and_no_gradients_and_leaves_the_mode(bert):
     for model in (cross_encoder(bert, head="cls").train(), cross_encoder(bert, head="cls").eval()):
         mode = model.training
-        scorer = TorchCrossEncoder(model)
+        scorer = TokenScorer(TorchModel(model))
         first, second = (collect(scorer, grid(2, 2), QUERIES, ITEMS) for _ in range(2))
         np.testing.assert_array_equal(first, second)
         assert model.training is mode
@@ -73,32 +73,34 @@ def test_scoring_has_no_dropout_and_no_gradients_and_leaves_the_mode(bert):
     with torch.no_grad():
         model.encoder.get_input_embeddings().weight.fill_(float("nan"))
     with pytest.raises(ScorerError):
-        collect(TorchCrossEncoder(model), grid(2, 2), QUERIES, ITEMS)
+        collect(TokenScorer(TorchModel(model)), grid(2, 2), QUERIES, ITEMS)
     assert model.training
 
 
 def test_folders_open_by_what_they_are(bert, tmp_path):
     model = cross_encoder(bert)
     scorer = CrossEncoder(model.save_pretrained(tmp_path / "ce"))
-    assert (type(scorer), scorer.name) == (TorchCrossEncoder, "ce")
-    kept = TorchCrossEncoder(model)
+    assert (type(scorer.runtime), scorer.name) == (TorchModel, "ce")
+    kept = TokenScorer(TorchModel(model))
     found, expected = (collect(s, grid(4, 5), QUERIES, ITEMS) for s in (scorer, kept))
     np.testing.assert_array_equal(found, expected)
     encoder = DualEncoder(str(dual_encoder(bert).save_pretrained(tmp_path / "dense")))
-    assert type(encoder) is TorchDualEncoder
-    with pytest.raises(InputError, match="not a crossknn cross-encoder"):
-        TorchCrossEncoder(tmp_path / "dense")
+    assert type(encoder.runtime) is TorchModel
+    with pytest.raises(InputError, match="is a dual encoder, where a cross-encoder is needed"):
+        CrossEncoder(tmp_path / "dense")
 
 
 def test_a_fingerprint_names_everything_a_score_depends_on(bert):
     model = cross_encoder(bert)
-    prints = [TorchCrossEncoder(model).fingerprint]
-    assert TorchCrossEncoder(cross_encoder(bert)).fingerprint == prints[0]
+    prints = [TokenScorer(TorchModel(model)).fingerprint]
+    assert TokenScorer(TorchModel(cross_encoder(bert))).fingerprint == prints[0]
     changes = ({"max_length": 31}, {"scale": 2.0}, {"marked": True}, {"head": "cls"})
-    prints += [TorchCrossEncoder(cross_encoder(bert, **change)).fingerprint for change in changes]
+    prints += [
+        TokenScorer(TorchModel(cross_encoder(bert, **change))).fingerprint for change in changes
+    ]
     with torch.no_grad():
         model.encoder.get_input_embeddings().weight[7, 3] += 1e-3
-    prints.append(TorchCrossEncoder(model).fingerprint)
+    prints.append(TokenScorer(TorchModel(model)).fingerprint)
     assert len(set(prints)) == len(prints)
 
 
@@ -107,7 +109,7 @@ def test_a_dual_encoder_is_an_encoder_that_gives_the_models_vectors(bert):
     with torch.no_grad():
         for parameter in model.item.parameters():
             parameter.mul_(1.5)
-    encoder = TorchDualEncoder(model, tokens_per_run=64)
+    encoder = TokenEncoder(TorchModel(model, tokens_per_run=64))
     assert isinstance(encoder, Encoder)
     reports = []
     vectors = encoder.encode_items(ITEMS, progress=lambda *report: reports.append(report))

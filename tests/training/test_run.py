@@ -105,7 +105,7 @@ def test_a_dual_encoder_mines_retrieves_and_is_where_others_start(bert, data, tm
     cmc = settings_of("cmc", bert, data, candidates=candidates, encoder=source, freeze="both")
     run.train(cmc, tmp_path / "cmc")
     assert '"freeze":"both"' in (tmp_path / "cmc" / "README.md").read_text()
-    model, start = ck.open_late(tmp_path / "cmc", device="cpu").model, encoder.model.cpu()
+    model, start = ck.open_late(tmp_path / "cmc", device="cpu").runtime.model, encoder.model.cpu()
     for mine, theirs in ((model.query, start.query), (model.item, start.item)):
         for one, other in zip(mine.encoder.parameters(), theirs.encoder.parameters(), strict=True):
             assert torch.equal(one, other)

@@ -27,7 +27,6 @@ from crossknn.models.folder import (
     read_json,
 )
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
-from crossknn.scorers.token_models import LateInteractionScorer, TokenEncoder, TokenScorer
 from crossknn.types import BoolArray, FloatArray, as_count
 
 FORMAT = 1
@@ -38,6 +37,9 @@ _COMPARED = ("query", "query_mask", "items", "item_mask")
 
 class OnnxModel:
     """A model folder, checked: what its manifest says, its tokenizer, and its graphs.
+
+    Many threads may use it. The fingerprint of a late-interaction model is that of the model which
+    was exported, unless the files have changed since.
 
     Args:
         kind: "cross-encoder", "dual-encoder" or "late-interaction".
@@ -176,30 +178,6 @@ class OnnxModel:
                 f"{sorted(wanted)} and {output!r} are needed"
             )
         return session
-
-
-class OnnxCrossEncoder(TokenScorer):
-    """Scores with a model folder, from many threads if need be; options as `OnnxModel`."""
-
-    def __init__(self, folder: str | Path, **options: Any) -> None:
-        super().__init__(OnnxModel(folder, "cross-encoder", **options))
-
-
-class OnnxDualEncoder(TokenEncoder):
-    """Encodes with the dual encoder in a model folder; options as `OnnxModel`."""
-
-    def __init__(self, folder: str | Path, **options: Any) -> None:
-        super().__init__(OnnxModel(folder, "dual-encoder", **options))
-
-
-class OnnxLateInteraction(LateInteractionScorer):
-    """Encodes and compares with the late-interaction model in a folder; options as `OnnxModel`.
-
-    The fingerprint is that of the model which was exported, unless the files have changed since.
-    """
-
-    def __init__(self, folder: str | Path, **options: Any) -> None:
-        super().__init__(OnnxModel(folder, LATE_INTERACTION, **options))
 
 
 def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:

@@ -30,27 +30,28 @@ from crossknn.models.folder import (
 from crossknn.scorers.base import Encoder, Scorer
 from crossknn.scorers.http import HttpScorer
 from crossknn.scorers.library import PredictScorer, SentenceTransformerEncoder
+from crossknn.scorers.onnx import OnnxModel
 from crossknn.scorers.plain import CallableScorer, MatrixScorer
-from crossknn.scorers.token_models import LateInteractionScorer
+from crossknn.scorers.token_models import LateInteractionScorer, TokenEncoder, TokenScorer
 
 PathOrName: TypeAlias = str | Path | None
 
 BUNDLED = "bundled"
 
-_CLASSES = {
-    "cross_encoder.json": "CrossEncoder",
-    "dual_encoder.json": "DualEncoder",
-    "late_interaction.json": "LateInteraction",
+_SCORERS: dict[str, tuple[str, type]] = {
+    "cross_encoder.json": ("cross-encoder", TokenScorer),
+    "dual_encoder.json": ("dual-encoder", TokenEncoder),
+    "late_interaction.json": ("late-interaction", LateInteractionScorer),
 }
-"""The settings file of a model of ours -> the end of its classes' names, Onnx- and Torch-."""
+"""The settings file of a model of ours -> its kind, and what uses it."""
 
 
 def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # noqa: N802
     """Open a cross-encoder.
 
     - None or "bundled": the small model that comes with the package;
-    - a folder with `crossknn.json`: `OnnxCrossEncoder`;
-    - a folder with `cross_encoder.json`, trained or converted here: `TorchCrossEncoder`;
+    - a folder with `crossknn.json`: `TokenScorer` of an `OnnxModel`;
+    - a folder with `cross_encoder.json`, trained or converted here: of a `TorchModel`;
     - a Hugging Face or sentence-transformers folder, or a hub name: `PredictScorer` (torch extra);
     - `http://` or `https://`: `HttpScorer`, a `/rerank` endpoint.
 
@@ -84,7 +85,7 @@ def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # 
     """Open a dual encoder: None or "bundled", an ONNX folder, a bi-encoder's folder or hub name.
 
     Args:
-        options: go to `OnnxDualEncoder`, `TorchDualEncoder` or `SentenceTransformerEncoder`.
+        options: go to `OnnxModel`, `TorchModel` or `SentenceTransformerEncoder`.
 
     Raises:
         InputError: it is not a dual encoder; the message says why.
@@ -101,7 +102,7 @@ def open_late(path_or_name: str | Path, **options: Any) -> LateInteractionScorer
     """Open a late-interaction model: a folder trained here, its ONNX export, or a hub name of one.
 
     Args:
-        options: go to `TorchLateInteraction` or `OnnxLateInteraction`.
+        options: go to `TorchModel` or `OnnxModel`.
 
     Raises:
         InputError: it is not a late-interaction model; the message says why.
@@ -171,13 +172,15 @@ def _open_own(path_or_name: PathOrName, settings: str, options: dict[str, Any]) 
     for other, kind in KINDS.items():
         if other != settings and (folder / other).exists():
             raise InputError(f"{path_or_name} is a {kind}, where a {KINDS[settings]} is needed")
-    for file, framework in ((MANIFEST, "Onnx"), (settings, "Torch")):
-        if (folder / file).exists():
-            with needs_torch(f"the {KINDS[settings]} {path_or_name}"):
-                module = import_module(f"crossknn.scorers.{framework.lower()}")
-            _check_options(getattr(module, f"{framework}Model"), options)
-            return folder, getattr(module, framework + _CLASSES[settings])(folder, **options)
-    return folder, None
+    kind, made = _SCORERS[settings]
+    model: Any = OnnxModel
+    if not (folder / MANIFEST).exists():
+        if not (folder / settings).exists():
+            return folder, None
+        with needs_torch(f"the {KINDS[settings]} {path_or_name}"):
+            model = import_module("crossknn.scorers.torch").TorchModel
+    _check_options(model, options)
+    return folder, made(model(folder, kind, **options))
 
 
 def _check_options(kind: type, options: dict[str, Any]) -> None:

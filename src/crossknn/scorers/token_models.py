@@ -67,26 +67,26 @@ class TokenScorer(BatchedScorer):
 
     def __init__(self, model: TokenModel) -> None:
         super().__init__(model.name)
-        self._runtime, self.max_length = model, model.encoding.window.max_length
+        self.runtime, self.max_length = model, model.encoding.window.max_length
 
     @property
     def fingerprint(self) -> str:
         """Names everything that the scores depend on; worked out when first asked for."""
-        return self._runtime.fingerprint
+        return self.runtime.fingerprint
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
         at_once = _PAIRS_AT_ONCE_IN_TIME if call.deadline.limited else _PAIRS_AT_ONCE
         for window in call.slices(at_once):
-            rows = self._runtime.encoding.pairs(call.pairs.take(window), call.queries, call.items)
+            rows = self.runtime.encoding.pairs(call.pairs.take(window), call.queries, call.items)
             call.prepared = dict(zip(window.tolist(), rows, strict=True))
             lengths = np.array([len(r.ids) if isinstance(r, Row) else 1 for r in rows], np.int64)
             call.costs[window] = lengths
-            for batch in token_batches(lengths, self._runtime.tokens_per_run):
+            for batch in token_batches(lengths, self.runtime.tokens_per_run):
                 yield window[batch]
 
     def _run(self, call: Call, positions: IntArray) -> FloatArray:
         rows = _checked([call.prepared[position] for position in positions.tolist()])
-        logits = self._runtime.logits(rows)
+        logits = self.runtime.logits(rows)
         call.n_cut += sum(row.cut for row in rows)
         return logits
 
@@ -101,14 +101,14 @@ class TextReader:
     truncated = 0
 
     def __init__(self, model: TokenModel) -> None:
-        self._runtime, self.name, self.dimensions = model, model.name, model.dimensions
+        self.runtime, self.name, self.dimensions = model, model.name, model.dimensions
         self.max_length = model.encoding.window.max_length
         self._lock = threading.Lock()
 
     @property
     def fingerprint(self) -> str:
         """Names everything that the answers depend on; worked out when first asked for."""
-        return self._runtime.fingerprint
+        return self.runtime.fingerprint
 
     def _text_batches(
         self, texts: Sequence[str], what: str, progress: Progress | None
@@ -117,11 +117,11 @@ class TextReader:
         n_cut = done = 0
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             window = texts[start : start + _TEXTS_AT_ONCE]
-            made = self._runtime.encoding.texts(window, queries=what == "query")
+            made = self.runtime.encoding.texts(window, queries=what == "query")
             rows = _checked(made, f"{what} {{}}: ", start)
             n_cut += sum(row.cut for row in rows)
             lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
-            for batch in token_batches(lengths, self._runtime.tokens_per_run):
+            for batch in token_batches(lengths, self.runtime.tokens_per_run):
                 yield start + batch, [rows[r] for r in batch]
                 done += len(batch)
                 if progress:
@@ -148,7 +148,7 @@ class TokenEncoder(TextReader):
     def _encode(self, texts: Sequence[str], what: str, progress: Progress | None) -> FloatArray:
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         for positions, rows in self._text_batches(texts, what, progress):
-            vectors[positions] = self._runtime.vectors(rows, what == "query")
+            vectors[positions] = self.runtime.vectors(rows, what == "query")
         check_finite(vectors, texts, what, f"the model {self.name}")
         return vectors
 
@@ -178,7 +178,7 @@ class LateInteractionScorer(TextReader):
     ) -> States:
         kept: list[FloatArray] = [np.empty((0, self.dimensions), dtype)] * len(texts)
         for positions, rows in self._text_batches(texts, what, progress):
-            values, known = self._runtime.states(rows, what == "query")
+            values, known = self.runtime.states(rows, what == "query")
             with np.errstate(over="ignore"):  # infinite in half precision: refused below
                 values = values.astype(dtype)
             for position, states, mask in zip(positions.tolist(), values, known, strict=True):
@@ -201,9 +201,9 @@ class LateInteractionScorer(TextReader):
         scores = np.full(lists.shape, -np.inf, np.float32)
         t = sum(int(states.counts.max(initial=1)) for states in (queries, items))
         each = 4 * t * (14 * self.dimensions + 24 * t)  # bytes of a candidate, by the largest model
-        width = lists.shape[1] if self.joint else self._runtime.bytes_at_once // each
+        width = lists.shape[1] if self.joint else self.runtime.bytes_at_once // each
         width = max(1, min(width, lists.shape[1]))
-        rows = max(1, self._runtime.bytes_at_once // (width * each))
+        rows = max(1, self.runtime.bytes_at_once // (width * each))
         for start in range(0, len(lists), rows):
             batch = np.arange(start, min(start + rows, len(lists)))
             filled = np.flatnonzero((lists[batch] != NO_ITEM).any(axis=0))
@@ -211,7 +211,7 @@ class LateInteractionScorer(TextReader):
                 place = np.ix_(batch, filled[first : first + width])
                 states = (*queries.padded(batch), *items.padded(lists[place]))
                 try:
-                    scores[place] = self._runtime.compare(*states)
+                    scores[place] = self.runtime.compare(*states)
                 except MemoryError as error:
                     raise InputError(
                         f"{self.name} ({self.kind}) cannot compare {width:,} candidates at once: "

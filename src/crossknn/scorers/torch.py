@@ -17,9 +17,13 @@ from crossknn.models.cross_encoder import CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderModel
 from crossknn.models.late.model import LateInteractionModel
 from crossknn.models.tokens import Row
-from crossknn.scorers.token_models import LateInteractionScorer, TokenEncoder, TokenScorer
 from crossknn.types import BoolArray, FloatArray
 
+_KINDS: dict[str, Any] = {
+    "cross-encoder": CrossEncoderModel,
+    "dual-encoder": DualEncoderModel,
+    "late-interaction": LateInteractionModel,
+}
 TOKENS_PER_RUN = {"cpu": 2048, "cuda": 65_536}
 
 
@@ -30,7 +34,7 @@ class TorchModel:
     says otherwise.
 
     Args:
-        kind: the class of a model in a folder.
+        kind: of a model in a folder, "cross-encoder", "dual-encoder" or "late-interaction".
         device: of a model from a folder a GPU if there is one, by default; a loaded model stays
             where it is.
         tokens_per_run: tokens of a batch, padding included.
@@ -42,20 +46,20 @@ class TorchModel:
     def __init__(
         self,
         model: Any,
-        kind: Any,
+        kind: str = "",
         *,
         device: str | None = None,
         tokens_per_run: int | None = None,
     ) -> None:
         self.name, self._turn = type(model).__name__, threading.Lock()
         if isinstance(model, (str, Path)):
-            self.name, model = Path(model).name, kind.from_pretrained(model)
+            self.name, model = Path(model).name, _KINDS[kind].from_pretrained(model)
             device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.model = model if device is None else model.to(device)
-        self.encoding, self._kind = model.encoding, kind
+        self.encoding = model.encoding
         self.dimensions = getattr(model, "dimensions", 0)
         self.head, self.joint = "", False
-        if kind is LateInteractionModel:
+        if isinstance(model, LateInteractionModel):
             self.head, self.joint = model.config.head, model.head.joint
         self._device = next(self.model.parameters()).device
         on_cpu = self._device.type == "cpu"
@@ -67,7 +71,7 @@ class TorchModel:
         """Hash of weights, tokenizer and settings, as they are when first asked for."""
         if self.head:  # as its export has it
             return f"{self.head}:{weights_hash(self.model)}"
-        kind = "cross-encoder" if self._kind is CrossEncoderModel else "dual-encoder"
+        kind = "cross-encoder" if isinstance(self.model, CrossEncoderModel) else "dual-encoder"
         return f"{kind}:{weights_hash(self.model)}|float32"
 
     def logits(self, rows: Sequence[Row]) -> FloatArray:
@@ -104,36 +108,6 @@ class TorchModel:
                 yield
             finally:
                 self.model.train(mode)
-
-
-class TorchCrossEncoder(TokenScorer):
-    """Scores with a [CLS]-CE or [EMB]-CE; options as `TorchModel`."""
-
-    def __init__(self, model: CrossEncoderModel | str | Path, **options: Any) -> None:
-        runtime = TorchModel(model, CrossEncoderModel, **options)
-        super().__init__(runtime)
-        self.model = runtime.model
-
-
-class TorchDualEncoder(TokenEncoder):
-    """Encodes with a dual encoder; options as `TorchModel`."""
-
-    def __init__(self, model: DualEncoderModel | str | Path, **options: Any) -> None:
-        runtime = TorchModel(model, DualEncoderModel, **options)
-        super().__init__(runtime)
-        self.model = runtime.model
-
-
-class TorchLateInteraction(LateInteractionScorer):
-    """Encodes and compares with a late-interaction model; options as `TorchModel`.
-
-    An export of the model has the same fingerprint.
-    """
-
-    def __init__(self, model: LateInteractionModel | str | Path, **options: Any) -> None:
-        runtime = TorchModel(model, LateInteractionModel, **options)
-        super().__init__(runtime)
-        self.model = runtime.model
 
 
 def _numpy(values: torch.Tensor) -> FloatArray:

@@ -20,7 +20,8 @@ from torch.nn import functional
 from crossknn.errors import InputError
 from crossknn.linalg import top_k
 from crossknn.models.dual_encoder import DualEncoderModel
-from crossknn.scorers.torch import TorchDualEncoder
+from crossknn.scorers.token_models import TokenEncoder
+from crossknn.scorers.torch import TorchModel
 from crossknn.training.labelled import numbered, scale_of, vectors
 from crossknn.training.loop import Measures, Task, digest_of, kept
 from crossknn.types import NO_ITEM, Candidates, IntArray
@@ -99,7 +100,7 @@ class DistillationTask(Task):
 
     def _nearest(self, rows: IntArray, count: int) -> IntArray:
         """The dual encoder's nearest items of some queries: (m, min(count, n))."""
-        encoder = TorchDualEncoder(self.model)
+        encoder = TokenEncoder(TorchModel(self.model))
         items = encoder.encode_items(self._items)
         found = []
         for start in range(0, len(rows), _AT_ONCE):

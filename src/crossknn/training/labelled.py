@@ -22,7 +22,8 @@ from crossknn.models.cross_encoder import CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderModel
 from crossknn.models.tokens import checked_rows
 from crossknn.scorers.base import Encoder
-from crossknn.scorers.torch import TorchDualEncoder
+from crossknn.scorers.token_models import TokenEncoder
+from crossknn.scorers.torch import TorchModel
 from crossknn.training.corpora import (
     UNIT_SCALE,
     Corpora,
@@ -161,7 +162,7 @@ class DualEncoderTask(LabelledTask):
         """Mine the epoch's hard negatives with the model as it is."""
 
         def mine() -> list[IntArray]:
-            encoder = TorchDualEncoder(self.model)
+            encoder = TokenEncoder(TorchModel(self.model))
             return [nearest_wrong(self.train, self._negatives, encoder, self.seed)]
 
         [self._wrong] = kept(folder, f"negatives-{epoch}", self.signature, mine)
@@ -189,7 +190,7 @@ class DualEncoderTask(LabelledTask):
 
     def evaluate(self) -> Measures:
         """Over dev queries: accuracy, gold among the 64 nearest, mean reciprocal rank in them."""
-        found = found_items(self.dev, "dual-encoder", 64, TorchDualEncoder(self.model))
+        found = found_items(self.dev, "dual-encoder", 64, TokenEncoder(TorchModel(self.model)))
         rank = self.dev.first_ranks(found)
         return {**ranked(rank), "at_64": float(np.isfinite(rank).mean())}
 

@@ -229,11 +229,9 @@ def calls() -> Calls:
     wrong = (None, "5", 1.5, nan, -1, 0, True, [], inf)
     yield from _searched(
         k=(*wrong, 10**30),
-        budget=wrong,
+        budget=wrong[1:],
         queries=("", " ", "\t\n", [], [""], [None], [5], 5, None, {"a": 1}, [["a"]], b"topic"),
         filter=("d1", ["nobody"], [], [5], [None], 5, [1.5, 2.5], {"d1": None, "x": 1}),
-        cancel=(5,),
-        progress=(5,),
         seed=("x", 1.5, -1, []),
     )
     masks = (np.zeros(30, bool), np.ones(7, bool), np.ones(30), np.ones((30, 2), bool))

@@ -383,8 +383,11 @@ def _query_set(queries: Texts) -> QuerySet:
         queries = [queries]
     if isinstance(queries, Mapping):
         queries = QuerySet(tuple(map(str, queries)), tuple(queries.values()))
+    if not isinstance(queries, Iterable | QuerySet):
+        raise InputError(f"the queries are {queries!r:.80}; give a text or a list of texts")
     if not isinstance(queries, QuerySet):
-        queries = QuerySet(tuple(map(str, range(len(queries)))), tuple(queries))
+        texts = tuple(queries)
+        queries = QuerySet(tuple(map(str, range(len(texts)))), texts)
     if not queries.texts:
         raise InputError("there are no queries")
     for position, text in enumerate(queries.texts):

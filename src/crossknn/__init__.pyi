@@ -37,7 +37,9 @@ from .methods.rerank import Exact as Exact
 from .methods.rerank import Rerank as Rerank
 from .methods.rerank import Retrieve as Retrieve
 from .methods.tour import TOUR as TOUR
+from .retrievers.base import DenseRetriever as DenseRetriever
 from .retrievers.base import Retriever as Retriever
+from .retrievers.base import VectorStore as VectorStore
 from .scorers import CallableScorer as CallableScorer
 from .scorers import CrossEncoder as CrossEncoder
 from .scorers import DualEncoder as DualEncoder

@@ -184,24 +184,80 @@ class StoredRetriever(AllScores):
         return self.stored.astype(np.float32)
 
 
-class DenseRetriever:
-    """Items by inner product of their vectors (n, d) with the queries', which `encode` gives."""
+@runtime_checkable
+class VectorStore(Protocol):
+    """Item vectors that are searched by inner product: in memory, or in a vector database."""
 
-    def __init__(self, items: FloatArray, encode: Callable[[Queries], FloatArray]) -> None:
-        self.items, self.encode = items, encode
+    def top(
+        self,
+        vectors: FloatArray,
+        count: int,
+        exclude: IntArray | None = None,
+        allowed: BoolArray | None = None,
+    ) -> Candidates:
+        """The `count` items of the largest inner products with query vectors (m, d).
+
+        Args:
+            exclude: Positions (m, e) that are left out, padded with `NO_ITEM`.
+            allowed: (n,) restricts the items.
+        """
+
+    def vectors(self, ids: IntArray) -> FloatArray:
+        """Vectors (..., d) of the items at positions (...)."""
+
+
+class VectorArray:
+    """A `VectorStore` in memory, or mapped: `values` (n, d), searched exactly."""
+
+    def __init__(self, values: FloatArray) -> None:
+        self.values = values
+
+    def top(
+        self,
+        vectors: FloatArray,
+        count: int,
+        exclude: IntArray | None = None,
+        allowed: BoolArray | None = None,
+    ) -> Candidates:
+        """See `VectorStore.top`; ties by position."""
+        return top_k(mask(inner(vectors, self.values), exclude, allowed), count)
+
+    def vectors(self, ids: IntArray) -> FloatArray:
+        """Vectors (..., d) of the items at positions (...)."""
+        return self.values[ids]
+
+
+class DenseRetriever:
+    """Items by inner product of their vectors with the queries'.
+
+    Args:
+        items: Item vectors (n, d), or a store of them.
+        encode: Gives query vectors (m, d).
+    """
+
+    def __init__(
+        self, items: FloatArray | VectorStore, encode: Callable[[Queries], FloatArray]
+    ) -> None:
+        self.store = items if isinstance(items, VectorStore) else VectorArray(items)
+        self.encode = encode
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """The items of the largest inner products; see `Retriever.top`."""
-        return top_k(mask(self.scores(queries), None, allowed), count)
+        return self.store.top(self.encode(queries), count, None, allowed)
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Inner products with given items, (m, c), or with all: (m, n)."""
+        """Inner products with given items, (m, c), or with all of an array: (m, n).
+
+        Raises `InputError` for all items of another store.
+        """
         vectors = self.encode(queries)
         if items is None:
-            return inner(vectors, self.items)
+            if not isinstance(self.store, VectorArray):
+                raise InputError("scores of all items need their vectors as an array, not a store")
+            return inner(vectors, self.store.values)
         products = np.empty(items.shape, np.float32)
         for row, (vector, chosen) in enumerate(zip(vectors, items, strict=True)):
-            products[row] = inner(vector[None], self.items[chosen])[0]
+            products[row] = inner(vector[None], self.store.vectors(chosen))[0]
         return products
 
 

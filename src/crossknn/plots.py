@@ -29,6 +29,9 @@ from crossknn.spec import Spec, parse
 Target: TypeAlias = str | Path | BinaryIO
 """Where a plot goes: a file, whose suffix says what it is, or an open one, which gets SVG."""
 
+Styles: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Matplotlib's arguments for the line of each name."""
+
 INK, QUIET, RULE, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
 
 FAMILIES: Mapping[str, tuple[str, str]] = {
@@ -52,41 +55,25 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
 """Colour and marker of each method, whatever its options."""
 
 OTHERS = ("#0072b2", "#c44f00", "#009e73", "#c2589a", "#c98500", "#2c9bd0", "#555c66")
-"""Colours of what is no method, in the order in which it comes."""
+"""Colours of lines that are no methods, in order."""
 
 DASHES: Sequence[Any] = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.4, 1.2, 1.4)), (0, (10, 3)))
 """Of a method's variants, one after the other."""
 
-RECALL = "recall against exact search (%)"
-PER_ROW = 3
-"""Panels beside each other, so that a page's width is enough to read them."""
-
 SIZES = {1: (7.2, 3.9), 2: (5.0, 3.5), 3: (4.0, 3.2)}
-"""Inches of a panel, by how many stand beside each other."""
+"""Inches of a panel, by how many stand beside each other (three at most)."""
 
 _RC = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Geneva", "sans-serif"],
     "font.size": 9.5,
     "svg.fonttype": "none",
     "svg.hashsalt": "crossknn",
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "axes.edgecolor": QUIET,
-    "axes.linewidth": 0.8,
-    "axes.titlesize": 10,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), INK),
+    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), QUIET),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
     "axes.titlelocation": "left",
     "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": QUIET,
-    "ytick.color": QUIET,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
     "grid.color": RULE,
-    "grid.linewidth": 0.7,
-    "lines.solid_capstyle": "round",
 }
 
 
@@ -112,51 +99,50 @@ class Curve:
 
 
 def recall_against_cost(
-    rows: Sequence[RecallRow], path: Target, *, title: str, **options: Any
+    rows: Sequence[RecallRow],
+    path: Target,
+    *,
+    title: str,
+    labels: Mapping[str, str] | None = None,
 ) -> None:
     """Save a plot of recall over calls per query: a panel for each k, a line for each method.
 
-    A method without calls is drawn across (ANNCUR 3b, ADACUR 2, AXN 7). `options` are `labels`,
-    `styles` and `note` of `curves`.
+    A method without calls is drawn across (ANNCUR 3b, ADACUR 2, AXN 7).
     """
-    panels = {f"top {k}": curves_of(rows, k) for k in sorted({row.k for row in rows})}
-    curves(panels, path, title=title, x_label="cross-encoder calls per query", **options)
+    label = "cross-encoder calls per query"
+    curves(_by_k(rows, "budget"), path, title=title, x_label=label, labels=labels)
 
 
-def recall_against_indexing(
-    rows: Sequence[RecallRow], path: Target, *, title: str, **options: Any
-) -> None:
+def recall_against_indexing(rows: Sequence[RecallRow], path: Target, *, title: str) -> None:
     """Save a plot of recall over the calls spent before the first query (AXN 1, 9, 10).
 
     A panel for each k at the largest budget, a point for each row, those of one method joined;
-    methods that need nothing offline are drawn across. `options` are as above.
+    methods that need nothing offline are drawn across.
     """
     budget = max(row.budget for row in rows)
-    last = [row for row in rows if row.budget in (budget, 0)]
     curves(
-        {f"top {k}": curves_of(last, k, offline=True) for k in sorted({row.k for row in rows})},
+        _by_k([row for row in rows if row.budget in (budget, 0)], "index_calls"),
         path,
         title=title,
         x_label="cross-encoder calls for the index",
         y_label=f"recall (%) at {budget} calls per query",
         note="Lines across: no calls were made for the index.",
-        bars=True,
-        **options,
     )
 
 
-def curves_of(rows: Sequence[RecallRow], k: int, *, offline: bool = False) -> list[Curve]:
-    """Recall at k over the budgets, or over the offline calls: a curve for each method."""
-
-    def cost(row: RecallRow) -> int:
-        return row.index_calls if offline else row.budget
-
-    found = []
-    for name in dict.fromkeys(row.method for row in rows):
-        line = sorted((row for row in rows if (row.method, row.k) == (name, k)), key=cost)
-        estimates = [Estimate(row.recall, *row.ci) for row in line]
-        found.append(Curve.through(name, [cost(row) or None for row in line], estimates))
-    return found
+def _by_k(rows: Sequence[RecallRow], cost: str) -> dict[str, list[Curve]]:
+    """A panel for each k, a curve for each method: recall over a cost of the rows."""
+    groups: dict[str, dict[str, list[RecallRow]]] = {}
+    for row in sorted(rows, key=lambda row: row.k):
+        groups.setdefault(f"top {row.k}", {}).setdefault(row.method, []).append(row)
+    panels: dict[str, list[Curve]] = {}
+    for head, methods in groups.items():
+        for name, line in methods.items():
+            line.sort(key=lambda row: int(getattr(row, cost)))
+            estimates = [Estimate(row.recall, *row.ci) for row in line]
+            places = [getattr(row, cost) or None for row in line]
+            panels.setdefault(head, []).append(Curve.through(name, places, estimates))
+    return panels
 
 
 def curves(
@@ -165,11 +151,10 @@ def curves(
     *,
     title: str,
     x_label: str,
-    y_label: str = RECALL,
+    y_label: str = "recall against exact search (%)",
     log: bool = True,
     log_y: bool = False,
     percent: bool = True,
-    bars: bool = False,
     labels: Mapping[str, str] | None = None,
     styles: Styles | None = None,
     note: str = "",
@@ -179,7 +164,6 @@ def curves(
     Args:
         log, log_y: Whether the axes are logarithmic.
         percent: Values are in 0-1, drawn from 0 to 100%.
-        bars: Intervals are bars; bands by default.
         labels, styles: By the curves' names; `labels_of` and `styles_of` by default.
     """
     names = list(dict.fromkeys(curve.name for found in panels.values() for curve in found))
@@ -187,13 +171,11 @@ def curves(
     with picture(path, title=title, note=note, panels=len(panels)) as axes:
         for panel, (head, found) in zip(axes, panels.items(), strict=True):
             panel.set(title=head, xlabel=x_label)
-            shade = 0.0 if bars else min(0.13, 0.4 / max(1, len(found)))
             for curve in found:
-                look = looks[curve.name].line() | {"label": said[curve.name]}
-                _draw(panel, curve, look, 100.0 if percent else 1.0, shade)
-            places = [x for curve in found for x in curve.x if x is not None]
-            if log and places:
-                _logarithmic(panel, places)
+                look = {**looks[curve.name], "label": said[curve.name]}
+                _draw(panel, curve, look, 100.0 if percent else 1.0)
+            if log:
+                _logarithmic(panel, {x for curve in found for x in curve.x if x is not None})
             if log_y:
                 panel.set_yscale("log")
                 panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
@@ -205,43 +187,38 @@ def curves(
         _legend(axes)
 
 
-def _draw(panel: Any, curve: Curve, look: dict[str, Any], scale: float, shade: float) -> None:
-    """A curve, and its intervals as a band, or as bars if there is no shade."""
-    y = [scale * value for value in curve.y]
+def _draw(panel: Any, curve: Curve, look: dict[str, Any], scale: float) -> None:
+    y, low, high = ([scale * v for v in values] for values in (curve.y, curve.low, curve.high))
     if None in curve.x:
         panel.axhline(y[-1], color=look["color"], ls=look["ls"], lw=1.2, label=look["label"])
         return
     panel.plot(curve.x, y, **look)
-    low, high = ([scale * v for v in ends] for ends in (curve.low, curve.high))
-    if low and shade:
-        panel.fill_between(curve.x, low, high, color=look["color"], alpha=shade, lw=0)
-    elif low:
-        panel.vlines(curve.x, low, high, color=look["color"], lw=1)
+    if low:
+        panel.fill_between(curve.x, low, high, color=look["color"], alpha=0.1, lw=0)
 
 
 def _logarithmic(panel: Any, values: Iterable[float]) -> None:
     """A logarithmic x axis with ticks at the values themselves, but for those that would touch."""
-    known = sorted(set(values))
-    span = math.log(known[-1] / known[0]) or 1.0
+    known = sorted(values)
     shown: dict[float, str] = {}
     for value in known:
         text = f"{value:,.10g}"
-        if not shown or math.log(value / max(shown)) > 0.035 * len(text) * span:
+        space = 0.035 * len(text) * math.log(known[-1] / known[0])
+        if not shown or math.log(value / max(shown)) > space:
             shown[value] = text
-    panel.set_xscale("log")
-    panel.set_xticks(list(shown), list(shown.values()))
-    panel.minorticks_off()
+    if shown:
+        panel.set_xscale("log")
+        panel.set_xticks(list(shown), list(shown.values()))
+        panel.minorticks_off()
 
 
 def _legend(axes: Sequence[Any]) -> None:
     """One legend for all panels, in the order in which the lines end, the highest first."""
     lines = {line.get_label(): line for panel in axes for line in panel.get_lines()}
     ordered = sorted(lines.values(), key=lambda line: -line.get_ydata()[-1])
-    place = {"loc": "outside right upper", "borderaxespad": 1.0}
+    look = {"frameon": False, "fontsize": 8.5, "handlelength": 3.2}
     if ordered:
-        axes[0].get_figure().legend(
-            handles=ordered, frameon=False, fontsize=8.5, handlelength=3.2, **place
-        )
+        axes[0].get_figure().legend(handles=ordered, loc="outside right upper", **look)
 
 
 def training_curve(log: str | Path, path: Target) -> None:
@@ -251,37 +228,14 @@ def training_curve(log: str | Path, path: Target) -> None:
     means = [part.mean(0) for part in np.array_split(losses, min(100, len(losses)))]
     dev = [line for line in lines if "dev" in line]
     with picture(path, title="Training", panels=2) as (left, right):
-        left.plot(*np.transpose(means), color=OTHERS[0], lw=1.6)
+        left.plot(*np.transpose(means), color=OTHERS[0])
         left.set(ylabel="training loss", xlabel="step", ylim=(0, None))
-        for place, name in enumerate(dev[0]["dev"] if dev else ()):
+        for name, colour in zip(dev[0]["dev"] if dev else (), OTHERS, strict=False):
             values = [100 * line["dev"][name] for line in dev]
-            look = {"color": OTHERS[place % len(OTHERS)], "label": name.replace("_", " ")}
-            right.plot([line["step"] for line in dev], values, "o-", ms=4, lw=1.6, **look)
+            look = {"color": colour, "label": name.replace("_", " ")}
+            right.plot([line["step"] for line in dev], values, "o-", ms=4, **look)
         right.set(ylabel="on dev queries (%)", xlabel="step")
-        for panel in (left, right):
-            panel.grid(axis="y")
         _legend([right])
-
-
-# ------------------------------------------------------------- how methods look and are called
-
-
-@dataclass(frozen=True, kw_only=True)
-class Style:
-    """Of one line; markers are hollow for every other variant of a method."""
-
-    colour: str
-    dash: Any = "-"
-    marker: str = "o"
-    hollow: bool = False
-
-    def line(self) -> dict[str, Any]:
-        """Arguments of matplotlib for a line with markers."""
-        look = {"color": self.colour, "ls": self.dash, "marker": self.marker, "ms": 4.6, "lw": 1.7}
-        return look | ({"mfc": PAPER} if self.hollow else {})
-
-
-Styles: TypeAlias = Mapping[str, Style]
 
 
 def family(name: str) -> str:
@@ -296,12 +250,12 @@ def family(name: str) -> str:
     return word if word in FAMILIES else ""
 
 
-def styles_of(names: Iterable[str]) -> dict[str, Style]:
+def styles_of(names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     """A style for each name: colour and marker by its method, dashes by its place among its like.
 
     A report asks once for all its methods and hands the same styles to every plot.
     """
-    found: dict[str, Style] = {}
+    found: dict[str, Mapping[str, Any]] = {}
     seen: Counter[str] = Counter()
     for name in dict.fromkeys(names):
         like = family(name)
@@ -309,8 +263,9 @@ def styles_of(names: Iterable[str]) -> dict[str, Style]:
         seen[like] += 1
         colour, marker = FAMILIES.get(like, (OTHERS[place % len(OTHERS)], "o"))
         variant = place if like else place // len(OTHERS)
-        dash = DASHES[variant % len(DASHES)]
-        found[name] = Style(colour=colour, marker=marker, dash=dash, hollow=variant % 2 == 1)
+        look = {"color": colour, "marker": marker, "ls": DASHES[variant % len(DASHES)]}
+        hollow = {"mfc": PAPER} if variant % 2 else {}
+        found[name] = look | {"ms": 4.6, "lw": 1.7} | hollow
     return found
 
 
@@ -323,12 +278,9 @@ def labels_of(names: Iterable[str]) -> dict[str, str]:
     parsed = {name: _parsed(name) for name in names}
     found = {}
     for name, spec in parsed.items():
-        if spec is None:
-            found[name] = name
-            continue
-        like = [other.options for other in parsed.values() if other and other.name == spec.name]
-        said = [spec.name]
-        for option, value in spec.options.items():
+        said = [spec.name if spec else name]
+        like = [other.options for other in parsed.values() if other and other.name == said[0]]
+        for option, value in spec.options.items() if spec else ():
             if len({str(options.get(option)) for options in like}) > 1:
                 said.append(str(value) if option == "retriever" else f"{option}={value}")
         found[name] = " ".join(said)
@@ -341,9 +293,6 @@ def _parsed(name: str) -> Spec | None:
         return parse(re.sub(r"\{\w+\}", "chosen", name))
     except SpecError:
         return None
-
-
-# --------------------------------------------------------------------------- panels to draw on
 
 
 @contextmanager
@@ -361,7 +310,7 @@ def picture(
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("the plot", "plots") from None
-    rows = -(-panels // PER_ROW)
+    rows = -(-panels // max(SIZES))
     columns = -(-panels // rows)
     width, height = size or SIZES[columns]
     with matplotlib.rc_context(_RC):
@@ -373,7 +322,6 @@ def picture(
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
         if note:
             figure.supxlabel(note, x=0.01, ha="left", fontsize=8.5, color=QUIET)
-        if isinstance(path, str | Path):
-            figure.savefig(path, dpi=150)
-        else:
-            figure.savefig(path, format="svg", transparent=True, metadata={"Date": None})
+        is_file = isinstance(path, str | Path)
+        about = {} if is_file else {"format": "svg", "metadata": {"Date": None}}
+        figure.savefig(path, dpi=150, transparent=not is_file, **about)

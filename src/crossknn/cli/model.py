@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 import crossknn
-from crossknn.cli.options import AsJson, Seed, Template, check_out, examples
+from crossknn.cli.options import AsJson, Template, check_out, examples
 from crossknn.cli.output import answer, note, progress
 from crossknn.errors import InputError, MissingExtraError, nearest
 
@@ -58,16 +58,15 @@ def train(
     path = _config(config)
     base = Path.cwd() if path.parent == SHIPPED else None  # the user's data are not in the package
     given = {"kind": kind} if KINDS[kind] == LATE else {}
-    wanted: Any = settings.read_settings(
-        path, getattr(settings, KINDS[kind]), relative_to=base, given=given
-    )
+    of = getattr(settings, KINDS[kind])
+    wanted: Any = settings.read_settings(path, of, relative_to=base, given=given)
     if dry_run:
-        found = run.estimate(wanted)
+        cost = run.estimate(wanted)
         answer(
-            asdict(found),
-            f"{found.train_queries:,} train queries, {found.steps:,} steps of "
-            f"{found.seconds_per_step} s in {found.precision}: {found.hours} hours beside mining "
-            f"and evaluations, {found.gigabytes} GB",
+            asdict(cost),
+            f"{cost.train_queries:,} train queries, {cost.steps:,} steps of "
+            f"{cost.seconds_per_step} s in {cost.precision}: {cost.hours} hours beside mining "
+            f"and evaluations, {cost.gigabytes} GB",
             json,
         )
         return
@@ -83,14 +82,9 @@ def train(
     except MissingExtraError as error:
         note(f"no loss plot: {error}")
     measures = ", ".join(f"{name} {value:.4f}" for name, value in fitted.best.items())
+    found = asdict(fitted)
     answer(
-        {
-            "model": str(folder),
-            "steps": fitted.steps,
-            "best_step": fitted.best_step,
-            "dev": fitted.best,
-            "seconds": round(fitted.seconds, 1),
-        },
+        {"model": str(folder), "dev": found.pop("best"), **found},
         f"{folder}: {fitted.steps} steps; best on dev after step {fitted.best_step}: {measures}",
         json,
     )
@@ -144,8 +138,6 @@ def export(
         Path | None, typer.Option(help="With --items: compare with the model on these queries.")
     ] = None,
     template: Template = "{title}\\n{text}",
-    check_items: Annotated[int, typer.Option(help="Random items of each query.")] = 100,
-    seed: Seed = 0,
     json: AsJson = False,
 ) -> None:
     """Export MODEL to FOLDER, and say how near the two are on twenty of the queries.
@@ -159,15 +151,8 @@ def export(
     if items is not None and kind != "cross-encoder":
         raise InputError(f"--items and --queries compare cross-encoders, not a {kind}")
     layers: Any = {"keep_float": ()} if every_layer else {}
-    written = export_model(
-        model,
-        folder,
-        kind,
-        precision=precision,
-        max_length=max_length,
-        license=license,
-        **layers,
-    )
+    about: Any = {"precision": precision, "max_length": max_length, "license": license}
+    written = export_model(model, folder, kind, **about, **layers)
     size = sum(path.stat().st_size for path in written.glob("*.onnx*"))
     summary: dict[str, Any] = {"model": str(written), "precision": precision, "bytes": size}
     sentence = f"{written}: {precision}, {size / 1e6:.1f} MB"
@@ -176,22 +161,16 @@ def export(
         from crossknn.evaluation.measures import agreement
         from crossknn.scorers import CrossEncoder
 
+        texts = read_items(items, template=template.replace("\\n", "\n")).texts
+        both = CrossEncoder(model), CrossEncoder(written)
         with progress("comparing", "pairs") as report:
-            found = agreement(
-                CrossEncoder(model),
-                CrossEncoder(written),
-                read_queries(queries, limit=20).texts,
-                read_items(items, template=template.replace("\\n", "\n")).texts,
-                per_query=check_items,
-                seed=seed,
-                progress=report,
-            )
+            found = agreement(*both, read_queries(queries, limit=20).texts, texts, progress=report)
         summary["agreement"] = found
         sentence += (
             f"\nagainst {model} on {found['pairs']:,} pairs of {found['queries']} queries: "
             f"Spearman per query {found['spearman_mean']:.5f} (lowest "
             f"{found['spearman_lowest']:.5f}), largest difference "
-            f"{found['largest_difference']:.3g}, where scores spread by {found['spread']:.3g}"
+            f"{found['largest_difference']:.3g}"
         )
     answer(summary, sentence, json)
 

@@ -1,4 +1,4 @@
-"""Files that sweeps read: matrices with labels, and TOML."""
+"""Files that sweeps and reports read: matrices with labels, TOML, a small preset."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 from synthetic import matrix
+
+from crossknn_lab.experiment import Experiment, Preset
 
 
 def write_matrix(path: Path, *, labelled: bool = True, **options) -> Path:
@@ -39,3 +41,31 @@ def write_sweep(path: Path, *, grid: dict | None = None, **keys) -> Path:
 def contents(folder: Path) -> dict[str, bytes]:
     """The files of a finished sweep, cells left out."""
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+TINY = Preset(
+    name="tiny",
+    budgets=(8, 20),
+    k=(1, 5),
+    rounds=(1, 2),
+    seeds=(0,),
+    queries=3,
+    shares=(0.3, 0.6),
+    blends=(0.0, 0.5),
+    settings=False,
+    sizes=2,
+    draws=1,
+)
+
+
+def matrices(folder: Path, names: tuple[str, ...] = ("alpha",), **options) -> list[Path]:
+    """Labelled matrices of 90 items and 18 anchors, each by its own seed."""
+    size = {"n": 90, "anchors": 18, "tests": 4} | options
+    return [
+        write_matrix(folder / f"{name}.npz", seed=seed, **size) for seed, name in enumerate(names)
+    ]
+
+
+def experiment(folder: Path, preset: Preset = TINY, **options) -> Experiment:
+    """An experiment on one matrix, found in `folder`."""
+    return Experiment(matrices(folder, **options), folder / "work", preset)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pickle
 import sys
 import types
 from collections import OrderedDict
@@ -156,6 +155,12 @@ def scores_of(model, queries=QUERIES, items=ITEMS):
     return out
 
 
+def refused(message, path, **options):
+    with pytest.raises(InputError, match=message) as caught:
+        open_checkpoint(path, **options)
+    assert "\n" not in str(caught.value)
+
+
 def same(found, expected):
     scale = np.abs(expected).max()
     assert expected.std() > 0.005 * scale  # or the comparison says little
@@ -217,28 +222,23 @@ def test_msmarco_emb_reads_cls_and_the_first_separator(tmp_path):
     expected = (found[:, 0] * found[torch.arange(9), first]).sum(-1).numpy()
     with pytest.raises(InputError, match=r"would be random.*--layout msmarco-emb"):
         CrossEncoder(folder)
-    with pytest.raises(InputError, match=r"no config\.json.* is opened as msmarco-emb"):
-        open_checkpoint(folder)
+    refused(r"no config\.json.* is opened as msmarco-emb", folder)
     opened = open_checkpoint(folder, layout="msmarco-emb")
     assert opened.config.max_length == 256
     same(scores_of(opened.save_pretrained(tmp_path / "ours"), TEXTS, TEXTS), expected)
 
 
 def test_msmarco_emb_is_not_any_folder(tmp_path, base):
-    with pytest.raises(InputError, match="cannot load an encoder"):
-        open_checkpoint(base, layout="msmarco-emb")
+    refused("cannot load an encoder", base, layout="msmarco-emb")
     transformers.BertForSequenceClassification(config(num_labels=1)).save_pretrained(base)
-    with pytest.raises(InputError, match="is a bi-encoder, or has a classification head"):
-        open_checkpoint(base, layout="msmarco-emb")
-    with pytest.raises(InputError, match="unknown layout 'zeshel'"):
-        open_checkpoint(base, layout="zeshel")
+    refused("is a bi-encoder, or has a classification head", base, layout="msmarco-emb")
+    refused("unknown layout 'zeshel'", base, layout="zeshel")
 
 
 def test_the_configuration_is_the_encoders_or_the_shapes(tmp_path, base):
     settings = {"max_input_len": 32, "max_label_len": 64}
     path = save(base / "emb.ckpt", emb_states(bert(1, hidden_size=64)), settings)
-    with pytest.raises(InputError, match=r"trained from .*: size mismatch for embeddings"):
-        open_checkpoint(path)
+    refused("trained from .*: size mismatch for embeddings", path)
     (base / "config.json").unlink()
     found = open_checkpoint(base)  # the one checkpoint in the folder, its tokenizer beside it
     assert found.encoder.config.num_attention_heads == 1
@@ -269,28 +269,19 @@ def emb_without(part):
     ],
 )  # fmt: skip
 def test_another_architecture_is_refused_by_its_names(tmp_path, base, states, settings, message):
-    path = save(tmp_path / "other.ckpt", states(), settings)
-    with pytest.raises(InputError, match=message) as caught:
-        open_checkpoint(path, encoder=base)
-    assert "\n" not in str(caught.value)
+    refused(message, save(tmp_path / "other.ckpt", states(), settings), encoder=base)
 
 
 def test_an_encoder_must_be_the_right_one(tmp_path, base):
     path = save(tmp_path / "emb.ckpt", emb_states(bert(1)))
-    with pytest.raises(InputError, match="holds no tokenizer: give the model"):
-        open_checkpoint(path)
-    with pytest.raises(InputError, match=r"cannot load a tokenizer|cannot read the configuration"):
-        open_checkpoint(path, encoder=tmp_path / "absent")
+    refused("holds no tokenizer: give the model", path)
+    absent = tmp_path / "absent"
+    refused("cannot load a tokenizer|cannot read the configuration", path, encoder=absent)
     for names in (["[PAD]", *SPECIAL[4:], *WORDS], [*SPECIAL, *WORDS, "another"]):
         tokenizer(names).save_pretrained(base)
-        with pytest.raises(InputError, match="was not trained with the tokenizer of"):
-            open_checkpoint(path, encoder=base)
+        refused("was not trained with the tokenizer of", path, encoder=base)
     transformers.DistilBertConfig().save_pretrained(base)
-    with pytest.raises(InputError, match=r"is a distilbert, and .* holds a BERT"):
-        open_checkpoint(path, encoder=base)
-
-
-# Pickles
+    refused("is a distilbert, and .* holds a BERT", path, encoder=base)
 
 
 class Evil:
@@ -310,36 +301,27 @@ def test_nothing_in_a_pickle_is_run(tmp_path, base):
     torch.save({"state_dict": OrderedDict(emb_states(model))} | content, path)
     folder = open_checkpoint(path, encoder=base).save_pretrained(tmp_path / "ours")
     same(scores_of(folder), emb_scores(model))
-    for content in (evil, {"model.encoder.bert_model.x": evil}):
-        torch.save(content, path)
-        with pytest.raises(InputError, match="holds no weights"):
-            open_checkpoint(path, encoder=base)
+    torch.save({"model.encoder.bert_model.x": evil}, path)
+    refused("holds no weights", path, encoder=base)
     torch.save({"a": Evil(os.mkdir, (str(trap),))}, path)
-    with pytest.raises(InputError, match="not a readable torch checkpoint"):
-        open_checkpoint(path, encoder=base)
+    refused("not a readable torch checkpoint", path, encoder=base)
     assert not trap.exists()
     torch.load(path, weights_only=False)  # the trap is one
     assert trap.exists()
 
 
 def test_files_that_are_no_checkpoints(tmp_path, base):
-    path = tmp_path / "x.ckpt"
+    path, folder = tmp_path / "x.ckpt", tmp_path / "empty"
     good = save(tmp_path / "good.ckpt", emb_states(bert(1))).read_bytes()
     torch.save(emb_states(bert(1)), tmp_path / "old", _use_new_zipfile_serialization=False)
-    plain = pickle.dumps({"state_dict": {"a": [1.0]}})
-    for content in (b"", b"hello", plain, (tmp_path / "old").read_bytes(), good[:9999]):
+    for content in (b"", b"hello", (tmp_path / "old").read_bytes(), good[:9999]):
         path.write_bytes(content)
-        with pytest.raises(InputError, match="not a readable torch checkpoint: ") as caught:
-            open_checkpoint(path, encoder=base)
-        assert "\n" not in str(caught.value)
-    folder = tmp_path / "empty"
+        refused("not a readable torch checkpoint: ", path, encoder=base)
     folder.mkdir()
-    with pytest.raises(InputError, match=r"must hold one checkpoint file \(.*\) .* has none"):
-        open_checkpoint(folder)
+    refused(r"must hold one checkpoint file \(.*\) .* has none", folder)
     for name in ("a.ckpt", "b.pt"):
         (folder / name).write_bytes(good)
-    with pytest.raises(InputError, match=r"and has 2 \(a.ckpt, \.\.\.\)"):
-        open_checkpoint(folder)
+    refused(r"and has 2 \(a.ckpt, \.\.\.\)", folder)
 
 
 class Half(torch.nn.Module):
@@ -351,6 +333,10 @@ class Half(torch.nn.Module):
 
     def forward(self, x):
         return 0.5 * self.encoder_layer(x) + 0.5 * x
+
+
+def plain_layer():
+    return torch.nn.TransformerEncoderLayer(32, 4, 24, batch_first=True)
 
 
 class Theirs(torch.nn.Module):
@@ -366,13 +352,12 @@ class Theirs(torch.nn.Module):
         self.eval()
 
     @torch.inference_mode()
-    def scores(self, lengths=(32, 32)):
+    def scores(self, lengths):
         mentions = torch.tensor([mention_ids(mention, lengths[0]) for mention in MENTIONS])
         entities = torch.tensor([entity_ids(entity, lengths[1]) for entity in ENTITIES])
         query = self.mention_encoder(input_ids=mentions, attention_mask=(mentions > 0).long())[0]
         item = self.entity_encoder(input_ids=entities, attention_mask=(entities > 0).long())[0]
-        items = item[:, 0].expand(len(MENTIONS), -1, -1)
-        x = torch.cat([query[:, :1], items], dim=1)
+        x = torch.cat([query[:, :1], item[:, 0].expand(len(MENTIONS), -1, -1)], dim=1)
         for layer in self.extend_multi_transformerencoder.layers:
             x = layer(x)
         return (x[:, :1] @ x[:, 1:].transpose(1, 2))[:, 0].numpy()
@@ -388,31 +373,31 @@ def cmc_scores(model):
     with torch.inference_mode():
         query = model.states(model.encoding.texts(QUERIES, queries=True), queries=True)
         items = model.states(model.encoding.texts(ITEMS, queries=False), queries=False)
-        return model.head(
-            *query, *(part.expand(len(QUERIES), *part.shape) for part in items)
-        ).numpy()
+        shared = [part.expand(len(QUERIES), *part.shape) for part in items]
+        return model.head(*query, *shared).numpy()
 
 
-def test_cmc_scores_as_the_plain_forward_pass(tmp_path, base):
-    theirs, path = Theirs(), tmp_path / "pytorch_model.bin"
-    save_cmc(path, theirs.state_dict())
-    model = open_checkpoint(path, encoder=base)
-    options = {"layers": 2, "heads": 4, "feed_forward": 2048, "dropout": 0.1}
-    assert model.config.options == options | {"variant": "reference"}
-    folder = model.save_pretrained(tmp_path / "ours")
-    same(cmc_scores(LateInteractionModel.from_pretrained(folder)), theirs.scores())
+WIKIPEDIA = {"dataset": "wikipedia", "L": 80, "inputmark": False, "identity_bert": False}
 
 
-def test_cmc_layers_without_a_skip_and_queries_to_wikipedia(tmp_path, base):
-    make = lambda: torch.nn.TransformerEncoderLayer(32, 4, 24, batch_first=True)  # noqa: E731
-    theirs = Theirs(make, layers=3)
-    given = {"dataset": "wikipedia", "L": 80, "inputmark": False, "identity_bert": False}
+@pytest.mark.parametrize(
+    ("make", "given", "variant", "layers", "width", "lengths"),
+    [
+        (Half, {}, "reference", 2, 2048, (32, 32)),
+        (plain_layer, WIKIPEDIA, "none", 3, 24, (32, 48)),  # no skip, and queries to Wikipedia
+    ],
+)
+def test_cmc_scores_as_the_plain_forward_pass(
+    tmp_path, base, make, given, variant, layers, width, lengths
+):
+    theirs = Theirs(make, layers)
     path = save_cmc(tmp_path / "pytorch_model.bin", theirs.state_dict(), **given)
     model = open_checkpoint(path, encoder=base)
-    options = model.config.options
-    assert (options["variant"], options["layers"], options["feed_forward"]) == ("none", 3, 24)
-    assert (model.config.query_length, model.config.item_length) == (32, 48)
-    same(cmc_scores(model), theirs.scores((32, 48)))
+    options = {"layers": layers, "heads": 4, "feed_forward": width, "dropout": 0.1}
+    assert model.config.options == options | {"variant": variant}
+    assert (model.config.query_length, model.config.item_length) == lengths
+    folder = model.save_pretrained(tmp_path / "ours")
+    same(cmc_scores(LateInteractionModel.from_pretrained(folder)), theirs.scores(lengths))
 
 
 STACK = "extend_multi_transformerencoder.layers.1."
@@ -433,9 +418,7 @@ STACK = "extend_multi_transformerencoder.layers.1."
 )  # fmt: skip
 def test_another_cmc_is_refused(tmp_path, base, states, options, message):
     path = save_cmc(tmp_path / "x.bin", states(Theirs().state_dict()), **options)
-    with pytest.raises(InputError, match=message) as caught:
-        open_checkpoint(path, encoder=base)
-    assert "\n" not in str(caught.value)
+    refused(message, path, encoder=base)
 
 
 def test_the_command_converts(tmp_path, base, capsys, monkeypatch):

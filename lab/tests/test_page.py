@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given
@@ -42,21 +41,6 @@ PAGE = Page(
 )
 
 
-class Reader(HTMLParser):
-    """The attributes that a browser would read."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags = []
-        self.feed(html)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def all(self, name: str) -> list[str]:
-        return [attrs[name] for _, attrs in self.tags if name in attrs]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     where = tmp_path_factory.mktemp("page")
@@ -70,27 +54,23 @@ def html(folder):
 
 
 def test_the_html_needs_nothing_beside_it_and_every_link_leads_somewhere(html):
-    read = Reader(html)
-    assert not {tag for tag, _ in read.tags} & {"script", "link", "iframe", "img"}
+    assert not re.search(r"<(script|link|iframe|img)\b", html)
     assert "url(" not in re.search("<style>(.*?)</style>", html, re.DOTALL)[1]
-    ids = read.all("id")
+    ids = re.findall(r' id="([^"]+)"', html)
     assert len(ids) == len(set(ids))
-    inside = [href for href in (*read.all("href"), *read.all("xlink:href")) if href.startswith("#")]
-    clips = re.findall(r"url\(#([^)]+)\)", html)
+    inside = set(re.findall(r'href="#([^"]+)"', html))
+    clips = set(re.findall(r"url\(#([^)]+)\)", html))
     assert clips
-    assert {href[1:] for href in inside} | set(clips) <= set(ids)
-    assert {"#one", "#two", "#one-2"} <= set(inside)
+    assert inside | clips <= set(ids)
+    assert {"one", "two", "one-2"} <= inside
 
 
-def test_pictures_change_with_the_screen_and_are_described(html):
+def test_pictures_change_with_the_screen_and_tables_mark_the_best(html):
     svg = re.search("<svg.*?</svg>", html, re.DOTALL)[0]
     assert 'aria-label="a line &quot;axn&quot;"' in svg
     assert not re.search("#0072b2|#1f2328", svg)
     assert "var(--c0072b2)" in svg
     assert html.count("--c0072b2: ") == 2  # light and dark
-
-
-def test_tables_align_numbers_and_mark_the_best(html):
     assert '<td style="text-align:right"><strong>62.5 [50, 75]</strong></td>' in html
     assert '<td style="text-align:right">1,234</td>' in html
     assert "<td><code>axn(a|b)</code></td>" in html

@@ -10,12 +10,6 @@ from commands import run
 from synthetic import matrix
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def rows(capsys, *arguments: str) -> tuple[list[dict], str]:
     code = run(list(arguments))
     printed = capsys.readouterr()
@@ -23,24 +17,17 @@ def rows(capsys, *arguments: str) -> tuple[list[dict], str]:
     return [json.loads(line) for line in printed.out.splitlines()], " ".join(printed.err.split())
 
 
-def sentence(capsys, *arguments: str) -> str:
-    assert run(list(arguments)) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    return " ".join(printed.err.split())
-
-
 @pytest.fixture
-def labelled(folder):
+def labelled(tmp_path, monkeypatch):
     """A matrix file of 6 test queries, one of them without a label."""
+    monkeypatch.chdir(tmp_path)
     data = matrix()
     gold = data.scores.argmax(axis=1)
     gold[25] = -1
     names = {"query_ids": data.query_ids, "item_ids": [f"i{i}" for i in range(80)]}
-    arrays = {"scores": data.scores, "n_anchors": data.n_anchors, "labels": gold}
-    vectors = {"item_vectors": data.item_vectors, "query_vectors": data.query_vectors}
-    np.savez(folder / "m.npz", **arrays, **vectors, **names)
-    return folder
+    np.savez("m.npz", scores=data.scores, n_anchors=data.n_anchors, labels=gold, **names)
+    np.savez("bare.npz", scores=data.scores, n_anchors=20)
+    (tmp_path / "qrels.tsv").write_text("query 20\ti3\t1\nquery 20\tgone\t1\n")
 
 
 def test_replay_prints_measures_of_the_labels_and_says_what_it_leaves_out(labelled, capsys):
@@ -56,7 +43,6 @@ def test_replay_prints_measures_of_the_labels_and_says_what_it_leaves_out(labell
 
 
 def test_replay_takes_qrels_in_place_of_labels(labelled, capsys):
-    (labelled / "qrels.tsv").write_text("query 20\ti3\t1\nquery 20\tgone\t1\n")
     options = ("--methods", "exact", "--budgets", "9", "-k", "1", "--qrels", "qrels.tsv")
     (row,), said = rows(capsys, "replay", "m.npz", *options, "--measures", "R@100")
     assert row["measures"] == {"R@100": 0.5}
@@ -64,20 +50,24 @@ def test_replay_takes_qrels_in_place_of_labels(labelled, capsys):
     assert "1 judged items are not among the items" in said
 
 
-def test_replay_refuses_measures_without_judgements(labelled, capsys):
-    data = matrix()
-    np.savez(labelled / "bare.npz", scores=data.scores, n_anchors=20)
-    options = ("--methods", "exact", "-k", "1", "--measures", "RR@10")
-    assert "--measures needs judgements" in sentence(capsys, "replay", "bare.npz", *options)
-    (labelled / "qrels.tsv").write_text("query 20\ti3\t1\n")
-    said = sentence(capsys, "replay", "bare.npz", *options, "--qrels", "qrels.tsv")
-    assert "needs the key 'item_ids'" in said
+MEASURES = ("bare.npz", "--measures", "RR@10")
 
 
-def test_a_k_above_the_number_of_items_is_refused(folder, capsys):
-    np.savez(folder / "m.npz", scores=np.zeros((2, 30)))
-    said = sentence(capsys, "replay", "m.npz", "--methods", "exact", "-k", "1,31")
-    assert said == "crossknn: k is 31, but m.npz has 30 items: take a smaller k (-k)"
-    assert rows(capsys, "replay", "m.npz", "--methods", "exact", "-k", "30")[0][0]["recall"] == 1
-    unasked = rows(capsys, "replay", "m.npz", "--methods", "exact")[0]
-    assert {row["k"] for row in unasked} == {1, 10}  # as far as there are items
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (MEASURES, "--measures needs judgements"),
+        ((*MEASURES, "--qrels", "qrels.tsv"), "needs the key 'item_ids'"),
+        (("m.npz", "-k", "1,81"), "k is 81, but m.npz has 80 items: take a smaller k (-k)"),
+    ],
+)
+def test_what_replay_refuses(labelled, capsys, options, words):
+    assert run(["replay", "--methods", "exact", *options]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert words in " ".join(printed.err.split())
+
+
+def test_without_k_as_many_as_there_are_items_for(labelled, capsys):
+    found, _ = rows(capsys, "replay", "m.npz", "--methods", "exact")
+    assert {row["k"] for row in found} == {1, 10}

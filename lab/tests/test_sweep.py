@@ -13,7 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sweep_helpers import contents, write_matrix, write_sweep
+from synthetic import aligned_matrix
+from synthetic import matrix as synthetic_matrix
 
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import replay
@@ -24,7 +28,7 @@ from crossknn.methods import methods
 from crossknn_lab import cells as cell_module
 from crossknn_lab.cells import divided
 from crossknn_lab.sweep import run_sweep
-from crossknn_lab.sweep_file import read_sweep
+from crossknn_lab.sweep_file import Sweep, read_sweep
 from crossknn_lab.table import read_table
 
 METHODS = [
@@ -89,15 +93,17 @@ def test_rows_are_those_of_a_replay(folder):
 
 
 def test_a_method_without_calls_has_one_budget_and_settings_have_columns(folder):
-    done = run(folder / "s.toml")
+    run(folder / "s.toml", "one")
     axn = [f"axn(retriever=random, rounds={rounds})" for rounds in (2, 4)]
-    searched = [(spec, b) for spec in ("rerank(retriever=dense)", *axn) for b in (10, 20)]
-    searched.append(("retrieve(retriever=dense)", 0))
-    small = [(e.spec, e.budget, e.seed) for e in done.table.entries if e.data == "small"]
-    assert small == [(*pair, seed) for pair in searched for seed in (0, 1)]
-    rows = rows_of(folder / "out")
+    searched = [(spec, b) for spec in ("rerank(retriever=dense)", *axn) for b in ("10", "20")]
+    searched.append(("retrieve(retriever=dense)", "0"))
+    rows = rows_of(folder / "one")
+    small = [(r["spec"], r["budget"], r["seed"]) for r in rows if r["data"] == "small"]
+    assert small[::2] == [(*pair, seed) for pair in searched for seed in "01"]
     assert (rows[0]["rounds"], rows[0]["chosen"], rows[0]["anchors"]) == ("", "false", "9")
     assert (rows[16]["spec"], rows[16]["rounds"]) == (axn[1], "4")
+    run(folder / "s.toml", "two", workers=2)  # several processes: the same bytes
+    assert contents(folder / "one") == contents(folder / "two")
 
 
 def test_what_is_there_is_not_searched_again_and_the_files_stay_the_same(folder, monkeypatch):
@@ -111,27 +117,15 @@ def test_what_is_there_is_not_searched_again_and_the_files_stay_the_same(folder,
     assert run(folder / "s.toml").older == 28
 
 
-def test_several_processes_give_the_same_bytes_as_one(folder):
-    run(folder / "s.toml", "one")
-    run(folder / "s.toml", "two", workers=2)
-    one, two = contents(folder / "one"), contents(folder / "two")
-    assert one == two
-    assert one.keys() >= {"table.csv", "means.csv", "sweep.json"}
-
-
 def test_what_a_method_lacks_is_in_the_table_and_the_rest_goes_on(folder):
     done = run(a_sweep(folder, methods=["itemcur", *METHODS]))
-    assert (done.cells, done.kept) == (36, 0)
     (small, large) = done.failed
     assert small.startswith("small, itemcur: itemcur needs item x item scores, and there are none")
-    assert (done.failed[small], done.failed[large]) == (4, 4)
+    assert (done.cells, done.failed[small], done.failed[large]) == (36, 4, 4)
     rows = rows_of(folder / "out")
-    lacking = [row for row in rows if row["error"]]
-    assert [row["method"] for row in lacking] == ["itemcur"] * 16
-    assert all((row["recall"], row["n_queries"]) == ("", "0") for row in lacking)
-    assert len(rows) == 72
-    table = read_table(folder / "out")
-    assert [e.error for e in table.entries] == [e.error for e in done.table.entries]
+    assert [row["method"] for row in rows if row["error"]] == ["itemcur"] * 16
+    lacking = {(row["recall"], row["n_queries"]) for row in rows if row["error"]}
+    assert (lacking, len(rows)) == ({("", "0")}, 72)
 
 
 def test_an_error_nobody_thought_of_is_one_cell_and_is_tried_again(folder, monkeypatch):
@@ -171,42 +165,35 @@ def test_redrawn_seeds_search_different_queries(folder):
     drawn = [tuple(entry.result.queries) for entry in group.entries]
     assert len(set(drawn)) == 3
     matrix = StoredMatrix.load(folder / "large.npz")
-    for seed, (rows, entry) in enumerate(zip(drawn, group.entries, strict=True)):
+    for seed, rows in enumerate(drawn):
         made, order = divided(matrix, seed=seed)
         assert rows == tuple(order[made.n_anchors :])
-        (same,) = replay(made, methods("rerank(retriever=dense)"), [20], [5], seed=seed)
-        assert entry.result.rows[1].recall == same.recall
 
 
 def test_settings_are_chosen_on_dev_queries_for_each_budget(folder):
     grid = {"rounds": [2, 4], "blend": [0.0, 1.0]}
-    keys = {"choose": True, "grid": grid, "measures": []}
     template = "axn(retriever=bm25, rounds={rounds}, blend={blend})"
-    done = run(a_sweep(folder, methods=["rerank(retriever=dense)", template], **keys))
-    assert len(done.table.entries) == 2 * 2 * 2 * 2
-    assert len(done.table.dev) == 2 * 4 * 2 * 2
-    assert "small: settings are chosen on 3 of its anchor queries" in done.table.notes
-    for entry in done.table.entries:
+    a_sweep(folder, methods=[METHODS[0], template], choose=True, grid=grid, measures=[])
+    table = run(folder / "s.toml").table
+    assert (len(table.entries), len(table.dev)) == (2 * 2 * 2 * 2, 2 * 4 * 2 * 2)
+    assert "small: settings are chosen on 3 of its anchor queries" in table.notes
+    for entry in table.entries:
         assert entry.chosen == (entry.method == template)
         rivals = {
             dev.spec: np.mean([v.mean() for v in dev.result.outcome.recall.values()])
-            for dev in done.table.dev
+            for dev in table.dev
             if (dev.data, dev.budget, dev.seed) == (entry.data, entry.budget, entry.seed)
         }
         if entry.chosen:
             assert entry.spec == max(rivals, key=rivals.get)  # of equals the first
-    assert all(dev.anchors == (6 if dev.data == "small" else 8) for dev in done.table.dev)
+    assert all(dev.anchors == (6 if dev.data == "small" else 8) for dev in table.dev)
     assert (folder / "out" / "dev.csv").read_text().count("\n") == 1 + 32 * 2
-
-
-def test_test_queries_have_no_say_in_what_is_chosen(folder):
-    keys = {"matrices": ["small.npz"], "grid": {"blend": [0.0, 0.3, 1.0]}, "choose": True}
-    keys["methods"] = ["axn(retriever=bm25, rounds=2, blend={blend})"]
-    before = [entry.spec for entry in run(a_sweep(folder, **keys)).table.entries]
+    # The test queries have no say.
     arrays = dict(np.load(folder / "small.npz"))
     arrays["scores"][9:] = np.random.default_rng(0).normal(size=(5, 40))
     np.savez(folder / "small.npz", **arrays)
-    assert [entry.spec for entry in run(a_sweep(folder, **keys)).table.entries] == before
+    again = run(folder / "s.toml").table.entries
+    assert [entry.spec for entry in again] == [entry.spec for entry in table.entries]
 
 
 def test_two_sweeps_in_one_folder_at_a_time_are_refused(folder):
@@ -229,8 +216,7 @@ def test_a_sweep_of_another_format_or_without_a_cell(folder):
 
 
 def children(process: int) -> list[int]:
-    found = Path(f"/proc/{process}/task/{process}/children").read_text()
-    return [int(child) for child in found.split()]
+    return [*map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
 
 
 def runs(process: int) -> bool:
@@ -241,72 +227,127 @@ def runs(process: int) -> bool:
         return False
 
 
-def begun(folder: Path, out: str, count: int) -> subprocess.Popen:
-    """A sweep by two processes of its own that has searched `count` cells at least."""
-    command = [sys.executable, "-m", "crossknn_lab", "sweep", "many.toml", "--out", out]
+def until(condition, process: subprocess.Popen | None = None) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process is None or process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline, "nothing happened in a minute"
+        time.sleep(0.002)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the processes")
+@pytest.mark.parametrize(
+    ("what", "code", "words"),
+    [
+        ("kill", -signal.SIGKILL, ""),
+        ("interrupt", 130, ""),
+        ("a worker dies", 1, "a process that searched was killed"),
+    ],
+)
+def test_ended_halfway_and_started_again_no_cell_is_searched_twice(folder, what, code, words):
+    keys = {"seeds": list(range(10)), "measures": [], "methods": METHODS[:2]}
+    a_sweep(folder, "many.toml", grid={"rounds": [2, 3, 4, 5]}, **keys)
+    total = 2 * 5 * 2 * 10
+    command = ["-m", "crossknn_lab", "sweep", "many.toml", "--out", "out", "--workers", "2"]
     process = subprocess.Popen(
-        [*command, "--workers", "2"],
+        [sys.executable, *command],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
     )
-    deadline = time.monotonic() + 60
-    while len(list((folder / out / "cells").glob("*.json"))) < count:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline, "no cell was searched in a minute"
-        time.sleep(0.002)
-    return process
-
-
-@pytest.fixture
-def many(folder):
-    """Some hundred small cells."""
-    grid = {"rounds": [2, 3, 4, 5]}
-    keys = {"seeds": list(range(10)), "measures": [], "methods": METHODS[:2], "grid": grid}
-    a_sweep(folder, "many.toml", **keys)
-    return folder
-
-
-TOTAL = 2 * 5 * 2 * 10
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the processes")
-def test_killed_halfway_and_started_again_no_cell_is_searched_twice(many):
-    process = begun(many, "out", 30)
+    until(lambda: len(cells(folder / "out")) >= 30, process)
     workers = children(process.pid)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    deadline = time.monotonic() + 20
-    while any(map(runs, workers)):
-        assert time.monotonic() < deadline, "workers live on after who started them"
-        time.sleep(0.02)
-    before = cells(many / "out")
-    assert 30 <= len(before) < TOTAL
-    assert not (many / "out" / "table.csv").exists()
-    done = run(many / "many.toml", workers=2)
-    assert (done.kept, done.searched) == (len(before), TOTAL - len(before))
-    after = cells(many / "out")
-    assert len(after) == TOTAL
-    assert before.items() <= after.items()
-    run(many / "many.toml", "whole")
-    assert contents(many / "out") == contents(many / "whole")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the processes")
-@pytest.mark.parametrize("what", ["interrupt", "a worker dies"])
-def test_what_was_searched_is_kept_whole_and_said_without_a_traceback(many, what):
-    process = begun(many, "out", 10)
-    if what == "interrupt":
-        process.send_signal(signal.SIGINT)
+    if what == "a worker dies":
+        os.kill(workers[-1], signal.SIGKILL)
     else:
-        os.kill(children(process.pid)[-1], signal.SIGKILL)
+        process.send_signal(signal.SIGKILL if what == "kill" else signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == (130 if what == "interrupt" else 1), said
-    assert ("a process that searched was killed" in said) == (what != "interrupt")
+    assert process.returncode == code, said
+    assert words in said
     assert "Traceback" not in said
-    assert 10 <= len(cells(many / "out")) < TOTAL
-    assert not list((many / "out" / "cells").glob("*.part"))
+    until(lambda: not any(map(runs, workers)))  # no worker lives on after who started it
+    before = cells(folder / "out")
+    assert 30 <= len(before) < total
+    assert not (folder / "out" / "table.csv").exists()
+    done = run(folder / "many.toml", workers=2)
+    assert (done.kept, done.searched) == (len(before), total - len(before))
+    assert before.items() <= cells(folder / "out").items()
+    if what == "kill":
+        run(folder / "many.toml", "whole")
+        assert contents(folder / "out") == contents(folder / "whole")
+
+
+# The file
+
+GOOD = {"matrices": ["m.npz"], "methods": ["rerank(retriever=dense)"]}
+
+
+def test_placeholders_take_every_combination_of_the_values_they_name():
+    methods = "axn(rounds={rounds}, retriever={stage})", "rerank(retriever={stage})", "exact"
+    grid = {"rounds": (2, 5), "stage": ("dense", "hybrid(bm25, dense)")}
+    found = Sweep(matrices=(Path("m.npz"),), methods=methods, grid=grid).settings()
+    assert [setting.spec for setting in found] == [
+        "axn(rounds=2, retriever=dense)",
+        "axn(rounds=2, retriever=hybrid(bm25, dense))",
+        "axn(rounds=5, retriever=dense)",
+        "axn(rounds=5, retriever=hybrid(bm25, dense))",
+        "rerank(retriever=dense)",
+        "rerank(retriever=hybrid(bm25, dense))",
+        "exact",
+    ]
+    assert found[1].values == {"rounds": 2, "stage": "hybrid(bm25, dense)"}
+    assert (found[1].template, found[1].method.rounds) == (methods[0], 2)
+    assert found[-1].values == {}
+
+
+def test_a_file_has_defaults_and_its_matrices_lie_beside_it(tmp_path):
+    (tmp_path / "folder").mkdir()
+    found = read_sweep(write_sweep(tmp_path / "folder" / "s.toml", **GOOD))
+    assert found.matrices == (tmp_path / "folder" / "m.npz",)
+    assert (found.budgets, found.k, found.seeds) == ((50, 100, 200, 500), (1, 10, 100), (0,))
+    assert (found.anchors, found.queries, found.redraw, found.choose) == ((), None, False, False)
+
+
+# Anchors, tests and dev queries of a matrix
+
+DATA = synthetic_matrix(anchors=9, tests=5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.one_of(st.none(), st.integers(0, 99)), st.integers(1, 9), st.booleans())
+def test_every_query_keeps_its_scores_and_is_an_anchor_or_a_test(seed, anchors, dev):
+    made, rows = divided(DATA, anchors=anchors, seed=seed, dev=dev)
+    assert len(set(rows.tolist())) == len(rows)
+    assert made.n_anchors == min(anchors, 6 if dev else 9)
+    assert made.n_tests == (3 if dev else 5)
+    assert (made.scores == DATA.scores[rows]).all()
+    assert (made.query_vectors == DATA.query_vectors[rows]).all()
+    assert (made.firsts["bm25"] == DATA.firsts["bm25"][rows]).all()
+    assert made.query_ids == tuple(DATA.query_ids[row] for row in rows)
+    assert (made.anchor_items is None) == (seed is not None)
+
+
+@given(st.one_of(st.none(), st.integers(0, 99)))
+def test_dev_queries_are_anchors_of_the_same_seed_and_never_tests(seed):
+    tests = set(divided(DATA, seed=seed)[1][9:].tolist())
+    made, rows = divided(DATA, seed=seed, dev=True)
+    assert not tests & set(rows.tolist())
+    assert len(rows) == 9
+    fewer, few = divided(DATA, anchors=4, seed=seed, dev=True)
+    assert (few[fewer.n_anchors :] == rows[made.n_anchors :]).all()
+
+
+def test_what_cannot_be_divided_and_what_is_passed_on_as_it_is():
+    assert divided(DATA)[0] is divided(DATA, anchors=9)[0] is DATA
+    with pytest.raises(InputError, match="anchors is 10, but the matrix has 9 anchor queries"):
+        divided(DATA, anchors=10)
+    with pytest.raises(InputError, match="1 anchor queries: settings are chosen on a third"):
+        divided(synthetic_matrix(anchors=1), dev=True)
+    fitted = aligned_matrix(anchors=9)
+    assert divided(fitted)[0] is fitted
+    for options in ({"dev": True}, {"seed": 1}, {"anchors": 3}):
+        with pytest.raises(InputError, match=r"fitted vectors \(cur, mf\) were fitted"):
+            divided(fitted, **options)

@@ -60,14 +60,6 @@ def tables(page: Page, *titles: str) -> list[TableOf]:
     return [block for block in blocks if isinstance(block, TableOf)]
 
 
-def test_sections_in_their_order(page):
-    titles = (
-        "In short; What was compared; Recall against cost; Against the baseline; Cost; Is better "
-        "k-NN better retrieval?; Settings chosen on dev queries; What could not be searched"
-    )
-    assert [section.title for section in page.sections] == titles.split("; ")
-
-
 def test_recall_is_that_of_the_table(page, table):
     one, five = tables(page, "Recall against cost", "small, 9 anchor queries")
     assert (one.folded, five.folded) == (True, False)
@@ -97,18 +89,13 @@ def test_differences_are_paired_with_the_baseline_at_the_same_calls(page, table)
     assert row[5] == expected.n
 
 
-def test_choices_and_failures_are_there_with_their_numbers(page, table):
+def test_choices_failures_and_costs_are_there_with_their_numbers(page, table):
     (chosen,) = tables(page, "Settings chosen on dev queries")
     entries = [entry for entry in table.entries if entry.chosen]
     assert [row[4] for row in chosen.rows] == [f"`{in_full(entry.spec)}`" for entry in entries]
     (failed,) = tables(page, "What could not be searched")
-    assert {(row[0], row[1]): row[3] for row in failed.rows} == {
-        ("small", "`itemcur`"): 8,
-        ("large", "`itemcur`"): 4,
-    }
-
-
-def test_costs_are_calls_and_milliseconds(page):
+    found = {(row[0], row[1]): row[3] for row in failed.rows}
+    assert found == {("small", "`itemcur`"): 8, ("large", "`itemcur`"): 4}
     cost, *_ = tables(page, "Cost")
     spent = {row[0]: row[1:] for row in cost.rows}
     assert spent["`adacur(retriever=dense)`"][0] == 4 * 40

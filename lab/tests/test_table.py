@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossknn.errors import InputError
-from crossknn.evaluation.measures import bootstrap, paired
+from crossknn.evaluation.measures import paired
 from crossknn.evaluation.replay import Outcome
 from crossknn_lab.cells import CellResult
 from crossknn_lab.table import Entry, Group, Table, compared, mean_rows, tidy
@@ -54,13 +54,6 @@ def test_each_query_counts_once_with_the_mean_of_its_seeds(seeds):
     assert queries.tolist() == sorted(everything)
     assert values == pytest.approx([np.mean(everything[q]) for q in sorted(everything)])
     assert group.mean(10).mean == pytest.approx(np.mean(values))
-
-
-def test_the_same_answer_by_more_seeds_makes_no_interval_narrower():
-    values = dict(enumerate([0.0, 0.25, 0.75, 1.0, 0.5]))
-    once = Group(entries=(entry(values),))
-    thrice = Group(entries=tuple(entry(values, seed=s) for s in range(3)))
-    assert once.mean(10) == thrice.mean(10) == bootstrap(np.array(list(values.values())))
 
 
 @settings(max_examples=20, deadline=None)

@@ -6,8 +6,6 @@ import re
 import textwrap
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from crossknn.demo import (
     DocItem,
@@ -16,7 +14,6 @@ from crossknn.demo import (
     is_held_out,
     merge_identical,
     python_files,
-    sentence_bucket,
     source_items,
     standard_library_items,
 )
@@ -30,12 +27,9 @@ OTHER = next(s for s in SENTENCES if not is_held_out(s))
 @pytest.mark.parametrize(
     ("docstring", "first", "rest"),
     [
-        ("Return x.", "Return x.", ""),
-        ("Return x.  Then stop.", "Return x.", "Then stop."),
         ("Return x\nover two lines.\n\nMore.", "Return x over two lines.", "More."),
         ("No full stop\n\nMore text", "No full stop", "More text"),
         ("Use e.g. Latin, or I. Newton. Rest.", "Use e.g. Latin, or I. Newton.", "Rest."),
-        ("Use os.path.join here. Rest.", "Use os.path.join here.", "Rest."),
         ("Heading\n=======\n\nBody of it.", "Heading", "Body of it."),
         ("Is it so?  Yes.\n \nMore.", "Is it so?", "Yes.\n\nMore."),
         ("\n    Indented.\n\n    Body\n        deeper\n", "Indented.", "Body\n    deeper"),
@@ -43,13 +37,7 @@ OTHER = next(s for s in SENTENCES if not is_held_out(s))
 )
 def test_first_sentence(docstring, first, rest):
     assert first_sentence(docstring) == (first, rest)
-
-
-@given(st.lists(st.text("abcdefg", min_size=1), min_size=1, max_size=8))
-def test_the_bucket_ignores_case_space_and_punctuation(words):
-    plain = " ".join(words)
-    assert sentence_bucket(plain) == sentence_bucket("  ".join(words).upper() + " .")
-    assert 0 <= sentence_bucket(plain) < 100
+    assert is_held_out(first) == is_held_out(first.upper() + "!")
 
 
 def test_identical_docstrings_keep_the_shortest_public_name():
@@ -110,9 +98,7 @@ def test_a_package_is_read_without_importing_it(tmp_path):
 
 @pytest.mark.slow
 def test_the_standard_library():
-    steps: list[tuple[int, int]] = []
-    corpus = build_corpus(standard_library_items(lambda *step: steps.append(step)))
-    assert steps[-1] == (len(steps), len(steps))
+    corpus = build_corpus(standard_library_items())
     texts = dict(zip(corpus.items.ids, corpus.items.texts, strict=True))
     wanted = "json.loads math.sqrt builtins.str.split collections.OrderedDict.popitem struct.pack"
     assert set(wanted.split()) <= set(texts)

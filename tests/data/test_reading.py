@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
@@ -82,34 +82,30 @@ def test_the_format_is_seen_or_said(tmp_path):
     assert open_folder(tmp_path / "beir", format="trec").format == "trec"
 
 
-FISH = PROCESSED["processed/valid_worlds/fish_mentions.jsonl"]
 NO_RUN = {name: text for name, text in TREC.items() if "run" not in name}
 
 
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
-        (
-            PROCESSED | {"processed/train_worlds/fish_mentions.jsonl": FISH},
-            "domains fish, trees: na",
-        ),
         (NO_RUN | {"qrels.robust.tsv": "1 0 d1 1\n"}, "qrels.robust.* hold the same: keep one"),
-        (
-            NO_RUN | {"topics.dev.tsv": "9\tx\n", "topics.train.tsv": "8\ty\n"},
-            "no judgements qrels",
-        ),
         (NO_RUN | {"qrels.robust.txt": "1 0 d1 0\n"}, "split robust: no query has a relevant item"),
         (NO_RUN, "split robust: no lists of candidates"),
     ],
 )
 def test_folders_that_lack_something_or_have_too_much(tmp_path, files, sentence):
-    write(tmp_path, files)
-    several = "documents/fish.json" in files or "topics.dev.tsv" in files
-    read = partial(read_dataset, split="train")
-    if not several:
-        read = partial(read_labelled, split="robust", lists=True)
     with pytest.raises(InputError, match=sentence):
-        read(tmp_path)
+        read_labelled(write(tmp_path, files), split="robust", lists=True)
+
+
+def test_which_part_of_a_folder_must_be_clear(tmp_path):
+    fish = PROCESSED["processed/valid_worlds/fish_mentions.jsonl"]
+    write(tmp_path / "a", PROCESSED | {"processed/train_worlds/fish_mentions.jsonl": fish})
+    with pytest.raises(InputError, match="has the domains fish, trees: name one"):
+        read_dataset(tmp_path / "a", split="train")
+    write(tmp_path / "b", NO_RUN | {"topics.dev.tsv": "9\tx\n", "topics.train.tsv": "8\ty\n"})
+    with pytest.raises(InputError, match="no judgements qrels for the split 'train'"):
+        read_dataset(tmp_path / "b", split="train")
 
 
 def test_what_does_not_fit_together_is_logged_and_kept(tmp_path, caplog):
@@ -133,14 +129,9 @@ def test_every_span_of_a_document_can_be_a_mention(tmp_path):
     spans = [(s, e) for s in range(len(WORDS)) for e in range(s, len(WORDS))]
     place = {"corpus": "trees", "context_document_id": "d0", "label_document_id": "d0"}
     mentions = [
-        {
-            "mention_id": f"m{n}",
-            "start_index": s,
-            "end_index": e,
-            "text": " ".join(WORDS[s : e + 1]),
-        }
-        | place
-        for n, (s, e) in enumerate(spans)
+        {"mention_id": f"m{s}.{e}", "start_index": s, "end_index": e, **place}
+        | {"text": " ".join(WORDS[s : e + 1])}
+        for s, e in spans
     ]
     document = {"document_id": "d0", "title": "Oak", "text": " ".join(WORDS)}
     files = {"documents/trees.json": lines(document), "mentions/train.json": lines(*mentions)}
@@ -188,21 +179,16 @@ def test_without_ir_datasets_the_extra_is_named(monkeypatch):
 
 
 def test_a_sample_depends_on_its_seed_and_keeps_the_order(tmp_path):
-    mentions = [
-        {"mention_id": f"m{n}", "context_left": "", "mention": f"oak {n}", "context_right": ""}
-        for n in range(40)
-    ]
+    mention = {"context_left": "", "mention": "oak", "context_right": ""}
+    labelled = lines(*({**mention, "mention_id": f"m{n}", "label_id": n % 3} for n in range(40)))
     name = "processed/train_worlds/trees_mentions.jsonl"
-    labelled = lines(*({**mention, "label_id": n % 3} for n, mention in enumerate(mentions)))
     (part,) = read_labelled(write(tmp_path, PROCESSED | {name: labelled}))
-    drawn = [part.sample(7, seed) for seed in (0, 0, 1)]
-    assert drawn[0].queries == drawn[1].queries != drawn[2].queries
-    for one in drawn:
-        rows = [part.queries.ids.index(query) for query in one.queries.ids]
-        assert len(rows) == 7
-        assert rows == sorted(set(rows))
-        assert [found.tolist() for found in one.positives] == [[row % 3] for row in rows]
-    assert part.sample(None, 0) is part.sample(40, 0) is part
+    one, same, other = (part.sample(7, seed) for seed in (0, 0, 1))
+    assert one.queries == same.queries != other.queries
+    rows = [part.queries.ids.index(query) for query in one.queries.ids]
+    assert rows == sorted(set(rows))
+    assert [found.tolist() for found in one.positives] == [[row % 3] for row in rows]
+    assert (len(rows), part.sample(None, 0)) == (7, part)
     assert part.take(np.array([1])).without(["m1"]).queries.ids == ()
 
 
@@ -214,11 +200,8 @@ NAMES = PLAIN.filter(str.strip)
 def test_marks_come_off_again(left, mention, right):
     text = marked_query(left, mention, right)
     assert unmarked(text).split() == f"{left} {mention} {right}".split()
-    before, _, rest = text.partition("[Ms]")
-    inside, _, after = rest.partition("[Me]")
-    assert [part.strip() for part in (before, inside, after)] == [
-        part.strip() for part in (left, mention, right)
-    ]
+    parts = re.fullmatch(r"(.*)\[Ms\](.*)\[Me\](.*)", text).groups()
+    assert [part.strip() for part in parts] == [part.strip() for part in (left, mention, right)]
     item = ITEM_TEMPLATE.format(title=mention, text=right)
     assert unmarked(item).split() == f"{mention} {right}".split()
     assert item_as_query(item) == marked_query("", mention, right)

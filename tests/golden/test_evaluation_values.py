@@ -128,16 +128,6 @@ def test_replay():
     check("evaluation_replay.json", found, close=CLOSE)
 
 
-class Scores:
-    """A scorer made of a function of two texts."""
-
-    fingerprint = "golden"
-
-    def score(self, pairs, queries, items, *, time_left=None, cancel=None):
-        values = [value(queries[q], items[i]) for q, i in zip(pairs.query, pairs.item, strict=True)]
-        yield np.arange(len(pairs)), np.array(values, np.float32)
-
-
 def value(query: str, item: str) -> float:
     q, i = int(query.split()[-1]), int(item.split()[-1])
     shared = len(set(query.split()) & set(item.split()))

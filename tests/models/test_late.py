@@ -112,15 +112,12 @@ def test_what_is_frozen_gets_no_gradient_and_no_dropout(model, what):
     assert moving["query"] == {what != "both"}
     assert model.head.training
     assert (model.query.training, model.item.training) == (what != "both", what == "none")
-    model.freeze("none")
-    assert all(p.requires_grad for p in model.parameters())
-    assert model.item.training
 
 
 def test_what_cannot_be_frozen_is_refused(bert):
     with pytest.raises(InputError, match="one tower is shared"):
         new(bert, shared=True).freeze("items")
-    with pytest.raises(InputError, match=r"nothing would learn.* or set projected = true"):
+    with pytest.raises(InputError, match="nothing would learn"):
         new(bert, "som", options={}).freeze("both")
 
 
@@ -171,17 +168,6 @@ def test_memory_is_linear_in_candidates(onnx, tmp_path):
 # Models as a whole
 
 
-def dual(bert, folder, **config):
-    """A dual encoder whose towers, if they are two, differ."""
-    torch.manual_seed(0)
-    model = DualEncoderModel.new(bert, DualEncoderConfig(**config))
-    if not model.config.shared:
-        with torch.no_grad():
-            for parameter in model.item.parameters():
-                parameter.mul_(1.5)
-    return model.eval(), model.save_pretrained(folder)
-
-
 def scores_of(model, texts=TEXTS):
     """Of each text as a query against all as items."""
     model.eval()
@@ -192,89 +178,53 @@ def scores_of(model, texts=TEXTS):
         return model.head(query, mask, *lists).numpy()
 
 
+def differ(model):
+    """Make the towers different if they are two."""
+    if not model.config.shared:
+        with torch.no_grad():
+            for parameter in model.item.parameters():
+                parameter.mul_(1.5)
+    return model
+
+
 @pytest.mark.parametrize(
     ("kind", "shared"),
     [*((kind, False) for kind in HEADS), ("cmc", True), ("deformer", True), ("som", True)],
 )
-def test_a_saved_model_is_the_same_model(bert, tmp_path, kind, shared):
-    model = new(bert, kind, shared=shared, pooling="mean", item_length=8)
-    if not shared:
-        with torch.no_grad():
-            for parameter in model.item.parameters():
-                parameter.mul_(1.5)
+def test_a_saved_model_is_the_same_model_and_is_continued(bert, tmp_path, kind, shared):
+    config = {"shared": shared, "pooling": "mean", "item_length": 8}
+    model = differ(new(bert, kind, **config))
     folder = model.save_pretrained(tmp_path / "model", card="card")
-    again = LateInteractionModel.from_pretrained(folder)
-    assert again.config == model.config
-    assert not again.training
+    again, more = LateInteractionModel.from_pretrained(folder), new(folder, kind, **config)
+    assert again.config == more.config == model.config
+    assert (again.training, more.training) == (False, True)
     np.testing.assert_array_equal(scores_of(again), scores_of(model))
+    np.testing.assert_array_equal(scores_of(more), scores_of(model))
     assert (again.item.encoder is again.query.encoder) == shared == (not (folder / "item").exists())
     assert (folder / "README.md").read_text() == "card"
+    with pytest.raises(InputError, match=r"model with other settings: .*pooling='mean'"):
+        new(folder, kind, **config | {"pooling": "cls"})
 
 
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_towers_and_pooling_of_a_dual_encoder_are_taken_over(bert, tmp_path, pooling, shared):
-    source, folder = dual(bert, tmp_path, pooling=pooling, shared=shared, normalize=False)
-    model = new(folder).eval()
-    assert model.config.pooling == pooling
-    assert new(folder, pooling="mean").config.pooling == "mean"
+def test_a_dual_encoder_gives_towers_pooling_and_marks(bert_without_unused, tmp_path):
+    config = DualEncoderConfig(pooling="mean", shared=False, normalize=False)
+    source = differ(DualEncoderModel.new(bert_without_unused, config)).eval()
+    model = new(source.save_pretrained(tmp_path)).eval()
+    assert model.config.pooling == "mean"
+    assert new(tmp_path, pooling="cls").config.pooling == "cls"
     for queries in (True, False):
         rows = model.encoding.texts(TEXTS, queries=queries)
         with torch.inference_mode():
             expected = source(rows, queries=queries)
-            np.testing.assert_array_equal(
-                model.tower_states(rows, queries=queries)[0][:, 0], expected
-            )
-    with torch.no_grad():
-        for parameter in model.item.parameters():
-            parameter.zero_()
-    assert all(p.abs().max() > 0 for p in model.query.parameters() if p.ndim > 1)
-
-
-def test_marks_become_tokens_in_both_towers(bert_without_unused, tmp_path):
-    _, folder = dual(bert_without_unused, tmp_path / "dual", shared=False)
-    for source in (bert_without_unused, folder):
-        model = new(source, marked=True).eval()
-        query = model.encoding.texts(["an old [Ms] oak [Me] in the wind"], queries=True)
-        item = model.encoding.texts(["oak [ENT] a tall tree"], queries=False)
-        for rows, queries in ((query, True), (item, False)):
-            assert set(model.tokenizer.marks) & set(rows[0].ids.tolist())
-            assert torch.isfinite(model.tower_states(rows, queries=queries)[0]).all()
-        saved = model.save_pretrained(tmp_path / "late")
-        again = LateInteractionModel.from_pretrained(saved)
-        assert again.tokenizer.marks == model.tokenizer.marks
-        (refused,) = again.encoding.texts(["no mention"], queries=True)
-        assert isinstance(refused, InputError)
-
-
-@pytest.mark.parametrize("kind", HEADS)
-def test_a_trained_model_is_continued(bert, tmp_path, kind):
-    model = new(bert, kind)
-    folder = model.save_pretrained(tmp_path)
-    more = new(folder, kind)
-    assert more.training
-    np.testing.assert_array_equal(scores_of(more), scores_of(model))
-    with pytest.raises(InputError, match=r"model with other settings: .*pooling='cls'"):
-        new(folder, kind, pooling="mean")
-
-
-def test_a_mixencoder_begins_as_the_last_layer_of_the_query_tower(bert):
-    model = new(bert, "mixencoder")
-    assert [len(tower.encoder.encoder.layer) for tower in (model.query, model.item)] == [1, 2]
-    last = model.item.encoder.encoder.layer[-1]
-    own, head = last.attention.self, model.head
-    for mine, copied in (
-        *((own.query, part) for part in (head.query, head.item_query)),
-        *((own.key, part) for part in (head.key, head.item_key)),
-        *((own.value, part) for part in (head.value, head.item_value)),
-        (last.attention.output.dense, head.output.dense),
-        (last.intermediate.dense, head.wide.dense),
-        (last.output.LayerNorm, head.narrow.LayerNorm),
-    ):
-        assert mine.weight is not copied.weight
-        assert torch.equal(mine.weight, copied.weight)
-    weights = [p.data_ptr() for p in head.parameters()]
-    assert len(set(weights)) == len(weights)
+            found = model.tower_states(rows, queries=queries)[0][:, 0]
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(InputError, match="has two towers: set shared = false"):
+        new(tmp_path, shared=True)
+    marked = new(tmp_path, marked=True).eval()
+    for text, queries in (("an old [Ms] oak [Me]", True), ("oak [ENT] a tall tree", False)):
+        rows = marked.encoding.texts([text], queries=queries)
+        assert max(rows[0].ids) == marked.tokenizer.marks[1 if queries else 2]
+        assert torch.isfinite(marked.tower_states(rows, queries=queries)[0]).all()
 
 
 @pytest.mark.parametrize(
@@ -286,38 +236,23 @@ def test_a_mixencoder_begins_as_the_last_layer_of_the_query_tower(bert):
         ({"options": {"variant": "papers"}}, "variant is 'papers' .did you mean paper"),
         ({"options": {"layers": 0}}, "layers is 0, where the default is 2: counts are"),
         ({"options": {"heads": "4"}}, "heads is '4', where the default is 4"),
-        ({"options": {"dropout": -0.1}}, "dropout is -0.1, .* shares from 0 to below 1"),
         ({"kind": "deformer", "options": {"dropout": 1}}, "dropout is 1, where the default is 0.1"),
         ({"options": {"heads": 3}}, "3 heads do not divide 16 dimensions"),
         ({"query_length": 999}, "query_length or item_length is 999; the encoder has 256"),
-        (
-            {"kind": "deformer", "options": {"layers": 2}},
-            "takes 2 layers, and none of 2 would be left",
-        ),
+        ({"kind": "deformer", "options": {"layers": 2}}, "takes 2 layers, and none of 2 would"),
         ({"kind": "mixencoder", "shared": True}, "set shared = false"),
+        ({"source": "bundled"}, "bundled is an ONNX model"),
+        ({"source": "./absent"}, "there is no model folder"),
     ],
 )
-def test_configs_that_do_not_fit_are_refused(bert, given, sentence):
+def test_configs_and_sources_that_do_not_fit_are_refused(bert, given, sentence):
     with pytest.raises(InputError, match=sentence):
-        new(bert, **given)
-
-
-def test_sources_that_cannot_be_trained_are_refused(bert, tmp_path):
-    _, two = dual(bert, tmp_path / "two", shared=False)
-    with pytest.raises(InputError, match="has two towers: set shared = false"):
-        new(two, shared=True)
-    with pytest.raises(InputError, match="bundled is an ONNX model"):
-        new("bundled")
-    with pytest.raises(InputError, match="there is no model folder"):
-        new(tmp_path / "absent")
-    with pytest.raises(InputError, match="is not a crossknn late-interaction model"):
-        LateInteractionModel.from_pretrained(bert)
+        new(**({"source": bert} | given))
 
 
 def test_encoders_of_another_build_are_not_taken_apart(tmp_path):
     sizes = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
     folder = save_hf(tmp_path, "DistilBertModel", **sizes)
     assert np.isfinite(scores_of(new(folder, "poly"))).all()
-    for kind in ("deformer", "mixencoder"):
-        with pytest.raises(InputError, match="ELECTRA apart, and no distilbert"):
-            new(folder, kind)
+    with pytest.raises(InputError, match="ELECTRA apart, and no distilbert"):
+        new(folder, "mixencoder")

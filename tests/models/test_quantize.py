@@ -8,7 +8,7 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from crossknn.models.quantize import quantize, quantize_columns  # noqa: E402
+from crossknn.models.quantize import quantize  # noqa: E402
 
 pytestmark = pytest.mark.torch
 D, HIDDEN, WORDS = 64, 256, 300
@@ -57,14 +57,6 @@ def run(model, ids):
 
 
 IDS = np.random.default_rng(1).integers(0, WORDS, (9, 13))
-
-
-def test_columns_are_recovered_to_half_a_step() -> None:
-    weights = np.random.default_rng(2).normal(size=(40, 7)).astype(np.float32)
-    values, scales = quantize_columns(weights)
-    assert values.dtype == np.int8
-    assert np.abs(values).max() == 127
-    assert (np.abs(values * scales - weights) <= scales / 2 + 1e-6).all()
 
 
 def test_close_to_float32_and_smaller() -> None:

@@ -4,11 +4,7 @@ One query against a list of candidates, one text at a time: there is no batch an
 nothing can leak from one text into another. Token ids come in as the caller's tokenizer made them;
 weights are explicit tensors under Hugging Face's BERT names. Slow and plain.
 
-- CMC: Song et al., EMNLP 2024 (shared/papers/cmc-emnlp2024.txt) and github.com/yc-song/cmc.
-- DeFormer: Cao et al., ACL 2020, arXiv 2005.00697, and github.com/StonyBrookNLP/deformer.
-- MixEncoder: Yang et al., EMNLP 2023, arXiv 2210.05261, and github.com/ysngki/MixEncoder.
-- Poly-encoder: Humeau et al., ICLR 2020, arXiv 1905.01969 (the equations of section 4.4).
-- Sum-of-max: Khattab and Zaharia 2020 and Zhang and Stratos 2021, as the CMC paper uses them.
+Authors' code: github.com/yc-song/cmc, StonyBrookNLP/deformer and ysngki/MixEncoder.
 
 Axes: n query tokens, l candidate tokens, d hidden, c candidates.
 """
@@ -43,9 +39,6 @@ class Bert:
 Towers = tuple[Bert, Bert]
 
 
-# --- BERT (Devlin et al. 2019) ------------------------------------------------------------------
-
-
 def linear(x: Tensor, weights: Weights, name: str) -> Tensor:
     """An affine map: (..., d) -> (..., e)."""
     out = x @ weights[f"{name}.weight"].T
@@ -56,10 +49,8 @@ def linear(x: Tensor, weights: Weights, name: str) -> Tensor:
 def layer_norm(x: Tensor, weights: Weights, name: str, eps: float) -> Tensor:
     """Ba et al. 2016, over the last axis, with the biased variance."""
     centred = x - x.mean(-1, keepdim=True)
-    variance = (centred**2).mean(-1, keepdim=True)
-    return (
-        centred / torch.sqrt(variance + eps) * weights[f"{name}.weight"] + weights[f"{name}.bias"]
-    )
+    unit = centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + eps)
+    return unit * weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -68,10 +59,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, heads: int) -> Tensor:
-    """Scaled dot-product attention with heads: (a, d), (b, d), (b, d) -> (a, d).
-
-    Vaswani et al. 2017, equation 1, one head at a time; the heads' outputs side by side.
-    """
+    """Vaswani et al. 2017, equation 1, one head at a time: (a, d), (b, d), (b, d) -> (a, d)."""
     width = queries.shape[-1] // heads
     out = []
     for head in range(heads):
@@ -82,7 +70,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, heads: int) -> Tensor:
 
 
 def finish_layer(attended: Tensor, residual: Tensor, w: Weights, eps: float) -> Tensor:
-    """What follows attention in a BERT layer: out-projection, skip, norm, feed-forward, skip, norm."""
+    """What follows attention in a BERT layer."""
     x = linear(attended, w, "attention.output.dense") + residual
     return feed_forward(layer_norm(x, w, "attention.output.LayerNorm", eps), w, eps)
 
@@ -92,11 +80,10 @@ def feed_forward(x: Tensor, w: Weights, eps: float) -> Tensor:
     return layer_norm(x + y, w, "output.LayerNorm", eps)
 
 
-def embed(bert: Bert, ids: Ids, token_type: int = 0, first_position: int = 0) -> Tensor:
+def embed(bert: Bert, ids: Ids, token_type: int = 0) -> Tensor:
     """BERT's input: word + position + token type, normalised: n ids -> (n, d)."""
     w = bert.part("embeddings.")
-    positions = range(first_position, first_position + len(ids))
-    x = w["word_embeddings.weight"][list(ids)] + w["position_embeddings.weight"][list(positions)]
+    x = w["word_embeddings.weight"][list(ids)] + w["position_embeddings.weight"][: len(ids)]
     x = x + w["token_type_embeddings.weight"][token_type]
     return layer_norm(x, w, "LayerNorm", bert.eps)
 
@@ -116,24 +103,12 @@ def encode(bert: Bert, ids: Ids, token_type: int = 0) -> Tensor:
     return x
 
 
-# --- DeFormer -----------------------------------------------------------------------------------
+def deformer(towers: Towers, head: Weights, query: Ids, candidates: Items, *, lower: int) -> Tensor:
+    """Scores (c,): Cao et al., ACL 2020, arXiv 2005.00697, abstract and section 3.
 
-
-def deformer(
-    towers: Towers,
-    head: Weights,
-    query: Ids,
-    candidates: Items,
-    *,
-    lower: int,
-    behind: tuple[int, int] = (0, 0),
-) -> Tensor:
-    """Scores of c candidates, (c,): Cao et al. 2020, abstract and section 3.
-
-    Layers 1..`lower` run over each text by itself; the two outputs are put one after the other and
-    layers `lower`+1..n run over both. The score is a linear map (`head`) of BERT's tanh pooler at the
-    first position. Open in the paper: `behind`, the candidates' token type (1 in the authors' code, 0
-    in CMC's) and first position (0 in the authors' code).
+    Layers 1..`lower` run over each text by itself, the others over both. The score is a linear map
+    (`head`) of BERT's tanh pooler at the first position. Open in the paper: a candidate's token type
+    (1 in the authors' code, here 0 as in CMC's) and first position (0, as in the authors' code).
     """
     bert, candidate_bert = towers
     x = embed(bert, query)
@@ -141,7 +116,7 @@ def deformer(
         x = run_layer(bert, j, x)
     scores = []
     for candidate in candidates:
-        y = embed(candidate_bert, candidate, *behind)
+        y = embed(candidate_bert, candidate)
         for j in range(lower):
             y = run_layer(candidate_bert, j, y)
         both = torch.cat([x, y])
@@ -152,30 +127,18 @@ def deformer(
     return torch.stack(scores)
 
 
-# --- MixEncoder ---------------------------------------------------------------------------------
-
-
-def mixencoder(
-    towers: Towers,
-    w: Weights,
-    gate: Weights,
-    query: Ids,
-    candidates: Items,
-    *,
-    similarity: str = "cosine",
-) -> Tensor:
-    """Scores of c candidates, (c,): Yang et al. 2023, 3.1 and 3.2, one interaction layer, k = 1.
+def mixencoder(towers: Towers, w: Weights, gate: Weights, query: Ids, candidates: Items) -> Tensor:
+    """Scores (c,): Yang et al., EMNLP 2023, arXiv 2210.05261, 3.1 and 3.2, one layer, k = 1.
 
     With K and V the query's key and value matrices of its last layer, and e the candidate's [CLS]:
 
     - equation 1, E = Attn(Q', [K'; K], [V'; V]), Q', K', V' from e by linear maps: one softmax over
       the candidate's own vector and the query's n tokens;
-    - equation 2, H = Gate(Attn(Q*, K, V), H_0), Q* from e by a linear map, H_0 = 0.
+    - equation 2, H = Gate(Attn(Q*, K, V), H_0), Q* from e by a linear map, H_0 = 0, so that the
+      gate is of e and the attention a: g = sigmoid(W [e; a] + b), and what passes is g * a.
 
-    Open, and taken from the authors' code: Attn is followed by a layer's out-projection, skip and
-    norm, feed-forward, skip and norm, one set of weights (`w`) for E and H; for H the skip is the gate
-    g * a + (1 - g) * H_0, g = sigmoid(W [e; a; H_0] + b). The paper scores by the cosine, the released
-    code by the dot product.
+    From the authors' code: Attn is followed by the rest of a layer, with one set of weights (`w`) for
+    E and H; for H the skip is the gate; and the score is the dot product (the paper's: the cosine).
     """
     query_bert, candidate_bert = towers
     last = query_bert.layers - 1
@@ -193,20 +156,15 @@ def mixencoder(
         attended = attend(linear(e, w, "candidate_query"), own_keys, own_values, heads)
         enriched = finish_layer(attended, e, w, eps)[0]
         a = attend(linear(e, w, "compress_query"), keys, values, heads)
-        a, h = linear(a, w, "attention.output.dense"), torch.zeros_like(e)
-        g = torch.sigmoid(linear(torch.cat([e, a, h], -1), gate, "gate"))
-        u = layer_norm(g * a + (1 - g) * h, w, "attention.output.LayerNorm", eps)
-        u = feed_forward(u, w, eps)[0]
-        norm = enriched.norm() * u.norm() if similarity == "cosine" else 1.0
-        scores.append(enriched @ u / norm)
+        a = linear(a, w, "attention.output.dense")
+        g = torch.sigmoid(linear(torch.cat([e, a], -1), gate, "gate"))
+        u = layer_norm(g * a, w, "attention.output.LayerNorm", eps)
+        scores.append(enriched @ feed_forward(u, w, eps)[0])
     return torch.stack(scores)
 
 
-# --- Poly-encoder -------------------------------------------------------------------------------
-
-
 def poly(towers: Towers, codes: Tensor, query: Ids, candidates: Items) -> Tensor:
-    """Scores of c candidates, (c,): Humeau et al. 2020, section 4.4.
+    """Scores (c,): Humeau et al., ICLR 2020, arXiv 1905.01969, section 4.4.
 
     y^i_ctxt = sum_j w_j h_j with w = softmax(c_i . h_1, ..., c_i . h_N), h over all outputs of the
     context's transformer; y_ctxt = sum_i w_i y^i_ctxt with w = softmax(y_cand . y^1_ctxt, ...);
@@ -222,21 +180,15 @@ def poly(towers: Towers, codes: Tensor, query: Ids, candidates: Items) -> Tensor
     return torch.stack(scores)
 
 
-# --- Sum-of-max ---------------------------------------------------------------------------------
-
-
 def sum_of_max(towers: Towers, projection: Tensor, query: Ids, candidates: Items) -> Tensor:
-    """Scores of c candidates, (c,): sum over the query's tokens of the best candidate token's product.
+    """Scores (c,): sum over the query's tokens of the best product with a candidate's token.
 
-    CMC's code (from Zhang and Stratos 2021) takes the encoder's outputs themselves, special tokens
-    too; Khattab and Zaharia 2020, section 3.3, project (`projection`, (e, d)).
+    Of the outputs themselves (Zhang and Stratos 2021; CMC's code), special tokens too, or projected by
+    (e, d) as in Khattab and Zaharia 2020, section 3.3.
     """
     q = encode(towers[0], query) @ projection.T
     items = [encode(towers[1], ids) @ projection.T for ids in candidates]
     return torch.stack([(q @ item.T).max(1).values.sum() for item in items])
-
-
-# --- CMC ----------------------------------------------------------------------------------------
 
 
 def cmc(
@@ -246,18 +198,14 @@ def cmc(
     candidates: Items,
     *,
     heads: int,
-    variant: str = "paper",
+    variant: str,
 ) -> Tensor:
-    """Scores of c candidates given together, (c,): Song et al. 2024, section 3.1 and appendix C.
+    """Scores (c,) of candidates given together: Song et al., EMNLP 2024, 3.1 and appendix C.
 
-    Equations 1 and 2: h_q and h_c are the [CLS] outputs of two encoders. Equation 3: [h_q; h_c1; ...;
-    h_cK] goes through "two layers of vanilla transformer encoder in Pytorch without positional
-    encoding". Equation 4: the score is the dot product of the outputs of the query and the candidate.
-    `layers` are the state dicts of `torch.nn.TransformerEncoderLayer`.
-
-    Appendix C, "Extra Skip Connection": "the output is now formulated as x + F(x)" (`variant` =
-    "paper"); the authors' code gives 0.5 * layer(x) + 0.5 * x ("reference"). F is read as the whole
-    encoder layer, as in the code.
+    The [CLS] outputs of two encoders, [h_q; h_c1; ...; h_cK], go through "two layers of vanilla
+    transformer encoder in Pytorch without positional encoding" (state dicts); the score is the dot
+    product of what comes out for the query and the candidate. Appendix C: "the output is now
+    formulated as x + F(x)" (`variant` "paper"); the authors' code: 0.5 * layer(x) + 0.5 * x.
     """
     texts = [(towers[0], query), *((towers[1], ids) for ids in candidates)]
     x = torch.stack([encode(bert, ids)[0] for bert, ids in texts])

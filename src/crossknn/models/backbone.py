@@ -6,8 +6,6 @@ Axes: b rows, t tokens, p tokens that are read, h heads, d dimensions.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +34,16 @@ def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tok
     can be loaded from there, or if the encoder's weights are not all there.
     """
     from transformers import AutoModel
+    from transformers.utils import logging
 
+    logging.set_verbosity_error()  # or it reports the pooler, which nobody reads
+    logging.disable_progress_bar()
+    settings = {"attn_implementation": "sdpa", "trust_remote_code": False}
     try:
-        with quiet():
-            encoder, report = AutoModel.from_pretrained(
-                str(source),
-                attn_implementation="sdpa",
-                output_loading_info=True,
-                trust_remote_code=False,
-            )
-            encoder = encoder.float()  # whatever precision the weights are kept in
+        encoder, report = AutoModel.from_pretrained(
+            str(source), output_loading_info=True, **settings
+        )
+        encoder = encoder.float()  # whatever precision the weights are kept in
     except Exception as error:
         raise InputError(f"cannot load an encoder from {source}: {first_line(error)}") from error
     # The library fills what is missing with random numbers.
@@ -74,22 +72,6 @@ def open_tokenizer(source: str | Path) -> Any:
     except Exception as error:
         raise InputError(f"cannot load a tokenizer from {source}: {first_line(error)}") from error
     return tokenizer
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keeps transformers' bars and reports (of a pooler nobody reads, say) off the terminal."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def add_marks(tokenizer: Tokenizer, encoder: Any) -> Tokenizer:
@@ -162,8 +144,7 @@ def save_backbone(encoder: Any, tokenizer: Tokenizer, folder: Path) -> None:
     """Write `config.json`, `model.safetensors` and the tokenizer's files."""
     from transformers import PreTrainedTokenizerFast
 
-    with quiet():
-        encoder.save_pretrained(folder)
+    encoder.save_pretrained(folder)
     known = {
         f"{name}_token": token
         for name, token in _SPECIAL.items()

@@ -21,7 +21,7 @@ from crossknn.errors import InputError
 from crossknn.files import write_file
 from crossknn.models.backbone import open_backbone, position_limit, save_backbone
 from crossknn.models.folder import KINDS, first_line, read_json
-from crossknn.models.tokens import Encoding, Row, Tokenizer, padded
+from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
 
 FORMAT = 1
 HEAD = "head.safetensors"
@@ -32,26 +32,29 @@ ITEM_TOWER = "item"
 class TorchModel(nn.Module):  # type: ignore[misc]
     """A model that `save_pretrained` writes and `from_pretrained` opens.
 
-    Subclasses set SETTINGS, the name of their settings file; Config, a dataclass with at least
-    `window` and `marked`; LENGTHS, what its limits are called; and n_towers: 1, of the attribute
-    `encoder`, or 2, the attributes `query` and `item`, which are one if the config has `shared`.
+    Subclasses set SETTINGS, the name of their settings file; Config, a dataclass with `marked`,
+    `query_length`, `item_length` and, where a pair is read, `max_length`; and n_towers: 1, of the
+    attribute `encoder`, or 2, the attributes `query` and `item`, which are one if the config has
+    `shared`.
     """
 
     SETTINGS: ClassVar[str]
     Config: ClassVar[Any]
-    LENGTHS: ClassVar[str] = "query_length or item_length"
     n_towers: ClassVar[int] = 2
 
     def __init__(self, encoders: Sequence[Any], tokenizer: FastTokenizer, config: Any) -> None:
         super().__init__()
         limit = min(position_limit(encoder.config) for encoder in encoders)
-        longest = config.window.max_length
+        halves = {"query_length": config.query_length, "item_length": config.item_length}
+        longest = config.max_length if self.n_towers == 1 else max(halves.values())
         if longest > limit:
-            raise InputError(f"{self.LENGTHS} is {longest}; the encoder has {limit} positions")
+            names = "max_length" if self.n_towers == 1 else "query_length or item_length"
+            raise InputError(f"{names} is {longest}; the encoder has {limit} positions")
         self.config = config
         self.head: Any = None
         self.tokenizer = Tokenizer(tokenizer)
-        self.encoding = Encoding(self.tokenizer, config.window, marked=config.marked)
+        window = Window(max_length=longest, **halves)
+        self.encoding = Encoding(self.tokenizer, window, marked=config.marked)
 
     def encoders(self) -> list[Any]:
         """The encoders of queries and of items; one where there is one for both."""
@@ -68,7 +71,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
 
     def tensors(self, rows: Sequence[Row]) -> list[Tensor]:
         """Rows (b) -> input ids, attention mask and token types (b, t) on the model's device."""
-        arrays = padded(rows, self.tokenizer.padding, self.config.window.max_length)
+        arrays = padded(rows, self.tokenizer.padding, self.encoding.window.max_length)
         return [torch.from_numpy(array).to(self.device) for array in arrays.values()]
 
     @classmethod

@@ -25,7 +25,7 @@ from torch.nn import functional
 from crossknn.errors import InputError
 from crossknn.models.backbone import masked_mean, open_backbone, position_limit, states
 from crossknn.models.base import TorchModel
-from crossknn.models.tokens import Row, Tokenizer, Window
+from crossknn.models.tokens import Row, Tokenizer
 
 AVERAGE_LENGTH = 80.0
 """Tokens of an item at which the interaction head's length normalisation is neutral."""
@@ -69,13 +69,6 @@ class CrossEncoderConfig:
             )
         if self.item_position is not None and not 0 < query <= self.item_position:
             raise InputError(f"item_position is {self.item_position}, before the query's end")
-
-    @property
-    def window(self) -> Window:
-        """The limits as one value."""
-        return Window(
-            max_length=self.max_length, query_length=self.query_length, item_length=self.item_length
-        )
 
 
 class ClsHead(nn.Module):  # type: ignore[misc]
@@ -187,7 +180,7 @@ class CrossEncoderModel(TorchModel):
     wrote.
     """
 
-    SETTINGS, Config, LENGTHS, n_towers = "cross_encoder.json", CrossEncoderConfig, "max_length", 1
+    SETTINGS, Config, n_towers = "cross_encoder.json", CrossEncoderConfig, 1
 
     def __init__(self, encoder: Any, tokenizer: FastTokenizer, config: CrossEncoderConfig) -> None:
         super().__init__([encoder], tokenizer, config)

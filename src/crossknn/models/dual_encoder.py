@@ -19,7 +19,7 @@ from crossknn.errors import InputError
 from crossknn.models.backbone import masked_mean, open_backbone, position_limit, states
 from crossknn.models.base import TorchModel
 from crossknn.models.folder import MANIFEST, is_bi_encoder, model_folder, open_library
-from crossknn.models.tokens import Row, Window
+from crossknn.models.tokens import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +47,6 @@ class DualEncoderConfig:
             raise InputError(f"pooling is {self.pooling!r}; it must be 'mean', 'cls' or 'marks'")
         if self.pooling == "marks" and not self.marked:
             raise InputError("pooling 'marks' needs marked = true")
-
-    @property
-    def window(self) -> Window:
-        """The limits as one value."""
-        return Window.of_each(self.query_length, self.item_length)
 
 
 class Tower(nn.Module):  # type: ignore[misc]

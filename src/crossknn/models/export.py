@@ -195,7 +195,7 @@ def export_model(
 
 
 def _own_model(model: Any, kind: Kind, max_length: int | None, prefixes: Prefixes) -> _Exportable:
-    window = model.config.window
+    window = model.encoding.window
     if max_length is not None and max_length < window.max_length:
         window = Window(max_length=max_length)
     texts = [prefix or "" for prefix in prefixes]

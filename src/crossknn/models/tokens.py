@@ -121,12 +121,6 @@ class Window:
     query_length: int | None = None
     item_length: int | None = None
 
-    @staticmethod
-    def of_each(query_length: int, item_length: int) -> Window:
-        """For models that read queries and items apart."""
-        longest = max(query_length, item_length)
-        return Window(max_length=longest, query_length=query_length, item_length=item_length)
-
 
 class Encoding:
     """Rows of pairs and of single texts, with one tokenizer, one window, and prefixes if any.

@@ -26,7 +26,7 @@ from crossknn.models.dual_encoder import (
     trainable_folder,
 )
 from crossknn.models.late.heads import CMC, Deformer, Head, MixEncoder, Poly, Reads, SumOfMax
-from crossknn.models.tokens import Row, Window
+from crossknn.models.tokens import Row
 
 HEADS: dict[str, type[Head]] = {
     "cmc": CMC,
@@ -69,11 +69,6 @@ class LateInteractionConfig:
             )
         object.__setattr__(self, "options", HEADS[self.head].options(self.options))
         DualEncoderConfig(pooling=self.pooling or "cls", marked=self.marked)
-
-    @property
-    def window(self) -> Window:
-        """The limits as one value."""
-        return Window.of_each(self.query_length, self.item_length)
 
 
 class LateTower(Tower):

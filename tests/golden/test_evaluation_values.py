@@ -23,6 +23,7 @@ from crossknn.evaluation.replay import (
 from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import method, methods
+from crossknn.scorers import MatrixScorer
 from crossknn.spec import parse
 from crossknn_lab.analysis import (
     approximate,
@@ -84,6 +85,7 @@ def test_measures():
     } | {"q5": {"gone": 1}}
     judged = Judgements.from_qrels(qrels, [f"q{q}" for q in range(7)], [f"i{i}" for i in range(30)])
     labels = Judgements.from_labels(np.array([3, -1, 5, 0, 29, 7, 7]))
+    both = (MatrixScorer(s) for s in (scores[:, :20], scores[:, :20] + rng.random((7, 20))))
     found = {
         "exact": truth.tolist(),
         "recall": measures.recall(ranked[:, :6], truth).tolist(),
@@ -97,7 +99,7 @@ def test_measures():
         "compare sets": asdict(measures.paired(a - b, (b - a)[:9] / 3)),
         "signs": [measures.paired(a + d - b).sign for d in (-0.5, 0.2, 1)],
         "notes": judged.notes(),
-        "agreement": measures.agreement_of(scores[:, :20], scores[:, :20] + rng.random((7, 20))),
+        "agreement": measures.agreement(*both, ["q"] * 7, ["i"] * 20),
     }
     for name, judgements in (("qrels", judged), ("labels", labels)):
         task = TaskMeasures(judgements, measure_names(NAMES))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -17,23 +17,11 @@ from crossknn.types import Candidates, IntArray, as_count
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Something that may be wrong: what, how often, and the first case."""
-
-    what: str
-    count: int
-    example: str
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.count}, the first {self.example!r}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
     """m queries, n items, judgements by id, and for some data a list of candidates per query.
 
-    Nothing is left out: what does not fit together is counted in `findings` (see `check`).
+    Nothing is left out: `findings` are sentences that count what does not fit together (`check`).
 
     Raises:
         InputError: for an id that comes twice.
@@ -44,7 +32,7 @@ class Dataset:
     queries: QuerySet
     qrels: Qrels
     candidates: Run | None = None
-    findings: tuple[Finding, ...] = field(init=False)
+    findings: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "findings", check(self))
@@ -55,7 +43,7 @@ class Dataset:
     def __str__(self) -> str:
         judgements = sum(map(len, self.qrels.values()))
         counts = f"{len(self)} queries, {len(self.items)} items, {judgements} judgements"
-        return "; ".join([f"{self.name}: {counts}", *map(str, self.findings)])
+        return "; ".join([f"{self.name}: {counts}", *self.findings])
 
     def take(self, rows: Iterable[int]) -> Dataset:
         """The queries at `rows`, with their judgements and lists, and all items."""
@@ -74,29 +62,33 @@ class Dataset:
         return self.take(row for row, query in ids if _has_relevant(self.qrels, query))
 
 
-def check(data: Dataset) -> tuple[Finding, ...]:
+def check(data: Dataset) -> tuple[str, ...]:
     """What does not fit together, counted; `InputError` for an id that comes twice."""
-    qrels, lists = data.qrels, data.candidates or {}
+    qrels, lists, texts = data.qrels, data.candidates or {}, (data.items, data.queries)
     for what, ids in (("query", data.queries.ids), ("item", data.items.ids)):
         for repeated in _repeated(ids):
             raise InputError(f"the {what} id {repeated!r} comes twice; ids must differ")
     queries, items = set(data.queries.ids), set(data.items.ids)
     listed = [(query, item) for query, found in lists.items() for item, _ in found]
+    judged = [item for found in qrels.values() for item in found]
     without = [query for query in data.queries.ids if not _has_relevant(qrels, query)]
+    no_item, no_query = (
+        [text_id for text_id, text in zip(part.ids, part.texts, strict=True) if not text.strip()]
+        for part in texts
+    )
     cases = {
         "queries without a judgement": [query for query in without if query not in qrels],
         "queries without a relevant item": [query for query in without if query in qrels],
         "judged queries that are missing": [query for query in qrels if query not in queries],
-        "judged items that are missing": [
-            item for found in qrels.values() for item in found if item not in items
-        ],
+        "judged items that are missing": [item for item in judged if item not in items],
         "lists of queries that are missing": [query for query in lists if query not in queries],
         "listed items that are missing": [item for _, item in listed if item not in items],
         "items listed twice for a query": [item for _, item in _repeated(listed)],
-        "items with an empty text": _empty(data.items.ids, data.items.texts),
-        "queries with an empty text": _empty(data.queries.ids, data.queries.texts),
+        "items with an empty text": no_item,
+        "queries with an empty text": no_query,
     }
-    return tuple(Finding(what, len(ids), ids[0]) for what, ids in cases.items() if ids)
+    found = ((what, ids) for what, ids in cases.items() if ids)
+    return tuple(f"{what}: {len(ids)}, the first {ids[0]!r}" for what, ids in found)
 
 
 def _repeated(values: Iterable[T]) -> list[T]:
@@ -105,10 +97,6 @@ def _repeated(values: Iterable[T]) -> list[T]:
 
 def _has_relevant(qrels: Qrels, query: str) -> bool:
     return any(grade > 0 for grade in qrels.get(query, {}).values())
-
-
-def _empty(ids: Sequence[str], texts: Sequence[str]) -> list[str]:
-    return [text_id for text_id, text in zip(ids, texts, strict=True) if not text.strip()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +126,6 @@ class Labelled:
             positives=tuple(self.positives[r] for r in rows),
             lists=None if lists is None else Candidates(lists.items[rows], lists.scores[rows]),
         )
-
-    def without(self, ids: Iterable[str]) -> Labelled:
-        """All queries but those with these ids."""
-        held = set(ids)
-        return self.take(row for row, query in enumerate(self.queries.ids) if query not in held)
 
     def sample(self, count: int | None, seed: int) -> Labelled:
         """`count` random queries, in their order; all if None or if there are no more."""

@@ -132,26 +132,6 @@ def paired(*sets: FloatArray, seed: int = 0) -> Comparison:
     )
 
 
-def agreement_of(reference: FloatArray, other: FloatArray) -> dict[str, float]:
-    """How near two scorers' scores (m, b) of the same pairs are.
-
-    Returns:
-        `spearman_mean` and `spearman_lowest` over the queries, `largest_difference` of two scores,
-        and the reference's standard deviation, `spread`, as the unit to read it in.
-    """
-    from scipy.stats import spearmanr
-
-    values = [spearmanr(a, b).statistic for a, b in zip(reference, other, strict=True)]
-    return {
-        "queries": len(reference),
-        "pairs": reference.size,
-        "spearman_mean": round(float(np.mean(values)), 6),
-        "spearman_lowest": round(float(np.min(values)), 6),
-        "largest_difference": float(np.abs(reference - other).max()),
-        "spread": round(float(reference.std()), 4),
-    }
-
-
 def agreement(
     reference: Scorer,
     other: Scorer,
@@ -162,12 +142,18 @@ def agreement(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, float]:
-    """Score `per_query` random items of each query with both; see `agreement_of`.
+    """Score `per_query` random items of each query with two scorers, and say how near they are.
+
+    Returns:
+        `spearman_mean` and `spearman_lowest` over the queries, `largest_difference` of two scores,
+        and the reference's standard deviation, `spread`, as the unit to read it in.
 
     Raises:
-        InputError: for fewer than two items, and where a pair cannot be scored.
+        InputError: for fewer than two items.
         ScorerError: if a scorer fails.
     """
+    from scipy.stats import spearmanr
+
     per_query = min(per_query, len(items))
     if per_query < 2 or not len(queries):
         raise InputError("agreement needs at least one query and two items")
@@ -181,6 +167,13 @@ def agreement(
             done += len(positions)
             if progress:
                 progress(done, 2 * len(pairs))
-    if np.isnan(scores).any():
-        raise InputError("some pairs could not be scored, so that the models cannot be compared")
-    return agreement_of(*scores.reshape(2, len(queries), per_query))
+    ours, theirs = scores.reshape(2, len(queries), per_query)
+    values = [spearmanr(a, b).statistic for a, b in zip(ours, theirs, strict=True)]
+    return {
+        "queries": len(queries),
+        "pairs": len(pairs),
+        "spearman_mean": round(float(np.mean(values)), 6),
+        "spearman_lowest": round(float(np.min(values)), 6),
+        "largest_difference": float(np.abs(ours - theirs).max()),
+        "spread": round(float(ours.std()), 4),
+    }

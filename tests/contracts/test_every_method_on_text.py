@@ -76,16 +76,3 @@ def test_the_same_seed_gives_the_same_answer_after_a_round_trip(spec, setting, t
     copy = ck.ItemIndex.load(tmp_path / "copy.index")
     again = ck.Searcher(copy, scorer, spec).search(QUERIES, k=5, budget=BUDGET, seed=3)
     assert [[h.id for h in hits] for hits in retriever] == [[h.id for h in hits] for hits in again]
-
-
-@every_method
-def test_a_filter_is_respected(spec, setting):
-    index, scorer, _ = setting
-    ids = [index.items.ids[p] for p in range(0, N, 3)]
-    results = ck.Searcher(index, scorer, spec).search(
-        QUERIES, k=5, budget=BUDGET, filter=ids, trace=True
-    )
-    assert all(hit.id in ids for row in results.trace for hit in row)
-    mask = np.arange(N) % 3 == 0
-    same = ck.Searcher(index, scorer, spec).search(QUERIES, k=5, budget=BUDGET, filter=mask)
-    assert [[h.id for h in hits] for hits in results] == [[h.id for h in hits] for hits in same]

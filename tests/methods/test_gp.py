@@ -102,15 +102,6 @@ def test_the_posterior_is_universal_kriging_by_the_textbook(kernel, b, seed, noi
     np.testing.assert_allclose(std**2, np.maximum(left, 0) * amplitude, atol=1e-8, rtol=1e-6)
 
 
-@every_kernel
-def test_equal_vectors_with_different_scores_stay_positive_definite(kernel):
-    points, scores = np.ones((4, 3), np.float32), np.array([1.0, 2.0, 3.0, 2.0])
-    posterior = Model(kernel=kernel, noise=0).posterior(points, scores, np.ones((4, 1)))
-    mean, std = predicted(posterior, kernel, points, np.ones((4, 1)))
-    np.testing.assert_allclose(mean, 2, atol=0.05)
-    assert np.isfinite(std).all()
-
-
 def test_vectors_that_are_no_numbers_are_said():
     with pytest.raises(InputError, match="covariance of 3 scored items is not positive definite"):
         Model(kernel=Linear(), noise=0.1).posterior(
@@ -151,42 +142,3 @@ def test_rounds_extend_what_is_kept_and_change_nothing(monkeypatch, options):
             for mine, theirs in zip(found, expected, strict=True):
                 np.testing.assert_allclose(mine, theirs, rtol=2e-4, atol=2e-5)
     assert not any(row.kept for row in fresh.rows.values())
-
-
-def test_scores_of_other_items_than_before_are_no_extension():
-    predictor, queries, scores = planned("gp(retriever=dense)")
-    state = predictor.update(predictor.start(queries), known(scores, 5))
-    predictor.predict(state)
-    items = np.tile(np.arange(20, 32), (6, 1))
-    observed = Observed(items, np.take_along_axis(scores, items, 1), np.full(6, 12))
-    found = predictor.predict(predictor.update(state, observed))
-    expected = predictor.predict(predictor.update(predictor.start(queries), observed))
-    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-5)
-    np.testing.assert_allclose(found.std, expected.std, rtol=1e-5)
-
-
-@pytest.mark.parametrize(("mean", "count"), [("constant", 1), ("first", 2)])
-def test_the_retriever_ranks_while_scores_say_too_little(mean, count):
-    predictor, queries, scores = planned(f"gp(retriever=dense, mean={mean})")
-    start, cheap = predictor.start(queries), predictor.retriever.scores(queries)
-    for observed in (known(scores, count), known(np.ones_like(scores), 9)):
-        prediction = predictor.predict(predictor.update(start, observed))
-        np.testing.assert_array_equal(prediction.mean, cheap)
-        assert np.isnan(prediction.std).all()
-    more = predictor.predict(predictor.update(start, known(scores, count + 1)))
-    assert (more.mean != cheap).any()
-
-
-def test_the_query_counts_as_an_item_with_the_best_score():
-    states = []
-    for options in ("", ", query=true"):
-        predictor, queries, scores = planned(f"gp(retriever=dense{options})")
-        states.append(predictor.update(predictor.start(queries), known(scores, 9)))
-    own, kernel = queries.vectors["dense"], predictor.model.kernel
-    for q in range(6):
-        plain, row = (state.rows[q].posterior for state in states)
-        np.testing.assert_array_equal(row.points[0], own[q])
-        assert len(row.points) == 10
-        before, after = (predicted(r, kernel, own[[q]], np.ones((1, 1))) for r in (plain, row))
-        assert after[0] > before[0]
-        assert after[1] < 0.5 * before[1]

@@ -1,4 +1,4 @@
-"""What a search returns: runs, data frames, notebooks; query ids; budgets as objects."""
+"""What a search returns: runs, data frames; query ids; budgets as objects."""
 
 from __future__ import annotations
 
@@ -53,9 +53,8 @@ def test_a_data_frame_has_a_row_for_each_hit(results):
     ]
 
 
-def test_it_is_shown_in_a_line_and_in_a_table(results):
+def test_it_is_shown_in_a_line(results):
     assert repr(results).startswith("<Results of axn(retriever=bm25, rounds=2): 2 queries, 4 hits")
-    assert "&lt;b&gt;lock" in results._repr_html_()
 
 
 def test_queries_come_as_a_set_too(searcher):

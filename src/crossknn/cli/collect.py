@@ -107,8 +107,7 @@ def command(
             reports.append(run(limits=_left(limits, reports), progress=report))
     enough = len(index.anchor_queries) > 1 and index.retrievers and index.vectors
     if anchors is not None and enough:
-        with progress("fitting", "sweeps") as report:
-            fit_from_log(index, exact.fingerprint, progress=report)
+        fit_from_log(index, exact.fingerprint)
     summary = _summary(reports) | {
         "index": str(folder),
         "anchor_queries": len(index.anchor_queries),

@@ -154,8 +154,7 @@ def _fit_log(
 
     began = time.perf_counter()
     spec = HYBRID if retriever is None else parse(retriever)
-    with progress("fitting", "sweeps") as report:
-        found = fit_from_log(index, fingerprint, retriever=spec, rank=rank, progress=report)
+    found = fit_from_log(index, fingerprint, retriever=spec, rank=rank)
     note(f"use it with --method 'kriging(retriever={found.retriever})'; axn takes its vectors")
     return {
         "pairs": found.pairs,

@@ -487,7 +487,6 @@ def fit_from_log(
     *,
     retriever: Spec = HYBRID,
     rank: int = RANK,
-    progress: Progress | None = None,
 ) -> Prior:
     """Fit what `kriging` knows, and item vectors for `axn`, to all scores of a cross-encoder.
 
@@ -506,9 +505,7 @@ def fit_from_log(
     dense = (np.diff(log.by_query) == index.n) | anchored
     scores = log.take(~dense[log.query])
     parameters = fit_hyperparameters(index, retriever, rank=rank)
-    found = fit_prior(
-        index, scores, retriever=retriever, rank=rank, parameters=parameters, progress=progress
-    )
+    found = fit_prior(index, scores, retriever=retriever, rank=rank, parameters=parameters)
     base, mine = unfitted(index), index.fitted.get(VECTORS)
     taken = index.fitted or VECTORS in {*index.vectors, *index.retrievers, *index.late}
     free = not taken if mine is None else bool(mine.details.get(VECTORS))

@@ -18,17 +18,18 @@ retriever stages, g = 1 + s columns [1, cheap], f = g + 1 weights, r factors, t 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, zip_longest
+from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.methods.kriging import RANK, Prior
+from crossknn.methods.posterior import lengths
 from crossknn.scores.store import SparseScores
-from crossknn.types import BoolArray, FloatArray, IntArray, Progress
+from crossknn.types import BoolArray, FloatArray, IntArray
 
 SWEEPS = 6
 """Over the queries, at most: for the content, and then for the items."""
@@ -60,7 +61,6 @@ def fit_sparse(
     rank: int = RANK,
     anchors: Dense | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> Prior:
     """A prior as `fit_dense` makes it, from the entries of sparse `scores` in place of anchors.
 
@@ -76,9 +76,6 @@ def fit_sparse(
 
     Raises:
         InputError: fewer than two queries have scores.
-
-    A sweep costs d^2 multiplications an entry for the content, and r^2 an entry and r^3 an item for
-    the items; there are 5 to 20. Holds 4 q r^2 bytes for the sparse queries.
     """
     seen = np.arange(len(vectors)) if anchors is not None else scores.scored_items
     rows = _rows(scores, cheap, anchors, seen)
@@ -87,20 +84,13 @@ def fit_sparse(
             "the scores of one query say nothing about how items vary together: search more, or "
             "use kriging(anchors=false)"
         )
-    unit, total, steps = _directions(vectors[seen]), 4 * (SWEEPS + 1), count(1)
-
-    def swept() -> None:
-        if progress:
-            progress(next(steps), total)
-
+    unit = _directions(vectors[seen])
     texts = [scores.queries[query] for query in scores.scored_queries.tolist()]
     fitted, held = rows.split(texts, seed)
     counts: tuple[int, ...] = FEW
     if any(len(row.scores) for row in held):
-        _, counts = _fit(fitted, unit, rank, seed, swept, (SWEEPS, SWEEPS), held)
-    model, _ = _fit(rows, unit, rank, seed, swept, counts)
-    if progress:
-        progress(total, total)
+        _, counts = _fit(fitted, unit, rank, seed, (SWEEPS, SWEEPS), held)
+    model, _ = _fit(rows, unit, rank, seed, counts)
     return _prior(model, rows, seen, vectors)
 
 
@@ -109,7 +99,6 @@ def _fit(
     unit: FloatArray,
     rank: int,
     seed: int,
-    swept: Callable[[], None],
     counts: tuple[int, ...],
     held: Sequence[Row] = (),
 ) -> tuple[FactorModel, tuple[int, ...]]:
@@ -121,7 +110,6 @@ def _fit(
         least, best, count = np.inf, model, 0
         for sweep in range(most + bool(held)):
             step = Sweep(model, rows, unit, own_loadings, held)
-            swept()
             if held and not step.error < GAIN * least:
                 break
             least, best, count = step.error, model, sweep
@@ -210,8 +198,7 @@ def _rows(
 def _directions(vectors: FloatArray) -> FloatArray:
     """Vectors (n, d) brought to unit length; 0 stays 0."""
     exact = vectors.astype(np.float64)
-    lengths = np.linalg.norm(exact, axis=1, keepdims=True)
-    return exact / np.where(lengths > 0, lengths, 1)
+    return exact / lengths(exact)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,10 +351,8 @@ class Sweep:
         left, cov = row.scores - row.basis @ mean[:g], covariance[:g, :g]
         # E[(y - basis w)^2], summed over the items, and E[v (y - basis w)] of each: (b, t).
         self.square += float(left @ left + np.sum(cov * (row.basis.T @ row.basis)))
-        wanted, squares = (
-            np.outer(left, mean[g:]) - row.basis @ covariance[:g, g:],
-            squares[g:, g:],
-        )
+        wanted = np.outer(left, mean[g:]) - row.basis @ covariance[:g, g:]
+        squares = squares[g:, g:]
         if self.own_loadings:
             self.wanted[row.items] += wanted
             if dense:

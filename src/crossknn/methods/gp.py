@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -44,21 +45,12 @@ KEPT = 2**31
 """Bytes of covariances, of all queries, that are kept from one round to the next."""
 
 
-class Kept(NamedTuple):
-    """V for a block of all items, or of a `pool` (c,), whose `points` (c, p) are held."""
-
-    pool: IntArray | None
-    points: FloatArray
-    others: Whitened
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A query's posterior. `kept` is no part of the value: by their first position, the blocks of
-    items last predicted, for the next prediction to extend."""
+class Row(NamedTuple):
+    """A query's posterior, and what it has computed of the blocks of items predicted last, by their
+    first position or by their own: no part of the value, but for the next prediction to extend."""
 
     posterior: Posterior
-    kept: dict[int, Kept]
+    kept: dict[int | bytes, Whitened]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +126,7 @@ class GaussianProcess(Predictor[Posteriors]):
                 exact = np.append(exact.max(), exact)
             unit, kept = None, {}
             if (row := state.rows.get(q)) is not None:
-                before = row.posterior
-                if np.array_equal(points[: len(before.points)], before.points):
-                    unit, kept = before.unit, dict(row.kept)
+                unit, kept = row.posterior.unit, dict(row.kept)
             rows[q] = Row(self.model.posterior(points, exact, basis, unit), kept)
         return replace(state, rows=rows)
 
@@ -147,13 +137,24 @@ class GaussianProcess(Predictor[Posteriors]):
             scores = self.retriever.scores(state.queries)
             mean[:] = scores if items is None else np.take_along_axis(scores, items, axis=1)
         scored = sum(len(row.posterior.points) for row in state.rows.values())
-        for part in _blocks(count) if state.rows else ():
-            kept = self._extended(state, items, part)
-            for (q, row), known in zip(state.rows.items(), kept, strict=True):
-                basis = state.basis[:, q, part if items is None else items[q, part]]
-                mean[q, part], std[q, part] = row.posterior.at(known.others, basis.T)
+        # Of all items, all queries share one pass: so many rows more are nearly free.
+        groups = [{q: row} for q, row in state.rows.items()]
+        if items is None and state.rows:
+            groups = [state.rows]
+        kernel = self.model.kernel
+        for part, rows in product(_blocks(count), groups):
+            block = part if items is None else items[next(iter(rows)), part]
+            key, points = part.start if items is None else block.tobytes(), self.points(block)
+            known = [r.kept.get(key) or Whitened(kernel.variance(points)) for r in rows.values()]
+            both = list(zip(rows.values(), known, strict=True))
+            new = [row.posterior.points[others.count :] for row, others in both]
+            ends = np.cumsum([len(each) for each in new])[:-1]
+            found = np.split(kernel(np.vstack(new), points), ends)
+            for q, (row, others), covariances in zip(rows, both, found, strict=True):
+                others = others.extended(row.posterior, covariances)
+                mean[q, part], std[q, part] = row.posterior.at(others, state.basis[:, q, block].T)
                 if 4 * scored * count <= KEPT:
-                    row.kept[part.start] = known
+                    row.kept[key] = others
                 else:
                     row.kept.clear()
         return Prediction(mean, std)
@@ -162,37 +163,6 @@ class GaussianProcess(Predictor[Posteriors]):
         if self.beta == 0 or prediction.std is None:
             return prediction.mean
         return prediction.mean + self.beta * np.nan_to_num(prediction.std)
-
-    def _extended(self, state: Posteriors, items: IntArray | None, part: slice) -> list[Kept]:
-        """Of a block of items, what was kept of each query, and what was scored since."""
-        kernel, rows = self.model.kernel, state.rows
-        if items is None:
-            points = self.points(part)
-            empty = Kept(None, points[:0], Whitened(kernel.variance(points)))
-            kept = [row.kept.get(part.start, empty) for row in rows.values()]
-            kept = [empty if known.pool is not None else known for known in kept]
-        else:
-            kept = [self._of_pool(row, items[q, part], part.start) for q, row in rows.items()]
-        both = list(zip(kept, [row.posterior for row in rows.values()], strict=True))
-        new = [posterior.points[known.others.count :] for known, posterior in both]
-        if items is None:
-            # All queries share one pass over all items: so many rows more are nearly free.
-            ends = np.cumsum([len(each) for each in new])[:-1]
-            found = np.split(kernel(np.vstack(new), points), ends)
-        else:
-            found = [kernel(each, known.points) for each, known in zip(new, kept, strict=True)]
-        return [
-            known._replace(others=known.others.extended(posterior, covariances))
-            for (known, posterior), covariances in zip(both, found, strict=True)
-        ]
-
-    def _of_pool(self, row: Row, pool: IntArray, start: int) -> Kept:
-        """What is kept of a query's items, or their points alone."""
-        known = row.kept.get(start)
-        if known is not None and known.pool is not None and np.array_equal(known.pool, pool):
-            return known
-        points = self.points(pool)
-        return Kept(pool, points, Whitened(self.model.kernel.variance(points)))
 
     def shortlist(
         self, state: Posteriors, pool: IntArray, allowed: BoolArray | None = None

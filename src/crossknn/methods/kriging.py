@@ -18,7 +18,7 @@ Axes: q anchor queries, n items, f basis functions, r factors.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -111,9 +111,7 @@ class Kriging(Method):
         return replace(plan, stop=Stop(k=self.k, expected=curve.threshold(self.target_recall)))
 
     def prior(self, index: Index, seed: int) -> Prior | None:
-        """What is known of other queries' scores: the index's prior, or else one of its anchors;
-        None if nothing is, or is wanted.
-        """
+        """The index's prior, or else one of its anchors; None without either or `anchors`."""
         if (fitted := self._fitted_prior(index)) is not None:
             return replace(fitted, factor=fitted.factor[:, : self.rank])
         if not self.anchors or index.anchors is None:
@@ -300,7 +298,7 @@ class Prior:
     weights: FloatArray
     precision: FloatArray
     variance: float
-    parameters: KernelParameters = field(default_factory=KernelParameters)
+    parameters: KernelParameters = KernelParameters()
     retriever: str = ""
     fingerprint: str | None = None
     queries: int = 0
@@ -321,7 +319,7 @@ class Prior:
     def of(cls, meta: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Prior:
         """From what an index keeps."""
         parameters = KernelParameters(**meta["parameters"])
-        return cls(**{**meta, **{name: arrays[name] for name in ARRAYS}, "parameters": parameters})
+        return cls(**{**meta, **arrays, "parameters": parameters})
 
 
 def fit_dense(scores: FloatArray, cheap: Sequence[FloatArray], rank: int = RANK) -> Prior:

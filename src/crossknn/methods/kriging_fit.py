@@ -36,7 +36,7 @@ from crossknn.scores.store import SparseScores
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan
 from crossknn.spec import Spec, parse
-from crossknn.types import FloatArray, Progress, Queries
+from crossknn.types import FloatArray, Queries
 
 LEAST = 20
 """Anchors, at least: fewer than so many leave the parameters as they are."""
@@ -65,7 +65,6 @@ def fit_prior(
     rank: int = RANK,
     parameters: KernelParameters | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> Prior:
     """Fit how items vary together, for `kriging` searches from now on; kept with the index.
 
@@ -77,8 +76,6 @@ def fit_prior(
 
     Raises:
         InputError: scores of fewer than two queries, of other items, or of another cross-encoder.
-
-    Costs what `fit_sparse` does, or without sparse scores `fit_dense`.
     """
     retriever = parse(retriever) if isinstance(retriever, str) else retriever
     anchors, count = index.anchors, len(index.anchor_queries)
@@ -99,9 +96,7 @@ def fit_prior(
     if scores:
         cheap = _scores_at(index, retriever, scores, seed)
         vectors = index.vectors[unfitted(index) or default_vectors(index)]
-        prior = fit_sparse(
-            scores, cheap, vectors, rank=rank, anchors=dense, seed=seed, progress=progress
-        )
+        prior = fit_sparse(scores, cheap, vectors, rank=rank, anchors=dense, seed=seed)
     elif dense is not None:
         prior = fit_dense(*dense, rank)
     else:
@@ -182,29 +177,19 @@ class Revealed(NamedTuple):
         return density
 
 
-def fit_hyperparameters(
-    index: Index,
-    retriever: Spec,
-    *,
-    vectors: str = "auto",
-    rank: int = RANK,
-    seed: int = 0,
-    start: KernelParameters | None = None,
-) -> KernelParameters:
+def fit_hyperparameters(index: Index, retriever: Spec, rank: int = RANK) -> KernelParameters:
     """The parameters under which the index's anchor queries are predicted best.
 
     Every anchor is searched as a query would be, with what the other folds' anchors teach. Of the
     scores that the search reveals each is predicted from all others (leave-one-out predictive
     density, Rasmussen and Williams 2006, 5.4.2), with the weights integrated out under their prior.
     One parameter after the other is changed by a step, as long as the densities rise by more than
-    the standard error of their mean. `start` (the defaults) itself if fewer than `LEAST` anchors
-    tell anything. Calls no cross-encoder; takes some 15 seconds for 160 anchors of 5,000 items.
+    the standard error of their mean. The defaults if fewer than `LEAST` anchors tell anything.
     """
-    start = start or KernelParameters()
+    start = KernelParameters()
     if index.anchors is None or len(index.anchors.scores) < LEAST:
         return start
-    searched = _searched(index, retriever, default_vectors(index, vectors), rank, seed, start)
-    parts = [part for part in searched if np.ptp(part.scores) > 0]
+    parts = [part for part in _searched(index, retriever, rank) if np.ptp(part.scores) > 0]
     if len(parts) < LEAST:
         return start
     return climb(Revealed(*map(np.concatenate, zip(*parts, strict=True))), start)
@@ -232,18 +217,17 @@ def climb(revealed: Revealed, start: KernelParameters) -> KernelParameters:
     return best
 
 
-def _searched(
-    index: Index, retriever: Spec, name: str, rank: int, seed: int, start: KernelParameters
-) -> Iterator[Revealed]:
+def _searched(index: Index, retriever: Spec, rank: int) -> Iterator[Revealed]:
     """What a search of each anchor reveals (q = 1), with what the other folds teach."""
     assert index.anchors is not None
     exact, batches = index.anchors.scores, equal_rounds(min(BUDGET, index.n), ROUNDS)
     searched = np.unique(np.linspace(0, len(exact) - 1, MOST).round().astype(int))
+    name, seed = default_vectors(index), 0
     for fold, prior in cross_fitted(index, retriever, rank, FOLDS, seed):
         for row in np.intersect1d(fold, searched).tolist():
             seen, query = index.anchored(row, row + 1)
             stage, vectors = open_retriever(seen, retriever, seed), seen.vectors[name]
-            predictor = process(vectors, stage, prior, start)
+            predictor = process(vectors, stage, prior, KernelParameters())
             plan = Plan(retriever=stage, predictor=predictor, batches=batches, shortlist=SHORTLIST)
             items = simulate(plan, query, exact[row : row + 1]).observed().items[0]
             factor = prior.factor[items].astype(np.float64)

@@ -100,13 +100,13 @@ class LowRankPlusResidual:
     def linear_term(self, weights: FloatArray, points: FloatArray) -> FloatArray:
         """The linear part of sum_b weights_b k(points_b, .), without g: a vector (p,)."""
         factors, vectors = points[:, : self.rank], points[:, self.rank :]
-        rest = self.amount * self.rest.linear * ((weights / _lengths(vectors)) @ vectors)
+        rest = self.amount * self.rest.linear * ((weights / lengths(vectors)) @ vectors)
         return np.concatenate([self.share * (weights @ factors), rest])
 
     def linear_scores(self, terms: FloatArray, points: FloatArray) -> FloatArray:
         """Values of linear terms (m, p) at points (c, p): (m, c), for m c p multiplications."""
         factors, vectors = points[:, : self.rank], points[:, self.rank :]
-        rest = terms[:, self.rank :] @ vectors.T / _lengths(vectors)
+        rest = terms[:, self.rank :] @ vectors.T / lengths(vectors)
         return rest + terms[:, : self.rank] @ factors.T
 
 
@@ -118,12 +118,12 @@ itself (c,); `unit`, the mean variance of points: what noise is a share of."""
 def squared_distances(left: FloatArray, right: FloatArray) -> FloatArray:
     """Between the directions of vectors: (a, d) and (c, d) -> (a, c), from 0 to 4."""
     cosines = left @ right.T
-    cosines /= _lengths(left)[:, None]
-    cosines /= _lengths(right)
+    cosines /= lengths(left)[:, None]
+    cosines /= lengths(right)
     return np.maximum(2 - 2 * cosines, 0)
 
 
-def _lengths(vectors: FloatArray) -> FloatArray:
+def lengths(vectors: FloatArray) -> FloatArray:
     """(c, d) -> (c,); 1 where a vector is 0, which is then as far from everything."""
     lengths = np.sqrt(np.einsum("cd,cd->c", vectors, vectors))
     return np.where(lengths > 0, lengths, lengths.dtype.type(1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,9 +13,6 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.errors import InputError
 from crossknn.types import NO_ITEM, Ranking
-
-_SHOWN = 5
-"""Hits of a query that a notebook shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,15 +142,6 @@ class Results:
             f"<Results of {self.method}: {len(self)} queries, {hits} hits, {self.n_calls} calls, "
             f"{self.seconds:.2f} s, stopped by {self.stopped_by}>"
         )
-
-    def _repr_html_(self) -> str:
-        rows = [f"<caption>{html.escape(repr(self))}</caption>"]
-        for query, hits in zip(self.queries, self.hits, strict=True):
-            rows.append(f"<tr><th colspan=3>{html.escape(query)}</th></tr>")
-            for hit in hits[:_SHOWN]:
-                cells = f"{hit.score:.2f}", hit.id, (hit.title or hit.text)[:100]
-                rows.append(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}")
-        return f"<table>{''.join(rows)}</table>"
 
     def __len__(self) -> int:
         return len(self.hits)

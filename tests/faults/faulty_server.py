@@ -30,6 +30,7 @@ class Faulty:
 
     def __init__(self, fault: Fault, start: int = 0) -> None:
         self.fault, self.start, self.count = fault, start, 0
+        self.requests: list[tuple[str, dict, dict]] = []  # path, headers, body
         self._stop, self._lock, owner = threading.Event(), threading.Lock(), self
 
         class Handler(BaseHTTPRequestHandler):
@@ -37,6 +38,7 @@ class Faulty:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                owner.requests.append((self.path, dict(self.headers), body))
                 try:
                     owner._answer(self.connection, body)
                 except OSError:

@@ -112,15 +112,11 @@ def test_neither_order_nor_padding_nor_other_queries_nor_batches_matter(served, 
         close(compared(model), plain)
 
 
-def test_long_texts_are_cut_and_what_is_no_text_is_refused(served, caplog):
+def test_long_texts_are_cut_and_what_is_no_text_is_refused(served):
     for model in served:
-        caplog.clear()
         states = model.encode_items([" ".join(ITEMS), "elm"])
         assert (states.counts <= 14).all()
-        assert "cut 1 of 2 texts to 14 tokens" in caplog.text
-        caplog.clear()
-        model.encode_items([" ".join(ITEMS)])
-        assert (model.truncated, caplog.text) == (2, "")  # an index encodes in many parts
+        assert model.truncated == 1
         with pytest.raises(InputError, match="query 1: a text is not a valid string"):
             model.encode_queries(["elm", "\ud800"])
 
@@ -165,12 +161,8 @@ def test_the_export_keeps_the_fingerprint_until_a_file_changes(served, folder, t
 def test_the_base_install_serves_the_export(folder):
     code = f"""
 import sys
-class Absent:
-    def find_spec(self, name, *others):
-        absent = ("torch", "transformers", "sentence_transformers", "onnx", "huggingface_hub")
-        if name.split(".")[0] in absent:
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Absent())
+for name in ("torch", "transformers", "sentence_transformers", "onnx", "huggingface_hub"):
+    sys.modules[name] = None
 import crossknn as ck
 index = ck.ItemIndex.build({ITEMS!r}, lsa=2)
 index.add_late({str(folder / "onnx")!r})
@@ -181,9 +173,8 @@ try:
 except ck.CrossknnError as error:
     print(error)
 """
-    printed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    asked = [sys.executable, "-c", code]
+    printed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
     index = ck.ItemIndex.build(ITEMS, lsa=2)
     index.add_late(folder / "torch")
     found = ck.Searcher(index, None, "cmc(retriever=lsa)").search(QUERIES, k=2)
@@ -193,17 +184,18 @@ except ck.CrossknnError as error:
 
 @pytest.mark.parametrize("folder", ["cmc"], indirect=True)
 def test_what_is_no_late_interaction_model(folder, tmp_path):
-    with pytest.raises(InputError, match="is a late-interaction model, where a cross-encoder is"):
-        ck.CrossEncoder(folder / "torch")
-    with pytest.raises(InputError, match=r"holds a late-interaction .*where a cross-encoder"):
-        ck.CrossEncoder(folder / "onnx")
-    with pytest.raises(InputError, match=r"holds a dual-encoder .*where a late-interaction"):
-        ck.open_late(bundled_folder("dual-encoder"))
-    with pytest.raises(InputError, match="is not a late-interaction model: it has neither"):
-        ck.open_late(tmp_path)
-    with pytest.raises(InputError, match="there is no model folder"):
-        ck.open_late("./absent")
-    about = {"format": 1, "kind": "late-interaction", "precision": "float32"}
-    (tmp_path / "crossknn.json").write_text(json.dumps(about))
-    with pytest.raises(InputError, match=r"is incomplete: query.onnx is missing"):
-        ck.open_late(tmp_path)
+    late, dual = "late-interaction", bundled_folder("dual-encoder")
+    incomplete, absent = tmp_path / "incomplete", tmp_path / "absent"
+    incomplete.mkdir()
+    about = {"format": 1, "kind": late, "precision": "float32"}
+    (incomplete / "crossknn.json").write_text(json.dumps(about))
+    for opened, path, message in (
+        (ck.CrossEncoder, folder / "torch", f"is a {late} model, where a cross-encoder is"),
+        (ck.CrossEncoder, folder / "onnx", f"holds a {late}, where a cross-encoder"),
+        (ck.open_late, dual, f"holds a dual-encoder, where a {late}"),
+        (ck.open_late, tmp_path, f"is not a {late} model: it has neither"),
+        (ck.open_late, absent, "there is no model folder"),
+        (ck.open_late, incomplete, "is incomplete: query.onnx is missing"),
+    ):
+        with pytest.raises(InputError, match=message):
+            opened(path)

@@ -1,7 +1,6 @@
 """The ONNX cross-encoder, on the bundled model."""
 
 import json
-import logging
 import shutil
 from functools import cache
 
@@ -20,7 +19,6 @@ from crossknn.scorers import (
     NothingScoredError,
     OnnxModel,
 )
-from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import bundled_folder
 from crossknn.types import Pairs
 
@@ -70,38 +68,20 @@ def alone_in(folder, output, *texts):
     return session.run([output], feeds)[0][0]
 
 
-def test_scores_are_the_models_own(scorer):
-    found = collect(scorer, grid(5, 7), QUERIES, ITEMS).reshape(5, 7)
-    expected = [[alone_in(FOLDER, "scores", query, item) for item in ITEMS] for query in QUERIES]
-    np.testing.assert_allclose(found, expected, **TOLERANCE)
+@pytest.fixture(scope="module")
+def alone():
+    """Scores (5, 7), each pair by itself."""
+    own = [[alone_in(FOLDER, "scores", query, item) for item in ITEMS] for query in QUERIES]
+    return np.array(own).reshape(5, 7)
+
+
+@pytest.mark.parametrize("size", [1, 100, 600, 5000])
+def test_a_score_depends_on_nothing_but_its_pair(alone, size):
+    chosen = np.random.default_rng(size).permutation(35)[:16]
+    pairs = grid(5, 7).take(chosen)
+    found = collect(CrossEncoder(FOLDER, tokens_per_run=size), pairs, QUERIES, ITEMS)
+    np.testing.assert_allclose(found, alone.ravel()[chosen], **TOLERANCE)
     assert np.std(found) > 1e-3
-    assert isinstance(scorer, Scorer)
-
-
-@pytest.fixture(scope="module")
-def alone(scorer):
-    """Scores (5, 7), each pair in a call of its own."""
-    one = [Pairs(np.array([q]), np.array([i])) for q in range(5) for i in range(7)]
-    return np.array([collect(scorer, pair, QUERIES, ITEMS)[0] for pair in one]).reshape(5, 7)
-
-
-@pytest.fixture(scope="module")
-def by_size():
-    """Scorers that batch differently."""
-    return {size: CrossEncoder(FOLDER, tokens_per_run=size) for size in (1, 100, 600, 5000)}
-
-
-@given(
-    chosen=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), min_size=1, max_size=16),
-    size=st.sampled_from([1, 100, 600, 5000]),
-)
-@settings(max_examples=12, deadline=None)
-def test_a_score_depends_on_nothing_but_its_pair(by_size, alone, chosen, size):
-    pairs = Pairs(np.array([q for q, _ in chosen]), np.array([i for _, i in chosen]))
-    found = collect(by_size[size], pairs, QUERIES, ITEMS)
-    np.testing.assert_allclose(found, alone[pairs.query, pairs.item], **TOLERANCE)
-    if np.ptp(found) > 1e-3:  # the best pair is the best one however it was batched
-        assert alone[pairs.query, pairs.item][found.argmax()] >= found.max() - 1e-4
 
 
 def test_vectors_are_the_models_own():
@@ -135,22 +115,24 @@ def test_token_ids_are_the_tokenizers_own(query, item, limit):
     assert row.cut == bool(expected.overflowing)
 
 
-def test_truncation_is_counted_and_progress_told(caplog):
+def test_truncation_is_counted_and_progress_told():
     short, told = CrossEncoder(FOLDER, max_length=16), []
-    with caplog.at_level(logging.INFO, logger="crossknn"):
-        for total in (2, 4):
-            collect(short, Pairs(np.zeros(4, int), np.array([3, 4, 5, 2])), QUERIES, ITEMS)
-            assert short.truncated == total
-    assert caplog.text.count("cut 2 of 4 pairs to 16 tokens") == 2
+    for total in (2, 4):
+        collect(short, Pairs(np.zeros(4, int), np.array([3, 4, 5, 2])), QUERIES, ITEMS)
+        assert short.truncated == total
     encoder = DualEncoder(bundled_folder("dual-encoder"), max_length=8)
     encoder.encode_items(ITEMS, progress=lambda *report: told.append(report))
     assert told[-1] == (7, 7)
     assert told == sorted(set(told))
     assert encoder.truncated == 4
-    assert "cut 4 of 7 texts to 8 tokens" in caplog.text
 
 
-def test_the_length_limit_is_part_of_the_fingerprint(scorer):
+def test_a_fingerprint_names_the_files_and_the_length_limit(tmp_path, scorer):
+    folder = copy(tmp_path)
+    assert CrossEncoder(folder).fingerprint == scorer.fingerprint
+    raw = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(raw))
+    assert CrossEncoder(folder).fingerprint != scorer.fingerprint
     short = CrossEncoder(FOLDER, max_length=16)
     assert short.fingerprint != scorer.fingerprint
     assert short.fingerprint == CrossEncoder(FOLDER, max_length=16).fingerprint
@@ -184,8 +166,8 @@ def copy(tmp_path, model="cross-encoder", **changes):
     [
         ({"format": 2}, r"format 2.*upgrade crossknn"),
         ({"format": "1"}, "not a crossknn model description"),
-        ({"kind": "dual-encoder"}, r"holds a dual-encoder .*where a cross-encoder"),
-        ({"precision": "fp4"}, r"cross-encoder \(fp4\)"),
+        ({"kind": "dual-encoder"}, r"holds a dual-encoder, where a cross-encoder"),
+        ({"precision": None}, "no usable 'precision'"),
         ({"max_length": None}, "no usable 'max_length'"),
     ],
 )
@@ -215,11 +197,3 @@ def test_truncated_and_missing_files_are_refused(tmp_path, name):
     (folder / name).unlink()
     with pytest.raises(InputError, match=f"{name} is missing|neither {name}"):
         CrossEncoder(folder)
-
-
-def test_a_changed_file_changes_the_fingerprint(tmp_path, scorer):
-    folder = copy(tmp_path)
-    assert CrossEncoder(folder).fingerprint == scorer.fingerprint
-    raw = json.loads((folder / "tokenizer.json").read_text())
-    (folder / "tokenizer.json").write_text(json.dumps(raw))
-    assert CrossEncoder(folder).fingerprint != scorer.fingerprint

@@ -21,7 +21,7 @@ from crossknn.scorers import (
     PredictScorer,
     as_scorer,
 )
-from crossknn.scorers.opening import bundled_folder, open_with_cores
+from crossknn.scorers.opening import bundled_folder
 
 
 class Model:
@@ -203,6 +203,6 @@ for open_model, name in opened:
 def test_options_are_checked_and_cores_are_for_onnx_alone():
     with pytest.raises(InputError, match=r"has no option 'thread': did you mean threads\?"):
         CrossEncoder(thread=1)
-    assert open_with_cores("bundled", 1).runtime._threads == 1
-    assert open_with_cores(bundled_folder("cross-encoder"), 3, threads=2).runtime._threads == 2
-    assert isinstance(open_with_cores("http://localhost:1", 2), HttpScorer)
+    assert CrossEncoder("bundled", cores=1).runtime._threads == 1
+    assert CrossEncoder(bundled_folder("cross-encoder"), cores=3, threads=2).runtime._threads == 2
+    assert isinstance(CrossEncoder("http://localhost:1", cores=2), HttpScorer)

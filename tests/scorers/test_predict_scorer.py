@@ -65,20 +65,6 @@ def test_the_fingerprint_follows_weights_and_length(folder, tmp_path):
     assert PredictScorer(model).fingerprint != before
 
 
-@pytest.mark.torch
-def test_truncation_is_counted_and_reported_once(folder, caplog):
-    longest = len(QUERIES[0].split()) + len(ITEMS[4].split()) + 3  # words, and special tokens
-    for limit, n_cut in [(longest, 2), (longest - 1, 3)]:
-        scorer = CrossEncoder(folder, device="cpu", max_length=limit)
-        caplog.set_level("INFO", logger="crossknn")
-        caplog.clear()
-        collect(scorer, grid(2, 6), QUERIES, ITEMS)
-        assert scorer.truncated == n_cut
-        told = [r.getMessage() for r in caplog.records if "cut" in r.getMessage()]
-        assert len(told) == 1
-        assert f"cut {n_cut} of 12 pairs to {limit} tokens" in told[0]
-
-
 def test_a_number_of_labels_that_is_not_said_is_two(tmp_path):
     about = {"architectures": ["BertForSequenceClassification"], "model_type": "bert"}
     (tmp_path / "config.json").write_text(json.dumps(about))

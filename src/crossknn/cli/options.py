@@ -115,7 +115,7 @@ def open_scorer(
 
     `workers` threads are to share it, and the cores.
     """
-    from crossknn.scorers.opening import open_with_cores
+    from crossknn.scorers.opening import CrossEncoder
 
     given: dict[str, Any] = {}
     for option in options or []:
@@ -134,7 +134,7 @@ def open_scorer(
         if not is_url(name):
             raise InputError("--model names the model behind a URL: give it with --scorer URL")
         given["model"] = model
-    return open_with_cores(name, max(1, threads(None) // workers), **given)
+    return CrossEncoder(name, cores=max(1, threads(None) // workers), **given)
 
 
 def threads(workers: int | None) -> int:

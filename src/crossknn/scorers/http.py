@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Literal, get_args
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 
@@ -22,13 +21,10 @@ API_KEY_VARIABLE = "CROSSKNN_API_KEY"
 
 Shape = Literal["auto", "cohere", "tei"]
 
-MAX_ANSWER = 16 << 20
-"""Bytes of an answer that are read at most: 16 MiB."""
-
+MAX_ANSWER = 16 << 20  # bytes of an answer that are read at most
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 60.0
 _EPSILON = 1e-7
-_SHORTEST_SECRET = 4
 _BUSY = (429, 502, 503, 504)
 
 
@@ -36,18 +32,15 @@ class HttpScorer(BatchedScorer):
     """Scores with the reranking service at `url` (`/rerank` is added to a URL without a path).
 
     Batches that are refused (also as too large) or crash the service are halved. `fingerprint` is
-    None unless `model` is named: what stands behind a URL may change. Neither it nor any message
-    holds what stands in the URL before `@` or after `?`. `score` raises ScorerError, in one
-    sentence with the URL, if the endpoint is down, too slow, refuses the key or answers nonsense.
-    No request is waited for after the deadline.
+    None unless `model` is named: what stands behind a URL may change. `score` raises ScorerError in
+    one sentence if the endpoint is down, too slow, refuses the key or answers nonsense.
 
     Args:
-        api_key: by default what the variable CROSSKNN_API_KEY says.
-        shape: how the service speaks: "cohere" (also Jina, Voyage-like, infinity, vLLM): `query`,
-            `documents` -> `results[{index, relevance_score}]`; "tei" (Text Embeddings Inference):
-            `query`, `texts`, `raw_scores` -> `[{index, score}]`; "auto": the first answer tells.
-        timeout: seconds for a request, from connecting to the last byte of the answer, of which
-            16 MiB are read at most.
+        api_key: by default the variable CROSSKNN_API_KEY.
+        shape: "cohere" (also Jina, infinity, vLLM): `query`, `documents` -> `results[{index,
+            relevance_score}]`; "tei" (Text Embeddings Inference): `query`, `texts`, `raw_scores`
+            -> `[{index, score}]`; "auto": the first answer tells.
+        timeout: seconds for a request, from connecting to the last byte of the answer.
         retries: more tries after a connection that fails and the answers 429, 502, 503 and 504,
             with growing pauses or those that `Retry-After` asks for, up to a minute.
         batch: most items in a request.
@@ -71,7 +64,7 @@ class HttpScorer(BatchedScorer):
         concurrency: int = 4,
         probabilities: bool = False,
     ) -> None:
-        from urllib3 import connection_from_url, make_headers
+        from urllib3 import connection_from_url
 
         parts = _checked(url)
         if shape not in get_args(Shape):
@@ -86,23 +79,17 @@ class HttpScorer(BatchedScorer):
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
-        elif parts.username:
-            headers |= make_headers(basic_auth=f"{parts.username}:{parts.password or ''}")
         path = parts.path if parts.path.strip("/") else "/rerank"
-        host = parts.netloc.rpartition("@")[2].lower()
-        super().__init__(urlunsplit((parts.scheme, host, path, "", "")), "the endpoint {}")
+        name = urlunsplit((parts.scheme, parts.netloc.lower(), path, "", ""))
+        super().__init__(name, "the endpoint {}")
         self._batch, self._retries = as_count(batch, "batch"), as_count(retries, "retries", 0)
         self.workers = as_count(concurrency, "concurrency")
         self._model, self._probabilities, self._timeout = model, probabilities, float(timeout)
         self._shape: Shape = shape
+        self._key = key or ""
         self._target = urlunsplit(("", "", path, parts.query, ""))
         at_once = 16 * self.workers  # several searches may share this object
         self._pool = connection_from_url(self.name, maxsize=at_once, retries=False, headers=headers)
-        if parts.query:  # in the library's debug messages it would be read
-            logging.getLogger("urllib3.connectionpool").setLevel(logging.INFO)
-        values = [value for _, value in parse_qsl(parts.query)]
-        known = (key, parts.username, parts.password, *values)
-        self._secrets = [s for s in known if s and len(s) >= _SHORTEST_SECRET]
         raw = "|probabilities" if probabilities else ""
         self.fingerprint = None if model is None else f"http:{self.name}|model={model}{raw}"
 
@@ -164,18 +151,16 @@ class HttpScorer(BatchedScorer):
                     f"{self._timeout:g} s: raise timeout or lower batch"
                 ) from error
             except ConnectionError as error:
-                why = f"{self.name} cannot be reached: {self._clean(str(error))}"
+                why = f"{self.name} cannot be reached: {visible(str(error))}"
             else:
                 if status == 200:
                     return data
                 if status not in _BUSY:
                     raise self._refusal(status, data, count)
                 why = f"{self.name} is overloaded or down (HTTP {status}): {self._said(data)}"
-                if retry_after > _LONGEST_PAUSE:
-                    why += f"; it asks to be tried again in {retry_after:g} s"
-                    break
                 wait = max(wait, retry_after)
-            if attempt == self._retries or wait >= deadline.left() or not deadline.sleep(wait):
+            too_long = wait > _LONGEST_PAUSE or wait >= deadline.left()
+            if attempt == self._retries or too_long or not deadline.sleep(wait):
                 break
         raise ScorerError(why)
 
@@ -198,8 +183,7 @@ class HttpScorer(BatchedScorer):
                 if time.monotonic() > until:
                     raise TimeoutError
                 if len(data) > MAX_ANSWER:
-                    size = f"{MAX_ANSWER >> 20} MiB"
-                    raise ScorerError(f"{self.name} gave an answer of more than {size}")
+                    raise ScorerError(f"{self.name} gave an answer of more than 16 MiB")
             answer.release_conn()
         except (ReadTimeoutError, TimeoutError) as error:
             raise TimeoutError from error
@@ -211,9 +195,8 @@ class HttpScorer(BatchedScorer):
     def _refusal(self, status: int, data: bytes, count: int) -> Exception:
         """What an answer other than 200 means."""
         if status in (401, 403):
-            return ScorerError(
-                f"{self.name} refused access (HTTP {status}): set api_key or {API_KEY_VARIABLE}"
-            )
+            advice = f"refused access (HTTP {status}): set api_key or {API_KEY_VARIABLE}"
+            return ScorerError(f"{self.name} {advice}")
         if status == 404 or 300 <= status < 400:
             return ScorerError(f"{self.name} is not a reranking service (HTTP {status})")
         # While the shape is not known it may be the shape that is refused.
@@ -222,20 +205,15 @@ class HttpScorer(BatchedScorer):
 
     def _said(self, data: bytes) -> str:
         """The beginning of an answer, for messages."""
-        return excerpt(self._clean(data[:10_000].decode("utf-8", errors="replace")))
-
-    def _clean(self, text: str) -> str:
-        """A text without the key, the password and the values in the URL, fit for a message."""
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return visible(text)
+        text = visible(data[:10_000].decode("utf-8", errors="replace"))
+        return excerpt(text.replace(self._key, "***") if self._key else text)
 
 
 def _checked(url: str) -> Any:
     """A URL in its parts. Raises InputError, without what may be secret in it."""
     try:
         parts = urlsplit(url)
-        odd = any(not c.isprintable() or c.isspace() for c in url) or parts.port == 0
+        odd = any(not c.isprintable() or c in " @" for c in url) or parts.port == 0
         good = parts.scheme in ("http", "https") and parts.hostname and not odd
         (parts.hostname or "").encode("idna")
     except (ValueError, TypeError, AttributeError):
@@ -243,7 +221,8 @@ def _checked(url: str) -> Any:
     if not good:
         shown = re.sub(r"//[^/?#]*@", "//", re.split(r"[?#]", str(url), maxsplit=1)[0])
         raise InputError(
-            f"a reranking URL starts with http:// or https:// and a host, got {shown!r}"
+            f"a reranking URL starts with http:// or https:// and a host, without a login (the key "
+            f"is in {API_KEY_VARIABLE}), got {shown!r}"
         )
     return parts
 

@@ -18,8 +18,6 @@ from crossknn.scorers.streaming import BatchedScorer, Call
 from crossknn.scorers.token_models import check_finite
 from crossknn.types import FloatArray, IntArray, Progress, as_count
 
-_SPECIAL = 8
-"""Tokens that a model puts around the texts of a pair, at most."""
 _PAIRS_AT_ONCE = 1024
 _TEXTS_AT_ONCE = 4096
 
@@ -28,9 +26,8 @@ class PredictScorer(BatchedScorer):
     """Scores with `model.predict(list of (query text, item text))`.
 
     A sentence-transformers `CrossEncoder` is made to give raw logits, whatever activation it was
-    saved with, and its pairs that had to be cut are counted in `truncated`. Other objects are taken
-    at their word, and have a fingerprint only if `name` is given. One call of `predict` at a time:
-    models and their tokenizers are not thread-safe.
+    saved with. Other objects are taken at their word, and have a fingerprint only if `name` is
+    given. One call of `predict` at a time: models and their tokenizers are not thread-safe.
 
     Raises:
         InputError: a bi-encoder, or a model with other than one output.
@@ -52,23 +49,20 @@ class PredictScorer(BatchedScorer):
             check_outputs(model.num_labels, self.name)
             last = list(model)[-1]
             if (word := getattr(last, "true_token_id", None)) and word == last.false_token_id:
-                raise InputError(
-                    f"{shown} is scored by the logits of two words; its tokenizer knows neither "
-                    f"('yes' and 'no' by default): its folder has to name them (modules.json)"
-                )
-            self.max_length = getattr(model, "max_seq_length", None)
-            prompts = model.prompts or {}
-            self._prompt: str | None = prompts.get(model.default_prompt_name)
+                raise InputError(f"the tokenizer of {shown} knows neither of the words that score")
 
     @cached_property
     def fingerprint(self) -> str | None:
         """Hash of the weights and the tokenizer, precision and length limit of a torch model."""
         if not self._is_library:
             return None if self._given is None else f"predict:{self._given}"
-        extra = f"|prompt={self._prompt!r}" if self._model.default_prompt_name else ""
-        if found := settings(self._model):
+        model, extra = self._model, ""
+        if model.default_prompt_name:
+            extra = f"|prompt={model.prompts.get(model.default_prompt_name)!r}"
+        if found := settings(model):
             extra += f"|settings={found}"
-        return f"cross-encoder:{_weights_hash(self._model)}|max_length={self.max_length}{extra}"
+        limit = getattr(model, "max_seq_length", None)
+        return f"cross-encoder:{_weights_hash(model)}|max_length={limit}{extra}"
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
         """Pairs of similar length together, which saves padding, roughly in the order asked for."""
@@ -85,28 +79,12 @@ class PredictScorer(BatchedScorer):
                 return self._model.predict(texts)
             import torch
 
-            answer = self._model.predict(
+            return self._model.predict(
                 texts,
                 batch_size=len(texts),
                 activation_fn=torch.nn.Identity(),
                 show_progress_bar=False,
             )
-            call.n_cut += self._count_cut(texts)
-        return answer
-
-    def _count_cut(self, texts: list[tuple[str, str]]) -> int:
-        """How many pairs lose tokens, which the library does not say."""
-        limit = self.max_length
-        if limit is None or self._model.tokenizer is None:
-            return 0
-        around = _SPECIAL + len(self._prompt or "") + len(str(self._model.tokenizer.chat_template))
-        # No tokenizer makes more tokens than bytes: most pairs need not be looked at.
-        long = [t for t in texts if sum(len(s.encode()) for s in t) + around > limit]
-        if not long:
-            return 0
-        whole = {"text": {"truncation": False, "verbose": False}}
-        made = self._model.preprocess(long, prompt=self._prompt, processing_kwargs=whole)
-        return int((made["attention_mask"].sum(1) > limit).sum())
 
 
 class SentenceTransformerEncoder:
@@ -143,8 +121,7 @@ class SentenceTransformerEncoder:
                 f"opened with CrossEncoder"
             )
         if _pools(model) and model.tokenizer is not None:
-            # Padding on the left moves the positions of a text's tokens, by as many as the longest
-            # text of its batch has more; the library's pooling finds the last token on either side.
+            # Padding on the left would make a vector depend on the longest text of its batch.
             model.tokenizer.padding_side = "right"
         self._model, self._batch, self._turn = model, batch, threading.Lock()
         given, own = (query_prefix, item_prefix), own_prompts(model)
@@ -179,15 +156,12 @@ class SentenceTransformerEncoder:
         if not len(texts):
             return np.empty((0, self.dimensions), dtype=np.float32)
         parts: list[FloatArray] = []
+        prompt = self._prefixes[0 if what == "query" else 1]
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             window = list(texts[start : start + _TEXTS_AT_ONCE])
             with self._turn:
                 vectors = encode(
-                    window,
-                    batch_size=self._batch,
-                    show_progress_bar=False,
-                    convert_to_numpy=True,
-                    prompt=self._prefixes[0 if what == "query" else 1],
+                    window, batch_size=self._batch, show_progress_bar=False, prompt=prompt
                 )
             parts.append(np.asarray(vectors, dtype=np.float32))
             if progress:

@@ -31,7 +31,6 @@ from crossknn.types import BoolArray, FloatArray, as_count
 
 FORMAT = 1
 LATE_INTERACTION = "late-interaction"
-_PRECISIONS = ("float32", "int8")
 _COMPARED = ("query", "query_mask", "items", "item_mask")
 
 
@@ -39,7 +38,10 @@ class OnnxModel:
     """A model folder, checked: what its manifest says, its tokenizer, and its graphs.
 
     Many threads may use it. The fingerprint of a late-interaction model is that of the model which
-    was exported, unless the files have changed since.
+    was exported, unless the files have changed since. Like `TorchModel` it has, as its kind needs,
+    `logits`: rows of pairs (b) -> raw scores (b,); `vectors`: rows of texts (b) -> (b, d);
+    `states`: rows of texts (b) -> (b, t, d) and the mask of real ones (b, t);
+    `compare`: (b, t_q, d), (b, t_q), (b, c, t_i, d), (b, c, t_i) -> scores (b, c).
 
     Args:
         kind: "cross-encoder", "dual-encoder" or "late-interaction".
@@ -94,13 +96,8 @@ class OnnxModel:
         return values, mask
 
     def compare(self, *states: FloatArray | BoolArray) -> FloatArray:
-        try:
-            given = dict(zip(_COMPARED, states, strict=True))
-            scores: FloatArray = self._compare.run(["scores"], given)[0]
-        except Exception as error:  # onnxruntime's own classes share no base
-            if "allocate" not in str(error) and "bad_alloc" not in str(error):
-                raise
-            raise MemoryError from error
+        given = dict(zip(_COMPARED, states, strict=True))
+        scores: FloatArray = self._compare.run(["scores"], given)[0]
         return scores
 
     def _encoded(self, rows: Sequence[Row], queries: bool, *outputs: str) -> list[Any]:
@@ -118,7 +115,7 @@ class OnnxModel:
         prefixes = f"|prefixes={json.dumps(self._prefixes)}" if any(self._prefixes) else ""
         return (
             f"{kind}:{self.name}@{self._field('revision', str)}|content={content}|"
-            f"{self._raw['precision']}|max_length={limit}{prefixes}"
+            f"{self._field('precision', str)}|max_length={limit}{prefixes}"
         )
 
     def _encoding(self, paired: bool, max_length: int | None) -> Encoding:
@@ -192,11 +189,8 @@ def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
             f"{folder} has model format {raw['format']}; this version of crossknn reads up to "
             f"{FORMAT}: upgrade crossknn"
         )
-    if raw.get("kind") != kind or raw.get("precision") not in _PRECISIONS:
-        raise InputError(
-            f"{folder} holds a {raw.get('kind')} ({raw.get('precision')}), where a {kind} "
-            f"({' or '.join(_PRECISIONS)}) is needed"
-        )
+    if raw.get("kind") != kind:
+        raise InputError(f"{folder} holds a {raw.get('kind')}, where a {kind} is needed")
     for name in (*(LATE_GRAPHS if kind == LATE_INTERACTION else (MODEL,)), TOKENIZER):
         if not (folder / name).is_file() or not (folder / name).stat().st_size:
             raise InputError(f"{folder} is incomplete: {name} is missing or empty")

@@ -20,12 +20,9 @@ from crossknn.models.folder import (
     MANIFEST,
     architecture,
     check_cross_encoder,
-    existing,
-    first_line,
     is_bi_encoder,
     model_folder,
     open_library,
-    read_json,
 )
 from crossknn.scorers.base import Encoder, Scorer
 from crossknn.scorers.http import HttpScorer
@@ -38,15 +35,17 @@ PathOrName: TypeAlias = str | Path | None
 
 BUNDLED = "bundled"
 
-_SCORERS: dict[str, tuple[str, type]] = {
-    "cross_encoder.json": ("cross-encoder", TokenScorer),
-    "dual_encoder.json": ("dual-encoder", TokenEncoder),
-    "late_interaction.json": ("late-interaction", LateInteractionScorer),
+_SCORERS: dict[str, Any] = {
+    "cross_encoder.json": TokenScorer,
+    "dual_encoder.json": TokenEncoder,
+    "late_interaction.json": LateInteractionScorer,
 }
-"""The settings file of a model of ours -> its kind, and what uses it."""
+"""The settings file of a model of ours -> what uses it."""
 
 
-def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # noqa: N802
+def CrossEncoder(  # noqa: N802
+    path_or_name: PathOrName = None, *, cores: int | None = None, **options: Any
+) -> Scorer:
     """Open a cross-encoder.
 
     - None or "bundled": the small model that comes with the package;
@@ -56,6 +55,7 @@ def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # 
     - `http://` or `https://`: `HttpScorer`, a `/rerank` endpoint.
 
     Args:
+        cores: `threads` of a model in ONNX; other models take no notice of it.
         options: go to that class; for sentence-transformers models `batch` goes to `PredictScorer`
             and the rest (`device`, `max_length`, `revision`, `model_kwargs`) to their own class.
             Loading runs no code from a model's folder.
@@ -67,17 +67,13 @@ def CrossEncoder(path_or_name: PathOrName = None, **options: Any) -> Scorer:  # 
     if isinstance(path_or_name, str) and path_or_name.startswith(("http://", "https://")):
         _check_options(HttpScorer, options)
         return HttpScorer(path_or_name, **options)
-    folder, own = _open_own(path_or_name, "cross_encoder.json", options)
+    folder, own = _open_own(path_or_name, "cross_encoder.json", options, cores)
     if own is not None:
         return own
     check_cross_encoder(folder, str(path_or_name))
     what = f"the cross-encoder {path_or_name}"
     batch = {"batch": options.pop("batch")} if "batch" in options else {}
     model = open_library("CrossEncoder", str(folder), what, **options)
-    try:
-        model.preprocess([("a query", "an item")])
-    except Exception as error:  # a chat template that has no place for a query and a document
-        raise InputError(f"{what} cannot read a pair: {first_line(error)}") from error
     return PredictScorer(model, name=str(path_or_name), **batch)
 
 
@@ -94,7 +90,13 @@ def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # 
     folder, own = _open_own(path_or_name, "dual_encoder.json", options)
     if own is not None:
         return own
-    _check_dual_encoder(folder, str(path_or_name))
+    name = str(path_or_name)
+    encodes = (folder / "modules.json").exists() and is_bi_encoder(folder)
+    if not encodes and architecture(folder, name).endswith("ForSequenceClassification"):
+        raise InputError(
+            f"{name} is a cross-encoder: it scores pairs and has no vectors for single texts; "
+            f"open it with CrossEncoder, and give a dual encoder here"
+        )
     return SentenceTransformerEncoder(folder, **options)
 
 
@@ -138,15 +140,6 @@ def as_scorer(what: Any = None, **options: Any) -> Scorer:
     )
 
 
-def open_with_cores(name: PathOrName, cores: int, **options: Any) -> Scorer:
-    """The cross-encoder of that name, with so many cores if it is one for ONNX Runtime."""
-    own = name in (None, BUNDLED)
-    if not own and name is not None and not str(name).startswith(("http://", "https://")):
-        folder = existing(name)
-        own = folder is not None and (folder / MANIFEST).is_file()
-    return CrossEncoder(name, **({"threads": cores} if own else {}) | options)
-
-
 def bundled_folder(kind: str) -> Path:
     """The folder of the model of `kind` that comes with the package."""
     return Path(str(files("crossknn"))) / "bundled" / kind
@@ -161,26 +154,33 @@ def needs_torch(what: str) -> Iterator[None]:
         raise MissingExtraError(what, "torch") from error
 
 
-def _open_own(path_or_name: PathOrName, settings: str, options: dict[str, Any]) -> tuple[Path, Any]:
+def _open_own(
+    path_or_name: PathOrName, settings: str, options: dict[str, Any], cores: int | None = None
+) -> tuple[Path, Any]:
     """The folder of a model, and the model if it is one of ours, which has the file `settings`.
 
     Raises InputError for a model of ours of another kind.
     """
     if path_or_name is None or path_or_name == BUNDLED:
-        path_or_name = bundled_folder(settings.removesuffix(".json").replace("_", "-"))
+        path_or_name = bundled_folder(_kind(settings))
     folder = model_folder(path_or_name, options.pop("revision", None))
     for other, kind in KINDS.items():
         if other != settings and (folder / other).exists():
             raise InputError(f"{path_or_name} is a {kind}, where a {KINDS[settings]} is needed")
-    kind, made = _SCORERS[settings]
     model: Any = OnnxModel
-    if not (folder / MANIFEST).exists():
-        if not (folder / settings).exists():
-            return folder, None
+    if (folder / MANIFEST).exists():
+        options = options if cores is None else {"threads": cores} | options
+    elif (folder / settings).exists():
         with needs_torch(f"the {KINDS[settings]} {path_or_name}"):
             model = import_module("crossknn.scorers.torch").TorchModel
+    else:
+        return folder, None
     _check_options(model, options)
-    return folder, made(model(folder, kind, **options))
+    return folder, _SCORERS[settings](model(folder, _kind(settings), **options))
+
+
+def _kind(settings: str) -> str:
+    return settings.removesuffix(".json").replace("_", "-")
 
 
 def _check_options(kind: type, options: dict[str, Any]) -> None:
@@ -188,22 +188,3 @@ def _check_options(kind: type, options: dict[str, Any]) -> None:
     for name in options:
         if name not in known:
             raise InputError(f"{kind.__name__} has no option {name!r}: {nearest(name, known)}")
-
-
-def _check_dual_encoder(folder: Path, name: str) -> None:
-    """Raises InputError if `folder` is no model folder, or holds a cross-encoder or a model that
-    makes no vector or several of a text."""
-    about = folder / "config_sentence_transformers.json"
-    kind = read_json(about).get("model_type") if about.is_file() else None
-    if kind in ("SparseEncoder", "MultiVectorEncoder"):
-        raise InputError(
-            f"{name} is a {kind} of sentence-transformers: a dual encoder makes one dense vector "
-            f"of a text; give a SentenceTransformer model here"
-        )
-    if (folder / "modules.json").exists() and is_bi_encoder(folder):
-        return
-    if architecture(folder, name).endswith("ForSequenceClassification"):
-        raise InputError(
-            f"{name} is a cross-encoder: it scores pairs and has no vectors for single texts; "
-            f"open it with CrossEncoder, and give a dual encoder here"
-        )

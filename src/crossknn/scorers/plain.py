@@ -19,8 +19,7 @@ _SAMPLED = 1 << 20
 class CallableScorer(BatchedScorer):
     """Scores with `fn`: a list of (query text, item text) -> one number per pair.
 
-    A pair on which `fn` raises is left out; a wrong number of scores is a ScorerError. A call of
-    `fn` is never interrupted: with little time left, batches shrink.
+    A pair on which `fn` raises is left out; a wrong number of scores is a ScorerError.
 
     Args:
         name: your promise that the function's scores belong to this name; without one there is

@@ -22,17 +22,10 @@ from crossknn.types import FloatArray, IntArray, Pairs
 
 logger = logging.getLogger(__name__)
 
-GIVE_UP_AFTER = 32
-"""If so many pairs fail one by one and none was ever scored, the model is broken."""
-
-_POLL = 0.02
-"""Seconds between two looks at a deadline by a thread that waits."""
-
-_FIRST_PAIRS = 4
-"""Pairs of the first batch under a deadline, while the scorer's speed is not known."""
-
-_MARGIN = 1.5
-"""A batch may take so many times as long as the speed measured so far says."""
+GIVE_UP_AFTER = 32  # pairs that failed one by one, with none ever scored: the model is broken
+_POLL = 0.02  # seconds between two looks at a deadline by a thread that waits
+_FIRST_PAIRS = 4  # of the first batch under a deadline, while the scorer's speed is not known
+_MARGIN = 1.5  # a batch may take so many times as long as the speed measured so far says
 
 
 class NothingScoredError(ScorerError):
@@ -97,7 +90,7 @@ class Call:
     """One call of `score`: the pairs, their texts, and what is known of them meanwhile.
 
     `costs` (p,) says what each pair costs, in any unit; `prepared` is whatever the scorer has made
-    of the pairs beforehand; `n_cut` counts those that were too long.
+    of the pairs beforehand.
     """
 
     def __init__(
@@ -106,7 +99,6 @@ class Call:
         self.pairs, self.queries, self.items, self.deadline = pairs, queries, items, deadline
         self.costs: FloatArray = np.ones(len(pairs), dtype=np.float32)
         self.prepared: Any = None
-        self.n_cut = 0
 
     def texts(self, positions: IntArray) -> list[tuple[str, str]]:
         """(query text, item text) of each pair."""
@@ -131,14 +123,10 @@ class BatchedScorer(ABC):
     behind: `_run` must end soon after it.
     """
 
-    max_length: int | None = None
     workers = 0
-    truncated = 0
-    """How many inputs were longer than the model reads, so far."""
 
     def __init__(self, name: str, who: str = "the model {}") -> None:
         self.name, self.who = name, who.format(name)
-        self._lock = threading.Lock()
         self._seconds: float | None = None  # for a unit of cost, as measured so far
         self._most: int | None = None  # pairs at once, after a batch that was too large
 
@@ -159,10 +147,7 @@ class BatchedScorer(ABC):
         time_left: float | None = None,
         cancel: threading.Event | None = None,
     ) -> Iterator[tuple[IntArray, FloatArray]]:
-        """Yields (positions in `pairs` (b,), raw logits (b,) float32); see `Scorer.score`.
-
-        Pairs that had to be cut are counted in `truncated` and logged (info).
-        """
+        """Yields (positions in `pairs` (b,), raw logits (b,) float32); see `Scorer.score`."""
         call = Call(pairs, queries, items, Deadline(time_left, cancel))
         return self._stream(call, iter(self._batches(call)))
 
@@ -215,11 +200,6 @@ class BatchedScorer(ABC):
                 raise broken
         finally:
             call.deadline.end()
-            if call.n_cut:
-                with self._lock:
-                    self.truncated += call.n_cut
-                said = "%s cut %d of %d pairs to %d tokens"
-                logger.info(said, self.name, call.n_cut, len(call.pairs), self.max_length)
 
     def _next(
         self, call: Call, batches: Iterator[IntArray], waiting: list[IntArray]
@@ -245,10 +225,7 @@ class BatchedScorer(ABC):
         half = len(batch) // 2
         logger.debug("a batch of %d pairs failed, halving: %s", len(batch), error)
         waiting += [batch[half:], batch[:half]]
-        text = str(error).lower()
-        said = ("out of memory", "failed to allocate", "bad_alloc")
-        too_large = isinstance(error, MemoryError) or getattr(error, "too_large", False)
-        if too_large or any(words in text for words in said):
+        if getattr(error, "too_large", False) or out_of_memory(error):
             self._most = half
 
     def _attempt(self, call: Call, batch: IntArray, answers: SimpleQueue[_Answer]) -> None:
@@ -270,6 +247,12 @@ class BatchedScorer(ABC):
             new, old = (time.perf_counter() - began) / cost, self._seconds
             self._seconds = new if old is None else 0.7 * old + 0.3 * new
         answers.put((batch, scores))
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, as NumPy, torch or ONNX Runtime says it."""
+    said = ("out of memory", "failed to allocate", "can't allocate", "bad_alloc")
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in said)
 
 
 def as_scores(answer: Any, count: int, who: str) -> FloatArray:

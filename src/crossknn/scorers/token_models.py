@@ -1,60 +1,36 @@
 """Models that read rows of tokens: cross-encoders, dual encoders and late-interaction models.
 
-A `TokenModel` says what it makes of rows of tokens (ONNX Runtime's and torch's are beside this
-file); how texts are batched, cut and counted is said here.
+An `OnnxModel` or a `TorchModel` says what it makes of rows of tokens; how texts are batched, cut
+and counted is said here.
 
 Axes: m queries, n items, c candidates, t states of a text, d dimensions, b texts or lists at once.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, Union
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.models.tokens import Encoding, Row, token_batches
-from crossknn.scorers.streaming import BatchedScorer, Call, excerpt
-from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Progress, States
+from crossknn.models.tokens import Row, token_batches
+from crossknn.scorers.streaming import BatchedScorer, Call, excerpt, out_of_memory
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, States
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from crossknn.scorers.onnx import OnnxModel
+    from crossknn.scorers.torch import TorchModel
+
+TokenModel: TypeAlias = Union["OnnxModel", "TorchModel"]
+Made = TypeVar("Made")
 
 _PAIRS_AT_ONCE = 1024
 _PAIRS_AT_ONCE_IN_TIME = 64
 """Tokenized at once under a deadline: tokenizing, too, takes time."""
 _TEXTS_AT_ONCE = 4096
-
-
-class TokenModel(Protocol):
-    """A model of some framework, with the methods that models of its kind need.
-
-    `tokens_per_run` is how many tokens it reads at once, padding included; `bytes_at_once` about
-    what a comparison of lists may take. Of late-interaction models `head` says which one it is,
-    and `joint` whether the score of a candidate depends on the others in its list.
-    """
-
-    name: str
-    encoding: Encoding
-    dimensions: int
-    tokens_per_run: int
-    bytes_at_once: int
-    head: str
-    joint: bool
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    # Rows of pairs (b) -> raw scores (b,); rows of texts (b) -> vectors (b, d), or states (b, t, d)
-    # and the mask of real ones (b, t).
-    def logits(self, rows: Sequence[Row]) -> FloatArray: ...
-    def vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray: ...
-    def states(self, rows: Sequence[Row], queries: bool) -> tuple[FloatArray, BoolArray]: ...
-
-    # (b, t_q, d), (b, t_q), (b, c, t_i, d), (b, c, t_i) -> scores (b, c), or MemoryError.
-    def compare(self, *states: FloatArray | BoolArray) -> FloatArray: ...
 
 
 class TokenScorer(BatchedScorer):
@@ -65,9 +41,12 @@ class TokenScorer(BatchedScorer):
     pairs are counted in `truncated`.
     """
 
+    truncated = 0
+
     def __init__(self, model: TokenModel) -> None:
         super().__init__(model.name)
         self.runtime, self.max_length = model, model.encoding.window.max_length
+        self._lock = threading.Lock()
 
     @property
     def fingerprint(self) -> str:
@@ -87,15 +66,15 @@ class TokenScorer(BatchedScorer):
     def _run(self, call: Call, positions: IntArray) -> FloatArray:
         rows = _checked([call.prepared[position] for position in positions.tolist()])
         logits = self.runtime.logits(rows)
-        call.n_cut += sum(row.cut for row in rows)
+        with self._lock:
+            self.truncated += sum(row.cut for row in rows)
         return logits
 
 
-class TextReader:
+class TextReader(ABC, Generic[Made]):
     """Reads single texts as rows of tokens, in batches of at most `tokens_per_run` tokens.
 
-    Texts longer than `max_length` lose their end, are counted in `truncated` and logged (a warning
-    the first time).
+    Texts longer than `max_length` lose their end and are counted in `truncated`.
     """
 
     truncated = 0
@@ -110,40 +89,38 @@ class TextReader:
         """Names everything that the answers depend on; worked out when first asked for."""
         return self.runtime.fingerprint
 
+    def encode_queries(self, texts: Sequence[str]) -> Made:
+        """What the model makes of queries. Raises InputError for what is not a text."""
+        return self._encode(texts, "query", None)
+
+    def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> Made:
+        """What the model makes of items. Raises InputError for what is not a text."""
+        return self._encode(texts, "item", progress)
+
+    @abstractmethod
+    def _encode(self, texts: Sequence[str], what: str, progress: Progress | None) -> Made: ...
+
     def _text_batches(
         self, texts: Sequence[str], what: str, progress: Progress | None
     ) -> Iterator[tuple[IntArray, list[Row]]]:
         """Positions (b,) and rows of single texts, each a "query" or an "item", by length."""
-        n_cut = done = 0
+        done = 0
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             window = texts[start : start + _TEXTS_AT_ONCE]
             made = self.runtime.encoding.texts(window, queries=what == "query")
             rows = _checked(made, f"{what} {{}}: ", start)
-            n_cut += sum(row.cut for row in rows)
+            with self._lock:
+                self.truncated += sum(row.cut for row in rows)
             lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
             for batch in token_batches(lengths, self.runtime.tokens_per_run):
                 yield start + batch, [rows[r] for r in batch]
                 done += len(batch)
                 if progress:
                     progress(done, len(texts))
-        if n_cut:
-            level = logging.INFO if self.truncated else logging.WARNING
-            said = "%s cut %d of %d texts to %d tokens"
-            logger.log(level, said, self.name, n_cut, len(texts), self.max_length)
-            with self._lock:
-                self.truncated += n_cut
 
 
-class TokenEncoder(TextReader):
-    """Encodes single texts as vectors of `dimensions` d numbers."""
-
-    def encode_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Texts (m) -> vectors (m, d) float32. Raises InputError for what is not a text."""
-        return self._encode(texts, "query", None)
-
-    def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> FloatArray:
-        """Texts (n) -> vectors (n, d) float32. Raises InputError for what is not a text."""
-        return self._encode(texts, "item", progress)
+class TokenEncoder(TextReader[FloatArray]):
+    """Encodes single texts as vectors of `dimensions` d numbers: texts (m) -> (m, d) float32."""
 
     def _encode(self, texts: Sequence[str], what: str, progress: Progress | None) -> FloatArray:
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
@@ -153,29 +130,21 @@ class TokenEncoder(TextReader):
         return vectors
 
 
-class LateInteractionScorer(TextReader):
+class LateInteractionScorer(TextReader[States]):
     """Encodes single texts as states (CMC, Poly-encoder, Sum-of-Max, Deformer, MixEncoder) and
     compares those of a query with those of a list of items.
 
     `kind` says which model it is, `joint` whether the score of a candidate depends on the others in
-    its list, `dimensions` how many numbers an index keeps of a state.
+    its list, `dimensions` how many numbers an index keeps of a state: float32 of queries, float16
+    of items.
     """
 
     def __init__(self, model: TokenModel) -> None:
         super().__init__(model)
         self.kind, self.joint = model.head, model.joint
 
-    def encode_queries(self, texts: Sequence[str]) -> States:
-        """States of m texts, float32. Raises InputError for what is not a text."""
-        return self._encode(texts, "query", np.float32, None)
-
-    def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> States:
-        """States of n texts, float16. Raises InputError for what is not a text."""
-        return self._encode(texts, "item", np.float16, progress)
-
-    def _encode(
-        self, texts: Sequence[str], what: str, dtype: type, progress: Progress | None
-    ) -> States:
+    def _encode(self, texts: Sequence[str], what: str, progress: Progress | None) -> States:
+        dtype = np.float32 if what == "query" else np.float16
         kept: list[FloatArray] = [np.empty((0, self.dimensions), dtype)] * len(texts)
         for positions, rows in self._text_batches(texts, what, progress):
             values, known = self.runtime.states(rows, what == "query")
@@ -212,7 +181,9 @@ class LateInteractionScorer(TextReader):
                 states = (*queries.padded(batch), *items.padded(lists[place]))
                 try:
                     scores[place] = self.runtime.compare(*states)
-                except MemoryError as error:
+                except Exception as error:  # the frameworks' own classes share no base
+                    if not out_of_memory(error):
+                        raise
                     raise InputError(
                         f"{self.name} ({self.kind}) cannot compare {width:,} candidates at once: "
                         f"that is more than memory allows; ask for a smaller depth"

@@ -90,13 +90,7 @@ class TorchModel:
     def compare(self, *states: FloatArray | BoolArray) -> FloatArray:
         with self._quiet():
             given = [torch.from_numpy(np.ascontiguousarray(array)) for array in states]
-            try:
-                return _numpy(self.model.head(*(array.to(self._device) for array in given)))
-            except RuntimeError as error:
-                full = isinstance(error, torch.cuda.OutOfMemoryError)
-                if not full and "can't allocate" not in str(error):
-                    raise
-                raise MemoryError from error
+            return _numpy(self.model.head(*(array.to(self._device) for array in given)))
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:

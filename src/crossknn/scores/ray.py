@@ -47,9 +47,9 @@ def scorer_on_ray(
             "on Ray every worker opens the cross-encoder itself: give its name or folder, not an "
             "object"
         )
-    from crossknn.scorers.opening import open_with_cores
+    from crossknn.scorers.opening import CrossEncoder
 
-    opened = source if callable(source) else partial(open_with_cores, source, 1)
+    opened = source if callable(source) else partial(CrossEncoder, source, cores=1)
     with _ray(workers, None if address == "local" else address) as ray:
         actor = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=_RETRIES)(_Worker)
         actors = [actor.remote(opened, fingerprint) for _ in range(workers)]

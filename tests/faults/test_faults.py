@@ -32,7 +32,7 @@ def index():
     return ck.ItemIndex.build(TEXTS, lsa=8)
 
 
-def search(index, url, *, queries="topic 3", deadline=None, timeout=0.4, **options):
+def search(index, url, *, queries="topic 3", deadline=None, timeout=10, **options):
     scorer = ck.HttpScorer(url, model="m", timeout=timeout, retries=1, **options)
     return ck.Searcher(index, scorer, METHOD).search(
         queries, k=5, budget=ck.Budget(per_query=BUDGET, deadline=deadline)

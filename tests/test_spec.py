@@ -78,7 +78,7 @@ def test_what_cannot_be_read_is_answered_in_a_sentence(text, words):
 def test_unknown_first_stages_are_answered_with_the_nearest():
     from synthetic import matrix, run
 
-    with pytest.raises(SpecError, match="unknown retriever 'bm52': did you mean bm25"):
+    with pytest.raises(SpecError, match="no retriever 'bm52': did you mean bm25"):
         run(method("rerank(retriever=bm52)"), matrix(), 10)
     with pytest.raises(SpecError, match="takes no options"):
         run(method("rerank(retriever=bm25(k=3))"), matrix(), 10)

@@ -121,10 +121,8 @@ def test_folders_that_are_no_index(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("x")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(IndexFormatError, match=r"there is no index"):
-        ItemIndex.load(tmp_path / "nothing")
-    for name in ("other", "file"):
-        with pytest.raises(IndexFormatError, match=r"is not a crossknn index: it has no"):
+    for name in ("nothing", "other", "file"):
+        with pytest.raises(IndexFormatError, match=r"there is no index .*/(noth|oth|file)"):
             ItemIndex.load(tmp_path / name)
     index = ItemIndex.build(["x"])
     with pytest.raises(InputError, match=r"not an index and not empty .it holds 'thesis\.tex'."):
@@ -178,7 +176,7 @@ def test_a_kill_while_saving_leaves_the_old_index(folder, tmp_path):
     assert len(list(folder.glob("data-*"))) == 1
 
     assert start(KILLED, tmp_path / "new").wait() == -9
-    with pytest.raises(IndexFormatError, match=r"still being written, or its writing was interr"):
+    with pytest.raises(IndexFormatError, match=r"still being written, or that was interrupted"):
         ItemIndex.load(tmp_path / "new")
     ItemIndex.build(corpus(5)).save(tmp_path / "new")
     assert ItemIndex.load(tmp_path / "new").n == 5

@@ -231,7 +231,7 @@ def test_an_encoder_that_has_moved_is_given_again_by_the_name_of_its_vectors(sav
     saved.add_fitted("distill", als(base=None, values=values, encoder=encoder))
     expected = saved.query_vectors(Queries(TEXTS), "distill")
     shutil.move(old, new)
-    message = r"'distill' were made by a dual encoder, .*old, which .*moved, .*\{'distill': MODEL\}"
+    message = r"dual encoder of 'distill' .*cannot be opened: .*old.*\{'distill': MODEL\}"
     with pytest.raises(InputError, match=message):
         load(saved).query_vectors(Queries(TEXTS), "distill")
     given = ItemIndex.load(saved.folder, encoder={"dense": LengthEncoder(), "distill": new})
@@ -242,7 +242,7 @@ def test_an_encoder_that_has_moved_is_given_again_by_the_name_of_its_vectors(sav
     kept = ItemIndex.load(saved.folder)
     assert kept.model_of("distill").source == str(new)
     assert np.array_equal(kept.query_vectors(Queries(TEXTS), "distill"), expected)
-    with pytest.raises(InputError, match=r"made by a dual encoder without a name .*length"):
+    with pytest.raises(InputError, match=r"of 'dense' .fingerprint length.* no folder or name"):
         kept.query_vectors(Queries(TEXTS), "dense")
     with pytest.raises(IndexFormatError, match=r"is length .* that of the one given is other"):
         ItemIndex.load(saved.folder, encoder=Other())

@@ -77,7 +77,7 @@ def test_methods_say_what_they_need():
         "itemcur": "itemcur needs item x item scores",
         "axn(retriever=bm25)": "this index has no item vectors",
         "kriging(retriever=bm25)": "this index has no item vectors",
-        "rerank(retriever=dense)": "no retriever 'dense'; it has bm25, fixed, random",
+        "rerank(retriever=dense)": "no retriever 'dense'",
         "axn(retriever=random, normalize=anchors)": "no item vectors",
     }.items():
         with pytest.raises(InputError, match=words):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from late_helpers import WordStates
 
 import crossknn as ck
-from crossknn.errors import InputError, SpecError
+from crossknn.errors import SpecError
 from crossknn.linalg import top_k
 from crossknn.methods import method
 from crossknn.retrievers.base import LateRetriever
@@ -153,13 +153,11 @@ def test_queries_are_encoded_once_and_beside_the_stage(states):
     assert len(model.compared) == 3  # never cached
 
 
-def test_no_candidates_and_a_single_one(model, states, caplog):
+def test_no_candidates_and_a_single_one(model, states):
     stage = LateRetriever(BM25.fit(TEXTS), model, states)
     found = stage.top(Queries(["zebra", "cat"]), 5)
     assert (found.items[0] == NO_ITEM).all()
     assert (found.items[1] != NO_ITEM).all()
-    message = "cmc has no candidates for 1 of 2 queries, the first of them 'zebra'"
-    assert message in caplog.text
     assert stage.top(Queries(["zebra"]), 5).items.shape == (1, 0)
     one = LateRetriever(Listed([6]), model, states).top(Queries(["cat"]), 5)
     assert one.items.tolist() == [[6]]
@@ -187,14 +185,10 @@ def test_the_grammar(index, model):
     [
         ("cmc(dept=3)", SpecError, "retriever 'cmc' has no option 'dept': did you mean depth"),
         ("cmc(depth=0)", SpecError, r"cmc\(depth=0\): depth must be 1 or more"),
-        (
-            "som",
-            InputError,
-            r"model 'som' \(there are those of: cmc\); make them with  crossknn index add",
-        ),
-        ("poly(retriever=bm25)", InputError, "no states of a model 'poly'"),
-        ("cmk(retriever=bm25)", SpecError, "takes no options"),
-        ("cmk", SpecError, "unknown retriever 'cmk': did you mean cmc"),
+        ("som", SpecError, r"no retriever 'som': .*cmc.*crossknn index add"),
+        ("poly(retriever=bm25)", SpecError, "no retriever 'poly'"),
+        ("lsa(depth=3)", SpecError, "takes no options"),
+        ("cmk", SpecError, "no retriever 'cmk': did you mean cmc"),
     ],
 )
 def test_specs_that_are_wrong(index, spec, error, message):

@@ -33,5 +33,5 @@ def test_from_a_trec_run(tmp_path):
 
 @pytest.mark.parametrize("entry", [["x"], ["a", "a"], [("a", float("nan"))]])
 def test_wrong_lists_are_named(entry):
-    with pytest.raises(InputError, match=r"the list of 'q1' names '[xa]' .*: it must name items"):
-        CandidateLists({"one": entry}, IDS, {"one": "q1"})
+    with pytest.raises(InputError, match=r"the list of the query 'one' names '[xa]' .* must name"):
+        CandidateLists({"one": entry}, IDS)

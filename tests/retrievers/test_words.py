@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossknn.errors import InputError
+from crossknn.retrievers import lexical
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.lexical import BM25, LSA, TFIDF, Vocabulary
+from crossknn.retrievers.lexical import BM25, LSA, TFIDF
 from crossknn.types import NO_ITEM, Queries
 
 TEXTS = [
@@ -23,7 +24,7 @@ TEXTS = [
 
 
 def bm25_by_definition(query, texts, k1=1.5, b=0.75):
-    tokenize = Vocabulary.english().words
+    tokenize = lexical.words
     tokens = [tokenize(text) for text in texts]
     mean = sum(map(len, tokens)) / len(tokens)
     scores = np.zeros(len(texts))
@@ -37,7 +38,7 @@ def bm25_by_definition(query, texts, k1=1.5, b=0.75):
 
 
 def tfidf_by_definition(query, texts):
-    tokenize = Vocabulary.english().words
+    tokenize = lexical.words
     tokens = [tokenize(text) for text in texts]
     words = sorted({word for t in tokens for word in t})
     idf = [math.log((1 + len(texts)) / (1 + sum(w in t for t in tokens))) + 1 for w in words]

@@ -5,7 +5,7 @@ Axes: n items, k neighbours, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from crossknn.types import (
 )
 
 NEIGHBOURS = 16
-"""How many neighbours GAR uses (its k), and the default of everything here."""
+"""GAR's k."""
 
 _CELLS = 1 << 23
 _QUERIES = 64
@@ -93,44 +93,33 @@ def check_neighbours(neighbours: Any, n: int, what: str) -> Neighbours:
     return found.astype(np.int32)
 
 
-def nearest_neighbours(neighbours: Neighbours, k: int, name: str) -> Neighbours:
-    """The first k of each row; `InputError` where fewer are stored."""
-    stored = neighbours.shape[1]
-    if k > stored:
+def nearest_neighbours(graphs: Mapping[str, Neighbours], name: str, k: int) -> Neighbours:
+    """The first k of each row of the graph `name`; `InputError` where there are fewer, or none."""
+    if name not in graphs:
         raise InputError(
-            f"the item graph {name!r} has {stored} neighbours of each item, not {k}: use "
-            f"neighbours={stored}, or make it again with  crossknn index add INDEX --graph {k}  "
+            f"there is no item graph {name!r} here (there are: {', '.join(graphs) or 'none'}); "
+            f"make it with  crossknn index add INDEX --graph {NEIGHBOURS} --graph-from {name}  "
             f"(in a matrix file: the key graph_{name})"
         )
-    return neighbours[:, :k]
-
-
-def no_graph(name: str, names: Sequence[str]) -> InputError:
-    """There is no item graph of that name: what to do."""
-    return InputError(
-        f"there is no item graph {name!r} here (there are: {', '.join(names) or 'none'}"
-        f"); make it with  crossknn index add INDEX --graph {NEIGHBOURS} --graph-from {name}  "
-        f"(in a matrix file: the key graph_{name})"
-    )
+    if k > (stored := graphs[name].shape[1]):
+        raise InputError(
+            f"the item graph {name!r} has {stored} neighbours of each item, not {k}: use "
+            f"neighbours={stored}, or make it again with  crossknn index add INDEX --graph {k}"
+        )
+    return graphs[name][:, :k]
 
 
 def default_graph(index: Index, name: str, method: str) -> str:
-    """`name`; for `auto` the graph of the vectors that are not fitted, or else the first there is.
-
-    Raises `InputError` where there is none.
-    """
+    """`name`; for `auto` the graph of the vectors that are not fitted, or else the first one."""
     if name != "auto":
         return name
     usual = unfitted(index)
-    if usual in index.graphs:
-        return str(usual)
     if not index.graphs:
         raise InputError(
             f"{method} needs the item graph, and there is none here: make it with  crossknn index "
-            f"... --graph {NEIGHBOURS}  or  index.add_graph()  (a matrix file needs vectors, or "
-            "the key graph_<name>)"
+            f"add INDEX --graph {NEIGHBOURS}  (a matrix file needs vectors, or a key graph_NAME)"
         )
-    return next(iter(index.graphs))
+    return str(usual) if usual in index.graphs else next(iter(index.graphs))
 
 
 def _in_blocks(

@@ -26,14 +26,13 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
 from crossknn.errors import IndexFormatError, InputError, nearest
-from crossknn.files import as_path, rows_of, text_digest
+from crossknn.files import as_path, rows_of
 from crossknn.index.base import Anchors, Cache, Index, ItemScores, Scale
 from crossknn.index.graphs import (
     NEIGHBOURS,
     nearest_by_vectors,
     nearest_by_words,
     nearest_neighbours,
-    no_graph,
 )
 from crossknn.index.late import LateStates, discard_work, encode_states
 from crossknn.index.storage import SCORES, damages, read_parts, write_parts
@@ -227,16 +226,12 @@ class ItemIndex:
     def save(self, folder: str | Path) -> None:
         """Write the index to `folder`, which must be new, empty or an index, in one atomic step.
 
-        Exact scores that an index in the folder has stay there. Functions for query vectors and
-        added retrievers are not saved. Raises `InputError` if the folder is something else, cannot
-        be written or has no room; nothing is changed then.
+        Exact scores in the folder stay there. Functions for query vectors and added retrievers are
+        not saved. Raises `InputError` if the folder is something else or cannot be written.
         """
         folder = as_path(folder, "the folder of the index")
         columns: dict[str, Any] = {c: getattr(self.items, c) for c in ("ids", "texts", "titles")}
-        try:
-            columns["extra"] = [json.dumps(dict(record)) for record in self.items.extra]
-        except (TypeError, ValueError) as error:
-            raise InputError(f"a field of extra cannot be stored as JSON: {error}") from error
+        columns["extra"] = [_as_json(record, "extra") for record in self.items.extra]
         columns["anchor_items"] = self.anchor_items
         parts = {"items": Artifact({"template": self.items.template}, columns), **self._parts}
         for key, opened in self._opened.items():  # what made them may have moved since
@@ -248,10 +243,9 @@ class ItemIndex:
         self.folder, self._scores = folder, None
 
     def verify(self, *, repair: bool = False) -> list[str]:
-        """Check every file whole: a sentence for each that is damaged, none if all is well.
+        """Check every file whole: a sentence for each that is damaged.
 
-        `repair` removes damaged exact scores, so that they are scored again. Raises
-        `IndexFormatError` for an index that cannot be read at all.
+        `repair` removes damaged exact scores. Raises `IndexFormatError` if nothing can be read.
         """
         if self.folder is None:
             return []
@@ -269,15 +263,14 @@ class ItemIndex:
 
     @property
     def scores(self) -> ScoreStore:
-        """All exact scores that were ever computed with this index, in its folder if it has one."""
+        """All exact scores that were computed with this index, in its folder if it has one."""
         if self._scores is None:
             self._scores = ScoreStore.open(None if self.folder is None else self.folder / SCORES)
         return self._scores
 
     @property
     def vectors(self) -> Mapping[str, FloatArray]:
-        """Item vectors (n, d) float32 (fitted: or float16) by name: "dense", "lsa", "vectors" or
-        your own, and the fitted ones."""
+        """Item vectors (n, d) float32 or float16 by name."""
         return Named(self._names("vectors"), lambda name: np.asarray(self._rows(name)))
 
     @property
@@ -311,19 +304,14 @@ class ItemIndex:
     def graph(self, name: str, k: int) -> Neighbours:
         """The k nearest other items of every item (n, k); `InputError` if there is no such graph,
         or a less deep one."""
-        if name not in self.graphs:
-            raise no_graph(name, list(self.graphs))
-        return nearest_neighbours(self.graphs[name], k, name)
+        return nearest_neighbours(self.graphs, name, k)
 
     def has_query_vectors(self, name: str) -> bool:
         """Whether the index can make query vectors in the space of `vectors[name]`."""
         return name in self.vectors and self._encoder(name) is not None
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
-        """Query vectors (m, d) in the space of `vectors[name]`; kept in `queries.vectors`.
-
-        Raises `InputError` if the index cannot make them, or those at hand do not fit.
-        """
+        """See `Searchable.query_vectors`."""
         d, encode = self._rows(name).shape[1], self._encoder(name)
         if name in queries.vectors:
             made = queries.vectors[name]
@@ -331,9 +319,8 @@ class ItemIndex:
             made = encode(queries)
         else:
             raise InputError(
-                f"the index cannot make query vectors for its item vectors {name!r}: pass "
-                "query_vectors= when building or loading it if they are your own, or search them "
-                "with blend=0 and retriever=bm25"
+                f"the index cannot make query vectors for its item vectors {name!r}: build or load "
+                "it with query_vectors=, or search with blend=0 and retriever=bm25"
             )
         what = f"the {name!r} query vectors"
         queries.vectors[name] = check_vectors(made, len(queries), d, what)
@@ -351,12 +338,9 @@ class ItemIndex:
         return lambda queries: part.query_vectors(queries, self.query_vectors)
 
     def scale(self, name: str) -> Scale | None:
-        """Brings exact scores to the scale of `vectors[name]`: fitted on the anchors, or with the
-        vectors if they are fitted."""
-        if name in self.fitted:
-            known = self._meta("vectors", name)["scale"]
-        else:
-            known = self._scales.get(name)
+        """Brings exact scores to the scale of `vectors[name]`, as the anchors or a fit have it."""
+        fitted = name in self.fitted
+        known = self._meta("vectors", name)["scale"] if fitted else self._scales.get(name)
         return None if known is None else Scale(*known)
 
     @property
@@ -386,8 +370,8 @@ class ItemIndex:
         return ItemScores(columns["items"], columns["scores"])
 
     def scorer_of(self, name: str) -> str | None:
-        """The cross-encoder (its fingerprint) of an artifact, of fitted vectors, or of the scale of
-        other item vectors, if known."""
+        """The fingerprint of the cross-encoder of an artifact, fitted vectors, or else the anchors,
+        if known."""
         kind = "vectors" if name in self.fitted else "artifacts"
         name = name if name in {*self.fitted, *self.artifacts} else ANCHORS
         return self._meta(kind, name).get("fingerprint") if name in self._names(kind) else None
@@ -395,20 +379,14 @@ class ItemIndex:
     def model_of(self, name: str) -> RememberedModel | None:
         """The model that made the vectors or states `name`, if the index knows one."""
         kind = "late" if name in self._names("late") else "vectors"
-        found: RememberedModel | None = None
-        if name in self._names(kind):
-            found = self._open(kind, name).encoder
-        return found
+        return self._open(kind, name).encoder if name in self._names(kind) else None
 
     def add_retriever(self, name: str, retriever: Retriever) -> None:
         """Offer `retriever` under this name. It is not saved; `InputError` if it is none."""
         if not name.isidentifier() or name in {*self.vectors, *self.late, *COMPOSED}:
             raise InputError(f"a retriever cannot be named {name!r} here; use another name")
         if not isinstance(retriever, Retriever):
-            raise InputError(
-                f"a retriever has the methods top and scores, and {type(retriever).__name__} has "
-                "not; candidate lists are made with CandidateLists(lists, index.items.ids)"
-            )
+            raise InputError(f"{retriever!r:.80} is no retriever: it lacks top or scores")
         if isinstance(retriever, ItemPriors) and len(retriever.values) != self.n:
             raise InputError(f"there are {len(retriever.values)} priors for {self.n} items")
         self._added[name] = retriever
@@ -424,9 +402,8 @@ class ItemIndex:
     def add_fitted(self, name: str, fitted: ItemVectors, *, replace: bool = False) -> None:
         """Offer `fitted` as the item vectors of this name; an index in a folder keeps them there.
 
-        An item graph of vectors that are replaced is dropped. Raises `InputError` if they do not
-        fit, the name is taken (by other fitted vectors: unless `replace`), or there is no room; the
-        index stays as it was then.
+        Their item graph is dropped. Raises `InputError` if they do not fit, the name is taken (by
+        other fitted vectors: unless `replace`), or there is no room; nothing is changed then.
         """
         self.check_free(name)
         own = {own: self._rows(own) for own in self.vectors if own not in self.fitted}
@@ -447,11 +424,10 @@ class ItemIndex:
     ) -> str:
         """Encode all items with a late-interaction model, for the retriever `name` (its kind).
 
-        An index in a folder keeps the states there, and where the model is. If the items have been
-        encoded by the same model, only that is noted. They are written as they come: stopped by an
-        error or a kill, the same call goes on where it was. Returns the name. Raises `InputError`
-        if the name is taken (by states of another model: unless `replace`), the model is none,
-        there is no room, or another process is encoding; the index stays as it was then.
+        Stopped by an error or a kill, the same call goes on where it was; items that the same model
+        has encoded are not encoded again. Returns the name. Raises `InputError` if the name is
+        taken (by states of another model: unless `replace`), the model is none, there is no room,
+        or another process is encoding; the index stays as it was then.
         """
         given = RememberedModel.of("late-interaction model", model, name)
         self.check_free(given.name, "states of items")
@@ -474,9 +450,8 @@ class ItemIndex:
         """Find every item's nearest other items: the graph that `gar`, `ladr` and `greedy` walk.
 
         By cosine of the vectors `name`, or by `bm25` or `tfidf` with items as queries; by default
-        the vectors that are not fitted (or `bm25` without any). All pairs of items are compared.
-        An index in a folder keeps the graph there. One that is there and as deep stays. Returns the
-        name. Raises `InputError` for fewer than 1 neighbour, a name that is neither, or no room.
+        `unfitted` vectors, or else `bm25`. A graph that is as deep stays. Returns the name. Raises
+        `InputError` for fewer than 1 neighbour, a name that is neither, or no room.
         """
         k = min(as_count(neighbours, "neighbours"), max(1, self.n - 1))
         name = name or unfitted(self) or "bm25"
@@ -492,34 +467,24 @@ class ItemIndex:
         return name
 
     def add_words(self, name: str) -> None:
-        """Fit the word model `bm25` or `tfidf`; one that is there stays, nothing is encoded again.
-
-        Raises:
-            InputError: For another name, or if there is no room.
-        """
+        """Fit the word model `bm25` or `tfidf`; `InputError` for another name, or no room."""
         if name not in WORDS or name == LSA_NAME:
             raise _unknown("word model", name, set(WORDS) - {LSA_NAME})
         if name not in self._matchers:
             self._put({f"words/{name}": _word_model(name).fit(self.items.texts)})
 
     def put_artifact(self, name: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-        """Keep what a fit has found, in the folder of the index too, in one atomic step.
+        """Keep what a fit has found, in the folder of the index too, in place of the same name.
 
-        An artifact of the same name is replaced.
-
-        Args:
-            meta: Values for JSON.
-            arrays: Arrays, or sequences of texts, by name.
-
-        Raises:
-            InputError: For what cannot be stored, and a full disk.
+        `meta` are values for JSON, `arrays` arrays or sequences of texts. Raises `InputError` for
+        what cannot be stored, and a full disk.
         """
         if not name.isidentifier():
             raise InputError(f"an artifact cannot be named {name!r}; use another name")
         self._put({f"artifacts/{name}": Artifact(meta, dict(arrays))})
 
     def description(self) -> dict[str, Any]:
-        """What the index holds, as values that JSON can write: the `meta` of parts, by kind."""
+        """What the index holds, as values for JSON: the `meta` of parts, by kind."""
         kinds = ("words", *_ADDED)
         parts = {kind: {n: dict(self._meta(kind, n)) for n in self._names(kind)} for kind in kinds}
         return {"n": self.n, "template": self.items.template, **parts}
@@ -535,10 +500,7 @@ class ItemIndex:
     @property
     def _scales(self) -> Mapping[str, Sequence[float]]:
         """(alpha, beta) by name of vectors, and the "center" of the anchors' scores."""
-        found: Mapping[str, Sequence[float]] = {}
-        if ANCHORS in self.artifacts:
-            found = self.artifacts[ANCHORS].meta["scales"]
-        return found
+        return self._meta("artifacts", ANCHORS)["scales"] if ANCHORS in self.artifacts else {}
 
     def _names(self, kind: str) -> list[str]:
         """Names of the parts of a kind, the latest last."""
@@ -570,7 +532,7 @@ class ItemIndex:
         artifacts = dict[str, Artifact | None]()
         for key, part in parts.items():
             made = part if part is None or isinstance(part, Artifact) else part.artifact()
-            artifacts[key] = made and Artifact(_as_json(made.meta, key), made.arrays)
+            artifacts[key] = made and Artifact(json.loads(_as_json(made.meta, key)), made.arrays)
         if self.folder is not None:
             write_parts(self.folder, artifacts, self._build, keep=True)
         self.cache = Cache()
@@ -593,15 +555,15 @@ class ItemIndex:
 
     def _keep(self, other: ItemIndex) -> None:
         """Keep what was fitted to the index that this one replaces, as far as it still fits."""
-        same_items = list(self.items.ids) == list(other.items.ids) and all(
-            a == b for a, b in zip(self.items.texts, other.items.texts, strict=True)
-        )
+        ids, texts = list(self.items.ids), list(self.items.texts)
+        same_items = ids == list(other.items.ids) and texts == list(other.items.texts)
         for kind in _ADDED:
             for name in other.fitted if kind == "vectors" else other._names(kind):
-                key = f"{kind}/{name}"
-                part = other._opened.get(key, other._parts[key])
-                if not (same_items and self._fits(other, kind, name)):
-                    part = self._moved(other, name) if kind == "vectors" else None
+                key, part = f"{kind}/{name}", None
+                if self._fits(other, kind, name):
+                    part = other._opened.get(key, other._parts[key])
+                    if not same_items:
+                        part = self._moved(part) if kind == "vectors" else None
                 if part is not None:
                     self._put({key: part})
                 else:
@@ -625,12 +587,9 @@ class ItemIndex:
         free = name not in {*self.vectors, *self.retrievers}
         return free and (base is None or _same_space(self, other, base))
 
-    def _moved(self, other: ItemIndex, name: str) -> ItemVectors | None:
-        """The fitted vectors of another index, made for the items of this one if they can be."""
-        fitted = other.fitted[name]
-        if fitted.base is None or not self._fits(other, "vectors", name):
-            return None
-        return fitted.of_items(self.vectors[fitted.base])
+    def _moved(self, fitted: ItemVectors) -> ItemVectors | None:
+        """Fitted vectors of another index, made for the items of this one if they can be."""
+        return None if fitted.base is None else fitted.of_items(self.vectors[fitted.base])
 
 
 def _encode_items(
@@ -641,15 +600,10 @@ def _encode_items(
 ) -> FloatArray:
     """Vectors (n, d) of the items; those of texts that `previous` has by this model are its own."""
     before = None if previous is None else previous.model_of(DUAL_ENCODER)
-    if (
-        previous is None
-        or before is None
-        or not before.fingerprint == model.fingerprint is not None
-    ):
-        made: FloatArray = model.get().encode_items(texts, progress)
-        return made
-    rows = {text_digest(text): row for row, text in enumerate(previous.items.texts)}
-    places = np.array([rows.get(text_digest(text), -1) for text in texts])
+    if previous is None or before is None or not before.same_as(model):
+        return model.get().encode_items(texts, progress)
+    rows = {text: row for row, text in enumerate(previous.items.texts)}
+    places = np.array([rows.get(text, -1) for text in texts])
     vectors: FloatArray = previous.vectors[DUAL_ENCODER][places]
     new = np.flatnonzero(places < 0)
     if len(new):
@@ -661,10 +615,9 @@ def _same_space(one: ItemIndex, two: ItemIndex, name: str | None) -> bool:
     """Whether both make the same vectors `name`: by one encoder, or else the items' agree."""
     if name is None or name not in one.vectors or name not in two.vectors:
         return False
-    models = [one.model_of(name), two.model_of(name)]
-    known = [model.fingerprint for model in models if model is not None and model.fingerprint]
-    if len(known) == 2:
-        return known[0] == known[1]
+    mine, other = one.model_of(name), two.model_of(name)
+    if mine is not None and other is not None and mine.fingerprint and other.fingerprint:
+        return mine.same_as(other)
     return np.array_equal(one.vectors[name], two.vectors[name])
 
 
@@ -673,13 +626,11 @@ def _word_model(name: str) -> Any:
     return getattr(import_module("crossknn.retrievers.lexical"), WORDS[name])
 
 
-def _as_json(meta: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The values as JSON gives them back."""
+def _as_json(values: Mapping[str, Any], what: str) -> str:
     try:
-        found: dict[str, Any] = json.loads(json.dumps(dict(meta)))
+        return json.dumps(dict(values))
     except (TypeError, ValueError) as error:
-        raise InputError(f"{key} cannot be stored as JSON: {error}") from error
-    return found
+        raise InputError(f"{what} cannot be stored as JSON: {error}") from error
 
 
 def _by_name(given: Any, alone: str) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """What an index keeps for a late-interaction model: the states of its items, and who made them.
 
-States are written as they are made, so that a kill loses a part. A work folder holds a file
-`<key>-<start>.npz` for each part: the states' values (s, d), and how many each item has. The key
-names the model and the items; files with another key are removed.
+A work folder holds a file `<key>-<start>.npz` for each part: the states' values (s, d), and how
+many each item has. The key names the model and the items; files with another key are removed.
 
 Axes: n items, s states, d dimensions.
 """
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import logging
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -19,13 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from crossknn.errors import InputError, ScorerError
+from crossknn.errors import InputError
 from crossknn.files import digest, exclusive_lock, rows_of, translate_os_errors, write_file
 from crossknn.index.vectors import RememberedModel
 from crossknn.retrievers.base import Late
 from crossknn.types import Artifact, Progress, States
-
-logger = logging.getLogger(__name__)
 
 AT_ONCE = 1024
 """Items of a part."""
@@ -44,7 +40,7 @@ class LateStates:
 
     def by(self, model: RememberedModel) -> LateStates:
         """The same states, with this model; `InputError` if another has made them."""
-        if self.encoder.fingerprint != model.fingerprint or model.fingerprint is None:
+        if not self.encoder.same_as(model):
             raise InputError(
                 f"the index has states {model.name!r} of another model (fingerprint "
                 f"{self.encoder.fingerprint}); use another name, or replace them (--replace)"
@@ -75,10 +71,8 @@ def encode_states(
 ) -> LateStates:
     """The states of n texts, float16.
 
-    With the `folder` of an index they are written to a work folder in it as they are made, and only
-    those of a part are held in memory; what a killed run made there is taken up. A model without a
-    fingerprint begins anew. Raises `InputError` if the model gives states that do not fit, for a
-    full disk, and if another process is encoding.
+    With the `folder` of an index they are made in parts in a work folder, which a killed run
+    resumes. Raises `InputError` for states that do not fit, a full disk, and another process.
     """
     if folder is None:
         return LateStates(states=_encode(model, texts, progress), encoder=model)
@@ -90,12 +84,11 @@ def encode_states(
         work.mkdir(exist_ok=True)
         with exclusive_lock(work, what="states"):
             made = set() if model.fingerprint is None else {*paths.values()}
-            for other in {*work.iterdir()} - made:
-                logger.info("%s is of other items or of another model: it is removed", other)
+            for other in {*work.iterdir()} - made:  # of other items, or of another model
                 other.unlink()
             for start, path in paths.items():
                 if not path.exists():
-                    part = _encode_part(model, texts, start, progress)
+                    part = _encode(model, texts, progress, start, start + AT_ONCE)
                     content = io.BytesIO()
                     np.savez(content, values=part.values, counts=part.counts)
                     write_file(path, content.getvalue())
@@ -121,31 +114,30 @@ def _read(work: Path, paths: Collection[Path], d: int) -> States:
     return States(values, starts)
 
 
-def _encode_part(
-    model: RememberedModel, texts: Sequence[str], start: int, progress: Progress | None
+def _encode(
+    model: RememberedModel,
+    texts: Sequence[str],
+    progress: Progress | None,
+    start: int = 0,
+    stop: int | None = None,
 ) -> States:
+    """States of the texts `start` to `stop`, one at least of each; `InputError` for others."""
+
     def report(done: int, _: int) -> None:
         if progress is not None:
             progress(start + done, len(texts))
 
-    try:
-        return _encode(model, texts[start : start + AT_ONCE], report)
-    except ScorerError as error:
-        raise ScorerError(f"in the items from {start} on: {error}") from error
-
-
-def _encode(model: RememberedModel, texts: Sequence[str], progress: Progress | None) -> States:
-    """States of the texts, one at least of each; `InputError` for others."""
-    found: States = model.get().encode_items(texts, progress)
+    part = texts[start:stop]
+    found: States = model.get().encode_items(part, report)
     values, starts, d = found.values, found.starts, model.dimensions
     if (
-        (len(found), values.dtype, values.shape[1:]) != (len(texts), np.dtype(np.float16), (d,))
+        (len(found), values.dtype, values.shape[1:]) != (len(part), np.dtype(np.float16), (d,))
         or (starts[0], starts[-1]) != (0, len(values))
         or (found.counts < 1).any()
         or not np.isfinite(values).all()
     ):
         raise InputError(
-            f"the states {model.name!r} of {len(texts)} items are {values.dtype} of the shape "
+            f"the states {model.name!r} of {len(part)} items are {values.dtype} of the shape "
             f"{values.shape}, of {len(found)} items; they must be finite float16, (states, {d}), "
             "at least one of each item"
         )

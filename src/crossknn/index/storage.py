@@ -7,10 +7,8 @@
 
 An index is a number of named parts (`vectors/dense`, `graphs/bm25`, ...), each an `Artifact`:
 values for JSON, and columns, which are arrays (`.npy`) or texts (one UTF-8 blob with uint64
-offsets). Nothing is ever unpickled. A writing fills a data folder, syncs it and then replaces the
-manifest, which is the one atomic step: whatever is killed, and whenever, the manifest names
-complete files only. Adding a part writes a folder of its own and leaves the others where they are.
-The next writing removes data folders that the manifest does not name.
+offsets). A writing fills a data folder and then replaces the manifest, the one atomic step; it
+removes data folders that the manifest does not name.
 """
 
 from __future__ import annotations
@@ -82,10 +80,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
         changed = manifest["checksum"] != _checksum(manifest)
-    except (FileNotFoundError, NotADirectoryError):
-        raise IndexFormatError(_why_no_manifest(folder)) from None
     except OSError as error:
-        raise IndexFormatError(f"{path} cannot be read: {error.strerror}") from error
+        begun = folder.is_dir() and any(folder.glob("data-*"))
+        why = "it is still being written, or that was interrupted" if begun else error.strerror
+        raise IndexFormatError(f"there is no index {folder} ({MANIFEST}: {why})") from error
     except (ValueError, TypeError, LookupError):
         changed = True
     if changed:
@@ -112,7 +110,13 @@ def write_parts(
             index, or a part cannot be stored; the folder stays as it was.
         IndexFormatError: With `keep`, if the index was replaced.
     """
-    _check_replaceable(folder)
+    if folder.is_dir() and not (folder / MANIFEST).is_file():
+        foreign = sorted(p.name for p in folder.iterdir() if not _OURS.fullmatch(p.name))
+        if foreign:
+            raise InputError(
+                f"{folder} is not an index and not empty (it holds {foreign[0]!r}), so it "
+                "is not replaced; choose another folder"
+            )
     is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -188,30 +192,8 @@ def _checksum(manifest: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
-def _why_no_manifest(folder: Path) -> str:
-    if not folder.exists():
-        return f"there is no index {folder}"
-    if folder.is_dir() and any(folder.glob("data-*")):
-        return (
-            f"the index {folder} is still being written, or its writing was interrupted; wait, "
-            "or build it again"
-        )
-    return f"{folder} is not a crossknn index: it has no {MANIFEST}"
-
-
-def _check_replaceable(folder: Path) -> None:
-    if folder.is_dir() and not (folder / MANIFEST).is_file():
-        names = sorted(entry.name for entry in folder.iterdir())
-        foreign = [name for name in names if not _OURS.fullmatch(name)]
-        if foreign:
-            raise InputError(
-                f"{folder} is not an index and not empty (it holds {foreign[0]!r}), so it "
-                "is not replaced; choose another folder"
-            )
-
-
 def _remove_unused(folder: Path) -> None:
-    """Remove the data folders that the manifest does not name: replaced, or left by a kill."""
+    """Remove the data folders that the manifest does not name."""
     manifest = folder / MANIFEST
     named = manifest.read_bytes() if manifest.is_file() else b""
     for data in folder.glob("data-*"):

@@ -25,7 +25,6 @@ from crossknn.index.graphs import (
     check_neighbours,
     nearest_by_vectors,
     nearest_neighbours,
-    no_graph,
 )
 from crossknn.linalg import inner
 from crossknn.retrievers.base import Late, Retriever, StoredRetriever
@@ -153,10 +152,8 @@ class StoredMatrix:
 
         Raises `InputError` for a name that is neither, or where fewer are stored.
         """
-        if name in self.graphs:
-            return nearest_neighbours(self.graphs[name], k, name)
-        if name not in self.spaces:
-            raise no_graph(name, [*self.graphs, *self.spaces])
+        if name in self.graphs or name not in self.spaces:
+            return nearest_neighbours(self.graphs, name, k)
         known = self._computed.get(name)
         if known is None or known.shape[1] < k:
             known = self._computed[name] = nearest_by_vectors(self.spaces[name].items, k)

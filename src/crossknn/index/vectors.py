@@ -19,8 +19,6 @@ from crossknn.retrievers.base import LateInteraction
 from crossknn.scorers.base import Encoder
 from crossknn.types import Artifact, FloatArray, Queries
 
-_CHUNK = 8_192
-
 EncodeQueries: TypeAlias = Callable[[Sequence[str]], FloatArray]
 """Texts (m) -> vectors (m, d)."""
 
@@ -28,7 +26,6 @@ GivenModel: TypeAlias = Encoder | LateInteraction | str | Path
 """A dual encoder or late-interaction model, or its folder or name."""
 
 ModelKind: TypeAlias = Literal["dual encoder", "late-interaction model"]
-_MADE = {"dual encoder": "vectors", "late-interaction model": "states"}
 
 
 @dataclass(eq=False)
@@ -36,8 +33,7 @@ class RememberedModel:
     """The model that made the vectors, or states, that an index keeps as `name`.
 
     On disk only its source (a folder, a hub name, "bundled"; None for an object), its fingerprint
-    and its dimensions are kept. It is opened when it is first needed, and refused there if its
-    fingerprint is another: what it makes of queries would not fit the items'.
+    and its dimensions are kept. It is opened when it is first needed.
     """
 
     kind: ModelKind
@@ -61,43 +57,42 @@ class RememberedModel:
         """What the index keeps of it."""
         return {key: getattr(self, key) for key in ("source", "fingerprint", "dimensions")}
 
+    def same_as(self, other: RememberedModel) -> bool:
+        """Whether both are one model, as far as is known."""
+        return self.fingerprint is not None and self.fingerprint == other.fingerprint
+
     def attach(self, given: GivenModel) -> None:
         """Use this model; `IndexFormatError` if what the index keeps is another's."""
         source, opened = _open(self.kind, given)
         if (opened.fingerprint, opened.dimensions) != (self.fingerprint, self.dimensions):
-            made = _MADE[self.kind]
             raise IndexFormatError(
-                f"the {made} {self.name!r} were made by another {self.kind}: its fingerprint "
-                f"is {self.fingerprint} ({self.dimensions} dimensions), that of "
+                f"{self.name!r} was made by another {self.kind}: its fingerprint is "
+                f"{self.fingerprint} ({self.dimensions} dimensions), that of "
                 f"{source or 'the one given'} is {opened.fingerprint} ({opened.dimensions}); give "
-                f"the right one or make the {made} again"
+                "the right one, or make it again"
             )
         self.source, self.opened = source or self.source, opened
 
     def get(self) -> Any:
         """The model, opened; `InputError` if that cannot be."""
         if self.opened is None:
-            how = (
-                f"give it to ItemIndex.load as encoder={{{self.name!r}: MODEL}}, and save the index"
-            )
-            if self.kind != "dual encoder":
-                how = f"run  crossknn index add INDEX --late MODEL --name {self.name}  with it"
-            made = f"the {_MADE[self.kind]} {self.name!r} were made by a {self.kind}"
-            if self.source is None:
-                raise InputError(f"{made} without a name (fingerprint {self.fingerprint}); {how}")
+            why = "it has no folder or name"
             try:
-                self.attach(self.source)
+                if self.source is not None:
+                    self.attach(self.source)
             except InputError as error:
-                why = f"{error}; if it has moved, {how}"
-                raise InputError(f"{made}, {self.source}, which cannot be opened: {why}") from error
+                why = str(error)
+            if self.opened is None:
+                raise InputError(
+                    f"the {self.kind} of {self.name!r} (fingerprint {self.fingerprint}) cannot be "
+                    f"opened: {why}; give it once to ItemIndex.load as encoder={{{self.name!r}: "
+                    "MODEL}, and save the index"
+                )
         return self.opened
 
 
 class QueryMap(Protocol):
-    """From the vectors that queries have, (m, c), to those of another space, (m, d).
-
-    A frozen dataclass of arrays; an index keeps them, and its `kind`.
-    """
+    """From the queries' vectors (m, c) to another space (m, d): a frozen dataclass of arrays."""
 
     kind: ClassVar[str]
 
@@ -157,11 +152,7 @@ MAPS: Mapping[str, type[Any]] = {kind.kind: kind for kind in (Same, Linear, Gate
 
 @dataclass(frozen=True, kw_only=True)
 class IndexingCost:
-    """What fitted vectors cost to make (AXN figure 2, table 3).
-
-    Train queries, cross-encoder calls (pairs scored), and seconds: of making the vectors they start
-    from, of scoring, and of fitting.
-    """
+    """What fitted vectors cost to make (AXN figure 2, table 3): queries, pairs scored, seconds."""
 
     queries: int = 0
     calls: int = 0
@@ -184,10 +175,9 @@ class ItemVectors:
         encoder: The dual encoder that makes query vectors.
         method: The way they were fitted; None for the index's own.
         base: Name of the index's own vectors that fitted ones start from.
-        map: Makes query vectors of those of `base`, or of `encoder`; fitted vectors with neither
-            have no query vectors (CUR).
-        item_map: Made `values` of the vectors `base`, and can make those of other items; None if
-            they were fitted one by one.
+        map: Makes query vectors of those of `base`, or of `encoder`; without either there are
+            none (CUR).
+        item_map: Made `values` of the vectors `base`, and can make those of other items.
         scale: Brings exact scores to their inner products.
         fingerprint: Of the cross-encoder.
         details: What the fit reported, values for JSON.
@@ -209,12 +199,12 @@ class ItemVectors:
         what = f"the vectors {name!r}"
         values = check_vectors(self.values, n, None, what, half=True)
         source = None if self.encoder is None else self.encoder.dimensions
-        if self.base is not None and (source is not None or self.base not in own):
-            raise InputError(
-                f"{what} start from the vectors {self.base!r}: they have no encoder then, and the "
-                f"index has such vectors of its own (it has {', '.join(own) or 'none'})"
-            )
         if self.base is not None:
+            if source is not None or self.base not in own:
+                raise InputError(
+                    f"{what} start from the vectors {self.base!r}: they have no encoder then, and "
+                    f"the index has such vectors of its own (it has {', '.join(own) or 'none'})"
+                )
             source = own[self.base].shape[1]
         if source is not None:
             made = self.map(np.zeros((1, source), np.float32))
@@ -234,22 +224,20 @@ class ItemVectors:
         """The same for other items, with the vectors `base` (n, d); None without an `item_map`."""
         if self.item_map is None:
             return None
-        values = [self.item_map(vectors[s : s + _CHUNK]) for s in range(0, len(vectors), _CHUNK)]
-        return replace(self, values=np.concatenate(values))
+        parts = [self.item_map(vectors[s : s + 8192]) for s in range(0, len(vectors), 8192)]
+        return replace(self, values=np.concatenate(parts))
 
     def artifact(self) -> Artifact:
         """What an index keeps."""
+        plain = ("method", "base", "fingerprint", "details")
         meta = {
             "d": int(self.values.shape[1]),
-            "encoder": None if self.encoder is None else self.encoder.state(),
-            "method": self.method,
-            "base": self.base,
+            **{name: getattr(self, name) for name in plain},
+            "encoder": self.encoder and self.encoder.state(),
             "map": self.map.kind,
-            "item_map": None if self.item_map is None else self.item_map.kind,
-            "scale": None if self.scale is None else [self.scale.alpha, self.scale.beta],
-            "fingerprint": self.fingerprint,
+            "item_map": self.item_map and self.item_map.kind,
+            "scale": self.scale and [self.scale.alpha, self.scale.beta],
             "cost": asdict(self.cost),
-            "details": dict(self.details),
         }
         arrays: dict[str, Any] = {"values": self.values}
         for prefix, found in (("map", self.map), ("item_map", self.item_map)):
@@ -267,11 +255,14 @@ class ItemVectors:
             kind = MAPS.get(meta[prefix])
             return kind and kind(*(arrays[f"{prefix}.{entry.name}"] for entry in fields(kind)))
 
-        if (encoder := meta["encoder"]) is not None:
-            encoder = RememberedModel("dual encoder", name, **encoder)
-        read = {"map": read_map("map"), "item_map": read_map("item_map"), "encoder": encoder}
-        read["scale"] = None if meta["scale"] is None else Scale(*meta["scale"])
-        read["cost"] = IndexingCost(**meta["cost"])
+        encoder, scale = meta["encoder"], meta["scale"]
+        read = {
+            "encoder": encoder and RememberedModel("dual encoder", name, **encoder),
+            "map": read_map("map"),
+            "item_map": read_map("item_map"),
+            "scale": scale and Scale(*scale),
+            "cost": IndexingCost(**meta["cost"]),
+        }
         return ItemVectors(values=rows_of(arrays, "values"), **(meta | read))
 
 
@@ -310,8 +301,7 @@ def _open(kind: ModelKind, given: GivenModel) -> tuple[str | None, Any]:
         model = DualEncoder(source) if dual else open_late(source)
     if not isinstance(model, Encoder if dual else LateInteraction):
         raise InputError(
-            f"{model!r:.80} is no {kind}: give one, its folder or its name; it has fingerprint, "
-            "dimensions, encode_queries and encode_items, and a late-interaction model also kind "
-            "and compare"
+            f"{model!r:.80} is no {kind}: give one (see Encoder, LateInteraction), its folder or "
+            "its name"
         )
     return source, model

@@ -1,5 +1,4 @@
-"""What a retriever is, and all that are not word models: at random, by priors of items, by vectors,
-your own lists, the fusion of several, and late interaction over the candidates of another.
+"""What a retriever is, and all that are not word models.
 
 A late-interaction model encodes queries and items apart and compares a query with a whole list of
 items at once (CMC: Song et al. 2024, section 3). Its scores may depend on the list: they are never
@@ -75,7 +74,7 @@ class Retriever(Protocol):
 class LateInteraction(Protocol):
     """A model that compares the states of a query with those of a list of items.
 
-    `kind` is one of `KINDS`, or a name of your own; `fingerprint` names everything the scores
+    `kind` is one of `LateKind`, or a name of your own; `fingerprint` names everything the scores
     depend on, or is None where that cannot be known.
     """
 
@@ -134,7 +133,7 @@ class AllScores(ABC):
 
 
 class RandomItems(AllScores):
-    """Items uniformly at random, drawn anew for each query (by its text and the seed)."""
+    """Items uniformly at random, by the query's text and the seed."""
 
     def __init__(self, n: int, seed: int) -> None:
         self.n, self.seed = n, seed
@@ -146,19 +145,19 @@ class RandomItems(AllScores):
 
 
 class ItemPriors(AllScores):
-    """One number for each item, the same for every query: how often it is read, how new it is.
+    """One number for each item, the same for every query, e.g. views: `kriging` predicts from it.
 
-    On its own it is a poor retriever; it is meant for what `kriging` predicts from:
     `index.add_retriever("views", ItemPriors(views))`, `kriging(mean=hybrid(bm25, dense, views))`.
     """
 
     def __init__(self, values: FloatArray) -> None:
-        """`values` (n,), in the order of the items; `InputError` for one that is no number."""
+        """`values` (n,), in the order of the items; `InputError` for others than finite numbers."""
         try:
             self.values = np.asarray(values, np.float32)
+            fine = self.values.ndim == 1 and np.isfinite(self.values).all()
         except (TypeError, ValueError):
-            self.values = np.full(1, np.nan, np.float32)
-        if self.values.ndim != 1 or not np.isfinite(self.values).all():
+            fine = False
+        if not fine:
             raise InputError("priors of items are an array of finite numbers, one for each item")
 
     def of_all(self, queries: Queries) -> FloatArray:
@@ -276,39 +275,30 @@ def scores_of(found: Candidates, items: IntArray, missing: FloatArray | float) -
 class CandidateLists:
     """Ranked lists by query text.
 
-    A list without scores is scored 1 / rank. Items that are not listed score 0, or as the worst
-    listed item if that is below 0. A query without a list has an empty row.
+    A list without scores is scored 1 / rank. Other items score 0, or as the worst listed item if
+    that is below 0.
 
     Args:
         lists: A query's text -> item ids or (id, score).
         ids: The ids (n,) of the items.
-        names: A query's text -> its id, by which an error names the list.
 
     Raises:
         InputError: For an unknown id, an id listed twice, or a score that is no number.
     """
 
-    def __init__(
-        self,
-        lists: Mapping[str, RankedIds],
-        ids: Sequence[str],
-        names: Mapping[str, str] | None = None,
-    ) -> None:
-        position, names = {item_id: p for p, item_id in enumerate(ids)}, names or {}
+    def __init__(self, lists: Mapping[str, RankedIds], ids: Sequence[str]) -> None:
+        position = {item_id: p for p, item_id in enumerate(ids)}
         self._n = len(position)
-        self._rows = {
-            text: _row(names.get(text, text), ranked, position) for text, ranked in lists.items()
-        }
+        self._rows = {text: _row(text, ranked, position) for text, ranked in lists.items()}
 
     @staticmethod
     def from_run(path: str | Path, queries: QuerySet, ids: Sequence[str]) -> CandidateLists:
         """Lists from a TREC run whose query ids are those of `queries`."""
         texts = dict(zip(queries.ids, queries.texts, strict=True))
-        run = {query: ranked for query, ranked in read_run(path).items() if query in texts}
-        if not run:
+        lists = {texts[q]: ranked for q, ranked in read_run(path).items() if q in texts}
+        if not lists:
             raise InputError(f"{path} ranks none of the queries by their ids")
-        lists = {texts[query]: ranked for query, ranked in run.items()}
-        return CandidateLists(lists, ids, {texts[query]: query for query in run})
+        return CandidateLists(lists, ids)
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """The first `count` allowed items of each list; rows may be short."""
@@ -331,7 +321,7 @@ class CandidateLists:
         return scores_of(found, items, worst)
 
 
-def _row(name: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[IntArray, FloatArray]:
+def _row(text: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[IntArray, FloatArray]:
     """(items, scores), best first, ties by position."""
     scores: dict[int, float] = {}
     for rank, entry in enumerate(ranked, start=1):
@@ -339,8 +329,8 @@ def _row(name: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[Int
         item = position.get(item_id)
         if item is None or item in scores or not np.isfinite(score):
             raise InputError(
-                f"the list of {name!r} names {item_id!r} with the score {score}: it must name "
-                "items of the index, each once, with finite scores"
+                f"the list of the query {text!r:.80} names {item_id!r} with the score {score}: it "
+                "must name items of the index, each once, with finite scores"
             )
         scores[item] = float(score)
     items = np.fromiter(scores, dtype=np.int64, count=len(scores))
@@ -353,8 +343,7 @@ class RankFusion:
     """Reciprocal rank fusion (Cormack et al. 2009): items by the sum of 1 / (60 + rank) over the
     rankings of `stages`, ranks from 1.
 
-    An item that a stage does not find gets nothing from it. The stages' first 10,000 items are
-    read, or `count` if that is more; all of them for scores of all items.
+    The stages' first 10,000 items are read, or `count` if that is more.
     """
 
     constant = 60
@@ -400,9 +389,7 @@ def stages_of(retriever: Retriever) -> Sequence[Retriever]:
 
 
 class LateRetriever:
-    """The first `depth` candidates of `stage`, ranked by `model`; then the stage's own order.
-
-    What stands below the compared items is scored lower than all of them, by rank.
+    """The first `depth` candidates of `stage`, ranked by `model`; below them the stage's own order.
 
     Args:
         states: Those of all n items; the queries' are kept in `queries.states[name]`.
@@ -456,17 +443,7 @@ class LateRetriever:
     def _compared(self, queries: Queries, found: Candidates) -> Candidates:
         """The first `depth` candidates by the model's scores, ties by position."""
         lists = found.items[:, : self.depth]
-        empty = np.flatnonzero((lists == NO_ITEM).all(axis=1))
-        if len(empty):
-            logger.warning(
-                "%s has no candidates for %d of %d queries, the first of them %.80r: its "
-                "retriever found none",
-                self.name,
-                len(empty),
-                len(queries),
-                queries.texts[empty[0]],
-            )
-        if len(empty) == len(lists):
+        if (lists == NO_ITEM).all():
             return Candidates(lists, np.full(lists.shape, -np.inf, np.float32))
         scores = self.model.compare(queries.states[self.name], self.states, lists)
         order = np.lexsort((lists, -scores))

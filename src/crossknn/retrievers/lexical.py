@@ -4,7 +4,7 @@ BM25 (Robertson et al., 1994, in Lucene's form, computed by bm25s) and TF-IDF wi
 (scikit-learn's weights) are searched exactly in an inverted file. LSA (Deerwester et al., 1990) is
 the truncated singular value decomposition of the TF-IDF matrix; queries are folded in. Words are
 lower-cased runs of letters and digits without the 33 English stop words of Lucene; nothing is
-stemmed. The stop words are stored with the weights, so a saved index depends on no library.
+stemmed.
 
 Axes: m queries, n items, t terms, d dimensions.
 """
@@ -27,30 +27,30 @@ from crossknn.types import Artifact, BoolArray, Candidates, FloatArray, IntArray
 
 LSA_DIMENSIONS = 128
 _WORD = re.compile(r"\w+")
+STOPWORDS = {
+    *_WORD.findall(
+        "a an and are as at be but by for if in into is it no not of on or such that the their "
+        "then there these they this to was will with"
+    )
+}
+
+
+def words(text: str) -> list[str]:
+    """The words of a text."""
+    return [word for word in _WORD.findall(text.lower()) if word not in STOPWORDS]
 
 
 class Vocabulary:
-    """The t terms of the fitted texts, and how texts are cut into them."""
+    """The t terms of the fitted texts."""
 
-    def __init__(self, stopwords: frozenset[str], terms: Sequence[str] = ()) -> None:
-        self.stopwords, self.terms = stopwords, terms
+    def __init__(self, terms: Sequence[str]) -> None:
+        self.terms = terms
         self._number = {term: t for t, term in enumerate(terms)}
-
-    @staticmethod
-    def english() -> Vocabulary:
-        """No terms yet, and English stop words."""
-        from bm25s.stopwords import STOPWORDS_EN
-
-        return Vocabulary(frozenset(STOPWORDS_EN))
-
-    def words(self, text: str) -> list[str]:
-        """The words of a text, whether or not they are terms."""
-        return [word for word in _WORD.findall(text.lower()) if word not in self.stopwords]
 
     def counts(self, text: str) -> dict[int, int]:
         """How often each term occurs in `text`."""
-        words = Counter(self.words(text))
-        return {self._number[w]: count for w, count in words.items() if w in self._number}
+        counts = Counter(words(text))
+        return {self._number[w]: count for w, count in counts.items() if w in self._number}
 
     def weights(self, text: str, idf: FloatArray) -> dict[int, float]:
         """Unit-length TF-IDF weights of the terms in a query; none if it has no term."""
@@ -61,23 +61,11 @@ class Vocabulary:
         norm = float(np.linalg.norm(weights))
         return dict(zip(terms.tolist(), (weights / norm).tolist(), strict=True)) if norm else {}
 
-    def artifact(self, meta: Mapping[str, Any], **arrays: Any) -> Artifact:
-        """What an index keeps of it, and of the model with this `meta` and these `arrays`."""
-        return Artifact(
-            {**meta, "stopwords": sorted(self.stopwords)}, {**arrays, "terms": self.terms}
-        )
-
-    @staticmethod
-    def of(artifact: Artifact) -> Vocabulary:
-        """The stored vocabulary."""
-        return Vocabulary(frozenset(artifact.meta["stopwords"]), list(artifact.arrays["terms"]))
-
 
 class WordMatcher(AllScores):
     """A retriever over an inverted file: a score is the sum, over the query's terms, of products.
 
-    Term t has the items `items[starts[t]:starts[t + 1]]`, each once, with those `weights`; `idf`
-    (t,) are the terms' weights where the kind of matching has any.
+    Term t has the items `items[starts[t]:starts[t + 1]]` with those `weights`, and the `idf` (t,).
     """
 
     def __init__(
@@ -113,15 +101,15 @@ class WordMatcher(AllScores):
 
     def artifact(self) -> Artifact:
         """What an index keeps."""
-        names = ("weights", "items", "starts", "idf")
-        return self.vocabulary.artifact({"n": self.n}, **{key: getattr(self, key) for key in names})
+        arrays = {key: getattr(self, key) for key in ("weights", "items", "starts", "idf")}
+        return Artifact({"n": self.n}, {**arrays, "terms": self.vocabulary.terms})
 
     @classmethod
     def of(cls, artifact: Artifact) -> Self:
         """The stored matcher."""
-        read, n = artifact.arrays, int(artifact.meta["n"])
+        read, vocabulary = artifact.arrays, Vocabulary(list(artifact.arrays["terms"]))
         postings = rows_of(read, "weights"), rows_of(read, "items")
-        return cls(Vocabulary.of(artifact), n, *postings, read["starts"], read["idf"])
+        return cls(vocabulary, artifact.meta["n"], *postings, read["starts"], read["idf"])
 
 
 class BM25(WordMatcher):
@@ -132,10 +120,8 @@ class BM25(WordMatcher):
         """Weights of n texts."""
         import bm25s
 
-        vocabulary, number = Vocabulary.english(), dict[str, int]()
-        tokens = [
-            [number.setdefault(w, len(number)) for w in vocabulary.words(text)] for text in texts
-        ]
+        number = dict[str, int]()
+        tokens = [[number.setdefault(w, len(number)) for w in words(text)] for text in texts]
         found = np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(1, np.int64)
         if number:
             model = bm25s.BM25(k1=1.5, b=0.75, method="lucene", dtype="float32", int_dtype="int32")
@@ -143,7 +129,7 @@ class BM25(WordMatcher):
             columns = model.build_index_from_ids(terms, tokens, show_progress=False)
             found = tuple(columns[name] for name in ("data", "indices", "indptr"))
         idf = np.ones(len(number), np.float32)  # it is part of the items' weights
-        return cls(Vocabulary(vocabulary.stopwords, list(number)), len(texts), *found, idf)
+        return cls(Vocabulary(list(number)), len(texts), *found, idf)
 
     def query_weights(self, text: str) -> Mapping[int, float]:
         """A term counts as often as the query repeats it."""
@@ -186,8 +172,7 @@ class LSA:
 
         vocabulary, idf, weights = _item_weights(texts)
         d = min(dimensions, *weights.shape)
-        # The work is sparse products; on busy cores BLAS threads that wait for each other took 15
-        # times as long as one.
+        # On busy cores BLAS threads that wait for each other took 15 times as long as one.
         with threadpool_limits(1):
             left, values, right = randomized_svd(weights, d, n_iter=5, random_state=0)
         components = np.ascontiguousarray(right.T, dtype=np.float32)
@@ -203,30 +188,27 @@ class LSA:
 
     def artifact(self) -> Artifact:
         """What an index keeps."""
-        return self.vocabulary.artifact({}, components=self.components, idf=self.idf)
+        arrays = {"components": self.components, "idf": self.idf}
+        return Artifact({}, {**arrays, "terms": self.vocabulary.terms})
 
     @staticmethod
     def of(artifact: Artifact) -> LSA:
         """The stored model."""
         read = artifact.arrays
-        return LSA(Vocabulary.of(artifact), read["idf"], read["components"])
+        return LSA(Vocabulary(list(read["terms"])), read["idf"], read["components"])
 
 
 def _item_weights(texts: Sequence[str]) -> tuple[Vocabulary, FloatArray, Any]:
     """Terms, idf (t,) and unit-length weights of the items, a (n, t) sparse matrix."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    vocabulary = Vocabulary.english()
-    vectorizer = TfidfVectorizer(analyzer=vocabulary.words, sublinear_tf=True, dtype=np.float32)
+    vectorizer = TfidfVectorizer(analyzer=words, sublinear_tf=True, dtype=np.float32)
     try:
         weights = vectorizer.fit_transform(texts)
     except ValueError as error:
-        raise InputError(
-            "no text holds a word, so TF-IDF and LSA have nothing to go by; give an encoder or "
-            "vectors"
-        ) from error
+        raise InputError("no text holds a word; give an encoder or vectors, and no LSA") from error
     terms = list(vectorizer.get_feature_names_out())
-    return Vocabulary(vocabulary.stopwords, terms), np.asarray(vectorizer.idf_), weights
+    return Vocabulary(terms), np.asarray(vectorizer.idf_), weights
 
 
 def _unit(vectors: FloatArray) -> FloatArray:

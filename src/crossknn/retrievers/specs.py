@@ -12,7 +12,6 @@ import numpy as np
 from crossknn.errors import InputError, SpecError, nearest
 from crossknn.retrievers.base import (
     DEPTH,
-    KINDS,
     DenseRetriever,
     Late,
     LateRetriever,
@@ -25,7 +24,6 @@ from crossknn.retrievers.base import (
 from crossknn.spec import Spec, build
 from crossknn.types import FloatArray, IntArray, Queries
 
-KNOWN = ("random", "fixed", "bm25", "tfidf", "dense", "lsa", "hybrid", "lists")
 HYBRID = Spec("hybrid")
 
 
@@ -57,10 +55,8 @@ class Searchable(Protocol):
         """A fixed random order of items to draw ANNCUR's anchor items from, if one is stored."""
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
-        """Query vectors (m, d) in the space of `vectors[name]`; kept in `queries.vectors`.
-
-        Raises `InputError` where they cannot be made.
-        """
+        """Query vectors (m, d) in the space of `vectors[name]`, or `InputError`; kept in
+        `queries.vectors`."""
 
     def has_query_vectors(self, name: str) -> bool:
         """Whether queries have vectors in the space of `vectors[name]`."""
@@ -77,13 +73,11 @@ class Over:
 def open_retriever(index: Searchable, spec: Spec, seed: int) -> Retriever:
     """The retriever that `spec` names, over `index`.
 
-    `hybrid` alone fuses what the index has of `bm25` and of vectors that are not fitted, by
-    default: how good its first candidates are does not depend on what was fitted since. An index
-    may have a method `offered(spec, seed)` that makes retrievers of its own.
+    `hybrid` alone fuses `bm25` and the vectors that are not fitted, so that it does not depend on
+    later fits. An index may have a method `offered(spec, seed)` that makes retrievers of its own.
 
     Raises:
-        InputError: If the index has no such retriever.
-        SpecError: If there is none, or the spec has options that it does not take.
+        SpecError: If the index has no such retriever, or it does not take the options.
     """
     offered: Any = getattr(index, "offered", lambda spec, seed: None)
     if (own := offered(spec, seed)) is not None:
@@ -95,11 +89,11 @@ def open_retriever(index: Searchable, spec: Spec, seed: int) -> Retriever:
             raise SpecError(f"{spec}: depth must be 1 or more")
         stage = open_retriever(index, over.retriever, seed)
         return LateRetriever(stage, *index.late[name], over.depth, name=name)
-    if name in KINDS and name not in {*index.retrievers, *index.vectors}:
-        raise InputError(
-            f"the items have no states of a model {name!r} (there are those of: "
-            f"{', '.join(index.late) or 'none'}); make them with  crossknn index add INDEX --late "
-            "MODEL  (a matrix file has none)"
+    have = {*index.retrievers, *index.vectors, "random", "fixed", "hybrid"}
+    if name not in have:
+        raise SpecError(
+            f"this index has no retriever {name!r}: {nearest(name, {*have, *index.late})} "
+            "(crossknn index add INDEX, with --tfidf or --late MODEL, makes others)"
         )
     if spec.options or (spec.args and name != "hybrid"):
         raise SpecError(f"retriever {str(spec)!r}: {name!r} takes no options")
@@ -113,14 +107,7 @@ def open_retriever(index: Searchable, spec: Spec, seed: int) -> Retriever:
         return fixed_order(order, index.n)
     if name in index.retrievers:
         return index.retrievers[name]
-    if name in index.vectors:
-        return DenseRetriever(
-            index.vectors[name], lambda queries: index.query_vectors(queries, name)
-        )
-    have = sorted({*index.retrievers, *index.vectors, *index.late, "random", "fixed"})
-    if name in KNOWN:
-        raise InputError(f"this index has no retriever {name!r}; it has {', '.join(have)}")
-    raise SpecError(f"unknown retriever {name!r}: {nearest(name, {*KNOWN, *have})}")
+    return DenseRetriever(index.vectors[name], lambda queries: index.query_vectors(queries, name))
 
 
 def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
@@ -136,10 +123,9 @@ def retriever_scores(
 
 
 def default_vectors(index: Searchable, name: str = "auto") -> str:
-    """`name`, checked; for `auto` the vectors fitted last, or else as `unfitted` says.
+    """`name`, checked; for `auto` the vectors fitted last, with query vectors, or `unfitted`.
 
-    `auto` passes over vectors that the queries have none beside, if there are others. Raises
-    `InputError` if there are no such vectors.
+    Raises `InputError` if there are no such vectors.
     """
     names = sorted(index.vectors)
     if name == "auto" and names:
@@ -165,9 +151,8 @@ def need_query_vectors(index: Searchable, name: str, method: str) -> str:
     """`name`, or `InputError` if the queries have no vectors in that space."""
     if not index.has_query_vectors(name):
         raise InputError(
-            f"{method} needs query vectors, and this index has none for its item vectors "
-            f"{name!r}: search those with axn(vectors={name}, blend=0) and another retriever, or "
-            "give the index query_vectors= if they are your own"
+            f"{method} needs query vectors, and this index has none for its item vectors {name!r}: "
+            "give it query_vectors=, or use axn(blend=0) with another retriever"
         )
     return name
 

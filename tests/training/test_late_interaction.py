@@ -14,10 +14,7 @@ pytest.importorskip("transformers")
 from crossknn.data.dataset import Labelled  # noqa: E402
 from crossknn.data.queries import QuerySet  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.models.late.model import (  # noqa: E402
-    LateInteractionConfig,
-    LateInteractionModel,
-)
+from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel  # noqa: E402
 from crossknn.training import late_interaction as late  # noqa: E402
 from crossknn.training import loop  # noqa: E402
 from crossknn.training.late_interaction import (  # noqa: E402
@@ -33,28 +30,21 @@ from crossknn.types import NO_ITEM  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-OPTIONS = {
-    "cmc": {"feed_forward": 64},
-    "poly": {"codes": 4},
-    "som": {"projected": True, "dimensions": 32},
-    "deformer": {"layers": 1},
-    "mixencoder": {},
-}
-KINDS = list(OPTIONS)
+LENGTHS = {"query_length": 16, "item_length": 16}
 
 
 def task_of(encoder, kind="cmc", *, train=None, dev=None, loss=None, freeze="none", **changes):
     """A task of 12 train and 4 dev queries."""
     torch.manual_seed(0)
-    lengths = {"query_length": 16, "item_length": 16}
-    config = LateInteractionConfig(head=kind, pooling="mean", options=OPTIONS[kind], **lengths)
+    options = {"cmc": {"feed_forward": 64}, "som": {"projected": True, "dimensions": 32}}[kind]
+    config = LateInteractionConfig(head=kind, pooling="mean", options=options, **LENGTHS)
     chosen = {"retriever": "tfidf", "count": 3, "depth": 6, "dev_candidates": 6} | changes
     return LateInteractionTask(
         LateInteractionModel.new(encoder, config),
         train or [corpus(12, 12)],
         dev or [corpus(4, 8, name="dev", start=30)],
         CandidateSettings(**chosen),
-        loss,
+        loss or LossSettings(),
         freeze=freeze,
     )
 
@@ -62,9 +52,6 @@ def task_of(encoder, kind="cmc", *, train=None, dev=None, loss=None, freeze="non
 def steps(**changes):
     given = {"steps": 6, "batch": 4, "learning_rate": 1e-3, "evaluations": 2}
     return TrainingSettings(**(given | {"precision": "float32"} | changes))
-
-
-# The loss
 
 
 def by_hand(scores, retriever, weight, kl):
@@ -81,26 +68,18 @@ def by_hand(scores, retriever, weight, kl):
 @pytest.mark.parametrize("kl", ["model-retriever", "retriever-model", "none"])
 @pytest.mark.parametrize("weight", [0.0, 0.2])
 def test_the_loss_is_the_papers(kl, weight):
-    generator = np.random.default_rng(3)
-    scores, retriever = generator.normal(size=(2, 3, 5)) * 3
-    present = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], dtype=bool)
-    expected = np.mean(
-        [
-            by_hand(s[o], r[o], weight, kl)
-            for s, r, o in zip(scores, retriever, present, strict=True)
-        ]
-    )
+    scores, retriever = 3 * np.random.default_rng(3).normal(size=(2, 3, 5))
+    present = np.arange(5) < np.array([[5], [3], [1]])
+    rows = zip(scores, retriever, present, strict=True)
+    expected = np.mean([by_hand(s[there], r[there], weight, kl) for s, r, there in rows])
     scores[~present], retriever[~present] = -np.inf, -np.inf
     given = torch.tensor(scores, dtype=torch.float32, requires_grad=True)
-    there = torch.from_numpy(present)
-    found = softmax_near_retriever(given, torch.from_numpy(retriever), there, weight=weight, kl=kl)
+    others = torch.from_numpy(retriever), torch.from_numpy(present)
+    found = softmax_near_retriever(given, *others, LossSettings(weight=weight, kl=kl))
     assert float(found.detach()) == pytest.approx(expected, rel=1e-5)
     found.backward()
     assert torch.isfinite(given.grad).all()
-    assert (given.grad[~there] == 0).all()
-
-
-# Frozen towers
+    assert (given.grad[~others[1]] == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -144,40 +123,25 @@ def test_states_are_kept_for_their_texts_and_their_tower(bert, tmp_path, monkeyp
     assert len(seen) == 8 + 2 * 11
 
 
-# Dev measures
-
-
 def test_a_missed_right_item_counts_as_wrong_but_for_normalized_accuracy(bert, tmp_path):
     """Of four dev queries TF-IDF has the right item of two among its three; one has no word."""
     base = corpus(4, 8, name="dev", start=30)
-    texts = (*base.queries.texts[:3], "nothing")
+    queries = QuerySet(base.queries.ids, (*base.queries.texts[:3], "nothing"))
     positives = (base.positives[0], base.positives[1], np.array([7]), np.array([3]))
-    dev = Labelled(
-        name="dev",
-        items=base.items,
-        queries=QuerySet(base.queries.ids, texts),
-        positives=positives,
-    )
+    dev = Labelled(name="dev", items=base.items, queries=queries, positives=positives)
     task = task_of(bert, dev=[dev], dev_candidates=3)
     task.begin_epoch(0, tmp_path)
     lists = task._dev_lists
-    there = np.array(
-        [np.isin(found, right).any() for found, right in zip(lists, positives, strict=True)]
-    )
-    assert 0 < there.sum() < 4
     assert (lists[3] == NO_ITEM).all()
-    ranks = []
-    with torch.no_grad():
-        task.model.eval()
-        for row in range(4):
-            items = lists[row][lists[row] != NO_ITEM]
-            right = np.isin(items, positives[row])
-            if not right.any():
-                ranks.append(np.inf)
-                continue
-            scores = task.scores(task.dev, [row], items[None]).numpy()[0]
-            ranks.append(1 + (scores > scores[right].max()).sum())
-    ranks = np.array(ranks)
+    ranks, task.model = np.full(4, np.inf), task.model.eval()
+    for row, (right,) in enumerate(positives):
+        items = lists[row][lists[row] != NO_ITEM]
+        if right in items:
+            with torch.no_grad():
+                scores = task.scores(task.dev, [row], items[None]).numpy()[0]
+            ranks[row] = 1 + (scores > scores[items == right]).sum()
+    there = np.isfinite(ranks)
+    assert 0 < there.sum() < 4
     found = loop.evaluate(task, nullcontext)
     assert found["mrr"] == pytest.approx((1 / ranks).mean())
     assert found["accuracy"] == (ranks == 1).mean()
@@ -185,13 +149,7 @@ def test_a_missed_right_item_counts_as_wrong_but_for_normalized_accuracy(bert, t
     assert found["recall_4"] == found["recall_16"] == found["in_candidates"] == there.mean()
 
 
-# Runs
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"count": 4}, {"retriever": "bm25"}, {"loss": LossSettings(weight=0.3)}, {"freeze": "both"}],
-)
+@pytest.mark.parametrize("changes", [{"count": 4}, {"loss": LossSettings(weight=0.3)}])
 def test_a_run_of_other_settings_is_not_resumed(bert, tmp_path, changes):
     loop.fit(task_of(bert), steps(), tmp_path)
     with pytest.raises(InputError, match="holds a run with other settings, data or model"):

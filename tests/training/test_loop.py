@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import resource
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -53,19 +52,16 @@ def same_run(first, second):
     assert not [*first.glob("*.part"), *second.glob("*.part")]
 
 
-# Schedule and batches
-
-
 @given(st.integers(1, 300), st.floats(0, 0.99))
 def test_the_schedule_rises_then_falls(total, warmup):
     rates = [loop.schedule(step, total, warmup) for step in range(total)]
     top = int(np.argmax(rates))
-    assert all(0 < rate <= 1 for rate in rates)
-    assert rates[: top + 1] == sorted(rates[: top + 1])
-    assert rates[top:] == sorted(rates[top:], reverse=True)
+    assert min(rates) > 0
     assert max(rates) == 1
-    steps = np.diff(rates[: top + 1])
-    assert np.allclose(steps, steps[:1] if len(steps) else 0)
+    rise, fall = np.diff(rates[: top + 1]), np.diff(rates[top:])
+    assert (rise > 0).all()
+    assert (fall <= 0).all()
+    np.testing.assert_allclose(rise, rise.mean() if len(rise) else 0)
 
 
 @given(st.integers(1, 40), st.integers(1, 10), st.integers(0, 5))
@@ -82,28 +78,18 @@ def test_an_epoch_has_every_query_once(n, batch, seed):
         flat = list(itertools.chain.from_iterable(rows))
         assert len(set(flat)) == len(flat)
         assert set(flat) <= set(range(n))
-        if n % batch == 0:
-            assert set(flat) == set(range(n))
 
 
-# The same again
-
-
-@pytest.mark.parametrize("stops", [[5], [1, 2, 3], [10, 11]], ids=str)
-@pytest.mark.parametrize("kind", ["cross", "dual"])
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "stops"), [("cross", [10, 11]), ("dual", [1, 2, 5])])
 def test_a_run_in_parts_is_the_run(dropping_bert, tmp_path, kind, stops):
     """Dropout, negatives, moments, the log and the best checkpoint: nothing tells them apart."""
     whole = loop.fit(make_task(kind, dropping_bert), training(), tmp_path / "a")
     for stop in stops:
         stopped(make_task(kind, dropping_bert), tmp_path / "b", stop)
-    task = make_task(kind, dropping_bert)
-    parts = loop.fit(task, training(), tmp_path / "b")
+    parts = loop.fit(make_task(kind, dropping_bert), training(), tmp_path / "b")
     same_run(tmp_path / "a", tmp_path / "b")
     assert (parts.steps, parts.best, parts.best_step) == (12, whole.best, whole.best_step)
-    again = make_task(kind, dropping_bert)  # nothing is left to do: it holds the best weights
-    loop.fit(again, training(), tmp_path / "b")
-    for name, value in loop.weights(task.model).items():
-        assert torch.equal(value, loop.weights(again.model)[name])
     lines = [json.loads(line) for line in (tmp_path / "b" / loop.LOG).read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
     assert {line["step"]: line["dev"] for line in lines if "dev" in line}[parts.best_step] == (
@@ -127,14 +113,10 @@ def test_steps_after_the_last_checkpoint_are_made_again(
     same_run(tmp_path / "a", tmp_path / "b")
 
 
-# What goes wrong
-
-
-@pytest.mark.parametrize("kind", ["cross", "dual"])
-def test_a_loss_that_is_no_number_ends_the_run(bert, tmp_path, kind):
-    stopped(make_task(kind, bert), tmp_path, 5)
+def test_a_loss_that_is_no_number_ends_the_run(bert, tmp_path):
+    stopped(make_task("cross", bert), tmp_path, 5)
     before = (tmp_path / loop.CHECKPOINT).read_bytes()
-    task = make_task(kind, bert)
+    task = make_task("cross", bert)
     loss = task.loss
     task.loss = lambda *given: loss(*given) * float("nan")
     with pytest.raises(CrossknnError) as error:
@@ -143,29 +125,19 @@ def test_a_loss_that_is_no_number_ends_the_run(bert, tmp_path, kind):
     sentence = f"the loss of step 5 is not a number, in the batch of the queries {names}: train"
     assert str(error.value).startswith(sentence)
     assert (tmp_path / loop.CHECKPOINT).read_bytes() == before
-    loop.fit(make_task(kind, bert), training(), tmp_path)  # goes on from there
-
-
-@contextmanager
-def no_room(size):
-    """No file of this process may become longer than `size` bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_disk_without_room_leaves_the_checkpoint_before(bert, tmp_path):
-    stopped(make_task("cross", bert), tmp_path / "a", 4)
-    before = (tmp_path / "a" / loop.CHECKPOINT).read_bytes()
-    with no_room(10_000), pytest.raises(OSError, match="File too large"):
-        loop.fit(make_task("cross", bert), training(), tmp_path / "a")
-    assert (tmp_path / "a" / loop.CHECKPOINT).read_bytes() == before
-    for name in ("a", "b"):
-        loop.fit(make_task("cross", bert), training(), tmp_path / name)  # with room it goes on
-    same_run(tmp_path / "a", tmp_path / "b")
+    stopped(make_task("cross", bert), tmp_path, 4)
+    before = (tmp_path / loop.CHECKPOINT).read_bytes()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limit[1]))  # bytes of any file
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            loop.fit(make_task("cross", bert), training(), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert (tmp_path / loop.CHECKPOINT).read_bytes() == before
 
 
 def negatives(bert):
@@ -186,12 +158,8 @@ def test_a_checkpoint_of_other_settings_data_or_start_is_refused(bert, tmp_path,
     stopped(make_task("cross", bert), tmp_path, 1)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     task = change(bert) if callable(change) else make_task("cross", bert)
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match="holds a run with other settings, data or model"):
         loop.fit(task, training(**({} if callable(change) else change)), tmp_path)
-    assert str(error.value) == (
-        f"{tmp_path} holds a run with other settings, data or model: train into another folder, "
-        f"or remove {tmp_path / loop.CHECKPOINT}"
-    )
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -206,9 +174,6 @@ def test_what_may_change_between_parts_of_a_run(bert, tmp_path):
     stopped(make_task("cross", bert), tmp_path, 2)
     settings = training(accumulate=2, precision="bfloat16")
     assert loop.fit(make_task("cross", bert), settings, tmp_path).steps == 12
-
-
-# What is kept beside checkpoints
 
 
 def test_what_was_mined_is_kept_for_its_key(tmp_path):

@@ -53,16 +53,10 @@ def test_a_whole_file(tmp_path):
     )
 
 
-@pytest.mark.parametrize("kind", [DualEncoderSettings, LateInteractionSettings])
-def test_what_a_section_leaves_out_is_the_same_as_without_it(tmp_path, kind):
-    text = 'encoder = "e"\n[data]\nfolder = "d"\n'
-    given = {}
-    if kind is LateInteractionSettings:
-        text, given = text + '[candidates]\nretriever = "bm25"\n', {"kind": "cmc"}
-    plain = read_settings(written(tmp_path, text), kind, given=given)
-    found = read_settings(written(tmp_path, text + "[training]\nseed = 3\n"), kind, given=given)
-    assert found.training == plain.training.model_copy(update={"seed": 3})
-    assert (plain.training.epochs, plain.training.batch) == ((4, 8) if not given else (5, 4))
+def test_what_a_section_leaves_out_is_the_same_as_without_it(tmp_path):
+    text = 'encoder = "e"\n[data]\nfolder = "d"\n[training]\nseed = 3\n'
+    found = read_settings(written(tmp_path, text), DualEncoderSettings).training
+    assert (found.epochs, found.batch, found.seed) == (4, 8, 3)
 
 
 @pytest.mark.parametrize("given", ["../data", "./a/../../data", "{parent}/data"])
@@ -75,14 +69,6 @@ def test_folders_are_relative_to_the_file(tmp_path, monkeypatch, given):
     found = read_settings(path, CrossEncoderSettings, relative_to=tmp_path / "b" / "c").data
     expected = tmp_path / ("data" if "parent" in given else "b/data")
     assert found.folder == (expected,)
-
-
-def test_files_that_are_none(tmp_path):
-    with pytest.raises(InputError, match=r"there is no settings file .*settings\.toml"):
-        read_settings(tmp_path / "settings.toml", CrossEncoderSettings)
-    (tmp_path / "settings.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="is not a TOML file"):
-        read_settings(tmp_path / "settings.toml", CrossEncoderSettings)
 
 
 LATE = """
@@ -121,18 +107,13 @@ def test_settings_of_a_late_interaction_model(tmp_path):
     [
         ("encoder =", "encodr =", "the setting encoder is missing"),
         ("count =", "cuont =", "there is no setting negatives.cuont (did you mean count?)"),
-        ("[training]", "[traning]", "there is no setting traning (did you mean training?)"),
         ('folder = "zeshel"', "", "the setting data.folder is missing"),
         ("[data]", "[model]", "is not a TOML file"),
+        (WHOLE, None, "there is no settings file"),
         ('"bert-base-uncased"', "7", "encoder: Input should be a valid string"),
-        ('"zeshel"', "7", "data.folder.0: Input is not a valid path"),
         ('"zeshel"', "[]", "data.folder: Tuple should have at least 1 item"),
-        ("steps = 100", "steps = 1.5", "training.steps: Input should be a valid integer"),
-        ('kind = "tfidf"', 'kind = "bm25"', "negatives.kind: Input should be 'random', 'tfidf' or"),
-        ("count = 7", "count = 0", "negatives.count: Input should be greater than 0"),
         ("count = 7", "count = 65", "negatives: depth is 64, which is less than count, 65"),
         ("steps = 100", "accumulate = 3", "accumulate is 3, which does not divide the batch of 4"),
-        ('freeze = "items"', 'freeze = "item"', "freeze: Input should be 'none', 'items' or"),
         ("weight = 0.5", "weight = -0.1", "loss.weight: Input should be greater than or equal to"),
         ('"bert"', '"bert"\nkind = "poly"', "kind is 'poly', where 'cmc' is asked for"),
     ],
@@ -141,34 +122,28 @@ def test_bad_settings_are_named_with_their_file(tmp_path, old, new, sentence):
     text, kind, given = WHOLE, CrossEncoderSettings, {}
     if old not in WHOLE:
         text, kind, given = LATE, LateInteractionSettings, {"kind": "cmc"}
-    assert text.count(old) == 1
-    path = written(tmp_path, text.replace(old, new))
+    path = tmp_path / "settings.toml"
+    if new is not None:
+        path.write_text(text.replace(old, new))
     with pytest.raises(InputError) as error:
         read_settings(path, kind, given=given)
     assert sentence in str(error.value)
-    assert str(error.value).startswith(str(path))
+    assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
 
-
-# The files of the package
 
 FILES = sorted((Path(crossknn.training.__file__).parent / "configs").glob("*.toml"))
 
 
-def late(name):
-    [path] = (path for path in FILES if path.stem == name)
-    return read_settings(path, LateInteractionSettings, given={"kind": "cmc"})
-
-
 @pytest.mark.torch
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_file_is_read_and_makes_a_model(path):
+def test_every_file_of_the_package_is_read_and_makes_a_model(path):
     from crossknn.models.cross_encoder import CrossEncoderConfig
     from crossknn.models.dual_encoder import DualEncoderConfig
     from crossknn.models.late.model import LateInteractionConfig
 
     if "late-interaction" in path.stem:
-        settings = late(path.stem)
+        settings = read_settings(path, LateInteractionSettings, given={"kind": "cmc"})
         LateInteractionConfig(head=settings.kind, **settings.model)
     elif "dual" in path.stem:
         DualEncoderConfig(**read_settings(path, DualEncoderSettings).model)

@@ -83,7 +83,7 @@ def distill(
     queries = [scores.queries[row] for row in rows]
     settings = settings or paper_settings(lists.items.shape[1])
     calls = len(scores) if calls is None else calls
-    began, date = time.perf_counter(), time.strftime("%Y-%m-%d")
+    began = time.perf_counter()
     kept: tuple[loop.Fitted, Loss, DualEncoderModel] | None = None
     for place, loss in enumerate(losses):
         device = run.start_on(settings)
@@ -97,11 +97,11 @@ def distill(
     assert kept is not None
     fitted, loss, model = kept
     story = (
-        f"From the encoder `{run.short_name(str(source))}`, distilled from a cross-encoder: "
-        f"{len(rows)} train queries with lists of up to {lists.items.shape[1]} items "
-        f"({calls} calls), by the loss {loss}; a tenth of the queries was held out."
+        f"distilled from a cross-encoder: {len(rows)} train queries with lists of "
+        f"up to {lists.items.shape[1]} items ({calls} calls), by the "
+        f"loss {loss}; a tenth of the queries was held out."
     )
-    card = run.model_card("dual encoder", story, settings, fitted, date)
+    card = run.model_card(model, str(source), story, settings, fitted)
     model.cpu().save_pretrained(folder, card)
     return Distilled(
         folder=folder,

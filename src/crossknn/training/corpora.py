@@ -28,7 +28,7 @@ from crossknn.scorers.base import Encoder
 from crossknn.scorers.torch import TOKENS_PER_RUN
 from crossknn.training.loop import digest_of
 from crossknn.training.settings import DataSettings, NegativesSettings
-from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
+from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Queries
 
 WORDS = ("bm25", "tfidf")
 LISTS = "lists"
@@ -62,10 +62,6 @@ class Corpora:
         """Hash of every query, item and positive."""
         return digest_of(*self.ids, *self.queries, *self.items, *map(str, self.positives))
 
-    def holds_right(self, lists: IntArray) -> BoolArray:
-        """Which queries have a right item in their list: (m, c) -> (m,)."""
-        return np.isfinite(self.first_ranks(lists))
-
     def first_ranks(self, lists: IntArray) -> FloatArray:
         """The rank of the best right item in ranked lists (m, c), infinity where there is none:
         (m,)."""
@@ -80,12 +76,11 @@ class Corpora:
         """A right item and `count` of the `wrong` ones (m, depth), drawn by the seed:
         (b, 1 + count)."""
         lists = np.full((len(rows), 1 + count), NO_ITEM, dtype=np.int64)
-        for place, row in enumerate(rows):
+        for row, drawn in zip(rows, lists, strict=True):
             generator = np.random.default_rng([seed, row])
-            lists[place, 0] = generator.choice(self.positives[row])
-            known = wrong[row][wrong[row] != NO_ITEM]
-            drawn = generator.permutation(len(known))[:count]
-            lists[place, 1 : 1 + len(drawn)] = known[drawn]
+            drawn[0] = generator.choice(self.positives[row])
+            known = generator.permutation(wrong[row][wrong[row] != NO_ITEM])[:count]
+            drawn[1 : 1 + len(known)] = known
         return lists
 
 
@@ -99,11 +94,9 @@ def read_corpora(
 
     train = read(data.folder, data.train)
     dev = sampled(read(data.dev_folder or data.folder, data.dev), data.dev_queries, seed)
-    known = {(part.name, query) for part in train for query in part.queries.ids}
-    for part in dev:
-        for query in part.queries.ids:
-            if (part.name, query) in known:
-                raise InputError(f"the query {query!r} of {part.name} is in train and in dev")
+    known, held = ({(p.name, q) for p in parts for q in p.queries.ids} for parts in (train, dev))
+    for name, query in sorted(known & held):
+        raise InputError(f"the query {query!r} of {name} is in train and in dev")
     return train, dev
 
 
@@ -185,21 +178,17 @@ def _ranked_in_all(
 ) -> Ranked:
     """As a retriever ranks each query's own corpus, in the numbering of all."""
     for part, start in zip(corpora.parts, corpora.starts, strict=False):
-        ranked = (
-            _listed(part, count) if kind == LISTS else _ranked(part, kind, count, encoder, seed)
-        )
-        for items, scores, right in ranked:
+        found = _listed(part, count) if kind == LISTS else _ranked(part, kind, count, encoder, seed)
+        for items, scores, right in found:
             yield items + start, scores, right
 
 
 def _listed(part: Labelled, count: int) -> Ranked:
     """By the lists that come with the queries; a right item outside its list scores 0, or as the
     last if that is below 0."""
-    if part.lists is None:
-        raise InputError(f"{part.name} was read without its lists, which 'lists' takes")
-    for items, scores, positives in zip(
-        part.lists.items, part.lists.scores, part.positives, strict=True
-    ):
+    assert part.lists is not None
+    rows = zip(part.lists.items, part.lists.scores, part.positives, strict=True)
+    for items, scores, positives in rows:
         items, scores = items[items != NO_ITEM], scores[items != NO_ITEM]
         known = dict(zip(items.tolist(), scores.tolist(), strict=True))
         last = float(scores.min(initial=0.0))
@@ -235,10 +224,7 @@ def _retriever(
         return BM25.fit(texts), 1.0
     if kind == "tfidf":
         return TFIDF.fit(texts), UNIT_SCALE
-    if encoder is None:
-        raise InputError(
-            f"{kind!r} is neither 'bm25', 'tfidf', 'random' nor 'lists', nor a dual encoder"
-        )
+    assert encoder is not None
     vectors = encoder.encode_items(texts)
     lengths = np.linalg.norm(vectors[:256].astype(np.float32), axis=1)
     retriever = DenseRetriever(vectors, lambda queries: encoder.encode_queries(queries.texts))

@@ -22,7 +22,7 @@ from crossknn.linalg import top_k
 from crossknn.models.dual_encoder import DualEncoderModel
 from crossknn.scorers.token_models import TokenEncoder
 from crossknn.scorers.torch import TorchModel
-from crossknn.training.labelled import numbered, scale_of, vectors
+from crossknn.training.labelled import scale_of, vectors
 from crossknn.training.loop import Measures, Task, digest_of, kept
 from crossknn.types import NO_ITEM, Candidates, IntArray
 
@@ -78,25 +78,25 @@ class DistillationTask(Task):
         order = np.random.default_rng(seed).permutation(len(queries))
         n_held = max(1, round(HELD * len(queries)))
         self.held, self.train = np.sort(order[:n_held]), np.sort(order[n_held:])
-        self.n_queries = len(self.train)
+        self.ids = [repr(queries[row][:40]) for row in self.train]
         data = lists.items.tobytes().hex(), lists.scores.astype(np.float32).tobytes().hex()
         self.signature = f"{loss}|{k}|{seed}|{digest_of(*queries, '', *items, *data)}"
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
         """Mine the epoch's hard negatives with the model as it is."""
-        if self._loss == "pair":
-            name = f"negatives-{epoch}"
-            [self._wrong] = kept(folder, name, self.signature, lambda: [self._mine()])
 
-    def _mine(self) -> IntArray:
-        """The nearest items outside each list, as many as its items: (q, c) for all q queries."""
-        wrong = np.full_like(self._lists.items, NO_ITEM)
-        nearest = self._nearest(self.train, 2 * wrong.shape[1])
-        for row, near in zip(self.train, nearest, strict=True):
-            right = self._lists.items[row]
-            found = near[~np.isin(near, right)][: (right != NO_ITEM).sum()]
-            wrong[row, : len(found)] = found
-        return wrong
+        def mine() -> list[IntArray]:
+            """The nearest items outside each list, as many as it has: (q, c)."""
+            wrong = np.full_like(self._lists.items, NO_ITEM)
+            nearest = self._nearest(self.train, 2 * wrong.shape[1])
+            for row, near in zip(self.train, nearest, strict=True):
+                right = self._lists.items[row]
+                found = near[~np.isin(near, right)][: (right != NO_ITEM).sum()]
+                wrong[row, : len(found)] = found
+            return [wrong]
+
+        if self._loss == "pair":
+            [self._wrong] = kept(folder, f"negatives-{epoch}", self.signature, mine)
 
     def _nearest(self, rows: IntArray, count: int) -> IntArray:
         """The dual encoder's nearest items of some queries: (m, min(count, n))."""
@@ -131,14 +131,11 @@ class DistillationTask(Task):
 
         They lie close together: the sum is in float32, also where the model computes in bfloat16.
         """
-        items, place = numbered(lists)
+        items = np.unique(lists[lists != NO_ITEM])
         texts = [self._queries[r] for r in rows], [self._items[i] for i in items]
         query, item = vectors(self.model, *texts)
-        chosen = item[torch.from_numpy(place).to(item.device)]
+        chosen = item[torch.from_numpy(np.searchsorted(items, lists)).to(item.device)]
         return (query.unsqueeze(1) * chosen).sum(-1) * scale_of(self.model)
-
-    def describe(self, rows: Sequence[int]) -> str:
-        return ", ".join(repr(self._queries[row][:40]) for row in self.train[rows])
 
     def evaluate(self) -> Measures:
         shares, firsts = [], []

@@ -24,13 +24,7 @@ from crossknn.models.tokens import checked_rows
 from crossknn.scorers.base import Encoder
 from crossknn.scorers.token_models import TokenEncoder
 from crossknn.scorers.torch import TorchModel
-from crossknn.training.corpora import (
-    UNIT_SCALE,
-    Corpora,
-    found_items,
-    in_passes,
-    nearest_wrong,
-)
+from crossknn.training.corpora import UNIT_SCALE, Corpora, found_items, in_passes, nearest_wrong
 from crossknn.training.loop import Measures, Task, kept
 from crossknn.training.settings import NegativesSettings
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs
@@ -51,11 +45,8 @@ class LabelledTask(Task):
         *told: object,
     ) -> None:
         self.model, self.train, self.dev, self.seed = model, Corpora(train), Corpora(dev), seed
-        self.n_queries = len(self.train)
+        self.ids = self.train.ids
         self.signature = "|".join(map(str, (*told, seed, self.train.digest, self.dev.digest)))
-
-    def describe(self, rows: Sequence[int]) -> str:
-        return ", ".join(self.train.ids[row] for row in rows)
 
 
 class CrossEncoderTask(LabelledTask):
@@ -120,8 +111,8 @@ class CrossEncoderTask(LabelledTask):
     def evaluate(self) -> Measures:
         found, rows = self._candidates, range(len(self.dev))
         best = self.scores(self.dev, rows, found).argmax(1).cpu().numpy()
-        right = self.dev.holds_right(found[rows, best][:, None])
-        there = self.dev.holds_right(found)
+        right = np.isfinite(self.dev.first_ranks(found[rows, best][:, None]))
+        there = np.isfinite(self.dev.first_ranks(found))
         return {
             "accuracy": float(right.mean()),
             "normalised": float(right.sum() / max(1, there.sum())),
@@ -174,14 +165,16 @@ class DualEncoderTask(LabelledTask):
     def loss(self, rows: Sequence[int], lists: IntArray) -> Tensor:
         """Of the queries `rows` (b,) over all items of their `lists` (b, c): ()."""
         train = self.train
-        items, place = numbered(lists)
-        wrong = np.stack([~np.isin(items, train.positives[row]) for row in rows])
+        items = np.unique(lists[lists != NO_ITEM])
+        gold = np.searchsorted(items, lists[:, 0])
+        # an item that is right for a query is no negative of it, whoever brought it in
+        keep = np.stack([~np.isin(items, train.positives[row]) for row in rows])
+        keep[np.arange(len(rows)), gold] = True
         texts = [train.queries[r] for r in rows], [train.items[i] for i in items]
         query, item = vectors(self.model, *texts)
         scores = (query @ item.T).float() * scale_of(self.model)
-        loss = in_batch_cross_entropy(
-            scores, torch.from_numpy(place[:, 0]), torch.from_numpy(wrong)
-        )
+        scores = scores.masked_fill(~torch.from_numpy(keep).to(query.device), float("-inf"))
+        loss = functional.cross_entropy(scores, torch.from_numpy(gold).to(query.device))
         if self._teacher is None:
             return loss
         taught = [self._teacher.encode_queries(texts[0]), self._teacher.encode_items(texts[1])]
@@ -212,26 +205,9 @@ def vectors(
     return encoded(queries, True), encoded(items, False)
 
 
-def numbered(lists: IntArray) -> tuple[IntArray, IntArray]:
-    """The distinct items of lists (b, c), and the place of each list's among them: (n,), (b, c)."""
-    items = np.unique(lists[lists != NO_ITEM])
-    return items, np.searchsorted(items, lists)
-
-
 def scale_of(model: DualEncoderModel) -> float:
     """What inner products are multiplied by before a softmax: 20 for unit vectors, 1 for others."""
     return UNIT_SCALE if model.config.normalize else 1.0
-
-
-def in_batch_cross_entropy(scores: Tensor, gold: Tensor, wrong: Tensor) -> Tensor:
-    """Mean over queries of -log softmax of the gold among all items of a batch: (b, c) -> ().
-
-    `gold` (b,) are columns; `wrong` (b, c) is true where a column may count as a negative: an item
-    that is right for a query is no negative of it, whoever brought it in.
-    """
-    keep, gold = wrong.to(scores.device, copy=True), gold.to(scores.device)
-    keep[torch.arange(len(scores), device=scores.device), gold] = True
-    return functional.cross_entropy(scores.masked_fill(~keep, float("-inf")), gold)
 
 
 def distance_to_teacher(vectors: Tensor, teacher: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from crossknn.scorers.base import Encoder
 from crossknn.training.corpora import Corpora, found_items, found_wrong, in_passes
 from crossknn.training.labelled import LabelledTask, ranked
 from crossknn.training.loop import Measures, digest_of, kept
-from crossknn.training.settings import CandidateSettings, Divergence, Freeze, LossSettings
+from crossknn.training.settings import CandidateSettings, Freeze, LossSettings
 from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, States
 
 AT = (4, 16)
@@ -48,16 +48,13 @@ class LateInteractionTask(LabelledTask):
         train: Sequence[Labelled],
         dev: Sequence[Labelled],
         candidates: CandidateSettings,
-        loss: LossSettings | None = None,
+        loss: LossSettings,
         *,
         freeze: Freeze = "none",
         encoder: Encoder | None = None,
         seed: int = 0,
     ) -> None:
-        loss, name = (
-            loss or LossSettings(),
-            encoder.fingerprint if encoder else candidates.retriever,
-        )
+        name = encoder.fingerprint if encoder else candidates.retriever
         told = candidates.model_copy(update={"retriever": name}), loss, freeze
         super().__init__(model, train, dev, seed, *told)
         model.freeze(freeze)
@@ -101,23 +98,17 @@ class LateInteractionTask(LabelledTask):
         drawn = []
         for row in rows:
             generator = np.random.default_rng([self.seed, epoch, row])
-            right, wrong = (
-                Candidates(c.items[row], c.scores[row]) for c in (self._right, self._wrong)
-            )
-            drawn.append(draw_list(right, wrong, self._candidates, generator))
+            of = Candidates(self._right.items[row], self._right.scores[row])
+            wrong = Candidates(self._wrong.items[row], self._wrong.scores[row])
+            drawn.append(draw_list(of, wrong, self._candidates, generator))
         lists = Candidates.from_rows(drawn)
         return lists.items, lists.scores
 
     def loss(self, rows: Sequence[int], lists: IntArray, retriever: FloatArray) -> Tensor:
         """Of train queries (b,) over lists (b, c), whose first is right, with the retriever's
         scores (b, c): ()."""
-        return softmax_near_retriever(
-            self.scores(self.train, rows, lists),
-            torch.from_numpy(retriever),
-            torch.from_numpy(lists != NO_ITEM),
-            weight=self._loss.weight,
-            kl=self._loss.kl,
-        )
+        scores, there = self.scores(self.train, rows, lists), torch.from_numpy(lists != NO_ITEM)
+        return softmax_near_retriever(scores, torch.from_numpy(retriever), there, self._loss)
 
     def scores(
         self, corpora: Corpora, rows: Sequence[int], lists: IntArray, at_once: int | None = None
@@ -127,17 +118,16 @@ class LateInteractionTask(LabelledTask):
         An item of several lists is encoded once; then `at_once` lists are compared (all by
         default).
         """
-        there = lists != NO_ITEM
-        used = np.unique(lists[there])
+        used = np.unique(lists[lists != NO_ITEM])
         query, query_mask = self._states([corpora.queries[row] for row in rows], queries=True)
         item, item_mask = self._states([corpora.items[i] for i in used], queries=False)
         place = torch.from_numpy(np.searchsorted(used, lists)).to(item.device)
-        present = torch.from_numpy(there).to(item.device)
-        at_once = at_once or len(rows)
+        present = torch.from_numpy(lists != NO_ITEM).to(item.device).unsqueeze(-1)
         found = []
+        at_once = at_once or len(rows)
         for start in range(0, len(rows), at_once):
             part = slice(start, start + at_once)
-            mask = item_mask[place[part]] & present[part].unsqueeze(-1)
+            mask = item_mask[place[part]] & present[part]
             found.append(self.model.head(query[part], query_mask[part], item[place[part]], mask))
         return torch.cat(found).float()
 
@@ -162,7 +152,8 @@ class LateInteractionTask(LabelledTask):
             scores = self.scores(self.dev, rows.tolist(), lists[rows], _COMPARED_AT_ONCE)
             order = np.argsort(-scores.cpu().numpy(), axis=1, kind="stable")
             ordered[rows] = np.take_along_axis(lists[rows], order, axis=1)
-        rank, there = self.dev.first_ranks(ordered), self.dev.holds_right(lists)
+        rank = self.dev.first_ranks(ordered)
+        there = np.isfinite(rank)  # what is ordered is what was found
         return {
             **ranked(rank),
             "normalized_accuracy": float((rank == 1).sum() / max(1, there.sum())),
@@ -199,23 +190,24 @@ def draw_list(
 
 
 def softmax_near_retriever(
-    scores: Tensor, retriever: Tensor, present: Tensor, *, weight: float, kl: Divergence
+    scores: Tensor, retriever: Tensor, present: Tensor, settings: LossSettings
 ) -> Tensor:
     """Mean over queries of weight * -log softmax of the first candidate + (1 - weight) * the KL
     divergence of softmax(scores) and softmax(retriever), CMC, eq. 5 and 8: (b, c) twice -> ().
 
-    kl: see `LossSettings`. `present` (b, c) is false where a list has ended.
+    `present` (b, c) is false where a list has ended.
     """
     present = present.to(scores.device)
     found = scores.float().masked_fill(~present, float("-inf")).log_softmax(-1)
     right = -found[:, 0].mean()
-    if kl == "none":
+    if settings.kl == "none":
         return right
     wanted = retriever.to(scores.device).float()
     wanted = wanted.masked_fill(~present, float("-inf")).log_softmax(-1)
-    left, other = (found, wanted) if kl == "model-retriever" else (wanted, found)
+    left, other = (found, wanted) if settings.kl == "model-retriever" else (wanted, found)
     apart = (left - other).masked_fill(~present, 0.0)
-    return weight * right + (1 - weight) * (left.exp() * apart).sum(-1).mean()
+    divergence = (left.exp() * apart).sum(-1).mean()
+    return settings.weight * right + (1 - settings.weight) * divergence
 
 
 def tower_states(

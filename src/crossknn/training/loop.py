@@ -38,9 +38,6 @@ CLIP = 1.0
 """The norm above which gradients are cut."""
 
 _SECONDS_BETWEEN_CHECKPOINTS = 60.0
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-_FREE = {"accumulate", "evaluations", "precision"}
-"""Settings that may change when a run goes on."""
 
 Measures: TypeAlias = dict[str, float]
 Autocast: TypeAlias = Callable[[], AbstractContextManager[Any]]
@@ -49,13 +46,14 @@ Autocast: TypeAlias = Callable[[], AbstractContextManager[Any]]
 class Task(ABC):
     """What is trained.
 
-    `main` names the measure by which checkpoints are compared (higher wins). `signature` is what
-    must be the same for a run to be resumed, beside the training settings and the first weights.
+    main: the measure by which checkpoints are compared (higher wins). ids: of the train queries,
+    for messages. signature: what must be the same for a run to be resumed, beside the training
+    settings and the first weights.
     """
 
     main: str
     model: Any
-    n_queries: int
+    ids: Sequence[str]
     signature: str
 
     @abstractmethod
@@ -69,10 +67,6 @@ class Task(ABC):
     @abstractmethod
     def loss(self, rows: Sequence[int], *drawn: Any, **none: Any) -> Tensor:
         """The mean loss of the queries `rows` (b,) with what was drawn for them: ()."""
-
-    @abstractmethod
-    def describe(self, rows: Sequence[int]) -> str:
-        """The names of queries, for messages."""
 
     @abstractmethod
     def evaluate(self) -> Measures:
@@ -92,7 +86,7 @@ class State:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """What a run came to: steps done, the best dev measures and their step, seconds of this run."""
+    """Steps of a run, its best dev measures and their step, seconds of this part of it."""
 
     steps: int
     best: Measures
@@ -112,26 +106,24 @@ def fit(
         TrainingError: the loss is NaN or infinite; the message names the batch.
     """
     model, began = task.model, time.perf_counter()
-    per_epoch = steps_per_epoch(task.n_queries, settings)
-    total = total_steps(task.n_queries, settings)
+    per_epoch = steps_per_epoch(len(task.ids), settings)
+    total = total_steps(len(task.ids), settings)
     folder.mkdir(parents=True, exist_ok=True)
     every = max(1, min(per_epoch, total) // settings.evaluations)
     for module in model.modules():
         if settings.dropout is not None and isinstance(module, nn.Dropout):
             module.p = settings.dropout
     optimizer, autocast = _optimizer(model, settings), autocast_of(model, settings)
-    fixed = settings.model_dump_json(exclude=_FREE)
+    fixed = settings.model_dump_json(exclude={"accumulate", "evaluations", "precision"})
     signature = digest_of(fixed, task.signature, weights_hash(model))
     state = _load(folder / CHECKPOINT, model, optimizer, signature)
     with (folder / LOG).open("ab") as log:
         log.truncate(state.log_size)  # what a killed run wrote after its checkpoint
-    saved, epoch_begun = time.monotonic(), -1
-    for step in range(state.step, total):
-        epoch = step // per_epoch
-        if epoch != epoch_begun:
+    saved, first = time.monotonic(), state.step
+    for step in range(first, total):
+        if step == first or step % per_epoch == 0:
             with autocast():
-                task.begin_epoch(epoch, folder)
-            epoch_begun = epoch
+                task.begin_epoch(step // per_epoch, folder)
         rate = settings.learning_rate * schedule(step, total, settings.warmup)
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -144,8 +136,8 @@ def fit(
             lines.append({"step": state.step, "dev": measures})
             if not state.best or measures[task.main] > state.best[task.main]:
                 state.best, state.best_step = measures, state.step
-                own = weights(model).items()
-                state.best_weights = {n: value.to("cpu", copy=True) for n, value in own}
+                own = weights(model)
+                state.best_weights = {n: own[n].to("cpu", copy=True) for n in own}
         with (folder / LOG).open("ab") as log:
             log.writelines(f"{json.dumps(line)}\n".encode() for line in lines)
             state.log_size = log.tell()
@@ -167,8 +159,8 @@ def _step(
     step: int,
 ) -> float:
     """One step of the optimizer; the loss. TrainingError, before any weight moves, if it is NaN."""
-    rows = batch_rows(task.n_queries, settings, step)
-    epoch = step // steps_per_epoch(task.n_queries, settings)
+    rows = batch_rows(len(task.ids), settings, step)
+    epoch = step // steps_per_epoch(len(task.ids), settings)
     torch.manual_seed(settings.seed * 1_000_003 + step)
     task.model.train()
     optimizer.zero_grad(set_to_none=True)
@@ -182,10 +174,10 @@ def _step(
             loss.backward()
     norm = float(nn.utils.clip_grad_norm_(task.model.parameters(), CLIP))
     if not (math.isfinite(value) and math.isfinite(norm)):
+        names = ", ".join(task.ids[row] for row in rows[:8])
         raise TrainingError(
-            f"the loss of step {step} is not a number, in the batch of the queries "
-            f"{task.describe(rows[:8])}: train into a new folder with a lower learning_rate, or "
-            "in float32"
+            f"the loss of step {step} is not a number, in the batch of the queries {names}: "
+            "train into a new folder with a lower learning_rate, or in float32"
         )
     optimizer.step()
     return value
@@ -268,14 +260,12 @@ def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Adam
 def _save(
     path: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: State, signature: str
 ) -> None:
-    tensors = {f"model.{name}": value for name, value in weights(model).items()}
-    tensors |= {f"best.{name}": value for name, value in state.best_weights.items()}
+    about = vars(state) | {"signature": signature}
+    parts = {"model": weights(model), "best": about.pop("best_weights")}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"{key}.{name}"] = value
-    about = {"signature": signature, "step": state.step, "log_size": state.log_size}
-    about |= {"best": state.best, "best_step": state.best_step}
-    content = {name: value.contiguous() for name, value in tensors.items()}
+            parts.setdefault(key, {})[name] = value
+    content = {f"{part}.{n}": v.contiguous() for part, of in parts.items() for n, v in of.items()}
     write_file(path, save(content, {"state": json.dumps(about)}))
 
 
@@ -295,15 +285,20 @@ def _load(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature:
                 f"another folder, or remove {path}"
             )
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    own = weights(model)
-    _put(model, {name: tensors[f"model.{name}"] for name in own})
-    for name, parameter in model.named_parameters():
-        for key in _MOMENTS:
-            if (moment := tensors.get(f"{key}.{name}")) is not None:
-                device = "cpu" if key == "step" else parameter.device
-                optimizer.state[parameter][key] = moment.to(device)
-    best = {name: tensors[f"best.{name}"] for name in own if about["best"]}
-    return State(**about, best_weights=best)
+    parts: dict[str, dict[str, Tensor]] = {"best": {}}
+    for place, tensor in tensors.items():
+        part, name = place.split(".", 1)
+        parts.setdefault(part, {})[name] = tensor
+    _put(model, parts.pop("model"))
+    state, parameters = (
+        State(**about, best_weights=parts.pop("best")),
+        dict(model.named_parameters()),
+    )
+    for key, moments in parts.items():
+        for name, moment in moments.items():
+            device = "cpu" if key == "step" else parameters[name].device
+            optimizer.state[parameters[name]][key] = moment.to(device)
+    return state
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -331,7 +326,5 @@ def kept(
 
 def digest_of(*texts: str) -> str:
     """A short hash of texts, for signatures."""
-    found = hashlib.blake2b(digest_size=8)
-    for text in texts:
-        found.update(text.encode("utf-8", "surrogatepass") + b"\0")
-    return found.hexdigest()
+    whole = "\0".join([*texts, ""]).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(whole, digest_size=8).hexdigest()

@@ -20,6 +20,7 @@ from crossknn.errors import InputError, nearest
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
 from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel
+from crossknn.scorers.base import Encoder
 from crossknn.scorers.opening import DualEncoder
 from crossknn.training import loop
 from crossknn.training.corpora import LISTS, WORDS, read_corpora, sampled
@@ -39,10 +40,10 @@ Data: TypeAlias = tuple[list[Labelled], list[Labelled]]
 RUN = "run"
 """The subfolder of checkpoints, mined negatives and the log."""
 
-_OPENERS = {
-    "cross-encoder": "CrossEncoder",
-    "dual encoder": "DualEncoder",
-    "late-interaction model": "open_late",
+_KINDS = {
+    CrossEncoderModel: ("cross-encoder", "CrossEncoder"),
+    DualEncoderModel: ("dual encoder", "DualEncoder"),
+    LateInteractionModel: ("late-interaction model", "open_late"),
 }
 """What a model is, for its card, and what opens it."""
 
@@ -69,13 +70,9 @@ def train(settings: RunSettings, folder: Path, *, progress: Progress | None = No
         TrainingError: the loss is no number.
     """
     task = _task(settings, _data(settings))
-    date = time.strftime("%Y-%m-%d")
     fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
     names = ", ".join(f"`{path.name}`" for path in settings.data.folder)
-    story = f"From the encoder `{short_name(settings.encoder)}`, on {names}."
-    of = {CrossEncoderTask: "cross-encoder", DualEncoderTask: "dual encoder"}
-    kind = of.get(type(task), "late-interaction model")
-    card = model_card(kind, story, settings, fitted, date)
+    card = model_card(task.model, settings.encoder, f"on {names}.", settings, fitted)
     task.model.cpu().save_pretrained(folder, card)
     return fitted
 
@@ -104,17 +101,16 @@ def estimate(settings: RunSettings, steps: int = 3) -> Estimate:
 
 def _easy(settings: Any) -> Any:
     """The settings with random wrong items, which need no mining."""
-    if isinstance(settings, LateInteractionSettings):
-        name, random = "candidates", {"retriever": "random", "depth": settings.candidates.count}
-    else:
-        name, random = "negatives", {"kind": "random", "encoder": None}
-    section = getattr(settings, name).model_copy(update=random)
-    return settings.model_copy(update={name: section})
+    name = "candidates" if hasattr(settings, "candidates") else "negatives"
+    section = getattr(settings, name)
+    random = {"kind": "random", "retriever": "random", "encoder": None, "depth": section.count}
+    update = {key: value for key, value in random.items() if hasattr(section, key)}
+    return settings.model_copy(update={name: section.model_copy(update=update)})
 
 
 def _data(settings: RunSettings) -> Data:
-    late = settings if isinstance(settings, LateInteractionSettings) else None
-    lists = late is not None and late.candidates.retriever == LISTS
+    candidates = getattr(settings, "candidates", None)
+    lists = candidates is not None and candidates.retriever == LISTS
     return read_corpora(settings.data, settings.training.seed, lists=lists)
 
 
@@ -124,30 +120,20 @@ def _task(settings: RunSettings, data: Data) -> LabelledTask:
     if isinstance(settings, CrossEncoderSettings):
         config = _config(CrossEncoderConfig, settings.model)
         model = CrossEncoderModel.new(settings.encoder, config).to(device)
-        source = settings.negatives.encoder
-        encoder = None if source is None else DualEncoder(source)
+        encoder = _encoder("negatives.encoder", settings.negatives.encoder)
         return CrossEncoderTask(model, *data, settings.negatives, encoder=encoder, seed=seed)
     if isinstance(settings, DualEncoderSettings):
         dual = _config(DualEncoderConfig, settings.model)
-        return DualEncoderTask(
-            DualEncoderModel.new(settings.encoder, dual).to(device),
-            *data,
-            settings.negatives,
-            teacher=None if settings.teacher is None else DualEncoder(settings.teacher),
-            teacher_weight=settings.teacher_weight,
-            seed=seed,
-        )
+        taught: Any = {"teacher": _encoder("teacher", settings.teacher)}
+        taught["teacher_weight"] = settings.teacher_weight
+        student = DualEncoderModel.new(settings.encoder, dual).to(device)
+        return DualEncoderTask(student, *data, settings.negatives, seed=seed, **taught)
     assert isinstance(settings, LateInteractionSettings)
     late = _config(LateInteractionConfig, settings.model, head=settings.kind)
-    name, encoder = settings.candidates.retriever, None
-    if name not in (*WORDS, LISTS, "random"):
-        try:
-            encoder = DualEncoder(name)
-        except InputError as error:
-            raise InputError(
-                f"candidates: the retriever {name!r} is neither 'bm25', 'tfidf', 'random' or "
-                f"'lists' nor a dual encoder: {error}"
-            ) from error
+    name = settings.candidates.retriever
+    known = (*WORDS, "random", LISTS)
+    place = f"candidates.retriever, which is {', '.join(map(repr, known))} or a dual encoder"
+    encoder = None if name in known else _encoder(place, name)
     return LateInteractionTask(
         LateInteractionModel.new(settings.encoder, late).to(device),
         *data,
@@ -157,6 +143,13 @@ def _task(settings: RunSettings, data: Data) -> LabelledTask:
         encoder=encoder,
         seed=seed,
     )
+
+
+def _encoder(setting: str, source: str | None) -> Encoder | None:
+    try:
+        return None if source is None else DualEncoder(source)
+    except InputError as error:
+        raise InputError(f"{setting}: {error}") from error
 
 
 def start_on(training: TrainingSettings) -> torch.device:
@@ -185,9 +178,16 @@ def _peak_memory(device: torch.device) -> int:
 
 
 def model_card(
-    kind: str, story: str, settings: RunSettings | TrainingSettings, fitted: loop.Fitted, date: str
+    model: Any,
+    encoder: str,
+    story: str,
+    settings: RunSettings | TrainingSettings,
+    fitted: loop.Fitted,
 ) -> str:
-    """A README for the folder of a model of `kind`: `story` says what it learned from."""
+    """A README for the folder of a model that began as `encoder`: `story` says how it learned."""
+    kind, opener = _KINDS[type(model)]
+    if encoder.count("/") > 1:  # of a folder the name alone
+        encoder = Path(encoder).name
     measures = "\n".join(f"| {name} | {value:.4f} |" for name, value in fitted.best.items())
     # of folders the name alone
     shown = re.sub(r'"[^"]*/[^"]*/([^"/]+)/?"', r'"\1"', settings.model_dump_json())
@@ -197,21 +197,17 @@ tags: [{kind.replace(" ", "-")}]
 ---
 # A {kind} trained with crossknn
 
-{story} {fitted.steps} steps; the checkpoint of step {fitted.best_step} was the best on dev queries:
+From the encoder `{encoder}`, {story}
+{fitted.steps} steps; the checkpoint of step {fitted.best_step} was the best on dev queries:
 
 | measure | dev |
 |---|---|
 {measures}
 
-Settings: `{shown}`. Made on {date} by crossknn {__version__}.
+Settings: `{shown}`. Made on {time.strftime("%Y-%m-%d")} by crossknn {__version__}.
 
 ```python
-from crossknn import {_OPENERS[kind]}
-model = {_OPENERS[kind]}("this/folder")
+from crossknn import {opener}
+model = {opener}("this/folder")
 ```
 """
-
-
-def short_name(encoder: str) -> str:
-    """A hub name as it is; of a folder, its name alone."""
-    return encoder if encoder.count("/") <= 1 else encoder.rstrip("/").rsplit("/", 1)[-1]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -91,24 +91,26 @@ _OUTPUTS: dict[str, Axes] = {
     "late-interaction": {"states": {0: "b", 1: "t_out"}, "mask": {0: "b", 1: "t_out"}},
 }
 """What the graphs that read tokens give, and which of their axes are free."""
+_TOKENS = {name: {0: "b", 1: "t"} for name in INPUTS}
+_REFUSED = (
+    "{} cannot be exported to ONNX, only used in torch: {}. A graph reads token ids: not through a "
+    "chat template, with a prompt outside the pooling, or with limits of its own for queries"
+)
 
 
 class Graph(NamedTuple):
-    """A torch module that is traced on the first of two batches of inputs, and checked on the
-    second; its inputs and outputs by name, with their free axes."""
+    """A torch module, its inputs and outputs by name with their free axes, the inputs it is traced
+    on, and further inputs with the outputs that its ONNX graph has to give for them."""
 
     module: nn.Module
     inputs: Axes
     outputs: Axes
-    probes: Sequence[Arrays]
+    example: Arrays
+    checks: Sequence[tuple[Arrays, Sequence[Any]]]
 
 
-class _Exportable(NamedTuple):
-    """Graphs by file name, how texts are read, and what the manifest says beyond that."""
-
-    encoding: Encoding
-    graphs: dict[str, Graph]
-    settings: dict[str, object]
+Exportable: TypeAlias = tuple[Encoding, dict[str, Graph], dict[str, object]]
+"""How texts are read, graphs by file name, and what the manifest says beyond that."""
 
 
 def export_model(
@@ -151,39 +153,40 @@ def export_model(
             "a late-interaction model is exported as it is: leave out --precision and --max-length"
         )
     own, source = _OWN[kind], Path(model)
-    for settings, other in KINDS.items():
-        if settings != own.SETTINGS and (source / settings).is_file():
+    for file, other in KINDS.items():
+        if file != own.SETTINGS and (source / file).is_file():
             raise InputError(f"{model} is a {other}, and not to be exported as a {kind} (--kind)")
     is_own = (source / own.SETTINGS).is_file() or kind == "late-interaction"
     given: Any = own.from_pretrained(source) if is_own else str(model)
     make = _own_model if is_own else _library_model
-    found = make(given, kind, max_length, (query_prefix, item_prefix))
+    prefixes = (query_prefix, item_prefix)
+    encoding, made, settings = make(given, kind, max_length, prefixes)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     graphs = (MODEL, ITEM_MODEL, QUERY_MODEL, COMPARE_MODEL)
     for file in (MANIFEST, *graphs, *(graph + DATA for graph in graphs)):  # of a model before
         (folder / file).unlink(missing_ok=True)
-    window = found.encoding.window
+    window = encoding.window
     manifest: dict[str, Any] = {
         "format": 1,
         "kind": kind,
         "name": source.name,
         "precision": precision,
-        "pad_token_id": found.encoding.tokenizer.padding,
+        "pad_token_id": encoding.tokenizer.padding,
         "license": license,
         "max_length": window.max_length,
-        **found.settings,
+        **settings,
     }
     if window.query_length is not None:
         manifest |= {"query_length": window.query_length, "item_length": window.item_length}
-    prefixes = zip(("query_prefix", "item_prefix"), found.encoding.prefixes, strict=True)
-    manifest |= {key: text for key, text in prefixes if text}
-    for file, graph in found.graphs.items():
-        traced, outputs = _trace(graph, folder / file, source.name)
+    texts = zip(("query_prefix", "item_prefix"), encoding.prefixes, strict=True)
+    manifest |= {key: text for key, text in texts if text}
+    for file, graph in made.items():
+        traced = _trace(graph, folder / file, source.name)
         if kind == "dual-encoder":
-            manifest["dimensions"] = outputs[0].shape[-1]
+            manifest["dimensions"] = graph.checks[0][1][0].shape[-1]
         _save(quantize(traced, keep_float) if precision == "int8" else traced, folder / file)
-    found.encoding.tokenizer.fast.save(str(folder / TOKENIZER), pretty=False)
+    encoding.tokenizer.fast.save(str(folder / TOKENIZER), pretty=False)
     manifest["content"] = content_hash(folder, manifest if kind == "late-interaction" else None)
     manifest["revision"] = manifest["content"][:12]
     # Last: a half-written folder is not one.
@@ -194,7 +197,7 @@ def export_model(
 # Models of ours
 
 
-def _own_model(model: Any, kind: Kind, max_length: int | None, prefixes: Prefixes) -> _Exportable:
+def _own_model(model: Any, kind: Kind, max_length: int | None, prefixes: Prefixes) -> Exportable:
     window = model.encoding.window
     if max_length is not None and max_length < window.max_length:
         window = Window(max_length=max_length)
@@ -204,19 +207,19 @@ def _own_model(model: Any, kind: Kind, max_length: int | None, prefixes: Prefixe
         encoder.set_attn_implementation("eager")
     settings: dict[str, object] = {"marked": model.config.marked}
     if kind == "cross-encoder":
-        return _Exportable(encoding, {MODEL: _reader(model, encoding, kind, "pairs")}, settings)
+        return encoding, {MODEL: _reader(model, encoding, kind, "pairs")}, settings
     if kind == "dual-encoder":
         graphs = {MODEL: _reader(model.query, encoding, kind, "queries")}
         if not model.config.shared:
             graphs[ITEM_MODEL] = _reader(model.item, encoding, kind, "items")
-        return _Exportable(encoding, graphs, settings)
+        return encoding, graphs, settings
     settings |= {
         "head": model.config.head,
         "joint": model.head.joint,
         "dimensions": model.dimensions,
         "weights": f"{model.config.head}:{weights_hash(model)}",
     }
-    return _Exportable(encoding, _late_graphs(model, encoding), settings)
+    return encoding, _late_graphs(model, encoding), settings
 
 
 class _LateEncoder(nn.Module):  # type: ignore[misc]
@@ -234,45 +237,47 @@ class _LateEncoder(nn.Module):  # type: ignore[misc]
 
 def _late_graphs(model: LateInteractionModel, encoding: Encoding) -> dict[str, Graph]:
     """The towers and the head; the item's tower only if it is not the query's."""
-    graphs, states = {}, []
-    for file, what in ((QUERY_MODEL, "queries"), (ITEM_MODEL, "items")):
-        graphs[file] = _reader(_LateEncoder(model, what), encoding, "late-interaction", what)
-        with torch.inference_mode():
-            states += graphs[file].module(*map(torch.from_numpy, graphs[file].probes[1].values()))
+    graphs = {
+        file: _reader(_LateEncoder(model, what), encoding, "late-interaction", what)
+        for file, what in ((QUERY_MODEL, "queries"), (ITEM_MODEL, "items"))
+    }
+    states = [array for graph in graphs.values() for array in graph.checks[0][1]]
     if model.config.shared and model.head.query_reads == model.head.item_reads:
         del graphs[ITEM_MODEL]
-    arrays = [tensor.numpy() for tensor in states]
     text, lists = {0: "b", 1: "t_q"}, {0: "b", 1: "c", 2: "t_i"}
-    graphs[COMPARE_MODEL] = Graph(
-        model.head,
-        {"query": text, "query_mask": text, "items": lists, "item_mask": lists},
-        {"scores": {0: "b", 1: "c"}},
-        [_lists(arrays, *sizes) for sizes in ((2, 5), (3, _N_LISTED))],
-    )
+    axes = {"query": text, "query_mask": text, "items": lists, "item_mask": lists}
+    example, listed = (_lists(states, *sizes) for sizes in ((2, 5), (3, _N_LISTED)))
+    checks = [(listed, _outputs(model.head, listed))]
+    graphs[COMPARE_MODEL] = Graph(model.head, axes, {"scores": {0: "b", 1: "c"}}, example, checks)
     return graphs
 
 
-def _lists(arrays: Sequence[Any], count: int, n_listed: int) -> Arrays:
+def _lists(states: Sequence[Any], count: int, n_listed: int) -> Arrays:
     """States of `count` queries and of `n_listed` items drawn for each, some of them padding."""
-    query, query_mask, states, mask = arrays
-    rng = np.random.default_rng(n_listed)
-    drawn = rng.integers(len(states), size=(count, n_listed))
-    noise = 0.1 * rng.standard_normal((count, n_listed, *states.shape[1:]))
-    item_mask = mask[drawn]
+    query, query_mask, items, mask = states
+    drawn = np.random.default_rng(n_listed).integers(len(items), size=(count, n_listed))
+    item_mask = mask[drawn].astype(bool)
     item_mask[:, 1::10] = False
     return {
         "query": query[:count],
-        "query_mask": query_mask[:count],
-        "items": (states[drawn] + noise).astype(np.float32),
+        "query_mask": query_mask[:count].astype(bool),
+        "items": items[drawn],
         "item_mask": item_mask,
     }
 
 
 def _reader(module: nn.Module, encoding: Encoding, kind: Kind, what: str) -> Graph:
     """The graph of a module that reads tokens: of the pairs, the queries or the items."""
-    probes = [_token_arrays(encoding, probes, what) for probes in (PROBES[:2], PROBES)]
-    axes = {name: {0: "b", 1: "t"} for name in INPUTS}
-    return Graph(module.eval(), axes, _OUTPUTS[kind], probes)
+    example, given = (_token_arrays(encoding, probes, what) for probes in (PROBES[:2], PROBES))
+    module.eval()
+    return Graph(module, _TOKENS, _OUTPUTS[kind], example, [(given, _outputs(module, given))])
+
+
+def _outputs(module: nn.Module, arrays: Arrays) -> list[Any]:
+    """What a module gives in torch, as arrays."""
+    with torch.inference_mode():
+        found = module(*map(torch.from_numpy, arrays.values()))
+    return [t.float().numpy() for t in (found if isinstance(found, tuple) else (found,))]
 
 
 def _token_arrays(encoding: Encoding, texts: Sequence[tuple[str, str]], what: str) -> Arrays:
@@ -305,7 +310,7 @@ class _Library(nn.Module):  # type: ignore[misc]
 
 def _library_model(
     source: str, kind: Kind, max_length: int | None, prefixes: Prefixes
-) -> _Exportable:
+) -> Exportable:
     is_cross = kind == "cross-encoder"
     if is_cross:
         check_cross_encoder(model_folder(source), source)
@@ -314,7 +319,7 @@ def _library_model(
     try:
         inner, words = library[0].auto_model, library.tokenizer.backend_tokenizer
     except AttributeError as error:
-        raise InputError(f"{source} is no transformer with a fast tokenizer: {_TORCH}") from error
+        raise InputError(_REFUSED.format(source, "it has no fast tokenizer")) from error
     inner.set_attn_implementation("eager")
     limits = (position_limit(inner.config), library.max_seq_length, max_length)
     library.max_seq_length = min(int(limit) for limit in limits if limit)
@@ -329,84 +334,69 @@ def _library_model(
     tokenizer = Tokenizer(FastTokenizer.from_str(words.to_str()))
     window = Window(max_length=library.max_seq_length)
     encoding = Encoding(tokenizer, window, *texts, marked=False)
-    output = "scores" if is_cross else "sentence_embedding"
-    module = _Library(library, is_typed, output).eval()
-    graph = _reader(module, encoding, kind, "pairs" if is_cross else "items")
+    queries, items = zip(*PROBES, strict=True)
+    options: dict[str, Any] = {"show_progress_bar": False}
+    sides: list[tuple[str, Any, Sequence[Any], str]]
     if is_cross:
-        _check_same(module, graph.probes[1], source, library.predict, PROBES, texts[0])
+        options["activation_fn"] = nn.Identity()
+        sides = [("pairs", library.predict, PROBES, texts[0])]
     else:
-        queries, items = zip(*PROBES, strict=True)
-        given = _token_arrays(encoding, PROBES, "queries")
-        _check_same(module, given, source, library.encode_query, queries, texts[0])
-        _check_same(module, graph.probes[1], source, library.encode_document, items, texts[1])
-    return _Exportable(encoding, {MODEL: graph}, {})
-
-
-_TORCH = "it cannot be exported to ONNX, only used in torch"
-
-
-def _check_same(
-    module: nn.Module,
-    arrays: Arrays,
-    source: str,
-    answer: Callable[..., Any],
-    texts: Sequence[Any],
-    prompt: str,
-) -> None:
-    """Raises InputError unless the library answers texts as the module answers their tokens."""
-    given = {"prompt": prompt, "show_progress_bar": False}
-    if module.output == "scores":
-        given["activation_fn"] = nn.Identity()
-    # One by one: padding on the left would move positions.
-    expected = np.concatenate([answer([text], **given) for text in texts])
-    with torch.inference_mode():
-        found = module(*map(torch.from_numpy, arrays.values())).numpy()
-    if found.shape != expected.shape or not _difference(found, expected) <= TOLERANCE:
-        raise InputError(
-            f"{source} reads its texts as no graph of token ids can (through a chat template, with "
-            f"a prompt outside the pooling, or with limits of its own for queries): {_TORCH}"
-        )
+        sides = [
+            ("queries", library.encode_query, queries, texts[0]),
+            ("items", library.encode_document, items, texts[1]),
+        ]
+    checks = []
+    for what, answer, given, prompt in sides:
+        # One by one: padding on the left would move positions.
+        found = np.concatenate([answer([text], prompt=prompt, **options) for text in given])
+        checks.append((_token_arrays(encoding, PROBES, what), [found]))
+    module = _Library(library, is_typed, "scores" if is_cross else "sentence_embedding").eval()
+    example = _token_arrays(encoding, PROBES[:2], sides[-1][0])
+    return encoding, {MODEL: Graph(module, _TOKENS, _OUTPUTS[kind], example, checks)}, {}
 
 
 # Graphs
 
 
-def _trace(graph: Graph, path: Path, name: str) -> tuple[Any, list[Any]]:
-    """The ONNX graph of a module, equal to torch's within `TOLERANCE`, and the second probe's
-    outputs. Raises InputError if it is not equal."""
+def _trace(graph: Graph, path: Path, name: str) -> Any:
+    """The ONNX graph of a module. Raises InputError if it cannot be traced, or if it gives other
+    outputs than the checks want, by more than `TOLERANCE`."""
     names = list(graph.inputs)
-    first, second = (tuple(torch.from_numpy(probe[key]) for key in names) for probe in graph.probes)
+    example = tuple(torch.from_numpy(graph.example[key]) for key in names)
     settings: dict[str, Any] = {"opset_version": OPSET, "dynamo": False, "input_names": names}
-    settings["dynamic_axes"] = {**graph.inputs, **graph.outputs}
+    settings |= {"output_names": list(graph.outputs)}
+    settings |= {"dynamic_axes": {**graph.inputs, **graph.outputs}}
     # A folder: torch writes the weights of a large model to files of their own.
     with TemporaryDirectory(dir=path.parent) as scratch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         part = str(Path(scratch) / path.name)
         try:
             with torch.inference_mode():
-                outputs = graph.module(*second)
-                torch.onnx.export(
-                    graph.module, first, part, output_names=list(graph.outputs), **settings
-                )
+                torch.onnx.export(graph.module, example, part, **settings)
         except RuntimeError as error:  # an operator or a form that ONNX has not
-            raise InputError(f"{name} cannot be traced to ONNX: {first_line(error)}") from error
-        computed = _run(part, graph.probes[1])
+            raise InputError(_REFUSED.format(name, first_line(error))) from error
+        pairs = [
+            pair
+            for given, expected in graph.checks
+            for pair in zip(_run(part, given), expected, strict=True)
+        ]
         traced = onnx.load(part)
-    expected = [t.float().numpy() for t in (outputs if isinstance(outputs, tuple) else (outputs,))]
+    worst = max(_difference(found, expected) for found, expected in pairs)
+    if not worst <= TOLERANCE:
+        raise InputError(_REFUSED.format(name, f"the graph's answers differ by {worst:.2g}"))
     known = {value.name for value in traced.graph.input}
     for key in (key for key in names if key not in known):  # token types, where there are none
         axes = list(graph.inputs[key].values())
         traced.graph.input.append(
             onnx.helper.make_tensor_value_info(key, onnx.TensorProto.INT64, axes)
         )
-    worst = max(_difference(mine, theirs) for mine, theirs in zip(computed, expected, strict=True))
-    if not worst <= TOLERANCE:
-        raise InputError(f"{name} cannot be traced to ONNX: the graph differs by {worst:.2g}")
-    return traced, expected
+    return traced
 
 
 def _difference(found: Any, expected: Any) -> float:
     """The largest difference of two arrays, in units of the largest value if that is above 1."""
+    if found.shape != expected.shape:
+        return float("inf")
     same = found == expected  # infinities too
     finite = np.abs(expected[np.isfinite(expected)])
     difference = np.abs(np.where(same, 0, found) - np.where(same, 0, expected))

@@ -28,11 +28,8 @@ _LIKE_BERT = ("bert", "electra", *_OFFSET)
 
 
 def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tokenizer]:
-    """The encoder of a folder or hub name, without its pooler, and its fast tokenizer.
-
-    `marked` makes the three marks tokens of their own (`add_marks`). Raises InputError if nothing
-    can be loaded from there, or if the encoder's weights are not all there.
-    """
+    """The encoder of a folder or hub name, without its pooler, and its fast tokenizer, in which the
+    marks are tokens if `marked`. Raises InputError if one cannot be loaded, or lacks weights."""
     from transformers import AutoModel
     from transformers.utils import logging
 
@@ -103,10 +100,7 @@ def states(
     token_type_ids: Tensor,
     position_ids: Tensor | None = None,
 ) -> Tensor:
-    """Contextual states of the last layer: (b, t) each -> (b, t, d) float32.
-
-    Token types are given only where the model has several.
-    """
+    """Contextual states of the last layer: (b, t) each -> (b, t, d) float32."""
     # A mask of four axes goes to every layer as it is: local attention would lose its window.
     is_local = "sliding_attention" in (getattr(encoder.config, "layer_types", None) or ())
     mask = attention_mask if is_local else bias_of(attention_mask)[:, None, None, :]

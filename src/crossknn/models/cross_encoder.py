@@ -1,9 +1,8 @@
 """Cross-encoders: an encoder that reads the pair, and a head that reads a score.
 
 - [CLS]-CE: a linear layer on the state of the first token (ANNCUR, Yadav et al. 2022, 2.1).
-- [EMB]-CE: the inner product of two contextual states of the joint input (ANNCUR, 2.6 and A.2). For
-  marked mentions the query's state is the mean of those of `[Ms]` and `[Me]`, the item's that of
-  `[ENT]`; for plain texts the query's is that of the first token, the item's that of the first
+- [EMB]-CE: the inner product of two contextual states of the joint input (ANNCUR, 2.6 and A.2): of
+  the mean of `[Ms]` and `[Me]` with `[ENT]`, or, of plain texts, of the first token with the first
   separator.
 - interaction: states and word matches together, for plain texts (`InteractionHead`).
 
@@ -116,11 +115,10 @@ def _at(states: Tensor, where: Tensor) -> Tensor:
 class InteractionHead(nn.Module):  # type: ignore[misc]
     """Four channels of the pair's states and word matches, and a linear layer on the [CLS] state.
 
-    - cosine: mean state of the query's tokens against mean state of the item's tokens, an [EMB]
-      score with means in place of single tokens;
-    - lexical: for each query token a learned weight times a saturated count of its matches in the
-      item (BM25's term; the interaction matrix as in KNRM, Xiong et al. 2017, read beside the
-      states as in CEDR, MacAvaney et al. 2019), as a mean over the weights and as a sum;
+    - cosine: the mean state of the query's tokens against that of the item's;
+    - lexical, as a mean over the weights and as a sum: for each query token a learned weight times
+      a saturated count of its matches in the item (BM25's term, beside the states as in CEDR,
+      MacAvaney et al. 2019);
     - late: for each query token the largest cosine to a state of the item, weighted alike
       (ColBERT's MaxSim, Khattab and Zaharia 2020).
 
@@ -174,11 +172,7 @@ class InteractionHead(nn.Module):  # type: ignore[misc]
 
 
 class CrossEncoderModel(TorchModel):
-    """Scores of encoded pairs; see the module's docstring.
-
-    Build one with `new` from any encoder, or with `from_pretrained` from what `save_pretrained`
-    wrote.
-    """
+    """Scores of encoded pairs, from `new` or `from_pretrained`; see the module's docstring."""
 
     SETTINGS, Config, n_towers = "cross_encoder.json", CrossEncoderConfig, 1
 

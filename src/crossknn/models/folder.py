@@ -33,7 +33,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 DATA = ".data"
 """Behind the name of a graph: its weights, where they have a file of their own."""
 LATE_GRAPHS = (QUERY_MODEL, COMPARE_MODEL)
-"""Those every late-interaction model has."""
+"""The graphs of every late-interaction model."""
 _ABOUT = ("name", "revision", "license", "content")
 """What a manifest says that no answer depends on."""
 
@@ -52,7 +52,7 @@ _SETTINGS = (
 
 
 def content_hash(folder: Path, settings: Mapping[str, Any] | None = None) -> str:
-    """A hash of a model folder's graphs and tokenizer, and of `settings` but what no answer depends
+    """A hash of a model folder's graphs and tokenizer, and of those `settings` that answers depend
     on: a model changed in place must not be taken for what it was."""
     digest = hashlib.blake2b(digest_size=8)
     graphs = (MODEL, QUERY_MODEL, COMPARE_MODEL, ITEM_MODEL)
@@ -74,6 +74,11 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
+
+
+def _json_in(folder: Path, file: str, without: Any) -> Any:
+    """The content of a folder's JSON file, or `without` where there is no such file."""
+    return read_json(folder / file) if (folder / file).is_file() else without
 
 
 def first_line(error: Exception) -> str:
@@ -162,10 +167,7 @@ def check_cross_encoder(folder: Path, name: str) -> None:
     elif made_of.endswith("ForCausalLM"):
         if "document" in _chat_template(folder):
             return  # scored by the logits of two words; sentence-transformers knows how
-        reason = (
-            "is a causal language model, and neither modules.json nor a chat template with the "
-            "roles 'query' and 'document' says how it scores a pair"
-        )
+        reason = "is a causal language model without a chat template for 'query' and 'document'"
     elif not made_of.endswith("ForSequenceClassification"):
         reason = f"has no classification head ({made_of or 'no architecture'}); {_EMB}"
     else:
@@ -192,8 +194,7 @@ def check_outputs(count: int, name: str) -> None:
 def _chat_template(folder: Path) -> str:
     if (folder / "chat_template.jinja").is_file():
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    path = folder / "tokenizer_config.json"
-    return str(read_json(path).get("chat_template") or "") if path.is_file() else ""
+    return str(_json_in(folder, "tokenizer_config.json", {}).get("chat_template") or "")
 
 
 def weight_names(folder: Path) -> list[str] | None:
@@ -229,8 +230,7 @@ def has_head(names: Iterable[str]) -> bool:
 
 def is_bi_encoder(folder: Path) -> bool:
     """Whether a folder is a sentence-transformers model that encodes texts one by one."""
-    about = folder / "config_sentence_transformers.json"
-    kind = read_json(about).get("model_type") if about.is_file() else None
+    kind = _json_in(folder, "config_sentence_transformers.json", {}).get("model_type")
     if kind is not None:
         return kind in ("SentenceTransformer", "SparseEncoder")
     return any("Pooling" in kind or "StaticEmbedding" in kind for kind in _modules(folder))
@@ -238,10 +238,8 @@ def is_bi_encoder(folder: Path) -> bool:
 
 def _modules(folder: Path) -> list[str]:
     """Names of the modules of a sentence-transformers folder, in order; none of another folder."""
-    path = folder / "modules.json"
-    if not path.is_file():
-        return []
-    return [str(module.get("type", "")).split(".")[-1] for module in read_json(path)]
+    modules = _json_in(folder, "modules.json", [])
+    return [str(module.get("type", "")).split(".")[-1] for module in modules]
 
 
 # Loading a model of others
@@ -262,8 +260,7 @@ def open_library(
         import sentence_transformers as library
     except ImportError as error:
         raise MissingExtraError(what, "torch") from error
-    given = [options, *(value for value in options.values() if isinstance(value, dict))]
-    if any(group.get("trust_remote_code") for group in given):
+    if "'trust_remote_code': True" in repr(options):  # at any depth
         raise InputError(
             f"{what} cannot be loaded with trust_remote_code: crossknn never runs Python code from "
             f"a model folder; {_YOURSELF}"
@@ -278,8 +275,7 @@ def open_library(
 def own_prompts(model: Any) -> tuple[str, str]:
     """The texts that a bi-encoder's author puts before queries and before items, or "".
 
-    An item's prompt is the first of "document", "passage" and "corpus" that is not empty: the
-    library's `encode_document` stops at the empty "document" that it adds to every model itself.
+    The library's `encode_document` stops at the empty "document" that it adds to every model.
     """
     prompts = getattr(model, "prompts", None) or {}
     item = next((prompts[name] for name in _ITEM_PROMPTS if prompts.get(name)), "")

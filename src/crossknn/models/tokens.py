@@ -28,7 +28,7 @@ anyway, and tokenizing megabytes takes seconds."""
 class Tokenizer:
     """Token ids of texts, and the special tokens around one text or between two.
 
-    Fast tokenizers are not safe to share between threads: every use is under one lock.
+    Many threads may use it: fast tokenizers are not safe to share, so every use is under one lock.
     """
 
     def __init__(self, fast: Any) -> None:
@@ -148,9 +148,9 @@ class Encoding:
         """The input of each pair (p,); an error in the place of one that cannot be made."""
         query, query_of = np.unique(pairs.query, return_inverse=True)
         item, item_of = np.unique(pairs.item, return_inverse=True)
-        left = self._ids((queries[position] for position in query.tolist()), self.prefixes[0])
-        right = self._ids((items[position] for position in item.tolist()), self.prefixes[1])
-        each = zip(query_of.tolist(), item_of.tolist(), strict=True)
+        left = self._ids((queries[position] for position in query), self.prefixes[0])
+        right = self._ids((items[position] for position in item), self.prefixes[1])
+        each = zip(query_of, item_of, strict=True)
         return [_or_error(self._pair, left[q], right[i]) for q, i in each]
 
     def texts(self, texts: Sequence[str], *, queries: bool) -> list[Row | InputError]:
@@ -221,10 +221,12 @@ def _or_error(make: Callable[..., Row], *given: object) -> Row | InputError:
 
 def checked_rows(rows: Sequence[Row | InputError]) -> list[Row]:
     """The rows; raises the first error among them."""
+    kept = []
     for row in rows:
         if isinstance(row, InputError):
             raise row
-    return [row for row in rows if isinstance(row, Row)]
+        kept.append(row)
+    return kept
 
 
 def around(ids: IntArray, start: int, end: int, room: int) -> IntArray:
@@ -259,14 +261,12 @@ def padded(rows: Sequence[Row], pad_token_id: int, max_length: int) -> dict[str,
     """
     width = max(1, *(len(row.ids) for row in rows))  # a text may have no tokens at all
     width = max(width, min(-(-width // _MULTIPLE) * _MULTIPLE, max_length))
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    arrays = {name: np.zeros((len(rows), width), dtype=np.int64) for name in names}
-    arrays["input_ids"][:] = pad_token_id
+    ids = np.full((len(rows), width), pad_token_id, dtype=np.int64)
+    mask, kinds = np.zeros_like(ids), np.zeros_like(ids)
     for r, row in enumerate(rows):
-        values: tuple[IntArray | int, ...] = (row.ids, 1, row.kinds)
-        for name, value in zip(names, values, strict=True):
-            arrays[name][r, : len(row.ids)] = value
-    return arrays
+        n = len(row.ids)
+        ids[r, :n], mask[r, :n], kinds[r, :n] = row.ids, 1, row.kinds
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": kinds}
 
 
 def token_batches(lengths: IntArray, tokens_per_run: int) -> Iterator[IntArray]:

@@ -36,11 +36,10 @@ CHUNK = 256
 
 
 class Head(nn.Module, ABC):  # type: ignore[misc]
-    """Scores of each query's candidates; one subclass per paper.
+    """Scores of each query's candidates; one subclass per paper, its options keyword arguments.
 
-    Its options are the keyword arguments of its constructor. query_reads, item_reads: what the
-    towers hand over, one vector or the states of all tokens. joint: whether the score of a
-    candidate depends on the others. dimensions: of what `of_items` gives, which an index stores.
+    query_reads, item_reads: what the towers hand over. joint: whether the score of a candidate
+    depends on the others. dimensions: of what `of_items` gives, which an index stores.
     """
 
     query_reads: ClassVar[Reads] = "vector"
@@ -49,17 +48,13 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
     dimensions: int
 
     def __init__(self, encoder: Any) -> None:
-        """A head with new weights on the states of a Hugging Face encoder."""
         super().__init__()
         self.dimensions = int(encoder.config.hidden_size)
 
     @classmethod
     def options(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All options by name, those not given by default.
-
-        Raises InputError for an unknown option, and for another value than its default is: a whole
-        number counts something and is 1 or more, another number is a share from 0 to below 1.
-        """
+        """All options by name, those not given by default. Raises InputError for an unknown option,
+        for a value of another type than its default, and for a number out of range."""
         parameters = signature(cls).parameters.values()
         known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
         for name, value in given.items():
@@ -97,10 +92,7 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
 
 
 def in_full(states: Tensor) -> torch.autocast:
-    """A context in which products are float32 also where the model computes in bfloat16.
-
-    A list's scores lie close together, and rounded ones would tie.
-    """
+    """Without bfloat16: the scores of a list lie close together, and rounded ones would tie."""
     return torch.autocast(states.device.type, enabled=False)
 
 
@@ -110,18 +102,15 @@ def listed(scores: Tensor, item_mask: Tensor) -> Tensor:
 
 
 class CMC(Head):
-    """The query and all candidates are compared together (Song et al., EMNLP 2024).
-
-    Every text is one vector. Paper, 3.1 (equations 3 and 4) and appendix C:
+    """The query and all candidates are compared together (Song et al., EMNLP 2024, equations 3 and
+    4 and appendix C). Every text is one vector:
 
         [h_q; h_1; ...; h_c] = Attn([e_q; e_1; ...; e_c]),    score_j = h_q . h_j
-        Attn: two layers F of a transformer encoder without positions, each as x + F(x)
+        Attn: layers F of a transformer encoder without positions
+        F(x) = LN(y + W2 relu(W1 y + b1) + b2),    y = LN(x + MHA(x))
 
-    F is post-norm: y = LN(x + MHA(x)), F(x) = LN(y + W2 relu(W1 y + b1) + b2). `variant` says what
-    a layer gives: "paper" x + F(x), "reference" (x + F(x)) / 2, as the authors' code computes it,
-    or "none" F(x), the ablation of table 12.
-
-    Deviations: a padding mask (the authors' lists all have one length). Memory is linear in c.
+    `variant` says what a layer gives: "paper" x + F(x), "reference" (x + F(x)) / 2, as the authors'
+    code computes it, or "none" F(x), the ablation of table 12. Memory is linear in c.
     """
 
     joint = True
@@ -136,7 +125,6 @@ class CMC(Head):
         dropout: float = 0.1,
         variant: str = "paper",
     ) -> None:
-        """Raises InputError for an unknown variant, and for heads that do not divide d."""
         super().__init__(encoder)
         if variant not in VARIANTS:
             raise InputError(f"variant is {variant!r} ({nearest(variant, VARIANTS)})")
@@ -156,10 +144,8 @@ class CMC(Head):
 
 
 class Layer(nn.Module):  # type: ignore[misc]
-    """F of `CMC`, with the weights of a `torch.nn.TransformerEncoderLayer`.
-
-    That one, traced or without gradients, holds all s x s attention weights at once, s = 1 + c.
-    """
+    """F of `CMC`. (PyTorch's own `TransformerEncoderLayer`, traced or without gradients, holds all
+    s x s attention weights at once, s = 1 + c.)"""
 
     def __init__(self, dimensions: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
@@ -195,10 +181,8 @@ class Layer(nn.Module):  # type: ignore[misc]
 def _in_chunks(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rows: Tensor, chunk: int
 ) -> Tensor:
-    """Attention of `chunk` rows at a time, in a loop that tracing alone would unroll.
-
-    `rows` is s again, counted from values: ONNX would take a size for a constant of the graph.
-    """
+    """Attention of `chunk` rows at a time, in a loop that tracing alone would unroll. `rows` is s,
+    counted from values: ONNX would take a size for a constant of the graph."""
     parts: list[Tensor] = []
     keys = key.transpose(2, 3) * query.size(3) ** -0.5
     for part in range((int(rows) + chunk - 1) // chunk):
@@ -208,16 +192,12 @@ def _in_chunks(
 
 
 class Poly(Head):
-    """Poly-encoder: m views of the query, of which each item picks its own mixture (Humeau et al.,
-    2020, 1905.01969), with learnt codes.
-
-    Section 4.4: codes a_1 .. a_m attend over the states h_1 .. h_t of the query's tokens, and the
-    item's vector y over what they found:
+    """Poly-encoder (Humeau et al., 2020, 1905.01969, 4.4): learnt codes a_1 .. a_m attend over the
+    states h_1 .. h_t of the query's tokens, and the item's vector y over what they found:
 
         v_k = sum_j softmax_j(a_k . h_j) h_j,    v = sum_k softmax_k(y . v_k) v_k,    score = v . y
 
-    Deviations: special tokens are attended to like others; codes begin with a deviation of
-    d ** -0.5, so that no token has all the weight at first.
+    Deviation: special tokens are attended to like others.
     """
 
     query_reads = "tokens"
@@ -245,16 +225,12 @@ def _attended(logits: Tensor, mask: Tensor, values: Tensor) -> Tensor:
 
 class SumOfMax(Head):
     """Each token of the query finds its best match in the item (Zhang and Stratos, 2021; ColBERT,
-    Khattab and Zaharia, 2020, 3.3).
+    Khattab and Zaharia, 2020, 3.3), over the states h_j of its tokens and g_k of the item:
 
         score = sum_j max_k h_j . g_k
 
-    over the states h_j of the query's tokens and g_k of the item's, as Zhang and Stratos and the
-    comparison of CMC take them. With `projected`, W h_j and W g_k stand in their place, W linear,
-    from d to 128 dimensions, one for both (ColBERT, 3.2).
-
-    Deviations: padding is no token; from ColBERT, whose projected states have unit length, whose
-    queries are filled up with [MASK] and whose items lose their punctuation.
+    With `projected`, W h_j and W g_k stand in their place, W linear, one for both (ColBERT, 3.2).
+    Unlike ColBERT's, states have no unit length, queries no [MASK], and items their punctuation.
     """
 
     query_reads = "tokens"
@@ -268,7 +244,7 @@ class SumOfMax(Head):
             self.dimensions = dimensions
 
     def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(b, t, d) and (b, t) -> (b, t, d') and (b, t), d' = 128 if projected."""
+        """(b, t, d) and (b, t) -> (b, t, d') and (b, t)."""
         return self.project(states).float(), mask
 
     of_items = of_queries
@@ -281,21 +257,15 @@ class SumOfMax(Head):
 
 
 class Deformer(Head):
-    """The lower layers read each text alone, the upper ones the pair (Cao et al., 2020,
-    2005.00697).
-
-    Of an encoder of n layers the towers keep the lower k = n - `layers`, which can be computed
-    ahead for items; the rest, L_(k+1) .. L_n, are the head's and read both texts, and a dense layer
-    reads the first token:
+    """The lower k of n layers read each text alone, the upper ones the pair (Cao et al., 2020,
+    2005.00697; k = 9 of 12 there):
 
         x = L_(k+1:n)([L_(1:k)(query); L_(1:k)(item)]),    score = w . tanh(W x_1 + w') + w0
 
-    The upper layers begin as copies of the encoder's, k = 9 of 12 in the paper.
+    The towers keep the lower layers; the head's begin as copies of the encoder's, W at random.
 
-    Deviations: no auxiliary losses (distillation from the whole model), since all rivals have one
-    loss here; two towers of lower layers, which begin alike (one, as in the paper, with `shared`).
-    From the authors' code: an item has its own [CLS], and token type 0 (both as in CMC's code); W
-    begins at random, not as BERT's pooler.
+    Deviations: no auxiliary losses; two towers (one, as in the paper, with `shared`); an item has
+    its own [CLS], and token type 0 (both as in CMC's code).
     """
 
     query_reads = "tokens"
@@ -332,9 +302,8 @@ class MixEncoder(Head):
     """The query is encoded once, and each item attends over it (Yang et al., 2023, 2210.05261;
     equations as in the authors' code).
 
-    An item is a vector e (k = 1 context embedding), computed ahead. In the last layer of the query
-    encoder, whose token states are x before it, e is enriched by the query and by itself, and u
-    gathers what of the query matters to the item:
+    An item is a vector e. In the last layer of the query encoder, whose token states are x before
+    it, e is enriched by the query and by itself, and u gathers what of the query matters to it:
 
         e' = F(e + O MHA(Q e, [K x; K' e], [V x; V' e]))
         u  = F(g * a),    a = O MHA(Q' e, K x, V x),    g = sigmoid(W [e; a])
@@ -344,9 +313,9 @@ class MixEncoder(Head):
     keeps the layers below; that last layer is the head's, Q' being its Q, and Q, K', V' begin as
     copies.
 
-    Deviations: e is the item tower's vector and not the state of a learned token; k is 1, and one
-    layer interacts; two towers in place of one. As in the authors' code and CMC's, but not in the
-    paper (3.2), the score is the inner product and not the cosine; attention has no dropout.
+    Deviations: e is the item tower's vector and not the state of a learned token; one layer
+    interacts; two towers. As in the authors' code and CMC's, the score is the inner product (the
+    paper, 3.2, takes the cosine); attention has no dropout.
     """
 
     query_reads = "tokens"
@@ -387,9 +356,5 @@ class MixEncoder(Head):
         a = self.output.dropout(self.output.dense(join_heads(weights @ values)))
         gate = torch.sigmoid(self.gate(torch.cat([e, a], dim=-1)))
         gathered = self.output.LayerNorm(gate * a)
-        return listed((self._widened(enriched) * self._widened(gathered)).sum(-1), item_mask)
-
-    def _widened(self, x: Tensor) -> Tensor:
-        """The feed-forward block: (b, c, d) -> (b, c, d)."""
-        out: Tensor = self.narrow(self.wide(x), x)
-        return out
+        left, right = (self.narrow(self.wide(x), x) for x in (enriched, gathered))
+        return listed((left * right).sum(-1), item_mask)

@@ -45,11 +45,8 @@ class LateInteractionConfig:
 
     Args:
         head: "cmc", "poly", "som", "deformer" or "mixencoder".
-        pooling: how a tower makes one vector of a text, as in `DualEncoderConfig`; None, for a new
-            model, is the source's own, or "cls".
-        marked: whether mentions and titles are marked.
-        query_length, item_length: tokens, special ones included.
-        shared: one tower for both.
+        pooling: as in `DualEncoderConfig`; None is that of the model it begins with, or "cls".
+        marked, query_length, item_length, shared: as in `DualEncoderConfig`.
         options: of the head; those left out are filled in.
     """
 
@@ -62,7 +59,6 @@ class LateInteractionConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises InputError for an unknown head, option or pooling."""
         if self.head not in HEADS:
             raise InputError(
                 f"the late-interaction model {self.head!r} is unknown ({nearest(self.head, HEADS)})"
@@ -108,6 +104,7 @@ class LateInteractionModel(TorchModel):
         super().__init__([query_encoder, item_encoder], tokenizer, config)
         kind = HEADS[config.head]
         self.head = kind(query_encoder, **config.options)
+        self.dimensions = self.head.dimensions
         settings = str(config.pooling), self.tokenizer.marks
         self.query = LateTower(query_encoder, kind.query_reads, *settings)
         self.item = LateTower(item_encoder, kind.item_reads, *settings)
@@ -146,11 +143,6 @@ class LateInteractionModel(TorchModel):
         model = cls(query, item, tokenizer, config)
         model.head.take_over(query, item)
         return model
-
-    @property
-    def dimensions(self) -> int:
-        """d' of what an index stores of an item."""
-        return int(self.head.dimensions)
 
     def tower_states(self, rows: Sequence[Row], *, queries: bool) -> tuple[Tensor, Tensor]:
         """What the head reads of texts: (b, t, d) float32 and the mask (b, t).

@@ -225,7 +225,7 @@ def _attended(logits: Tensor, mask: Tensor, values: Tensor) -> Tensor:
 
 class SumOfMax(Head):
     """Each token of the query finds its best match in the item (Zhang and Stratos, 2021; ColBERT,
-    Khattab and Zaharia, 2020, 3.3), over the states h_j of its tokens and g_k of the item:
+    Khattab and Zaharia, 2020, 3.3), over the states h_j of its tokens, g_k of the item:
 
         score = sum_j max_k h_j . g_k
 

@@ -150,7 +150,7 @@ def test_large_weights_lie_beside_the_graph(tmp_path, monkeypatch):
 def test_given_prefixes_replace_the_models_prompts(tmp_path, include):
     source = bi_encoder(tmp_path, "e5", Normalize(), include_prompt=include)
     if not include:  # as long as there is a prompt, a graph cannot leave it out
-        with pytest.raises(InputError, match="only used in torch: .*a prompt outside the pooling"):
+        with pytest.raises(InputError, match=r"only used in torch: .*a prompt outside the pooling"):
             export_model(source, tmp_path / "onnx", "dual-encoder")
     prefixes = {"query_prefix": "", "item_prefix": "old " * include}
     folder = export_model(source, tmp_path / "onnx", "dual-encoder", **prefixes)

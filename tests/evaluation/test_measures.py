@@ -38,11 +38,6 @@ def test_recall_is_that_of_brute_force(made, depth):
     assert recall_at(ranked, truth, [depth]).tolist() == [expected]
 
 
-def test_rows_that_end_early_keep_what_they_have():
-    ranked = np.array([[4, -1, -1], [-1, -1, -1]])
-    assert recall_at(ranked, np.array([[4, 5], [0, 1]]), [1, 3]).tolist() == [[0.5, 0], [0.5, 0]]
-
-
 def test_intervals_have_their_coverage_and_p_values_are_uniform_where_nothing_differs():
     rng = np.random.default_rng(1)
     draws = [bootstrap(rng.normal(size=40), seed=s, resamples=400) for s in range(200)]

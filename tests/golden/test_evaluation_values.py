@@ -106,9 +106,6 @@ def test_measures():
         values = task.values(ranked, ranked[:, ::-1])
         found[f"depth {name}"] = task.depth
         found[f"values {name}"] = {k: np.nan_to_num(v, nan=-1).tolist() for k, v in values.items()}
-        found[f"summary {name}"] = {
-            k: asdict(measures.bootstrap(v, seed=1)) for k, v in values.items()
-        }
         part = task.values(ranked[2:5], start=2)
         found[f"part {name}"] = {k: np.nan_to_num(v, nan=-1).tolist() for k, v in part.items()}
     check("evaluation_measures.json", found, close=CLOSE)
@@ -186,14 +183,6 @@ def test_analyses():
         found[accounting] = {
             str(k): {str(s): v.tolist() for s, v in f.items()} for k, f in by_k.items()
         }
-    dev, test = ({s: v[rows] for s, v in split[10].items()} for rows in (slice(3), slice(3, 6)))
-    chosen, oracle = (max(sorted(of), key=lambda share: of[share].mean()) for of in (dev, test))
-    found["best split"] = {
-        "chosen": chosen,
-        "recall": interval(measures.bootstrap(test[chosen])),
-        "oracle": oracle,
-        "oracle_recall": interval(measures.bootstrap(test[oracle])),
-    }
     found["retrieved"] = retrieved(method("anncur(anchors=1)"), parts, calls=12, depth=8).tolist()
     got = answer(method(SPECS["adacur"]), index, queries, scores, budget=12, k=4, seed=0)
     found["answer"] = [got[0].tolist(), got[1].tolist(), int((got[1] >= 0).sum())]

@@ -69,5 +69,5 @@ def test_what_replay_refuses(labelled, capsys, options, words):
 
 
 def test_without_k_as_many_as_there_are_items_for(labelled, capsys):
-    found, _ = rows(capsys, "replay", "m.npz", "--methods", "exact")
+    found, _ = rows(capsys, "replay", "bare.npz", "--methods", "exact")
     assert {row["k"] for row in found} == {1, 10}

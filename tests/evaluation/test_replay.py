@@ -28,34 +28,12 @@ from crossknn.spec import parse
 from crossknn.types import NO_ITEM
 
 
-def test_rows_say_what_was_done():
-    specs = "axn(retriever=dense,rounds=3), exact, retrieve(retriever=dense)"
-    rows = list(replay(matrix(), methods(specs), [10], [1, 5], queries=4))
-    assert [(r.method, r.k, r.budget, r.n_queries, r.calls) for r in rows] == [
-        ("axn(retriever=dense, rounds=3)", 1, 10, 4, 10.0),
-        ("axn(retriever=dense, rounds=3)", 5, 10, 4, 10.0),
-        ("exact", 1, 10, 4, 80.0),
-        ("exact", 5, 10, 4, 80.0),
-        ("retrieve(retriever=dense)", 1, 0, 4, 0.0),
-        ("retrieve(retriever=dense)", 5, 0, 4, 0.0),
-    ]
-    assert rows[2].recall == rows[3].recall == 1
-    assert all(r.ci[0] <= r.recall <= r.ci[1] and r.seconds > 0 for r in rows)
-    assert not {"measures", "measures_ci", "measures_n", "unjudged"} & set(rows[0].as_dict())
-
-
 def test_a_measure_without_any_value_is_null():
     data = replace(matrix(), labels=np.full(26, NO_ITEM))
     task = TaskMeasures(Judgements.of_matrix(data), ["accuracy"])
     (row,) = replay(data, methods("rerank(retriever=dense)"), [5], [1], task=task)
     assert row.measures == row.measures_ci == {"accuracy": None}
     assert (row.measures_n, row.unjudged) == ({"accuracy": 0}, 6)
-
-
-def test_rows_say_what_the_scores_that_were_read_had_cost():
-    specs = methods("rerank(retriever=dense), adacur(retriever=dense), itemcur")
-    found = [row.index_calls for row in replay(matrix(), specs, [20], [5])]
-    assert found == [0, 20 * 80, 15 * 80]
 
 
 def test_outcomes_keep_every_query():
@@ -65,7 +43,9 @@ def test_outcomes_keep_every_query():
     assert [len(queries) for _, queries, _ in parts] == [64, 6]
     task = TaskMeasures(Judgements.of_matrix(data), ["RR@10"])
     found = outcome("axn", axn, parts, truth_of(parts, 10), budget=20, ks=[1, 10], task=task)
-    assert (found.calls.tolist(), found.seconds.shape) == ([20] * 70, (70,))
+    assert found.calls.tolist() == [20] * 70
+    assert found.seconds.min() > 0
+    assert "measures" not in next(replace(found, task={}).rows()).as_dict()
     searched = run(axn, data, 20).best(10).items
     assert np.array_equal(found.recall[10], recall(searched, exact_top(data.scores[20:], 10)))
     places = searched == data.labels[20:, None]

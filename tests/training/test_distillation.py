@@ -136,7 +136,7 @@ def base(bert, tmp_path_factory):
 def test_sparse_scores_become_a_dual_encoder(base, tmp_path):
     scores, items = sparse(), WOODS.items.texts
     found = distill(scores, items, base, tmp_path, settings=training())
-    assert (found.folder, found.loss, found.queries, found.calls) == (tmp_path, "match", 12, 60)
+    assert (found.loss, found.queries) == ("match", 12)
     card = (tmp_path / "README.md").read_text()
     assert "12 train queries with lists of up to 5 items (60 calls), by the loss match" in card
     moved = DualEncoder(tmp_path).encode_items(items) - DualEncoder(base).encode_items(items)
@@ -174,7 +174,7 @@ def test_a_list_is_the_best_of_what_is_scored(bert, tmp_path, caplog):
     assert lists.scores.tolist() == [[3, 2, 1], [5, 5, -np.inf], [3, 2, 1]]
     settings = training(epochs=1, batch=2)
     found = distill(scores, WOODS.items.texts, bert, tmp_path, config=CONFIG, settings=settings)
-    assert (found.queries, found.calls) == (3, 10)
+    assert found.queries == 3
     assert "9 train queries have fewer than two scored items: left out" in caplog.text
 
 

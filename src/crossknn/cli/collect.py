@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace as replaced
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typer import Option
 
@@ -37,9 +37,6 @@ def command(
     file: Annotated[Path | None, Option("--out", help="Write a score matrix, .npz.")] = None,
     n_anchors: Annotated[int | None, Option(help="Anchors of --out; half by default.")] = None,
     qrels: Annotated[Path | None, Option(help="Judgements, for the labels of --out.")] = None,
-    dtype: Annotated[
-        Literal["float16", "float32"] | None, Option(help="Precision of --out.")
-    ] = None,
     max_calls: o.MaxCalls = None,
     deadline: o.Deadline = None,
     workers: o.Workers = None,
@@ -64,7 +61,7 @@ def command(
 
     if anchors is None and item_scores is None and queries is None:
         raise InputError("nothing to score: give --anchors FILE, --item-scores N or --queries FILE")
-    matrix = {"out": file, "n-anchors": n_anchors, "qrels": qrels, "dtype": dtype}
+    matrix = {"out": file, "n-anchors": n_anchors, "qrels": qrels}
     for name, value in matrix.items():
         if value is not None and (file is None or queries is None):
             raise InputError(f"--{name} belongs to a score matrix: give --queries FILE and --out")
@@ -86,7 +83,6 @@ def command(
             "anchors": n_anchors,
             "qrels": None if qrels is None else read_qrels(qrels),
             "item_scores": item_scores or 0,
-            "dtype": dtype or "float32",
         }
         job = partial(
             collect_matrix, file, index, asked, given, replace=replace, seed=seed, **options

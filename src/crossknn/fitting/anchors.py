@@ -16,7 +16,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 ANCHORS, ITEM_SCORES = "anchors", "item_scores"
 N_ITEM_SCORES = 500
-_CHUNK, _QUERIES_AT_ONCE = 8_192, 64
+_CHUNK = 8_192
 _OTHER_STREAM = 1  # of the seed: the items in the query's place are not the index's anchor items
 
 
@@ -91,7 +91,6 @@ def collect_matrix(
     anchors: int | None = None,
     qrels: Qrels | None = None,
     item_scores: int = 0,
-    dtype: Literal["float16", "float32"] = "float32",
     replace: bool = False,
     seed: int = 0,
     limits: Limits | None = None,
@@ -110,18 +109,14 @@ def collect_matrix(
 
     Returns what was collected; if the limits did not suffice, no file is written, and the same call
     goes on. Raises ScorerError if pairs cannot be scored, and InputError for a file of something
-    else, options out of range, and scores that do not fit the dtype.
+    else and options out of range.
     """
     file, opened = as_path(path, "the score matrix"), as_scorer(scorer)
     items, q = index.items, len(queries)
     first = q // 2 if anchors is None else anchors
-    if not 0 <= first < q:
-        raise InputError(
-            f"anchors is {first}, with {q} queries: it must lie between 0 and {q - 1}, because the "
-            "rest are the test queries"
-        )
-    if not 0 <= item_scores <= index.n:
-        raise InputError(f"item_scores is {item_scores}; it must be 0 to {index.n}")
+    for name, value, most in (("anchors", first, q - 1), ("item_scores", item_scores, index.n)):
+        if not 0 <= value <= most:
+            raise InputError(f"{name} is {value}; it must be 0 to {most}")
     about = {
         "scorer": np.array(fingerprint_of(opened, index.scores)),
         "items_digest": np.array(digest(items.texts)),
@@ -131,20 +126,19 @@ def collect_matrix(
     if qrels is not None:
         arrays["labels"] = _labels(queries, qrels, items.ids)
     arrays |= {"query_ids": np.array(queries.ids), "item_ids": np.array(list(items.ids))}
-    arrays |= {"anchor_items": index.anchor_items} | _vectors(index, queries)
     chosen = np.random.default_rng([seed, _OTHER_STREAM]).permutation(index.n)[:item_scores]
     texts = [*queries.texts, *(item_as_query(items.texts[int(item)]) for item in chosen)]
     how: dict[str, Any] = {"limits": limits, "source": named(scorer), "progress": progress}
     report = collect(index.scores, opened, texts, items.texts, **how)
-    if not report.complete:
-        if report.stopped_by is None:
-            raise ScorerError(
-                f"{report.failed} of {report.pairs} pairs could not be scored; the others are kept "
-                "in the index, and the same command tries these again"
-            )
+    if report.stopped_by:
         return report
-    rows = _cast(index.scores.rows(str(about["scorer"]), texts, items.texts), dtype)
-    arrays |= {"scores": rows[:q]} | _cheap_scores(index, queries)
+    if not report.complete:
+        raise ScorerError(
+            f"{report.failed} of {report.pairs} pairs could not be scored; the others are kept, "
+            "and the same command tries these again"
+        )
+    rows = index.scores.rows(str(about["scorer"]), texts, items.texts)
+    arrays |= {"scores": rows[:q], "anchor_items": index.anchor_items} | _cheap(index, queries)
     arrays |= {f"graph_{name}": graph for name, graph in index.graphs.items()}
     if item_scores:
         arrays |= {"item_score_items": chosen, "item_scores": rows[q:]}
@@ -179,9 +173,8 @@ def fit_scales(index: ItemIndex) -> None:
     """
     known = index.artifacts.get(ANCHORS)
     if known is not None:
-        rows, texts = known.arrays["scores"], list(known.arrays["queries"])
-        scales = {"scales": _scales(index, rows, texts)}
-        index.put_artifact(ANCHORS, {**known.meta, **scales}, known.arrays)
+        scales = _scales(index, known.arrays["scores"], list(known.arrays["queries"]))
+        index.put_artifact(ANCHORS, {**known.meta, "scales": scales}, known.arrays)
 
 
 def _collect_rows(
@@ -202,24 +195,21 @@ def _collect_rows(
     how: dict[str, Any] = {"limits": limits, "source": named(scorer), "progress": progress}
     report = collect(index.scores, opened, texts, items, **how)
     known = _known_rows(index, name, opened.fingerprint, replace)  # others may have added to them
-    place = {text: row for row, text in enumerate(texts)}
-    own = [] if known is None else list(known.arrays["queries"])
+    old = dict[str, Any]() if known is None else known.arrays
+    own, place = list(old.get("queries", ())), {text: row for row, text in enumerate(texts)}
     new = [text for text in place if text not in set(own)]
     rows = index.scores.rows(fingerprint, new, items)
     done = np.flatnonzero(~np.isnan(rows).any(axis=1)).tolist()
     if not done:
         return report
-    arrays: dict[str, Any] = {
-        "queries": [*own, *(new[row] for row in done)],
-        "scores": rows[done] if known is None else np.vstack([known.arrays["scores"], rows[done]]),
-    }
+    arrays: dict[str, Any] = {"queries": [*own, *(new[row] for row in done)]}
+    arrays["scores"] = np.vstack([old["scores"], rows[done]]) if old else rows[done]
     meta: dict[str, Any] = {"fingerprint": opened.fingerprint}
     if positions is None:
         meta["scales"] = _scales(index, arrays["scores"], arrays["queries"])
     else:
-        added = np.array([int(positions[place[new[row]]]) for row in done], np.int64)
-        before = [] if known is None else [known.arrays["items"]]
-        arrays["items"] = np.concatenate([*before, added])
+        added = [int(positions[place[new[row]]]) for row in done]
+        arrays["items"] = np.array([*old.get("items", ()), *added], np.int64)
     index.put_artifact(name, meta, arrays)
     return report
 
@@ -234,9 +224,8 @@ def _known_rows(index: ItemIndex, name: str, new: str | None, replace: bool) -> 
         return None
     if old is None or old != new:
         raise InputError(
-            f"the scores in the index are of another cross-encoder ({old or 'without a name'}, not "
-            f"{new or 'without a name'}); discard them with replace=True (--replace), or use an "
-            "index of its own"
+            f"the scores in the index are of another cross-encoder ({old}, not {new}); discard "
+            "them with replace=True (--replace), or use an index of its own"
         )
     return known
 
@@ -247,9 +236,7 @@ def _scales(
     """(alpha, beta) by name of the index's own vectors; "center" only centers."""
     mean, std = _moments(np.asarray(row) for row in rows)
     found = {"center": (mean, 1.0)}
-    for name in index.vectors:
-        if name in index.fitted:
-            continue
+    for name in (name for name in index.vectors if name not in index.fitted):
         try:
             vectors = index.query_vectors(Queries(queries), name)
         except InputError as error:
@@ -275,29 +262,14 @@ def _moments(parts: Iterable[FloatArray]) -> tuple[float, float]:
 def _check_file(file: Path, about: Mapping[str, Any], replace: bool) -> None:
     """`InputError` unless a score matrix of these items and this cross-encoder can be written."""
     if file.suffix != ".npz" or file.is_dir() or not file.absolute().parent.is_dir():
-        raise InputError(
-            f"{file}: the score matrix must be a file, in a folder that is there, whose name ends "
-            "in .npz"
-        )
+        raise InputError(f"{file}: the score matrix must be an .npz file in an existing folder")
     if file.exists() and not replace:
         known = read_arrays(file)
         if any(str(known.get(key)) != str(value) for key, value in about.items()):
             raise InputError(
-                f"{file} holds no scores of these items by this cross-encoder: choose another "
-                "file, or replace it (--replace)"
+                f"{file} holds no scores of these items by this cross-encoder: name another file, "
+                "or replace it (--replace)"
             )
-
-
-def _cast(scores: FloatArray, dtype: str) -> FloatArray:
-    """As numbers of that type; `InputError` for one that is too large."""
-    with np.errstate(over="ignore"):
-        cast = scores.astype(dtype)
-    if not np.isfinite(cast).all():
-        raise InputError(
-            f"the score {scores[~np.isfinite(cast)][0]:g} is too large for {dtype}: use float32 "
-            "(--dtype float32); what was scored is kept in the index"
-        )
-    return cast
 
 
 def _narrowed(values: FloatArray) -> FloatArray:
@@ -307,29 +279,22 @@ def _narrowed(values: FloatArray) -> FloatArray:
     return half if np.isfinite(half).all() else values.astype(np.float32)
 
 
-def _vectors(index: ItemIndex, queries: QuerySet) -> dict[str, Any]:
-    """`item_vectors` and `query_vectors` of the dual encoder; of fitted ones, by name."""
-    found = dict[str, FloatArray]()
-    for name in (DUAL_ENCODER, *index.fitted):
-        end = "" if name == DUAL_ENCODER else f"_{name}"
-        if name in index.vectors:
-            found[f"item_vectors{end}"] = index.vectors[name]
-        if name in index.vectors and index.has_query_vectors(name):
-            found[f"query_vectors{end}"] = index.query_vectors(Queries(queries.texts), name)
-    return {key: _narrowed(values) for key, values in found.items()}
-
-
-def _cheap_scores(index: ItemIndex, queries: QuerySet) -> dict[str, Any]:
-    """`first_<name>` (q, n): scores of the retrievers whose vectors are not in the file."""
-    found = {}
-    starts = range(0, len(queries), _QUERIES_AT_ONCE)
-    for name in dict.fromkeys([*index.retrievers, *index.vectors]):
+def _cheap(index: ItemIndex, queries: QuerySet) -> dict[str, Any]:
+    """`item_vectors` and `query_vectors` of the dual encoder; those of fitted ones, by name; and
+    `first_<name>` (q, n): the scores of the other retrievers.
+    """
+    found, every = dict[str, Any](), Queries(queries.texts)
+    for name in dict.fromkeys([DUAL_ENCODER, *index.fitted, *index.retrievers, *index.vectors]):
         if name == DUAL_ENCODER or name in index.fitted:
+            end = "" if name == DUAL_ENCODER else f"_{name}"
+            if name in index.vectors:
+                found[f"item_vectors{end}"] = _narrowed(index.vectors[name])
+            if name in index.vectors and index.has_query_vectors(name):
+                found[f"query_vectors{end}"] = _narrowed(index.query_vectors(every, name))
             continue
-        stage = open_retriever(index, Spec(name), seed=0)
         try:
-            batches = [Queries(queries.texts[s : s + _QUERIES_AT_ONCE]) for s in starts]
-            found[f"first_{name}"] = np.concatenate([_narrowed(stage.scores(b)) for b in batches])
+            stage = open_retriever(index, Spec(name), seed=0)
+            found[f"first_{name}"] = _narrowed(stage.scores(every))
         except InputError as error:
             logger.warning("no retriever %s in the score matrix: %s", name, error)
     return found
@@ -341,8 +306,8 @@ def _labels(queries: QuerySet, qrels: Qrels, item_ids: Sequence[str]) -> IntArra
     judged = [qrels.get(query, {}) for query in queries.ids]
     if not any(judged):
         raise InputError("no query is judged in the qrels: do their ids agree?")
-    relevant = (
-        (position[item] for item, grade in found.items() if grade > 0 and item in position)
-        for found in judged
-    )
-    return np.array([next(items, NO_ITEM) for items in relevant], dtype=np.int64)
+    labels = []
+    for found in judged:
+        relevant = (position[item] for item in found if found[item] > 0 and item in position)
+        labels.append(next(relevant, NO_ITEM))
+    return np.array(labels, dtype=np.int64)

@@ -37,15 +37,12 @@ logger = logging.getLogger(__name__)
 class Distilled:
     """A distilled dual encoder and what it cost.
 
-    `folder` is opened by `crossknn.DualEncoder`. queries: train queries it learned from, the
-    held-out ones included. calls: of the cross-encoder. seconds: of training, in this call.
-    loss and measures: of the model that was kept, over the held-out queries.
+    queries: train queries it learned from, the held-out ones included. seconds: of training, in
+    this call. loss and measures: of the model that was kept, over the held-out queries.
     """
 
-    folder: Path
     loss: Loss
     queries: int
-    calls: int
     seconds: float
     measures: Mapping[str, float]
 
@@ -84,18 +81,15 @@ def distill(
     settings = settings or paper_settings(lists.items.shape[1])
     calls = len(scores) if calls is None else calls
     began = time.perf_counter()
-    kept: tuple[loop.Fitted, Loss, DualEncoderModel] | None = None
-    for place, loss in enumerate(losses):
+    trained: list[tuple[loop.Fitted, Loss, DualEncoderModel]] = []
+    for loss in losses:
         device = run.start_on(settings)
         model = student(source, config).to(device)
         task = DistillationTask(model, queries, items, lists, loss=loss, seed=settings.seed)
-        told = progress and _part(progress, place, len(losses))
-        fitted = loop.fit(task, settings, folder / run.RUN / loss, progress=told)
+        fitted = loop.fit(task, settings, folder / run.RUN / loss, progress=progress)
         logger.info("distilled by the loss %s: %s", loss, fitted.best)
-        if kept is None or fitted.best[task.main] > kept[0].best[task.main]:
-            kept = fitted, loss, model
-    assert kept is not None
-    fitted, loss, model = kept
+        trained.append((fitted, loss, model))
+    fitted, loss, model = max(trained, key=lambda one: one[0].best[DistillationTask.main])
     story = (
         f"distilled from a cross-encoder: {len(rows)} train queries with lists of "
         f"up to {lists.items.shape[1]} items ({calls} calls), by the "
@@ -103,14 +97,8 @@ def distill(
     )
     card = run.model_card(model, str(source), story, settings, fitted)
     model.cpu().save_pretrained(folder, card)
-    return Distilled(
-        folder=folder,
-        loss=loss,
-        queries=len(rows),
-        calls=calls,
-        seconds=time.perf_counter() - began,
-        measures=fitted.best,
-    )
+    seconds = time.perf_counter() - began
+    return Distilled(loss=loss, queries=len(rows), seconds=seconds, measures=fitted.best)
 
 
 def paper_settings(listed: int) -> TrainingSettings:
@@ -120,14 +108,12 @@ def paper_settings(listed: int) -> TrainingSettings:
     return TrainingSettings(epochs=epochs, batch=4, accumulate=4, learning_rate=1e-5, evaluations=1)
 
 
-def best_of_rows(
-    queries: Sequence[str], rows: FloatArray, count: int, fingerprint: str | None = None
-) -> SparseScores:
+def best_of_rows(queries: Sequence[str], rows: FloatArray, count: int) -> SparseScores:
     """The `count` best entries of dense rows (q, n), which cost q * n calls."""
     best = top_k(rows, count)
     found = best.items != NO_ITEM
     pairs = Pairs(np.repeat(np.arange(len(rows)), found.sum(1)), best.items[found])
-    return SparseScores.of(queries, rows.shape[1], pairs, best.scores[found], fingerprint)
+    return SparseScores.of(queries, rows.shape[1], pairs, best.scores[found])
 
 
 def student(source: str | Path, config: DualEncoderConfig | None = None) -> DualEncoderModel:
@@ -160,8 +146,3 @@ def _lists(scores: SparseScores, top: int | None) -> tuple[IntArray, Candidates]
     values[scores.query[order], rank] = scores.score[order]
     rows = np.flatnonzero(counts >= 2)
     return rows, Candidates(items[rows], values[rows])
-
-
-def _part(progress: Progress, place: int, of: int) -> Progress:
-    """Progress of one of several runs of as many steps."""
-    return lambda done, total: progress(place * total + done, of * total)

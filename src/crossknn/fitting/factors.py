@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from crossknn.errors import InputError
 from crossknn.index.base import Scale
@@ -60,16 +61,16 @@ def per_query(
 ) -> PairPlan:
     """Q -> *: the best items of a retriever for each train query, `count` in all (AXN 2.1: k_d).
 
-    Whole queries follow each other in random order: `random` items drawn from all n, then the best
-    of the others. Where the stage finds fewer, more random ones follow, so that every query has
-    min(count, n). What a smaller `count` or `random` draws is among what a larger one does.
+    Queries follow each other in random order: `random` items drawn from all n, then the best of the
+    others, then more random ones where the stage finds fewer than min(count, n). What a smaller
+    `count` or `random` draws is among what a larger one does.
 
     Raises InputError if `count` is below 1.
     """
     if count < 1:
         raise InputError(f"items per query is {count}; it must be 1 or more")
-    rng, count, random = np.random.default_rng(seed), min(count, n), min(random, count, n)
-    order = rng.permutation(len(queries))
+    count, random = min(count, n), min(random, count, n)
+    order = np.random.default_rng(seed).permutation(len(queries))
     at_once = max(1, min(_QUERIES_AT_ONCE, _SCORES_AT_ONCE // n))
     items = np.empty((len(order), count), dtype=np.int64)
     for start in range(0, len(order), at_once):
@@ -86,7 +87,7 @@ def per_query(
         if progress:
             progress(start + len(chosen), len(order))
     pairs = Pairs(np.repeat(order, count), items.ravel())
-    return PairPlan(pairs, pairs.take(np.flatnonzero(np.arange(len(pairs)) % count < random)))
+    return PairPlan(pairs, Pairs(np.repeat(order, random), items[:, :random].ravel()))
 
 
 def per_item(n: int, q: int, count: int, *, seed: int = 0) -> PairPlan:
@@ -102,15 +103,15 @@ def per_item(n: int, q: int, count: int, *, seed: int = 0) -> PairPlan:
         )
     rng = np.random.default_rng(seed)
     drawn = np.empty((n, 0), dtype=np.int64)  # each row sorted
-    rounds: list[tuple[IntArray, IntArray]] = []
-    for _ in range(count):
-        query = rng.integers(q - len(rounds), size=n)
+    queries, items = [], []
+    for done in range(count):
+        query = rng.integers(q - done, size=n)
         for before in drawn.T:  # from a number among those left to the query it stands for
             query += query >= before
-        order = rng.permutation(n)
-        rounds.append((query[order], order))
+        items.append(rng.permutation(n))
+        queries.append(query[items[-1]])
         drawn = np.sort(np.column_stack([drawn, query]), axis=1)
-    pairs = Pairs(*map(np.concatenate, zip(*rounds, strict=True)))
+    pairs = Pairs(np.concatenate(queries), np.concatenate(items))
     return PairPlan(pairs, pairs)
 
 
@@ -118,12 +119,11 @@ def per_item(n: int, q: int, count: int, *, seed: int = 0) -> PairPlan:
 class Fit:
     """Item vectors (n, d) fitted with the cross-encoder, and how they are searched.
 
-    `queries` (q, d) are fitted train queries. `map` gives other queries their vectors, and
-    `item_map` other items, both from the dual encoder's; None where only scores give one (queries
-    of CUR without an encoder; items of all methods but MF_IND). `scale` brings raw scores to the
-    scale of the vectors. `held_out` and `initial` are root mean squared errors on held-out entries,
-    on that scale, of the fit and of the initial vectors; NaN if nothing was held out. `untouched`
-    items had no score to fit to.
+    `queries` (q, d) are the train queries' vectors. `map` gives other queries their vectors, and
+    `item_map` other items, both from the dual encoder's; None where only scores give one. `scale`
+    brings raw scores to the scale of the vectors. `held_out` and `initial` are root mean squared
+    errors on held-out entries, of the fit and of the initial vectors; NaN if nothing was held out.
+    `untouched` items had no score to fit to.
     """
 
     items: FloatArray
@@ -164,11 +164,7 @@ class Targets:
         seed: int = 0,
     ) -> Targets:
         """Normalise G by `scale`, by default to the mean and deviation of `queries . items` on its
-        entries (AXN A.2).
-
-        Where G holds the top of that retriever, the default is of a selection in which
-        `queries . items` hardly varies; a scale from random pairs, or from anchors, is better.
-        InputError if all of G is held out.
+        entries (AXN A.2); one from random pairs is better. InputError if all of G is held out.
         """
         items, queries = np.asarray(items, np.float32), np.asarray(queries, np.float32)
         if scale is None:
@@ -233,22 +229,20 @@ def als(
         mapped = Linear(np.eye(d, d + 1, dtype=np.float32), offset)
         c_u += constant**2
         u0, v0 = mapped(u0), np.pad(v0, ((0, 0), (0, 1)))
-    item_rows = _Rows.of(fitted.item, fitted.query, fitted.score, len(v0))
-    query_rows = _Rows.of(fitted.query, fitted.item, fitted.score, len(u0))
-    best, u, before = targets.initial, u0, None
+    g = csr_array((fitted.score, (fitted.query, fitted.item)), shape=(len(u0), len(v0)))
+    by_item, best, u, v = g.T.tocsr(), targets.initial, u0, v0
     errors: list[float] = []
     for sweep in range(sweeps):
-        moved = item_rows.fit(u, v0, strength * c_u)
-        turned = query_rows.fit(moved, u0, strength * c_v)
+        moved = _fit_rows(by_item, u, v0, strength * c_u)
+        turned = _fit_rows(g, moved, u0, strength * c_v)
         errors.append(error(targets.held, turned, moved))
-        del moved  # items follow from queries, so that one table of them at a time is enough
         if progress:
             progress(sweep + 1, sweeps)
         if errors[-1] >= best:
             break
-        best, u, before = errors[-1], turned, u
+        best, u, v = errors[-1], turned, moved
     return Fit(
-        items=v0 if before is None else item_rows.fit(before, v0, strength * c_u),
+        items=v,
         queries=u,
         map=mapped,
         scale=targets.scale,
@@ -260,41 +254,22 @@ def als(
     )
 
 
-class _Rows(NamedTuple):
-    """Entries by the row they determine: row r has those at `starts[r]:starts[r + 1]`.
+def _fit_rows(g: Any, others: FloatArray, start: FloatArray, strength: float) -> FloatArray:
+    """The best vector of every row of G, given those of the `others`, near the `start`.
 
-    `other` (e,) are positions on the other side, `target` (e,) normalised scores.
+    Rows with as many entries are solved together; rows without keep their initial vector.
     """
-
-    other: IntArray
-    target: FloatArray
-    starts: IntArray
-
-    @staticmethod
-    def of(row: IntArray, other: IntArray, target: FloatArray, count: int) -> _Rows:
-        """From entries in any order, for `count` rows."""
-        order = np.argsort(row, kind="stable")
-        starts = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=count))])
-        return _Rows(other[order].astype(np.int32), target[order], starts)
-
-    def fit(self, others: FloatArray, start: FloatArray, strength: float) -> FloatArray:
-        """The best vector of every row, given those of the `others`, near the `start`.
-
-        Rows with as many entries are solved together; rows without keep their initial vector.
-        """
-        found = start.copy()
-        counts = np.diff(self.starts)
-        by_count = np.argsort(counts, kind="stable")
-        sizes, first = np.unique(counts[by_count], return_index=True)
-        for b, rows in zip(sizes, np.split(by_count, first[1:]), strict=True):
-            at_once = max(1, _NUMBERS_AT_ONCE // max(1, int(b) * max(int(b), found.shape[1])))
-            for begin in range(0, len(rows) if b else 0, at_once):
-                part = rows[begin : begin + at_once]
-                entries = self.starts[part][:, None] + np.arange(b)
-                known = others[self.other[entries]]
-                miss = self.target[entries] - (known @ start[part][:, :, None])[:, :, 0]
-                found[part] += ridge(known, miss, strength)
-        return found
+    found, counts = start.copy(), np.diff(g.indptr)
+    for b in np.unique(counts[counts > 0]).tolist():
+        rows = np.flatnonzero(counts == b)
+        at_once = max(1, _NUMBERS_AT_ONCE // (b * max(b, found.shape[1])))
+        for begin in range(0, len(rows), at_once):
+            part = rows[begin : begin + at_once]
+            entries = g.indptr[part][:, None] + np.arange(b)
+            known = others[g.indices[entries]]
+            miss = g.data[entries] - (known @ start[part][:, :, None])[:, :, 0]
+            found[part] += ridge(known, miss, strength)
+    return found
 
 
 def ridge(known: FloatArray, target: FloatArray, strength: float) -> FloatArray:

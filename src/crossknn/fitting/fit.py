@@ -15,10 +15,10 @@ calls no cross-encoder.
 
 from __future__ import annotations
 
-import math
+import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from crossknn.errors import InputError, ScorerError, SpecError
+from crossknn.errors import InputError, SpecError
 from crossknn.fitting.anchors import check_texts, collect_anchors, named
 from crossknn.fitting.factors import (
     Fit,
@@ -127,11 +127,14 @@ def fit(
     texts = check_texts(queries, "train")
     if not texts:
         raise InputError("there are no train queries")
+    base = (vectors == "auto" and unfitted(index)) or default_vectors(index, vectors)
+    if base in index.fitted:
+        raise InputError(f"the vectors {base!r} are fitted already: start from the index's own")
     task = FitTask(
         index=index,
         given=scorer,
         queries=texts,
-        base=_base(index, vectors),
+        base=base,
         strategy=strategy,
         per=PER[strategy] if per is None else per,
         retriever=parse(retriever) if isinstance(retriever, str) else retriever,
@@ -145,8 +148,12 @@ def fit(
     made = chosen.fit(task)
     index.add_fitted(name, made, replace=True)
     assert task.collected is not None
-    notes = tuple(_notes(chosen, task, made))
-    return FitReport(name=name, vectors=made, collected=task.collected, notes=notes)
+    notes = []
+    if not task.collected.complete:
+        notes.append("not all train queries have their scores yet: the same fit goes on from here")
+    if untouched := made.details.get("untouched"):
+        notes.append(f"{untouched} of {index.n} items have no score to fit to: they stay as before")
+    return FitReport(name=name, vectors=made, collected=task.collected, notes=tuple(notes))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -167,7 +174,6 @@ class FitTask:
     seed: int
     progress: OpenProgress
     collected: CollectReport | None = None
-    unfinished: int = 0
     vector_seconds: float = 0.0
     _random: SparseScores = field(init=False)
 
@@ -176,17 +182,12 @@ class FitTask:
         """The cross-encoder."""
         return as_scorer(self.given)
 
-    @cached_property
-    def batch(self) -> Queries:
-        """The train queries, with the vectors that have been made for them."""
-        return Queries(self.queries)
-
     def vectors(self) -> tuple[FloatArray, FloatArray]:
         """The initial item (n, d) and query vectors (q, d)."""
         began = time.perf_counter()
-        found = self.index.vectors[self.base], self.index.query_vectors(self.batch, self.base)
-        self.vector_seconds += time.perf_counter() - began
-        return found
+        queries = self.index.query_vectors(Queries(self.queries), self.base)
+        self.vector_seconds = round(time.perf_counter() - began, 3)
+        return self.index.vectors[self.base], queries
 
     def sparse(self) -> SparseScores:
         """G: all scores that the store has of the train queries, once the plan is collected.
@@ -195,14 +196,21 @@ class FitTask:
         """
         store, items, plan = self.index.scores, self.index.items.texts, self._plan()
         with self.progress("scoring train queries", "pairs") as report:
-            how: dict[str, Any] = {"limits": self.limits, "progress": report}
-            pairs, how["source"] = plan.pairs, named(self.given)
-            self.collected = collect(store, self.scorer, self.queries, items, pairs, **how)
+            self.collected = collect(
+                store,
+                self.scorer,
+                self.queries,
+                items,
+                plan.pairs,
+                limits=self.limits,
+                source=named(self.given),
+                progress=report,
+            )
         scores = store.log(fingerprint_of(self.scorer, store), items, self.queries)
         dense = np.diff(scores.by_query) == self.index.n
         scores = scores.take(_among(scores, plan.pairs) | ~dense[scores.query])
         if not len(scores):
-            raise _nothing("no pair has been scored yet", self.collected.failed)
+            raise InputError("no pair has been scored yet: allow more calls or more time")
         self._random = scores.take(_among(scores, plan.random))
         return scores
 
@@ -211,23 +219,23 @@ class FitTask:
         index, n = self.index, self.index.n
         given = self.given if self.limits.ray else self.scorer
         with self.progress("scoring anchor queries", "pairs") as report:
-            how: dict[str, Any] = {"limits": self.limits, "progress": report}
+            limits, fresh = self.limits, self.replace
             self.collected = collect_anchors(
-                index, given, self.queries, replace=self.replace, **how
+                index, given, self.queries, limits=limits, replace=fresh, progress=report
             )
         anchors = index.anchors
         if anchors is None:
-            what = f"no train query has the scores of all {n} items yet"
-            raise _nothing(what, self.collected.failed)
+            raise InputError(
+                f"no train query has the scores of all {n} items yet: allow more calls or more time"
+            )
         texts = anchors.queries.texts
-        self.unfinished = len(set(self.queries) - set(texts))
         random = per_query(RandomItems(n, self.seed), Queries(texts), _ENOUGH, n=n).pairs
         values = np.asarray(anchors.scores)[random.query, random.item]
         self._random = SparseScores.of(texts, n, random, values)
         return anchors
 
     def scale(self, items: FloatArray, queries: FloatArray) -> Scale | None:
-        """Brings scores to the scale of the vectors' inner products (AXN A.2), once there are any.
+        """Brings scores to the scale of the vectors' inner products (AXN A.2).
 
         From random pairs: among a retriever's best items its own scores hardly vary, and a scale
         from those alone is far from that of all items. None where there are too few.
@@ -238,31 +246,29 @@ class FitTask:
         return Scale.match(known.score, inner_products(queries, items, known.query, known.item))
 
     def kept(self, method: FitMethod, fit: Fit, queries: int, calls: int) -> ItemVectors:
-        """What an index keeps of a fit to so many scores of so many queries."""
-        cost = self.cost(queries, calls, fit.seconds)
+        """What the index keeps of a fit to so many scores of so many queries."""
+        cost = replace(self.cost(queries, calls), fitting_seconds=round(fit.seconds, 3))
         return fitted_vectors(str(method), self.base, fit, self.scorer.fingerprint, cost)
 
-    def cost(self, queries: int, pairs: int, fitting_seconds: float = 0.0) -> IndexingCost:
-        """Of a fit to so many scores of so many queries, whenever they were collected."""
+    def cost(self, queries: int, calls: int) -> IndexingCost:
+        """Of so many scores of so many queries, whenever they were collected."""
         store = self.index.scores
         per_pair = store.seconds_per_pair(fingerprint_of(self.scorer, store))
-        return IndexingCost(
-            queries=queries,
-            calls=pairs,
-            vector_seconds=round(self.vector_seconds, 3),
-            scoring_seconds=round(per_pair * pairs, 3),
-            fitting_seconds=round(fitting_seconds, 3),
-        )
+        seconds = {
+            "vector_seconds": self.vector_seconds,
+            "scoring_seconds": round(per_pair * calls, 3),
+        }
+        return IndexingCost(queries=queries, calls=calls, **seconds)
 
     def _plan(self) -> PairPlan:
         n, seed = self.index.n, self.seed
         if self.strategy == "i":
             return per_item(n, len(self.queries), self.per, seed=seed)
-        count = min(self.per, n)
+        count, queries = min(self.per, n), Queries(self.queries)
         stage = open_retriever(self.index, self.retriever or Spec(self.base), seed)
         with self.progress("choosing pairs", "queries") as report:
             return per_query(
-                stage, self.batch, count, n=n, random=count // 10, seed=seed, progress=report
+                stage, queries, count, n=n, random=count // 10, seed=seed, progress=report
             )
 
 
@@ -276,8 +282,8 @@ class FitMethod(ABC):
         for option, value in vars(self).items():
             if option == "held_out" and not 0 <= value < 1:
                 raise SpecError(f"{self}: held_out is a share, from 0 to below 1")
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if number and not (value > 0 or (value == 0 and option in ("bias", "held_out"))):
+            least = 0 if option in ("bias", "held_out", "skip") else 1e-12
+            if isinstance(value, int | float) and not value >= least:
                 raise SpecError(f"{self}: {option} must be above 0")
 
     @abstractmethod
@@ -298,24 +304,21 @@ class Factorization(FitMethod):
     held_out: float = 0.05
 
     def fit(self, task: FitTask) -> ItemVectors:
+        options, ways = vars(self).copy(), dict[str, Any](als=als)
+        if self.name not in ways:
+            with needs_torch(self.name):
+                from crossknn.fitting.mf import mf_ind, mf_trns
+            ways, options["seed"] = {"mf-trns": mf_trns, "mf-ind": mf_ind}, task.seed
         items, queries = task.vectors()
         scores = task.sparse()
+        scale = task.scale(items, queries)
         with task.progress(f"fitting {self.name}", "") as progress:
-            options: dict[str, Any] = {"held_out": self.held_out, "seed": task.seed}
-            scale = task.scale(items, queries)
-            targets = Targets.of(scores, items, queries, scale=scale, **options)
-            found = self.factorize(targets, task.seed, progress)
+            share = options.pop("held_out")
+            targets = Targets.of(
+                scores, items, queries, scale=scale, held_out=share, seed=task.seed
+            )
+            found = ways[self.name](targets, progress=progress, **options)
         return task.kept(self, found, len(scores.scored_queries), len(scores))
-
-    def factorize(self, targets: Targets, seed: int, progress: Progress | None) -> Fit:
-        """Item vectors (n, d) from G and the initial vectors."""
-        options = {name: value for name, value in vars(self).items() if name != "held_out"}
-        if self.name == ALS.name:
-            return als(targets, progress=progress, **options)
-        with needs_torch(self.name):
-            from crossknn.fitting.mf import mf_ind, mf_trns
-        way = mf_trns if self.name == MFTRNS.name else mf_ind
-        return way(targets, seed=seed, progress=progress, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,8 +371,8 @@ class CUR(FitMethod):
         anchors, known = task.dense(), index.has_query_vectors(task.base)
         vectors = index.query_vectors(anchors.queries, task.base) if known else None
         with task.progress("factorizing", ""):
-            options: dict[str, Any] = {"rank": self.rank, "queries": vectors, "seed": task.seed}
-            found = cur(anchors.scores, center=anchors.center, **options)
+            center, seed = anchors.center, task.seed
+            found = cur(anchors.scores, rank=self.rank, center=center, queries=vectors, seed=seed)
         return task.kept(self, found, len(anchors.queries), anchors.scores.size)
 
 
@@ -390,11 +393,11 @@ class Distill(FitMethod):
         with needs_torch("distill"):
             from crossknn.fitting.distill import best_of_rows, distill, paper_settings, student
 
-        if task.encoder_folder is None:
+        index, folder = task.index, task.encoder_folder
+        if folder is None:
             raise InputError(
                 "distill trains a dual encoder: say in which folder to keep it (--encoder-out)"
             )
-        index, fingerprint = task.index, task.scorer.fingerprint
         model = index.model_of(task.base)
         start = task.start or (None if model is None else model.source)
         if start is None:
@@ -406,44 +409,32 @@ class Distill(FitMethod):
         listed = self.top or task.per
         if self.loss == "match":
             scores = task.sparse()
-            cost = task.cost(len(scores.scored_queries), len(scores))
+            calls = len(scores)
         else:
             anchors = task.dense()
-            cost = task.cost(len(anchors.queries), anchors.scores.size)
-            scores = best_of_rows(anchors.queries.texts, anchors.scores, listed, fingerprint)
+            scores = best_of_rows(anchors.queries.texts, anchors.scores, listed)
+            calls = anchors.scores.size
         settings = paper_settings(listed)
         changes = {"seed": task.seed, "epochs": self.epochs or settings.epochs}
-        settings = settings.model_copy(update=changes)
-        with task.progress("distilling", "steps") as progress:
-            made = distill(
-                scores,
-                index.items.texts,
-                start,
-                task.encoder_folder,
-                losses=("match", "pair") if self.loss == "both" else (self.loss,),
-                top=self.top,
-                calls=cost.calls,
-                settings=settings,
-                progress=progress,
-            )
-        encoder, began = DualEncoder(task.encoder_folder), time.perf_counter()
-        with task.progress("encoding", "items") as progress:
-            items = encoder.encode_items(index.items.texts, progress)
+        losses = ("match", "pair") if self.loss == "both" else (self.loss,)
+        options: dict[str, Any] = {"losses": losses, "top": self.top, "calls": calls}
+        options["settings"] = settings.model_copy(update=changes)
+        with task.progress("distilling", "steps") as report:
+            made = distill(scores, index.items.texts, start, folder, progress=report, **options)
+        encoder, began = DualEncoder(folder), time.perf_counter()
+        with task.progress("encoding", "items") as report:
+            items = encoder.encode_items(index.items.texts, report)
         queries = encoder.encode_queries(scores.queries)
-        cost = replace(
-            cost,
-            queries=made.queries,
-            vector_seconds=round(time.perf_counter() - began, 3),
-            fitting_seconds=round(made.seconds, 3),
-        )
+        task.vector_seconds = round(time.perf_counter() - began, 3)
+        cost = replace(task.cost(made.queries, calls), fitting_seconds=round(made.seconds, 3))
         inner = inner_products(queries, items, scores.query, scores.item)
         return ItemVectors(
             values=items,
             method=str(self),
-            encoder=RememberedModel.of("dual encoder", task.encoder_folder),
+            encoder=RememberedModel.of("dual encoder", folder),
             # by all scored pairs, where there are no random ones
             scale=task.scale(items, queries) or Scale.match(scores.score, inner),
-            fingerprint=fingerprint,
+            fingerprint=task.scorer.fingerprint,
             cost=cost,
             details={"loss": made.loss, **made.measures},
         )
@@ -477,7 +468,7 @@ def fitted_vectors(
         scale=fit.scale,
         fingerprint=fingerprint,
         cost=cost,
-        details=_for_json({**errors, **fit.details}),
+        details=json.loads(json.dumps({**errors, **fit.details}), parse_constant=lambda nan: None),
     )
 
 
@@ -494,7 +485,7 @@ def fit_from_log(
     kernel parameters that the anchors choose. A query that has all its scores is an anchor, or was
     scored to be compared with: nothing is fitted to the latter. Scores of other queries also
     give fitted vectors `log`, by alternating least squares from the index's own, unless it has
-    others that were fitted on purpose.
+    others.
 
     Raises InputError for scores of another cross-encoder than the anchors', and if there are none.
     """
@@ -506,20 +497,14 @@ def fit_from_log(
     scores = log.take(~dense[log.query])
     parameters = fit_hyperparameters(index, retriever, rank=rank)
     found = fit_prior(index, scores, retriever=retriever, rank=rank, parameters=parameters)
-    base, mine = unfitted(index), index.fitted.get(VECTORS)
-    taken = index.fitted or VECTORS in {*index.vectors, *index.retrievers, *index.late}
-    free = not taken if mine is None else bool(mine.details.get(VECTORS))
-    if len(scores) and base is not None and index.has_query_vectors(base) and free:
+    base = unfitted(index)
+    if len(scores) and base and index.has_query_vectors(base) and set(index.fitted) <= {VECTORS}:
         # The scale is that of these scores: no random pairs are among them to tell a better one.
         queries = index.query_vectors(Queries(scores.queries), base)
         fit = als(Targets.of(scores, index.vectors[base], queries))
-        cost = IndexingCost(
-            queries=len(scores.scored_queries),
-            calls=len(scores),
-            fitting_seconds=round(fit.seconds, 3),
-        )
+        q, seconds = len(scores.scored_queries), round(fit.seconds, 3)
+        cost = IndexingCost(queries=q, calls=len(scores), fitting_seconds=seconds)
         made = fitted_vectors(DEFAULT, base, fit, fingerprint, cost)
-        made = replace(made, details={**made.details, VECTORS: True})
         index.add_fitted(VECTORS, made, replace=True)
     return found
 
@@ -539,50 +524,5 @@ def add_scores(index: ItemIndex, store: ScoreStore, fingerprint: str) -> int:
     return index.scores.put(fingerprint, log.queries, items, Pairs(log.query, log.item), log.score)
 
 
-def _for_json(value: Any) -> Any:
-    """Keys as texts, and None for what was not measured (NaN)."""
-    if isinstance(value, Mapping):
-        return {str(key): _for_json(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_for_json(inner) for inner in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def _base(index: ItemIndex, name: str) -> str:
-    """The vectors to start from: not ones that were fitted already, unless they are named."""
-    found = (name == "auto" and unfitted(index)) or default_vectors(index, name)
-    if found in index.fitted:
-        raise InputError(
-            f"the vectors {found!r} are fitted already: start from the index's own, "
-            f"{', '.join(n for n in index.vectors if n not in index.fitted)}"
-        )
-    return found
-
-
-def _notes(chosen: FitMethod, task: FitTask, made: ItemVectors) -> list[str]:
-    found = []
-    used, given, d = made.cost.queries, len(task.queries), task.index.vectors[task.base].shape[1]
-    if (short := max(task.unfinished, given - used)) > 0:
-        found.append(f"{short} of {given} train queries have too few scores to fit to yet")
-    if untouched := made.details.get("untouched"):
-        found.append(
-            f"{untouched} of {task.index.n} items have no score to fit to: they keep the "
-            "vectors they had"
-        )
-    if isinstance(chosen, ALS | MFTRNS) and used < d:
-        found.append(
-            f"{used} train queries move item vectors in {used} of {d} dimensions at most: more "
-            "queries with fewer items each teach more"
-        )
-    return found
-
-
 def _among(scores: SparseScores, pairs: Pairs) -> BoolArray:
-    """Which entries (e,) are of these pairs."""
     return np.isin(scores.query * scores.n + scores.item, pairs.query * scores.n + pairs.item)
-
-
-def _nothing(what: str, failed: int) -> InputError | ScorerError:
-    if failed:
-        return ScorerError(f"{what}: {failed:,} pairs were asked that could not be scored")
-    return InputError(f"{what}: allow more calls or more time")

@@ -22,7 +22,6 @@ from torch.nn import functional
 from crossknn.errors import TrainingError
 from crossknn.fitting.factors import Fit, Targets
 from crossknn.index.vectors import GatedSkip, Same
-from crossknn.scores.store import SparseScores
 from crossknn.types import FloatArray, IntArray, Progress
 
 _PATIENCE = 2
@@ -45,12 +44,10 @@ def mf_trns(
     Weight decay draws to the initial vectors, not to zero, so that what no score says anything of
     stays where it was, to the bit. Raises TrainingError if the error is no number.
     """
-    parts = (targets.fitted, targets.held)
-    factors = Factors(
-        FreeSide(targets.queries, np.concatenate([part.query for part in parts])),
-        FreeSide(targets.items, np.concatenate([part.item for part in parts])),
-    )
-    fit = descend(factors, targets, lr, epochs, batch, weight_decay, seed, progress)
+    fitted, held = targets.fitted, targets.held
+    query = FreeSide(targets.queries, np.concatenate([fitted.query, held.query]))
+    item = FreeSide(targets.items, np.concatenate([fitted.item, held.item]))
+    fit = descend(query, item, targets, lr, epochs, batch, weight_decay, seed, progress)
     return replace(fit, untouched=targets.untouched)
 
 
@@ -75,9 +72,8 @@ def mf_ind(
     width = hidden or 2 * targets.items.shape[1]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        query = PerceptronSide(targets.queries, width, skip)
-        factors = Factors(query, PerceptronSide(targets.items, width, skip))
-    fit = descend(factors, targets, lr, epochs, batch, weight_decay, seed, progress)
+        query, item = (PerceptronSide(x, width, skip) for x in (targets.queries, targets.items))
+    fit = descend(query, item, targets, lr, epochs, batch, weight_decay, seed, progress)
     return replace(fit, details={**fit.details, "hidden": width, "skip": skip})
 
 
@@ -92,10 +88,9 @@ class FreeSide(nn.Module):  # type: ignore[misc]
         self.start, self.used = start, np.unique(used)
         place_of = torch.zeros(len(start), dtype=torch.long)
         place_of[self.used] = torch.arange(len(self.used))
-        known = torch.from_numpy(start[self.used])
         self.register_buffer("place_of", place_of, persistent=False)
-        self.register_buffer("known", known, persistent=False)
-        self.moved = nn.Parameter(torch.zeros_like(known))
+        self.register_buffer("known", torch.from_numpy(start[self.used]), persistent=False)
+        self.moved = nn.Parameter(torch.zeros_like(self.known))
 
     def forward(self, rows: Tensor) -> Tensor:
         """Vectors of rows: (b,) -> (b, d)."""
@@ -141,20 +136,9 @@ class PerceptronSide(nn.Module):  # type: ignore[misc]
         return GatedSkip(*(value.detach().cpu().numpy().copy() for value in values))
 
 
-class Factors(nn.Module):  # type: ignore[misc]
-    """Inner products of the vectors of train queries and items."""
-
-    def __init__(self, query: FreeSide | PerceptronSide, item: FreeSide | PerceptronSide) -> None:
-        super().__init__()
-        self.query, self.item = query, item
-
-    def forward(self, query: Tensor, item: Tensor) -> Tensor:
-        """Of pairs by position: (b,) and (b,) -> (b,)."""
-        return (self.query(query) * self.item(item)).sum(-1)
-
-
 def descend(
-    factors: Factors,
+    query_side: FreeSide | PerceptronSide,
+    item_side: FreeSide | PerceptronSide,
     targets: Targets,
     lr: float,
     epochs: int,
@@ -169,19 +153,20 @@ def descend(
     the start; without held-out entries all errors are NaN, and the last epoch is kept.
     """
     began, device = time.perf_counter(), "cuda" if torch.cuda.is_available() else "cpu"
-    factors.to(device)
-    query, item, score = _entries(targets.fitted, device)
-    held = _entries(targets.held, device)
-    optimizer = torch.optim.AdamW(
-        factors.parameters(), lr=lr, weight_decay=weight_decay, fused=True
+    factors = nn.ModuleList([query_side, item_side]).to(device)
+    (query, item, score), held = (
+        tuple(torch.from_numpy(values).to(device) for values in (part.query, part.item, part.score))
+        for part in (targets.fitted, targets.held)
     )
+    parameters = factors.parameters()
+    optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True)
     generator = torch.Generator().manual_seed(seed)
     errors: list[float] = []
     best, best_epoch, kept = _error(factors, held), 0, copy.deepcopy(factors.state_dict())
     for epoch in range(1, epochs + 1):
         for rows in torch.randperm(len(score), generator=generator).to(device).split(batch):
             optimizer.zero_grad()
-            loss = (factors(query[rows], item[rows]) - score[rows]).square().mean()
+            loss = _squares(factors, query[rows], item[rows], score[rows]).mean()
             loss.backward()
             optimizer.step()
         errors.append(_error(factors, held))
@@ -197,10 +182,10 @@ def descend(
             break
     factors.load_state_dict(kept)
     return Fit(
-        items=factors.item.vectors(),
-        queries=factors.query.vectors(),
-        map=factors.query.map() or Same(),
-        item_map=factors.item.map(),
+        items=item_side.vectors(),
+        queries=query_side.vectors(),
+        map=query_side.map() or Same(),
+        item_map=item_side.map(),
         scale=targets.scale,
         held_out=best,
         initial=targets.initial,
@@ -209,18 +194,17 @@ def descend(
     )
 
 
-def _entries(scores: SparseScores, device: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, items and scores (e,) of the entries on the device."""
-    query, item, score = map(torch.from_numpy, (scores.query, scores.item, scores.score))
-    return query.to(device), item.to(device), score.to(device)
+def _squares(factors: nn.ModuleList, query: Tensor, item: Tensor, score: Tensor) -> Tensor:
+    """Squared errors of entries: three (b,) -> (b,)."""
+    query_side, item_side = factors
+    return ((query_side(query) * item_side(item)).sum(-1) - score).square()
 
 
-def _error(factors: Factors, held: tuple[Tensor, Tensor, Tensor]) -> float:
+def _error(factors: nn.ModuleList, held: tuple[Tensor, ...]) -> float:
     """Root mean squared error on entries; NaN if there are none."""
-    parts = (tensor.split(_PAIRS_AT_ONCE) for tensor in held)
+    if not len(held[0]):
+        return math.nan
+    parts = zip(*(values.split(_PAIRS_AT_ONCE) for values in held), strict=True)
     with torch.no_grad():
-        squares = [
-            float((factors(query, item) - score).double().square().sum())
-            for query, item, score in zip(*parts, strict=True)
-        ]
-    return math.sqrt(sum(squares) / len(held[0])) if len(held[0]) else math.nan
+        total = sum(float(_squares(factors, *part).double().sum()) for part in parts)
+    return math.sqrt(total / len(held[0]))

@@ -41,7 +41,9 @@ _BUSY_SECONDS = 30.0
 _VARIABLES = 500
 _SMALL, _MANY = 8_192, 32  # so many small blocks of a query become one
 
-_SCHEMA = """
+_SCHEMA = f"""
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {_FORMAT};
 CREATE TABLE IF NOT EXISTS scorers (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE,
     pairs INTEGER NOT NULL DEFAULT 0, seconds REAL NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS texts (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text BLOB,
@@ -118,25 +120,16 @@ class SparseScores:
 
 
 class _Block(NamedTuple):
-    """Scores (b,) of a query with the items `start`, start + 1, ... or `items` (b,) ascending."""
+    """Scores (b,) of a query with the items of these ids (b,), ascending."""
 
     row: int
-    start: int
-    items: IntArray | None
+    ids: IntArray
     scores: FloatArray
-
-    def ids(self) -> IntArray:
-        """The ids of the items (b,)."""
-        return self.start + np.arange(len(self.scores)) if self.items is None else self.items
 
     def find(self, wanted: IntArray, found: FloatArray) -> None:
         """Put the scores of the items with the ids `wanted` (p,) that are here into `found`."""
-        if self.items is None:
-            at = wanted - self.start
-            here = (at >= 0) & (at < len(self.scores))
-        else:
-            at = np.minimum(np.searchsorted(self.items, wanted), len(self.items) - 1)
-            here = self.items[at] == wanted
+        at = np.minimum(np.searchsorted(self.ids, wanted), len(self.ids) - 1)
+        here = self.ids[at] == wanted
         found[here] = self.scores[at[here]]
 
 
@@ -159,8 +152,6 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         is damaged, or is something else.
         """
         file = None if path is None else as_path(path, "the file of scores")
-        if file is not None and not file.absolute().parent.is_dir():
-            raise InputError(f"cannot open the scores {file}: there is no folder {file.parent}")
         store = cls(file)
         len(store)
         return store
@@ -182,8 +173,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
     def queries(self, fingerprint: str | None = None) -> list[str]:
         """Texts of all queries that have a score, or one by this cross-encoder."""
-        by = "" if fingerprint is None else f"WHERE scorer = {_SCORER}"
-        values = [] if fingerprint is None else [fingerprint]
+        by, values = (f"WHERE scorer = {_SCORER}", [fingerprint]) if fingerprint else ("", [])
         found = self._texts(f"id IN (SELECT DISTINCT query FROM blocks {by})", values)
         return [text.decode("utf-8", "surrogatepass") for *_, text in found if text is not None]
 
@@ -226,7 +216,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         for row, query in enumerate(self.ids(texts).tolist()):
             for block in self._blocks(fingerprint, query):
                 rows.append(np.full(len(block.scores), row))
-                known.append(block.ids())
+                known.append(block.ids)
                 scores.append(block.scores)
         # An entry of the store is one of every item with its text, side by side in the order.
         entries = np.concatenate(known)
@@ -297,7 +287,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             for (query,) in found:
                 for block in other._blocks(fingerprint, query):
                     queries = np.full(len(block.scores), own[query])
-                    self.insert(fingerprint, queries, own[block.ids()], block.scores)
+                    self.insert(fingerprint, queries, own[block.ids], block.scores)
 
     def record_time(self, fingerprint: str, pairs: int, seconds: float) -> None:
         """Note that scoring so many pairs took so many seconds, by however many workers."""
@@ -336,11 +326,9 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                 db.executemany("DELETE FROM blocks WHERE id = ?", ((block,) for block in blocks))
                 for number in texts:  # its id stays taken: blocks may name it
                     _put_text(db, number, os.urandom(16), None)
-        counts = {"texts": len(texts), "blocks": len(blocks)}
+        counts = {"texts": len(texts), "blocks": len(blocks)}.items()
         return [
-            f"{count} of the {what} of scores in {self.path} are damaged"
-            for what, count in counts.items()
-            if count
+            f"{n} of the {what} of scores in {self.path} are damaged" for what, n in counts if n
         ]
 
     def _ids(self, texts: Sequence[tuple[bytes, bytes | None]], add: bool) -> IntArray:
@@ -371,19 +359,18 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """Add a block of scores (b,) of new items to those of a query; many small ones join it."""
         small = [block for block in blocks if len(block.scores) < _SMALL]
         if len(small) >= _MANY:
-            ids = np.concatenate([ids, *(block.ids() for block in small)])
+            ids = np.concatenate([ids, *(block.ids for block in small)])
             scores = np.concatenate([scores, *(block.scores for block in small)])
             db.executemany("DELETE FROM blocks WHERE id = ?", [(block.row,) for block in small])
         order = np.argsort(ids)
         ids, start = ids[order], int(ids.min())
         dense = int(ids[-1]) - start + 1 == len(ids)
         items = None if dense else ids.astype("<i4").tobytes()
-        kept = scores[order].astype("<f4").tobytes()
-        values = query, start, items, kept, _crc(fingerprint, query, start, items, kept)
+        row = query, start, items, scores[order].astype("<f4").tobytes()
         db.execute(
             "INSERT INTO blocks (scorer, query, start, items, scores, crc) "
             f"VALUES ({_SCORER}, ?, ?, ?, ?, ?)",
-            (fingerprint, *values),
+            (fingerprint, *row, _crc(fingerprint, *row)),
         )
 
     def _blocks(self, fingerprint: str, query: int) -> Iterator[_Block]:
@@ -397,17 +384,19 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             number, query, start, items, scores, crc = row
             if _crc(fingerprint, query, start, items, scores) != crc:
                 raise self._damaged("a block of scores has another checksum")
-            ids = None if items is None else np.frombuffer(items, "<i4").astype(np.int64)
-            yield _Block(number, start, ids, np.frombuffer(scores, "<f4"))
+            found = np.frombuffer(scores, "<f4")
+            if items is None:
+                yield _Block(number, start + np.arange(len(found)), found)
+            else:
+                yield _Block(number, np.frombuffer(items, "<i4").astype(np.int64), found)
 
     def _find(self, digests: Sequence[bytes]) -> dict[bytes, tuple[int, bool]]:
         """By digest, (the id of a text, whether the text is kept)."""
         found: dict[bytes, tuple[int, bool]] = {}
         for start in range(0, len(digests), _VARIABLES):
             part = digests[start : start + _VARIABLES]
-            marks = ",".join("?" * len(part))
-            for number, digest, text in self._texts(f"digest IN ({marks})", part):
-                found[digest] = number, text is not None
+            rows = self._texts(f"digest IN ({','.join('?' * len(part))})", part)
+            found |= {digest: (number, text is not None) for number, digest, text in rows}
         return found
 
     def _texts(
@@ -425,6 +414,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """All rows; none if there is no file yet."""
         with self._lock, self._translated(InputError, "cannot be read"):
             if self._connection is None and self.path is not None and not self.path.exists():
+                if not self.path.absolute().parent.is_dir():
+                    raise InputError(f"there is no folder {self.path.parent} to keep scores in")
                 return []
             return self._opened().execute(statement, values).fetchall()
 
@@ -459,56 +450,48 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """The connection; turning WAL on does not wait for other processes that open the file."""
         until = time.monotonic() + _BUSY_SECONDS
         while self._connection is None:
+            db = self._connect()
             try:
-                self._connection = self._open()
-            except sqlite3.OperationalError as error:
+                self._prepare(db)
+                self._connection = db
+            except BaseException as error:
+                db.close()
                 if "locked" not in str(error) or time.monotonic() > until:
-                    raise InputError(f"cannot open the scores {self.path}: {error}") from error
+                    raise
                 time.sleep(0.02)
         return self._connection
 
-    def _open(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         name = ":memory:" if self.path is None else str(self.path.absolute())
         if self.path is not None and self.path.exists() and not _writable(self.path):
             name = f"{self.path.absolute().as_uri()}?immutable=1"
         options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False}
         uri = name.startswith("file:")
-        db = sqlite3.connect(name, timeout=_BUSY_SECONDS, uri=uri, **options)
-        try:
-            self._prepare(db)
-        except BaseException:
-            db.close()
-            raise
-        return db
+        return sqlite3.connect(name, timeout=_BUSY_SECONDS, uri=uri, **options)
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         db.execute("BEGIN")  # other processes may be making the tables
-        (application,) = db.execute("PRAGMA application_id").fetchone()
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        asked = "PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master"
+        known = [db.execute(statement).fetchone()[0] for statement in asked]
         db.execute("COMMIT")
-        if not (tables or application or version):
+        if not any(known):
             db.execute("BEGIN IMMEDIATE")
             for statement in _SCHEMA.split(";"):
                 db.execute(statement)
-            db.execute(f"PRAGMA application_id = {_APPLICATION}")
-            db.execute(f"PRAGMA user_version = {_FORMAT}")
             db.execute("COMMIT")
             db.execute("PRAGMA journal_mode = WAL")
-        elif application != _APPLICATION:
-            raise InputError(f"{self.path} is a database, but holds no scores of crossknn")
-        elif version != _FORMAT:
+        elif known[:2] != [_APPLICATION, _FORMAT]:
             raise InputError(
-                f"the scores in {self.path} have the format {version}, and this version of "
-                f"crossknn reads {_FORMAT}: name another file"
+                f"{self.path} is a database, but holds no scores of crossknn in the format "
+                f"{_FORMAT}: name another file"
             )
         # In WAL mode, NORMAL loses nothing when a process dies.
         db.execute("PRAGMA synchronous = NORMAL")
 
     def _damaged(self, what: object) -> InputError:
-        told = " ".join(str(what).split())  # SQLite's own words have several lines
+        why = " ".join(str(what).split())  # SQLite's messages have several lines
         return InputError(
-            f"the scores in {self.path} are damaged ({told}): remove what is damaged with  "
+            f"the scores in {self.path} are damaged ({why}): remove what is damaged with  "
             "crossknn index verify --repair , or move the file away; it is scored again"
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -61,16 +60,6 @@ def test_a_part_of_a_querys_items_is_drawn_from_all_of_them():
     assert 280 < rank[:, :60].mean() < 320  # of all ranks alike, the best included
 
 
-def test_a_smaller_plan_draws_what_a_larger_one_does():
-    stage, queries, _ = dense(9)
-    sets = []
-    for count in (20, 40, 80):
-        query, item = rows(per_query(stage, queries, count, n=600, random=count // 10).pairs, count)
-        sets.append({q: set(row) for q, row in zip(query[:, 0], item.tolist(), strict=True)})
-    for smaller, larger in pairwise(sets):
-        assert all(smaller[q] <= larger[q] for q in range(9))
-
-
 def test_per_query_fills_what_the_stage_does_not_find_with_random_items():
     stage = BM25.fit([f"word{i % 40} filler" if i % 40 else "seldom" for i in range(200)])
     queries = Queries(["seldom", "nothing of this", "word3"])
@@ -97,15 +86,6 @@ def test_per_item_gives_each_item_different_queries_in_rounds(n, q, data):
     assert pairs.query.max() < q
     for one in pairs.item.reshape(count, n):
         assert sorted(one) == list(range(n))
-
-
-def test_per_item_draws_every_pair_alike():
-    pairs = per_item(40_000, 5, 2).pairs
-    table, first = np.zeros((5, 5), int), np.empty(40_000, int)
-    first[pairs.item[:40_000]] = pairs.query[:40_000]
-    np.add.at(table, (first[pairs.item[40_000:]], pairs.query[40_000:]), 1)
-    assert np.trace(table) == 0
-    assert np.allclose(table[~np.eye(5, dtype=bool)], 2000, atol=250)  # 5.6 standard deviations
 
 
 def als(scores, items, queries, *, scale=None, held_out=0.05, bias=0.0, **options):
@@ -153,14 +133,6 @@ def test_unobserved_entries_of_a_low_rank_table_are_recovered():
     assert fit.held_out < 0.1 * fit.initial
 
 
-def test_where_scores_are_few_the_encoder_helps():
-    u0, v0, table = low_rank(noise=0.2)
-    g, rng = entries(table, 0.05), np.random.default_rng(5)
-    chance = [rng.permutation(x.ravel()).reshape(x.shape) for x in (v0, u0)]
-    errors = [misses(f, table) / f.scale.beta for f in (als(g, v0, u0), als(g, *chance))]
-    assert errors[0] < 0.6 * errors[1]
-
-
 def test_a_sweep_lowers_what_is_minimised():
     u0, v0, table = low_rank()
     g = entries(table, 0.3)
@@ -178,17 +150,6 @@ def test_a_sweep_lowers_what_is_minimised():
     assert (np.diff(values) < 0).all()
 
 
-def test_a_bias_learns_which_items_are_liked_whatever_the_query():
-    rng = np.random.default_rng(0)
-    u0, v0 = (rng.normal(size=(rows, 6)).astype(np.float32) for rows in (40, 200))
-    table = np.tile(rng.normal(size=200), (40, 1))
-    g = entries(table, 0.25)
-    biased, plain = (als(g, v0, u0, bias=bias, scale=Scale()) for bias in (2.0, 0.0))
-    assert misses(biased, table, g) < 0.5 * misses(plain, table, g)
-    of_no_query = biased.map(np.zeros((1, 6), np.float32)) @ biased.items.T
-    assert np.corrcoef(of_no_query[0], table[0])[0, 1] > 0.9
-
-
 def test_the_bias_is_the_least_squares_answer_with_one_coordinate_more():
     u0, v0, table = low_rank()
     g = entries(table, 0.3)
@@ -202,16 +163,6 @@ def test_the_bias_is_the_least_squares_answer_with_one_coordinate_more():
     step = np.linalg.solve(system.T @ system + 0.3 * 5 * square * np.eye(13), right)
     np.testing.assert_allclose(fit.items[7], start + step, atol=1e-4)
     np.testing.assert_allclose(fit.map(u0), known, rtol=1e-6)
-
-
-def test_strength_and_noise_leave_the_vectors():
-    u0, v0, table = low_rank()
-    held = als(entries(table, 0.3), v0, u0, strength=1e9)
-    np.testing.assert_allclose(held.items, v0, atol=1e-6)
-    np.testing.assert_allclose(held.queries, u0, atol=1e-6)
-    noise = als(entries(np.random.default_rng(8).normal(size=(120, 90)), 0.1), v0, u0)
-    assert (noise.details["sweeps"], noise.held_out) == (1, noise.initial)
-    np.testing.assert_array_equal(noise.items, v0)
 
 
 def test_the_vectors_are_those_of_the_best_sweep():
@@ -253,16 +204,6 @@ def test_scales_of_scores_and_vectors_do_not_matter(slope, shift):
     other = als(entries(table, 0.5, raw=(slope, shift)), v0 / 8, u0 * 8, sweeps=2)
     np.testing.assert_allclose(other.items * 8, fit.items, atol=2e-3)
     assert other.scale.beta == pytest.approx(fit.scale.beta / slope, rel=1e-3)
-
-
-def test_targets_have_the_mean_and_deviation_of_the_inner_products():
-    u0, v0, table = low_rank()
-    g = entries(table, 0.3, raw=(3.0, -7.0))
-    targets = Targets.of(g, v0, u0, held_out=0.0)
-    products = (u0 @ v0.T)[g.query, g.item]
-    assert targets.fitted.score.mean() == pytest.approx(products.mean(), abs=1e-5)
-    assert targets.fitted.score.std() == pytest.approx(products.std(), rel=1e-5)
-    assert np.isnan(targets.initial)  # nothing was held out
 
 
 def test_bad_counts_are_refused():

@@ -101,19 +101,6 @@ def test_no_pair_is_paid_twice_and_a_stop_is_gone_on_from(world, tmp_path):
     np.testing.assert_allclose(whole.vectors.values, third.vectors.values, atol=1e-6)
 
 
-def test_anchors_of_another_cross_encoder_are_refused_unless_they_are_dropped(world, tmp_path):
-    index = world.index(tmp_path / "i")
-    fit(index, world, world.queries[TRAIN], "cur(rank=2)")
-    world.fingerprint = "other"
-    with pytest.raises(InputError, match="other") as refused:
-        fit(index, world, world.queries[TRAIN], "cur(rank=2)")
-    assert "replace=True" in str(refused.value)
-    assert (index.fitted["cur"].fingerprint, world.asked) == ("world", N * Q)
-    found = fit(index, world, world.queries[TRAIN], "cur(rank=2)", replace=True)
-    assert found.collected.calls == N * Q
-    assert index.fitted["cur"].fingerprint == "other"
-
-
 def test_a_score_that_is_no_number_leaves_the_index_as_it_was(world, tmp_path):
     index = world.index(tmp_path / "i")
     fit(index, world, world.queries[:5], per=20)

@@ -54,22 +54,6 @@ def index(encoder, tmp_path):
     return made
 
 
-@pytest.mark.parametrize("method", ["mf-trns(epochs=3)", "mf-ind(skip=false)"])
-def test_factorizations_are_kept_and_searched_without_torch(index, encoder, method):
-    found = fit(index, SCORER, QUERIES, method, per=12)
-    again = ItemIndex.load(index.folder, encoder=encoder)
-    assert again.fitted[found.name].method == method
-    vectors = index.query_vectors(Queries(QUERIES[:3]), found.name)
-    np.testing.assert_allclose(
-        again.query_vectors(Queries(QUERIES[:3]), found.name), vectors, atol=1e-6
-    )
-    if found.name == "mf_ind":  # the map of the items is kept, for items to come
-        of_same = again.fitted["mf_ind"].of_items(np.asarray(again.vectors["dense"]))
-        np.testing.assert_allclose(of_same.values, again.vectors["mf_ind"], atol=1e-5)
-    hits = Searcher(again, SCORER).search(QUERIES[0], k=5, budget=20)[0]
-    assert len(hits) == 5
-
-
 def test_a_distilled_encoder_serves_its_own_vectors(index, tmp_path):
     folder = tmp_path / "distilled"
     found = fit(index, SCORER, QUERIES, "distill(epochs=2)", per=12, encoder_folder=folder)

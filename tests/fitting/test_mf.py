@@ -54,14 +54,6 @@ def test_three_steps_are_those_of_torch_on_dense_tables():
     np.testing.assert_allclose(fit.items, v.detach(), atol=1e-5)
 
 
-def test_weight_decay_draws_to_the_initial_vectors():
-    u0, v0, table = turned()
-    scores = entries(table, 0.3)
-    fits = [mf_trns(scores, v0, u0, weight_decay=w, epochs=9, held_out=0) for w in (0, 200, 900)]
-    distances = [np.linalg.norm(fit.items - v0) for fit in fits]
-    assert distances[0] > 1.2 * distances[1] > 1.2**2 * distances[2] > 0
-
-
 def test_what_no_score_says_anything_of_does_not_move():
     u0, v0, table = turned()
     scores = entries(table, 0.3)
@@ -71,16 +63,6 @@ def test_what_no_score_says_anything_of_does_not_move():
     np.testing.assert_array_equal(fit.items[::4], v0[::4])
     np.testing.assert_array_equal(fit.queries[3], u0[3])
     assert (fit.items[1::4] != v0[1::4]).any(axis=1).all()
-
-
-def test_entries_only_held_out_do_not_move_an_item():
-    u0, v0, table = turned()
-    targets = Targets.of(entries(table, 0.02), v0, u0, held_out=0.3)
-    only_held = np.setdiff1d(targets.held.item, targets.fitted.item)
-    assert len(only_held)
-    fit = mf.mf_trns(targets, weight_decay=0.5)
-    assert fit.untouched == targets.untouched
-    np.testing.assert_array_equal(fit.items[only_held], v0[only_held])
 
 
 @pytest.mark.parametrize("fit_with", [mf_trns, mf_ind])
@@ -133,20 +115,6 @@ def test_numpy_computes_what_torch_does(skip):
     np.testing.assert_allclose(side.vectors(), expected, atol=1e-6)
     # The gate is -5: 0.7% of the perceptron's output.
     assert np.allclose(side.vectors(), start, atol=0.02) == skip
-
-
-def test_items_nobody_scored_and_new_queries_are_embedded():
-    """A third of the items and of the queries have no score: the perceptrons carry over."""
-    u0, v0, table = turned(q=300, n=300)
-    scores = entries(table, 0.3)
-    scores = scores.take((scores.item % 3 != 0) & (scores.query % 3 != 0))
-    fit = mf_ind(scores, v0, u0, lr=0.01, epochs=60)
-    assert fit.untouched == 0
-    wanted = (fit.scale.beta * (table - fit.scale.alpha))[::3, ::3]
-    miss = np.sqrt(np.mean((fit.map(u0[::3]) @ fit.item_map(v0[::3]).T - wanted) ** 2))
-    start = np.sqrt(np.mean((u0[::3] @ v0[::3].T - wanted) ** 2))
-    assert miss < 0.5 * start
-    np.testing.assert_allclose(fit.items[::3], fit.item_map(v0[::3]), atol=1e-6)
 
 
 def test_an_error_that_is_no_number_is_said():

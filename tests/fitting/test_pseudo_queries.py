@@ -61,25 +61,20 @@ def test_a_span_crosses_no_sentence_or_clause_and_has_few_words():
     found = all_of(titled(("", f"The town is old. {rare}. Quux corge; grault garply."), *CROWD))
     assert [len(query.split()) for query in found if "Zyx" in query] == [MOST]
     assert not [query for query in found if "Quux" in query or "garply" in query]
-
-
-def test_numbers_tell_little():
     text = "The town is old. 17 45 32 99 10, 12 34 amber lighthouse keepers 56 78."
-    assert "amber lighthouse keepers" in all_of(titled(("", text), *CROWD))
+    assert "amber lighthouse keepers" in all_of(titled(("", text), *CROWD))  # numbers tell little
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("Dr. A. B. Smith et al. Found it. It was lost.", "Dr. A. B. Smith et al. Found it."),
-        ("Values of e.g. 3.5 mg. were seen. Then none.", "Values of e.g. 3.5 mg. were seen."),
         ("Overview. The heart pumps blood. It beats.", "The heart pumps blood."),
         ('He said "stop it now." Then he left.', 'He said "stop it now."'),
         ("lines are\nwrapped here\n\nA new paragraph", "lines are wrapped here"),
         ("心脏是重要的器官。它推动血液流动。", "心脏是重要的器官。"),
         ("यह एक पुराना शहर है। यहाँ बाज़ार है।", "यह एक पुराना शहर है।"),
         ("هل هذه مدينة قديمة؟ نعم إنها كذلك.", "هل هذه مدينة قديمة؟"),
-        ("apple", "apple"),
         ("Yes. No.", "Yes."),
     ],
 )

@@ -36,8 +36,10 @@ def test_vectors_by_name_with_their_own_scale():
 
 def test_a_scale_that_is_not_given_only_centres_without_query_vectors_or_is_unknown():
     data = matrix()
-    (index, _, _) = data.with_vectors("x", data.item_vectors).rows(0, 1)
+    (index, queries, _) = data.with_vectors("x", data.item_vectors).rows(0, 1)
     assert index.scale("x") == Scale(alpha=float(data.scores[:20].mean(dtype=np.float64)))
+    with pytest.raises(InputError, match="no query vectors beside its item vectors 'x'"):
+        index.query_vectors(queries, "x")
     (index, _, _) = (
         StoredMatrix(data.scores, 0, None, None, {}, data.query_ids)
         .with_vectors("x", data.item_vectors, data.query_vectors)
@@ -68,15 +70,6 @@ def test_files_hold_spaces_by_name_the_latest_last(tmp_path):
     ):
         found = [run(method(spec), m, 20).picks().items for m in (data, loaded)]
         assert np.array_equal(*found)
-    for change, words in (
-        ({"query_vectors_x": data.query_vectors}, "has 'query_vectors_x' but no such item"),
-        ({"item_vectors_x": np.ones((79, 2))}, r"'item_vectors_x' is an array \(79, 2\)"),
-        ({"query_vectors_mf": np.ones((26, 2))}, r"'query_vectors_mf' is an array \(26, 2\)"),
-        ({"item_vectors_x": np.full((80, 2), np.nan)}, "'item_vectors_x' is nan"),
-    ):
-        np.savez(tmp_path / "m.npz", **{**arrays, **change})
-        with pytest.raises(InputError, match=words):
-            StoredMatrix.load(tmp_path / "m.npz")
 
 
 GOOD = {
@@ -94,12 +87,12 @@ GOOD = {
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("first_bm25", np.ones((4, 5)), "(4, 5) of float64; it must be (4 queries, 6 items)"),
-        ("query_vectors", np.ones((4, 3)), "it must be (4 queries, 2 dimensions) of numbers"),
-        ("item_vectors", np.ones(6), "(6,) of float64; it must be (6 items, dimensions)"),
-        ("labels", np.array(2), "() of int64; it must be (4 queries)"),
-        ("item_scores", np.ones((2, 5)), "it must be (2 items in the query's place, 6 items)"),
-        ("labels", [0.6, 1, 2, -1], "it must be (4 queries) of whole numbers"),
+        ("first_bm25", np.ones((4, 5)), "(4, 5) of float64; it must be (4, 6)"),
+        ("query_vectors", np.ones((4, 3)), "it must be (4, 2) of numbers"),
+        ("item_vectors", np.ones(6), "(6,) of float64; it must be (6, d)"),
+        ("labels", np.array(2), "() of int64; it must be (4)"),
+        ("item_scores", np.ones((2, 5)), "it must be (2, 6)"),
+        ("labels", [0.6, 1, 2, -1], "it must be (4) of whole numbers"),
         ("labels", [0, 1, 2, 6], "must hold positions of items, -1 to 5"),
         ("item_score_items", [1.0, 3.0], "of float64; it must be"),
         ("item_score_items", [3, 3], "must hold positions of items, 0 to 5, each once"),
@@ -107,8 +100,9 @@ GOOD = {
         ("scores", np.ones(4), "has no matrix 'scores'"),
         ("scores", np.ones((4, 6), int), "of floating point numbers"),
         ("n_anchors", 1.5, "must be one whole number, from 0 to 3"),
-        ("n_anchors", [1, 2], "must be one whole number"),
         ("n_anchors", 4, "must be one whole number"),
+        ("query_vectors_x", np.ones((4, 2)), "but no such item vectors"),
+        ("item_vectors_x", np.full((6, 2), np.nan), "is nan at (0, 0)"),
     ],
 )
 def test_a_key_of_another_shape_or_kind_is_refused(tmp_path, key, value, said):
@@ -125,13 +119,9 @@ def test_a_key_of_another_shape_or_kind_is_refused(tmp_path, key, value, said):
 
 @pytest.mark.parametrize("key", ["item_vectors", "query_vectors", "item_scores"])
 def test_half_of_a_pair_of_keys_is_refused(tmp_path, key):
-    path = tmp_path / "m.npz"
-    np.savez(path, **{k: v for k, v in GOOD.items() if k != key})
-    with pytest.raises(InputError, match=r"needs both|no such item vectors"):
-        StoredMatrix.load(path)
-    np.savez(path, **GOOD, query_vectors_x=np.ones((4, 2)), item_vectors_x=np.array(1.0))
-    with pytest.raises(InputError, match="'query_vectors_x' is an array"):
-        StoredMatrix.load(path)
+    np.savez(tmp_path / "m.npz", **{k: v for k, v in GOOD.items() if k != key})
+    with pytest.raises(InputError, match="needs both"):
+        StoredMatrix.load(tmp_path / "m.npz")
 
 
 @pytest.fixture(scope="module")
@@ -154,17 +144,8 @@ def test_damaged_bytes_are_said_in_a_sentence_or_do_no_harm(compressed, data):
         StoredMatrix.load(path)
 
 
-def test_what_may_not_be_read(tmp_path):
-    path = tmp_path / "m.npz"
-    path.mkdir()
-    with pytest.raises(InputError, match=r"m\.npz cannot be read: Is a directory"):
-        StoredMatrix.load(path)
-
-
-def test_vectors_that_do_not_fit():
-    data = matrix()
+def test_what_may_not_be_read_or_named(tmp_path):
+    with pytest.raises(InputError, match=r"cannot be read: .*Is a directory"):
+        StoredMatrix.load(tmp_path)
     with pytest.raises(InputError, match="cannot be named 'dense'"):
-        data.with_vectors("dense", data.item_vectors)
-    index, queries, _ = data.with_vectors("x", data.item_vectors).rows(0, 1)
-    with pytest.raises(InputError, match="no query vectors beside its item vectors 'x'"):
-        index.query_vectors(queries, "x")
+        matrix().with_vectors("dense", np.ones((80, 2)))

@@ -79,16 +79,6 @@ def test_any_sequence_of_calls_pays_every_distinct_pair_once(data):
         assert scored == len(distinct)
 
 
-def test_known_pairs_come_first_and_at_once(tmp_path):
-    fn = Counting()
-    scorer = StoredScorer(CallableScorer(fn, "f", batch=2), tmp_path / "c")
-    collect(scorer, Pairs(np.zeros(4, int), np.array([1, 3, 5, 7])), QUERIES, ITEMS)
-    fn.asked.clear()
-    positions, _ = next(scorer.score(Pairs(np.zeros(10, int), np.arange(10)), QUERIES, ITEMS))
-    assert sorted(positions) == [1, 3, 5, 7]
-    assert fn.asked == []
-
-
 def test_stopping_in_the_middle_keeps_what_was_paid(tmp_path):
     fn = Counting()
     scorer = StoredScorer(CallableScorer(fn, "f", batch=4), tmp_path / "c")

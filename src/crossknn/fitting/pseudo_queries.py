@@ -11,7 +11,7 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -53,32 +53,20 @@ def pseudo_queries(items: Items, count: int, *, seed: int = 0) -> list[str]:
     order = generator.permutation(len(items)).tolist()
     first = generator.integers(6, size=len(items)).tolist()
     rarity = _rarity(_halves(items, place)[1] for place in order[:_COUNTED])
-    given = (_turned(_forms(*_halves(items, place), rarity), first[place]) for place in order)
-    found: dict[str, str] = {}
-    for query in _in_turns(given):
-        found.setdefault(query.casefold(), query)
-        if len(found) == count:
-            return list(found.values())
-    logger.warning(
-        "%d pseudo-queries were asked for; the %d items give %d", count, len(items), len(found)
-    )
+    found, rows = dict[str, str](), list[list[str]]()
+    for turn in range(3):
+        for rank, place in enumerate(order):
+            if turn == 0:
+                rows.append(_forms(*_halves(items, place), rarity))
+            given = rows[rank]
+            if turn < len(given):
+                query = given[(first[place] + turn) % len(given)]
+                found.setdefault(query.casefold(), query)
+            if len(found) == count:
+                return list(found.values())
+    said = "%d pseudo-queries were asked for; the %d items give %d"
+    logger.warning(said, count, len(items), len(found))
     return list(found.values())
-
-
-def _turned(given: list[str], by: int) -> list[str]:
-    """A list that begins at another place."""
-    by %= max(1, len(given))
-    return given[by:] + given[:by]
-
-
-def _in_turns(rows: Iterable[list[str]]) -> Iterator[str]:
-    """The first entry of every row, then the second of every row that has one, and so on."""
-    while rows:
-        later = []
-        for row in rows:
-            yield from row[:1]
-            later += [row[1:]] if row[1:] else []
-        rows = later
 
 
 def _rarity(texts: Iterable[str]) -> Callable[[str], float]:
@@ -87,15 +75,12 @@ def _rarity(texts: Iterable[str]) -> Callable[[str], float]:
 
     Words without a letter say nothing, and count as being everywhere.
     """
-    n, frequency, running = 0, Counter[str](), Counter[str]()
-    for text in texts:
-        words = [_core(word) for word in text.split()]
-        frequency.update(set(words))
-        running.update(words)
-        n += 1
+    words = [[_core(word) for word in text.split()] for text in texts]
+    frequency = Counter(word for text in words for word in set(text))
+    running = Counter(word for text in words for word in text)
 
     def idf(word: str) -> float:
-        rare = math.log((1 + n) / (1 + frequency[word]))
+        rare = math.log((1 + len(words)) / (1 + frequency[word]))
         return rare if any(map(str.isalpha, word)) else 0.0
 
     mean = sum(times * idf(word) for word, times in running.items()) / max(1, running.total())

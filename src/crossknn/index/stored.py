@@ -34,18 +34,17 @@ DUAL_ENCODER = "dense"
 
 _LARGEST = np.finfo(np.float32).max
 _NUMBERS, _POSITIONS, _TEXTS = ("fiu", "numbers"), ("iu", "whole numbers"), ("USiu", "texts")
-_IN_PLACE = "items in the query's place"
 _KEYS = {
-    "scores": (("f", "floating point numbers"), ("queries", "items")),
-    "labels": (_POSITIONS, ("queries",)),
-    "query_ids": (_TEXTS, ("queries",)),
-    "item_ids": (_TEXTS, ("items",)),
-    "anchor_items": (_POSITIONS, ("anchor items",)),
-    "item_score_items": (_POSITIONS, (_IN_PLACE,)),
-    "item_scores": (_NUMBERS, (_IN_PLACE, "items")),
-    "first_": (_NUMBERS, ("queries", "items")),
-    "item_vectors": (_NUMBERS, ("items", "dimensions")),
-    "query_vectors": (_NUMBERS, ("queries", "dimensions")),
+    "scores": (("f", "floating point numbers"), "qn"),
+    "labels": (_POSITIONS, "q"),
+    "query_ids": (_TEXTS, "q"),
+    "item_ids": (_TEXTS, "n"),
+    "anchor_items": (_POSITIONS, "c"),
+    "item_score_items": (_POSITIONS, "a"),
+    "item_scores": (_NUMBERS, "an"),
+    "first_": (_NUMBERS, "qn"),
+    "item_vectors": (_NUMBERS, "nd"),
+    "query_vectors": (_NUMBERS, "qd"),
 }
 """What the arrays of a file hold, and their axes; a key may go on after these words."""
 
@@ -86,19 +85,18 @@ class StoredMatrix:
         _check(arrays, str(path))
         n = arrays["scores"].shape[1]
 
-        def read(key: str, dtype: type) -> Any:
+        def read(key: str, dtype: type = np.float32) -> Any:
             return arrays[key].astype(dtype) if key in arrays else None
 
         def named(prefix: str) -> dict[str, Any]:
-            start = len(prefix)
-            return {key[start:]: a for key, a in arrays.items() if key.startswith(prefix)}
+            return {k.removeprefix(prefix): arrays[k] for k in arrays if k.startswith(prefix)}
 
-        items, of_items = read("item_score_items", np.int64), read("item_scores", np.float32)
+        items, of_items = read("item_score_items", np.int64), read("item_scores")
         made = cls(
-            scores=arrays["scores"].astype(np.float32),
+            scores=read("scores"),
             n_anchors=arrays["n_anchors"].item() if "n_anchors" in arrays else 0,
-            item_vectors=read("item_vectors", np.float32),
-            query_vectors=read("query_vectors", np.float32),
+            item_vectors=read("item_vectors"),
+            query_vectors=read("query_vectors"),
             firsts=named("first_"),
             query_ids=tuple(map(str, arrays.get("query_ids", np.arange(len(arrays["scores"]))))),
             anchor_items=read("anchor_items", np.int64),
@@ -111,7 +109,7 @@ class StoredMatrix:
             },
         )
         for name, items in named("item_vectors_").items():
-            queries = read(f"query_vectors_{name}", np.float32)
+            queries = read(f"query_vectors_{name}")
             made = made.with_vectors(name, items.astype(np.float32), queries)
         return made
 
@@ -168,14 +166,13 @@ class StoredMatrix:
     ) -> StoredMatrix:
         """The matrix with fitted vectors `name`, the latest: of items (n, d), of queries (q, d).
 
-        `scale` is fitted on the anchors if it is not given. Raises `InputError` for the name of
-        the dual encoder's.
+        `scale` is by default fitted on the anchors. Raises `InputError` for the name `dense`.
         """
         if name == DUAL_ENCODER:
             raise InputError(f"fitted vectors cannot be named {name!r}; use another name")
-        added = StoredVectors(items, queries, scale or self._scale_of(items, queries))
-        others = {known: vectors for known, vectors in self.fitted.items() if known != name}
-        return replace(self, fitted={**others, name: added})
+        fitted = {known: vectors for known, vectors in self.fitted.items() if known != name}
+        fitted[name] = StoredVectors(items, queries, scale or self._scale_of(items, queries))
+        return replace(self, fitted=fitted)
 
     def rows(self, start: int, stop: int) -> tuple[StoredIndex, Queries, FloatArray]:
         """Test queries start..stop (0-based): the index as they see it, they, and their scores."""
@@ -242,9 +239,7 @@ def read_arrays(path: str | Path) -> dict[str, Any]:
             return {key: np.asarray(file[key]) for key in file.files}
     except FileNotFoundError:
         raise InputError(f"there is no file {path}") from None
-    except (PermissionError, IsADirectoryError) as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except MemoryError as error:
+    except (PermissionError, IsADirectoryError, MemoryError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
     except Exception:  # of damaged bytes, what reads them raises whatever it meets
         raise InputError(f"{path} is not a readable .npz file; see the docs, formats") from None
@@ -263,8 +258,23 @@ def _check(arrays: Mapping[str, Any], path: str) -> None:
             raise InputError(f"{path} needs both {one!r} and {other!r}, or neither")
     for key, values in arrays.items():
         start = next((start for start in _KEYS if key.startswith(start)), None)
-        if start is not None:
-            _check_array(key, start, arrays, path)
+        sizes = {"q": q, "n": n, "a": arrays.get("item_score_items", np.zeros(0)).size}
+        if start == "query_vectors":
+            partner = key.replace("query_", "item_", 1)
+            if partner not in arrays:
+                raise InputError(f"{path} has '{key}' but no such item vectors")
+            sizes["d"] = arrays[partner].size // n
+        (kinds, what), axes = _KEYS[start] if start else (("", ""), "")
+        wanted = tuple(sizes.get(axis, -1) for axis in axes)
+        same = values.ndim == len(wanted) and all(
+            size in (-1, found) for size, found in zip(wanted, values.shape, strict=True)
+        )
+        if start and not (same and (values.dtype.kind in kinds or not values.size)):
+            shape = ", ".join(str(sizes.get(axis, axis)) for axis in axes)
+            raise InputError(
+                f"{path}: '{key}' is an array {values.shape} of {values.dtype}; it must be "
+                f"({shape}) of {what}: mend it, or leave it out"
+            )
         if values.dtype.kind == "f" and not (finite := np.abs(values) <= _LARGEST).all():
             row = tuple(map(int, np.argwhere(~finite)[0]))
             raise InputError(f"{path}: '{key}' is {values[row]} at {row}")
@@ -274,28 +284,5 @@ def _check(arrays: Mapping[str, Any], path: str) -> None:
         if twice or ((chosen < least) | (chosen >= n)).any():
             raise InputError(
                 f"{path}: '{key}' must hold positions of items, {least} to {n - 1}"
-                + ("" if key == "labels" else ", each once")
+                + (", each once" if twice else "")
             )
-
-
-def _check_array(key: str, start: str, arrays: Mapping[str, Any], path: str) -> None:
-    """`InputError` for an array of another kind or shape than `_KEYS` says."""
-    (kinds, what), axes = _KEYS[start]
-    values = arrays[key]
-    sizes = dict(zip(("queries", "items"), arrays["scores"].shape, strict=True))
-    if start == "item_scores":
-        sizes[_IN_PLACE] = arrays["item_score_items"].size
-    if start == "query_vectors":
-        partner = arrays.get(key.replace("query_", "item_", 1))
-        if partner is None:
-            raise InputError(f"{path} has '{key}' but no such item vectors")
-        sizes["dimensions"] = partner.shape[-1] if partner.ndim else 0
-    wanted = ", ".join(f"{sizes[axis]} {axis}" if axis in sizes else axis for axis in axes)
-    same = len(values.shape) == len(axes) and all(
-        sizes.get(axis, size) == size for axis, size in zip(axes, values.shape, strict=True)
-    )
-    if not same or (values.size and values.dtype.kind not in kinds):
-        raise InputError(
-            f"{path}: '{key}' is an array {values.shape} of {values.dtype}; it must be ({wanted}) "
-            f"of {what}: mend it, or leave it out"
-        )

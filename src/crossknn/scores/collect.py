@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -119,21 +119,22 @@ def collect(
                 with scorer_on_ray(source, fingerprint, queries, items, *place) as remote:
                     run.score(remote, _BLOCK_ON_RAY)
         finally:
-            store.record_time(fingerprint, run.computed, time.monotonic() - began)
-    report = CollectReport(
+            seconds = time.monotonic() - began
+            store.record_time(fingerprint, run.computed, seconds)
+    if run.failure and not run.scored + run.reused:
+        raise NothingScoredError(run.failure)
+    if run.failed:
+        logger.warning("%d pairs could not be scored; they stay unscored", run.failed)
+    stopped_by = "deadline" if run.deadline.over() else run.stopped_by
+    return CollectReport(
         pairs=run.total,
         reused=run.reused,
         scored=run.scored,
         calls=run.computed + run.failed,
         failed=run.failed,
-        seconds=time.monotonic() - began,
-        stopped_by="deadline" if run.deadline.over() else run.stopped_by,
+        seconds=seconds,
+        stopped_by=None if run.reused + run.scored == run.total else stopped_by,
     )
-    if run.failure and not run.scored + run.reused:
-        raise NothingScoredError(run.failure)
-    if run.failed:
-        logger.warning("%d pairs could not be scored; they stay unscored", run.failed)
-    return replace(report, stopped_by=None) if report.complete else report
 
 
 def dense_scores(
@@ -197,9 +198,9 @@ class _Run:
         """Count what there is; others may have added to it until now."""
         self._query = self._store.ids(self._queries, add=True, keep=True)
         self._item = self._store.ids(self._items, add=True)
-        counts = [(len(part), len(missing)) for part, missing in self._missing()]
-        self.total = sum(count for count, _ in counts)
-        self.reused = self.total - sum(count for _, count in counts)
+        for part, missing in self._missing():
+            self.total += len(part)
+            self.reused += len(part) - len(missing)
         self._count(0)
 
     def score(self, scorer: Scorer, size: int) -> None:
@@ -311,15 +312,12 @@ def _exclusive(store: ScoreStore, deadline: Deadline) -> Iterator[None]:
         why = error.strerror or error
         raise InputError(f"scores cannot be kept in {store.path}: {why}") from error
     try:
-        waiting = False
         while not deadline.over():
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if not waiting:
-                    logger.info("another process is collecting into %s: waiting", store.path)
-                waiting = True
+                logger.debug("another process is collecting into %s: waiting", store.path)
                 time.sleep(_POLL)
             except OSError:  # some network file systems have no locks
                 break

@@ -23,8 +23,6 @@ from crossknn.scorers.base import Scorer
 from crossknn.types import FloatArray, IntArray, Pairs
 
 _RETRIES = 3
-_LOST = r"^Task _Worker\.score failed|^A worker died"
-"""What Ray prints on stdout when a worker is lost and its block given to another one."""
 
 
 @contextmanager
@@ -99,28 +97,24 @@ class _Worker:
     def score(self, block: Pairs, texts: list[Any]) -> tuple[IntArray, FloatArray]:
         """Positions in the block and scores; `texts` holds a reference to (queries, items)."""
         if self._scorer is None:
-            self._scorer, self._texts = self._opened(), import_module("ray").get(texts[0])
+            try:
+                scorer = self._open()
+            except MissingExtraError as error:  # it could not be sent back
+                raise InputError(str(error)) from None
+            if scorer.fingerprint != self._fingerprint:
+                raise InputError(
+                    f"a worker opened the cross-encoder {scorer.fingerprint}, but the scores are "
+                    f"of {self._fingerprint}; install the same one on every node"
+                )
+            self._scorer, self._texts = scorer, import_module("ray").get(texts[0])
         batches = list(self._scorer.score(block, *self._texts))
         where = np.concatenate([np.empty(0, np.int64), *(places for places, _ in batches)])
         return where, np.concatenate([np.empty(0, np.float32), *(scores for _, scores in batches)])
-
-    def _opened(self) -> Scorer:
-        try:
-            scorer = self._open()
-        except MissingExtraError as error:  # it could not be sent back
-            raise InputError(str(error)) from None
-        if scorer.fingerprint != self._fingerprint:
-            raise InputError(
-                f"a worker opened the cross-encoder {scorer.fingerprint}, but the scores are of "
-                f"{self._fingerprint}; install the same one on every node"
-            )
-        return scorer
 
 
 @contextmanager
 def _ray(workers: int, address: str | None) -> Iterator[Any]:
     """Ray, as it runs in this process, or else started, or joined, and left at the end."""
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _LOST)  # read when Ray is imported
     try:
         ray: Any = import_module("ray")
     except ModuleNotFoundError as error:

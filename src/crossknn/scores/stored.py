@@ -18,6 +18,20 @@ from crossknn.types import FloatArray, IntArray, Pairs
 logger = logging.getLogger(__name__)
 
 
+class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
+    """The batches of one call; `computed` counts the pairs that the scorer computed so far."""
+
+    batches: Generator[tuple[IntArray, FloatArray], None, None]
+    computed = 0
+
+    def __next__(self) -> tuple[IntArray, FloatArray]:
+        return next(self.batches)
+
+    def close(self) -> None:
+        """Compute no more."""
+        self.batches.close()
+
+
 class StoredScorer:
     """Asks `scorer` only for pairs that `store` has no score of, and keeps every batch there.
 
@@ -59,11 +73,45 @@ class StoredScorer:
         time_left: float | None = None,
         cancel: threading.Event | None = None,
     ) -> StoredStream:
-        """Yields (positions (b,), scores (b,) float32): all known pairs first, at once.
+        """Yields (positions (b,), scores (b,) float32): all known pairs first, at once."""
+        stream = StoredStream()
+        stream.batches = self._run(stream, pairs, queries, items, Deadline(time_left, cancel))
+        return stream
 
-        The stream's `computed` is the number of its pairs that the scorer computed so far.
-        """
-        return StoredStream(self, pairs, queries, items, Deadline(time_left, cancel))
+    def _run(
+        self,
+        stream: StoredStream,
+        pairs: Pairs,
+        queries: Sequence[str],
+        items: Sequence[str],
+        deadline: Deadline,
+    ) -> Generator[tuple[IntArray, FloatArray], None, None]:
+        query, item = self._ids(queries, items, pairs)
+        # `first` (u,) are the different pairs, and `of` (p,) says which of them each pair is.
+        _, first, of = np.unique((query << 32) + item, return_index=True, return_inverse=True)
+        scores = self.store.lookup(self.fingerprint, query[first], item[first])
+        missing = np.flatnonzero(np.isnan(scores))
+        missing = missing[np.argsort(first[missing])]  # in the order in which they are asked
+        known = np.flatnonzero(~np.isnan(scores[of]))
+        if len(known):
+            yield known, scores[of[known]]
+        if not len(missing) or deadline.over():
+            return
+        asked = first[missing]
+        computing = self.scorer.score(pairs.take(asked), queries, items, **deadline.rest())
+        try:
+            for where, batch in computing:
+                self._keep(query[asked[where]], item[asked[where]], batch)
+                stream.computed += len(where)
+                scores[missing[where]] = batch
+                places = np.flatnonzero(np.isin(of, missing[where]))
+                yield places, scores[of[places]]
+        except NothingScoredError as error:
+            if not len(known):
+                raise
+            logger.warning("%s", error)
+        finally:
+            getattr(computing, "close", lambda: None)()
 
     def _ids(
         self, queries: Sequence[str], items: Sequence[str], pairs: Pairs
@@ -91,60 +139,3 @@ class StoredScorer:
         if not self._warned:
             logger.warning("%s", error)
         self._warned = True
-
-
-class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
-    """The batches of one call, and how many of its pairs were really computed."""
-
-    def __init__(
-        self,
-        owner: StoredScorer,
-        pairs: Pairs,
-        queries: Sequence[str],
-        items: Sequence[str],
-        deadline: Deadline,
-    ) -> None:
-        self.computed = 0
-        self._batches = self._run(owner, pairs, queries, items, deadline)
-
-    def __next__(self) -> tuple[IntArray, FloatArray]:
-        return next(self._batches)
-
-    def close(self) -> None:
-        """Compute no more."""
-        self._batches.close()
-
-    def _run(
-        self,
-        owner: StoredScorer,
-        pairs: Pairs,
-        queries: Sequence[str],
-        items: Sequence[str],
-        deadline: Deadline,
-    ) -> Generator[tuple[IntArray, FloatArray], None, None]:
-        query, item = owner._ids(queries, items, pairs)
-        # `first` (u,) are the different pairs, and `of` (p,) says which of them each pair is.
-        _, first, of = np.unique((query << 32) + item, return_index=True, return_inverse=True)
-        scores = owner.store.lookup(owner.fingerprint, query[first], item[first])
-        missing = np.flatnonzero(np.isnan(scores))
-        missing = missing[np.argsort(first[missing])]  # in the order in which they are asked
-        known = np.flatnonzero(~np.isnan(scores[of]))
-        if len(known):
-            yield known, scores[of[known]]
-        if not len(missing) or deadline.over():
-            return
-        asked = first[missing]
-        stream = owner.scorer.score(pairs.take(asked), queries, items, **deadline.rest())
-        try:
-            for where, batch in stream:
-                owner._keep(query[asked[where]], item[asked[where]], batch)
-                self.computed += len(where)
-                scores[missing[where]] = batch
-                places = np.flatnonzero(np.isin(of, missing[where]))
-                yield places, scores[of[places]]
-        except NothingScoredError as error:
-            if not len(known):
-                raise
-            logger.warning("%s", error)
-        finally:
-            getattr(stream, "close", lambda: None)()

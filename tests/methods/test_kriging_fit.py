@@ -435,14 +435,12 @@ def test_scores_of_another_cross_encoder_are_never_mixed_in(library):
 
 
 def test_what_cannot_be_learned_from_is_said(library):
-    index, none = library.index(), np.empty(0, np.int64)
+    index = library.index()
     with pytest.raises(InputError, match="nothing to fit to"):
         fit_prior(index, retriever="vectors")
     library.search(index, 0, 1)
     with pytest.raises(InputError, match="say nothing about how items vary"):
         library.learn(index)
-    with pytest.raises(InputError, match="are of 151 items"):
-        fit_prior(index, SparseScores.of([], N + 1, Pairs(none, none), np.empty(0)))
     with pytest.raises(InputError, match="rank is 0"):
         fit_prior(index, retriever="vectors", rank=0)
     assert "kriging" not in index.artifacts

@@ -1,4 +1,4 @@
-"""Analyses that see all exact scores: ADACUR section 3.2 and ANNCUR appendix B.2.
+"""Samplers that see all exact scores: ADACUR section 3.2.
 
 Oracle samplers pick k_i (`count`) anchor items. Both mask the k_m (`masked`) items of highest exact
 score and pick a share epsilon (`random_share`) of the anchor items uniformly at random.
@@ -68,12 +68,3 @@ def softmax_inclusion(
         counts[picked] += 1
         counts[rng.choice(rest, at_random, replace=False)] += 1
     return counts / draws
-
-
-def oracle_cur(
-    M: FloatArray, rows: IntArray, columns: IntArray, *, rcond: float = 1e-6
-) -> FloatArray:
-    """The approximation C U R of M with U = pinv(C) M pinv(R) ("Oracle CUR Decomposition", B.2)."""
-    C, R = M[:, columns], M[rows]
-    U = np.linalg.pinv(C, rcond=rcond) @ M @ np.linalg.pinv(R, rcond=rcond)
-    return C @ U @ R

@@ -70,15 +70,6 @@ def best_first(values: FloatArray, batches: Sequence[Batch]) -> Ranked:
     return Ranked(left, values[left])
 
 
-def search(rank: Rank, problem: Problem, scores: FloatArray, sizes: Sequence[int]) -> list[Batch]:
-    """Batches of the given sizes, picked by `rank`, out of the exact scores (n,) of all items."""
-    batches: list[Batch] = []
-    for size in sizes:
-        items = rank(problem, batches).items[:size]
-        batches.append(Batch(items, scores[items]))
-    return batches
-
-
 def equal_batches(budget: int, rounds: int) -> list[int]:
     """budget // rounds a round, the remainder in the last one; rounds without calls left out.
 

@@ -11,7 +11,6 @@ from crossknn.evaluation.replay import OracleRetriever, OracleSoftMax, OracleTop
 from crossknn.methods import method
 from crossknn.search.loop import Search
 from crossknn.types import Queries
-from crossknn_lab.analysis import oracle_cur
 from references import cur, oracle
 from references.problem import Batch, Problem
 
@@ -98,11 +97,3 @@ def test_the_oracles_draw_as_the_reference_does(masked, share):
     due = oracle.softmax_inclusion(row, count, masked, share, 4000, rng)
     allowed = 5 * np.sqrt(due * (1 - due) * (1 / DRAWS + 1 / 4000)) + 2e-3
     assert (np.abs(soft - due) <= allowed).all()
-
-
-def test_oracle_cur_is_the_best_between_its_rows_and_columns():
-    scores = np.random.default_rng(2).normal(size=(14, 30))
-    rows, columns = np.arange(6), np.arange(4, 13)
-    np.testing.assert_allclose(
-        oracle_cur(scores, rows, columns), oracle.oracle_cur(scores, rows, columns), atol=1e-8
-    )

@@ -144,14 +144,16 @@ many of them the frontier before was made of."""
 @dataclass(frozen=True, slots=True)
 class GraphState:
     """Where m queries stand: their frontiers, the number of scores these are made of (m,), and the
-    number of batches scored."""
+    number of batches scored. `read` keeps the retriever's ranking, by how deep it was read."""
 
-    ranking: _LazyRanking
+    queries: Queries
+    read: dict[int, Candidates]
     frontiers: tuple[Frontier, ...]
     n_seen: IntArray
     batches: int = 0
 
 
+@dataclass(frozen=True, eq=False)
 class GraphPredictor(Predictor[GraphState]):
     """The frontier's items first; where it has none, the rest of the retriever's ranking.
 
@@ -163,23 +165,27 @@ class GraphPredictor(Predictor[GraphState]):
         alternate: Take every other batch from the ranking, as far as that goes (GAR).
     """
 
-    def __init__(
-        self, retriever: Retriever, n: int, depth: int, expand: Expand, *, alternate: bool = False
-    ) -> None:
-        self.retriever, self.n, self.depth = retriever, n, depth
-        self.expand, self.alternate = expand, alternate
+    retriever: Retriever
+    n: int
+    depth: int
+    expand: Expand
+    alternate: bool = False
 
     def start(self, queries: Queries) -> GraphState:
         m = len(queries)
-        ranking = _LazyRanking(self.retriever, queries, self.depth)
-        return GraphState(ranking, (Frontier(),) * m, np.zeros(m, np.int64))
+        return GraphState(queries, {}, (Frontier(),) * m, np.zeros(m, np.int64))
 
     def update(self, state: GraphState, observed: Observed) -> GraphState:
         frontiers = list(state.frontiers)
         for q, items, scores in observed.rows():
             known = scores.astype(np.float64)
             frontiers[q] = self.expand(frontiers[q], items, known, int(state.n_seen[q]))
-        return GraphState(state.ranking, tuple(frontiers), observed.counts, state.batches + 1)
+        return replace(
+            state,
+            frontiers=tuple(frontiers),
+            n_seen=observed.counts,
+            batches=state.batches + 1,
+        )
 
     def predict(self, state: GraphState, items: IntArray | None = None) -> Prediction:
         """The values of frontier items; -inf for the others, of which the graph says nothing."""
@@ -197,7 +203,10 @@ class GraphPredictor(Predictor[GraphState]):
         pool: IntArray | None = None,
     ) -> Candidates:
         # So deep that `count` new ones are among them, if the retriever has so many.
-        ranked = state.ranking.top(exclude.shape[1] + count, allowed)
+        depth = max(self.depth, exclude.shape[1] + count)
+        if depth not in state.read:
+            state.read[depth] = self.retriever.top(state.queries, depth, allowed)
+        ranked = state.read[depth]
         rows = []
         for q, (frontier, out) in enumerate(zip(state.frontiers, exclude, strict=True)):
             parts = [(frontier.items, frontier.values), (ranked.items[q], ranked.scores[q])]
@@ -211,21 +220,6 @@ class GraphPredictor(Predictor[GraphState]):
             chosen = where[once[:count]]
             rows.append((items[chosen], values[chosen]))
         return Candidates.from_rows(rows)
-
-
-class _LazyRanking:
-    """The retriever's ranking of m queries, read when it is needed, `depth` at least."""
-
-    def __init__(self, retriever: Retriever, queries: Queries, depth: int) -> None:
-        self.retriever, self.queries, self.depth = retriever, queries, depth
-        self._read: Candidates | None = None
-
-    def top(self, count: int, allowed: BoolArray | None) -> Candidates:
-        """The first `count` allowed items of each query, or more."""
-        if self._read is None or count > self.depth:
-            self.depth = max(count, self.depth)
-            self._read = self.retriever.top(self.queries, self.depth, allowed)
-        return self._read
 
 
 def in_batches(budget: int, size: int) -> tuple[int, ...]:

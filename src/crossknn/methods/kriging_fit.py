@@ -75,7 +75,7 @@ def fit_prior(
         parameters: of the kernel, where a search gives none.
 
     Raises:
-        InputError: scores of fewer than two queries, of other items, or of another cross-encoder.
+        InputError: scores of fewer than two queries, or no item vectors.
     """
     retriever = parse(retriever) if isinstance(retriever, str) else retriever
     anchors, count = index.anchors, len(index.anchor_queries)
@@ -84,12 +84,8 @@ def fit_prior(
         raise InputError(f"rank is {rank}; it must be 1 or more")
     if not index.vectors:
         raise InputError("kriging needs item vectors: build the index with some")
-    if scores is not None:
-        if scores.n != index.n:
-            raise InputError(f"the scores are of {scores.n} items, and the index has {index.n}")
-        if len(scores) or scores.fingerprint is not None:
-            check_same_scorer(fingerprint, scores.fingerprint, count)
-        fingerprint = scores.fingerprint if anchors is None else fingerprint
+    if scores is not None and anchors is None:
+        fingerprint = scores.fingerprint
     dense = None
     if anchors is not None:
         dense = anchors.scores, anchor_scores(index, retriever, seed)

@@ -57,6 +57,7 @@ class QueryVectors:
     n_seen: IntArray
 
 
+@dataclass(frozen=True, eq=False)
 class VectorPredictor(Predictor[QueryVectors]):
     """Approximate scores `current @ items.T + offset`, on the scale of the exact scores.
 
@@ -67,16 +68,10 @@ class VectorPredictor(Predictor[QueryVectors]):
         normalize: Scale of a query's exact scores, settled by its first batch.
     """
 
-    def __init__(
-        self,
-        items: FloatArray,
-        fit: Fit,
-        *,
-        parametric: Callable[[Queries], FloatArray] | None = None,
-        normalize: Callable[[Scored], Scale] | None = None,
-    ) -> None:
-        self.items, self.fit = items, fit
-        self.parametric, self.normalize = parametric, normalize
+    items: FloatArray
+    fit: Fit
+    parametric: Callable[[Queries], FloatArray] | None = None
+    normalize: Callable[[Scored], Scale] | None = None
 
     def start(self, queries: Queries) -> QueryVectors:
         m = len(queries)

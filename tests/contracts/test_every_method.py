@@ -49,22 +49,6 @@ def test_a_full_budget_is_exact_search(spec):
 
 
 @every_method
-def test_the_same_seed_gives_the_same_answer(spec):
-    data = matrix_for(spec)
-    retriever, again = (run(method(spec), data, 24, seed=7).picks() for _ in range(2))
-    assert retriever.items.tolist() == again.items.tolist()
-
-
-@every_method
-def test_scores_are_exact_and_sorted(spec):
-    data = matrix_for(spec)
-    best = run(method(spec), data, 24).best(8)
-    rows = np.arange(len(best.items))[:, None]
-    assert np.array_equal(best.scores, data.scores[data.n_anchors :][rows, best.items])
-    assert (np.diff(best.scores, axis=1) <= 0).all()
-
-
-@every_method
 def test_a_filter_is_respected(spec):
     data = matrix_for(spec)
     allowed = np.random.default_rng(1).random(80) < 0.4

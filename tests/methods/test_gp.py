@@ -16,7 +16,6 @@ from crossknn.methods.posterior import (
     LowRankPlusResidual,
     Model,
     Whitened,
-    squared_distances,
 )
 from crossknn.types import Observed
 
@@ -52,28 +51,6 @@ def planned(spec, data=None):
     """A spec's predictor on the test queries of a matrix, they, and their scores."""
     index, queries, scores = (data or matrix()).rows(0, 99)
     return method(spec).plan(index, 24, 0).predictor, queries, scores
-
-
-def test_kernels_by_hand():
-    x, y = np.array([[3.0, 0.0]]), np.array([[0.0, 2.0], [5.0, 0.0], [-1.0, 0.0], [0.0, 0.0]])
-    assert Linear()(x, y[:2]).tolist() == [[0.0, 15.0]]
-    across, opposite = 0.3 * np.exp(-4.0), 0.3 * np.exp(-8.0) - 0.5
-    np.testing.assert_allclose(CONTENT(x, y), [[across, 0.8, opposite, across]])
-    np.testing.assert_allclose(Directional(1.5)(x, y[:2]), [[np.exp(-3.0), 1.0]])
-    far = np.sqrt(5 * 2 * 1.5 * 2)
-    expected = [[(1 + far + far**2 / 3) * np.exp(-far), 1.0]]
-    np.testing.assert_allclose(Directional(1.5, matern=True)(x, y[:2]), expected)
-    rng = np.random.default_rng(0)
-    factor, vectors = rng.normal(size=(20, 2)), rng.normal(size=(20, 5))
-    expected = 0.7 * factor @ factor.T + 1.5 * CONTENT(vectors, vectors)
-    points = np.hstack([factor, vectors])
-    np.testing.assert_allclose(KERNELS[-1](points, points), expected)
-    assert KERNELS[-1].unit(points) == pytest.approx(1.5 * 0.8)
-    for kernel in KERNELS:
-        covariance = kernel(points, points)
-        assert np.linalg.eigvalsh(covariance).min() > -1e-9
-        np.testing.assert_allclose(kernel.variance(points), np.diag(covariance))
-    np.testing.assert_allclose(squared_distances(x, -7 * x), 4)
 
 
 @every_kernel

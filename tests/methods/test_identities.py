@@ -13,8 +13,6 @@ from synthetic import aligned_matrix, matrix, run
 from crossknn.errors import InputError
 from crossknn.index.base import Scale
 from crossknn.methods import method
-from crossknn.methods.axn import ridge_to_parametric
-from crossknn.methods.vectors import Scored
 from crossknn.search.loop import Search
 
 
@@ -54,19 +52,6 @@ def test_a_matrix_of_low_rank_is_recovered(spec, rank):
     best = run(method(spec), data, budget).best(2 * rank)
     truth = np.sort(data.scores[20:], axis=1)[:, ::-1][:, : 2 * rank]
     np.testing.assert_allclose(best.scores, truth, rtol=1e-4)
-
-
-@given(seed=st.integers(0, 50), shift=st.floats(-50, 50), factor=st.floats(0.1, 10))
-@settings(max_examples=20, deadline=None)
-def test_ridge_does_not_care_about_the_scale_of_the_scores(seed, shift, factor):
-    rng = np.random.default_rng(seed)
-    vectors, prior, scores = rng.normal(size=(8, 5)), rng.normal(size=5), rng.normal(size=8)
-    plain = Scored(np.arange(8), vectors, scores, prior, prior, 0)
-    other = replace(plain, scores=factor * scores + shift)
-    vector, offset = ridge_to_parametric(plain, ridge=0.3)
-    moved, moved_offset = ridge_to_parametric(other, ridge=0.3)
-    np.testing.assert_allclose(moved, factor * vector, atol=1e-7)
-    assert moved_offset == pytest.approx(factor * offset + shift, abs=1e-6)
 
 
 def test_methods_say_what_they_need():

@@ -54,6 +54,7 @@ def assert_same(counts, expected):
 
 
 @pytest.mark.parametrize("sample", ["softmax", "random"])
+@pytest.mark.slow
 def test_adacur_draws_as_the_reference_does(sample):
     data = matrix(n=24, anchors=10, tests=2, seed=5)
     problem, batches = observed_problem(data)

@@ -9,23 +9,13 @@ from hypothesis import strategies as st
 from synthetic import matrix
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.linalg import least_squares, top_k
+from crossknn.linalg import top_k
 from crossknn.methods import method
-from crossknn.methods.base import equal_rounds
 from crossknn.methods.rerank import FirstStageScores
 from crossknn.retrievers.base import StoredRetriever
 from crossknn.search.loop import Search
 from crossknn.search.plan import Plan
 from crossknn.types import NO_ITEM, Pairs, Queries
-
-
-@given(st.integers(1, 500), st.integers(1, 40))
-def test_rounds_spend_the_budget_with_the_remainder_last(budget, rounds):
-    batches = equal_rounds(budget, rounds)
-    assert sum(batches) == budget
-    assert len(batches) == min(rounds, budget)
-    assert set(batches[:-1]) <= {budget // len(batches)}
-    assert batches[-1] >= batches[0] >= 1
 
 
 @given(
@@ -41,14 +31,6 @@ def test_top_k_is_a_stable_sort(rows, count):
         assert items[items != NO_ITEM].tolist() == order
 
 
-@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 99))
-def test_least_squares_is_the_minimum_norm_solution(b, d, seed):
-    rng = np.random.default_rng(seed)
-    vectors, scores = rng.normal(size=(b, d)), rng.normal(size=b)
-    expected = np.linalg.pinv(vectors, rcond=1e-6) @ scores
-    np.testing.assert_allclose(least_squares(vectors, scores, 1e-6), expected, atol=1e-6)
-
-
 def started(budget: int = 12, **options):
     index, queries, scores = matrix(tests=2).rows(0, 2)
     plan = method("axn(retriever=dense, rounds=3)").plan(index, budget, 0)
@@ -57,31 +39,6 @@ def started(budget: int = 12, **options):
 
 def planned(retriever, batches):
     return Plan(retriever=retriever, predictor=FirstStageScores(retriever), batches=batches)
-
-
-def test_scores_may_be_told_in_parts_and_in_any_order():
-    whole, scores = started()
-    parts, _ = started()
-    rng = np.random.default_rng(0)
-    while len(pairs := whole.ask()):
-        whole.tell(pairs, scores[pairs.query, pairs.item])
-        same = parts.ask()
-        assert same.item.tolist() == pairs.item.tolist()
-        for chunk in np.array_split(rng.permutation(len(same)), 3):
-            some = same.take(chunk)
-            parts.tell(some, scores[some.query, some.item])
-    assert parts.best(5).items.tolist() == whole.best(5).items.tolist()
-
-
-def test_stopping_early_leaves_the_best_so_far():
-    search, scores = started()
-    pairs = search.ask().take(slice(0, 3))
-    search.tell(pairs, scores[pairs.query, pairs.item])
-    best = search.best(5)
-    assert search.n_scored.tolist() == [3, 0]
-    assert set(best.items[0][:3].tolist()) == set(pairs.item.tolist())
-    assert (best.items[0][3:] == NO_ITEM).all()
-    assert (best.items[1] == NO_ITEM).all()
 
 
 def test_a_first_stage_that_runs_short_is_topped_up_in_item_order():

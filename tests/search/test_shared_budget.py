@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
-from synthetic import matrix, run
+from synthetic import matrix
 
 import crossknn as ck
 from crossknn.errors import InputError
@@ -38,13 +38,6 @@ def started(spec, total, *, k=3, m=WORLD.n_tests, data=WORLD, allowed=None, stop
     if stop is not None:
         plan = replace(plan, stop=stop)
     return Search(plan, queries, index.n, allowed=allowed), scores
-
-
-def finished(spec, total, **options):
-    search, scores = started(spec, total, **options)
-    while len(pairs := search.ask()):
-        search.tell(pairs, scores[pairs.query, pairs.item])
-    return search, scores
 
 
 def test_expected_recall_by_hand():
@@ -126,28 +119,6 @@ def test_the_sum_is_the_total_unless_nothing_is_left(spec, m, per, extra, seed, 
     assert (n_scored <= search.budget).all()
     if n_scored.sum() < total:
         np.testing.assert_array_equal(n_scored, np.minimum(search.budget, search.available - gone))
-
-
-def test_calls_go_to_the_queries_in_doubt_and_find_more_there():
-    """Half of the queries are what the retriever says; of the others it knows little."""
-    data = matrix(n=300, anchors=2, tests=20, d=6, noise=0.1)
-    rng = np.random.default_rng(5)
-    cosines = data.query_vectors @ data.item_vectors.T
-    easy = np.arange(len(cosines)) % 2 == 0
-    rough = np.sin(4 * data.item_vectors @ rng.normal(size=(6, len(cosines)))).T
-    scores = np.where(easy[:, None], 5 * cosines, rough).astype(np.float32)
-    data = replace(data, scores=scores)
-    spec = "gp(retriever=dense, rounds=10, mean=first, beta=0)"
-    search, exact = finished(spec, 20 * 40, k=10, m=20, data=data)
-    truth = np.argsort(-exact, axis=1, kind="stable")[:, :10]
-    found = np.array([np.isin(truth[q], search.picks().items[q]).mean() for q in range(20)])
-    equal = run(method(spec), data, 40)
-    alike = np.array([np.isin(truth[q], equal.picks().items[q]).mean() for q in range(20)])
-    simple = easy[2:]
-    assert search.n_scored.sum() == equal.n_scored.sum() == 800
-    assert search.n_scored[~simple].mean() > 1.5 * search.n_scored[simple].mean()
-    assert found[simple].mean() == alike[simple].mean() == 1
-    assert found.mean() > alike.mean() + 0.05
 
 
 def test_what_cannot_be_shared_is_said():

@@ -78,7 +78,7 @@ def test_parts_are_disjoint_and_have_their_sizes(sizes, rest, seed):
     assert len(set(together.tolist())) == len(together)
     assert all(np.all(np.diff(part) > 0) for part in parts.values())
     assert all(np.array_equal(part, split(n, named, seed)[name]) for name, part in parts.items())
-    larger = split(["x"] * n, {"part0": sizes[0] + rest}, seed)["part0"]
+    larger = split(n, {"part0": sizes[0] + rest}, seed)["part0"]
     assert set(parts["part0"]) <= set(larger)
 
 

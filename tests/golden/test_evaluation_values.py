@@ -89,7 +89,6 @@ def test_measures():
     found = {
         "exact": truth.tolist(),
         "recall": measures.recall(ranked[:, :6], truth).tolist(),
-        "recall_at": measures.recall_at(ranked, truth, [1, 3, 12, 50]).tolist(),
         "bootstrap": interval(measures.bootstrap(a)),
         "bootstrap seed": interval(measures.bootstrap(a, seed=3, resamples=300)),
         "bootstrap sets": interval(measures.bootstrap(a, b[:7])),

@@ -5,7 +5,7 @@ The analyses of ANNCUR (Yadav et al. 2022: figures 1b, 3a, 6, 8 and 9, table 3b)
 
 paper                       here
 C pinv(A) R                 `_cur`: C (m, k_i) of tests and A (k_q, k_i) at anchor items, R (k_q, n)
-Top-k-Recall@k_r            `retrieved` with the k_r best, and `recall_at`
+Top-k-Recall@k_r            `retrieved` with the k_r best, and `recall`
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.evaluation.measures import exact_top, recall, recall_at
+from crossknn.evaluation.measures import exact_top, recall
 from crossknn.evaluation.replay import OracleIndex, Part
 from crossknn.index.base import Index
 from crossknn.linalg import least_squares, top_k
@@ -337,7 +337,7 @@ def retrieved(
 ) -> IntArray:
     """The `depth` best approximate scores of each query after `calls` exact ones: (m, depth).
 
-    Scored items are not kept out. With `recall_at` this is Top-k-Recall@k_r of ANNCUR with k_i
+    Scored items are not kept out. With `recall` this is Top-k-Recall@k_r of ANNCUR with k_i
     anchor items (ANNCUR, figure 3a), the method being `anncur(anchors=1)` and `calls` k_i.
     """
     found = []
@@ -372,7 +372,5 @@ def recall_by_split(
             ranked = retrieved(method, parts, calls=budget - reranked, depth=reranked)
         for k in ks:
             nothing = np.zeros(len(truth))
-            found[k][share] = (
-                recall_at(ranked, truth[:, :k], [reranked])[0] if reranked > 0 else nothing
-            )
+            found[k][share] = recall(ranked, truth[:, :k]) if reranked > 0 else nothing
     return found

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.evaluation.measures import Estimate, bootstrap, recall_at
+from crossknn.evaluation.measures import Estimate, bootstrap, recall
 from crossknn.evaluation.replay import parts_of, truth_of
 from crossknn.evaluation.task import ACCURACY
 from crossknn.index.stored import StoredMatrix
@@ -424,7 +424,9 @@ def _depths(run: Experiment, data: MatrixFile, anchors: int) -> dict[str, Any]:
     for name, (spec, calls) in wanted.items():
         ranked = retrieved(method(spec), parts, calls=calls, depth=depths[-1])
         lines[name] = {
-            str(k): _points(depths, [bootstrap(v) for v in recall_at(ranked, truth[:, :k], depths)])
+            str(k): _points(
+                depths, [bootstrap(recall(ranked[:, :d], truth[:, :k])) for d in depths]
+            )
             for k in run.k
         }
     return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -131,24 +131,23 @@ class Labelled:
         """`count` random queries, in their order; all if None or if there are no more."""
         if count is None or count >= len(self):
             return self
-        return self.take(split(self, {"sample": count}, seed)["sample"])
+        return self.take(split(len(self), {"sample": count}, seed)["sample"])
 
 
-def split(of: int | Sized, sizes: Mapping[str, int], seed: int = 0) -> dict[str, IntArray]:
+def split(n: int, sizes: Mapping[str, int], seed: int = 0) -> dict[str, IntArray]:
     """Disjoint random parts: name -> positions (size,), ascending; what is left over is in none.
 
     A part depends on the seed, on the sizes before it and on its own; a smaller first part lies
     within a larger one.
 
     Args:
-        of: how many queries (or items) there are, or the ids themselves.
+        n: how many queries (or items) there are.
         sizes: the size of each part by name.
 
     Raises:
         InputError: for a size that is negative or no whole number, and if the sizes exceed what
             there is.
     """
-    n = of if isinstance(of, int) else len(of)
     for name, size in sizes.items():
         as_count(size, f"the size of the part {name!r}", 0)
     if sum(sizes.values()) > n:

@@ -25,23 +25,14 @@ def exact_top(scores: FloatArray, k: int) -> IntArray:
 def recall(found: IntArray, truth: IntArray) -> FloatArray:
     """Share of the true neighbours that were found, per query: (m, c), (m, k) -> (m,) in 0-1.
 
-    Rows of `found` may be padded with -1; k is that of `truth` (Top-k-Recall, ANNCUR 3).
+    Rows of `found` may be padded with -1; k is that of `truth` (Top-k-Recall, ANNCUR 3). Of the
+    first m items of a ranking this is Top-k-Recall@m (ANNCUR 3.2, first setting; AXN 3).
 
     >>> recall(np.array([[3, 1, -1]]), np.array([[1, 2]]))
     array([0.5])
     """
     hits = [np.isin(t, f).sum() for f, t in zip(found, truth, strict=True)]
     return np.array(hits, dtype=np.float64) / truth.shape[1]
-
-
-def recall_at(ranked: IntArray, truth: IntArray, depths: Sequence[int]) -> FloatArray:
-    """Top-k-Recall@m for every m of `depths`: (q, c), (q, k) -> (len(depths), q) in 0-1.
-
-    `ranked` is what a method retrieves, best first, padded with -1: the first m of a row are
-    reranked by exact score and the top k of them kept, so that a true neighbour is found if it is
-    among the m (ANNCUR 3.2, first setting; AXN 3). A row shorter than m is taken whole.
-    """
-    return np.array([recall(ranked[:, :depth], truth) for depth in depths])
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,13 @@ def test_values_are_those_of_the_first_release(now, key):
 def test_a_saved_index_has_the_same_values(index, now, tmp_path):
     index.save(tmp_path / "index")
     given = {"encoder": MODELS, "query_vectors": {"own": own_vectors}}
-    loaded = ck.ItemIndex.load(tmp_path / "index", **given)
+    for folder in ("again", "index"):  # copied, and written over itself
+        ck.ItemIndex.load(tmp_path / "index", **given).save(tmp_path / folder)
+    loaded = ck.ItemIndex.load(tmp_path / "again", **given)
+    assert (
+        loaded.description()
+        == index.description()
+        == ck.ItemIndex.load(tmp_path / "index").description()
+    )
     loaded.add_retriever("mine", index.retrievers["mine"])
     assert plain(values(loaded)) == now

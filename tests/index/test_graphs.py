@@ -48,22 +48,6 @@ def test_neighbours_are_the_nearest_others_by_cosine(n, k, half, rows, seed):
     np.testing.assert_allclose(made, expected, atol=1e-5)
 
 
-def test_items_are_queries_of_the_words():
-    texts = ["red cat", "red dog", "blue bird", "red cat cat", "x"]
-    index = ItemIndex.build(texts, lsa=2)
-    done = []
-    assert index.add_graph("bm25", 3, progress=lambda *n: done.append(n)) == "bm25"
-    assert done == [(5, 5)]
-    assert index.graph("bm25", 3).tolist() == [
-        [3, 1, -1],
-        [0, 3, -1],
-        [-1, -1, -1],
-        [0, 1, -1],
-        [-1, -1, -1],
-    ]
-    assert index.graph("bm25", 1).tolist() == [[3], [0], [-1], [0], [-1]]
-
-
 @pytest.fixture
 def index():
     return ItemIndex.build(corpus(30), encoder=LengthEncoder(), lsa=5)

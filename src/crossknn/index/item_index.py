@@ -147,9 +147,9 @@ class ItemIndex:
                 would be no vectors otherwise.
             bm25, tfidf: Which word models to fit.
             seed: Draws `anchor_items`.
-            previous: An index that this one replaces. Vectors of texts that it has are not made
-                again, and all that was fitted to the same items and vectors is kept; what has to be
-                dropped is logged as a warning.
+            previous: An index that this one replaces. Vectors of its texts are not made again, and
+                what was fitted to the same items and vectors is kept; other parts are dropped, with
+                a warning.
             progress: Called with (items encoded, all that need it).
 
         Raises:
@@ -199,9 +199,8 @@ class ItemIndex:
         were when they encoded the items.
 
         Args:
-            encoder: Takes the place of the index's own dual encoder, or several models by the names
-                of their vectors or states (`{"cmc": folder}`); fingerprints must be the same.
-                `save` keeps where it is.
+            encoder: The index's own dual encoder, or several models by the names of their vectors
+                or states (`{"cmc": folder}`); `save` keeps where they are.
             query_vectors: As for `build`.
 
         Raises:
@@ -563,15 +562,12 @@ class ItemIndex:
                 if self._fits(other, kind, name):
                     part = other._opened.get(key, other._parts[key])
                     if not same_items:
-                        part = self._moved(part) if kind == "vectors" else None
+                        moves = kind == "vectors" and part.base is not None
+                        part = part.of_items(self.vectors[part.base]) if moves else None
                 if part is not None:
                     self._put({key: part})
                 else:
-                    logger.warning(
-                        "dropped %s: the items have changed, or what it was made of; make it again "
-                        "with crossknn fit, collect or index add",
-                        key,
-                    )
+                    logger.warning("dropped %s: the items have changed, or what it is made of", key)
 
     def _fits(self, other: ItemIndex, kind: str, name: str) -> bool:
         """Whether a part of another index with the same items fits the vectors of this one."""
@@ -579,17 +575,12 @@ class ItemIndex:
             return name in self._matchers or _same_space(self, other, name)
         if kind == "artifacts":
             base = unfitted(other)
+            same = base == unfitted(self) and _same_space(self, other, base)
             same_words = ("bm25" in self._matchers) == ("bm25" in other._matchers)
-            return name in (ANCHORS, ITEM_SCORES) or (
-                base == unfitted(self) and _same_space(self, other, base) and same_words
-            )
+            return name in (ANCHORS, ITEM_SCORES) or (same and same_words)
         base = other.fitted[name].base if kind == "vectors" else None
         free = name not in {*self.vectors, *self.retrievers}
         return free and (base is None or _same_space(self, other, base))
-
-    def _moved(self, fitted: ItemVectors) -> ItemVectors | None:
-        """Fitted vectors of another index, made for the items of this one if they can be."""
-        return None if fitted.base is None else fitted.of_items(self.vectors[fitted.base])
 
 
 def _encode_items(

@@ -38,10 +38,8 @@ logger = logging.getLogger(__name__)
 KINDS: tuple[LateKind, ...] = get_args(LateKind)
 DEPTH = 512
 _RANKED = 10_000
-"""Items whose rank is known when given items are scored."""
 
 RankedIds: TypeAlias = Sequence[str | tuple[str, float]]
-"""Item ids, best first, or (id, score)."""
 
 
 @runtime_checkable

@@ -171,7 +171,6 @@ shape=5;probabilities=perhaps;probabilities=1;nothing=1;api_key=secret;timeuot=5
         for value in values.split()
     )
     yield from (["estimate", path] for path in PATHS if path != "absent")
-    yield from (["estimate", "docs.index", "--seconds", real] for real in ("0", "-1", "nan", "x"))
     yield from (["estimate", "docs.index", "--budget", number] for number in ("0", "-1", "x"))
     yield from (
         ["collect", "docs.index", "--out", path, "--queries", "queries.txt"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -127,21 +125,6 @@ def test_an_endpoint_that_is_down_is_not_asked_for_every_query(index):
     assert count < 40
 
 
-def test_a_function_that_raises_late_keeps_its_hits(index):
-    asked = []
-
-    def fails_later(pairs):
-        asked.append(len(pairs))
-        if len(asked) > 2:
-            return [0.0]  # too few: the function is broken
-        return [score(*pair) for pair in pairs]
-
-    results = ck.Searcher(index, fails_later, METHOD).search("topic 3", k=5, budget=BUDGET)
-    assert results.stopped_by == "scorer"
-    assert len(results[0]) == 5
-    assert "was asked for the scores of 5 pairs and gave" in results.error
-
-
 def test_a_scorer_of_ones_own_that_raises_anything_keeps_its_hits(index):
     class Own:
         fingerprint, rounds = None, 0
@@ -181,17 +164,3 @@ def test_cancelling_lets_go_at_once_and_stalled_requests_slow_nothing(index):
     asyncio.run(run())
     server.close()
     well.close()
-
-
-def test_the_command_line_prints_what_was_found_and_exits_with_3(index, tmp_path):
-    index.save(tmp_path / "docs.index")
-    server = Faulty(FAULTS["answers HTML"], start=2)
-    command = [sys.executable, "-m", "crossknn", "search", str(tmp_path / "docs.index"), "topic 3"]
-    options = ["-k", "3", "--budget", "25", "--method", METHOD, "--model", "m"]
-    options += ["--scorer", server.url]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
-    server.close()
-    assert done.returncode == 3
-    assert done.stdout.count("text number") == 3
-    assert done.stderr.startswith(f"crossknn: {server.url} gave an answer that is not 5 scores")
-    assert "Traceback" not in done.stderr

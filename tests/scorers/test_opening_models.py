@@ -19,14 +19,17 @@ from crossknn.scorers import (
     MatrixScorer,
     OnnxModel,
     PredictScorer,
+    SentenceTransformerEncoder,
     as_scorer,
 )
 from crossknn.scorers.opening import bundled_folder
 
 
 class Model:
+    """Any object that predicts."""
+
     def predict(self, pairs):
-        return [0.0] * len(pairs)
+        return [len(q) - len(i) / 10 for q, i in pairs]
 
 
 def test_everything_a_user_may_have_becomes_a_scorer():
@@ -36,12 +39,15 @@ def test_everything_a_user_may_have_becomes_a_scorer():
     assert isinstance(as_scorer("bundled").runtime, OnnxModel)
     assert isinstance(as_scorer("http://localhost:1/rerank"), HttpScorer)
     assert isinstance(as_scorer(np.zeros((2, 3))), MatrixScorer)
-    assert isinstance(as_scorer(Model()), PredictScorer)
     assert isinstance(as_scorer(len), CallableScorer)
     with pytest.raises(InputError, match="cannot score with int"):
         as_scorer(3)
-    found = collect(as_scorer(Model()), grid(1, 2), ["q"], ["a", "b"])
-    np.testing.assert_array_equal(found, [0, 0])
+    predicting = as_scorer(Model(), batch=4)
+    assert isinstance(predicting, PredictScorer)
+    expected = [len(q) - len(i) / 10 for q in QUERIES for i in ITEMS]
+    np.testing.assert_allclose(scores_of(predicting, QUERIES, ITEMS), expected, rtol=1e-6)
+    assert predicting.fingerprint is None
+    assert PredictScorer(Model(), name="mine").fingerprint == "predict:mine"
 
 
 @pytest.mark.parametrize("name", ["./absent", "/absent", "a/b/c", "", "two words"])
@@ -51,14 +57,10 @@ def test_paths_that_are_not_there_are_refused_without_the_network(name, open_mod
         open_model(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "advice"),
-    [("model.onnx", ""), ("best.ckpt", "; a checkpoint is .* crossknn-lab convert CHECK")],
-)
-def test_a_file_is_no_folder(tmp_path, name, advice):
-    (tmp_path / name).write_bytes(b"")
-    with pytest.raises(InputError, match=f"is a file.*{advice}"):
-        CrossEncoder(tmp_path / name)
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "best.ckpt").write_bytes(b"")
+    with pytest.raises(InputError, match=r"is a file.*; a checkpoint is .* crossknn-lab convert"):
+        CrossEncoder(tmp_path / "best.ckpt")
 
 
 def scores_of(scorer, queries, items):
@@ -139,29 +141,44 @@ def test_a_head_that_is_missing_and_damaged_weights_are_seen(published, name):
 
 
 @pytest.mark.torch
-def test_what_cannot_score_is_refused_with_the_reason(published):
+def test_what_cannot_score_is_refused_with_the_reason(published, monkeypatch):
     folder, _, _ = published
     settings = json.loads((folder / "plain" / "config.json").read_text())
-    (folder / "plain" / "config.json").write_text(
-        json.dumps(settings | {"id2label": {"0": "no", "1": "yes"}})
-    )
+    for name, labels in (("plain", {"0": "no", "1": "yes"}), ("unsaid", None)):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "config.json").write_text(json.dumps(settings | {"id2label": labels}))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for open_model, name, message in (
-        (CrossEncoder, "bi-encoder", "bi-encoder is a bi-encoder: .*open it with DualEncoder"),
-        (CrossEncoder, "encoder", r"no classification head \(BertModel\)"),
-        (CrossEncoder, "plain", "has 2 outputs for a pair"),
-        (DualEncoder, "cross-encoder", "is a cross-encoder: .*open it with CrossEncoder"),
+        (CrossEncoder, folder / "bi-encoder", "is a bi-encoder: .*open it with DualEncoder"),
+        (CrossEncoder, folder / "encoder", r"no classification head \(BertModel\)"),
+        (CrossEncoder, folder / "plain", "has 2 outputs for a pair"),
+        (CrossEncoder, folder / "unsaid", "has 2 outputs for a pair"),
+        (DualEncoder, folder / "cross-encoder", "is a cross-encoder: .*open it with CrossEncoder"),
+        (DualEncoder, "nobody/nothing", "no folder 'nobody/nothing', and the Hugging"),
     ):
-        with pytest.raises(InputError, match=message):
-            open_model(folder / name)
+        with pytest.raises(InputError, match=message) as caught:
+            open_model(name)
+        assert "\n" not in str(caught.value)
+    for model in (SentenceTransformerEncoder, PredictScorer):
+        with pytest.raises(InputError, match=r"object (is not a bi-enc|has no predict)"):
+            model(object())
 
 
 @pytest.mark.torch
-def test_a_hub_name_without_a_network_is_one_sentence(monkeypatch):
-    constants = pytest.importorskip("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match="no folder 'nobody/nothing', and the Hugging") as caught:
-        DualEncoder("nobody/nothing")
-    assert "\n" not in str(caught.value)
+def test_the_fingerprint_follows_weights_and_length(published):
+    import torch
+    from sentence_transformers import CrossEncoder as TorchCrossEncoder
+
+    folder = published[0] / "plain"
+    model = TorchCrossEncoder(str(folder), device="cpu")
+    before = PredictScorer(model).fingerprint
+    model.predict([("a", "b")])
+    assert PredictScorer(model).fingerprint == before
+    assert CrossEncoder(folder, device="cpu").fingerprint == before
+    assert CrossEncoder(folder, device="cpu", max_length=20).fingerprint != before
+    with torch.no_grad():
+        next(iter(model.model.parameters())).add_(0.01)
+    assert PredictScorer(model).fingerprint != before
 
 
 def run(code):

@@ -4,60 +4,47 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
-import typer
+from typer import Argument, Option
 
-from crossknn.cli.options import (
-    AsJson,
-    ScorerModel,
-    ScorerName,
-    ScorerOptions,
-    examples,
-    open_scorer,
-    source,
-)
+from crossknn.cli import options as o
 from crossknn.cli.output import answer, err
-from crossknn.errors import InputError
 
 NAME = "estimate"
-EPILOG = examples(
+EPILOG = o.examples(
     "crossknn estimate docs.jsonl --anchors 100",
     "crossknn estimate docs.index --scorer http://localhost:8080/rerank --budget 50",
 )
-UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60))
-_BATCH, _WORDS = 16, 10
+_BATCH, _WORDS, _SECONDS = 16, 10, 1.0
 
 
 def command(
-    items: Annotated[
-        Path, typer.Argument(help="Items to index, or an index; - is standard input.")
-    ],
-    budget: Annotated[int, typer.Option(help="Calls per query of the search.")] = 100,
-    anchors: Annotated[int, typer.Option(help="Anchor queries to score against every item.")] = 0,
-    scorer: ScorerName = "bundled",
-    model: ScorerModel = None,
-    scorer_option: ScorerOptions = None,
-    seconds: Annotated[float, typer.Option(help="How long the probe may take.")] = 2.0,
-    json: AsJson = False,
+    items: Annotated[Path, Argument(help="Items to index, or an index; - is standard input.")],
+    budget: Annotated[int, Option(min=1, help="Calls per query of the search.")] = 100,
+    anchors: Annotated[int, Option(min=0, help="Anchor queries to score against every item.")] = 0,
+    scorer: o.ScorerName = "bundled",
+    model: o.ScorerModel = None,
+    scorer_option: o.ScorerOptions = None,
+    json: o.AsJson = False,
 ) -> None:
     """Say in calls and seconds what anchors and a search cost here.
 
-    The probe scores random items with the first words of others as queries.
+    The probe scores random items with the first words of others as queries, for a second.
     """
     from crossknn.data.reading import read_items
     from crossknn.index.item_index import ItemIndex
     from crossknn.index.storage import MANIFEST
-    from crossknn.types import Pairs, as_count
+    from crossknn.types import Pairs
 
-    as_count(budget, "budget")
-    as_count(anchors, "the number of anchors", 0)
-    if not 0 < seconds < 1e9:
-        raise InputError(f"seconds is {seconds}; it must be a number above 0")
     saved = (items / MANIFEST).is_file()
-    texts = ItemIndex.load(items).items.texts if saved else read_items(source(items)).texts
-    exact, rng, n = open_scorer(scorer, model, scorer_option), np.random.default_rng(0), len(texts)
+    texts = ItemIndex.load(items).items.texts if saved else read_items(o.source(items)).texts
+    exact, rng, n = (
+        o.open_scorer(scorer, model, scorer_option),
+        np.random.default_rng(0),
+        len(texts),
+    )
 
     def probe() -> int:
         queries = [" ".join(texts[p].split()[:_WORDS]) for p in rng.integers(n, size=_BATCH)]
@@ -67,19 +54,9 @@ def command(
     with err.status("probing"):
         probe()  # what opens the model is not counted
         began, scored = time.perf_counter(), 0
-        while (spent := time.perf_counter() - began) < seconds or not scored:
+        while (spent := time.perf_counter() - began) < _SECONDS or not scored:
             scored += probe()
-    calls = {"anchors": anchors * n, "search": min(budget, n), "exact": n}
-    took = {name: count * spent / scored for name, count in calls.items()}
-    names = {"anchors": "the anchors", "search": "a search", "exact": "exact search of a query"}
-    lines = [f"{n} items; the scorer does {scored / spent:.0f} pairs a second here"]
-    lines += [f"{names[k]}: {calls[k]} calls, about {_time(took[k])}" for k in calls if calls[k]]
-    found = {"n": n, "pairs_per_second": scored / spent, "calls": calls, "seconds": took}
-    answer(found, "\n".join(lines), json)
-
-
-def _time(seconds: float) -> str:
-    for unit, size in UNITS:
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.2f} seconds"
+    found: dict[str, Any] = {"n": n, "pairs_per_second": scored / spent}
+    for name, calls in (("anchors", anchors * n), ("search", min(budget, n)), ("exact", n)):
+        found |= {f"{name}_calls": calls, f"{name}_seconds": calls * spent / scored}
+    answer(found, None, json)

@@ -154,25 +154,28 @@ def labelled(texts, queries, positives, name="woods", ids=None):
     return Labelled(name=name, items=items, queries=asked, positives=found)
 
 
-def make_task(kind, encoder, *, seed=0, train=None, negatives=None, **config):
+def make_task(
+    kind, encoder, *, seed=0, train=None, negatives=None, teacher=None, weight=1.0, **config
+):
     """A task of 12 train and 4 dev queries for a "cross" or a "dual" encoder."""
     import torch
 
     from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
     from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
     from crossknn.training.labelled import CrossEncoderTask, DualEncoderTask
-    from crossknn.training.settings import NegativesSettings
+    from crossknn.training.settings import CrossEncoderSettings, DualEncoderSettings
 
     torch.manual_seed(seed)
+    about = {"encoder": "", "data": {"folder": "."}, "training": {"seed": seed}}
     data = train or [corpus(12, 12)], [corpus(4, 8, name="dev", start=30)]
     if kind == "cross":
         model = CrossEncoderModel.new(encoder, CrossEncoderConfig(**{"max_length": 32} | config))
         wrong = {"kind": "random", "count": 3, "depth": 6, "dev_candidates": 6} | (negatives or {})
-        return CrossEncoderTask(model, *data, NegativesSettings(**wrong), seed=seed)
+        return CrossEncoderTask(model, *data, CrossEncoderSettings(negatives=wrong, **about))
     lengths = {"query_length": 16, "item_length": 16}
     dual = DualEncoderModel.new(encoder, DualEncoderConfig(**lengths | config))
-    wrong = {"count": 1, "depth": 4} | (negatives or {})
-    return DualEncoderTask(dual, *data, NegativesSettings(**wrong), seed=seed)
+    about |= {"negatives": {"count": 1, "depth": 4} | (negatives or {}), "teacher_weight": weight}
+    return DualEncoderTask(dual, *data, DualEncoderSettings(**about), teacher)
 
 
 def scores_of(scorer, queries, items):

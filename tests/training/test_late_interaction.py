@@ -22,7 +22,7 @@ from crossknn.training.late_interaction import (  # noqa: E402
     softmax_near_retriever,
 )
 from crossknn.training.settings import (  # noqa: E402
-    CandidateSettings,
+    LateInteractionSettings,
     LossSettings,
     TrainingSettings,
 )
@@ -33,8 +33,9 @@ pytestmark = pytest.mark.torch
 LENGTHS = {"query_length": 16, "item_length": 16}
 
 
-def task_of(encoder, kind="cmc", *, train=None, dev=None, loss=None, freeze="none", **changes):
+def task_of(encoder, kind="cmc", *, train=None, dev=None, more=None, **changes):
     """A task of 12 train and 4 dev queries."""
+    more = more or {}
     torch.manual_seed(0)
     options = {"cmc": {"feed_forward": 64}, "som": {"projected": True, "dimensions": 32}}[kind]
     config = LateInteractionConfig(head=kind, pooling="mean", options=options, **LENGTHS)
@@ -43,9 +44,9 @@ def task_of(encoder, kind="cmc", *, train=None, dev=None, loss=None, freeze="non
         LateInteractionModel.new(encoder, config),
         train or [corpus(12, 12)],
         dev or [corpus(4, 8, name="dev", start=30)],
-        CandidateSettings(**chosen),
-        loss or LossSettings(),
-        freeze=freeze,
+        LateInteractionSettings(
+            encoder="", data={"folder": "."}, kind=kind, candidates=chosen, **more
+        ),
     )
 
 
@@ -86,7 +87,7 @@ def test_the_loss_is_the_papers(kl, weight):
     ("freeze", "still"), [("none", ()), ("items", ("item.",)), ("both", ("item.", "query."))]
 )
 def test_what_is_frozen_does_not_move_and_the_rest_does(dropping_bert, tmp_path, freeze, still):
-    task = task_of(dropping_bert, freeze=freeze)
+    task = task_of(dropping_bert, more={"freeze": freeze})
     before = {name: value.clone() for name, value in loop.weights(task.model).items()}
     loop.fit(task, steps(), tmp_path)
     moved = {n for n, value in loop.weights(task.model).items() if (value != before[n]).any()}
@@ -149,7 +150,7 @@ def test_a_missed_right_item_counts_as_wrong_but_for_normalized_accuracy(bert, t
     assert found["recall_4"] == found["recall_16"] == found["in_candidates"] == there.mean()
 
 
-@pytest.mark.parametrize("changes", [{"count": 4}, {"loss": LossSettings(weight=0.3)}])
+@pytest.mark.parametrize("changes", [{"count": 4}, {"more": {"loss": {"weight": 0.3}}}])
 def test_a_run_of_other_settings_is_not_resumed(bert, tmp_path, changes):
     loop.fit(task_of(bert), steps(), tmp_path)
     with pytest.raises(InputError, match="holds a run with other settings, data or model"):

@@ -145,6 +145,8 @@ def test_a_mixture_has_all_folders_and_samples_its_dev_queries(data):
         ("cross", {"model": {"max_length": 999}}, "is 999; the encoder has 64 positions"),
         ("cross", {"encoder": "/no/encoder"}, "cannot load an encoder from /no/encoder"),
         ("cross", {"training": TrainingSettings(batch=9)}, "8 train queries, fewer than one batch"),
+        ("dual", {"teacher": "bundled"}, "384 dimensions, the model's 32"),
+        ("cross", {"negatives": NegativesSettings()}, r"set negatives\.encoder to its folder"),
         ("dual", {"teacher": "./no"}, r"teacher: there is no model folder '\./no'"),
         ("cmc", {"model": {"kind": "poly"}}, "model: there is no setting 'kind'"),
         ("cmc", {"model": {"options": {"codes": 3}}}, "the head has no option 'codes'"),

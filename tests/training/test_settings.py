@@ -105,9 +105,9 @@ def test_settings_of_a_late_interaction_model(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("encoder =", "encodr =", "the setting encoder is missing"),
-        ("count =", "cuont =", "there is no setting negatives.cuont (did you mean count?)"),
-        ('folder = "zeshel"', "", "the setting data.folder is missing"),
+        ("encoder =", "encodr =", "encoder: Field required"),
+        ("count =", "cuont =", "negatives.cuont: there is no such setting (did you mean count?)"),
+        ('folder = "zeshel"', "", "data.folder: Field required"),
         ("[data]", "[model]", "is not a TOML file"),
         (WHOLE, None, "there is no settings file"),
         ('"bert-base-uncased"', "7", "encoder: Input should be a valid string"),

@@ -12,17 +12,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from crossknn.data.dataset import Labelled  # noqa: E402
-from crossknn.errors import InputError  # noqa: E402
-from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
-from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.training import loop  # noqa: E402
-from crossknn.training.labelled import (  # noqa: E402
-    CrossEncoderTask,
-    DualEncoderTask,
-    distance_to_teacher,
-    vectors,
-)
-from crossknn.training.settings import NegativesSettings  # noqa: E402
+from crossknn.training.labelled import distance_to_teacher, vectors  # noqa: E402
 from crossknn.types import NO_ITEM, Pairs  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -64,25 +55,6 @@ def test_a_dual_encoders_loss_is_that_of_its_inner_products(bert, tmp_path):
         expected.append(np.log(np.exp(scores[row, counted]).sum()) - scores[row, gold])
     loss = task.loss([0, 1, 2], lists)
     assert float(loss.detach()) == pytest.approx(np.mean(expected), rel=1e-4)
-
-
-def test_passes_add_up_to_the_whole_batch(bert, tmp_path):
-    """Gradients of lists of several lengths."""
-    task = make_task("cross", bert, head="emb", dropout=0.0)
-    task.begin_epoch(0, tmp_path)
-    rows = [3, 1, 4, 0, 5, 9]
-    (lists,) = task.draw(rows, 0)
-
-    def gradient(parts):
-        task.model.zero_grad()
-        for part in np.array_split(np.arange(len(rows)), parts):
-            (task.loss([rows[p] for p in part], lists[part]) * len(part) / len(rows)).backward()
-        return torch.cat([p.grad.flatten() for p in task.model.parameters() if p.grad is not None])
-
-    whole = gradient(1)
-    for parts in (2, 6):
-        least = 1e-5 * float(whole.abs().max())
-        torch.testing.assert_close(gradient(parts), whole, rtol=1e-3, atol=least)
 
 
 def test_a_cross_encoders_dev_measures(bert, tmp_path):
@@ -130,17 +102,10 @@ class Taught:
         return self.encode_queries(texts)
 
 
-def taught_task(bert, **settings):
-    torch.manual_seed(0)
-    model = DualEncoderModel.new(bert, DualEncoderConfig(query_length=32, item_length=32)).eval()
-    negatives = NegativesSettings(kind="random", count=1, depth=4)
-    return DualEncoderTask(model, [corpus()], [corpus(start=3)], negatives, **settings)
-
-
 def test_the_loss_adds_the_weighted_distance_of_queries_and_items(bert, tmp_path):
     losses = []
-    for told in ({}, *({"teacher": Taught(), "teacher_weight": w} for w in (0.0, 1.0, 3.0))):
-        task = taught_task(bert, **told)
+    for told in ({}, *({"teacher": Taught(), "weight": weight} for weight in (0.0, 1.0, 3.0))):
+        task = make_task("dual", bert, negatives={"kind": "random"}, **told)
         task.begin_epoch(0, tmp_path)
         (lists,) = task.draw([0, 1, 2], 0)
         losses.append(task.loss([0, 1, 2], lists).item())
@@ -159,13 +124,3 @@ def test_the_distance_to_a_teacher_by_hand():
     own = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     taught = torch.tensor([[1.0, 0.0], [3.0, 0.0]])
     assert distance_to_teacher(own, taught).item() == pytest.approx(0.5 + 10 * 0.5)
-
-
-def test_what_a_task_needs(bert):
-    wide = Taught()
-    wide.dimensions = 384
-    with pytest.raises(InputError, match="384 dimensions, the model's 32"):
-        taught_task(bert, teacher=wide)
-    model = CrossEncoderModel.new(bert, CrossEncoderConfig(max_length=32))
-    with pytest.raises(InputError, match=r"set negatives\.encoder"):
-        CrossEncoderTask(model, [corpus()], [corpus(start=3)], NegativesSettings())

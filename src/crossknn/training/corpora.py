@@ -179,8 +179,7 @@ def _ranked_in_all(
     """As a retriever ranks each query's own corpus, in the numbering of all."""
     for part, start in zip(corpora.parts, corpora.starts, strict=False):
         found = _listed(part, count) if kind == LISTS else _ranked(part, kind, count, encoder, seed)
-        for items, scores, right in found:
-            yield items + start, scores, right
+        yield from ((items + start, scores, right) for items, scores, right in found)
 
 
 def _listed(part: Labelled, count: int) -> Ranked:
@@ -214,23 +213,6 @@ def _ranked(part: Labelled, kind: str, count: int, encoder: Encoder | None, seed
             yield *best, known[row, : len(wanted)]
 
 
-def _retriever(
-    texts: Sequence[str], kind: str, encoder: Encoder | None, seed: int
-) -> tuple[Retriever, float]:
-    """The retriever over n texts, and what its scores are multiplied by before a softmax."""
-    if kind == "random":
-        return RandomItems(len(texts), seed), 1.0
-    if kind == "bm25":
-        return BM25.fit(texts), 1.0
-    if kind == "tfidf":
-        return TFIDF.fit(texts), UNIT_SCALE
-    assert encoder is not None
-    vectors = encoder.encode_items(texts)
-    lengths = np.linalg.norm(vectors[:256].astype(np.float32), axis=1)
-    retriever = DenseRetriever(vectors, lambda queries: encoder.encode_queries(queries.texts))
-    return retriever, UNIT_SCALE if np.allclose(lengths, 1.0, atol=1e-2) else 1.0
-
-
 def _reads_marks(encoder: Encoder) -> bool:
     """One that does takes no query without them."""
     try:
@@ -238,6 +220,21 @@ def _reads_marks(encoder: Encoder) -> bool:
     except InputError:
         return True
     return False
+
+
+def _retriever(
+    texts: Sequence[str], kind: str, encoder: Encoder | None, seed: int
+) -> tuple[Retriever, float]:
+    """The retriever over n texts, and what its scores are multiplied by before a softmax."""
+    if kind == "random":
+        return RandomItems(len(texts), seed), 1.0
+    if kind in WORDS:
+        return (BM25.fit(texts), 1.0) if kind == "bm25" else (TFIDF.fit(texts), UNIT_SCALE)
+    assert encoder is not None
+    vectors = encoder.encode_items(texts)
+    lengths = np.linalg.norm(vectors[:256].astype(np.float32), axis=1)
+    retriever = DenseRetriever(vectors, lambda queries: encoder.encode_queries(queries.texts))
+    return retriever, UNIT_SCALE if np.allclose(lengths, 1.0, atol=1e-2) else 1.0
 
 
 def in_passes(model: TorchModel, rows: Sequence[Row], run: Callable[[list[Row]], Tensor]) -> Tensor:

@@ -17,8 +17,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from crossknn.data.dataset import Labelled
-from crossknn.errors import InputError
-from crossknn.models.cross_encoder import CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderModel
 from crossknn.models.tokens import checked_rows
 from crossknn.scorers.base import Encoder
@@ -26,7 +24,6 @@ from crossknn.scorers.token_models import TokenEncoder
 from crossknn.scorers.torch import TorchModel
 from crossknn.training.corpora import UNIT_SCALE, Corpora, found_items, in_passes, nearest_wrong
 from crossknn.training.loop import Measures, Task, kept
-from crossknn.training.settings import NegativesSettings
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs
 
 RELATIONS = 10.0
@@ -34,19 +31,27 @@ RELATIONS = 10.0
 
 
 class LabelledTask(Task):
-    """Train and dev queries with right items: what all tasks on labels have in common."""
+    """Train and dev queries with right items: what all tasks on labels have in common.
+
+    encoder: that of the settings, if they name one (the teacher, of a dual encoder).
+    """
 
     def __init__(
         self,
         model: Any,
         train: Sequence[Labelled],
         dev: Sequence[Labelled],
-        seed: int,
-        *told: object,
+        settings: Any,
+        encoder: Encoder | None = None,
     ) -> None:
-        self.model, self.train, self.dev, self.seed = model, Corpora(train), Corpora(dev), seed
+        self.model, self.train, self.dev = model, Corpora(train), Corpora(dev)
+        self.settings, self.encoder, self.seed = settings, encoder, settings.training.seed
         self.ids = self.train.ids
-        self.signature = "|".join(map(str, (*told, seed, self.train.digest, self.dev.digest)))
+        named: Any = {"negatives": {"encoder"}, "candidates": {"retriever"} if encoder else set()}
+        apart = dict.fromkeys(("encoder", "data", "model", "training", "teacher"), True)
+        learned = settings.model_dump_json(exclude=named | apart)
+        told = learned, encoder and encoder.fingerprint, self.seed
+        self.signature = "|".join(map(str, (*told, self.train.digest, self.dev.digest)))
 
 
 class CrossEncoderTask(LabelledTask):
@@ -58,40 +63,20 @@ class CrossEncoderTask(LabelledTask):
 
     main = "accuracy"
 
-    def __init__(
-        self,
-        model: CrossEncoderModel,
-        train: Sequence[Labelled],
-        dev: Sequence[Labelled],
-        negatives: NegativesSettings,
-        *,
-        encoder: Encoder | None = None,
-        seed: int = 0,
-    ) -> None:
-        if negatives.kind == "dual-encoder" and encoder is None:
-            raise InputError(
-                "negatives of kind 'dual-encoder' need one: set negatives.encoder to its folder"
-            )
-        told = negatives.model_copy(update={"encoder": encoder and encoder.fingerprint})
-        super().__init__(model, train, dev, seed, told)
-        self._negatives, self._encoder = negatives, encoder
-
     def begin_epoch(self, epoch: int, folder: Path) -> None:
         """Mine wrong items and dev candidates, once for the whole run."""
 
         def mine() -> list[IntArray]:
-            wanted, encoder = self._negatives, self._encoder
+            wanted, encoder = self.settings.negatives, self.encoder
             kind = "dual-encoder" if encoder else "tfidf"
-            return [
-                nearest_wrong(self.train, wanted, encoder, self.seed),
-                found_items(self.dev, kind, wanted.dev_candidates, encoder),
-            ]
+            on_dev = found_items(self.dev, kind, wanted.dev_candidates, encoder)
+            return [nearest_wrong(self.train, wanted, encoder, self.seed), on_dev]
 
         self._wrong, self._candidates = kept(folder, "negatives", self.signature, mine)
 
     def draw(self, rows: Sequence[int], epoch: int) -> list[IntArray]:
         seed = (self.seed + 1) * 1_000 + epoch
-        return [self.train.lists(rows, self._wrong, self._negatives.count, seed)]
+        return [self.train.lists(rows, self._wrong, self.settings.negatives.count, seed)]
 
     def loss(self, rows: Sequence[int], lists: IntArray) -> Tensor:
         """Of the queries `rows` (b,) over `lists` (b, c), whose first column is right: ()."""
@@ -123,44 +108,24 @@ class CrossEncoderTask(LabelledTask):
 class DualEncoderTask(LabelledTask):
     """In-batch softmax cross-entropy; every query brings its gold item and hard negatives.
 
-    `teacher_weight` times the distance to a teacher's vectors of the same texts is added. The
-    negatives of a pass are the items of that pass.
+    The settings' `teacher_weight` times the distance to a teacher's vectors of the same texts is
+    added. The negatives of a pass are the items of that pass.
     """
 
     main = "mrr"
-
-    def __init__(
-        self,
-        model: DualEncoderModel,
-        train: Sequence[Labelled],
-        dev: Sequence[Labelled],
-        negatives: NegativesSettings,
-        *,
-        teacher: Encoder | None = None,
-        teacher_weight: float = 1.0,
-        seed: int = 0,
-    ) -> None:
-        if teacher is not None and teacher.dimensions != model.dimensions:
-            raise InputError(
-                f"the teacher's vectors have {teacher.dimensions} dimensions, the model's "
-                f"{model.dimensions}: they must be of one length"
-            )
-        told = negatives, teacher and (teacher.fingerprint, teacher_weight)
-        super().__init__(model, train, dev, seed, *told)
-        self._negatives, self._teacher, self._teacher_weight = negatives, teacher, teacher_weight
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
         """Mine the epoch's hard negatives with the model as it is."""
 
         def mine() -> list[IntArray]:
             encoder = TokenEncoder(TorchModel(self.model))
-            return [nearest_wrong(self.train, self._negatives, encoder, self.seed)]
+            return [nearest_wrong(self.train, self.settings.negatives, encoder, self.seed)]
 
         [self._wrong] = kept(folder, f"negatives-{epoch}", self.signature, mine)
 
     def draw(self, rows: Sequence[int], epoch: int) -> list[IntArray]:
         seed = self.seed + 1 + epoch
-        return [self.train.lists(rows, self._wrong, self._negatives.count, seed)]
+        return [self.train.lists(rows, self._wrong, self.settings.negatives.count, seed)]
 
     def loss(self, rows: Sequence[int], lists: IntArray) -> Tensor:
         """Of the queries `rows` (b,) over all items of their `lists` (b, c): ()."""
@@ -175,11 +140,12 @@ class DualEncoderTask(LabelledTask):
         scores = (query @ item.T).float() * scale_of(self.model)
         scores = scores.masked_fill(~torch.from_numpy(keep).to(query.device), float("-inf"))
         loss = functional.cross_entropy(scores, torch.from_numpy(gold).to(query.device))
-        if self._teacher is None:
+        if self.encoder is None:
             return loss
-        taught = [self._teacher.encode_queries(texts[0]), self._teacher.encode_items(texts[1])]
+        taught = [self.encoder.encode_queries(texts[0]), self.encoder.encode_items(texts[1])]
         wanted = torch.from_numpy(np.concatenate(taught)).to(query.device)
-        return loss + self._teacher_weight * distance_to_teacher(torch.cat([query, item]), wanted)
+        distance = distance_to_teacher(torch.cat([query, item]), wanted)
+        return loss + self.settings.teacher_weight * distance
 
     def evaluate(self) -> Measures:
         """Over dev queries: accuracy, gold among the 64 nearest, mean reciprocal rank in them."""

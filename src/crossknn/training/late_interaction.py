@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from crossknn.data.dataset import Labelled
 from crossknn.errors import InputError
 from crossknn.models.base import state_hash
 from crossknn.models.late.model import LateInteractionModel
 from crossknn.models.tokens import checked_rows
-from crossknn.scorers.base import Encoder
 from crossknn.training.corpora import Corpora, found_items, found_wrong, in_passes
 from crossknn.training.labelled import LabelledTask, ranked
 from crossknn.training.loop import Measures, digest_of, kept
-from crossknn.training.settings import CandidateSettings, Freeze, LossSettings
+from crossknn.training.settings import CandidateSettings, LossSettings
 from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, States
 
 AT = (4, 16)
@@ -42,32 +41,17 @@ class LateInteractionTask(LabelledTask):
 
     main = "mrr"
 
-    def __init__(
-        self,
-        model: LateInteractionModel,
-        train: Sequence[Labelled],
-        dev: Sequence[Labelled],
-        candidates: CandidateSettings,
-        loss: LossSettings,
-        *,
-        freeze: Freeze = "none",
-        encoder: Encoder | None = None,
-        seed: int = 0,
-    ) -> None:
-        name = encoder.fingerprint if encoder else candidates.retriever
-        told = candidates.model_copy(update={"retriever": name}), loss, freeze
-        super().__init__(model, train, dev, seed, *told)
-        model.freeze(freeze)
-        self._candidates, self._loss, self._freeze = candidates, loss, freeze
-        self._encoder = encoder
+    def __init__(self, model: LateInteractionModel, *given: Any, **options: Any) -> None:
+        super().__init__(model, *given, **options)
+        model.freeze(self.settings.freeze)
         self._stored: dict[bool, tuple[States, dict[str, int]]] = {}
         """Of queries (True) and items whose tower keeps still: states, and the place of each
         text."""
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
         """Find candidates, and the states that do not move, once for the whole run."""
-        wanted, train, dev = self._candidates, self.train, self.dev
-        name, how = wanted.retriever, (self._encoder, self.seed)
+        wanted, train, dev = self.settings.candidates, self.train, self.dev
+        name, how = wanted.retriever, (self.encoder, self.seed)
 
         def find() -> list[FloatArray | IntArray]:
             right, wrong = found_wrong(train, name, wanted.depth, *how)
@@ -81,11 +65,11 @@ class LateInteractionTask(LabelledTask):
 
         *found, self._dev_lists = kept(folder, "candidates", self.signature, find)
         self._right, self._wrong = Candidates(*found[:2]), Candidates(*found[2:])
-        if self._freeze != "none":
+        if self.settings.freeze != "none":
             used = (train, self._right.items), (train, self._wrong.items), (dev, self._dev_lists)
             texts = [c.items[i] for c, items in used for i in np.unique(items[items != NO_ITEM])]
             self._keep("item-states", folder, texts, queries=False)
-        if self._freeze == "both":
+        if self.settings.freeze == "both":
             self._keep("query-states", folder, [*train.queries, *dev.queries], queries=True)
 
     def _keep(self, name: str, folder: Path, texts: list[str], *, queries: bool) -> None:
@@ -100,7 +84,7 @@ class LateInteractionTask(LabelledTask):
             generator = np.random.default_rng([self.seed, epoch, row])
             of = Candidates(self._right.items[row], self._right.scores[row])
             wrong = Candidates(self._wrong.items[row], self._wrong.scores[row])
-            drawn.append(draw_list(of, wrong, self._candidates, generator))
+            drawn.append(draw_list(of, wrong, self.settings.candidates, generator))
         lists = Candidates.from_rows(drawn)
         return lists.items, lists.scores
 
@@ -108,7 +92,9 @@ class LateInteractionTask(LabelledTask):
         """Of train queries (b,) over lists (b, c), whose first is right, with the retriever's
         scores (b, c): ()."""
         scores, there = self.scores(self.train, rows, lists), torch.from_numpy(lists != NO_ITEM)
-        return softmax_near_retriever(scores, torch.from_numpy(retriever), there, self._loss)
+        return softmax_near_retriever(
+            scores, torch.from_numpy(retriever), there, self.settings.loss
+        )
 
     def scores(
         self, corpora: Corpora, rows: Sequence[int], lists: IntArray, at_once: int | None = None

@@ -116,33 +116,33 @@ def _data(settings: RunSettings) -> Data:
 
 def _task(settings: RunSettings, data: Data) -> LabelledTask:
     """The task of the settings, with a new model."""
-    device, seed = start_on(settings.training), settings.training.seed
+    device = start_on(settings.training)
     if isinstance(settings, CrossEncoderSettings):
         config = _config(CrossEncoderConfig, settings.model)
         model = CrossEncoderModel.new(settings.encoder, config).to(device)
         encoder = _encoder("negatives.encoder", settings.negatives.encoder)
-        return CrossEncoderTask(model, *data, settings.negatives, encoder=encoder, seed=seed)
+        if encoder is None and settings.negatives.kind == "dual-encoder":
+            raise InputError(
+                "negatives of kind 'dual-encoder' need one: set negatives.encoder to its folder"
+            )
+        return CrossEncoderTask(model, *data, settings, encoder)
     if isinstance(settings, DualEncoderSettings):
         dual = _config(DualEncoderConfig, settings.model)
-        taught: Any = {"teacher": _encoder("teacher", settings.teacher)}
-        taught["teacher_weight"] = settings.teacher_weight
         student = DualEncoderModel.new(settings.encoder, dual).to(device)
-        return DualEncoderTask(student, *data, settings.negatives, seed=seed, **taught)
+        teacher = _encoder("teacher", settings.teacher)
+        if teacher is not None and teacher.dimensions != student.dimensions:
+            raise InputError(
+                f"the teacher's vectors have {teacher.dimensions} dimensions, the model's "
+                f"{student.dimensions}: they must be of one length"
+            )
+        return DualEncoderTask(student, *data, settings, teacher)
     assert isinstance(settings, LateInteractionSettings)
     late = _config(LateInteractionConfig, settings.model, head=settings.kind)
-    name = settings.candidates.retriever
-    known = (*WORDS, "random", LISTS)
+    name, known = settings.candidates.retriever, (*WORDS, "random", LISTS)
     place = f"candidates.retriever, which is {', '.join(map(repr, known))} or a dual encoder"
     encoder = None if name in known else _encoder(place, name)
-    return LateInteractionTask(
-        LateInteractionModel.new(settings.encoder, late).to(device),
-        *data,
-        settings.candidates,
-        settings.loss,
-        freeze=settings.freeze,
-        encoder=encoder,
-        seed=seed,
-    )
+    start = LateInteractionModel.new(settings.encoder, late).to(device)
+    return LateInteractionTask(start, *data, settings, encoder)
 
 
 def _encoder(setting: str, source: str | None) -> Encoder | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -196,12 +196,9 @@ def read_settings(
 ) -> S:
     """Settings of `kind` from a TOML file; what a section leaves out is as without the section.
 
-    Args:
-        relative_to: the folder that folders are relative to, by default the file's own.
-        given: settings that the file may leave out, and may not contradict.
-
-    Raises:
-        InputError: naming the file and the setting that is unknown, missing or unusable.
+    relative_to: the folder that folders are relative to, by default the file's own. given: settings
+    that the file may leave out, and may not contradict. Raises InputError, which names the file and
+    the setting that is unknown, missing or unusable.
     """
     path = Path(path)
     if not path.is_file():
@@ -219,23 +216,15 @@ def read_settings(
     try:
         found = kind.model_validate(content)
     except ValidationError as error:
-        raise InputError(f"{path}: {_sentence(error, kind)}") from None
+        first, owner = error.errors()[0], cast(Any, kind)
+        *sections, name = map(str, first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            for section in sections:
+                owner = owner.model_fields[section].annotation
+            message = f"there is no such setting ({nearest(name, owner.model_fields)})"
+        raise InputError(f"{path}: {'.'.join([*sections, name])}: {message}") from None
     return _beside(found, path.parent if relative_to is None else relative_to)
-
-
-def _sentence(error: ValidationError, kind: type[Settings]) -> str:
-    """The first mistake, by the names of its section and setting."""
-    first = error.errors()[0]
-    *sections, name = map(str, first["loc"])
-    place = ".".join([*sections, name])
-    if first["type"] == "missing":
-        return f"the setting {place} is missing"
-    if first["type"] == "extra_forbidden":
-        owner: Any = kind
-        for section in sections:
-            owner = owner.model_fields[section].annotation
-        return f"there is no setting {place} ({nearest(name, owner.model_fields)})"
-    return f"{place}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def _beside(section: S, base: Path) -> S:

@@ -48,15 +48,6 @@ def test_the_rank_of_low_rank_scores_is_found():
     assert fit.held_out < 0.02 * fit.initial
 
 
-def test_noise_lowers_the_rank():
-    """Ten strong directions: reconstructing from 50 scores gains nothing from the other seventy."""
-    rows, _ = table(a=80, n=1000, rank=11, noise=1.0)
-    fit = cur(rows, center=2.0, known=50)
-    assert 8 <= fit.details["rank"] <= 16
-    assert fit.details["errors"][64] > fit.held_out
-    assert fit.details["ridge"] > 0
-
-
 def test_a_query_gets_its_vector_from_the_encoders():
     rng = np.random.default_rng(3)
     queries, mixing = rng.normal(size=(90, 8)).astype(np.float32), rng.normal(size=(8, 300))

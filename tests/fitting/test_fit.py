@@ -128,6 +128,7 @@ def test_a_score_that_is_no_number_leaves_the_index_as_it_was(world, tmp_path):
         ({"strategy": "items"}, "must be 'q' or 'i'"),
         ({"encoder_folder": "x"}, "trains no dual encoder"),
         ({"method": "distill"}, "folder"),
+        ({"method": "distill", "encoder_folder": "x"}, "name one to start from"),
         ({"method": "alz"}, "did you mean"),
         ({"strategy": "i", "per": Q + 1}, "there are only"),
     ],

@@ -96,7 +96,7 @@ def test_many_small_batches_become_few_blocks(tmp_path):
 
 def test_opening_makes_no_file_and_reading_knows_nothing(tmp_path):
     store = ScoreStore.open(tmp_path / "s")
-    assert (len(store), store.queries()) == (0, [])
+    assert (len(store), store.queries("f")) == (0, [])
     assert np.isnan(store.rows("f", ["q"], ["a"])).all()
     assert not list(tmp_path.iterdir())
 

@@ -23,7 +23,7 @@ import numpy as np
 from crossknn.data.queries import Qrels, QuerySet, item_as_query
 from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, digest, translate_os_errors, write_file
-from crossknn.index.item_index import ItemIndex
+from crossknn.index.item_index import ANCHORS, ITEM_SCORES, ItemIndex
 from crossknn.index.stored import DUAL_ENCODER, read_arrays
 from crossknn.retrievers.specs import open_retriever
 from crossknn.scorers import as_scorer
@@ -33,7 +33,6 @@ from crossknn.types import NO_ITEM, Artifact, FloatArray, IntArray, Progress, Qu
 
 logger = logging.getLogger(__name__)
 
-ANCHORS, ITEM_SCORES = "anchors", "item_scores"
 N_ITEM_SCORES = 500
 _CHUNK = 8_192
 _OTHER_STREAM = 1  # of the seed: the items in the query's place are not the index's anchor items
@@ -192,8 +191,8 @@ def _collect_rows(
     opened, items = as_scorer(scorer), index.items.texts
     fingerprint = fingerprint_of(opened, index.scores)
     _known_rows(index, name, opened.fingerprint, replace)
-    how: dict[str, Any] = {"limits": limits, "source": named(scorer), "progress": progress}
-    report = collect(index.scores, opened, texts, items, **how)
+    options: dict[str, Any] = {"limits": limits, "progress": progress}
+    report = collect(index.scores, opened, texts, items, source=named(scorer), **options)
     known = _known_rows(index, name, opened.fingerprint, replace)  # others may have added to them
     old = dict[str, Any]() if known is None else known.arrays
     own, place = list(old.get("queries", ())), {text: row for row, text in enumerate(texts)}

@@ -40,12 +40,11 @@ def cur(
 ) -> Fit:
     """Item vectors (n, rank) from exact scores `rows` (a, n), which may be memory-mapped.
 
-    Without a `rank` the smallest is taken of those with the lowest error (within 0.2%) on the
-    anchors held out, a tenth: each is reconstructed from its scores of `known` random
-    items by ridge regression, whose best penalty is `details["ridge"]`. By plain least squares the
-    error would have its peak at the rank `known`, whatever the scores. With the encoder's vectors
-    `queries` (a, d) of the anchors, `map` predicts a query's vector from its own. No second copy of
-    `rows` is made.
+    Without a `rank` the smallest is taken of those with the lowest error (within 0.2%) on a tenth
+    of the anchors, held out: each is reconstructed from its scores of `known` random items by ridge
+    regression (plain least squares has its worst error at the rank `known`, whatever the scores).
+    With the encoder's vectors `queries` (a, d) of the anchors, `map` predicts a query's vector from
+    its own. No second copy of `rows` is made.
     """
     began = time.perf_counter()
     a, n = rows.shape

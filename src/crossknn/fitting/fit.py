@@ -182,13 +182,6 @@ class FitTask:
         """The cross-encoder."""
         return as_scorer(self.given)
 
-    def vectors(self) -> tuple[FloatArray, FloatArray]:
-        """The initial item (n, d) and query vectors (q, d)."""
-        began = time.perf_counter()
-        queries = self.index.query_vectors(Queries(self.queries), self.base)
-        self.vector_seconds = round(time.perf_counter() - began, 3)
-        return self.index.vectors[self.base], queries
-
     def sparse(self) -> SparseScores:
         """G: all scores that the store has of the train queries, once the plan is collected.
 
@@ -309,7 +302,9 @@ class Factorization(FitMethod):
             with needs_torch(self.name):
                 from crossknn.fitting.mf import mf_ind, mf_trns
             ways, options["seed"] = {"mf-trns": mf_trns, "mf-ind": mf_ind}, task.seed
-        items, queries = task.vectors()
+        began, items = time.perf_counter(), task.index.vectors[task.base]
+        queries = task.index.query_vectors(Queries(task.queries), task.base)
+        task.vector_seconds = round(time.perf_counter() - began, 3)
         scores = task.sparse()
         scale = task.scale(items, queries)
         with task.progress(f"fitting {self.name}", "") as progress:

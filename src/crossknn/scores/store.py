@@ -171,10 +171,10 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         found = self._select("SELECT coalesce(sum(length(scores)), 0) FROM blocks")
         return int(found[0][0]) // 4 if found else 0
 
-    def queries(self, fingerprint: str | None = None) -> list[str]:
-        """Texts of all queries that have a score, or one by this cross-encoder."""
-        by, values = (f"WHERE scorer = {_SCORER}", [fingerprint]) if fingerprint else ("", [])
-        found = self._texts(f"id IN (SELECT DISTINCT query FROM blocks {by})", values)
+    def queries(self, fingerprint: str) -> list[str]:
+        """Texts of all queries that have a score by this cross-encoder."""
+        chosen = f"SELECT DISTINCT query FROM blocks WHERE scorer = {_SCORER}"
+        found = self._texts(f"id IN ({chosen})", [fingerprint])
         return [text.decode("utf-8", "surrogatepass") for *_, text in found if text is not None]
 
     def put(

@@ -56,8 +56,10 @@ def run(arguments: list[str], commands: typer.Typer = app) -> int:
     handler.addFilter(_visible)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     try:
-        code = _exit_code(commands(arguments, standalone_mode=False))
-        return _say(INTERRUPTED, 130) if code == 130 else code
+        code = commands(arguments, standalone_mode=False)
+        if code == 130:
+            return _say(INTERRUPTED, 130)
+        return code if isinstance(code, int) else 0
     except CrossknnError as error:
         return _say(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -87,10 +89,6 @@ def _visible(record: logging.LogRecord) -> bool:
     """Shows the control characters of a message instead of sending them."""
     record.msg, record.args = visible(record.getMessage()), ()
     return True
-
-
-def _exit_code(value: object) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _say(message: str, code: int) -> int:

@@ -10,14 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
 from crossknn.errors import visible
 from crossknn.types import Progress as Report
@@ -84,17 +77,8 @@ def progress(what: str, unit: str = "") -> Iterator[Report]:
     if not err.is_terminal:
         yield _lines(what, unit)
         return
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=err,
-        transient=True,
-    )
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TextColumn(unit))
+    bar = Progress(*columns, console=err, transient=True)
     task = bar.add_task(what, total=None, visible=False)
 
     def report(done: int, total: int) -> None:

@@ -27,7 +27,7 @@ class CallableScorer(BatchedScorer):
         batch: pairs of one call of `fn`, at most.
 
     Raises:
-        InputError: `fn` is not callable, or an option is not what it has to be.
+        InputError: `fn` is not callable, or an option is out of range.
     """
 
     def __init__(

@@ -188,7 +188,9 @@ class BatchedScorer(ABC):
                     self._halve(positions, answer, waiting)
                 else:
                     n_failed += 1
-                    said = _reason(answer)
+                    said = str(answer)  # an error of ours says all by itself
+                    if not isinstance(answer, CrossknnError):
+                        said = f"{type(answer).__name__}: {answer}"
                     what = describe_pair(call.pairs, call.queries, call.items, int(positions[0]))
                     logger.warning("%s could not score %s: %s", self.who, what, said)
                     if n_failed >= min(GIVE_UP_AFTER, len(call.pairs)) and not any_scored:
@@ -285,11 +287,3 @@ def describe_pair(pairs: Pairs, queries: Sequence[str], items: Sequence[str], po
     return (
         f"query {query} {excerpt(str(queries[query]))} with item {item} {excerpt(str(items[item]))}"
     )
-
-
-def _reason(error: Exception) -> str:
-    """Why a pair failed: an own error's message says all, another's does with its type."""
-    kind = type(error).__name__
-    if isinstance(error, CrossknnError):
-        return str(error)
-    return f"{kind}: {error}" if str(error) else kind

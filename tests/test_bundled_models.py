@@ -56,34 +56,21 @@ def models() -> dict[str, Model]:
     return {kind: Model(kind) for kind in KINDS}
 
 
-def test_together_they_stay_under_40_megabytes() -> None:
-    assert sum(path.stat().st_size for path in BUNDLED.glob("*/*")) <= 40_000_000
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_folder_is_complete(models, kind: str) -> None:
     folder, model = BUNDLED / kind, models[kind]
     names = {"model.onnx", "tokenizer.json", "crossknn.json", "README.md"}
     assert {path.name for path in folder.iterdir()} == names
-    about = {"format": 1, "kind": kind, "precision": "int8", "license": "Apache-2.0"}
-    about |= {
-        "max_length": 256,
-        "revision": hashlib.sha256((folder / "model.onnx").read_bytes()).hexdigest()[:12],
-    }
+    revision = hashlib.sha256((folder / "model.onnx").read_bytes()).hexdigest()[:12]
+    about = {"format": 1, "kind": kind, "license": "Apache-2.0", "revision": revision}
     assert {name: model.settings[name] for name in about} == about
-    saved = json.loads((folder / "tokenizer.json").read_text())
-    assert (saved["truncation"], saved["padding"]) == (None, None)
-    assert {value.name for value in model.session.get_inputs()} <= set(INPUTS)
     assert [value.name for value in model.session.get_outputs()] == [KINDS[kind]]
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 20_000_000
 
 
-def test_a_pair_is_encoded_with_both_types(models) -> None:
-    encoding = models["cross-encoder"].tokenizer.encode("query text", "item")
-    assert encoding.tokens == ["[CLS]", "query", "text", "[SEP]", "item", "[SEP]"]
-    assert encoding.type_ids == [0, 0, 0, 0, 1, 1]
-
-
-@pytest.mark.parametrize(("kind", "texts"), [("cross-encoder", PAIRS), ("dual-encoder", ITEMS)])
+@pytest.mark.parametrize(
+    ("kind", "texts"), [("cross-encoder", [*PAIRS, ("", "")]), ("dual-encoder", [*ITEMS, ""])]
+)
 def test_an_answer_depends_on_nothing_but_the_text(models, kind, texts) -> None:
     model = models[kind]
     together = model(texts)
@@ -100,8 +87,3 @@ def test_the_right_item_scores_highest(models) -> None:
     assert vectors.shape == (5, models["dual-encoder"].settings["dimensions"])
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     assert ((vectors @ models["dual-encoder"](ITEMS).T).argmax(axis=1) == np.arange(5)).all()
-
-
-def test_empty_texts_have_finite_scores(models) -> None:
-    assert np.isfinite(models["cross-encoder"]([("", ""), ("a", ""), ("", "a")])).all()
-    assert np.isfinite(models["dual-encoder"](["", "a"])).all()

@@ -7,13 +7,26 @@ import json
 
 import numpy as np
 import pytest
-from tiny_models import CAUSAL, LOCAL, ending, save_bert, save_bi_encoder, save_hf, scores_of
+from tiny_models import (
+    CAUSAL,
+    LOCAL,
+    ending,
+    save_bert,
+    save_bi_encoder,
+    save_hf,
+    scores_of,
+    tokenizer,
+)
 
 torch = pytest.importorskip("torch")
 library = pytest.importorskip("sentence_transformers")
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
 
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize  # noqa: E402
+from sentence_transformers.sentence_transformer.modules import (  # noqa: E402
+    Dense,
+    Normalize,
+    StaticEmbedding,
+)
 
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
@@ -48,82 +61,46 @@ def test_a_shorter_limit_and_what_the_manifest_says(tmp_path):
     assert (settings["license"], settings["name"], settings["marked"]) == ("MIT", "model", False)
 
 
-def test_int8_leaves_the_outputs_of_all_feed_forward_blocks_in_float32(tmp_path):
-    sizes = {"hidden_size": 64, "intermediate_size": 128}
-    source = save_hf(tmp_path / "hf", "BertForSequenceClassification", num_labels=1, **sizes)
-    written = []
-    for keep, count in (({}, 2), ({"keep_float": ()}, 0)):
-        folder = export_model(source, tmp_path / "onnx", precision="int8", **keep)
-        graph = onnx.load(str(folder / "model.onnx")).graph
-        shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-        kept = [shapes.get(node.input[1]) for node in graph.node if node.op_type == "MatMul"]
-        assert kept.count((128, 64)) == count  # feed-forward width 128 -> 64, of both layers
-        written.append((folder / "model.onnx").stat().st_size)
-    assert written[1] < written[0]
-
-
 # Bi-encoders of sentence-transformers
 
+ENDING = {**CAUSAL, "made": ending}
+LOCAL_CAUSAL = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
 KINDS = {
-    "bge": (("BertModel", "cls"), {}),
-    "e5": (("BertModel", "mean"), {}),
-    "max": (("BertModel", "max"), {}),
-    "several": (("BertModel", ("cls", "lasttoken")), {}),
-    "xlm-roberta": (("XLMRobertaModel", "cls"), ROBERTA),
-    "modernbert": (("ModernBertModel", "cls"), LOCAL),
-    "qwen3": (("Qwen3Model", "lasttoken"), {**CAUSAL, "made": ending, "padding_side": "left"}),
-    "gpt2": (
-        ("GPT2Model", "lasttoken"),
-        {"n_positions": 64, "made": ending, "padding_side": "left"},
-    ),
-    "qwen3-local": (
-        ("Qwen3Model", "lasttoken"),
-        {**CAUSAL, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
-    ),
+    "e5": ("BertModel", "mean", {}),
+    "several": ("BertModel", ("cls", "lasttoken"), {}),
+    "xlm-roberta": ("XLMRobertaModel", "cls", ROBERTA),
+    "modernbert": ("ModernBertModel", "cls", LOCAL),
+    "qwen3": ("Qwen3Model", "lasttoken", {**ENDING, "padding_side": "left"}),
+    "qwen3-local": ("Qwen3Model", "lasttoken", {**CAUSAL, **LOCAL_CAUSAL}),
 }
 
 
 def bi_encoder(folder, kind, *modules, **options):
-    (model, pooling), settings = KINDS[kind]
+    model, pooling, settings = KINDS[kind]
     settings = {key: value() if callable(value) else value for key, value in settings.items()}
     given = {"prompts": PROMPTS, "seed": 1, **settings, **options}
     torch.manual_seed(1)
     return save_bi_encoder(folder, model, pooling, *modules, **given)
 
 
-def open_library(folder):
-    return library.SentenceTransformer(str(folder), device="cpu")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_vectors_are_the_librarys_whatever_the_batch(tmp_path, kind):
-    source = bi_encoder(tmp_path, kind, Normalize())
-    model = open_library(source)
+    last = Dense(32, 24) if kind == "qwen3" else Normalize()
+    source = bi_encoder(tmp_path, kind, last)
+    model = library.SentenceTransformer(str(source), device="cpu")
     folder = export_model(source, tmp_path / "onnx", "dual-encoder")
-    about = json.loads((folder / "crossknn.json").read_text())
-    assert (about["query_prefix"], about["item_prefix"]) == ("red of the ", "a ")
-    encoders = [
-        DualEncoder(source, device="cpu"),
-        DualEncoder(source, device="cpu", batch=1),
-        DualEncoder(folder),
-        DualEncoder(folder, tokens_per_run=1),
-    ]
     queries = np.concatenate([model.encode_query([text]) for text in QUERIES])
     items = np.concatenate([model.encode_document([text]) for text in ITEMS])
     assert np.abs(queries - model.encode(QUERIES)).max() > 0.1  # prompts matter
-    for encoder in encoders:
-        np.testing.assert_allclose(encoder.encode_queries(QUERIES), queries, atol=2e-5)
-        np.testing.assert_allclose(encoder.encode_items(ITEMS), items, atol=2e-5)
-    assert encoders[2].truncated == 2
-
-
-def test_dense_layers_are_in_the_graph(tmp_path):
-    source = bi_encoder(tmp_path, "qwen3", Dense(32, 24, activation_function=torch.nn.Tanh()))
-    encoder = DualEncoder(export_model(source, tmp_path / "onnx", "dual-encoder"))
-    assert encoder.dimensions == 24
-    found = encoder.encode_queries(QUERIES)
-    np.testing.assert_allclose(found, open_library(source).encode_query(QUERIES), atol=1e-4)
-    assert not np.allclose(np.linalg.norm(found, axis=1), 1)  # there is no Normalize
+    for encoder in (
+        DualEncoder(source, device="cpu"),
+        DualEncoder(folder),
+        DualEncoder(folder, tokens_per_run=1),
+    ):
+        np.testing.assert_allclose(encoder.encode_queries(QUERIES), queries, atol=5e-5)
+        np.testing.assert_allclose(encoder.encode_items(ITEMS), items, atol=5e-5)
+        assert encoder.dimensions == items.shape[1]
+    assert encoder.truncated == 2
 
 
 def test_large_weights_lie_beside_the_graph(tmp_path, monkeypatch):
@@ -133,17 +110,11 @@ def test_large_weights_lie_beside_the_graph(tmp_path, monkeypatch):
     folder = export_model(source, tmp_path / "onnx", "dual-encoder")
     names = ["crossknn.json", "model.onnx", "model.onnx.data", "tokenizer.json"]
     assert sorted(path.name for path in folder.iterdir()) == names
-    encoder, weights = DualEncoder(folder), folder / "model.onnx.data"
-    np.testing.assert_array_equal(encoder.encode_items(ITEMS), whole.encode_items(ITEMS))
-    before = encoder.fingerprint
-    del encoder
-    content = bytearray(weights.read_bytes())
-    content[100] ^= 1
-    weights.write_bytes(content)
-    assert DualEncoder(folder).fingerprint != before
+    found = DualEncoder(folder).encode_items(ITEMS)
+    np.testing.assert_array_equal(found, whole.encode_items(ITEMS))
     monkeypatch.undo()
     export_model(source, tmp_path / "onnx", "dual-encoder")
-    assert not weights.exists()
+    assert not (folder / "model.onnx.data").exists()
 
 
 @pytest.mark.parametrize("include", [True, False])
@@ -154,7 +125,7 @@ def test_given_prefixes_replace_the_models_prompts(tmp_path, include):
             export_model(source, tmp_path / "onnx", "dual-encoder")
     prefixes = {"query_prefix": "", "item_prefix": "old " * include}
     folder = export_model(source, tmp_path / "onnx", "dual-encoder", **prefixes)
-    model = open_library(source)
+    model = library.SentenceTransformer(str(source), device="cpu")
     items = [prefixes["item_prefix"] + item for item in ITEMS]
     for encoder in (DualEncoder(folder), DualEncoder(source, device="cpu", **prefixes)):
         np.testing.assert_allclose(
@@ -180,13 +151,11 @@ def test_a_text_without_tokens_has_a_vector_of_zeros(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
-        ("ModernBertForSequenceClassification", {**LOCAL, "classifier_pooling": "cls"}),
         ("ModernBertForSequenceClassification", {**LOCAL, "classifier_pooling": "mean"}),
         ("XLMRobertaForSequenceClassification", ROBERTA),
         ("Qwen3ForSequenceClassification", CAUSAL),
-        ("BertForSequenceClassification", {}),
     ],
-    ids=["modernbert-cls", "modernbert-mean", "xlm-roberta", "qwen3", "bert"],
+    ids=["modernbert", "xlm-roberta", "qwen3"],
 )
 def test_cross_encoders(tmp_path, kind, settings):
     source = save_hf(tmp_path / "hf", kind, num_labels=1, **settings)
@@ -196,7 +165,6 @@ def test_cross_encoders(tmp_path, kind, settings):
     folder = export_model(source, tmp_path / "onnx")
     for scorer in (CrossEncoder(source, device="cpu"), CrossEncoder(folder)):
         np.testing.assert_allclose(scores_of(scorer, QUERIES, ITEMS), expected, atol=5e-5)
-        assert scorer.truncated == 7
 
 
 def test_a_cross_encoders_own_prompt_goes_along(tmp_path):
@@ -216,8 +184,13 @@ def test_a_cross_encoders_own_prompt_goes_along(tmp_path):
 # What is refused
 
 
-def chat(folder, kind, template=ROLES, **settings):
-    return save_hf(folder, kind, **CAUSAL, made=ending(), chat_template=template, **settings)
+def chat(folder, template=ROLES, kind="Qwen3ForCausalLM"):
+    return save_hf(folder, kind, **CAUSAL, made=ending(), chat_template=template)
+
+
+def messages(folder):
+    template = "{% for message in messages %}{{ 'red ' + message['content'] }}{% endfor %}"
+    return chat(folder, template, "Qwen3Model")
 
 
 def apart(folder):
@@ -228,28 +201,20 @@ def apart(folder):
 
 
 def static(folder):
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-    from tiny_models import tokenizer
-
     module = StaticEmbedding(tokenizer(), embedding_dim=8)
     library.SentenceTransformer(modules=[module], device="cpu").save(str(folder))
     return folder
 
 
-MESSAGES = "{% for message in messages %}{{ 'red ' + message['content'] }}{% endfor %}"
-
-
 @pytest.mark.parametrize(
     ("make", "kind", "sentence"),
     [
-        (lambda folder: save_hf(folder, "BertForSequenceClassification", num_labels=2), "cross-encoder", "2 outputs for a pair"),
-        (lambda folder: save_hf(folder, "BertModel"), "cross-encoder", "no classification head"),
-        (lambda folder: chat(folder, "Qwen3ForCausalLM"), "cross-encoder", "only used in torch: the graph's answers differ"),
-        (lambda folder: chat(folder, "Qwen3Model", MESSAGES), "dual-encoder", "the graph's answers differ"),
+        (chat, "cross-encoder", "only used in torch: the graph's answers differ"),
+        (messages, "dual-encoder", "the graph's answers differ"),
         (apart, "dual-encoder", "answers differ .* limits of its own for queries"),
         (static, "dual-encoder", "it has no fast tokenizer"),
     ],
-)  # fmt: skip
+)
 def test_models_that_no_graph_of_token_ids_can_be_are_refused(tmp_path, make, kind, sentence):
     with pytest.raises(InputError, match=sentence):
         export_model(make(tmp_path / "source"), tmp_path / "onnx", kind)

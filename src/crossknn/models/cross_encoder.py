@@ -59,14 +59,14 @@ class CrossEncoderConfig:
     def __post_init__(self) -> None:
         if self.head not in ("cls", "emb", "interaction"):
             raise InputError(f"head is {self.head!r}; it must be 'cls', 'emb' or 'interaction'")
-        if (self.query_length is None) != (self.item_length is None):
-            raise InputError("query_length and item_length come together, or neither")
         query, item = self.query_length or 0, self.item_length or 0
-        if query + item > self.max_length:
+        is_apart = self.item_position is None or 0 < query <= self.item_position
+        if not query == item == 0 and not (query and item and query + item <= self.max_length):
             raise InputError(
-                f"query_length and item_length are more than {self.max_length} together"
+                f"query_length is {self.query_length}, item_length {self.item_length}: give both, "
+                f"at most {self.max_length} together (max_length), or neither"
             )
-        if self.item_position is not None and not 0 < query <= self.item_position:
+        if not is_apart:
             raise InputError(f"item_position is {self.item_position}, before the query's end")
 
 
@@ -182,8 +182,6 @@ class CrossEncoderModel(TorchModel):
         last = (config.item_position or 0) + (config.item_length or 0)
         if last > self.n_positions:
             raise InputError(f"items end at {last}; the encoder has {self.n_positions} positions")
-        if config.marked and not self.tokenizer.marks:
-            raise InputError("the tokenizer has no [Ms], [Me] and [ENT], which marked pairs need")
         self.encoder = encoder
         dimensions = int(encoder.config.hidden_size)
         if config.head == "cls":

@@ -113,8 +113,7 @@ def trainable_folder(source: str | Path) -> Path:
     folder = None if str(source) == "bundled" else model_folder(source)
     if folder is None or (folder / MANIFEST).is_file():
         raise InputError(
-            f"{source} is an ONNX model, whose weights cannot be trained: begin with a folder of "
-            "torch weights"
+            f"{source} is an ONNX model, whose weights cannot be trained: name a torch one"
         )
     return folder
 
@@ -136,10 +135,6 @@ def dual_encoder_in(folder: Path, source: str) -> DualEncoderModel | None:
         )
     limit = position_limit(loaded[0].auto_model.config)
     length = min(int(loaded.max_seq_length or 512), limit)
-    config = DualEncoderConfig(
-        pooling=pooling,
-        normalize="Normalize" in kinds,
-        query_length=length,
-        item_length=length,
-    )
+    lengths: dict[str, Any] = {"query_length": length, "item_length": length}
+    config = DualEncoderConfig(pooling=pooling, normalize="Normalize" in kinds, **lengths)
     return DualEncoderModel.new(folder, config)

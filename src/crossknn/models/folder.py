@@ -77,8 +77,9 @@ def read_json(path: Path) -> Any:
 
 
 def _json_in(folder: Path, file: str, without: Any) -> Any:
-    """The content of a folder's JSON file, or `without` where there is no such file."""
-    return read_json(folder / file) if (folder / file).is_file() else without
+    """The content of a folder's JSON file; `without` if it is absent or of another type."""
+    found = read_json(folder / file) if (folder / file).is_file() else without
+    return found if isinstance(found, type(without)) else without
 
 
 def first_line(error: Exception) -> str:
@@ -145,21 +146,14 @@ def model_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
 def architecture(folder: Path, name: str) -> str:
     """The first architecture in a model folder's configuration, or ""; InputError if it has none
     and is no sentence-transformers folder either."""
-    return str((_config(folder, name).get("architectures") or [""])[0])
-
-
-def _config(folder: Path, name: str) -> dict[str, Any]:
-    if (folder / "config.json").is_file():
-        config = read_json(folder / "config.json")
-        return config if isinstance(config, dict) else {}
-    if (folder / "modules.json").is_file():
-        return {}
-    raise InputError(f"{name} is not a model folder: it has neither {MANIFEST} nor config.json")
+    if not any((folder / file).is_file() for file in ("config.json", "modules.json")):
+        raise InputError(f"{name} is not a model folder: it has neither {MANIFEST} nor config.json")
+    return str((_json_in(folder, "config.json", {}).get("architectures") or [""])[0])
 
 
 def check_cross_encoder(folder: Path, name: str) -> None:
     """Raises InputError, with the reason, unless `folder` holds a cross-encoder with one score."""
-    config, made_of = _config(folder, name), architecture(folder, name)
+    made_of = architecture(folder, name)
     if is_bi_encoder(folder):
         reason = "is a bi-encoder: it encodes texts one by one; open it with DualEncoder"
     elif _modules(folder)[-1:] in (["LogitScore"], ["Dense"]):
@@ -171,6 +165,7 @@ def check_cross_encoder(folder: Path, name: str) -> None:
     elif not made_of.endswith("ForSequenceClassification"):
         reason = f"has no classification head ({made_of or 'no architecture'}); {_EMB}"
     else:
+        config = _json_in(folder, "config.json", {})
         labels = config.get("id2label")
         # 2 is the library's default where the file says nothing.
         count = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 from tiny_models import CONTENT, save_bert, tokenizer
+from tokenizers.processors import TemplateProcessing
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -161,7 +162,7 @@ def test_the_interaction_score_is_the_formula_word_by_word(bert):
 
 def test_an_interaction_head_needs_token_types(bert):
     model, made = new(bert, head="interaction"), tokenizer()
-    made.post_processor = None
+    made.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
     with pytest.raises(InputError, match="token type 0 for queries, 1 for items"):
         CrossEncoderModel(model.encoder, made, model.config)
 

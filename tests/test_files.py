@@ -55,15 +55,6 @@ def test_arrays_of_all_shapes_come_back(tmp_path, shape):
         np.testing.assert_array_equal(array[:1], values[:1])
 
 
-def test_a_missing_or_shorter_file_is_one_sentence(tmp_path):
-    entry = write_array(tmp_path / "a.npy", np.arange(9))
-    (tmp_path / "a.npy").write_bytes(b"short")
-    with pytest.raises(IndexFormatError, match="5 bytes instead of 200"):
-        opened(tmp_path / "a.npy", entry)
-    with pytest.raises(IndexFormatError, match=r"b\.npy cannot be read \(No such file"):
-        opened(tmp_path / "b.npy", entry)
-
-
 def test_a_file_is_written_whole_and_the_disk_speaks_in_sentences(tmp_path):
     write_file(tmp_path / "f", b"one")
     write_file(tmp_path / "f", b"two")

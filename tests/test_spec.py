@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from keyword import iskeyword
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from crossknn.methods import method, methods
 from crossknn.methods.axn import AXN
 from crossknn.spec import Spec, parse, parse_list
 
-names = st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True)
+names = st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True).filter(lambda n: not iskeyword(n))
 numbers = st.integers(-99, 99) | st.floats(-1e3, 1e3, allow_nan=False).map(float)
 specs = st.recursive(
     names.map(Spec),

@@ -49,7 +49,7 @@ from .scorers import Scorer as Scorer
 from .scorers import open_late as open_late
 from .scores.collect import Limits as Limits
 from .scores.collect import collect as collect
-from .scores.collect import dense_scores as dense_scores
+from .scores.collect import exact_scores as exact_scores
 from .scores.store import ScoreStore as ScoreStore
 from .scores.stored import StoredScorer as StoredScorer
 from .search.loop import Search as Search

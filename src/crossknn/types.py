@@ -75,7 +75,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Exact scores known so far, left-fitted: `items` (m, b), `scores` (m, b), `counts` (m,).
+    """Exact scores known so far, left-aligned: `items` (m, b), `scores` (m, b), `counts` (m,).
 
     Row r holds `counts[r]` pairs in the order in which they were scored; the rest is padding.
     """

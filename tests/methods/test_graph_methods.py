@@ -132,7 +132,7 @@ def test_the_graph_is_that_of_the_vectors_by_default():
     assert named == auto
     with pytest.raises(InputError, match="gar needs the item graph, and there is none here"):
         run(method("gar(retriever=bm25)"), replace(data, item_vectors=None), 10)
-    with pytest.raises(InputError, match=r"no item graph 'other' here .there are: dense"):
+    with pytest.raises(InputError, match="no item graph 'other' here"):
         run(method("ladr(retriever=bm25, graph=other)"), data, 10)
     with pytest.raises(InputError, match="affinity=set needs item vectors"):
         run(method("gar(retriever=words, graph=near, neighbours=2, affinity=set)"), by_hand(), 4)

@@ -14,7 +14,7 @@ import pytest
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.scorers import CallableScorer
-from crossknn.scores.collect import Limits, collect, dense_scores
+from crossknn.scores.collect import Limits, collect, exact_scores
 from crossknn.scores.store import ScoreStore
 from crossknn.types import Pairs
 
@@ -71,7 +71,7 @@ def test_every_pair_is_scored_once_and_more_queries_cost_only_themselves(store, 
     assert sorted(told) == told
     assert told[-1] == (360, 360)
     np.testing.assert_array_equal(
-        dense_scores(store, fn.scorer, QUERIES[1:6], ITEMS[::-1], limits=limits),
+        exact_scores(store, fn.scorer, QUERIES[1:6], ITEMS[::-1], limits=limits),
         exact(QUERIES[1:6], ITEMS[::-1]),
     )
     assert sorted(fn.asked) == sorted((q, i) for q in QUERIES[:6] for i in ITEMS)
@@ -84,7 +84,7 @@ def test_equal_texts_and_pairs_given_twice_are_scored_once(store):
     report = collect(store, fn.scorer, ["q", "r"], items, pairs)
     assert (report.pairs, report.calls) == (2, 2)
     assert fn.asked == [("q", "a"), ("r", "b")]
-    assert dense_scores(store, fn.scorer, ["q", "q"], items).shape == (2, 3)
+    assert exact_scores(store, fn.scorer, ["q", "q"], items).shape == (2, 3)
     assert len(fn.asked) == 3
 
 
@@ -123,7 +123,7 @@ def test_pairs_that_cannot_be_scored_are_left_out_and_asked_again(store):
     report = collect(store, fn.scorer, QUERIES, ITEMS)
     assert (report.failed, report.complete, report.stopped_by) == (7, False, None)
     with pytest.raises(ScorerError, match="query 0 and item 3 could not be scored"):
-        dense_scores(store, fn.scorer, QUERIES, ITEMS)
+        exact_scores(store, fn.scorer, QUERIES, ITEMS)
     fn.broken = ()
     report = collect(store, fn.scorer, QUERIES, ITEMS)
     assert (report.calls, report.complete) == (7, True)

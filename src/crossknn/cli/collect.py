@@ -31,11 +31,13 @@ def command(
     folder: o.Folder,
     anchors: Annotated[Path | None, Option(help="Anchor queries: scored with every item.")] = None,
     item_scores: Annotated[
-        int | None, Option(min=1, help="Score so many items with all items.")
+        int | None, Option(min=1, help="Score N items, as queries, with every item.")
     ] = None,
     queries: Annotated[Path | None, Option(help="Queries to score with every item.")] = None,
     file: Annotated[Path | None, Option("--out", help="Write a score matrix, .npz.")] = None,
-    n_anchors: Annotated[int | None, Option(help="Anchors of --out; half by default.")] = None,
+    n_anchors: Annotated[
+        int | None, Option(help="Anchor queries in --out; half by default.")
+    ] = None,
     qrels: Annotated[Path | None, Option(help="Judgements, for the labels of --out.")] = None,
     max_calls: o.MaxCalls = None,
     deadline: o.Deadline = None,

@@ -37,7 +37,7 @@ def command(
         Path, Option(help="A file of queries, a BEIR folder, or - (standard input).")
     ],
     qrels: Annotated[Path | None, Option(help="Judgements, for the task's own measures.")] = None,
-    budgets: Annotated[str, Option(help="Calls per query.")] = "50,100,200",
+    budgets: Annotated[str, Option(help="Distinct pairs per query, with commas.")] = "50,100,200",
     methods: Annotated[str, Option(help="Specs separated by commas.")] = METHODS,
     k: o.Neighbours = None,
     measures: Annotated[
@@ -46,7 +46,7 @@ def command(
     lists: o.Lists = None,
     limit: Annotated[int | None, Option(min=1, help="Use the first so many queries.")] = None,
     plot: Annotated[Path | None, Option(help="Draw recall against cost (.png).")] = None,
-    plot_offline: Annotated[Path | None, Option(help="Draw recall over the index's calls.")] = None,
+    plot_offline: Annotated[Path | None, Option(help="Plot recall over offline calls.")] = None,
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
     scorer_option: o.ScorerOptions = None,
@@ -127,10 +127,10 @@ def run(
     `options` are those of `evaluation.replay.compare`.
     """
     from crossknn.evaluation.replay import compare
-    from crossknn.scores.collect import Limits, dense_scores
+    from crossknn.scores.collect import Limits, exact_scores
 
     with progress("exact search", "pairs") as report:
-        scores = dense_scores(
+        scores = exact_scores(
             store,
             scorer,
             queries.texts,

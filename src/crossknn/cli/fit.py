@@ -43,10 +43,13 @@ def command(
         ),
     ] = None,
     strategy: Annotated[
-        Literal["q", "i"], Option(help="q: items per query; i: the reverse.")
+        Literal["q", "i"],
+        Option(help="q: --per items of each query. i: --per queries of each item."),
     ] = "q",
-    per: Annotated[int | None, Option(min=1, help="So many: 100 items or 5 queries.")] = None,
-    retriever: Annotated[str | None, Option(help="It picks a query's items.")] = None,
+    per: Annotated[
+        int | None, Option(min=1, help="100 items (q) or 5 queries (i) by default.")
+    ] = None,
+    retriever: Annotated[str | None, Option(help="Picks the items of strategy q.")] = None,
     count: Annotated[int | None, Option(min=1, help="Train queries: all, or 500 of auto.")] = None,
     name: Annotated[str | None, Option(help="The vectors' name; by default the method's.")] = None,
     vectors: Annotated[str, Option(help="The item vectors to start from.")] = "auto",

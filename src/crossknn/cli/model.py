@@ -37,7 +37,8 @@ def train(
         str, typer.Option(help="A TOML file, or the name of one that comes with the package.")
     ],
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Where to put the model; goes on where it stopped.")
+        Path | None,
+        typer.Option("--out", help="Folder of the model; a stopped training resumes there."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Time a few steps, print hours and memory.")
@@ -128,7 +129,7 @@ def export(
         int | None, typer.Option(help="Tokens of an input; the model's own limit by default.")
     ] = None,
     every_layer: Annotated[
-        bool, typer.Option("--every-layer", help="int8 in every layer: smallest.")
+        bool, typer.Option("--every-layer", help="Quantize every layer: smallest, least exact.")
     ] = False,
     license: Annotated[str, typer.Option(help="The licence to record.")] = "see the model's card",
     items: Annotated[

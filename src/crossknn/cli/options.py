@@ -46,7 +46,7 @@ ScorerName = Annotated[
 ]
 ScorerModel = Annotated[
     str | None,
-    typer.Option("--model", help="The model behind the URL of --scorer: names its scores."),
+    typer.Option("--model", help="The model at the URL; stored scores are kept under its name."),
 ]
 ScorerOptions = Annotated[
     list[str] | None,
@@ -70,9 +70,9 @@ Lists = Annotated[
 ]
 Neighbours = Annotated[
     str | None,
-    typer.Option("-k", "--k", help="Neighbours; 1,10,100 as far as there are items by default."),
+    typer.Option("-k", "--k", help="k of recall@k, with commas; 1,10,100 by default."),
 ]
-Template = Annotated[str, typer.Option("--template", help="How an item's text is made.")]
+Template = Annotated[str, typer.Option("--template", help="Text of an item, from its fields.")]
 MaxCalls = Annotated[
     int | None, typer.Option("--max-calls", min=1, help="Stop after so many cross-encoder calls.")
 ]
@@ -93,8 +93,10 @@ Ray = Annotated[
     str | None,
     typer.Option("--ray", help="Score on Ray: 'local' starts it here, else a cluster's address."),
 ]
-Replace = Annotated[bool, typer.Option("--replace", help="Replace what has this name.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Replace anchors of another cross-encoder, or the file.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Random seed.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 

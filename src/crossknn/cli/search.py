@@ -35,17 +35,19 @@ def command(
     query: Annotated[list[str] | None, Argument(help="Queries; - is standard input.")] = None,
     queries: Annotated[Path | None, Option(help="A file of queries; - is standard input.")] = None,
     k: Annotated[int, Option("-k", "--k", help="How many items to return.")] = 10,
-    budget: Annotated[int, Option(help="Pairs to score for each query.")] = 100,
-    total_budget: Annotated[int | None, Option(help="Pairs to score for all queries.")] = None,
+    budget: Annotated[int, Option(help="Distinct pairs to score per query.")] = 100,
+    total_budget: Annotated[
+        int | None, Option(help="Pairs of all queries, in place of --budget.")
+    ] = None,
     target_recall: Annotated[
-        float | None, Option(help="End a query that expects this recall.")
+        float | None, Option(help="Stop a query at this estimated recall (kriging).")
     ] = None,
     method: Annotated[str | None, Option(help="A method's spec; AXN by default.")] = None,
     filter: Annotated[Path | None, Option(help="Ids of the items allowed, one a line.")] = None,
     deadline: o.Deadline = None,
     lists: o.Lists = None,
     run: Annotated[Path | None, Option(help="Also write a TREC run.")] = None,
-    explain: Annotated[bool, Option("--explain", help="Show every pick.")] = False,
+    explain: Annotated[bool, Option("--explain", help="Show rounds and predicted scores.")] = False,
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
     scorer_option: o.ScorerOptions = None,

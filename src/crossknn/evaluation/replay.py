@@ -77,9 +77,9 @@ class RecallRow:
 class Outcome:
     """What a method did at a budget, query by query: every array is (m,).
 
-    `recall[k]` is in 0-1, `calls` are distinct pairs whose score was used, `seconds` (outside
-    scoring) those of the query's batch divided by its queries. `task` has the task's measures, NaN
-    where a query has no value.
+    `recall[k]` is in 0-1, `calls` are distinct pairs whose score was used (a replay makes no call),
+    `seconds` (outside scoring) those of the query's batch divided by its queries. `task` has the
+    task's measures, NaN where a query has no value.
     """
 
     method: str
@@ -349,7 +349,7 @@ def outcomes(
     seed: int = 0,
     task: TaskMeasures | None = None,
 ) -> Iterator[Outcome]:
-    """Every method at every budget, searched as they are asked for.
+    """An iterator of one outcome for each method and budget.
 
     A method that makes no calls has one budget, 0. `task` adds the task's measures.
     """
@@ -397,8 +397,7 @@ def compare(
         qrels: judgements, for the task's own `measures`.
 
     Returns:
-        What exact search itself gives, and every method at every budget, searched as it is asked
-        for.
+        The outcome of exact search, and an iterator of one `Outcome` for each method and budget.
     """
     task = None
     if qrels and measures:

@@ -55,8 +55,8 @@ def collect_anchors(
         replace: drop anchors that another cross-encoder has scored.
         limits, progress: as for `crossknn.scores.collect.collect`.
 
-    Anchors that are there stay. Returns what was collected; stopped, the same call goes on. Raises
-    what `collect` does, and InputError for anchors of another cross-encoder.
+    Existing anchors are kept. After an interruption, the same call resumes. Returns the report of
+    the collection. Raises what `collect` does, and InputError for anchors of another cross-encoder.
     """
     texts = check_texts(queries, "anchor")
     return _collect_rows(index, scorer, ANCHORS, texts, limits, replace, progress)

@@ -477,8 +477,8 @@ def fit_from_log(
     """Fit what `kriging` knows, and item vectors for `axn`, to all scores of a cross-encoder.
 
     `fingerprint` names it; the scores are those of the index's store. Kriging's prior has the
-    kernel parameters that the anchors choose. A query that has all its scores is an anchor, or was
-    scored to be compared with: nothing is fitted to the latter. Scores of other queries also
+    kernel parameters that the anchors choose. Queries scored with every item are anchors or
+    ground truth; nothing is fitted to ground truth. Scores of other queries also
     give fitted vectors `log`, by alternating least squares from the index's own, unless it has
     others.
 

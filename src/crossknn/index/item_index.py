@@ -76,7 +76,7 @@ _ADDED = ("vectors", "late", "graphs", "artifacts")
 
 
 class StoredRecords(Sequence[Mapping[str, Any]]):
-    """n JSON objects, each parsed when it is asked for."""
+    """n JSON objects, parsed on access."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
@@ -93,7 +93,7 @@ class StoredRecords(Sequence[Mapping[str, Any]]):
 class ItemIndex:
     """n items as a search sees them; satisfies `crossknn.index.base.Index`.
 
-    Made by `build`, kept by `save`, opened by `load`: mapped, not read, so at once.
+    Made by `build`, kept by `save`, opened by `load`, memory-mapped.
 
     Attributes:
         items: Ids, texts, titles and further fields of the items.
@@ -142,7 +142,7 @@ class ItemIndex:
             encoder: A dual encoder or its name ("bundled", a folder, a hub name): the vectors
                 "dense".
             vectors: Your own (n, d), called "vectors", or several by name.
-            query_vectors: Makes them for queries, texts (m) -> (m, d).
+            query_vectors: Function from query texts (m) to vectors (m, d).
             lsa: Dimensions of latent semantic analysis, 0 for none; None makes 128 where there
                 would be no vectors otherwise.
             bm25, tfidf: Which word models to fit.
@@ -206,7 +206,7 @@ class ItemIndex:
         Raises:
             IndexFormatError: For a folder that is no index, is damaged, unfinished, of another
                 version, or of another encoder.
-            InputError: For an encoder of vectors that the index has not.
+            InputError: For an encoder of vectors that the index lacks.
         """
         folder = as_path(folder, "the folder of the index")
         build, parts = read_parts(folder)

@@ -33,7 +33,7 @@ class ADACUR(Method):
         rounds: Batches of anchor items.
         sample: Choose the next anchor items by the approximation (`top`), by its `softmax`, or at
             `random`.
-        split: Share of the budget that buys anchor items; the rest reranks the best of the
+        split: Share of the budget that is spent on anchor items; the rest reranks the best of the
             approximation. None: all of it.
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
         rcond: Cut of the pseudo-inverse.

@@ -31,7 +31,7 @@ from crossknn.types import FloatArray
 
 @dataclass(frozen=True, kw_only=True)
 class AXN(Method):
-    """Refit the query's vector to its exact scores each round, and score what it then likes best.
+    """Refit the query's vector to its exact scores each round, and score its best items.
 
     Args:
         retriever: Picks the first batch.
@@ -39,9 +39,10 @@ class AXN(Method):
         blend: Weight of the encoder's query vector beside the least-squares one, 0 to 1.
         ridge: Fit by ridge regression towards the encoder's vector instead; takes the
             place of `blend` and `normalize`.
-        vectors: Name of the item vectors. Without `blend` and `ridge` they may be such that queries
-            have none beside (CUR's).
-        normalize: Scale of the exact scores (`methods.vectors.normalizer`).
+        vectors: Name of the item vectors. Without `blend` and `ridge` they need no encoder
+            of queries (CUR's have none).
+        normalize: Scale of the exact scores: `anchors` (from theirs), `first` (from the query's
+            first batch), `none`, or `auto`.
         rcond: Singular values below this share of the largest are dropped.
         shortlist: Search only so many items of the retriever, for very large corpora.
     """

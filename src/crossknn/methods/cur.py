@@ -39,7 +39,7 @@ class ANNCUR(Method):
     """Score anchor items, approximate all others, score the best of those.
 
     Args:
-        anchors: Share of the budget that buys anchor items, 0 to 1.
+        anchors: Share of the budget that is spent on anchor items, 0 to 1.
         retriever: Picks the anchor items: `random` the same ones for every query, any other
             retriever X per query (ANNCUR_X).
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
@@ -57,11 +57,10 @@ class ANNCUR(Method):
         return ("anchors",)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        fraction(self.name, anchors=self.anchors, rcond=self.rcond)
+        fraction(self.name, rcond=self.rcond)
         chosen = Spec("fixed") if self.retriever == RANDOM else self.retriever
         predictor = cur_predictor(anchors_of(index, self.name), self.center, self.rcond)
-        retriever = open_retriever(index, chosen, seed)
-        return _two_rounds(retriever, predictor, budget, self.anchors)
+        return _two_rounds(self, open_retriever(index, chosen, seed), predictor, budget)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +68,7 @@ class ItemCUR(Method):
     """CUR of the item x item matrix: items in the place of anchor queries.
 
     Args:
-        anchors: Share of the budget that buys anchor items; they are others than the matrix's rows.
+        anchors: Share of the budget that is spent on anchor items, others than the matrix's rows.
         center: `none` is CUR as published; `auto` subtracts the mean of the matrix first.
         rcond: Cut of the pseudo-inverse.
     """
@@ -83,12 +82,11 @@ class ItemCUR(Method):
         return ("item_scores",)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        fraction(self.name, anchors=self.anchors, rcond=self.rcond)
+        fraction(self.name, rcond=self.rcond)
         scores = _item_scores(index, self.name).scores
         rows = Anchors(scores, center=float(scores.mean(dtype=np.float64)))
         predictor = cur_predictor(rows, self.center, self.rcond)
-        retriever = open_retriever(index, Spec("fixed"), seed)
-        return _two_rounds(retriever, predictor, budget, self.anchors)
+        return _two_rounds(self, open_retriever(index, Spec("fixed"), seed), predictor, budget)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,19 +104,15 @@ class FixedItem(Method):
         return ("item_scores",)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        fraction(self.name, anchors=self.anchors)
         known = _item_scores(index, self.name)
-        dimension = {int(item): d for d, item in enumerate(known.items)}
 
         def fit(scored: Scored) -> tuple[FloatArray, float]:
-            vector = np.zeros(len(known.items))  # 0 where the query is not scored yet
-            for item, score in zip(scored.items.tolist(), scored.scores, strict=True):
-                if item in dimension:
-                    vector[dimension[item]] = score
-            return vector, 0.0
+            vector = np.zeros(index.n)  # 0 where the query is not scored yet
+            vector[scored.items] = scored.scores
+            return vector[known.items], 0.0
 
         predictor = VectorPredictor(known.scores.T, fit)
-        return _two_rounds(fixed_order(known.items, index.n), predictor, budget, self.anchors)
+        return _two_rounds(self, fixed_order(known.items, index.n), predictor, budget)
 
 
 def cur_predictor(rows: Anchors, center: Center, rcond: float) -> VectorPredictor:
@@ -159,7 +153,11 @@ def _missing(method: str, what: str, option: str, keys: str) -> InputError:
 
 
 def _two_rounds(
-    retriever: Retriever, predictor: VectorPredictor, budget: int, anchors: float
+    method: ANNCUR | ItemCUR | FixedItem,
+    retriever: Retriever,
+    predictor: VectorPredictor,
+    budget: int,
 ) -> Plan:
-    k_i = part(budget, anchors)
+    fraction(method.name, anchors=method.anchors)
+    k_i = part(budget, method.anchors)
     return Plan(retriever=retriever, predictor=predictor, batches=(k_i, budget - k_i))

@@ -62,11 +62,10 @@ def fit_sparse(
     anchors: Dense | None = None,
     seed: int = 0,
 ) -> Prior:
-    """A prior as `fit_dense` makes it, from the entries of sparse `scores` in place of anchors.
+    """A prior as `fit_dense` makes it, from sparse `scores`, by expectation maximisation.
 
-    Sweeps of expectation maximisation over the queries (Dempster et al. 1977) fit the content
-    first, then the items' own part, as long as a tenth of the entries, held out, is predicted
-    better. Then all of it is done again with all entries.
+    Sweeps over the queries (Dempster et al. 1977) fit the content first, then the items' own part,
+    as long as a tenth of the entries, held out, is predicted better; then again with all entries.
 
     Args:
         cheap: scores of each retriever stage at the entries, (e,) each, in their order.
@@ -134,10 +133,8 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Queries some of whose items are scored, then `dense` ones with all of them.
-
-    Exact scores and cheap ones are taken less `centre` and over `size`, both (g,).
-    """
+    """Queries some of whose items are scored, then `dense` ones with all of them; exact and cheap
+    scores less `centre` and over `size`, both (g,)."""
 
     sparse: Sequence[Row]
     dense: Dense
@@ -158,8 +155,8 @@ class Rows:
         return Row(items, np.column_stack([np.ones(len(values)), values[:, 1:]]), values[:, 0])
 
     def split(self, texts: Sequence[str], seed: int) -> tuple[Rows, list[Row]]:
-        """The rows without some entries, and these: a random share of each sparse query's, drawn by
-        its text, so that the order of queries does not matter."""
+        """The rows without a random share of each sparse query's entries, and these; drawn by the
+        query's text."""
         fitted, held = [], []
         for text, row in zip(texts, self.sparse, strict=True):
             rng = np.random.default_rng([seed, zlib.crc32(text.encode("utf-8", "surrogatepass"))])
@@ -203,13 +200,9 @@ def _directions(vectors: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class FactorModel:
-    """Means and loadings of items, and what is known of a query before its scores.
-
-    `theta` (n, t) has an item's mean and loadings, `content` (d, t) what its vector says of them,
-    `own` (n,) how uncertain the rest is, as a variance of its scores; `spread` (t,) is the prior
-    variance of that rest. `weights` (f,) and `precision` (f, f) are those of queries, `noise` a
-    variance.
-    """
+    """`theta` (n, t): an item's mean and loadings; `content` (d, t): what its vector says of them;
+    `own` (n,): how uncertain the rest is, as a variance of its scores; `spread` (t,): the prior
+    variance of that rest; `weights` (f,) and `precision` (f, f) of queries; `noise`, a variance."""
 
     theta: FloatArray
     content: FloatArray
@@ -227,7 +220,7 @@ class FactorModel:
     def posterior(
         self, row: Row, products: FloatArray | None = None
     ) -> tuple[FloatArray, FloatArray]:
-        """Mean (f + r,) and covariance (f + r, f + r) of a query's weights and factors (E-step).
+        """E-step: mean (f + r,) and covariance (f + r, f + r) of a query's weights and factors.
 
         With K = L L' + D the scores' covariance (loadings L (b, r), noise D) and H the basis, the
         weights are those of generalised least squares with their prior (Rasmussen and Williams
@@ -308,12 +301,9 @@ def _with_own_loadings(model: FactorModel, rank: int, seed: int) -> FactorModel:
 class Sweep:
     """One pass over the queries: what it adds up (E-step), and the model that follows (M-step).
 
-    Where `own_loadings` is false, items' loadings are linear in their vectors; means as well but
-    for an offset of each item, shrunk by what offsets are like. Otherwise every item has loadings
-    of its own, shrunk towards what its vector says.
-
-    A query's u = [w0, w, c, z] has the part v = [c, z] (t,) that multiplies an item's theta.
-    `error` is the squared one of the queries' predictions of what is `held` out of them.
+    With `own_loadings` every item has loadings of its own, shrunk towards what its vector says;
+    otherwise an offset of its mean alone. The part v = [c, z] (t,) of a query's u = [w0, w, c, z]
+    multiplies an item's theta. `error` is the squared one of predicting what is `held` out.
     """
 
     def __init__(
@@ -370,11 +360,8 @@ class Sweep:
         return mean
 
     def model(self) -> FactorModel:
-        """The model that makes the sums most likely.
-
-        Its priors are those that the queries' posteriors suggest, factors standard again (their
-        mean goes to the items' mean, their covariance to the loadings; Liu et al. 1998).
-        """
+        """The model that makes the sums most likely; its factors are made standard again: their
+        mean goes to the items' mean, their covariance to the loadings (Liu et al. 1998)."""
         model = self._with_loadings() if self.own_loadings else self._with_offsets()
         q, f, t = len(self.rows), len(model.weights), model.theta.shape[1]
         mean = self.first / q

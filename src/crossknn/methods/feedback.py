@@ -42,8 +42,9 @@ class Feedback(Method):
         rounds: How often the formula is applied, each time to all scores so far.
         a, b, c: The formula's, 1 as Qdrant's training starts; they mean little untrained.
         pairs: Take so many pairs of the widest gaps, not all.
-        vectors: Name of the item vectors; queries must have some beside them.
-        normalize: Scale of the exact scores (`methods.vectors.normalizer`).
+        vectors: Name of the item vectors, which must have an encoder of queries.
+        normalize: Scale of the exact scores: `anchors` (from theirs), `first` (from the query's
+            first batch), `none`, or `auto`.
     """
 
     name = "feedback"
@@ -78,7 +79,7 @@ class ReFIT(Method):
         rounds: How often the vector is distilled and searched with.
         steps: Gradient steps of a distillation.
         lr: Size of a step.
-        vectors: Name of the item vectors; queries must have some beside them.
+        vectors: Name of the item vectors, which must have an encoder of queries.
         normalize: Scale of the exact scores before their softmax.
     """
 

@@ -77,9 +77,8 @@ class GaussianProcess(Predictor[Posteriors]):
     (BAGEL, ReBOL). Until a query has scores that differ and, without a prior, more of them than
     basis functions, `retriever` ranks.
 
-    Of b items scored in all, a query costs b * n * (p + b / 2) multiplications to predict all items
-    in all rounds, and b * n * 4 bytes between rounds. Where these would be more than `KEPT`, each
-    round computes all of it again.
+    Between rounds b * n * 4 bytes of a query with b scores are kept. Where these would be more than
+    `KEPT`, each round computes all of it again.
     """
 
     arrays: Sequence[FloatArray]
@@ -167,11 +166,8 @@ class GaussianProcess(Predictor[Posteriors]):
     def shortlist(
         self, state: Posteriors, pool: IntArray, allowed: BoolArray | None = None
     ) -> IntArray:
-        """`pool`; where the kernel has a linear term, half of it, and half what that ranks first.
-
-        The linear part of the predictions costs n p multiplications once, so that a million items
-        stay searchable.
-        """
+        """`pool`; or half of it, and half what the kernel's linear term ranks first, if it has one:
+        that is computed once, so that a million items stay searchable."""
         kernel = self.model.kernel
         if not isinstance(kernel, LowRankPlusResidual) or not state.rows:
             return pool

@@ -121,18 +121,14 @@ def _from_seeds(
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """Unscored items that the graph leads a query to, in the order in which to score them.
-
-    `items` (f,), each once; `values` (f,), what they are expected to score; `steps` (f,) rising
-    numbers: items of one step are met from the same sources.
-    """
+    """Unscored `items` (f,) in the order in which to score them, the `values` (f,) expected there,
+    and `steps` (f,), rising numbers: items of one step are met from the same sources."""
 
     items: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     values: FloatArray = field(default_factory=lambda: np.empty(0))
     steps: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def take(self, where: IntArray | BoolArray) -> Frontier:
-        """A part of it."""
         return Frontier(self.items[where], self.values[where], self.steps[where])
 
 
@@ -188,7 +184,7 @@ class GraphPredictor(Predictor[GraphState]):
         )
 
     def predict(self, state: GraphState, items: IntArray | None = None) -> Prediction:
-        """The values of frontier items; -inf for the others, of which the graph says nothing."""
+        """The values of frontier items; -inf for the others."""
         mean = np.full((len(state.frontiers), self.n), -np.inf, np.float32)
         for q, frontier in enumerate(state.frontiers):
             mean[q, frontier.items] = frontier.values
@@ -262,11 +258,8 @@ def _seed_neighbours(graph: Neighbours) -> Expand:
 def _step_by_step(
     graph: Neighbours, sources: int | None = None, *, one_step: bool = False
 ) -> Expand:
-    """The neighbours of the best `sources` scored, best first; a step once begun is finished.
-
-    A batch that a step does not fill takes the first of the next, as the scores before the batch
-    have it. `one_step`: the neighbours of all sources are one step.
-    """
+    """The neighbours of the best `sources` scored, best first: one step in all, or one a source.
+    A step once begun is finished; a batch that it does not fill takes the next one's."""
 
     def expand(before: Frontier, items: IntArray, scores: FloatArray, n_seen: int) -> Frontier:
         best = best_first(items, scores)[:sources]

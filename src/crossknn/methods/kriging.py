@@ -66,15 +66,15 @@ class Kriging(Method):
         mean: retriever whose stages' scores the prediction is linear in; `retriever` by default.
             Where other queries are known, the items' mean scores are one more basis function.
         rounds: how often it predicts anew.
-        anchors: false: as if no other query were known.
+        anchors: false: ignore the scores of anchor queries.
         rank: factors of the covariance over other queries, at most.
         share, scale, smooth, linear, noise: see `KernelParameters`; what is not given is as in the
             index's prior, or the default.
-        beta: so many standard deviations are added to what is predicted.
-        vectors: whose directions the covariance by content is of.
+        beta: standard deviations that are added to the prediction to rank items.
+        vectors: name of the item vectors of the content kernel.
         shortlist: restricts a query to so many items: half the retriever's best, half those that
             the linear part of the prediction ranks first after a round.
-        target_recall: a query ends when it expects to have found so much of its true top `k`,
+        target_recall: a query ends when it expects to have found this share of its true top `k`,
             calibrated on the anchor queries; its budget is then what it may spend at most.
     """
 
@@ -225,12 +225,9 @@ def stored_prior(index: Index) -> Prior | None:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationCurve:
-    """What m searches expected of their top k before each round, and what they had achieved.
-
-    Both (t, m), for t - 1 rounds after the first, and the end: there nothing is expected any more.
-    Predictions are a little too sure of themselves, so a target is no expectation, but the
-    expectation at which stopping reached it.
-    """
+    """What m searches expected of their top k before each round and at the end (NaN), and what they
+    had achieved: (t, m). Predictions are a little too sure of themselves, so a target is not an
+    expectation, but the expectation at which stopping reached it."""
 
     expected: FloatArray
     achieved: FloatArray
@@ -323,12 +320,9 @@ class Prior:
 
 
 def fit_dense(scores: FloatArray, cheap: Sequence[FloatArray], rank: int = RANK) -> Prior:
-    """A prior from exact scores (q, n) of anchor queries and their `cheap` ones, each (q, n).
-
-    An item's mean, in the regression of an anchor, is that over the other anchors. Makes one (q, n)
-    array of residuals in single precision, for q^2 n multiplications. Raises `InputError` for fewer
-    than two anchors.
-    """
+    """A prior from exact scores (q, n) of anchor queries and their `cheap` ones, each (q, n); an
+    item's mean, in the regression of an anchor, is that over the others. `InputError` for fewer
+    than two anchors."""
     q, n = scores.shape
     if q < 2:
         raise InputError(

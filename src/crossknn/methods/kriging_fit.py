@@ -137,7 +137,7 @@ def _scores_at(index: Index, retriever: Spec, scores: SparseScores, seed: int) -
 
 
 class Revealed(NamedTuple):
-    """What searches of q anchors revealed, b items each, and what was known of these before.
+    """What searches of q anchors revealed of b items each, and what was known before.
 
     `products` (q, b, b) are those of the items' factors, `distances` (q, b, b) those of their
     vectors' directions, squared; `variance` (q,) is the residuals' mean square; `basis` (q, b, f)

@@ -42,11 +42,8 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Directional:
-    """`smooth` g(|x - y|^2) + `linear` cos(x, y), for x and y brought to unit length.
-
-    g(s) is exp(-scale s), or Matern's function of smoothness 5/2, which may bend more sharply;
-    sqrt(1 / (2 scale)) is its length scale.
-    """
+    """`smooth` g(|x - y|^2) + `linear` cos(x, y), for x and y brought to unit length: g(s) is
+    exp(-scale s), or Matern's function of smoothness 5/2 and length scale sqrt(1 / (2 scale))."""
 
     scale: float
     smooth: float = 1.0
@@ -77,9 +74,7 @@ class Directional:
 @dataclass(frozen=True, slots=True)
 class LowRankPlusResidual:
     """`share` <f_x, f_y> + `amount` `rest`(v_x, v_y), a point being factors f (rank,), then v (d,).
-
-    Noise is a share of what the low-rank part leaves.
-    """
+    Its unit is that of `rest`."""
 
     rank: int
     share: float
@@ -98,13 +93,13 @@ class LowRankPlusResidual:
         return self.amount * self.rest.unit(points)
 
     def linear_term(self, weights: FloatArray, points: FloatArray) -> FloatArray:
-        """The linear part of sum_b weights_b k(points_b, .), without g: a vector (p,)."""
+        """sum_b weights_b k(points_b, .) without g, as a vector (p,)."""
         factors, vectors = points[:, : self.rank], points[:, self.rank :]
         rest = self.amount * self.rest.linear * ((weights / lengths(vectors)) @ vectors)
         return np.concatenate([self.share * (weights @ factors), rest])
 
     def linear_scores(self, terms: FloatArray, points: FloatArray) -> FloatArray:
-        """Values of linear terms (m, p) at points (c, p): (m, c), for m c p multiplications."""
+        """Values of linear terms (m, p) at points (c, p): (m, c)."""
         factors, vectors = points[:, : self.rank], points[:, self.rank :]
         rest = terms[:, self.rank :] @ vectors.T / lengths(vectors)
         return rest + terms[:, : self.rank] @ factors.T
@@ -159,11 +154,8 @@ class Model:
     def posterior(
         self, points: FloatArray, scores: FloatArray, basis: FloatArray, unit: float | None = None
     ) -> Posterior:
-        """Condition on `scores` (b,) at `points` (b, p), where h is `basis` (b, f).
-
-        `unit` is the kernel's where it is known from earlier points. Raises `InputError` if the
-        covariance is not positive definite.
-        """
+        """Condition on `scores` (b,) at `points` (b, p), where h is `basis` (b, f). `unit` is the
+        kernel's, where it is known. `InputError` if the covariance is not positive definite."""
         exact, b = points.astype(np.float64), len(points)
         unit = self.kernel.unit(exact) if unit is None else unit
         covariance = self.kernel(exact, exact) + max(self.noise, FLOOR) * unit * np.eye(b)
@@ -189,10 +181,7 @@ class Model:
         return Posterior(points, factor, inverse, residual, offset, weights, float(amplitude), unit)
 
     def _weights(self, basis: FloatArray, scores: FloatArray) -> FloatArray:
-        """w (f,) from whitened scores (b,) and basis (b, f), equation 2.42.
-
-        (H'K^-1 H + B^-1)^-1 (H'K^-1 y + B^-1 b) with a prior; the pseudo-inverse without.
-        """
+        """(H'K^-1 H + B^-1)^-1 (H'K^-1 y + B^-1 b), 2.42; without a prior by least squares."""
         if self.prior is None:
             return np.linalg.lstsq(basis, scores, rcond=1e-6)[0]
         known = basis.T @ scores + self.prior.precision @ self.prior.mean
@@ -201,12 +190,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """What b exact scores of a query say about the score at any point.
-
-    With K = L L' the covariance of the scored `points` (b, p) plus noise, `factor` is L (b, b),
-    `inverse` is L^-1 and `residual` (b,) is L^-1 (scores - offset - h w). `unit` is the kernel's,
-    and `amplitude` what K is to be multiplied by for this query.
-    """
+    """With K = L L' the covariance of the scored `points` (b, p) plus noise, `factor` is L (b, b),
+    `inverse` L^-1 and `residual` (b,) L^-1 (scores - offset - h w). `amplitude` multiplies K."""
 
     points: FloatArray
     factor: FloatArray
@@ -223,11 +208,8 @@ class Posterior:
         return (self.inverse.T @ self.residual).astype(self.points.dtype)
 
     def at(self, others: Whitened, basis: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Mean and std (c,) of the scores at other points, with `basis` (c, f).
-
-        mean = offset + h w + r' L^-1' V (2.25, 2.41) and var = amplitude (k(x, x) - sum V^2)
-        (2.26): that of the score without noise, w taken as known.
-        """
+        """Mean and std (c,) at other points, with `basis` (c, f): offset + h w + r' L^-1' V (2.25,
+        2.41), and sqrt(amplitude (k(x, x) - sum V^2)) (2.26), without noise, w taken as known."""
         mean, start = self.offset + basis @ self.weights, 0
         for rows in others.blocks:
             mean = mean + self.residual[start : start + len(rows)].astype(rows.dtype) @ rows
@@ -238,11 +220,8 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True)
 class Whitened:
-    """V = L^-1 k(scored, others) for scored points and c others.
-
-    `variance` (c,) is k(x, x), `explained` (c,) the sum of squares of V's columns. `blocks` are V's
-    rows (b, c), those of one round together, so that more are added without a copy.
-    """
+    """V = L^-1 k(scored, others) for c other points: its rows (b, c) in `blocks`, one a round,
+    the sums of squares of its columns in `explained` (c,); `variance` (c,) is k(x, x)."""
 
     variance: FloatArray
     explained: FloatArray | float = 0.0
@@ -254,10 +233,8 @@ class Whitened:
         return sum(map(len, self.blocks))
 
     def extended(self, posterior: Posterior, covariances: FloatArray) -> Whitened:
-        """With k(new, others) (b', c), overwritten, of the scored points that are not in it yet.
-
-        L V = k, so the new rows of V are L_22^-1 (k_2 - L_21 V_1).
-        """
+        """With k(new, others) (b', c), overwritten, of the scored points that are not in it yet: as
+        L V = k, the new rows of V are L_22^-1 (k_2 - L_21 V_1)."""
         if not len(covariances):
             return self
         known, single, start = self.count, covariances.dtype, 0

@@ -34,15 +34,16 @@ LEARNING_RATES: dict[Loss, float] = {"kl": 0.1, "mse": 1e-3}
 
 @dataclass(frozen=True, kw_only=True)
 class TOUR(Method):
-    """Take one gradient step on the query's vector a round, and score what it then likes best.
+    """Take one gradient step on the query's vector a round, and score its best items.
 
     Args:
         loss: `kl` or `mse`, between exact and approximate scores of the latest batch.
         retriever: Picks the first batch.
         rounds: Number of batches.
         lr: Size of a step; the paper's if it is not given.
-        vectors: Name of the item vectors; queries must have some beside them.
-        normalize: Scale of the exact scores (`methods.vectors.normalizer`).
+        vectors: Name of the item vectors, which must have an encoder of queries.
+        normalize: Scale of the exact scores: `anchors` (from theirs), `first` (from the query's
+            first batch), `none`, or `auto`.
     """
 
     name = "tour"

@@ -339,12 +339,7 @@ def _row(text: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[Int
 
 class RankFusion:
     """Reciprocal rank fusion (Cormack et al. 2009): items by the sum of 1 / (60 + rank) over the
-    rankings of `stages`, ranks from 1.
-
-    The stages' first 10,000 items are read, or `count` if that is more.
-    """
-
-    constant = 60
+    rankings of `stages`, ranks from 1; the first 10,000 of each are read, or `count` if more."""
 
     def __init__(self, stages: Sequence[Retriever]) -> None:
         self.stages = tuple(stages)
@@ -358,7 +353,7 @@ class RankFusion:
             found = [row[row != NO_ITEM] for row in ranked]
             items, where = np.unique(np.concatenate(found), return_inverse=True)
             sums = np.zeros(len(items), np.float32)
-            np.add.at(sums, where, np.concatenate([self._values(len(row)) for row in found]))
+            np.add.at(sums, where, np.concatenate([_reciprocal(len(row)) for row in found]))
             best = np.lexsort((items, -sums))[:count]
             rows.append((items[best], sums[best]))
         return Candidates.from_rows(rows)
@@ -367,18 +362,18 @@ class RankFusion:
         """Sums (m, c) for given items, or for all: (m, n)."""
         if items is not None:
             return scores_of(self.top(queries, _RANKED * len(self.stages)), items, 0)
-        return np.sum([self._ranks(stage.scores(queries)) for stage in self.stages], axis=0)
+        sums = []
+        for scores in (stage.scores(queries) for stage in self.stages):
+            ranks = np.zeros(scores.shape, np.float32)
+            for row, items in zip(ranks, top_k(scores, scores.shape[1]).items, strict=True):
+                found = items[items != NO_ITEM]
+                row[found] = _reciprocal(len(found))
+            sums.append(ranks)
+        return np.sum(sums, axis=0)
 
-    def _ranks(self, scores: FloatArray) -> FloatArray:
-        """Reciprocal ranks of all items in a stage's scores: (m, n) -> (m, n)."""
-        ranks = np.zeros(scores.shape, np.float32)
-        for row, items in zip(ranks, top_k(scores, scores.shape[1]).items, strict=True):
-            found = items[items != NO_ITEM]
-            row[found] = self._values(len(found))
-        return ranks
 
-    def _values(self, count: int) -> FloatArray:
-        return (1 / (self.constant + 1 + np.arange(count))).astype(np.float32)
+def _reciprocal(count: int) -> FloatArray:
+    return (1 / (61 + np.arange(count))).astype(np.float32)
 
 
 def stages_of(retriever: Retriever) -> Sequence[Retriever]:

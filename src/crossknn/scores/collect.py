@@ -60,8 +60,8 @@ class Limits:
 class CollectReport:
     """What a collection did with so many different `pairs` of texts.
 
-    `reused` had a score before, `scored` got one, by `calls` of the scorer; `failed` were asked and
-    got none. `stopped_by` is "max_calls", "deadline" or None.
+    `reused` pairs already had a score, `scored` pairs were scored now, with `calls` calls of the
+    scorer; `failed` pairs could not be scored. `stopped_by` is "max_calls", "deadline" or None.
     """
 
     pairs: int
@@ -95,7 +95,7 @@ def collect(
         queries, items: texts (q,) and (n,); pairs of equal texts are scored once.
         pairs: positions (p,) in them, scored in order; by default every query with every item.
         source: what Ray's workers open: the scorer's name or folder, or a function that opens it.
-        progress: called with (different pairs that have a score, all of them).
+        progress: called with (distinct pairs scored so far, distinct pairs in all).
 
     No batch is begun after the deadline; an interrupt waits for those under way. Pairs that the
     scorer leaves out are asked again by the next collection.
@@ -137,7 +137,7 @@ def collect(
     )
 
 
-def dense_scores(
+def exact_scores(
     store: ScoreStore,
     scorer: Scorer,
     queries: Sequence[str],

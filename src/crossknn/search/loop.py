@@ -51,11 +51,11 @@ class Search:
     """Budgeted search over m queries and n items.
 
     Every query reveals min(budget, allowed items) distinct pairs, unless it stops early or pairs
-    cannot be scored: what was asked and is not told by the next `ask` has failed, is not charged,
-    and another item takes its place. Queries with a shared budget reveal its total, or all that
-    they may.
+    cannot be scored: a pair that `ask` returned and whose score `tell` has not got before the next
+    `ask` counts as failed; it is not charged, and another item takes its place. Queries with a
+    shared budget reveal its total, or all that they may.
 
-    No array that leaves it is one that it goes on writing to: all are read-only copies.
+    All arrays that it returns are read-only copies.
 
     Args:
         plan: What a method planned.
@@ -65,7 +65,7 @@ class Search:
 
     Raises:
         InputError: The mask does not fit, or the queries cannot share the plan's budget: the
-            predictor knows no deviations, or the total is below one for each.
+            predictor has no standard deviations, or the total is below one for each.
     """
 
     def __init__(

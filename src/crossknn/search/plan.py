@@ -64,7 +64,7 @@ class Predictor(ABC, Generic[State]):
         allowed: BoolArray | None = None,
         pool: IntArray | None = None,
     ) -> Candidates:
-        """The `count` items of each query that promise most, ties by position, and their means.
+        """The `count` items of each query of the highest acquisition value, and their means.
 
         `exclude` (m, e) and `pool` (m, s) are rows of positions padded with `NO_ITEM`; a pool
         restricts its query to the items in it. Override where an index can do this faster.
@@ -100,11 +100,11 @@ class Stop:
 class Plan:
     """What a method is: who picks first, who predicts, and how many items each round scores.
 
-    `batches` sum to the budget; with none, the retriever alone answers. `shortlist` restricts
-    every query to that many items of the retriever (AXN 3: very large corpora), or those that the
-    predictor puts in their place. `stop` ends a query before its budget does; with `share`, queries
-    spend a budget together, and `batches` sum to an equal part of it. Both need a predictor that
-    knows its deviations.
+    `batches` sum to the budget; if there are none, the retriever's ranking is the answer.
+    `shortlist` restricts every query to that many items of the retriever (AXN 3: very large
+    corpora), or those that the predictor puts in their place. `stop` ends a query before its budget
+    does; with `share`, queries spend a budget together, and `batches` sum to an equal part of it.
+    Both need a predictor with standard deviations (`has_std`).
     """
 
     retriever: Retriever

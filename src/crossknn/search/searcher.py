@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -49,10 +49,10 @@ class Budget:
     """What a search may spend; `searcher.search(queries, budget=50)` is short for `per_query`.
 
     Args:
-        per_query: Pairs that a query may score, stored scores included; 100 if nothing is said.
-        total: Calls that the queries share instead, spent where they are most likely to find a true
-            top item. A query gets at least k, at most four times its equal share. For methods that
-            know how far their predictions may be off: `kriging` and `gp`.
+        per_query: Pairs that a query may score, stored scores included; 100 by default.
+        total: Pairs that all queries may score together (instead of `per_query`), spent where a
+            true top item is most likely. A query gets at least k, at most four times its equal
+            share. For methods that predict standard deviations: `kriging` and `gp`.
         deadline: Seconds after which the search returns the best so far.
         target_recall: End a query when it expects to have found this share (0-1) of its true top k,
             for `kriging`; the budget is then what it may spend at most.
@@ -74,19 +74,21 @@ class Searcher:
     >>> results[0][0].text, results.n_calls
     ('sort a list', 2)
 
-    Holds nothing that a search changes, so one `Searcher` serves many threads (as far as the
-    scorer does; all of ours do). It does not keep the exact scores; to keep them in the index, so
-    that no pair is computed twice, give it `ck.StoredScorer(scorer, index.scores)` as the scorer.
+    A search changes nothing in the `Searcher`, so threads may share it (if they may share the
+    scorer; all of ours may be shared). It does not keep the exact scores; to keep them in the
+    index, so that no pair is computed twice, give it `ck.StoredScorer(scorer, index.scores)` as the
+    scorer.
 
     Args:
         index: What is searched.
-        scorer: Anything that `as_scorer` takes; None will do for methods that make no calls, such
-            as `cmc(retriever=bm25)`.
+        scorer: A `Scorer`, a model with `predict`, a function of (query, item) pairs, a matrix of
+            scores, or a folder, hub name or URL. None for methods without calls, such as
+            `cmc(retriever=bm25)`.
         method: A method, or its spec.
         seed: Seed of all randomness, 0 or more.
 
     Raises:
-        InputError: The index or the method is none.
+        InputError: `index` is not an index, or `method` is not a method.
     """
 
     def __init__(
@@ -369,7 +371,7 @@ def _with_target(method: Method, target_recall: float | None, k: int) -> Method:
     """The method that ends a query at this share of its top k; the same one without a target."""
     if target_recall is None:
         return method
-    if "target_recall" not in {option.name for option in fields(method)}:
+    if not hasattr(method, "target_recall"):
         raise InputError(
             f"{method.name} does not say how much it expects to have found: use kriging, or leave "
             "target_recall out"
@@ -379,15 +381,12 @@ def _with_target(method: Method, target_recall: float | None, k: int) -> Method:
 
 def _query_set(queries: Texts) -> QuerySet:
     """The queries with ids; `InputError` for none, or for one that is empty."""
-    if isinstance(queries, str):
-        queries = [queries]
-    if isinstance(queries, Mapping):
-        queries = QuerySet(tuple(map(str, queries)), tuple(queries.values()))
     if not isinstance(queries, Iterable | QuerySet):
         raise InputError(f"the queries are {queries!r:.80}; give a text or a list of texts")
     if not isinstance(queries, QuerySet):
-        texts = tuple(queries)
-        queries = QuerySet(tuple(map(str, range(len(texts)))), texts)
+        texts = [queries] if isinstance(queries, str) else queries
+        named = texts if isinstance(texts, Mapping) else dict(enumerate(texts))
+        queries = QuerySet(tuple(map(str, named)), tuple(named.values()))
     if not queries.texts:
         raise InputError("there are no queries")
     for position, text in enumerate(queries.texts):

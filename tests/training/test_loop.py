@@ -152,7 +152,7 @@ def start(bert):
 
 
 @pytest.mark.parametrize(
-    "change", [{"learning_rate": 1e-3}, {"batch": 3}, {"seed": 1}, negatives, start], ids=str
+    "change", [{"learning_rate": 1e-3}, {"batch": 3}, {"seed": 1}, negatives, start]
 )
 def test_a_checkpoint_of_other_settings_data_or_start_is_refused(bert, tmp_path, change):
     stopped(make_task("cross", bert), tmp_path, 1)

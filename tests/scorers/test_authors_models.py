@@ -154,7 +154,7 @@ def test_a_saved_reranker_keeps_its_instruction_and_its_words(tmp_path, reranker
 @pytest.mark.parametrize(
     ("words", "template", "why"),
     [
-        (True, "{{ messages[0]['content'] }}", "neither modules.json nor a chat template with"),
+        (True, "{{ messages[0]['content'] }}", "without a chat template for"),
         (False, TEMPLATE, "knows neither of the words"),
     ],
 )

@@ -46,7 +46,10 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         super().__init__()
         limit = min(position_limit(encoder.config) for encoder in encoders)
         halves = {"query_length": config.query_length, "item_length": config.item_length}
-        longest = config.max_length if self.n_towers == 1 else max(halves.values())
+        lengths = [config.max_length] if self.n_towers == 1 else list(halves.values())
+        if not all(isinstance(length, int) for length in (*lengths, *halves.values())):
+            raise InputError(f"lengths must be whole numbers, got {lengths + [*halves.values()]}")
+        longest = max(lengths)
         if longest > limit:
             names = "max_length" if self.n_towers == 1 else "query_length or item_length"
             raise InputError(f"{names} is {longest}; the encoder has {limit} positions")

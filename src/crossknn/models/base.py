@@ -47,8 +47,8 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         limit = min(position_limit(encoder.config) for encoder in encoders)
         halves = {"query_length": config.query_length, "item_length": config.item_length}
         lengths = [config.max_length] if self.n_towers == 1 else list(halves.values())
-        if not all(isinstance(length, int) for length in (*lengths, *halves.values())):
-            raise InputError(f"lengths must be whole numbers, got {lengths + [*halves.values()]}")
+        if not all(isinstance(length, int) for length in lengths):
+            raise InputError(f"lengths must be whole numbers, got {lengths}")
         longest = max(lengths)
         if longest > limit:
             names = "max_length" if self.n_towers == 1 else "query_length or item_length"

@@ -86,6 +86,7 @@ def rows(body: dict) -> list[dict]:
 
 def head(length: int | None, status: str = "200 OK", *more: str) -> bytes:
     lines = [f"HTTP/1.1 {status}", "Content-Type: application/json", *more]
+    lines.append("Connection: close")  # as the server does; else the client might use it again
     if length is not None:
         lines.append(f"Content-Length: {length}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode()

@@ -159,21 +159,22 @@ def test_the_export_keeps_the_fingerprint_until_a_file_changes(served, folder, t
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["cmc"], indirect=True)
 def test_the_base_install_serves_the_export(folder):
+    # Without LSA: SciPy asks the modules that are hidden here for their arrays.
     code = f"""
 import sys
 for name in ("torch", "transformers", "sentence_transformers", "onnx", "huggingface_hub"):
     sys.modules[name] = None
 import crossknn as ck
-index = ck.ItemIndex.build({ITEMS!r}, lsa=2)
+index = ck.ItemIndex.build({ITEMS!r}, lsa=0)
 index.add_late({str(folder / "onnx")!r})
-found = ck.Searcher(index, None, "cmc(retriever=lsa)").search({QUERIES!r}, k=2)
+found = ck.Searcher(index, None, "cmc(retriever=random)").search({QUERIES!r}, k=2)
 print([hit.position for hits in found for hit in hits])
 """
     asked = [sys.executable, "-c", code]
     printed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    index = ck.ItemIndex.build(ITEMS, lsa=2)
+    index = ck.ItemIndex.build(ITEMS, lsa=0)
     index.add_late(folder / "torch")
-    found = ck.Searcher(index, None, "cmc(retriever=lsa)").search(QUERIES, k=2)
+    found = ck.Searcher(index, None, "cmc(retriever=random)").search(QUERIES, k=2)
     assert json.loads(printed) == [hit.position for hits in found for hit in hits]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossknn.errors import SpecError
-from crossknn.methods import method, methods
+from crossknn.methods import parse_method, parse_methods
 from crossknn.methods.axn import AXN
 from crossknn.spec import Spec, parse, parse_list
 
@@ -39,9 +39,9 @@ def test_lists_are_split_outside_parentheses(many):
 
 
 def test_options_reach_the_method():
-    found = method("axn(retriever=hybrid(bm25, dense), rounds=5, blend=0.5, shortlist=none)")
+    found = parse_method("axn(retriever=hybrid(bm25, dense), rounds=5, blend=0.5, shortlist=none)")
     assert found == AXN(retriever=parse("hybrid(bm25,dense)"), rounds=5, blend=0.5)
-    assert method(str(found)) == found
+    assert parse_method(str(found)) == found
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_options_reach_the_method():
         ("axn(rounds=0)", "rounds must be 1 or more"),
         ("axn(blend=1.5)", "blend must lie between 0 and 1"),
         ("adacur(sample=best)", "expected one of top, softmax, random"),
-        ("adacur(split=dense)", "expected a number or none"),
+        ("adacur(anchor_share=dense)", "expected a number or none"),
         ("axn(rounds=5", "cannot read"),
         ("axn rounds", "cannot read"),
         ("axn(first=)", "cannot read"),
@@ -70,7 +70,7 @@ def test_what_cannot_be_read_is_answered_in_a_sentence(text, words):
     from synthetic import matrix, run
 
     def use():
-        for found in methods(text).values():
+        for found in parse_methods(text).values():
             run(found, matrix(), 10)
 
     with pytest.raises(SpecError, match=words):
@@ -81,6 +81,6 @@ def test_unknown_first_stages_are_answered_with_the_nearest():
     from synthetic import matrix, run
 
     with pytest.raises(SpecError, match="no retriever 'bm52': did you mean bm25"):
-        run(method("rerank(retriever=bm52)"), matrix(), 10)
+        run(parse_method("rerank(retriever=bm52)"), matrix(), 10)
     with pytest.raises(SpecError, match="takes no options"):
-        run(method("rerank(retriever=bm25(k=3))"), matrix(), 10)
+        run(parse_method("rerank(retriever=bm25(k=3))"), matrix(), 10)

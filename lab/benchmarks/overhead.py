@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from crossknn.index.base import Anchors, Cache, Scale
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.search.loop import Search
 from crossknn.types import Queries
 
@@ -39,7 +39,7 @@ SPECS = (
 BESIDE = (
     ("axn(retriever=dense, rounds=10, blend=0.5)", 0),
     ("kriging(retriever=dense)", 100),
-    ("kriging(retriever=dense, anchors=false)", 0),
+    ("kriging(retriever=dense, use_anchors=false)", 0),
     ("kriging(retriever=dense, shortlist=10000)", 100),
 )
 """Those compared by the number of items."""
@@ -89,7 +89,7 @@ def measure(spec: str, options: argparse.Namespace) -> dict[str, float | str]:
     vectors, given = (rng.standard_normal((size, d), np.float32) for size in (n, m))
     anchors = Anchors(rng.standard_normal((q, n), np.float32), 0.1) if q else None
     index = SyntheticIndex(vectors, anchors, rng.standard_normal((q, d), np.float32))
-    chosen = method(spec)
+    chosen = parse_method(spec)
     started = time.perf_counter()
     chosen.plan(index, options.budget, 0)  # computes from the anchors what is kept in the index
     once = time.perf_counter() - started

@@ -34,7 +34,6 @@ def timed():
 from crossknn import ItemIndex, Searcher
 from crossknn.data.reading import read_items
 from crossknn.evaluation.replay import replay
-from crossknn.methods import methods
 from crossknn.types import Queries
 """
 
@@ -52,13 +51,15 @@ with timed():
 REPLAY = """
 specs = ["rerank(retriever=dense)", "axn(retriever=dense, rounds=10)", "kriging(retriever=dense)"]
 if OLD:
+    from crossknn.methods import methods as parse_methods
     specs = ["rnr(first=de)", "axn(first=de, rounds=10)", "kriging(first=de)"]
     from crossknn.indexes.stored import StoredMatrix
 else:
     from crossknn.index.stored import StoredMatrix
+    from crossknn.methods import parse_methods
 matrix = StoredMatrix.load(Path(DATA))
 with timed():
-    list(replay(matrix, methods("\\n".join(specs)), [50, 200], [10]))
+    list(replay(matrix, parse_methods("\\n".join(specs)), [50, 200], [10]))
 """
 READ = """
 path = Path(FOLDER) / "items.jsonl"
@@ -83,7 +84,7 @@ n, calls, shortlist = SIZES
 items, given = (rng.standard_normal((size, 64), dtype=np.float32) for size in (n, 4))
 index = ItemIndex.build([f"item {i}" for i in range(n)], vectors=items, query_vectors=lambda q: given)
 name = "first=vectors" if OLD else "retriever=vectors"
-options = f", anchors=false, shortlist={shortlist}" if shortlist else ""
+options = f", {"" if OLD else "use_"}anchors=false, shortlist={shortlist}" if shortlist else ""
 spec = f"{'kriging' if shortlist else 'gp'}({name}{options})"
 scorer = lambda pairs: [float(len(q) * 7 % 5 + int(i.split()[1]) % 97) for q, i in pairs]
 searcher = Searcher(index, scorer, spec)

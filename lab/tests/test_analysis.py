@@ -12,7 +12,7 @@ from crossknn.errors import InputError
 from crossknn.evaluation.measures import recall
 from crossknn.evaluation.replay import parts_of, truth_of
 from crossknn.linalg import top_k
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn_lab.analysis import (
     components,
     cur_error,
@@ -127,7 +127,7 @@ def test_a_grid_that_does_not_fit(options, words):
         cur_grid(low_rank(3), **{"k_qs": [5], "k_is": [5], "retrieved": 9, **options})
 
 
-ANNCUR = method("anncur(anchors=1, rcond=1e-15)")
+ANNCUR = parse_method("anncur(anchor_share=1, rcond=1e-15)")
 
 
 def paper_recall(data, k_i: int, k_r: int, k: int) -> np.ndarray:

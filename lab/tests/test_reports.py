@@ -98,7 +98,7 @@ def test_questions_compare_the_methods_they_name(tmp_path):
     row = next(r for r in table.rows if r[:2] == ["ADACUR_dense over ANNCUR_dense", 20])
     options = {"data": "alpha", "budget": 20, "anchors": 18}
     ours = find("adacur(retriever=dense, rounds=5, rcond=0.03)", **options)
-    theirs = find("anncur(anchors=0.5, retriever=dense, rcond=0.03)", **options)
+    theirs = find("anncur(anchor_share=0.5, retriever=dense, rcond=0.03)", **options)
     assert row[list(table.head).index("k = 1")] == points(compared(ours, theirs, 1))
     assert re.fullmatch(r"\d / \d of 2", section.blocks[1].rows[0][1])  # two budgets, one k
 

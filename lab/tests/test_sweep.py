@@ -24,7 +24,7 @@ from crossknn.evaluation.replay import replay
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.files import exclusive_lock as alone
 from crossknn.index.stored import StoredMatrix
-from crossknn.methods import methods
+from crossknn.methods import parse_methods
 from crossknn_lab import cells as cell_module
 from crossknn_lab.cells import divided
 from crossknn_lab.sweep import run_sweep
@@ -83,7 +83,7 @@ def test_rows_are_those_of_a_replay(folder):
         judged = Judgements.of_matrix(matrix)
         options = {"seed": int(row["seed"]), "task": judged and TaskMeasures(judged, ["accuracy"])}
         budgets, ks = [int(row["budget"])], [int(row["k"])]
-        (same,) = replay(matrix, methods(row["spec"]), budgets, ks, **options)
+        (same,) = replay(matrix, parse_methods(row["spec"]), budgets, ks, **options)
         names = ("recall", "ci_low", "ci_high", "calls", "index_calls", "n_queries")
         expected = (same.recall, *same.ci, same.calls, same.index_calls, same.n_queries)
         assert tuple(float(row[name]) for name in names) == expected

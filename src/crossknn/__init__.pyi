@@ -9,16 +9,20 @@ from .data.reading import read_items as read_items
 from .data.reading import read_qrels as read_qrels
 from .data.reading import read_queries as read_queries
 from .errors import CrossknnError as CrossknnError
+from .errors import IndexFormatError as IndexFormatError
 from .errors import InputError as InputError
+from .errors import MissingExtraError as MissingExtraError
+from .errors import ScorerError as ScorerError
+from .errors import SpecError as SpecError
 from .evaluation.replay import compare as compare
 from .fitting.anchors import collect_anchors as collect_anchors
 from .fitting.anchors import collect_item_scores as collect_item_scores
 from .fitting.anchors import collect_matrix as collect_matrix
 from .fitting.fit import fit as fit
-from .fitting.fit import fit_from_log as fit_from_log
+from .fitting.fit import fit_from_store as fit_from_store
 from .index.item_index import ItemIndex as ItemIndex
-from .methods import method as method
-from .methods import methods as methods
+from .methods import parse_method as parse_method
+from .methods import parse_methods as parse_methods
 from .methods.adacur import ADACUR as ADACUR
 from .methods.axn import AXN as AXN
 from .methods.base import Method as Method
@@ -40,13 +44,14 @@ from .methods.tour import TOUR as TOUR
 from .retrievers.base import DenseRetriever as DenseRetriever
 from .retrievers.base import Retriever as Retriever
 from .retrievers.base import VectorStore as VectorStore
+from .retrievers.specs import open_retriever as open_retriever
 from .scorers import CallableScorer as CallableScorer
 from .scorers import CrossEncoder as CrossEncoder
 from .scorers import DualEncoder as DualEncoder
 from .scorers import HttpScorer as HttpScorer
+from .scorers import LateInteraction as LateInteraction
 from .scorers import MatrixScorer as MatrixScorer
 from .scorers import Scorer as Scorer
-from .scorers import open_late as open_late
 from .scores.collect import Limits as Limits
 from .scores.collect import collect as collect
 from .scores.collect import exact_scores as exact_scores
@@ -60,5 +65,9 @@ from .search.results import Hit as Hit
 from .search.results import Results as Results
 from .search.searcher import Budget as Budget
 from .search.searcher import Searcher as Searcher
+from .types import Candidates as Candidates
+from .types import Observed as Observed
+from .types import Pairs as Pairs
+from .types import Queries as Queries
 
 __version__: str

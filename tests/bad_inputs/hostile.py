@@ -46,13 +46,13 @@ axn(rounds=x);axn(rounds=1e300);axn(rounds=5, rounds=6);axn(blend=nan);axn(blend
 axn(ridge=0);axn(ridge=-1);axn(ridge=nan);axn(ridge=inf);axn(rcond=nan);axn(rcond=-1);axn(rcond=inf)
 axn(first=);axn(retriever=nothing);axn(retriever=hybrid(bm25))x;axn(retriever=hybrid(nothing, bm25))
 axn(retriever=bm25(k=3));axn(normalize=sometimes);axn(vectors=none);axn(shortlist=0);axn(shortlist=x)
-rerank(rounds=5);ünknown(retriever=bm25);adacur(split=2);adacur(split=nan);adacur(sample=perhaps)
-adacur(center=sometimes);anncur(anchors=-0.5);tour(lr=x);tour(lr=nan);tour(loss=hinge);gp(scale=nan)
+rerank(rounds=5);ünknown(retriever=bm25);adacur(anchor_share=2);adacur(anchor_share=nan);adacur(sample=perhaps)
+adacur(center=sometimes);anncur(anchor_share=-0.5);tour(lr=x);tour(lr=nan);tour(loss=hinge);gp(scale=nan)
 gp(scale=-1);gp(noise=nan);gp(noise=inf);gp(beta=nan);gp(beta=-1);gp(kernel=cubic);gp(mean=median)
-gp(query=perhaps);kriging(scale=nan, anchors=false);kriging(noise=inf, anchors=false)
-kriging(beta=nan, anchors=false);kriging(share=nan, anchors=false);kriging(rank=0);kriging(k=0)
+gp(query=perhaps);kriging(scale=nan, use_anchors=false);kriging(noise=inf, use_anchors=false)
+kriging(beta=nan, use_anchors=false);kriging(share=nan, use_anchors=false);kriging(rank=0);kriging(k=0)
 kriging(target_recall=nan);gar(neighbours=0);gar(batch=0);gar(best=2, affinity=set);gar(softmax=loud)
-ladr(depth=0);ladr(mode=lazy);greedy(seeds=-1);feedback(b=-1);feedback(b=nan);feedback(a=inf)
+ladr(depth=0);ladr(mode=lazy);greedy(retriever_share=-1);feedback(b=-1);feedback(b=nan);feedback(a=inf)
 feedback(c=nan);feedback(pairs=0);refit(lr=0);refit(lr=nan);refit(steps=0);cmc(depth=0)
 retrieve(first=);exact(retriever=bm25)""".replace(";", "\n").splitlines(),
 )
@@ -102,8 +102,8 @@ def command_lines() -> Iterator[list[str]]:
     yield from (
         [*search, "--method", method, "--scorer", "http://127.0.0.1:9/", "--scorer-option", option]
         for option in """timeout;=5;timeout=nan;timeout=0;timeout=-1;timeout=x;timeout=true
-timeout=1e300;batch=0;batch=x;batch=1.5;concurrency=0;concurrency=many;retries=-1;shape=round
-shape=5;probabilities=perhaps;probabilities=1;nothing=1;api_key=secret;timeuot=5""".replace(
+timeout=1e300;batch=0;batch=x;batch=1.5;concurrency=0;concurrency=many;retries=-1;api=round
+api=5;probabilities=perhaps;probabilities=1;nothing=1;api_key=secret;timeuot=5""".replace(
             ";", "\n"
         ).splitlines()
     )
@@ -176,7 +176,7 @@ shape=5;probabilities=perhaps;probabilities=1;nothing=1;api_key=secret;timeuot=5
         ["collect", "docs.index", "--out", path, "--queries", "queries.txt"]
         for path in ("a\0b", LONG, ".")
     )
-    yield from (["fit", "docs.index", "log", "--store", path] for path in PATHS)
+    yield from (["fit", "docs.index", "stored", "--store", path] for path in PATHS)
     yield from (
         ["fit", "docs.index", "--queries", "auto", "--deadline", text]
         for text in ("x", "-1s", "nan", "0m", "")
@@ -249,7 +249,7 @@ def calls() -> Calls:
         "batch": (0, 1.5, "x"),
         "retries": (-1, None),
         "concurrency": (0, 2.0),
-        "shape": ("round", []),
+        "api": ("round", []),
         "probabilities": ("yes",),
         "api_key": ("line\nbreak", "schlüssel"),
         "model": (5,),

@@ -78,12 +78,12 @@ CASES = """
 6 cut.index: search cut.index topic
 6 another version: search newer.index topic
 6 still being written: search unfinished.index topic
-2 nothing to fit: fit docs.index log
-2 no.db: fit docs.index log --store no.db
-2 docs.jsonl: fit docs.index log --store docs.jsonl
-2 --rank: fit docs.index log --rank 0
-2 cannot read: fit docs.index log --retriever rerank(bm52
-2 anchor: fit anchored.index log --store queries.db
+2 nothing to fit: fit docs.index stored
+2 no.db: fit docs.index stored --store no.db
+2 docs.jsonl: fit docs.index stored --store docs.jsonl
+2 --rank: fit docs.index stored --rank 0
+2 cannot read: fit docs.index stored --retriever rerank(bm52
+2 anchor: fit anchored.index stored --store queries.db
 2 did you mean als: fit docs.index alz --queries queries.txt
 2 bm25: FIT --name bm25
 2 mine: FIT --vectors mine
@@ -94,7 +94,7 @@ CASES = """
 2 --ray: FIT --scorer URL/nan --model m --ray local
 2 fingerprint: FIT --scorer URL/nan
 2 --queries: fit docs.index als
-2 leave --queries out: fit docs.index log --queries queries.txt
+2 leave --queries out: fit docs.index stored --queries queries.txt
 2 nothing to add: index add docs.index
 2 --name: index add docs.index --tfidf --name x
 2 --graph N: index build docs.jsonl new.index --graph-from bm25
@@ -107,7 +107,7 @@ CASES = """
 2 --queries: collect docs.index --out new.npz
 2 good.npz: collect docs.index --queries queries.txt --out good.npz
 2 absent: collect docs.index --queries queries.txt --out absent/new.npz
-2 anchors is 5: collect docs.index --queries queries.txt --out new.npz --n-anchors 5
+2 n_anchors is 5: collect docs.index --queries queries.txt --out new.npz --n-anchors 5
 2 fingerprint: collect docs.index --queries queries.txt --out new.npz --scorer URL/few
 2 50: collect docs.index --item-scores 50
 2 budgets: compare docs.index --queries queries.txt --budgets 5,0

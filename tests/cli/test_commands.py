@@ -116,7 +116,7 @@ def test_text_output_can_be_read(build, folder, capsys):
     shown = capsys.readouterr().out
     assert "recall of the true neighbours" in shown
     assert re.search(rf"^ +{N} +100\.0 \[100-100\]$", shown, re.MULTILINE)
-    assert run(["estimate", "docs.index", "--anchors", "3"]) == 0
+    assert run(["estimate", "docs.index", "--n-anchors", "3"]) == 0
     assert f"anchors calls: {3 * N}" in capsys.readouterr().out
     assert run(["index", "info", "docs.index"]) == 0
     assert "retrievers: bm25, lsa" in capsys.readouterr().out
@@ -216,7 +216,7 @@ def test_searches_are_learned_from(build, command):
     build()
     for query in TOPICS:
         command("search", "docs.index", f"on {query}", *BM25, "--budget", "9", "-k", "3")
-    (found,) = command("fit", "docs.index", "log", "--retriever", "bm25")
+    (found,) = command("fit", "docs.index", "stored", "--retriever", "bm25")
     assert (found["queries"], found["pairs"]) == (5, 45)
     options = ("--method", "kriging(retriever=bm25)", "--budget", "10", "-k", "3")
     assert command("search", "docs.index", "on files", *options)[0]["n_scored"] == 10
@@ -349,7 +349,7 @@ def test_the_demo_searches_and_compares(folder, capsys, monkeypatch):
         return [item for file in files for item in demo.source_items(*file)]
 
     monkeypatch.setattr(demo, "standard_library_items", items)
-    assert run(["demo", "--queries", "2"]) == 0
+    assert run(["demo", "--n-queries", "2"]) == 0
     shown = capsys.readouterr().out
     assert all(text in shown for text in (*demo.SEARCHES, *demo.METHODS, "P@1"))
     assert (folder / "crossknn-demo" / "recall.png").exists()

@@ -10,7 +10,7 @@ from synthetic import ALIGNED_METHODS, METHODS, aligned_matrix, matrix, permuted
 
 from crossknn.evaluation.measures import exact_top
 from crossknn.methods import METHODS as REGISTRY
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM
 
@@ -32,7 +32,7 @@ def test_the_suite_covers_every_registered_method():
 @given(budget=st.integers(1, 90), seed=st.integers(0, 5))
 def test_the_budget_is_spent_exactly_and_nothing_twice(spec, budget, seed):
     data = matrix_for(spec, seed=seed, tests=3)
-    search = run(method(spec), data, budget, seed=seed)
+    search = run(parse_method(spec), data, budget, seed=seed)
     expected = 80 if spec == "exact" else min(budget, 80)
     assert search.n_scored.tolist() == [expected] * 3
     for row in search.picks().items:
@@ -43,7 +43,7 @@ def test_the_budget_is_spent_exactly_and_nothing_twice(spec, budget, seed):
 @every_method
 def test_a_full_budget_is_exact_search(spec):
     data = matrix_for(spec)
-    best = run(method(spec), data, 80).best(10)
+    best = run(parse_method(spec), data, 80).best(10)
     truth = exact_top(data.scores[data.n_anchors :], 10)
     assert best.items.tolist() == truth.tolist()
 
@@ -52,7 +52,7 @@ def test_a_full_budget_is_exact_search(spec):
 def test_a_filter_is_respected(spec):
     data = matrix_for(spec)
     allowed = np.random.default_rng(1).random(80) < 0.4
-    search = run(method(spec), data, 30, allowed=allowed)
+    search = run(parse_method(spec), data, 30, allowed=allowed)
     picked = search.picks().items
     assert allowed[picked[picked != NO_ITEM]].all()
     count = min(30, int(allowed.sum())) if spec != "exact" else int(allowed.sum())
@@ -65,16 +65,16 @@ def test_permuting_the_items_permutes_the_answer(spec):
         pytest.skip("random picks are drawn by position")
     data = matrix_for(spec)
     order = np.random.default_rng(2).permutation(80)
-    plain = run(method(spec), data, 24).best(8)
-    moved = run(method(spec), permuted(data, order), 24).best(8)
+    plain = run(parse_method(spec), data, 24).best(8)
+    moved = run(parse_method(spec), permuted(data, order), 24).best(8)
     assert order[moved.items].tolist() == plain.items.tolist()
 
 
 @every_method
 def test_a_query_does_not_depend_on_its_batch(spec):
     data = matrix_for(spec)
-    together = run(method(spec), data, 24).picks()
-    alone = run(method(spec), data, 24, tests=1).picks()
+    together = run(parse_method(spec), data, 24).picks()
+    alone = run(parse_method(spec), data, 24, tests=1).picks()
     assert together.items[0].tolist() == alone.items[0].tolist()
 
 
@@ -90,9 +90,9 @@ def test_a_query_does_not_depend_on_its_batch(spec):
 def test_one_round_or_the_parametric_vector_alone_is_reranking(spec):
     data = matrix()
     budget = 21
-    reranked = run(method("rerank(retriever=dense)"), data, budget).picks().items
+    reranked = run(parse_method("rerank(retriever=dense)"), data, budget).picks().items
     assert (
-        np.sort(run(method(spec), data, budget).picks().items).tolist()
+        np.sort(run(parse_method(spec), data, budget).picks().items).tolist()
         == np.sort(reranked).tolist()
     )
 
@@ -105,7 +105,7 @@ def test_pairs_that_cannot_be_scored_are_replaced(spec, lost, seed):
 
     data = matrix_for(spec, tests=2, seed=seed)
     index, queries, scores = data.rows(0, 2)
-    search = Search(method(spec).plan(index, 24, seed), queries, index.n)
+    search = Search(parse_method(spec).plan(index, 24, seed), queries, index.n)
     while len(pairs := search.ask()):
         good = np.flatnonzero(~np.isin(pairs.item, list(lost)))
         told = pairs.take(good)

@@ -10,7 +10,7 @@ import pytest
 from synthetic import ALIGNED_METHODS, METHODS, aligned_matrix, matrix
 
 from crossknn.evaluation.replay import Metered
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.search.loop import Search
 from crossknn.types import Observed, Ranking
 
@@ -36,7 +36,7 @@ def rounds(spec="axn(retriever=dense, rounds=4, normalize=none)"):
     """A search, stopped after each of its rounds."""
     data = matrix()
     index, queries, scores = data.rows(0, 3)
-    search = Search(method(spec).plan(index, 24, 0), queries, index.n)
+    search = Search(parse_method(spec).plan(index, 24, 0), queries, index.n)
     while len(pairs := search.ask()):
         search.tell(pairs, scores[pairs.query, pairs.item])
         yield search
@@ -92,8 +92,8 @@ class Touchy:
 
 
 FREE = (
-    "kriging(retriever=dense, rounds=3, anchors=false)",
-    "kriging(retriever=hybrid(bm25, dense), anchors=false, beta=0.5, shortlist=30)",
+    "kriging(retriever=dense, rounds=3, use_anchors=false)",
+    "kriging(retriever=hybrid(bm25, dense), use_anchors=false, beta=0.5, shortlist=30)",
     "axn(retriever=dense, rounds=3, normalize=first)",
     "axn(retriever=dense, rounds=3, ridge=0.3)",
     "tour(retriever=dense, rounds=3, normalize=none)",
@@ -110,10 +110,10 @@ FREE = (
 def test_a_plan_reads_the_exact_scores_that_it_says(spec):
     data = aligned_matrix() if spec in ALIGNED_METHODS else matrix()
     index, queries, scores = data.rows(0, 2)
-    chosen = method(spec)
+    chosen = parse_method(spec)
     says = set(chosen.required_artifacts(index))
     # Whether there is a prior may be asked by whoever would use it.
-    allowed = says | ({"kriging"} if chosen.name == "kriging" and chosen.anchors else set())
+    allowed = says | ({"kriging"} if chosen.name == "kriging" and chosen.use_anchors else set())
     touchy = Touchy(index, allowed)
     search = Search(chosen.plan(touchy, 20, 0), queries, index.n)
     while len(pairs := search.ask()):
@@ -127,5 +127,5 @@ def test_a_plan_reads_the_exact_scores_that_it_says(spec):
 def test_whoever_reads_the_anchors_is_charged_with_them(spec):
     data = matrix()
     metered = Metered(data.rows(0, 1)[0])
-    method(spec).plan(metered, 20, 0)
+    parse_method(spec).plan(metered, 20, 0)
     assert metered.calls == 20 * 80

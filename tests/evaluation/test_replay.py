@@ -21,7 +21,7 @@ from crossknn.evaluation.replay import (
     truth_of,
 )
 from crossknn.evaluation.task import Judgements, TaskMeasures
-from crossknn.methods import method, methods
+from crossknn.methods import parse_method, parse_methods
 from crossknn.retrievers.specs import open_retriever
 from crossknn.scorers import MatrixScorer
 from crossknn.spec import parse
@@ -31,7 +31,7 @@ from crossknn.types import NO_ITEM
 def test_a_measure_without_any_value_is_null():
     data = replace(matrix(), labels=np.full(26, NO_ITEM))
     task = TaskMeasures(Judgements.of_matrix(data), ["accuracy"])
-    (row,) = replay(data, methods("rerank(retriever=dense)"), [5], [1], task=task)
+    (row,) = replay(data, parse_methods("rerank(retriever=dense)"), [5], [1], task=task)
     assert row.measures == row.measures_ci == {"accuracy": None}
     assert (row.measures_n, row.unjudged) == ({"accuracy": 0}, 6)
 
@@ -39,7 +39,7 @@ def test_a_measure_without_any_value_is_null():
 def test_outcomes_keep_every_query():
     data = matrix(tests=70)  # more than one batch
     data = replace(data, labels=exact_top(data.scores, 2)[:, 1])
-    parts, axn = parts_of(data), method("axn(retriever=dense, rounds=3)")
+    parts, axn = parts_of(data), parse_method("axn(retriever=dense, rounds=3)")
     assert [len(queries) for _, queries, _ in parts] == [64, 6]
     task = TaskMeasures(Judgements.of_matrix(data), ["RR@10"])
     found = outcome("axn", axn, parts, truth_of(parts, 10), budget=20, ks=[1, 10], task=task)
@@ -55,9 +55,9 @@ def test_outcomes_keep_every_query():
 
 def test_what_a_method_lacks_is_said_before_anything_is_searched():
     parts = parts_of(replace(matrix(), item_scores=None))
-    check(parts, methods("rerank(retriever=dense), adacur(retriever=oracle_topk)"), 10, 0)
+    check(parts, parse_methods("rerank(retriever=dense), adacur(retriever=oracle_topk)"), 10, 0)
     with pytest.raises(InputError, match="itemcur needs item x item scores"):
-        check(parts, methods("rerank(retriever=dense), itemcur"), 10, 0)
+        check(parts, parse_methods("rerank(retriever=dense), itemcur"), 10, 0)
     with pytest.raises(InputError, match="queries is 0"):
         parts_of(matrix(), 0)
 
@@ -100,15 +100,15 @@ def test_replay_has_them_wherever_a_retriever_is_named():
         "rerank(retriever=oracle_topk), rerank(retriever=oracle_topk(masked=5)), "
         "rerank(retriever=hybrid(oracle_topk, dense))"
     )
-    rows = list(replay(matrix(), methods(specs), [20], [5]))
+    rows = list(replay(matrix(), parse_methods(specs), [20], [5]))
     assert [row.recall for row in rows][:2] == [1, 0]
     # Masked items are kept from the anchors only: the approximation may find them (figure 5a).
-    masked = methods("adacur(retriever=oracle_topk(masked=5), rounds=1, split=0.5)")
+    masked = parse_methods("adacur(retriever=oracle_topk(masked=5), rounds=1, anchor_share=0.5)")
     (row,) = replay(matrix(noise=0.0, anchors=40), masked, [40], [5])
     assert row.recall == 1
     index, _, _ = matrix().rows(0, 2)
     with pytest.raises(SpecError, match="oracle_topk"):
-        method("rerank(retriever=oracle_topk(masked=1))").plan(index, 10, 0)
+        parse_method("rerank(retriever=oracle_topk(masked=1))").plan(index, 10, 0)
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_queries_fail_one_by_one(index):
 
 def test_a_query_whose_pairs_are_all_refused_ends(index):
     server = Faulty(lambda b: FAULTS["answers 400"](b) if "bad" in b["query"] else [good(b)])
-    results = search(index, server.url, queries=["topic 1", "a bad topic 2"], shape="cohere")
+    results = search(index, server.url, queries=["topic 1", "a bad topic 2"], api="cohere")
     count = server.count
     server.close()
     assert [len(hits) for hits in results] == [5, 0]

@@ -70,7 +70,7 @@ def test_scores_of_two_cross_encoders_are_not_mixed(saved):
     with pytest.raises(InputError, match="the cross-encoder has no fingerprint"):
         collect_anchors(saved, FormulaScorer(None), QUERIES)
     assert collect_anchors(saved, FormulaScorer("other"), QUERIES[:1], replace=True).calls == N
-    assert (saved.scorer_of("anchors"), len(saved.anchors.queries)) == ("other", 1)
+    assert (saved.scorer_fingerprint("anchors"), len(saved.anchors.queries)) == ("other", 1)
     assert collect_anchors(saved, FormulaScorer(), QUERIES, replace=True).calls == 0
     check(saved)
 

@@ -10,7 +10,7 @@ from crossknn.errors import InputError, MissingExtraError, ScorerError, SpecErro
 from crossknn.evaluation.replay import compare
 from crossknn.fitting.fit import fit
 from crossknn.index.item_index import ItemIndex
-from crossknn.methods import methods
+from crossknn.methods import parse_methods
 from crossknn.retrievers.specs import default_vectors
 from crossknn.scores.collect import Limits
 from crossknn.types import Queries
@@ -75,7 +75,9 @@ def test_aligned_items_are_kept_and_find_more(world, tmp_path, method):
     np.testing.assert_array_equal(again.vectors[name], index.vectors[name])
     tests = QuerySet(("",) * Q, tuple(world.queries[TEST]))
     specs = f"rerank(retriever=vectors), rerank(retriever={name})"
-    _, table = compare(again, tests, world.exact()[TEST], methods(specs), budgets=[20], ks=[10])
+    _, table = compare(
+        again, tests, world.exact()[TEST], parse_methods(specs), budgets=[20], ks=[10]
+    )
     rows = {found.method: next(found.rows()) for found in table}
     before, after = rows["rerank(retriever=vectors)"], rows[f"rerank(retriever={name})"]
     assert after.recall > before.recall + 0.1

@@ -12,7 +12,7 @@ from crossknn.evaluation.replay import replay
 from crossknn.fitting.anchors import collect_anchors, collect_matrix
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.stored import StoredMatrix, read_arrays
-from crossknn.methods import methods
+from crossknn.methods import parse_methods
 from crossknn.scores.collect import Limits
 from crossknn.types import Queries
 
@@ -37,7 +37,7 @@ def exact(index, texts):
 
 def test_what_is_written_is_exact_and_replays(index, path):
     qrels = {"q1": {"gone": 1, "i3": 0, "i7": 2, "i5": 1}, "q2": {"i3": 0}}
-    options = {"anchors": 2, "qrels": qrels, "item_scores": 4}
+    options = {"n_anchors": 2, "qrels": qrels, "item_scores": 4}
     report = collect_matrix(path, index, FormulaScorer(), QUERIES, **options)
     assert (report.calls, report.complete) == (160, True)  # "two" is asked once
     arrays, data = read_arrays(path), StoredMatrix.load(path)
@@ -53,7 +53,7 @@ def test_what_is_written_is_exact_and_replays(index, path):
     chosen = [index.items.texts[i] for i in data.item_scores.items]
     np.testing.assert_array_equal(data.item_scores.scores, exact(index, chosen))
     assert data.item_scores.items.tolist() != index.anchor_items[:4].tolist()
-    known = methods(
+    known = parse_methods(
         "rerank(retriever=bm25), rerank(retriever=dense), adacur, axn, itemcur, fixeditem"
     )
     assert all(row.recall == 1 for row in replay(data, known, [20], [3]))
@@ -100,8 +100,8 @@ def test_a_file_of_something_else_is_only_replaced_on_demand(index, path):
     [
         ("m.txt", {}, "an .npz file in an existing folder"),
         ("a/m.npz", {}, "an .npz file in an existing folder"),
-        ("m.npz", {"anchors": -1}, "anchors is -1; it must be 0 to 4"),
-        ("m.npz", {"anchors": 5}, "anchors is 5; it must be 0 to 4"),
+        ("m.npz", {"n_anchors": -1}, "n_anchors is -1; it must be 0 to 4"),
+        ("m.npz", {"n_anchors": 5}, "n_anchors is 5; it must be 0 to 4"),
         ("m.npz", {"qrels": {"x": {"i1": 1}}}, "no query is judged"),
         ("m.npz", {"item_scores": 21}, "item_scores is 21; it must be 0 to 20"),
     ],

@@ -20,7 +20,7 @@ from crossknn.fitting.anchors import collect_anchors, collect_item_scores
 from crossknn.index.base import Scale
 from crossknn.index.stored import StoredMatrix
 from crossknn.index.vectors import ItemVectors
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.methods.kriging_fit import fit_prior
 from crossknn.retrievers.base import CandidateLists, ItemPriors
 from crossknn.search.loop import Search
@@ -35,26 +35,26 @@ DEFAULTS = """
 exact()
 rerank(retriever=hybrid)
 retrieve(retriever=hybrid)
-anncur(anchors=0.5, retriever=random, center=auto, rcond=1e-06)
-adacur(retriever=hybrid, rounds=5, sample=top, split=none, center=auto, rcond=1e-06,
+anncur(anchor_share=0.5, retriever=random, center=auto, rcond=1e-06)
+adacur(retriever=hybrid, rounds=5, sample=top, anchor_share=none, center=auto, rcond=1e-06,
     shortlist=none)
 axn(retriever=hybrid, rounds=10, blend=0.0, ridge=none, vectors=auto, normalize=auto,
     rcond=1e-06, shortlist=none)
 tour(loss=kl, retriever=hybrid, rounds=5, lr=none, vectors=auto, normalize=none)
-fixeditem(anchors=0.5)
-itemcur(anchors=0.5, center=auto, rcond=1e-06)
+fixeditem(anchor_share=0.5)
+itemcur(anchor_share=0.5, center=auto, rcond=1e-06)
 gar(retriever=hybrid, graph=auto, neighbours=16, batch=16, affinity=score, best=0.3,
     softmax=scaled)
-ladr(retriever=hybrid, graph=auto, neighbours=16, seeds=0.5, depth=50, mode=adaptive, batch=16)
-greedy(retriever=hybrid, graph=auto, neighbours=16, seeds=0.5, batch=16)
+ladr(retriever=hybrid, graph=auto, neighbours=16, retriever_share=0.5, depth=50, mode=adaptive, batch=16)
+greedy(retriever=hybrid, graph=auto, neighbours=16, retriever_share=0.5, batch=16)
 gp(retriever=hybrid, rounds=10, kernel=rbf, scale=1.0, noise=0.05, mean=constant, beta=1.0,
     query=false, vectors=auto, shortlist=none)
-kriging(retriever=hybrid, mean=none, rounds=10, anchors=true, rank=48, share=none, scale=none,
+kriging(retriever=hybrid, mean=none, rounds=10, use_anchors=true, rank=48, share=none, scale=none,
     smooth=none, linear=none, noise=none, beta=0.0, vectors=auto, shortlist=none,
     target_recall=none, k=10)
-feedback(retriever=hybrid, sample=0.5, rounds=1, a=1.0, b=1.0, c=1.0, pairs=none, vectors=auto,
+feedback(retriever=hybrid, retriever_share=0.5, rounds=1, a=1.0, b=1.0, c=1.0, pairs=none, vectors=auto,
     normalize=auto)
-refit(retriever=hybrid, sample=0.5, rounds=1, steps=100, lr=1.0, vectors=auto, normalize=auto)
+refit(retriever=hybrid, retriever_share=0.5, rounds=1, steps=100, lr=1.0, vectors=auto, normalize=auto)
 """
 """Every option of every method at its default as of commit a2db68d."""
 
@@ -64,7 +64,7 @@ MATRIX_SPECS = (
     *(f"rerank(retriever={r})" for r in (*_FROM, "other", "hybrid(bm25, other)")),
     *(f"retrieve(retriever={r})" for r in (*_FROM, "other")),
     "anncur",
-    *(f"anncur(anchors={share})" for share in (0.3, 0.8)),
+    *(f"anncur(anchor_share={share})" for share in (0.3, 0.8)),
     *(f"anncur(retriever={r})" for r in ("dense", "bm25", "hybrid")),
     "anncur(center=none)",
     "anncur(rcond=0.01)",
@@ -73,8 +73,8 @@ MATRIX_SPECS = (
     *(f"adacur(retriever=dense, rounds={r})" for r in (1, 10)),
     "adacur(retriever=dense, sample=softmax)",
     "adacur(retriever=dense, sample=random)",
-    "adacur(retriever=random, rounds=4, sample=softmax, split=0.5)",
-    *(f"adacur(retriever=dense, split={s})" for s in (0.5, 0.8)),
+    "adacur(retriever=random, rounds=4, sample=softmax, anchor_share=0.5)",
+    *(f"adacur(retriever=dense, anchor_share={s})" for s in (0.5, 0.8)),
     "adacur(retriever=dense, center=none)",
     "adacur(retriever=dense, rcond=0.01)",
     "adacur(retriever=hybrid, shortlist=120)",
@@ -102,13 +102,13 @@ MATRIX_SPECS = (
     "tour(retriever=dense, vectors=dense, normalize=auto)",
     "feedback",
     "feedback(retriever=dense)",
-    "feedback(retriever=dense, sample=0.3, rounds=2)",
+    "feedback(retriever=dense, retriever_share=0.3, rounds=2)",
     "feedback(retriever=dense, a=0.5, b=0.5, c=0.1)",
     "feedback(retriever=dense, pairs=10)",
     *(f"feedback(retriever=dense, vectors=dense, normalize={n})" for n in ("first", "none")),
     "refit",
     "refit(retriever=dense, steps=5)",
-    "refit(retriever=dense, sample=0.3, rounds=3, lr=0.1)",
+    "refit(retriever=dense, retriever_share=0.3, rounds=3, lr=0.1)",
     *(f"refit(retriever=dense, vectors=dense, normalize={n})" for n in ("first", "none")),
     "gar",
     *(f"gar(retriever={r}, batch=5)" for r in ("dense", "bm25", "random")),
@@ -119,13 +119,13 @@ MATRIX_SPECS = (
     "gar(retriever=hybrid, batch=5, affinity=set, softmax=raw)",
     "ladr",
     *(f"ladr(retriever={r}, batch=5)" for r in ("dense", "bm25")),
-    "ladr(retriever=dense, neighbours=4, seeds=0.2, depth=5, batch=3)",
+    "ladr(retriever=dense, neighbours=4, retriever_share=0.2, depth=5, batch=3)",
     "ladr(retriever=dense, graph=other, mode=proactive)",
-    "ladr(retriever=bm25, neighbours=4, seeds=0.2, mode=proactive)",
+    "ladr(retriever=bm25, neighbours=4, retriever_share=0.2, mode=proactive)",
     "greedy",
     *(f"greedy(retriever={r}, batch=5)" for r in ("dense", "bm25")),
-    "greedy(retriever=dense, graph=other, neighbours=4, seeds=0, batch=1)",
-    "greedy(retriever=dense, neighbours=4, seeds=0.2, batch=3)",
+    "greedy(retriever=dense, graph=other, neighbours=4, retriever_share=0, batch=1)",
+    "greedy(retriever=dense, neighbours=4, retriever_share=0.2, batch=3)",
     "gp",
     *(f"gp(retriever={r}, rounds=5)" for r in ("dense", "bm25", "random")),
     *(f"gp(retriever=dense, rounds=5, kernel={k})" for k in ("matern", "linear")),
@@ -141,8 +141,8 @@ MATRIX_SPECS = (
     "kriging(retriever=hybrid(bm25, dense), rounds=5)",
     "kriging(retriever=dense, mean=hybrid, rounds=5)",
     "kriging(retriever=dense, mean=hybrid(bm25, other), rounds=5)",
-    "kriging(retriever=dense, anchors=false)",
-    "kriging(retriever=hybrid, anchors=false, beta=0.5)",
+    "kriging(retriever=dense, use_anchors=false)",
+    "kriging(retriever=hybrid, use_anchors=false, beta=0.5)",
     "kriging(retriever=dense, rank=8)",
     "kriging(retriever=dense, share=0.3, scale=1.0)",
     "kriging(retriever=dense, smooth=0.8, linear=0.1, noise=0.1)",
@@ -151,16 +151,16 @@ MATRIX_SPECS = (
     "kriging(retriever=dense, vectors=dense)",
     "kriging(retriever=bm25, vectors=rows)",
     "kriging(retriever=hybrid, shortlist=120)",
-    "kriging(retriever=hybrid, anchors=false, shortlist=120)",
+    "kriging(retriever=hybrid, use_anchors=false, shortlist=120)",
     "kriging(retriever=dense, target_recall=0.5)",
     "kriging(retriever=dense, target_recall=0.7, k=3)",
 )
 
 ITEM_SPECS = (
     "fixeditem",
-    "fixeditem(anchors=0.8)",
+    "fixeditem(anchor_share=0.8)",
     "itemcur",
-    "itemcur(anchors=0.3)",
+    "itemcur(anchor_share=0.3)",
     "itemcur(center=none)",
     "itemcur(rcond=0.01)",
 )
@@ -177,7 +177,7 @@ TEXT_SPECS = (
     "axn(retriever=bm25, rounds=4, blend=0.5)",
     "axn(retriever=cmc, rounds=4, ridge=0.3)",
     "adacur(rounds=3)",
-    "anncur(anchors=0.5)",
+    "anncur(anchor_share=0.5)",
     "fixeditem",
     "itemcur",
     "tour(rounds=3, vectors=own, normalize=auto)",
@@ -382,7 +382,7 @@ def _case(name, short, budget, **options):
         index, queries, scores = data.rows(0, QUERIES)
         allowed = np.random.default_rng(1).random(index.n) < 0.4 if "allowed" in options else None
         lost = np.random.default_rng(2).random(index.n) < 0.2 if "lost" in options else None
-        plan = method(spec).plan(index, budget, 0)
+        plan = parse_method(spec).plan(index, budget, 0)
         if total is not None:
             plan = replace(plan, share=SharedBudget(total=total, k=options["k"]))
         search = Search(plan, queries, index.n, allowed=allowed)

@@ -22,7 +22,7 @@ from crossknn.evaluation.replay import (
 )
 from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names
 from crossknn.index.item_index import ItemIndex
-from crossknn.methods import method, methods
+from crossknn.methods import parse_method, parse_methods
 from crossknn.scorers import MatrixScorer
 from crossknn.spec import parse
 from crossknn_lab.analysis import (
@@ -42,16 +42,16 @@ SPECS = {  # our names: those of the specs may change
     "only dense": "retrieve(retriever=dense)",
     "rerank dense": "rerank(retriever=dense)",
     "rerank hybrid": "rerank(retriever=hybrid(bm25, dense))",
-    "anncur": "anncur(anchors=0.5)",
+    "anncur": "anncur(anchor_share=0.5)",
     "adacur": "adacur(retriever=dense, rounds=4)",
     "axn": "axn(retriever=hybrid(bm25, dense), rounds=5, blend=0.5)",
     "axn ridge": "axn(retriever=dense, rounds=5, ridge=0.3)",
     "tour": "tour(retriever=dense, loss=kl, rounds=3)",
     "gar": "gar(retriever=dense, neighbours=4, batch=5)",
-    "itemcur": "itemcur(anchors=0.5)",
+    "itemcur": "itemcur(anchor_share=0.5)",
     "kriging": "kriging(retriever=dense, rounds=3)",
-    "best items": "adacur(retriever=oracle_topk(masked=3, epsilon=0.3), rounds=1, split=0.5)",
-    "drawn items": "adacur(retriever=oracle_softmax, rounds=2, split=0.5)",
+    "best items": "adacur(retriever=oracle_topk(masked=3, epsilon=0.3), rounds=1, anchor_share=0.5)",
+    "drawn items": "adacur(retriever=oracle_softmax, rounds=2, anchor_share=0.5)",
 }
 ALIGNED = {
     "rerank mf": "rerank(retriever=mf)",
@@ -117,12 +117,14 @@ def test_replay():
     task = TaskMeasures(Judgements.of_matrix(data))
     found = {}
     for name, spec in SPECS.items():
-        rows = replay(data, methods(spec), [10, 20], [1, 10], seed=1, task=task)
+        rows = replay(data, parse_methods(spec), [10, 20], [1, 10], seed=1, task=task)
         found[name] = [as_row(row) for row in rows]
-    plain = replay(data, methods(SPECS["axn"]), [15], [1, 5, 40], queries=9)
+    plain = replay(data, parse_methods(SPECS["axn"]), [15], [1, 5, 40], queries=9)
     found["plain"] = [as_row(row) for row in plain]
     for name, spec in ALIGNED.items():
-        found[name] = [as_row(row) for row in replay(aligned_matrix(), methods(spec), [20], [5])]
+        found[name] = [
+            as_row(row) for row in replay(aligned_matrix(), parse_methods(spec), [20], [5])
+        ]
     check("evaluation_replay.json", found, close=CLOSE)
 
 
@@ -145,7 +147,7 @@ def test_compare():
         index,
         queries,
         scores,
-        methods(specs),
+        parse_methods(specs),
         [5, 15],
         [1, 5],
         qrels=qrels,
@@ -163,7 +165,9 @@ def test_analyses():
     truth = truth_of(parts, 10)
     found: dict[str, object] = {}
     for name in ("anncur", "adacur", "axn ridge", "rerank dense"):
-        approx, scored = approximate(method(SPECS[name]), index, queries, scores, budget=16, seed=0)
+        approx, scored = approximate(
+            parse_method(SPECS[name]), index, queries, scores, budget=16, seed=0
+        )
         errors = approximation_error(scores, approx, bands=(5, 20))
         found[name] = {
             "scored": scored.tolist(),
@@ -171,10 +175,10 @@ def test_analyses():
             "norm": round(cur_error(scores, approx), 5),
         }
     shares = {"budget": 20, "ks": [1, 10], "shares": (0.3, 0.6)}
-    split = recall_by_split(method("anncur(anchors=1)"), parts, truth, **shares)
+    split = recall_by_split(parse_method("anncur(anchor_share=1)"), parts, truth, **shares)
     distinct: dict[int, dict[float, np.ndarray]] = {1: {}, 10: {}}
     for share in (0.3, 0.6):
-        chosen = method(f"anncur(anchors={share})")
+        chosen = parse_method(f"anncur(anchor_share={share})")
         made = outcome("", chosen, parts, truth, budget=20, ks=[1, 10])
         for k, values in made.recall.items():
             distinct[k][share] = values
@@ -182,8 +186,10 @@ def test_analyses():
         found[accounting] = {
             str(k): {str(s): v.tolist() for s, v in f.items()} for k, f in by_k.items()
         }
-    found["retrieved"] = retrieved(method("anncur(anchors=1)"), parts, calls=12, depth=8).tolist()
-    got = answer(method(SPECS["adacur"]), index, queries, scores, budget=12, k=4, seed=0)
+    found["retrieved"] = retrieved(
+        parse_method("anncur(anchor_share=1)"), parts, calls=12, depth=8
+    ).tolist()
+    got = answer(parse_method(SPECS["adacur"]), index, queries, scores, budget=12, k=4, seed=0)
     found["answer"] = [got[0].tolist(), got[1].tolist(), int((got[1] >= 0).sum())]
     oracle = OracleIndex(index, scores).offered(parse("oracle_softmax(masked=2, epsilon=0.25)"), 3)
     found["oracle"] = oracle.top(queries, 8).items.tolist()

@@ -15,7 +15,7 @@ import pytest
 from recorded import check
 
 from crossknn.index.stored import StoredMatrix
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.methods.factor_model import fit_sparse
 from crossknn.methods.kriging import KernelParameters, Prior, fit_dense, process, record_curve
 from crossknn.methods.kriging_fit import fit_hyperparameters
@@ -85,7 +85,7 @@ def with_prior(plan, prior):
 
 
 def plan_of(spec: str, budget: int):
-    return method(spec).plan(cut().rows(0, TESTS)[0], budget, 0)
+    return parse_method(spec).plan(cut().rows(0, TESTS)[0], budget, 0)
 
 
 def searched(plan):
@@ -142,7 +142,7 @@ SPECS = {
     "plain": f"kriging(retriever={HYBRID}, rounds=4)",
     "one stage": "kriging(retriever=dense, rounds=4, rank=7)",
     "another mean": f"kriging(retriever=dense, mean={HYBRID}, rounds=3)",
-    "content alone": "kriging(retriever=dense, rounds=4, anchors=false)",
+    "content alone": "kriging(retriever=dense, rounds=4, use_anchors=false)",
     "beta": f"kriging(retriever={HYBRID}, rounds=4, beta=0.5, noise=0.4, share=1.1, scale=3)",
     "shortlist": f"kriging(retriever={HYBRID}, rounds=4, shortlist=80)",
     "gp": "gp(retriever=hybrid, rounds=4)",

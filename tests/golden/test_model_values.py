@@ -139,8 +139,8 @@ def test_late_interaction_models(bert, tmp_path, name):
     given = model.save_pretrained(tmp_path / "torch")
     folder = export_model(given, tmp_path / "onnx", "late-interaction")
     for kind, late in (
-        ("torch", ck.open_late(given, device="cpu")),
-        ("onnx", ck.open_late(folder)),
+        ("torch", ck.LateInteraction(given, device="cpu")),
+        ("onnx", ck.LateInteraction(folder)),
     ):
         found = late.encode_queries(queries), late.encode_items(items)
         states = {

@@ -13,7 +13,7 @@ from synthetic import aligned_matrix, matrix, run
 from crossknn.errors import InputError
 from crossknn.index.base import Index, Scale
 from crossknn.index.stored import StoredMatrix
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.retrievers.specs import default_vectors
 
 
@@ -68,7 +68,7 @@ def test_files_hold_spaces_by_name_the_latest_last(tmp_path):
         "axn(retriever=dense, vectors=cur, rounds=2, normalize=none)",
         "rerank(retriever=mf)",
     ):
-        found = [run(method(spec), m, 20).picks().items for m in (data, loaded)]
+        found = [run(parse_method(spec), m, 20).picks().items for m in (data, loaded)]
         assert np.array_equal(*found)
 
 

@@ -81,7 +81,7 @@ def check(index, expected):
         assert index.vectors[name].dtype == fitted.values.dtype
         assert np.array_equal(index.vectors[name], fitted.values)
         assert index.scale(name) == fitted.scale
-        assert index.scorer_of(name) == "formula"
+        assert index.scorer_fingerprint(name) == "formula"
         for field in ("method", "base", "fingerprint", "cost", "details"):
             assert getattr(found, field) == getattr(fitted, field)
         assert (found.item_map is None) == (fitted.item_map is None)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from synthetic import matrix, run
 
 from crossknn.errors import InputError
-from crossknn.methods import gp, method
+from crossknn.methods import gp, parse_method
 from crossknn.methods.posterior import (
     Directional,
     Linear,
@@ -50,7 +50,7 @@ def known(scores, count):
 def planned(spec, data=None):
     """A spec's predictor on the test queries of a matrix, they, and their scores."""
     index, queries, scores = (data or matrix()).rows(0, 99)
-    return method(spec).plan(index, 24, 0).predictor, queries, scores
+    return parse_method(spec).plan(index, 24, 0).predictor, queries, scores
 
 
 @every_kernel
@@ -96,8 +96,8 @@ def test_vectors_that_are_no_numbers_are_said():
 )
 def test_searching_with_a_linear_kernel_is_axn(budget, axn, linear):
     data = matrix(tests=10)
-    expected = run(method(f"axn(retriever=dense, {axn})"), data, budget).picks()
-    found = run(method(f"gp(retriever=dense, {linear}, beta=0)"), data, budget).picks()
+    expected = run(parse_method(f"axn(retriever=dense, {axn})"), data, budget).picks()
+    found = run(parse_method(f"gp(retriever=dense, {linear}, beta=0)"), data, budget).picks()
     assert found.items.tolist() == expected.items.tolist()
 
 

@@ -15,7 +15,7 @@ from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
 from crossknn.index.stored import StoredMatrix
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.search.loop import Search
 from crossknn.types import NO_ITEM
 
@@ -44,20 +44,20 @@ def by_hand(exact=EXACT, graph=GRAPH, vectors=None) -> StoredMatrix:
         ("gar(batch=2)", [0, 1, 4, 5, 2, 3, 6, 7]),
         ("gar(batch=2, neighbours=1)", [0, 1, 4, 3, 2, 5, 6, 7]),
         # Best first, all neighbours of one item before the next: of 1, of 4, of 6; of 0 at last
-        ("greedy(seeds=0.25, batch=1)", [0, 1, 4, 5, 6, 7, 3, 2]),
-        ("greedy(seeds=0, batch=1)", [0, 3, 2, 7, 6, 4, 1, 5]),
+        ("greedy(retriever_share=0.25, batch=1)", [0, 1, 4, 5, 6, 7, 3, 2]),
+        ("greedy(retriever_share=0, batch=1)", [0, 3, 2, 7, 6, 4, 1, 5]),
         # Of 1 and 0: 4 5 3 2, whatever they score; then of 4; then of 6
-        ("ladr(seeds=0.25, depth=2, batch=1)", [0, 1, 4, 5, 3, 2, 6, 7]),
+        ("ladr(retriever_share=0.25, depth=2, batch=1)", [0, 1, 4, 5, 3, 2, 6, 7]),
         # Of 1, of 4, then nothing is new beside the best: the retriever goes on
-        ("ladr(seeds=0.25, depth=1, batch=1)", [0, 1, 4, 5, 6, 2, 3, 7]),
-        ("ladr(seeds=0.25, mode=proactive)", [0, 1, 3, 2, 4, 5, 6, 7]),
+        ("ladr(retriever_share=0.25, depth=1, batch=1)", [0, 1, 4, 5, 6, 2, 3, 7]),
+        ("ladr(retriever_share=0.25, mode=proactive)", [0, 1, 3, 2, 4, 5, 6, 7]),
     ],
 )
 def test_picks_by_hand(spec, picks):
     spec = spec.replace("(", "(retriever=words, graph=near, ", 1)
     if "neighbours" not in spec:
         spec = spec.replace("graph=near", "graph=near, neighbours=2")
-    assert run(method(spec), by_hand(), 8).picks().items.tolist() == [picks]
+    assert run(parse_method(spec), by_hand(), 8).picks().items.tolist() == [picks]
 
 
 def setting(seed, n=50, k=3):
@@ -89,7 +89,7 @@ def test_a_filter_is_a_graph_without_the_other_items(seed, budget, spec):
     restricted = np.array([row + [NO_ITEM] * (3 - len(row)) for row in kept], np.int32)
     spec = spec.replace("(", "(retriever=words, graph=near, neighbours=3, ", 1).replace(", )", ")")
     found, expected = (
-        run(method(spec), one, budget, allowed=allowed).picks().items.tolist()
+        run(parse_method(spec), one, budget, allowed=allowed).picks().items.tolist()
         for one in (data, replace(data, graphs={"near": restricted}))
     )
     assert found == expected
@@ -99,9 +99,9 @@ def test_a_filter_is_a_graph_without_the_other_items(seed, budget, spec):
 def test_a_first_stage_that_runs_short_leaves_the_rest_to_the_graph(name):
     few = np.where(np.arange(8) < 2, 1.0, -np.inf).astype(np.float32)
     data = replace(by_hand(), firsts={"words": few[None]})
-    seeds = "" if name == "gar" else ", seeds=0.25"
+    seeds = "" if name == "gar" else ", retriever_share=0.25"
     spec = f"{name}(retriever=words, graph=near, neighbours=2, batch=2{seeds})"
-    search = run(method(spec), data, 8)
+    search = run(parse_method(spec), data, 8)
     assert search.picks().items[0, :4].tolist() == [0, 1, 4, 5]
     assert search.n_backfilled.tolist() == [0]
 
@@ -111,7 +111,9 @@ def test_the_first_stage_is_read_deeper_where_pairs_are_lost(name):
     data, *_ = setting(3)
     lonely = replace(data, graphs={"near": np.full((50, 3), NO_ITEM, np.int32)})
     index, queries, scores = lonely.rows(0, 1)
-    plan = method(f"{name}(retriever=words, graph=near, neighbours=3, batch=2)").plan(index, 6, 0)
+    plan = parse_method(f"{name}(retriever=words, graph=near, neighbours=3, batch=2)").plan(
+        index, 6, 0
+    )
     search, lost = Search(plan, queries, 50), 0
     while len(pairs := search.ask()):
         told = pairs.take(np.arange(1 if lost < 20 else 0, len(pairs)))
@@ -124,17 +126,21 @@ def test_the_first_stage_is_read_deeper_where_pairs_are_lost(name):
 def test_the_graph_is_that_of_the_vectors_by_default():
     data = matrix()
     named, auto = (
-        run(method(f"gar(retriever=dense, graph={graph}, neighbours=5)"), data, 30)
+        run(parse_method(f"gar(retriever=dense, graph={graph}, neighbours=5)"), data, 30)
         .picks()
         .items.tolist()
         for graph in ("dense", "auto")
     )
     assert named == auto
     with pytest.raises(InputError, match="gar needs the item graph, and there is none here"):
-        run(method("gar(retriever=bm25)"), replace(data, item_vectors=None), 10)
+        run(parse_method("gar(retriever=bm25)"), replace(data, item_vectors=None), 10)
     with pytest.raises(InputError, match="no item graph 'other' here"):
-        run(method("ladr(retriever=bm25, graph=other)"), data, 10)
+        run(parse_method("ladr(retriever=bm25, graph=other)"), data, 10)
     with pytest.raises(InputError, match="affinity=set needs item vectors"):
-        run(method("gar(retriever=words, graph=near, neighbours=2, affinity=set)"), by_hand(), 4)
+        run(
+            parse_method("gar(retriever=words, graph=near, neighbours=2, affinity=set)"),
+            by_hand(),
+            4,
+        )
     with pytest.raises(SpecError, match="batch must be 1 or more"):
-        run(method("greedy(retriever=bm25, batch=0)"), data, 10)
+        run(parse_method("greedy(retriever=bm25, batch=0)"), data, 10)

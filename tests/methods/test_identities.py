@@ -12,7 +12,7 @@ from synthetic import aligned_matrix, matrix, run
 
 from crossknn.errors import InputError
 from crossknn.index.base import Scale
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.search.loop import Search
 
 
@@ -20,8 +20,10 @@ from crossknn.search.loop import Search
 @given(seed=st.integers(0, 50), half=st.integers(2, 15))
 def test_adacur_with_one_round_of_fixed_anchors_and_a_split_is_anncur(seed, half):
     data, budget = matrix(seed=seed), 2 * half
-    anncur = run(method("anncur(anchors=0.5)"), data, budget).picks()
-    adacur = run(method("adacur(retriever=fixed, rounds=1, split=0.5)"), data, budget).picks()
+    anncur = run(parse_method("anncur(anchor_share=0.5)"), data, budget).picks()
+    adacur = run(
+        parse_method("adacur(retriever=fixed, rounds=1, anchor_share=0.5)"), data, budget
+    ).picks()
     assert anncur.items.tolist() == adacur.items.tolist()
 
 
@@ -32,15 +34,15 @@ def test_axn_on_anchor_vectors_that_queries_have_none_beside_is_adacur(seed, rou
     center = Scale(alpha=data.scale.alpha)
     rows = data.scores[: data.n_anchors] - np.float32(center.alpha)
     fitted = data.with_vectors("cur", rows.T.copy(), scale=center)
-    adacur = run(method(f"adacur(retriever=bm25, rounds={rounds})"), data, 24).picks()
+    adacur = run(parse_method(f"adacur(retriever=bm25, rounds={rounds})"), data, 24).picks()
     spec = f"axn(retriever=bm25, rounds={rounds}, blend=0, vectors=cur)"
-    axn = run(method(spec), fitted, 24).picks()
+    axn = run(parse_method(spec), fitted, 24).picks()
     assert axn.items.tolist() == adacur.items.tolist()
     known = ~np.isnan(adacur.approx)
     np.testing.assert_allclose(axn.approx[known], adacur.approx[known], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("spec", ["anncur(anchors=0.5)", "adacur(retriever=random, rounds=2)"])
+@pytest.mark.parametrize("spec", ["anncur(anchor_share=0.5)", "adacur(retriever=random, rounds=2)"])
 @pytest.mark.parametrize("rank", [1, 3, 6])
 def test_a_matrix_of_low_rank_is_recovered(spec, rank):
     rng = np.random.default_rng(rank)
@@ -49,7 +51,7 @@ def test_a_matrix_of_low_rank_is_recovered(spec, rank):
     # A centre of 0 keeps the rank; the scale of the dual encoder would add one.
     data = replace(data, scores=low - low[:20].mean(), item_vectors=None, query_vectors=None)
     budget = 4 * (rank + 1)
-    best = run(method(spec), data, budget).best(2 * rank)
+    best = run(parse_method(spec), data, budget).best(2 * rank)
     truth = np.sort(data.scores[20:], axis=1)[:, ::-1][:, : 2 * rank]
     np.testing.assert_allclose(best.scores, truth, rtol=1e-4)
 
@@ -66,7 +68,7 @@ def test_methods_say_what_they_need():
         "axn(retriever=random, normalize=anchors)": "no item vectors",
     }.items():
         with pytest.raises(InputError, match=words):
-            run(method(spec), data, 10)
+            run(parse_method(spec), data, 10)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_methods_say_what_they_need():
         ("gp(scale=0)", "scale must be above 0, noise and beta 0 or more"),
         ("gp(noise=-0.1)", "scale must be above 0, noise and beta 0 or more"),
         ("feedback(b=-1)", "b must be 0 or more"),
-        ("feedback(sample=1.5)", "sample must lie between 0 and 1"),
+        ("feedback(retriever_share=1.5)", "retriever_share must lie between 0 and 1"),
         ("refit(lr=0)", "lr must be above 0"),
         ("refit(steps=0)", "steps must be 1 or more"),
         ("axn(ridge=0)", "ridge must be above 0, and takes the place of blend"),
@@ -92,7 +94,7 @@ def test_methods_say_what_they_need():
 def test_what_cannot_be_is_said_before_anything_is_scored(spec, words):
     index, queries, _ = aligned_matrix().rows(0, 2)
     with pytest.raises(InputError, match=words):
-        Search(method(spec).plan(index, 10, 0), queries, index.n).ask()
+        Search(parse_method(spec).plan(index, 10, 0), queries, index.n).ask()
 
 
 @pytest.mark.parametrize(
@@ -107,5 +109,5 @@ def test_what_cannot_be_is_said_before_anything_is_scored(spec, words):
     ],
 )
 def test_feedback_in_the_limit(spec, other):
-    found, expected = (run(method(s), matrix(), 20).picks().items for s in (spec, other))
+    found, expected = (run(parse_method(s), matrix(), 20).picks().items for s in (spec, other))
     assert found.tolist() == expected.tolist()

@@ -11,7 +11,7 @@ from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
 from crossknn.index.stored import StoredMatrix
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.methods.base import equal_rounds
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.kriging import NEVER, CalibrationCurve
@@ -25,7 +25,7 @@ from crossknn.types import Observed
 WITH, FUSED, _ = SPECS = (
     "kriging(retriever=dense)",
     "kriging(retriever=hybrid(bm25, dense))",
-    "kriging(retriever=dense, anchors=false)",
+    "kriging(retriever=dense, use_anchors=false)",
 )
 every_spec = pytest.mark.parametrize("spec", SPECS)
 
@@ -73,7 +73,7 @@ def test_factors_of_uncentred_anchors_without_regression_and_noise_are_adacur(se
     batches = equal_rounds(20, rounds)
     plan = Plan(retriever=retriever, predictor=predictor, batches=batches)
     found = simulate(plan, queries, scores).picks()
-    adacur = run(method(f"adacur(retriever=dense, rounds={rounds})"), data, 20).picks()
+    adacur = run(parse_method(f"adacur(retriever=dense, rounds={rounds})"), data, 20).picks()
     assert found.items.tolist() == adacur.items.tolist()
     np.testing.assert_allclose(found.approx, adacur.approx, atol=2e-3)
 
@@ -90,7 +90,9 @@ def grid(seed: int) -> StoredMatrix:
 def assert_same(spec, data, scores, factor, shift):
     """The picks where `scores` are `factor` times those of `data` and `shift` (m,) above, and what
     was predicted of them from the third round on."""
-    plain, moved = (run(method(spec), d, 24).picks() for d in (data, replace(data, scores=scores)))
+    plain, moved = (
+        run(parse_method(spec), d, 24).picks() for d in (data, replace(data, scores=scores))
+    )
     found = []
     for picks in (plain, moved):
         order = np.lexsort((picks.items, picks.rounds))
@@ -163,7 +165,7 @@ CASES = (
 
 def finite(spec, data, budget=24):
     """A search that spends its budget, each item once, on predictions that are numbers."""
-    search = run(method(spec), data, budget)
+    search = run(parse_method(spec), data, budget)
     picks = search.picks()
     assert search.n_scored.tolist() == [budget] * data.n_tests
     assert all(len(set(row)) == budget for row in picks.items.tolist())
@@ -201,7 +203,7 @@ def test_ends_of_options_budgets_and_anchors_are_borne(spec, data, budget):
 @pytest.mark.parametrize(
     ("spec", "data", "said"),
     [
-        (WITH, with_anchors(1), r"one anchor query says nothing .*kriging\(anchors=false\)"),
+        (WITH, with_anchors(1), r"one anchor query says nothing .*kriging\(use_anchors=false\)"),
         ("kriging(vectors=nope)", matrix(), "no item vectors 'nope'; it has dense"),
         (
             "kriging(retriever=bm25)",
@@ -216,14 +218,18 @@ def test_ends_of_options_budgets_and_anchors_are_borne(spec, data, budget):
             (f"kriging({option}=0)", matrix(), f"{option} must be 1 or more")
             for option in ("rank", "rounds", "shortlist", "k")
         ),
-        ("kriging(anchors=false, target_recall=0.9)", matrix(), "on three anchor queries or more"),
+        (
+            "kriging(use_anchors=false, target_recall=0.9)",
+            matrix(),
+            "on three anchor queries or more",
+        ),
         ("kriging(target_recall=0.9)", with_anchors(2), "on three anchor queries or more"),
         ("kriging(target_recall=90)", matrix(), "target_recall must lie between 0 and 1"),
     ],
 )
 def test_what_cannot_be_is_said(spec, data, said):
     with pytest.raises((InputError, SpecError), match=said):
-        run(method(spec), data, 10)
+        run(parse_method(spec), data, 10)
 
 
 # Shortlists
@@ -233,8 +239,8 @@ def test_what_cannot_be_is_said(spec, data, said):
 @pytest.mark.parametrize("anchors", ["true", "false"])
 def test_a_shortlist_is_half_the_retrievers_and_half_what_is_predicted_best(option, anchors):
     index, queries, scores = matrix(n=300).rows(0, 99)
-    spec = f"kriging(retriever=dense, {option}, anchors={anchors})"
-    predictor = method(spec).plan(index, 24, 0).predictor
+    spec = f"kriging(retriever=dense, {option}, use_anchors={anchors})"
+    predictor = parse_method(spec).plan(index, 24, 0).predictor
     pool = predictor.retriever.top(queries, 41).items
     allowed = np.random.default_rng(0).random(300) < 0.9
     state = predictor.update(predictor.start(queries), known(scores, 20))
@@ -272,7 +278,7 @@ def test_a_threshold_by_hand():
 def test_queries_stop_when_they_expect_enough_and_keep_what_they_have():
     data = matrix(n=120, anchors=40, tests=20)
     index, queries, scores = data.rows(0, data.n_tests)
-    plan = method("kriging(retriever=dense, rounds=6, k=3)").plan(index, 24, 0)
+    plan = parse_method("kriging(retriever=dense, rounds=6, k=3)").plan(index, 24, 0)
     whole = simulate(plan, queries, scores)
     some = simulate(replace(plan, stop=Stop(k=3, expected=0.8)), queries, scores)
     assert some.stopped.any()
@@ -284,5 +290,5 @@ def test_queries_stop_when_they_expect_enough_and_keep_what_they_have():
         expected = {int(counts[q]): e[q] for counts, e in reversed(some.expectations)}
         assert all(not e >= 0.8 for before, e in expected.items() if before < count)
         assert not some.stopped[q] or expected[count] >= 0.8
-    axn = method("axn(retriever=dense, rounds=6)").plan(index, 24, 0)
+    axn = parse_method("axn(retriever=dense, rounds=6)").plan(index, 24, 0)
     assert not simulate(replace(axn, stop=Stop(k=3, expected=0.0)), queries, scores).stopped.any()

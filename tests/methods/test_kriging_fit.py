@@ -12,9 +12,9 @@ from synthetic import matrix
 
 from crossknn.errors import InputError
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.fitting.fit import VECTORS, fit_from_log
+from crossknn.fitting.fit import VECTORS, fit_from_store
 from crossknn.index.item_index import ItemIndex
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.methods.factor_model import fit_sparse
 from crossknn.methods.kriging import KernelParameters, Prior, fit_dense, stored_prior
 from crossknn.methods.kriging_fit import (
@@ -176,9 +176,9 @@ def test_constant_scores_leave_numbers(value):
 @pytest.mark.parametrize("q", [0, 1])
 def test_one_query_is_too_few(q):
     of = world(20, 15)
-    with pytest.raises(InputError, match=r"one anchor query .* kriging\(anchors=false\)"):
+    with pytest.raises(InputError, match=r"one anchor query .* kriging\(use_anchors=false\)"):
         fit_dense(of.exact[:q], [of.cheap[:q]])
-    with pytest.raises(InputError, match=r"one query .* kriging\(anchors=false\)"):
+    with pytest.raises(InputError, match=r"one query .* kriging\(use_anchors=false\)"):
         fit(of, np.arange(20)[:, None] + np.zeros(15) < q)
 
 
@@ -340,7 +340,9 @@ class Library:
         return np.mean([np.isin(t, g).mean() for t, g in zip(truth, got, strict=True)])
 
     def learn(self, index, scorer=None):
-        return fit_from_log(index, (scorer or self.scorer).fingerprint, retriever=parse("vectors"))
+        return fit_from_store(
+            index, (scorer or self.scorer).fingerprint, retriever=parse("vectors")
+        )
 
 
 @pytest.fixture
@@ -363,7 +365,7 @@ def test_searches_get_better_by_what_others_left_behind_and_the_index_keeps_it(l
     late = library.recall(index)
     assert before + 0.02 < early
     assert early + 0.02 < late
-    assert (prior.queries, prior.anchors, prior.from_log) == (150, 0, True)
+    assert (prior.queries, prior.n_anchor_queries, prior.from_searches) == (150, 0, True)
     assert prior.pairs >= 150 * 25  # the first queries were searched again, and better
     assert index.fitted[VECTORS].cost.calls == prior.pairs
     loaded = library.load(tmp_path / "index")
@@ -378,11 +380,11 @@ def test_parameters_are_those_given_then_those_fitted_then_the_defaults(library)
     collect_anchors(index, library.scorer, library.texts(0, 10))
 
     def noise(options=""):
-        return method(METHOD[:-1] + options + ")").plan(index, 25, 0).predictor.model.noise
+        return parse_method(METHOD[:-1] + options + ")").plan(index, 25, 0).predictor.model.noise
 
     assert noise() == KernelParameters().noise
     fit_prior(index, retriever="vectors", parameters=KernelParameters(noise=0.11))
-    assert [noise(), noise(", noise=0.3"), noise(", anchors=false")] == [0.11, 0.3, 0.25]
+    assert [noise(), noise(", noise=0.3"), noise(", use_anchors=false")] == [0.11, 0.3, 0.25]
 
 
 @pytest.mark.slow
@@ -393,10 +395,10 @@ def test_anchors_are_added_to_what_is_sparse_are_enough_and_are_not_passed_over(
     both = library.learn(index)
     assert (both.queries, both.anchors, both.pairs) == (30, 20, 10 * 25 + 20 * N)
     alone = fit_prior(index, retriever="vectors")
-    assert (alone.queries, alone.pairs, alone.from_log) == (20, 20 * N, False)
+    assert (alone.queries, alone.pairs, alone.from_searches) == (20, 20 * N, False)
 
     def mean():
-        return method(METHOD).plan(index, 25, 0).predictor.item_mean
+        return parse_method(METHOD).plan(index, 25, 0).predictor.item_mean
 
     np.testing.assert_array_equal(mean(), alone.mean)
     collect_anchors(index, library.scorer, library.texts(30, 40))  # the prior is of 20, not of 30
@@ -408,9 +410,14 @@ def test_a_retriever_that_was_not_learned_for_is_refused_but_not_in_other_words(
     library.search(index, 0, 20)
     library.learn(index)
     with pytest.raises(InputError, match="the prior predicts from vectors"):
-        method("kriging(retriever=random)").plan(index, 25, 0)
-    for options in ("random, anchors=false", "random, mean=vectors", "hybrid(vectors)", "hybrid"):
-        plan = method(f"kriging(retriever={options})").plan(index, 25, 0)
+        parse_method("kriging(retriever=random)").plan(index, 25, 0)
+    for options in (
+        "random, use_anchors=false",
+        "random, mean=vectors",
+        "hybrid(vectors)",
+        "hybrid",
+    ):
+        plan = parse_method(f"kriging(retriever={options})").plan(index, 25, 0)
         assert (plan.predictor.model.prior is None) == ("anchors" in options)
 
 

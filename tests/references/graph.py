@@ -142,7 +142,7 @@ def ladr(
     *,
     budget: int,
     neighbours: int,
-    seeds: float,
+    retriever_share: float,
     depth: int = 50,
     mode: Literal["adaptive", "proactive"] = "adaptive",
 ) -> Ranked:
@@ -153,7 +153,7 @@ def ladr(
     are step 0. A step is a list that is made when it begins and kept until all of it is scored. A
     batch that a step does not fill begins the next one, with the scores known before that batch.
     """
-    graph, first = problem.neighbours[:, :neighbours], seeds_of(problem, seeds, budget)
+    graph, first = problem.neighbours[:, :neighbours], seeds_of(problem, retriever_share, budget)
     if mode == "proactive":
         sources = [item for item, _ in first]
         around = walk(graph, sources, [value for _, value in first], skip=sources)
@@ -172,7 +172,12 @@ def ladr(
 
 
 def greedy(
-    problem: Problem, batches: Sequence[Batch], *, budget: int, neighbours: int, seeds: float
+    problem: Problem,
+    batches: Sequence[Batch],
+    *,
+    budget: int,
+    neighbours: int,
+    retriever_share: float,
 ) -> Ranked:
     """The second stage of bi-metric search (2406.02891): pop the best item, score its neighbours.
 
@@ -191,7 +196,7 @@ def greedy(
             skip |= {item for item, _ in new}
             yield new
 
-    left = seeds_of(problem, seeds, budget)
+    left = seeds_of(problem, retriever_share, budget)
     for last, batch in enumerate(batches):
         left = rest_of_step(chain([left], expansions(batches[:last], left)), len(batch.items))
     steps = chain([left], expansions(batches, left))

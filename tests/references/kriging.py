@@ -50,7 +50,7 @@ def kriging(
     problem: Problem,
     batches: Sequence[Batch],
     *,
-    anchors: bool = True,
+    use_anchors: bool = True,
     rank: int = 100,
     share: float = 0.7,
     scale: float = 2.0,
@@ -59,12 +59,12 @@ def kriging(
     noise: float = 0.25,
     beta: float = 0.0,
 ) -> Ranked:
-    """By the retriever, then by the prediction + `beta` deviations; without `anchors` by the
+    """By the retriever, then by the prediction + `beta` deviations; without `use_anchors` by the
     retriever also while scores are fewer than the weights, or all equal."""
     if not batches:
         return best_first(problem.retriever, batches)
     content = Content(directions(problem.items), scale, smooth, linear, noise)
-    if anchors:
+    if use_anchors:
         values = by_lesson(problem, batches, learn(problem, rank), content, share, beta)
         return best_first(values, batches)
     _, scores = observed(batches)

@@ -19,7 +19,7 @@ from synthetic import run
 from threadpoolctl import threadpool_limits
 
 from crossknn.index.stored import StoredMatrix
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.spec import Spec, parse
 from crossknn.types import NO_ITEM
 from references import cur, gaussian_process, graph, kriging, vectors
@@ -37,11 +37,11 @@ PART = dict(zip(ROUNDS, reversed(BUDGETS), strict=True)) if QUERIES == 1 else {}
 SPECS = """
 rerank(retriever=dense)
 rerank(retriever=hybrid(bm25, dense))
-anncur(anchors=0.5, center=none)
-anncur(anchors=0.2, retriever=dense, center=auto, rcond=0.01)
+anncur(anchor_share=0.5, center=none)
+anncur(anchor_share=0.2, retriever=dense, center=auto, rcond=0.01)
 adacur(retriever=dense, rounds=R, center=none)
 adacur(retriever=bm25, rounds=R, center=auto, rcond=0.03)
-adacur(retriever=dense, rounds=R, split=0.5, center=none)
+adacur(retriever=dense, rounds=R, anchor_share=0.5, center=none)
 axn(vectors=dense, retriever=dense, rounds=R, blend=0.0, normalize=none)
 axn(vectors=dense, retriever=dense, rounds=R, blend=0.0, normalize=anchors)
 axn(vectors=dense, retriever=bm25, rounds=R, blend=0.3, normalize=first)
@@ -50,29 +50,29 @@ axn(vectors=dense, retriever=dense, rounds=R, ridge=0.3)
 tour(vectors=dense, retriever=dense, rounds=R, loss=kl, lr=1.0, normalize=none)
 tour(vectors=dense, retriever=dense, rounds=R, loss=kl, lr=3.0, normalize=anchors)
 tour(vectors=dense, retriever=bm25, rounds=R, loss=mse, lr=0.1, normalize=none)
-fixeditem(anchors=0.5)
-itemcur(anchors=0.5, center=none)
-itemcur(anchors=0.5, center=auto, rcond=0.03)
+fixeditem(anchor_share=0.5)
+itemcur(anchor_share=0.5, center=none)
+itemcur(anchor_share=0.5, center=auto, rcond=0.03)
 gar(retriever=dense, graph=dense, neighbours=16, batch=B)
 gar(retriever=bm25, graph=dense, neighbours=8, batch=B)
 gar(retriever=dense, graph=dense, neighbours=16, batch=B, affinity=set, best=0.5, softmax=raw)
 gar(retriever=bm25, graph=dense, neighbours=16, batch=B, affinity=set, best=0.1)
-ladr(retriever=dense, graph=dense, neighbours=8, seeds=0.5, depth=10, batch=B)
-ladr(retriever=bm25, graph=dense, neighbours=4, seeds=0.5, mode=proactive)
-greedy(retriever=dense, graph=dense, neighbours=8, seeds=0.5, batch=B)
+ladr(retriever=dense, graph=dense, neighbours=8, retriever_share=0.5, depth=10, batch=B)
+ladr(retriever=bm25, graph=dense, neighbours=4, retriever_share=0.5, mode=proactive)
+greedy(retriever=dense, graph=dense, neighbours=8, retriever_share=0.5, batch=B)
 gp(vectors=dense, retriever=dense, rounds=R, kernel=rbf, scale=1.0, noise=0.05, mean=constant, \
 beta=1.0, query=false)
 gp(vectors=dense, retriever=dense, rounds=R, scale=2.0, mean=average, beta=0.5, query=true)
 gp(vectors=dense, retriever=hybrid(bm25, dense), rounds=R, kernel=matern, mean=first, beta=0)
 gp(vectors=dense, retriever=bm25, rounds=R, kernel=linear, noise=0.3, mean=first, beta=0)
-feedback(vectors=dense, retriever=dense, sample=0.2, rounds=R, a=1.0, b=1.0, c=0.03, normalize=none)
-feedback(vectors=dense, retriever=bm25, sample=0.2, rounds=R, b=0.5, c=0.1, pairs=3, normalize=first)
-refit(vectors=dense, retriever=dense, sample=0.2, rounds=R, steps=20, lr=1.0, normalize=anchors)
+feedback(vectors=dense, retriever=dense, retriever_share=0.2, rounds=R, a=1.0, b=1.0, c=0.03, normalize=none)
+feedback(vectors=dense, retriever=bm25, retriever_share=0.2, rounds=R, b=0.5, c=0.1, pairs=3, normalize=first)
+refit(vectors=dense, retriever=dense, retriever_share=0.2, rounds=R, steps=20, lr=1.0, normalize=anchors)
 kriging(vectors=dense, retriever=dense, rounds=R, rank=100, share=0.7, scale=2.0, smooth=0.3, \
 linear=0.5, noise=0.25)
 kriging(vectors=dense, retriever=hybrid(bm25, dense), rounds=R, rank=20, share=0.5, scale=1.0, \
 smooth=0.5, linear=0.3, noise=0.1, beta=0.5)
-kriging(vectors=dense, retriever=dense, rounds=R, anchors=false, noise=0.1, beta=1)
+kriging(vectors=dense, retriever=dense, rounds=R, use_anchors=false, noise=0.1, beta=1)
 """.strip().splitlines()
 """R stands for the number of rounds, B for the size of a batch."""
 
@@ -113,7 +113,7 @@ class Case:
         budget, rounds = self.budget, self.rounds
         if self.name == "rerank":
             return [budget]
-        if self.name == "adacur" and "split" in self.options:
+        if self.name == "adacur" and "anchor_share" in self.options:
             return cur.split_batches(budget, rounds, budget // 2)
         if self.name == "kriging":
             first, later = max(budget // rounds, 8), rounds - 1
@@ -123,7 +123,7 @@ class Case:
             sample = round(0.2 * budget)
             return [sample, *equal_batches(budget - sample, rounds)]
         if self.name in ("anncur", "itemcur", "fixeditem") or "mode" in self.options:
-            first = round(float(self.options.get("anchors", 0.5)) * budget)
+            first = round(float(self.options.get("anchor_share", 0.5)) * budget)
             return [first, budget - first]
         if self.name in ("gar", "ladr", "greedy"):
             seeds, size = 0 if self.name == "gar" else budget // 2, budget // rounds
@@ -232,7 +232,7 @@ def disagreement(rank: Rank, problem: Problem, batches: list[Batch]) -> float:
 def worst_of(name: str, case: Case) -> float:
     """The largest disagreement over the queries."""
     data, worst = stored(name), 0.0
-    picks = run(method(case.spec), data, case.budget, tests=QUERIES).picks()
+    picks = run(parse_method(case.spec), data, case.budget, tests=QUERIES).picks()
     for query in range(QUERIES):
         problem = problem_of(name, query, case)
         batches = batches_of(picks, query, data.scores[data.n_anchors + query].astype(np.float64))

@@ -8,7 +8,7 @@ from scipy.stats import chisquare
 from synthetic import matrix
 
 from crossknn.evaluation.replay import OracleRetriever, OracleSoftMax, OracleTopK
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.search.loop import Search
 from crossknn.types import Queries
 from references import cur, oracle
@@ -33,7 +33,7 @@ def second_batches(data, sample):
     picked = []
     for seed in range(DRAWS):
         spec = f"adacur(retriever=dense, rounds=3, sample={sample}, center=none)"
-        search = Search(method(spec).plan(index, 3 * SIZE, seed), queries, index.n)
+        search = Search(parse_method(spec).plan(index, 3 * SIZE, seed), queries, index.n)
         for _ in range(2):
             pairs = search.ask()
             search.tell(pairs, scores[pairs.query, pairs.item])

@@ -13,7 +13,7 @@ from late_helpers import WordStates
 import crossknn as ck
 from crossknn.errors import SpecError
 from crossknn.linalg import top_k
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.retrievers.base import LateRetriever
 from crossknn.retrievers.lexical import BM25
 from crossknn.retrievers.specs import open_retriever
@@ -168,7 +168,7 @@ def test_the_grammar(index, model):
     nested = open_retriever(index, parse("mine(retriever=cmc(retriever=bm25))"), 0)
     assert (nested.name, nested.stage.name) == ("mine", "cmc")
     for text in ("cmc(retriever=bm25, depth=3)", "mine"):
-        assert str(method(f"retrieve(retriever={text})")) == f"retrieve(retriever={text})"
+        assert str(parse_method(f"retrieve(retriever={text})")) == f"retrieve(retriever={text})"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Reranking endpoints: a real server in a thread, in both shapes, in good and in bad health."""
+"""Reranking endpoints: a real server in a thread, in both APIs, in good and in bad health."""
 
 import json
 import logging
@@ -68,20 +68,18 @@ def tei(body):
     return 200, [{"index": i, "score": scores[i]} for i in ranked]
 
 
-@pytest.mark.parametrize(("respond", "shape"), [(cohere, "cohere"), (tei, "tei")])
+@pytest.mark.parametrize(("respond", "api"), [(cohere, "cohere"), (tei, "tei")])
 @pytest.mark.parametrize("told", [True, False])
-def test_both_shapes(serve, respond, shape, told):
+def test_both_apis(serve, respond, api, told):
     service = serve(respond)
-    scorer = HttpScorer(
-        service.url, shape=shape if told else "auto", model="m", batch=4, concurrency=1
-    )
+    scorer = HttpScorer(service.url, api=api if told else "auto", model="m", batch=4, concurrency=1)
     assert isinstance(scorer, Scorer)
     np.testing.assert_array_equal(scores_of(scorer), EXPECTED)
     path, _, body = service.requests[-1]
     assert (path, body["query"]) == ("/rerank", "bb")
-    # One request to find the shape out, at most; full batches afterwards.
+    # One request to find the API out, at most; full batches afterwards.
     assert sizes(service)[-6:] == [4, 4, 2, 4, 4, 2]
-    assert len(service.requests) == 6 + (shape == "tei" and not told)
+    assert len(service.requests) == 6 + (api == "tei" and not told)
 
 
 def test_path_key_and_what_stands_behind_the_question_mark(serve, monkeypatch, caplog):
@@ -109,7 +107,7 @@ def test_path_key_and_what_stands_behind_the_question_mark(serve, monkeypatch, c
 @pytest.mark.parametrize("status", [413, 422])
 def test_batches_refused_as_too_large_get_smaller_for_good(serve, status):
     service = serve(lambda b: tei(b) if len(b["texts"]) <= 3 else (status, b"too many"))
-    scorer = HttpScorer(service.url, shape="tei", concurrency=1)
+    scorer = HttpScorer(service.url, api="tei", concurrency=1)
     for _ in range(2):
         np.testing.assert_array_equal(scores_of(scorer), EXPECTED)
     assert [size for size in sizes(service) if size > 3] == [10, 5]
@@ -126,19 +124,19 @@ def test_passing_failures_are_tried_again(serve, status):
 def test_one_item_the_service_chokes_on_fails_no_other(serve):
     service = serve(lambda b: (500, b"crash") if ITEMS[3] in b["documents"] else cohere(b))
     order = np.random.default_rng(0).permutation(20)  # queries interleaved
-    scorer = HttpScorer(service.url, shape="cohere")
+    scorer = HttpScorer(service.url, api="cohere")
     found = collect(scorer, grid(2, 10).take(order), QUERIES, ITEMS)
     bad = np.tile(np.arange(10) == 3, 2)
     np.testing.assert_array_equal(found, np.where(bad, np.nan, EXPECTED)[order])
 
 
 @pytest.mark.parametrize("said", [b"<html>hello</html>", {"message": "ok"}, [1.0] * 10])
-@pytest.mark.parametrize("shape", ["auto", "cohere", "tei"])
-def test_nonsense_is_an_error_with_the_url(serve, said, shape):
+@pytest.mark.parametrize("api", ["auto", "cohere", "tei"])
+def test_nonsense_is_an_error_with_the_url(serve, said, api):
     service = serve(lambda body: (200, said))
-    message = f"{service.url} gave an answer that is not 10 scores in the shape of"
+    message = f"{service.url} gave an answer that is not 10 scores in the format of"
     with pytest.raises(ScorerError, match=message):
-        scores_of(HttpScorer(service.url, shape=shape), 1)
+        scores_of(HttpScorer(service.url, api=api), 1)
 
 
 def test_probabilities_become_logits(serve):
@@ -163,5 +161,5 @@ def test_requests_run_at_once(serve):
         meeting.wait()
         return cohere(body)
 
-    scorer = HttpScorer(serve(respond).url, shape="cohere", batch=1, concurrency=4)
+    scorer = HttpScorer(serve(respond).url, api="cohere", batch=1, concurrency=4)
     np.testing.assert_array_equal(scores_of(scorer), EXPECTED)

@@ -20,7 +20,7 @@ from crossknn.models.late.model import (  # noqa: E402
     LateInteractionConfig,
     LateInteractionModel,
 )
-from crossknn.retrievers.base import KINDS, LateInteraction  # noqa: E402
+from crossknn.retrievers.base import KINDS, LateEncoder  # noqa: E402
 from crossknn.scorers.opening import bundled_folder  # noqa: E402
 from crossknn.types import NO_ITEM, States  # noqa: E402
 
@@ -62,7 +62,7 @@ def folder(request, tmp_path_factory):
 
 @pytest.fixture
 def served(folder):
-    return ck.open_late(folder / "torch"), ck.open_late(folder / "onnx")
+    return ck.LateInteraction(folder / "torch"), ck.LateInteraction(folder / "onnx")
 
 
 def compared(model, lists=LISTS):
@@ -81,7 +81,7 @@ def close(found, expected):
 def test_torch_and_onnx_agree(served, folder):
     kept, exported = served
     for model in served:
-        assert isinstance(model, LateInteraction)
+        assert isinstance(model, LateEncoder)
         assert folder.name.startswith(model.kind)
         assert model.joint == (model.kind == "cmc")
     assert kept.dimensions == exported.dimensions
@@ -144,16 +144,16 @@ def test_the_export_keeps_the_fingerprint_until_a_file_changes(served, folder, t
     source = make(tmp_path, "cmc", shared=True).save_pretrained(tmp_path / "shared")
     shared = export_model(source, tmp_path / "one", "late-interaction")
     assert not (shared / "item.onnx").exists()
-    assert ck.open_late(shared).fingerprint != kept.fingerprint
+    assert ck.LateInteraction(shared).fingerprint != kept.fingerprint
     for path in (folder / "onnx").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    assert ck.open_late(tmp_path).fingerprint == kept.fingerprint
-    assert ck.open_late(tmp_path, max_length=9).fingerprint != kept.fingerprint
+    assert ck.LateInteraction(tmp_path).fingerprint == kept.fingerprint
+    assert ck.LateInteraction(tmp_path, max_length=9).fingerprint != kept.fingerprint
     (tmp_path / "tokenizer.json").write_text((tmp_path / "tokenizer.json").read_text() + " ")
-    assert ck.open_late(tmp_path).fingerprint != kept.fingerprint
+    assert ck.LateInteraction(tmp_path).fingerprint != kept.fingerprint
     (tmp_path / "compare.onnx").write_bytes(b"\x00")
     with pytest.raises(InputError, match=r"compare.onnx is not a model that ONNX Runtime can load"):
-        ck.open_late(tmp_path)
+        ck.LateInteraction(tmp_path)
 
 
 @pytest.mark.slow
@@ -188,10 +188,10 @@ def test_what_is_no_late_interaction_model(folder, tmp_path):
     for opened, path, message in (
         (ck.CrossEncoder, folder / "torch", f"is a {late} model, where a cross-encoder is"),
         (ck.CrossEncoder, folder / "onnx", f"holds a {late}, where a cross-encoder"),
-        (ck.open_late, dual, f"holds a dual-encoder, where a {late}"),
-        (ck.open_late, tmp_path, f"is not a {late} model: it has neither"),
-        (ck.open_late, absent, "there is no model folder"),
-        (ck.open_late, incomplete, "is incomplete: query.onnx is missing"),
+        (ck.LateInteraction, dual, f"holds a dual-encoder, where a {late}"),
+        (ck.LateInteraction, tmp_path, f"is not a {late} model: it has neither"),
+        (ck.LateInteraction, absent, "there is no model folder"),
+        (ck.LateInteraction, incomplete, "is incomplete: query.onnx is missing"),
     ):
         with pytest.raises(InputError, match=message):
             opened(path)

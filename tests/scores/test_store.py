@@ -70,7 +70,7 @@ def test_a_store_is_a_dictionary_that_keeps_the_first_score(steps, in_memory):
                 np.testing.assert_array_equal(
                     one.lookup(fingerprint, *ids), dense[pairs.query, pairs.item]
                 )
-                log = one.log(fingerprint, items)
+                log = one.sparse_scores(fingerprint, items)
                 assert len(log) == sum(
                     f == fingerprint and i == item for f, _, i in known for item in items
                 )

@@ -10,7 +10,7 @@ from synthetic import matrix
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.linalg import top_k
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.methods.rerank import FirstStageScores
 from crossknn.retrievers.base import StoredRetriever
 from crossknn.search.loop import Search
@@ -33,7 +33,7 @@ def test_top_k_is_a_stable_sort(rows, count):
 
 def started(budget: int = 12, **options):
     index, queries, scores = matrix(tests=2).rows(0, 2)
-    plan = method("axn(retriever=dense, rounds=3)").plan(index, budget, 0)
+    plan = parse_method("axn(retriever=dense, rounds=3)").plan(index, budget, 0)
     return Search(plan, queries, index.n, **options), scores
 
 

@@ -13,7 +13,7 @@ from synthetic import matrix
 
 import crossknn as ck
 from crossknn.errors import InputError
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.search.loop import Search
 from crossknn.search.sharing import (
     SharedBudget,
@@ -26,7 +26,7 @@ from crossknn.search.sharing import (
 
 SPECS = (
     "kriging(retriever=dense, rounds=4)",
-    "kriging(retriever=dense, rounds=6, anchors=false, shortlist=20)",
+    "kriging(retriever=dense, rounds=6, use_anchors=false, shortlist=20)",
     "gp(retriever=dense, rounds=3, beta=0)",
 )
 WORLD = matrix(n=40, anchors=12, tests=6)
@@ -34,7 +34,9 @@ WORLD = matrix(n=40, anchors=12, tests=6)
 
 def started(spec, total, *, k=3, m=WORLD.n_tests, data=WORLD, allowed=None, stop=None):
     index, queries, scores = data.rows(0, m)
-    plan = replace(method(spec).plan(index, total // m, 0), share=SharedBudget(total=total, k=k))
+    plan = replace(
+        parse_method(spec).plan(index, total // m, 0), share=SharedBudget(total=total, k=k)
+    )
     if stop is not None:
         plan = replace(plan, stop=stop)
     return Search(plan, queries, index.n, allowed=allowed), scores

@@ -31,7 +31,7 @@ TRAINING = TrainingSettings(
     epochs=2, batch=4, learning_rate=1e-3, evaluations=1, precision="float32"
 )
 LENGTHS = {"query_length": 24, "item_length": 24}
-OPENERS = {"cross": ck.CrossEncoder, "dual": ck.DualEncoder, "cmc": ck.open_late}
+OPENERS = {"cross": ck.CrossEncoder, "dual": ck.DualEncoder, "cmc": ck.LateInteraction}
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,10 @@ def test_a_dual_encoder_mines_retrieves_and_is_where_others_start(bert, data, tm
     cmc = settings_of("cmc", bert, data, candidates=candidates, encoder=source, freeze="both")
     run.train(cmc, tmp_path / "cmc")
     assert '"freeze":"both"' in (tmp_path / "cmc" / "README.md").read_text()
-    model, start = ck.open_late(tmp_path / "cmc", device="cpu").runtime.model, encoder.runtime.model
+    model, start = (
+        ck.LateInteraction(tmp_path / "cmc", device="cpu").runtime.model,
+        encoder.runtime.model,
+    )
     for mine, theirs in ((model.query, start.query), (model.item, start.item)):
         both = zip(mine.encoder.parameters(), theirs.encoder.parameters(), strict=True)
         assert all(torch.equal(one, other) for one, other in both)

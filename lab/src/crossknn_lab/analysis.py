@@ -307,7 +307,7 @@ def approximate(
     """What a method predicts for every item once it has spent `budget`: (m, n), and what it scored.
 
     `scores` (m, n) are exact. The scored items (m, b) keep their approximate scores (ADACUR,
-    figures 6 to 8). For the approximation from k_i anchor items: `anncur(anchors=1)` with the
+    figures 6 to 8). For the approximation from k_i anchor items: `anncur(anchor_share=1)` with the
     budget k_i. A method that learns nothing answers with its retriever's scores.
     """
     plan = method.plan(OracleIndex(index, scores), budget, seed)
@@ -338,7 +338,7 @@ def retrieved(
     """The `depth` best approximate scores of each query after `calls` exact ones: (m, depth).
 
     Scored items are not kept out. With `recall` this is Top-k-Recall@k_r of ANNCUR with k_i
-    anchor items (ANNCUR, figure 3a), the method being `anncur(anchors=1)` and `calls` k_i.
+    anchor items (ANNCUR, figure 3a), the method being `anncur(anchor_share=1)` and `calls` k_i.
     """
     found = []
     for index, queries, scores in parts:
@@ -362,7 +362,7 @@ def recall_by_split(
     so that an anchor item that is retrieved again costs another call, and one that is not is lost.
 
     Args:
-        method: Spends its whole budget on anchor items: `anncur(anchors=1)`.
+        method: Spends its whole budget on anchor items: `anncur(anchor_share=1)`.
         truth: The exact top items (m, max(ks)).
         shares: Of the budget, for anchor items: each between 0 and 1.
     """

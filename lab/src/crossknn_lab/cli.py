@@ -87,7 +87,7 @@ def _replay(
     from crossknn.data.reading import read_qrels
     from crossknn.evaluation.replay import check, parts_of, replay
     from crossknn.evaluation.task import LABELLED, Judgements, TaskMeasures, measure_names
-    from crossknn.methods import methods as parse_methods
+    from crossknn.methods import parse_methods
 
     chosen, costs = parse_methods(methods), numbers(budgets, "budgets")
     matrix = StoredMatrix.load(file)

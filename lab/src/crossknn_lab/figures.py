@@ -19,7 +19,7 @@ from crossknn.evaluation.replay import parts_of, truth_of
 from crossknn.evaluation.task import ACCURACY
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import inner, top_k
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.plots import Curve, curves, labels_of
 from crossknn.types import FloatArray
 from crossknn_lab import plots
@@ -260,7 +260,10 @@ def _papers_accounting(run: Experiment, data: MatrixFile) -> Mapping[str, Any]:
     def compute() -> dict[str, Any]:
         parts = parts_of(run.matrix(data), run.preset.queries)
         options: dict[str, Any] = {"ks": run.k, "shares": run.preset.shares}
-        truth, anncur = truth_of(parts, max(run.k)), method("anncur(center=none, anchors=1)")
+        truth, anncur = (
+            truth_of(parts, max(run.k)),
+            parse_method("anncur(center=none, anchor_share=1)"),
+        )
         best: dict[str, list[Estimate]] = {str(k): [] for k in run.k}
         for budget in run.budgets:
             by_k = recall_by_split(anncur, parts, truth, budget=budget, **options)
@@ -416,13 +419,13 @@ def _depths(run: Experiment, data: MatrixFile, anchors: int) -> dict[str, Any]:
         for stage in retrievers_of(data)
         if stage != "hybrid"
     } | {
-        f"anncur, {count} anchor items": ("anncur(center=none, anchors=1)", count)
+        f"anncur, {count} anchor items": ("anncur(center=none, anchor_share=1)", count)
         for count in (50, 100, 200)
         if count <= data.n_items // 2
     }
     lines: dict[str, Any] = {}
     for name, (spec, calls) in wanted.items():
-        ranked = retrieved(method(spec), parts, calls=calls, depth=depths[-1])
+        ranked = retrieved(parse_method(spec), parts, calls=calls, depth=depths[-1])
         lines[name] = {
             str(k): _points(
                 depths, [bootstrap(recall(ranked[:, :d], truth[:, :k])) for d in depths]
@@ -442,7 +445,7 @@ def scatter(
         made = {}
         for name, spec, calls in panels:
             if calls <= data.n_items // 2:
-                chosen = method(spec)
+                chosen = parse_method(spec)
                 approx, anchors = approximate(chosen, index, queries, scores, budget=calls, seed=0)
                 made[name] = plots.Approximation(
                     exact=scores[0], approx=approx[0], anchors=anchors[0]
@@ -457,11 +460,11 @@ def scatter(
 
 
 SAMPLERS = {
-    "anncur, random": "anncur(center=none, anchors=1, retriever=random)",
+    "anncur, random": "anncur(center=none, anchor_share=1, retriever=random)",
     "adacur, five rounds from random": "adacur(center=none, retriever=random, rounds=5)",
     "adacur, five rounds from dense": "adacur(center=none, retriever=dense, rounds=5)",
     **{
-        f"{kind}, {what}": f"anncur(center=none, anchors=1, retriever={name}{options})"
+        f"{kind}, {what}": f"anncur(center=none, anchor_share=1, retriever={name}{options})"
         for kind, name in (("TopK", "oracle_topk"), ("SoftMax", "oracle_softmax"))
         for what, options in (
             ("none masked", ""),
@@ -470,7 +473,7 @@ SAMPLERS = {
         )
     },
 }
-"""Ways to choose 200 anchor items: with `anncur(anchors=1)` nothing is reranked."""
+"""Ways to choose 200 anchor items: with `anncur(anchor_share=1)` nothing is reranked."""
 
 
 def errors_by_rank(run: Experiment) -> list[Block]:
@@ -508,7 +511,9 @@ def _errors(
     for name, spec in methods.items():
         bands: dict[int, list[FloatArray]] = {}
         for index, queries, scores in parts:
-            approx, _ = approximate(method(spec), index, queries, scores, budget=calls, seed=0)
+            approx, _ = approximate(
+                parse_method(spec), index, queries, scores, budget=calls, seed=0
+            )
             for band, values in approximation_error(scores, approx).items():
                 if band != "all":
                     bands.setdefault(int(band.split("-")[1]), []).append(values)

@@ -17,7 +17,7 @@ from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.fitting.factors import Targets, als, inner_products, per_item, per_query
 from crossknn.index.base import Scale
 from crossknn.index.stored import StoredMatrix
-from crossknn.methods import method
+from crossknn.methods import parse_method
 from crossknn.plots import Curve, curves
 from crossknn.retrievers.base import DenseRetriever
 from crossknn.scores.store import SparseScores
@@ -135,7 +135,7 @@ def _searched(
     found: dict[str, Any] = {"way": way, **cost, "recall": {}, "task": {}}
     for budget, k in goals(run):
         tasks = None if judged is None or found["task"] else TaskMeasures(judged, TASK)
-        got = outcome(spec, method(spec), parts, truth, budget=budget, ks=[k], task=tasks)
+        got = outcome(spec, parse_method(spec), parts, truth, budget=budget, ks=[k], task=tasks)
         row = next(iter(got.rows()))
         found["recall"][str(k)] = [row.recall, *row.ci]
         for name, values in row.measures.items():

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from crossknn.errors import InputError, SpecError, nearest
 from crossknn.evaluation.task import LABELLED
-from crossknn.methods import Method, method
+from crossknn.methods import Method, parse_method
 from crossknn.spec import parse
 
 Value: TypeAlias = bool | int | float | str
@@ -148,7 +148,7 @@ class Sweep:
 
 def _setting(template: str, values: Mapping[str, Value]) -> Setting:
     parsed = parse(_PLACEHOLDER.sub(lambda match: _text(values[match[1]]), template))
-    return Setting(template=template, spec=str(parsed), values=values, method=method(parsed))
+    return Setting(template=template, spec=str(parsed), values=values, method=parse_method(parsed))
 
 
 def read_sweep(path: str | Path) -> Sweep:

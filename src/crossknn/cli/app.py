@@ -1,9 +1,4 @@
-"""The commands together, and what becomes of errors.
-
-Exit codes: 0 done; 1 anything else on purpose; 2 wrong input; 3 the scorer failed, and what was
-found before is the answer; 4 the scorer failed, and there is no answer; 5 a missing extra; 6 not a
-usable index; 130 interrupted.
-"""
+"""The commands together, and what becomes of errors."""
 
 from __future__ import annotations
 
@@ -20,11 +15,17 @@ from crossknn import __version__
 from crossknn.cli import collect, compare, demo, estimate, fit, index, model, search
 from crossknn.errors import CrossknnError, visible
 
+EPILOG = (
+    "Exit codes: 0 done; 1 another failure; 2 wrong input; 3 the scorer failed, and what was found "
+    "before is the answer; 4 the scorer failed, and there is no answer; 5 a missing extra; 6 not a "
+    "usable index; 130 interrupted."
+)
 INTERRUPTED = "interrupted; nothing is half-written, and the same command can be run again"
 
 app = typer.Typer(
     name="crossknn",
     help="k-nearest-neighbour search directly with a cross-encoder, under a budget of calls.",
+    epilog=EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

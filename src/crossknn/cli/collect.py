@@ -57,7 +57,7 @@ def command(
     """
     from crossknn.data.reading import read_qrels
     from crossknn.fitting.anchors import collect_anchors, collect_item_scores, collect_matrix
-    from crossknn.fitting.fit import fit_from_log
+    from crossknn.fitting.fit import fit_from_store
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.collect import Limits, collect
 
@@ -82,7 +82,7 @@ def command(
         jobs.append(("scoring anchor queries", job))
     if file is not None and given is not None:
         options: dict[str, Any] = {
-            "anchors": n_anchors,
+            "n_anchors": n_anchors,
             "qrels": None if qrels is None else read_qrels(qrels),
             "item_scores": item_scores or 0,
         }
@@ -105,7 +105,7 @@ def command(
             reports.append(run(limits=_left(limits, reports), progress=report))
     enough = len(index.anchor_queries) > 1 and index.retrievers and index.vectors
     if anchors is not None and enough:
-        fit_from_log(index, exact.fingerprint)
+        fit_from_store(index, exact.fingerprint)
     summary = _summary(reports) | {
         "index": str(folder),
         "anchor_queries": len(index.anchor_queries),

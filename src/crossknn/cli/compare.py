@@ -63,7 +63,7 @@ def command(
     from crossknn.data.reading import read_qrels
     from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures, measure_names
     from crossknn.index.item_index import ItemIndex
-    from crossknn.methods import methods as parse_methods
+    from crossknn.methods import parse_methods
 
     o.check_picture("--plot", plot)
     o.check_picture("--plot-offline", plot_offline)

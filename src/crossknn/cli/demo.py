@@ -22,7 +22,7 @@ EPILOG = o.examples("crossknn demo", 'crossknn demo --search "how do I unzip a f
 def command(
     search: Annotated[str | None, Option(help="Answer this query, and no more.")] = None,
     folder: Annotated[Path, Option(help="Where the demo keeps its files.")] = FOLDER,
-    queries: Annotated[int, Option(min=1, help="Held-out queries to compare on.")] = 20,
+    n_queries: Annotated[int, Option(min=1, help="Held-out queries to compare on.")] = 20,
     k: Annotated[int, Option("-k", "--k", help="Hits to show.")] = 5,
     budget: Annotated[int, Option(help="Calls of the shown searches.")] = 100,
     seed: o.Seed = 0,
@@ -34,7 +34,7 @@ def command(
     """
     from crossknn import demo
     from crossknn.index.item_index import ItemIndex
-    from crossknn.methods import methods
+    from crossknn.methods import parse_methods
     from crossknn.plots import recall_against_cost
     from crossknn.scores.stored import StoredScorer
     from crossknn.search.searcher import Searcher
@@ -58,13 +58,13 @@ def command(
     show(searcher.search(texts, k=k, budget=budget), json)
     if search is not None:
         return
-    sampled = demo.sample(data, queries, seed)
+    sampled = demo.sample(data, n_queries, seed)
     note(f"exact search for {len(sampled)} held-out queries: {len(sampled) * index.n} pairs")
     rows = compare.run(
         index,
         sampled,
         scorer,
-        methods(", ".join(demo.METHODS)),
+        parse_methods(", ".join(demo.METHODS)),
         demo.BUDGETS,
         demo.KS,
         store=index.scores,

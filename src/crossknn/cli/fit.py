@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 NAME = "fit"
 EPILOG = o.examples(
     "crossknn fit docs.index als --queries train-queries.jsonl --deadline 30m",
-    "crossknn fit docs.index log --retriever 'hybrid(bm25, dense)'",
+    "crossknn fit docs.index stored --retriever 'hybrid(bm25, dense)'",
 )
-AUTO, LOG = "auto", "log"
+AUTO, STORED = "auto", "stored"
 PSEUDO_QUERIES = 500
 
 
@@ -31,8 +31,8 @@ def command(
     method: Annotated[
         str,
         Argument(
-            help="als, mf-trns, mf-ind, cur or distill, perhaps with options: item vectors. log: "
-            "kriging's prior and item vectors from the scores that are there; calls no scorer."
+            help="als, mf-trns, mf-ind, cur or distill, perhaps with options: item vectors. "
+            "stored: kriging's prior and item vectors, from the stored scores; calls no scorer."
         ),
     ] = "als",
     queries: Annotated[
@@ -53,7 +53,7 @@ def command(
     count: Annotated[int | None, Option(min=1, help="Train queries: all, or 500 of auto.")] = None,
     name: Annotated[str | None, Option(help="The vectors' name; by default the method's.")] = None,
     vectors: Annotated[str, Option(help="The item vectors to start from.")] = "auto",
-    rank: Annotated[int, Option(min=1, help="With log: factors of the covariance.")] = 100,
+    rank: Annotated[int, Option(min=1, help="With stored: factors of the covariance.")] = 100,
     max_calls: o.MaxCalls = None,
     deadline: o.Deadline = None,
     workers: o.Workers = None,
@@ -78,13 +78,13 @@ def command(
     from crossknn.scores.collect import Limits
 
     at_once = o.threads(workers)
-    if method == LOG:
+    if method == STORED:
         if queries is not None:
-            raise InputError("fit log takes the scores that are there: leave --queries out")
+            raise InputError("fit stored takes the scores that are there: leave --queries out")
         index = ItemIndex.load(folder)
         exact = o.open_scorer(scorer, model, scorer_option)
         _take(index, exact, store)
-        answer(_fit_log(index, exact.fingerprint, retriever, rank), None, json)
+        answer(_fit_stored(index, exact.fingerprint, retriever, rank), None, json)
         return
     if queries is None:
         raise InputError("--queries is missing: give a file of train queries, or 'auto'")
@@ -147,22 +147,22 @@ def _take(index: ItemIndex, exact: Any, store: Path | None) -> None:
     add_scores(index, ScoreStore.open(store), fingerprint)
 
 
-def _fit_log(
+def _fit_stored(
     index: ItemIndex, fingerprint: str | None, retriever: str | None, rank: int
 ) -> dict[str, Any]:
     """Fit to the scores that the index has; what was fitted."""
-    from crossknn.fitting.fit import VECTORS, fit_from_log
+    from crossknn.fitting.fit import VECTORS, fit_from_store
     from crossknn.retrievers.specs import HYBRID
     from crossknn.spec import parse
 
     began = time.perf_counter()
     spec = HYBRID if retriever is None else parse(retriever)
-    found = fit_from_log(index, fingerprint, retriever=spec, rank=rank)
+    found = fit_from_store(index, fingerprint, retriever=spec, rank=rank)
     note(f"use it with --method 'kriging(retriever={found.retriever})'; axn takes its vectors")
     return {
         "pairs": found.pairs,
         "queries": found.queries,
-        "anchors": found.anchors,
+        "anchor_queries": found.n_anchor_queries,
         "retriever": str(found.retriever),
         "parameters": asdict(found.parameters),
         "vectors": [VECTORS] if VECTORS in index.fitted else [],

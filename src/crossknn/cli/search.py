@@ -62,8 +62,7 @@ def command(
     """
     from crossknn.data.records import read_lines
     from crossknn.index.item_index import ItemIndex
-    from crossknn.methods import DEFAULT
-    from crossknn.methods import method as parse_method
+    from crossknn.methods import DEFAULT, parse_method
     from crossknn.scores.stored import StoredScorer
     from crossknn.search.searcher import Budget, Searcher
 

@@ -179,7 +179,7 @@ class OracleTopK:
     For analysis only, as no search can have it: wherever all exact scores are known (`replay`,
     sweeps, `compare`) it can be named like any retriever:
 
-        adacur(retriever=oracle_topk(masked=10, epsilon=0.5), rounds=1, split=0.5)
+        adacur(retriever=oracle_topk(masked=10, epsilon=0.5), rounds=1, anchor_share=0.5)
 
     ADACUR writes TopK^O_{k_m, epsilon} and SoftMax^O_{k_m, epsilon}, where k_m is `masked`.
     """

@@ -87,7 +87,7 @@ def collect_matrix(
     scorer: Any,
     queries: QuerySet,
     *,
-    anchors: int | None = None,
+    n_anchors: int | None = None,
     qrels: Qrels | None = None,
     item_scores: int = 0,
     replace: bool = False,
@@ -101,7 +101,7 @@ def collect_matrix(
         path: the file, `.npz`. One of the same items and cross-encoder is written anew; another
             one only with `replace`.
         scorer: a cross-encoder or its name (Ray needs a name).
-        anchors: so many of the first queries are anchor queries, half by default.
+        n_anchors: so many of the first queries are anchor queries, half by default.
         qrels: the `labels` are each query's first relevant item.
         item_scores: so many random items, in the query's place, are scored against every item,
             too; a larger number keeps those of a smaller one (itemCUR and fixedITEM).
@@ -112,8 +112,8 @@ def collect_matrix(
     """
     file, opened = as_path(path, "the score matrix"), as_scorer(scorer)
     items, q = index.items, len(queries)
-    first = q // 2 if anchors is None else anchors
-    for name, value, most in (("anchors", first, q - 1), ("item_scores", item_scores, index.n)):
+    first = q // 2 if n_anchors is None else n_anchors
+    for name, value, most in (("n_anchors", first, q - 1), ("item_scores", item_scores, index.n)):
         if not 0 <= value <= most:
             raise InputError(f"{name} is {value}; it must be 0 to {most}")
     about = {

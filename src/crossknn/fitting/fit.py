@@ -9,7 +9,7 @@ MF_IND                  `mf-ind`: a gated perceptron on each side
 DE_DSTL (AXN A.2.1)     `distill`: a dual encoder trained on the same scores
 R_anc (ANNCUR 2.2)      `cur`: its truncated SVD; takes all q * n scores
 
-`fit_from_log` fits to whatever scores searches, collections and fits have left in the store, and
+`fit_from_store` fits to whatever scores searches, collections and fits have left in the store, and
 calls no cross-encoder.
 """
 
@@ -60,8 +60,8 @@ DEFAULT = "als"
 PER = {"q": 100, "i": 5}
 """Items per train query, and train queries per item, by default."""
 
-VECTORS = "log"
-"""What the item vectors are called that are fitted to a log."""
+VECTORS = "stored"
+"""What the item vectors are called that are fitted to the scores that the store has."""
 
 _ENOUGH = 30  # so many random pairs make a scale
 
@@ -199,7 +199,7 @@ class FitTask:
                 source=named(self.given),
                 progress=report,
             )
-        scores = store.log(fingerprint_of(self.scorer, store), items, self.queries)
+        scores = store.sparse_scores(fingerprint_of(self.scorer, store), items, self.queries)
         dense = np.diff(scores.by_query) == self.index.n
         scores = scores.take(_among(scores, plan.pairs) | ~dense[scores.query])
         if not len(scores):
@@ -467,7 +467,7 @@ def fitted_vectors(
     )
 
 
-def fit_from_log(
+def fit_from_store(
     index: ItemIndex,
     fingerprint: str | None,
     *,
@@ -479,17 +479,17 @@ def fit_from_log(
     `fingerprint` names it; the scores are those of the index's store. Kriging's prior has the
     kernel parameters that the anchors choose. Queries scored with every item are anchors or
     ground truth; nothing is fitted to ground truth. Scores of other queries also
-    give fitted vectors `log`, by alternating least squares from the index's own, unless it has
+    give fitted vectors `stored`, by alternating least squares from the index's own, unless it has
     others.
 
     Raises InputError for scores of another cross-encoder than the anchors', and if there are none.
     """
-    check_same_scorer(index.scorer_of("anchors"), fingerprint, len(index.anchor_queries))
-    log = index.scores.log(fingerprint or "", index.items.texts)
+    check_same_scorer(index.scorer_fingerprint("anchors"), fingerprint, len(index.anchor_queries))
+    known = index.scores.sparse_scores(fingerprint or "", index.items.texts)
     anchors = set(index.anchor_queries)
-    anchored = np.array([text in anchors for text in log.queries], np.bool_)
-    dense = (np.diff(log.by_query) == index.n) | anchored
-    scores = log.take(~dense[log.query])
+    anchored = np.array([text in anchors for text in known.queries], np.bool_)
+    dense = (np.diff(known.by_query) == index.n) | anchored
+    scores = known.take(~dense[known.query])
     parameters = fit_hyperparameters(index, retriever, rank=rank)
     found = fit_prior(index, scores, retriever=retriever, rank=rank, parameters=parameters)
     base = unfitted(index)
@@ -510,13 +510,15 @@ def add_scores(index: ItemIndex, store: ScoreStore, fingerprint: str) -> int:
     Raises InputError if it has none by this cross-encoder.
     """
     items = index.items.texts
-    log = store.log(fingerprint, items)
-    if not len(log):
+    known = store.sparse_scores(fingerprint, items)
+    if not len(known):
         raise InputError(
             f"the cache has no score of these items by {fingerprint}: search this index with it "
             "first, or name the cross-encoder that it was filled with (--scorer)"
         )
-    return index.scores.put(fingerprint, log.queries, items, Pairs(log.query, log.item), log.score)
+    return index.scores.put(
+        fingerprint, known.queries, items, Pairs(known.query, known.item), known.score
+    )
 
 
 def _among(scores: SparseScores, pairs: Pairs) -> BoolArray:

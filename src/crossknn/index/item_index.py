@@ -368,7 +368,7 @@ class ItemIndex:
         columns = self.artifacts[ITEM_SCORES].arrays
         return ItemScores(columns["items"], columns["scores"])
 
-    def scorer_of(self, name: str) -> str | None:
+    def scorer_fingerprint(self, name: str) -> str | None:
         """The fingerprint of the cross-encoder of an artifact, fitted vectors, or else the anchors,
         if known."""
         kind = "vectors" if name in self.fitted else "artifacts"

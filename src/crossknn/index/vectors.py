@@ -15,14 +15,14 @@ import numpy as np
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.files import rows_of
 from crossknn.index.base import Scale
-from crossknn.retrievers.base import LateInteraction
+from crossknn.retrievers.base import LateEncoder
 from crossknn.scorers.base import Encoder
 from crossknn.types import Artifact, FloatArray, Queries
 
 EncodeQueries: TypeAlias = Callable[[Sequence[str]], FloatArray]
 """Texts (m) -> vectors (m, d)."""
 
-GivenModel: TypeAlias = Encoder | LateInteraction | str | Path
+GivenModel: TypeAlias = Encoder | LateEncoder | str | Path
 """A dual encoder or late-interaction model, or its folder or name."""
 
 ModelKind: TypeAlias = Literal["dual encoder", "late-interaction model"]
@@ -293,15 +293,15 @@ def _open(kind: ModelKind, given: GivenModel) -> tuple[str | None, Any]:
     dual = kind == "dual encoder"
     source, model = None, given
     if isinstance(given, str | Path):
-        from crossknn.scorers.opening import DualEncoder, open_late
+        from crossknn.scorers.opening import DualEncoder, LateInteraction
 
         # A folder by its full path, so that the index finds it from anywhere.
         path = Path(given).expanduser()
         source = str(path.resolve()) if path.is_dir() else str(given)
-        model = DualEncoder(source) if dual else open_late(source)
-    if not isinstance(model, Encoder if dual else LateInteraction):
+        model = DualEncoder(source) if dual else LateInteraction(source)
+    if not isinstance(model, Encoder if dual else LateEncoder):
         raise InputError(
-            f"{model!r:.80} is no {kind}: give one (see Encoder, LateInteraction), its folder or "
+            f"{model!r:.80} is no {kind}: give one (see Encoder, LateEncoder), its folder or "
             "its name"
         )
     return source, model

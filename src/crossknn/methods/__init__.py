@@ -19,7 +19,7 @@ from crossknn.methods.tour import TOUR
 from crossknn.retrievers.base import KINDS
 from crossknn.spec import Spec, build, parse, parse_list, split
 
-__all__ = ["DEFAULT", "METHODS", "Method", "in_full", "method", "methods"]
+__all__ = ["DEFAULT", "METHODS", "Method", "in_full", "parse_method", "parse_methods"]
 
 DEFAULT = "axn(retriever=hybrid, rounds=10, ridge=0.3)"
 """What a search does unless it is told otherwise."""
@@ -33,13 +33,13 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
-def method(spec: str | Spec | Method) -> Method:
+def parse_method(spec: str | Spec | Method) -> Method:
     """The method of a spec; `SpecError` if there is none. `cmc(...)` is
     `retrieve(retriever=cmc(...))`.
 
-    >>> method("axn(retriever=dense, rounds=5)").rounds
+    >>> parse_method("axn(retriever=dense, rounds=5)").rounds
     5
-    >>> method("axn(round=5)")
+    >>> parse_method("axn(round=5)")
     Traceback (most recent call last):
     crossknn.errors.SpecError: method 'axn' has no option 'round': did you mean rounds or rcond?
     """
@@ -74,9 +74,9 @@ def in_full(spec: str) -> str:
     return f"{name}({', '.join([*given, *left])})" if given or left else name
 
 
-def methods(specs: str) -> dict[str, Method]:
+def parse_methods(specs: str) -> dict[str, Method]:
     """The methods of a list of specs, by spec; separated by commas, semicolons or line ends."""
-    found = {str(spec): method(spec) for spec in parse_list(specs)}
+    found = {str(spec): parse_method(spec) for spec in parse_list(specs)}
     if not found:
         raise SpecError(f"no method is named; known: {', '.join(METHODS)}")
     return found

@@ -4,7 +4,7 @@ paper            here
 N_r, k_s         `rounds`, equal batches
 S^ = C U R_anc   `cur_predictor`, refitted every round
 TopK / SoftMax   `sample`: greedily, or by `Sampled`
-No-Split         `split=none`: the whole budget goes to anchor items
+No-Split         `anchor_share=none`: the whole budget goes to anchor items
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ADACUR(Method):
         rounds: Batches of anchor items.
         sample: Choose the next anchor items by the approximation (`top`), by its `softmax`, or at
             `random`.
-        split: Share of the budget that is spent on anchor items; the rest reranks the best of the
-            approximation. None: all of it.
+        anchor_share: Share of the budget that goes to anchor items; the rest reranks the best of
+            the approximation. None: all of it.
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
         rcond: Cut of the pseudo-inverse.
         shortlist: Search only so many items of the retriever.
@@ -44,7 +44,7 @@ class ADACUR(Method):
     retriever: Spec = HYBRID
     rounds: int = 5
     sample: Literal["top", "softmax", "random"] = "top"
-    split: float | None = None
+    anchor_share: float | None = None
     center: Center = "auto"
     rcond: float = 1e-6
     shortlist: int | None = None
@@ -54,8 +54,8 @@ class ADACUR(Method):
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
-        fraction(self.name, split=self.split, rcond=self.rcond)
-        k_i = budget if self.split is None else part(budget, self.split)
+        fraction(self.name, anchor_share=self.anchor_share, rcond=self.rcond)
+        k_i = budget if self.anchor_share is None else part(budget, self.anchor_share)
         batches = equal_rounds(k_i, self.rounds)
         predictor: Predictor[Any] = cur_predictor(
             anchors_of(index, self.name), self.center, self.rcond

@@ -2,7 +2,7 @@
 
 paper            here
 R_anc            index.anchors.scores (k_q, n)
-I_anc, k_i       the first batch: `anchors` of the budget
+I_anc, k_i       the first batch: `anchor_share` of the budget
 c_test U R_anc   `cur_predictor` (section 2.2, eq. 5)
 k_r              the second batch: the rest of the budget
 itemCUR          `ItemCUR` (section 3.2)
@@ -39,7 +39,7 @@ class ANNCUR(Method):
     """Score anchor items, approximate all others, score the best of those.
 
     Args:
-        anchors: Share of the budget that is spent on anchor items, 0 to 1.
+        anchor_share: Share of the budget that is spent on anchor items, 0 to 1.
         retriever: Picks the anchor items: `random` the same ones for every query, any other
             retriever X per query (ANNCUR_X).
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
@@ -48,7 +48,7 @@ class ANNCUR(Method):
     """
 
     name = "anncur"
-    anchors: float = 0.5
+    anchor_share: float = 0.5
     retriever: Spec = RANDOM
     center: Center = "auto"
     rcond: float = 1e-6
@@ -68,13 +68,13 @@ class ItemCUR(Method):
     """CUR of the item x item matrix: items in the place of anchor queries.
 
     Args:
-        anchors: Share of the budget that is spent on anchor items, others than the matrix's rows.
+        anchor_share: Share of the budget for anchor items, others than the matrix's rows.
         center: `none` is CUR as published; `auto` subtracts the mean of the matrix first.
         rcond: Cut of the pseudo-inverse.
     """
 
     name = "itemcur"
-    anchors: float = 0.5
+    anchor_share: float = 0.5
     center: Center = "auto"
     rcond: float = 1e-6
 
@@ -94,11 +94,11 @@ class FixedItem(Method):
     """Items and query as vectors of exact scores with the same fixed items; their dot product.
 
     Args:
-        anchors: Share of the budget that goes to the first of the index's fixed items.
+        anchor_share: Share of the budget that goes to the first of the index's fixed items.
     """
 
     name = "fixeditem"
-    anchors: float = 0.5
+    anchor_share: float = 0.5
 
     def required_artifacts(self, index: Index) -> Collection[str]:
         return ("item_scores",)
@@ -158,6 +158,6 @@ def _two_rounds(
     predictor: VectorPredictor,
     budget: int,
 ) -> Plan:
-    fraction(method.name, anchors=method.anchors)
-    k_i = part(budget, method.anchors)
+    fraction(method.name, anchor_share=method.anchor_share)
+    k_i = part(budget, method.anchor_share)
     return Plan(retriever=retriever, predictor=predictor, batches=(k_i, budget - k_i))

@@ -81,7 +81,7 @@ def fit_sparse(
     if len(rows) < 2:
         raise InputError(
             "the scores of one query say nothing about how items vary together: search more, or "
-            "use kriging(anchors=false)"
+            "use kriging(use_anchors=false)"
         )
     unit = _directions(vectors[seen])
     texts = [scores.queries[query] for query in scores.scored_queries.tolist()]

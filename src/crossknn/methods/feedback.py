@@ -8,7 +8,7 @@ over all pairs of scored items with different scores (`gap` is the difference) i
 with one vector, a q + c sum_i w_i v_i, where w_i = sum_j sign(s_i - s_j) |s_i - s_j|^b.
 
 ReFIT (arXiv 2305.11744)    here
-K reranked candidates       `sample` of the budget
+K reranked candidates       `retriever_share` of the budget
 number of updates           `steps`
 second retrieval            the rest of the budget, in `rounds` rounds; reranked too
 """
@@ -34,11 +34,11 @@ from crossknn.types import FloatArray
 
 @dataclass(frozen=True, kw_only=True)
 class Feedback(Method):
-    """Spend `sample` of the budget on the retriever, the rest on the top of Qdrant's formula.
+    """Spend part of the budget on the retriever's best, the rest on the top of Qdrant's formula.
 
     Args:
         retriever: Picks the sample.
-        sample: Share of the budget, 0 to 1.
+        retriever_share: Share of the budget, 0 to 1.
         rounds: How often the formula is applied, each time to all scores so far.
         a, b, c: The formula's, 1 as Qdrant's training starts; they mean little untrained.
         pairs: Take so many pairs of the widest gaps, not all.
@@ -49,7 +49,7 @@ class Feedback(Method):
 
     name = "feedback"
     retriever: Spec = HYBRID
-    sample: float = 0.5
+    retriever_share: float = 0.5
     rounds: int = 1
     a: float = 1.0
     b: float = 1.0
@@ -75,7 +75,7 @@ class ReFIT(Method):
 
     Args:
         retriever: Picks the sample.
-        sample: Share of the budget, 0 to 1.
+        retriever_share: Share of the budget, 0 to 1.
         rounds: How often the vector is distilled and searched with.
         steps: Gradient steps of a distillation.
         lr: Size of a step.
@@ -85,7 +85,7 @@ class ReFIT(Method):
 
     name = "refit"
     retriever: Spec = HYBRID
-    sample: float = 0.5
+    retriever_share: float = 0.5
     rounds: int = 1
     steps: int = 100
     lr: float = 1.0
@@ -144,9 +144,9 @@ def distilled(scored: Scored, *, steps: int, lr: float) -> tuple[FloatArray, flo
 def _sample_then_search(
     method: Feedback | ReFIT, index: Index, budget: int, seed: int, fit: Fit
 ) -> Plan:
-    fraction(method.name, sample=method.sample)
+    fraction(method.name, retriever_share=method.retriever_share)
     vectors = need_query_vectors(index, default_vectors(index, method.vectors), str(method))
-    sample = part(budget, method.sample)
+    sample = part(budget, method.retriever_share)
     return Plan(
         retriever=open_retriever(index, method.retriever, seed),
         predictor=encoder_predictor(index, vectors, fit, method.normalize),

@@ -1,13 +1,13 @@
 """Methods that walk the item graph: what is near the best scored items is scored next.
 
 LADR (Kulkarni et al. 2023, 2307.16779)   here
-lexical seeds                             `retriever`, `seeds` of the budget
+lexical seeds                             `retriever`, `retriever_share` of the budget
 corpus graph, k                           index.graph(`graph`, `neighbours`)
 c                                         `depth`, in the adaptive mode
 
 bi-metric search (2406.02891), RGS (2509.07163)   here: `Greedy`
 d, D                                              what the graph is made of; the cross-encoder
-Q, Q / 2                                          the budget; `seeds` of it
+Q, Q / 2                                          the budget; `retriever_share` of it
 
 GAR is in `gar`. Axes: m queries, n items, b scored items of a query, s sources, k neighbours,
 f items of a frontier.
@@ -49,7 +49,7 @@ class LADR(Method):
         retriever: Picks the seeds.
         graph: Name of the item graph.
         neighbours: Neighbours of an item that are followed.
-        seeds: Share of the budget, 0 to 1.
+        retriever_share: Share of the budget for the seeds, 0 to 1.
         depth: So many of the best scored items are sources (adaptive).
         mode: `adaptive` or `proactive`.
         batch: Pairs scored at once.
@@ -59,7 +59,7 @@ class LADR(Method):
     retriever: Spec = HYBRID
     graph: str = "auto"
     neighbours: int = NEIGHBOURS
-    seeds: float = 0.5
+    retriever_share: float = 0.5
     depth: int = 50
     mode: Literal["adaptive", "proactive"] = "adaptive"
     batch: int = 16
@@ -81,7 +81,7 @@ class Greedy(Method):
         retriever: Picks the seeds.
         graph: Name of the item graph.
         neighbours: Neighbours of an item that are followed.
-        seeds: Share of the budget, 0 to 1; 0 starts from a single item (RGS).
+        retriever_share: Share of the budget for the seeds; 0 starts from a single item (RGS).
         batch: Pairs scored at once, which may be neighbours of several items; with 1 the search
             goes item by item, as published.
     """
@@ -90,7 +90,7 @@ class Greedy(Method):
     retriever: Spec = HYBRID
     graph: str = "auto"
     neighbours: int = NEIGHBOURS
-    seeds: float = 0.5
+    retriever_share: float = 0.5
     batch: int = 16
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
@@ -109,9 +109,9 @@ def _from_seeds(
     method: LADR | Greedy, index: Index, budget: int, seed: int, expand: Expand, batch: int
 ) -> Plan:
     """A share of the budget for the retriever's best, the rest for what the graph offers."""
-    fraction(method.name, seeds=method.seeds)
+    fraction(method.name, retriever_share=method.retriever_share)
     retriever = open_retriever(index, method.retriever, seed)
-    seeds = part(budget, method.seeds)
+    seeds = part(budget, method.retriever_share)
     return Plan(
         retriever=retriever,
         predictor=GraphPredictor(retriever, index.n, budget, expand),

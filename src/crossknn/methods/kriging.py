@@ -3,7 +3,7 @@
 kriging(retriever=dense)                 mean [1, dense, mean score], covariance of anchors and
 content kriging(retriever=hybrid(bm25, dense))   the mean has a basis function for each stage
 kriging(retriever=dense, mean=hybrid)    dense picks the first batch, the mean has all stages
-kriging(anchors=false)                   mean [1, retriever], covariance of content alone
+kriging(use_anchors=false)                   mean [1, retriever], covariance of content alone
 
 The prior is what the exact scores of other queries say of a query before its first one:
 
@@ -66,7 +66,7 @@ class Kriging(Method):
         mean: retriever whose stages' scores the prediction is linear in; `retriever` by default.
             Where other queries are known, the items' mean scores are one more basis function.
         rounds: how often it predicts anew.
-        anchors: false: ignore the scores of anchor queries.
+        use_anchors: false: ignore the scores of anchor queries.
         rank: factors of the covariance over other queries, at most.
         share, scale, smooth, linear, noise: see `KernelParameters`; what is not given is as in the
             index's prior, or the default.
@@ -79,11 +79,11 @@ class Kriging(Method):
     """
 
     name = "kriging"
-    fallback = "kriging(anchors=false)"
+    fallback = "kriging(use_anchors=false)"
     retriever: Spec = HYBRID
     mean: Spec | None = None
     rounds: int = 10
-    anchors: bool = True
+    use_anchors: bool = True
     rank: int = RANK
     share: float | None = None
     scale: float | None = None
@@ -99,7 +99,7 @@ class Kriging(Method):
     def required_artifacts(self, index: Index) -> Collection[str]:
         fitted = self._fitted_prior(index) is not None
         dense = not fitted or self.target_recall is not None
-        dense = dense and self.anchors and index.anchors is not None
+        dense = dense and self.use_anchors and index.anchors is not None
         return [NAME] * fitted + ["anchors"] * dense
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
@@ -114,7 +114,7 @@ class Kriging(Method):
         """The index's prior, or else one of its anchors; None without either or `anchors`."""
         if (fitted := self._fitted_prior(index)) is not None:
             return replace(fitted, factor=fitted.factor[:, : self.rank])
-        if not self.anchors or index.anchors is None:
+        if not self.use_anchors or index.anchors is None:
             return None
         exact = index.anchors.scores
 
@@ -133,21 +133,21 @@ class Kriging(Method):
                 f"{self}: scale must be above 0; share, smooth, linear, noise and beta 0 or more, "
                 "and smooth and linear not both 0"
             )
-        fitted = stored_prior(index) if self.anchors else None
-        needed = fitted is not None and (fitted.from_log or index.anchors is None)
+        fitted = stored_prior(index) if self.use_anchors else None
+        needed = fitted is not None and (fitted.from_searches or index.anchors is None)
         if fitted is not None and needed and self._fitted_prior(index) is None:
             raise InputError(
                 f"{self}: the prior predicts from {fitted.retriever}, not from {self._mean}: "
-                f"search with mean={fitted.retriever} or anchors=false, or fit again with  "
-                f"crossknn fit INDEX log --retriever '{self._mean}'"
+                f"search with mean={fitted.retriever} or use_anchors=false, or fit again with  "
+                f"crossknn fit INDEX stored --retriever '{self._mean}'"
             )
         if self.target_recall is None:
             return
-        exact = index.anchors if self.anchors else None
+        exact = index.anchors if self.use_anchors else None
         if exact is None or len(exact.scores) < 3:
             raise InputError(
                 f"{self}: target_recall is calibrated on three anchor queries or more: add some "
-                "with  crossknn collect INDEX --anchors QUERIES, or leave out anchors=false"
+                "with  crossknn collect INDEX --anchors QUERIES, or leave out use_anchors=false"
             )
 
     def _plan(self, index: Index, budget: int, seed: int, prior: Prior | None) -> Plan:
@@ -172,12 +172,14 @@ class Kriging(Method):
 
     def _fitted_prior(self, index: Index) -> Prior | None:
         """The index's prior, if it is for these stages and of all anchors there are."""
-        prior = stored_prior(index) if self.anchors else None
+        prior = stored_prior(index) if self.use_anchors else None
         if prior is None:
             return None
         same = stage_names(index, parse(prior.retriever)) == stage_names(index, self._mean)
         anchors = 0 if index.anchors is None else len(index.anchors.scores)
-        return prior if same and (prior.from_log or prior.anchors == anchors) else None
+        return (
+            prior if same and (prior.from_searches or prior.n_anchor_queries == anchors) else None
+        )
 
     def _parameters(self, index: Index) -> KernelParameters:
         """Those given, or else the prior's, or else the defaults."""
@@ -287,7 +289,7 @@ class Prior:
         variance: mean square of the residuals.
         retriever: whose searches it serves, as a spec.
         fingerprint: of the cross-encoder.
-        queries, pairs: how many were scored, the `anchors` among them with every item.
+        queries, pairs: how many were scored, the `n_anchor_queries` among them with every item.
     """
 
     factor: FloatArray
@@ -300,16 +302,16 @@ class Prior:
     fingerprint: str | None = None
     queries: int = 0
     pairs: int = 0
-    anchors: int = 0
+    n_anchor_queries: int = 0
 
     @property
-    def from_log(self) -> bool:
+    def from_searches(self) -> bool:
         """Whether it was fitted to scores of more queries than the anchors."""
-        return self.queries > self.anchors
+        return self.queries > self.n_anchor_queries
 
     def meta(self) -> dict[str, Any]:
         """All but the arrays, as JSON."""
-        names = ("retriever", "fingerprint", "queries", "pairs", "anchors", "variance")
+        names = ("retriever", "fingerprint", "queries", "pairs", "n_anchor_queries", "variance")
         return {**{n: getattr(self, n) for n in names}, "parameters": asdict(self.parameters)}
 
     @classmethod
@@ -327,7 +329,7 @@ def fit_dense(scores: FloatArray, cheap: Sequence[FloatArray], rank: int = RANK)
     if q < 2:
         raise InputError(
             "one anchor query says nothing about how items vary together: add more, or use "
-            "kriging(anchors=false)"
+            "kriging(use_anchors=false)"
         )
     total = _centred(scores.sum(axis=0, dtype=np.float64))
     weights, residuals = np.zeros((q, 2 + len(cheap))), np.empty((q, n), np.float32)
@@ -347,7 +349,7 @@ def fit_dense(scores: FloatArray, cheap: Sequence[FloatArray], rank: int = RANK)
         variance=float(np.square(residuals).mean(dtype=np.float64)),
         queries=q,
         pairs=q * n,
-        anchors=q,
+        n_anchor_queries=q,
     )
 
 

@@ -79,7 +79,7 @@ def fit_prior(
     """
     retriever = parse(retriever) if isinstance(retriever, str) else retriever
     anchors, count = index.anchors, len(index.anchor_queries)
-    fingerprint = index.scorer_of("anchors") if anchors is not None else None
+    fingerprint = index.scorer_fingerprint("anchors") if anchors is not None else None
     if rank < 1:
         raise InputError(f"rank is {rank}; it must be 1 or more")
     if not index.vectors:
@@ -107,7 +107,7 @@ def fit_prior(
         fingerprint=fingerprint,
         queries=count + (len(scores.scored_queries) if scores else 0),
         pairs=count * index.n + (len(scores) if scores else 0),
-        anchors=count,
+        n_anchor_queries=count,
     )
     index.put_artifact(NAME, prior.meta(), {name: getattr(prior, name) for name in ARRAYS})
     return prior

@@ -69,7 +69,7 @@ class Retriever(Protocol):
 
 
 @runtime_checkable
-class LateInteraction(Protocol):
+class LateEncoder(Protocol):
     """A model that compares the states of a query with those of a list of items.
 
     `kind` is one of `LateKind`, or a name of your own; `fingerprint` names everything the scores
@@ -109,7 +109,7 @@ class LateInteraction(Protocol):
 class Late(NamedTuple):
     """A late-interaction model, and the states of the n items that it compares queries with."""
 
-    model: LateInteraction
+    model: LateEncoder
     states: States
 
 
@@ -199,7 +199,7 @@ class VectorStore(Protocol):
             allowed: (n,) restricts the items.
         """
 
-    def vectors(self, ids: IntArray) -> FloatArray:
+    def vectors(self, items: IntArray) -> FloatArray:
         """Vectors (..., d) of the items at positions (...)."""
 
 
@@ -219,9 +219,9 @@ class VectorArray:
         """See `VectorStore.top`; ties by position."""
         return top_k(mask(inner(vectors, self.values), exclude, allowed), count)
 
-    def vectors(self, ids: IntArray) -> FloatArray:
+    def vectors(self, items: IntArray) -> FloatArray:
         """Vectors (..., d) of the items at positions (...)."""
-        return self.values[ids]
+        return self.values[items]
 
 
 class DenseRetriever:
@@ -392,7 +392,7 @@ class LateRetriever:
     def __init__(
         self,
         stage: Retriever,
-        model: LateInteraction,
+        model: LateEncoder,
         states: States,
         depth: int = DEPTH,
         *,

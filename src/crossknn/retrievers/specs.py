@@ -21,7 +21,7 @@ from crossknn.retrievers.base import (
     fixed_order,
     stages_of,
 )
-from crossknn.spec import Spec, build
+from crossknn.spec import Spec, build, parse
 from crossknn.types import FloatArray, IntArray, Queries
 
 HYBRID = Spec("hybrid")
@@ -70,8 +70,8 @@ class Over:
     depth: int = DEPTH
 
 
-def open_retriever(index: Searchable, spec: Spec, seed: int) -> Retriever:
-    """The retriever that `spec` names, over `index`.
+def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retriever:
+    """The retriever over `index` that `spec` names, such as `hybrid(bm25, dense)`.
 
     `hybrid` alone fuses `bm25` and the vectors that are not fitted, so that it does not depend on
     later fits. An index may have a method `offered(spec, seed)` that makes retrievers of its own.
@@ -79,6 +79,7 @@ def open_retriever(index: Searchable, spec: Spec, seed: int) -> Retriever:
     Raises:
         SpecError: If the index has no such retriever, or it does not take the options.
     """
+    spec = parse(spec) if isinstance(spec, str) else spec
     offered: Any = getattr(index, "offered", lambda spec, seed: None)
     if (own := offered(spec, seed)) is not None:
         return cast(Retriever, own)

@@ -11,8 +11,8 @@ from crossknn.scorers.library import SentenceTransformerEncoder as SentenceTrans
 from crossknn.scorers.onnx import OnnxModel as OnnxModel
 from crossknn.scorers.opening import CrossEncoder as CrossEncoder
 from crossknn.scorers.opening import DualEncoder as DualEncoder
+from crossknn.scorers.opening import LateInteraction as LateInteraction
 from crossknn.scorers.opening import as_scorer as as_scorer
-from crossknn.scorers.opening import open_late as open_late
 from crossknn.scorers.plain import CallableScorer as CallableScorer
 from crossknn.scorers.plain import MatrixScorer as MatrixScorer
 from crossknn.scorers.streaming import NothingScoredError as NothingScoredError

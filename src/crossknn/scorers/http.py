@@ -19,7 +19,7 @@ from crossknn.types import FloatArray, IntArray, as_count
 
 API_KEY_VARIABLE = "CROSSKNN_API_KEY"
 
-Shape = Literal["auto", "cohere", "tei"]
+Api = Literal["auto", "cohere", "tei"]
 
 MAX_ANSWER = 16 << 20  # bytes of an answer that are read at most
 _FIRST_PAUSE = 0.2
@@ -37,7 +37,7 @@ class HttpScorer(BatchedScorer):
 
     Args:
         api_key: by default the variable CROSSKNN_API_KEY.
-        shape: "cohere" (also Jina, infinity, vLLM): `query`, `documents` -> `results[{index,
+        api: "cohere" (also Jina, infinity, vLLM): `query`, `documents` -> `results[{index,
             relevance_score}]`; "tei" (Text Embeddings Inference): `query`, `texts`, `raw_scores`
             -> `[{index, score}]`; "auto": the first answer tells.
         timeout: seconds for a request, from connecting to the last byte of the answer.
@@ -57,7 +57,7 @@ class HttpScorer(BatchedScorer):
         *,
         model: str | None = None,
         api_key: str | None = None,
-        shape: Shape = "auto",
+        api: Api = "auto",
         timeout: float = 10.0,
         retries: int = 2,
         batch: int = 64,
@@ -67,8 +67,8 @@ class HttpScorer(BatchedScorer):
         from urllib3 import connection_from_url
 
         parts = _checked(url)
-        if shape not in get_args(Shape):
-            raise InputError(f"shape must be auto, cohere or tei, got {shape!r}")
+        if api not in get_args(Api):
+            raise InputError(f"api must be auto, cohere or tei, got {api!r}")
         if not isinstance(model, str | None) or not isinstance(probabilities, bool):
             raise InputError("model must be a name, and probabilities true or false")
         if type(timeout) not in (int, float) or not 0 < timeout < 1e6:
@@ -85,7 +85,7 @@ class HttpScorer(BatchedScorer):
         self._batch, self._retries = as_count(batch, "batch"), as_count(retries, "retries", 0)
         self.workers = as_count(concurrency, "concurrency")
         self._model, self._probabilities, self._timeout = model, probabilities, float(timeout)
-        self._shape: Shape = shape
+        self._api: Api = api
         self._key = key or ""
         self._target = urlunsplit(("", "", path, parts.query, ""))
         at_once = 16 * self.workers  # several searches may share this object
@@ -111,15 +111,15 @@ class HttpScorer(BatchedScorer):
         return scores
 
     def _rerank(self, query: str, texts: list[str], deadline: Deadline) -> FloatArray:
-        """Scores (b,) of `texts`, in the shape that the service speaks."""
+        """Scores (b,) of `texts`, in the API that the service speaks."""
         refusal: BatchError | None = None
-        shapes: tuple[Shape, ...] = (self._shape,)
-        if self._shape == "auto":
-            shapes = ("cohere", "tei")
+        apis: tuple[Api, ...] = (self._api,)
+        if self._api == "auto":
+            apis = ("cohere", "tei")
         said = ""
-        for shape in shapes:
+        for api in apis:
             body: dict[str, Any] = {"query": query, "documents": texts, "top_n": len(texts)}
-            if shape == "tei":
+            if api == "tei":
                 body = {"query": query, "texts": texts, "raw_scores": True, "truncate": True}
             elif self._model is not None:
                 body["model"] = self._model
@@ -128,15 +128,15 @@ class HttpScorer(BatchedScorer):
             except BatchError as error:
                 refusal = error
                 continue
-            if (scores := _parse(shape, data, len(texts))) is not None:
-                self._shape = shape
+            if (scores := _parse(api, data, len(texts))) is not None:
+                self._api = api
                 return scores
             said = said or self._said(data)
         if refusal is not None and not said:
             raise refusal
         raise ScorerError(
-            f"{self.name} gave an answer that is not {len(texts)} scores in the shape of "
-            f"{' or '.join(shapes)}: {said}"
+            f"{self.name} gave an answer that is not {len(texts)} scores in the format of "
+            f"{' or '.join(apis)}: {said}"
         )
 
     def _request(self, body: bytes, count: int, deadline: Deadline) -> bytes:
@@ -199,8 +199,8 @@ class HttpScorer(BatchedScorer):
             return ScorerError(f"{self.name} {advice}")
         if status == 404 or 300 <= status < 400:
             return ScorerError(f"{self.name} is not a reranking service (HTTP {status})")
-        # While the shape is not known it may be the shape that is refused.
-        too_large = status in (413, 422) and count > 1 and self._shape != "auto"
+        # While the API is not known it may be the format that is refused.
+        too_large = status in (413, 422) and count > 1 and self._api != "auto"
         return BatchError(f"HTTP {status}: {self._said(data)}", too_large=too_large)
 
     def _said(self, data: bytes) -> str:
@@ -227,12 +227,12 @@ def _checked(url: str) -> Any:
     return parts
 
 
-def _parse(shape: Shape, data: bytes, count: int) -> FloatArray | None:
+def _parse(api: Api, data: bytes, count: int) -> FloatArray | None:
     """Scores (count,) in the order of the request; None for any other answer."""
-    field = "score" if shape == "tei" else "relevance_score"
+    field = "score" if api == "tei" else "relevance_score"
     with suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
         answer = json.loads(data)
-        rows = answer if shape == "tei" else answer["results"]
+        rows = answer if api == "tei" else answer["results"]
         found = {row["index"]: row[field] for row in rows}
         scores = [found[index] for index in range(count)]
         if len(rows) == count and {type(score) for score in scores} <= {int, float}:

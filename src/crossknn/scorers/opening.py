@@ -100,7 +100,9 @@ def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # 
     return SentenceTransformerEncoder(folder, **options)
 
 
-def open_late(path_or_name: str | Path, **options: Any) -> LateInteractionScorer:
+def LateInteraction(  # noqa: N802
+    path_or_name: str | Path, **options: Any
+) -> LateInteractionScorer:
     """Open a late-interaction model: a folder trained here, its ONNX export, or a hub name of one.
 
     Args:

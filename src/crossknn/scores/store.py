@@ -202,7 +202,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                 block.find(ids, found[row])
         return found
 
-    def log(
+    def sparse_scores(
         self, fingerprint: str, items: Sequence[str], queries: Sequence[str] | None = None
     ) -> SparseScores:
         """All scores by this cross-encoder of pairs of any query, or one of `queries`, and `items`.

@@ -15,8 +15,7 @@ import numpy as np
 
 from crossknn.data.queries import QuerySet
 from crossknn.errors import CrossknnError, InputError, ScorerError
-from crossknn.methods import DEFAULT, Method
-from crossknn.methods import method as as_method
+from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.models.folder import first_line
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline
@@ -99,7 +98,7 @@ class Searcher:
         if not hasattr(index, "items"):
             raise InputError(f"{index!r} is no index: open it with ItemIndex.load(folder)")
         self.index = index
-        self.method = as_method(method)
+        self.method = parse_method(method)
         self.scorer: Scorer | None = None if scorer is None else as_scorer(scorer)
         self.seed = as_count(seed, "seed", 0)
 
@@ -138,7 +137,7 @@ class Searcher:
             ScorerError: No query has a single score (or whatever else the scorer raised).
         """
         began = time.perf_counter()
-        chosen = self.method if method is None else as_method(method)
+        chosen = self.method if method is None else parse_method(method)
         asked = _query_set(queries)
         texts, m = asked.texts, len(asked.texts)
         spend = budget if isinstance(budget, Budget) else Budget(per_query=budget)
@@ -198,7 +197,7 @@ class Searcher:
             raise InputError("there is no scorer: CrossEncoder() is the bundled one")
         mine = None if self.scorer is None else self.scorer.fingerprint
         for name in chosen.required_artifacts(self.index):
-            known = self.index.scorer_of(name)
+            known = self.index.scorer_fingerprint(name)
             if known is not None and known != mine:
                 raise InputError(
                     f"what the index holds as {name!r} was made of scores of the cross-encoder "

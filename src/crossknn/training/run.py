@@ -43,7 +43,7 @@ RUN = "run"
 _KINDS = {
     CrossEncoderModel: ("cross-encoder", "CrossEncoder"),
     DualEncoderModel: ("dual encoder", "DualEncoder"),
-    LateInteractionModel: ("late-interaction model", "open_late"),
+    LateInteractionModel: ("late-interaction model", "LateInteraction"),
 }
 """What a model is, for its card, and what opens it."""
 

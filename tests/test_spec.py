@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from crossknn.errors import SpecError
 from crossknn.methods import parse_method, parse_methods
 from crossknn.methods.axn import AXN
-from crossknn.spec import Spec, parse, parse_list
+from crossknn.spec import Spec, parse, split
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True).filter(lambda n: not iskeyword(n))
 numbers = st.integers(-99, 99) | st.floats(-1e3, 1e3, allow_nan=False).map(float)
@@ -34,8 +34,8 @@ def test_a_printed_spec_reads_back_the_same(spec):
 
 @given(st.lists(specs, min_size=1, max_size=4))
 def test_lists_are_split_outside_parentheses(many):
-    assert parse_list(", ".join(map(str, many))) == many
-    assert parse_list("\n".join(map(str, many))) == many
+    for separator in (", ", "\n"):
+        assert [parse(part) for part in split(separator.join(map(str, many)))] == many
 
 
 def test_options_reach_the_method():

@@ -25,25 +25,22 @@ from importlib.machinery import ExtensionFileLoader, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from crossknn.data.dataset import Dataset
 from crossknn.data.items import items_from
 from crossknn.data.queries import QuerySet
 from crossknn.data.records import given_records
-from crossknn.scorers import CrossEncoder, Scorer
 from crossknn.types import Progress
 
 BUDGETS = (25, 50, 100, 200)
 KS = (1, 10, 50)
-METHODS = {
-    "rerank(retriever=bm25)": "BM25, rerank",
-    "rerank(retriever=dense)": "dual encoder, rerank",
-    "rerank(retriever=hybrid(bm25, dense))": "hybrid, rerank",
-    "axn(retriever=hybrid(bm25, dense), rounds=10, blend=0.5)": "AXN as in the paper",
-    "axn(retriever=hybrid(bm25, dense), rounds=10, ridge=0.3)": "AXN with ridge, the default",
-}
-"""What the demo compares: spec -> short name."""
+METHODS = (
+    "rerank(retriever=bm25)",
+    "rerank(retriever=dense)",
+    "rerank(retriever=hybrid(bm25, dense))",
+    "axn(retriever=hybrid(bm25, dense), rounds=10, blend=0.5)",
+    "axn(retriever=hybrid(bm25, dense), rounds=10, ridge=0.3)",
+)
+"""What the demo compares: AXN as in the paper and with ridge, the default, with reranking."""
 
 SEARCHES = (
     "how do I unzip a file",
@@ -74,18 +71,6 @@ class DocItem(NamedTuple):
     def item_text(self) -> str:
         """What a search sees: `name(signature)`, a line break, the text."""
         return f"{self.name}{self.signature}\n{self.text}".strip()
-
-
-def open_scorer() -> Scorer:
-    """The bundled cross-encoder. It reads 96 tokens: most docstrings say what they do early."""
-    return CrossEncoder(max_length=96, threads=1)
-
-
-def sample(data: Dataset, count: int, seed: int) -> QuerySet:
-    """`count` of the held-out queries, by seed, in their own order."""
-    size = min(count, len(data))
-    chosen = np.random.default_rng(seed).choice(len(data), size, replace=False)
-    return data.queries.take(np.sort(chosen).tolist())
 
 
 def first_sentence(docstring: str) -> tuple[str, str]:

@@ -98,19 +98,12 @@ class Curve:
         return cls(name=name, x=x, y=y, low=low, high=high)
 
 
-def recall_against_cost(
-    rows: Sequence[RecallRow],
-    path: Target,
-    *,
-    title: str,
-    labels: Mapping[str, str] | None = None,
-) -> None:
+def recall_against_cost(rows: Sequence[RecallRow], path: Target, *, title: str) -> None:
     """Save a plot of recall over calls per query: a panel for each k, a line for each method.
 
     A method without calls is drawn across (ANNCUR 3b, ADACUR 2, AXN 7).
     """
-    label = "cross-encoder calls per query"
-    curves(_by_k(rows, "budget"), path, title=title, x_label=label, labels=labels)
+    curves(_by_k(rows, "budget"), path, title=title, x_label="cross-encoder calls per query")
 
 
 def recall_against_indexing(rows: Sequence[RecallRow], path: Target, *, title: str) -> None:

@@ -49,8 +49,6 @@ def parse(text: str) -> Spec:
     try:
         marked = re.sub(r"(?<=\w)-(?=[A-Za-z_])", _HYPHEN, text.strip())
         value = _value(ast.parse(marked, mode="eval").body, marked)
-    except SpecError as error:
-        raise SpecError(f"cannot read {shown}: {error}") from None
     except SyntaxError as error:
         rest = marked.encode()[max(error.offset or 1, 1) - 1 :][:40].decode(errors="replace")
         reason = f"{error.msg} at {rest!r}".replace(_HYPHEN, "-")
@@ -60,11 +58,6 @@ def parse(text: str) -> Spec:
     if not isinstance(value, Spec):
         raise SpecError(f"{shown} is a number where the name of a method was expected")
     return value
-
-
-def parse_list(text: str) -> list[Spec]:
-    """Specs separated by commas, semicolons or line ends outside parentheses."""
-    return [parse(part) for part in split(text)]
 
 
 def split(text: str) -> list[str]:
@@ -114,19 +107,18 @@ def build(spec: Spec, known: Mapping[str, type[T]], kind: str) -> T:
     if spec.name not in known:
         raise SpecError(f"unknown {kind} {spec.name!r}: {nearest(spec.name, known)}")
     target = known[spec.name]
-    hints = _hints(target)  # type: ignore[arg-type]
     options = [f.name for f in fields(target) if f.init]  # type: ignore[arg-type]
     if spec.args:
         raise SpecError(
             f"{kind} {spec.name!r} takes named options only (known: {', '.join(options) or 'none'})"
         )
-    values = {}
-    for name, value in spec.options.items():
+    for name in spec.options:
         if name not in options:
             hint = nearest(name, options) if options else "it has none"
             raise SpecError(f"{kind} {spec.name!r} has no option {name!r}: {hint}")
-        values[name] = _convert(value, hints[name], f"{spec.name}({name}={value})")
-    return target(**values)
+    found = target(**spec.options)
+    check_options(spec.name, found)
+    return found
 
 
 def text_of(name: str, configuration: Any) -> str:

@@ -57,7 +57,7 @@ CASES = """
 2 budget is 0: SEARCH --budget 0
 2 k is 31: SEARCH -k 31
 2 raise the budget: SEARCH -k 20 --budget 10
-2 no query: search docs.index
+2 one of the two: search docs.index
 2 empty query: search docs.index ' '
 2 'nobody': SEARCH --filter ids.txt
 2 unknown method 'axm': SEARCH --method axm
@@ -100,7 +100,7 @@ CASES = """
 2 --graph N: index build docs.jsonl new.index --graph-from bm25
 2 KEY=VALUE: SEARCH --scorer-option batch
 2 CROSSKNN_API_KEY: SEARCH --scorer-option api_key=x
-2 not both: SEARCH --queries queries.txt
+2 one of the two: SEARCH --queries queries.txt
 2 --queries FILE: SEARCH --lists ids.txt
 2 --measures: compare docs.index --queries queries.txt --measures nDCG@10
 2 nothing to score: collect docs.index

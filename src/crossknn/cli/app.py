@@ -24,7 +24,6 @@ INTERRUPTED = "interrupted; nothing is half-written, and the same command can be
 
 app = typer.Typer(
     name="crossknn",
-    help="k-nearest-neighbour search directly with a cross-encoder, under a budget of calls.",
     epilog=EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -32,7 +31,7 @@ app = typer.Typer(
 )
 app.add_typer(index.app, name="index")
 for module in (collect, fit, search, compare, estimate, demo):
-    app.command(module.NAME, epilog=module.EPILOG)(module.command)
+    app.command(module.__name__.split(".")[-1], epilog=module.EPILOG)(module.command)
 app.add_typer(model.app, name="model")
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace as replaced
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
@@ -17,14 +16,10 @@ from crossknn.errors import InputError
 if TYPE_CHECKING:
     from crossknn.scores.collect import CollectReport, Limits
 
-NAME = "collect"
 EPILOG = o.examples(
     "crossknn collect docs.index --anchors train-queries.jsonl --max-calls 100000",
     "crossknn collect docs.index --queries queries.jsonl --out scores.npz",
 )
-
-Collecting: TypeAlias = "Callable[..., CollectReport]"
-"""A collection that takes limits and a progress."""
 
 
 def command(
@@ -75,44 +70,44 @@ def command(
     exact = o.open_scorer(scorer, model, scorer_option, workers=at_once)
     asked = scorer if ray else exact
     given = None if queries is None else o.read_queries(queries)
-    jobs: list[tuple[str, Collecting]] = []
+    judged = None if qrels is None else read_qrels(qrels)
+    reports: list[CollectReport] = []
+
+    def score(what: str, collecting: Callable[..., CollectReport], *of: Any, **how: Any) -> None:
+        with progress(f"scoring {what}", "pairs") as report:
+            found = collecting(*of, **how, limits=_left(limits, reports), progress=report)
+            reports.append(found)
+
     if anchors is not None:
         texts = o.read_queries(anchors).texts
-        job = partial(collect_anchors, index, asked, texts, replace=replace)
-        jobs.append(("scoring anchor queries", job))
+        score("anchor queries", collect_anchors, index, asked, texts, replace=replace)
     if file is not None and given is not None:
-        options: dict[str, Any] = {
-            "n_anchors": n_anchors,
-            "qrels": None if qrels is None else read_qrels(qrels),
-            "item_scores": item_scores or 0,
-        }
-        job = partial(
-            collect_matrix, file, index, asked, given, replace=replace, seed=seed, **options
-        )
-        jobs.append(("scoring queries", job))
+        options: dict[str, Any] = {"qrels": judged, "item_scores": item_scores or 0, "seed": seed}
+        options |= {"n_anchors": n_anchors, "replace": replace}
+        score("queries", collect_matrix, file, index, asked, given, **options)
     else:
         if item_scores is not None:
             chosen = index.anchor_items[:item_scores]
-            job = partial(collect_item_scores, index, asked, chosen, replace=replace)
-            jobs.append(("scoring items with items", job))
+            score("items with items", collect_item_scores, index, asked, chosen, replace=replace)
         if given is not None:
-            texts, source = given.texts, scorer if ray else None
-            job = partial(collect, index.scores, exact, texts, index.items.texts, source=source)
-            jobs.append(("scoring queries", job))
-    reports: list[CollectReport] = []
-    for what, run in jobs:
-        with progress(what, "pairs") as report:
-            reports.append(run(limits=_left(limits, reports), progress=report))
+            pairs, source = (given.texts, index.items.texts), scorer if ray else None
+            score("queries", collect, index.scores, exact, *pairs, source=source)
     enough = len(index.anchor_queries) > 1 and index.retrievers and index.vectors
     if anchors is not None and enough:
         fit_from_store(index, exact.fingerprint)
-    summary = _summary(reports) | {
+    totals = ("pairs", "reused", "scored", "calls", "failed")
+    complete = all(report.complete for report in reports)
+    summary = {
+        **{name: sum(getattr(report, name) for report in reports) for name in totals},
+        "complete": complete,
+        "stopped_by": next((r.stopped_by for r in reports if r.stopped_by), None),
+        "seconds": round(sum(report.seconds for report in reports), 2),
         "index": str(folder),
         "anchor_queries": len(index.anchor_queries),
         "matrix": None if file is None else str(file),
     }
     answer(summary, None, json)
-    if not summary["complete"]:
+    if not complete:
         note("not finished: the same command goes on from here")
 
 
@@ -124,13 +119,3 @@ def _left(limits: Limits, done: Sequence[CollectReport]) -> Limits:
         max_calls=None if calls is None else max(0, calls - sum(r.calls for r in done)),
         deadline=None if seconds is None else max(1e-3, seconds - sum(r.seconds for r in done)),
     )
-
-
-def _summary(reports: Sequence[CollectReport]) -> dict[str, Any]:
-    totals = ("pairs", "reused", "scored", "calls", "failed")
-    return {
-        **{name: sum(getattr(report, name) for report in reports) for name in totals},
-        "complete": all(report.complete for report in reports),
-        "stopped_by": next((r.stopped_by for r in reports if r.stopped_by), None),
-        "seconds": round(sum(report.seconds for report in reports), 2),
-    }

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from crossknn.scorers.base import Scorer
     from crossknn.scores.store import ScoreStore
 
-NAME = "compare"
 EPILOG = o.examples(
     "crossknn compare docs.index --queries queries.jsonl --plot recall.png",
     "crossknn compare docs.index --queries beir/ --qrels beir/qrels/test.tsv --budgets 50,100",
@@ -64,6 +63,7 @@ def command(
     from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures, measure_names
     from crossknn.index.item_index import ItemIndex
     from crossknn.methods import parse_methods
+    from crossknn.plots import recall_against_cost, recall_against_indexing
 
     o.check_picture("--plot", plot)
     o.check_picture("--plot-offline", plot_offline)
@@ -97,16 +97,10 @@ def command(
         seed=seed,
     )
     title = f"{index.n} items, {len(given)} queries"
-    if plot is not None:
-        from crossknn.plots import recall_against_cost
-
-        recall_against_cost(rows, plot, title=title)
-        note(f"recall against cost: {plot}")
-    if plot_offline is not None:
-        from crossknn.plots import recall_against_indexing
-
-        recall_against_indexing(rows, plot_offline, title=title)
-        note(f"recall against what the index cost: {plot_offline}")
+    for file, draw in ((plot, recall_against_cost), (plot_offline, recall_against_indexing)):
+        if file is not None:
+            draw(rows, file, title=title)
+            note(f"picture: {file}")
 
 
 def run(

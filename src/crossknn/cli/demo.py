@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 from typer import Option
 
 from crossknn.cli import compare
@@ -14,7 +15,6 @@ from crossknn.cli.output import note, progress
 from crossknn.cli.search import show
 from crossknn.errors import MissingExtraError
 
-NAME = "demo"
 FOLDER = Path("crossknn-demo")
 EPILOG = o.examples("crossknn demo", 'crossknn demo --search "how do I unzip a file"')
 
@@ -23,8 +23,6 @@ def command(
     search: Annotated[str | None, Option(help="Answer this query, and no more.")] = None,
     folder: Annotated[Path, Option(help="Where the demo keeps its files.")] = FOLDER,
     n_queries: Annotated[int, Option(min=1, help="Held-out queries to compare on.")] = 20,
-    k: Annotated[int, Option("-k", "--k", help="Hits to show.")] = 5,
-    budget: Annotated[int, Option(help="Calls of the shown searches.")] = 100,
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
@@ -36,10 +34,12 @@ def command(
     from crossknn.index.item_index import ItemIndex
     from crossknn.methods import parse_methods
     from crossknn.plots import recall_against_cost
+    from crossknn.scorers import CrossEncoder
     from crossknn.scores.stored import StoredScorer
     from crossknn.search.searcher import Searcher
 
-    saved, scorer, began = folder / "stdlib.index", demo.open_scorer(), time.perf_counter()
+    saved, began = folder / "stdlib.index", time.perf_counter()
+    scorer = CrossEncoder(max_length=96, threads=1)  # most docstrings say early what they do
     if search is not None and saved.exists():
         index = ItemIndex.load(saved)
     else:
@@ -55,10 +55,12 @@ def command(
         )
     searcher = Searcher(index, StoredScorer(scorer, index.scores))
     texts = [search] if search else list(demo.SEARCHES)
-    show(searcher.search(texts, k=k, budget=budget), json)
+    show(searcher.search(texts, k=5, budget=100), json)
     if search is not None:
         return
-    sampled = demo.sample(data, n_queries, seed)
+    size = min(n_queries, len(data))
+    drawn = np.random.default_rng(seed).choice(len(data), size, replace=False)
+    sampled = data.queries.take(sorted(drawn.tolist()))
     note(f"exact search for {len(sampled)} held-out queries: {len(sampled) * index.n} pairs")
     rows = compare.run(
         index,
@@ -77,7 +79,7 @@ def command(
     note("P@1: how often the right item comes first")
     picture, title = folder / "recall.png", f"Python docs: {index.n} items, {len(sampled)} queries"
     try:
-        recall_against_cost(rows, picture, title=title, labels=demo.METHODS)
+        recall_against_cost(rows, picture, title=title)
         note(f"recall against cost: {picture}")
     except MissingExtraError as error:
         note(f"no picture: {error}")

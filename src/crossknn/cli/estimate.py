@@ -12,7 +12,6 @@ from typer import Argument, Option
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, err
 
-NAME = "estimate"
 EPILOG = o.examples(
     "crossknn estimate docs.jsonl --n-anchors 100",
     "crossknn estimate docs.index --scorer http://localhost:8080/rerank --budget 50",
@@ -42,11 +41,8 @@ def command(
 
     saved = (items / MANIFEST).is_file()
     texts = ItemIndex.load(items).items.texts if saved else read_items(o.source(items)).texts
-    exact, rng, n = (
-        o.open_scorer(scorer, model, scorer_option),
-        np.random.default_rng(0),
-        len(texts),
-    )
+    exact = o.open_scorer(scorer, model, scorer_option)
+    n, rng = len(texts), np.random.default_rng(0)
 
     def probe() -> int:
         queries = [" ".join(texts[p].split()[:_WORDS]) for p in rng.integers(n, size=_BATCH)]

@@ -17,7 +17,6 @@ from crossknn.errors import InputError
 if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
 
-NAME = "fit"
 EPILOG = o.examples(
     "crossknn fit docs.index als --queries train-queries.jsonl --deadline 30m",
     "crossknn fit docs.index stored --retriever 'hybrid(bm25, dense)'",

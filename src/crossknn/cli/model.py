@@ -62,14 +62,7 @@ def train(
     of = getattr(settings, KINDS[kind])
     wanted: Any = settings.read_settings(path, of, relative_to=base, given=given)
     if dry_run:
-        cost = run.estimate(wanted)
-        answer(
-            asdict(cost),
-            f"{cost.train_queries:,} train queries, {cost.steps:,} steps of "
-            f"{cost.seconds_per_step} s in {cost.precision}: {cost.hours} hours beside mining "
-            f"and evaluations, {cost.gigabytes} GB",
-            json,
-        )
+        answer(asdict(run.estimate(wanted)), None, json)
         return
     if folder is None:
         raise InputError("--out is missing: name the folder for the model")
@@ -82,13 +75,8 @@ def train(
         training_curve(folder / run.RUN / "log.jsonl", folder / run.RUN / "loss.png")
     except MissingExtraError as error:
         note(f"no loss plot: {error}")
-    measures = ", ".join(f"{name} {value:.4f}" for name, value in fitted.best.items())
     found = asdict(fitted)
-    answer(
-        {"model": str(folder), "dev": found.pop("best"), **found},
-        f"{folder}: {fitted.steps} steps; best on dev after step {fitted.best_step}: {measures}",
-        json,
-    )
+    answer({"model": str(folder), "dev": found.pop("best"), **found}, None, json)
 
 
 @app.command("configs", epilog=examples("crossknn model configs", "crossknn model configs cmc"))
@@ -156,7 +144,6 @@ def export(
     written = export_model(model, folder, kind, **about, **layers)
     size = sum(path.stat().st_size for path in written.glob("*.onnx*"))
     summary: dict[str, Any] = {"model": str(written), "precision": precision, "bytes": size}
-    sentence = f"{written}: {precision}, {size / 1e6:.1f} MB"
     if items is not None and queries is not None:
         from crossknn.data.reading import read_items, read_queries
         from crossknn.evaluation.measures import agreement
@@ -165,15 +152,9 @@ def export(
         texts = read_items(items, template=template.replace("\\n", "\n")).texts
         both = CrossEncoder(model), CrossEncoder(written)
         with progress("comparing", "pairs") as report:
-            found = agreement(*both, read_queries(queries, limit=20).texts, texts, progress=report)
-        summary["agreement"] = found
-        sentence += (
-            f"\nagainst {model} on {found['pairs']:,} pairs of {found['queries']} queries: "
-            f"Spearman per query {found['spearman_mean']:.5f} (lowest "
-            f"{found['spearman_lowest']:.5f}), largest difference "
-            f"{found['largest_difference']:.3g}"
-        )
-    answer(summary, sentence, json)
+            asked = read_queries(queries, limit=20).texts
+            summary["agreement"] = agreement(*both, asked, texts, progress=report)
+    answer(summary, None, json)
 
 
 def _config(name: str) -> Path:

@@ -68,7 +68,7 @@ def _plain(value: Any, name: str = "") -> str:
             if value >= 2 * size:
                 return f"{value / size:.1f} {unit}"
         return f"{value:.2f}"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.5g}"
 
 
 @contextmanager

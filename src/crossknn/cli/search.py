@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,13 +18,6 @@ from crossknn.errors import InputError, visible
 if TYPE_CHECKING:
     from crossknn.search.results import Hit, Results
 
-_ACCOUNT = (
-    *("method", "budget", "n_calls", "n_scored", "stopped_by", "error", "n_failed"),
-    *("n_backfilled", "truncated"),
-)
-"""What the JSON says of a search beside its answers and its time."""
-
-NAME = "search"
 EPILOG = o.examples(
     'crossknn search docs.index "how do I unzip a file" --budget 100 --explain',
     "crossknn search docs.index --queries queries.jsonl --run answers.trec",
@@ -100,56 +94,37 @@ def command(
 
 
 def _queries(texts: list[str], file: Path | None) -> Any:
-    """The queries of the command line, then those of a file."""
+    """The queries of the command line, or those of a file."""
     from crossknn.data.reading import read_queries as read
 
+    if bool(texts) == (file is not None):
+        raise InputError("give queries as arguments or with --queries FILE: one of the two")
     if texts == [o.STDIN]:
-        texts, file = [], Path(o.STDIN)
-    if file is not None and not texts:
-        return o.read_queries(file)
-    if file is not None:
-        raise InputError("queries are given as arguments or with --queries, not both")
-    if not texts:
-        raise InputError("there is no query: give one as an argument, or a file with --queries")
-    return read(texts)
+        file = Path(o.STDIN)
+    return read(texts) if file is None else o.read_queries(file)
 
 
-def as_json(results: Results) -> dict[str, Any]:
-    """Results as JSON-ready values."""
+def _as_json(results: Results) -> dict[str, Any]:
     answers = []
     for q, (name, text) in enumerate(zip(results.query_ids, results.queries, strict=True)):
-        entry: dict[str, Any] = {"id": name, "query": text, "hits": [_hit(h) for h in results[q]]}
-        if results.errors[q] is not None:
-            entry["error"] = results.errors[q]
+        entry: dict[str, Any] = {"id": name, "query": text, "error": results.errors[q]}
+        entry["hits"] = [
+            asdict(hit) | {"probability": hit.probability if hit.round else None}
+            for hit in results[q]
+        ]
         if results.trace is not None:
             steps = ("round", "id", "approx", "std", "score")
             entry["trace"] = [{s: getattr(hit, s) for s in steps} for hit in results.trace[q]]
         answers.append(entry)
-    seconds = ("seconds", "scoring_seconds")
-    return {
-        **{name: getattr(results, name) for name in _ACCOUNT},
-        **{name: round(getattr(results, name), 4) for name in seconds},
-        "results": answers,
-    }
-
-
-def _hit(hit: Hit) -> dict[str, Any]:
-    return {
-        "id": hit.id,
-        "score": hit.score,
-        "probability": hit.probability if hit.round else None,
-        "round": hit.round,
-        "source": hit.source,
-        "title": hit.title,
-        "text": hit.text,
-        **({"extra": dict(hit.extra)} if hit.extra else {}),
-    }
+    whole = ("method", "budget", "n_calls", "n_scored", "n_failed", "n_backfilled", "truncated")
+    how = ("stopped_by", "error", "seconds", "scoring_seconds")
+    return {name: getattr(results, name) for name in (*whole, *how)} | {"results": answers}
 
 
 def show(results: Results, json: bool) -> None:
     """Print the answers, as text or as one JSON object."""
     if json:
-        print_json(as_json(results))
+        print_json(_as_json(results))
         return
     for q, text in enumerate(results.queries):
         if results.trace is not None and results.trace[q]:

@@ -17,7 +17,7 @@ from crossknn.methods.kriging import Kriging
 from crossknn.methods.rerank import Exact, Rerank, Retrieve
 from crossknn.methods.tour import TOUR
 from crossknn.retrievers.base import KINDS
-from crossknn.spec import Spec, build, parse, parse_list, split
+from crossknn.spec import Spec, build, parse, split
 
 __all__ = ["DEFAULT", "METHODS", "Method", "in_full", "parse_method", "parse_methods"]
 
@@ -76,7 +76,8 @@ def in_full(spec: str) -> str:
 
 def parse_methods(specs: str) -> dict[str, Method]:
     """The methods of a list of specs, by spec; separated by commas, semicolons or line ends."""
-    found = {str(spec): parse_method(spec) for spec in parse_list(specs)}
+    parsed = map(parse, split(specs))
+    found = {str(spec): parse_method(spec) for spec in parsed}
     if not found:
         raise SpecError(f"no method is named; known: {', '.join(METHODS)}")
     return found

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossknn.errors import InputError
+from crossknn.errors import InputError, ScorerError
 from crossknn.scores.store import ScoreStore, StoreFullError
 from crossknn.types import Pairs
 
@@ -89,7 +89,7 @@ def test_many_small_batches_become_few_blocks(tmp_path):
     np.testing.assert_array_equal(store.rows("f", ["q"], items)[0], wanted)
     db = sqlite3.connect(tmp_path / "s")
     assert db.execute("SELECT count(*) FROM blocks").fetchone()[0] < 40
-    with pytest.raises(InputError, match="a score is nan"):
+    with pytest.raises(ScorerError, match="a score is nan"):
         store.put("f", ["q"], ["d"], ONE, [np.nan])
     assert len(store) == 500
 

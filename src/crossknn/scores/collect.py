@@ -11,23 +11,24 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
+from crossknn.files import exclusive_lock, translate_os_errors
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.streaming import Deadline, NothingScoredError, describe_pair
+from crossknn.scorers.streaming import Deadline, NothingScoredError
 from crossknn.scores.store import ScoreStore
-from crossknn.types import FloatArray, IntArray, Pairs, Progress
+from crossknn.types import FloatArray, IntArray, Pairs, Progress, as_count
 
 logger = logging.getLogger(__name__)
 _BLOCK, _BLOCK_ON_RAY = 512, 64
@@ -50,13 +51,12 @@ class Limits:
     deadline: float | None = None
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise InputError(f"workers is {self.workers}; it must be 1 or more")
-        if self.max_calls is not None and self.max_calls < 0:
-            raise InputError(f"max_calls is {self.max_calls}; it cannot be negative")
+        as_count(self.workers, "workers")
+        if self.max_calls is not None:
+            as_count(self.max_calls, "max_calls", 0)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class CollectReport:
     """What a collection did with so many different `pairs` of texts.
 
@@ -64,13 +64,13 @@ class CollectReport:
     scorer; `failed` pairs could not be scored. `stopped_by` is "max_calls", "deadline" or None.
     """
 
-    pairs: int
-    reused: int
-    scored: int
-    calls: int
-    failed: int
-    seconds: float
-    stopped_by: str | None
+    pairs: int = 0
+    reused: int = 0
+    scored: int = 0
+    calls: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    stopped_by: str | None = None
 
     @property
     def complete(self) -> bool:
@@ -106,6 +106,7 @@ def collect(
     """
     limits, fingerprint = limits or Limits(), fingerprint_of(scorer, store)
     run = _Run(store, fingerprint, queries, items, pairs, limits, progress)
+    report = run.report
     with _exclusive(store, run.deadline):
         run.begin()
         began = time.monotonic()
@@ -119,22 +120,17 @@ def collect(
                 with scorer_on_ray(source, fingerprint, queries, items, *place) as remote:
                     run.score(remote, _BLOCK_ON_RAY)
         finally:
-            seconds = time.monotonic() - began
-            store.record_time(fingerprint, run.computed, seconds)
-    if run.failure and not run.scored + run.reused:
+            report.seconds = time.monotonic() - began
+            store.record_time(fingerprint, report.calls - report.failed, report.seconds)
+    if run.failure and not report.scored + report.reused:
         raise NothingScoredError(run.failure)
-    if run.failed:
-        logger.warning("%d pairs could not be scored; they stay unscored", run.failed)
-    stopped_by = "deadline" if run.deadline.over() else run.stopped_by
-    return CollectReport(
-        pairs=run.total,
-        reused=run.reused,
-        scored=run.scored,
-        calls=run.computed + run.failed,
-        failed=run.failed,
-        seconds=seconds,
-        stopped_by=None if run.reused + run.scored == run.total else stopped_by,
-    )
+    if report.failed:
+        logger.warning("%d pairs could not be scored; they stay unscored", report.failed)
+    if report.complete:
+        report.stopped_by = None
+    elif run.deadline.over():
+        report.stopped_by = "deadline"
+    return report
 
 
 def exact_scores(
@@ -172,35 +168,30 @@ def fingerprint_of(scorer: Scorer, store: ScoreStore) -> str:
     return scorer.fingerprint or f"unnamed-{id(scorer)}"
 
 
+@dataclass
 class _Run:
     """What one collection asks, and what it has got so far."""
 
-    def __init__(
-        self,
-        store: ScoreStore,
-        fingerprint: str,
-        queries: Sequence[str],
-        items: Sequence[str],
-        pairs: Pairs | None,
-        limits: Limits,
-        progress: Progress | None,
-    ) -> None:
-        self._store, self._fingerprint, self._limits = store, fingerprint, limits
-        self._queries, self._items, self._pairs = queries, items, pairs
-        self._progress, self._lock, self._stop = progress, threading.Lock(), threading.Event()
-        self._hopeless = 0
-        self.deadline = Deadline(limits.deadline, self._stop)
-        self.total = self.reused = self.scored = self.computed = self.failed = 0
-        self.failure: str | None = None
-        self.stopped_by: str | None = None
+    store: ScoreStore
+    fingerprint: str
+    queries: Sequence[str]
+    items: Sequence[str]
+    pairs: Pairs | None
+    limits: Limits
+    progress: Progress | None
+
+    def __post_init__(self) -> None:
+        self.report, self.failure, self._hopeless = CollectReport(), "", 0
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self.deadline = Deadline(self.limits.deadline, self._stop)
 
     def begin(self) -> None:
         """Count what there is; others may have added to it until now."""
-        self._query = self._store.ids(self._queries, add=True, keep=True)
-        self._item = self._store.ids(self._items, add=True)
+        self._query = self.store.ids(self.queries, add=True, keep=True)
+        self._item = self.store.ids(self.items, add=True)
         for part, missing in self._missing():
-            self.total += len(part)
-            self.reused += len(part) - len(missing)
+            self.report.pairs += len(part)
+            self.report.reused += len(part) - len(missing)
         self._count(0)
 
     def score(self, scorer: Scorer, size: int) -> None:
@@ -208,7 +199,7 @@ class _Run:
 
         After an error or an interrupt none is begun, and what is under way is waited for.
         """
-        blocks, running, workers = self._blocks(size), set[Future[None]](), self._limits.workers
+        blocks, running, workers = self._blocks(size), set[Future[None]](), self.limits.workers
         with ThreadPoolExecutor(workers, "crossknn-scoring") as pool:
             try:
                 while True:
@@ -226,68 +217,62 @@ class _Run:
 
     def _score(self, scorer: Scorer, block: Pairs) -> None:
         """Score a block and keep each batch as it comes."""
-        queries, items, got, why = self._queries, self._items, 0, None
-        stream = scorer.score(block, queries, items, **self.deadline.rest())
+        got, why = 0, ""
+        stream = scorer.score(block, self.queries, self.items, **self.deadline.rest())
         try:
             for where, scores in stream:
-                if len(bad := np.flatnonzero(~np.isfinite(scores))):
-                    what = describe_pair(block, queries, items, int(where[bad[0]]))
-                    raise ScorerError(
-                        f"the cross-encoder gave {scores[bad[0]]} as the score of {what}"
-                    )
                 query, item = self._query[block.query[where]], self._item[block.item[where]]
-                self._store.insert(self._fingerprint, query, item, scores)
+                self.store.insert(self.fingerprint, query, item, scores)
                 self._count(len(where))
                 got += len(where)
         except NothingScoredError as error:
             why = str(error)
         with self._lock:
-            self.computed += int(getattr(stream, "computed", got))
-            self.failed += 0 if self.deadline.over() else len(block) - got
+            failed = 0 if self.deadline.over() else len(block) - got
+            self.report.failed += failed
+            self.report.calls += int(getattr(stream, "computed", got)) + failed
             self.failure = why or self.failure
-            self._hopeless = 0 if got else self._hopeless + (why is not None)
+            self._hopeless = 0 if got else self._hopeless + bool(why)
             if self._hopeless == _HOPELESS:
                 raise NothingScoredError(f"no pair of {_HOPELESS} blocks in a row: {why}")
 
     def _blocks(self, size: int) -> Iterator[Pairs]:
         """Pairs (b,) without a score, in order, as long as calls are left."""
-        left = math.inf if self._limits.max_calls is None else self._limits.max_calls
+        left = math.inf if self.limits.max_calls is None else self.limits.max_calls
         for _, missing in self._missing():
+            if left < len(missing):
+                self.report.stopped_by = "max_calls"
+                missing = missing.take(slice(int(left)))
+            left -= len(missing)
             for start in range(0, len(missing), size):
-                block = missing.take(slice(start, start + size))
-                if left < len(block):
-                    self.stopped_by = "max_calls"
-                    block = block.take(slice(int(left)))
-                left -= len(block)
-                if len(block):
-                    yield block
-                if self.stopped_by:
-                    return
+                yield missing.take(slice(start, start + size))
+            if self.report.stopped_by:
+                return
 
     def _missing(self) -> Iterator[tuple[Pairs, Pairs]]:
         """Different pairs of texts, part by part, and those of them without a score."""
         for part in self._different():
             query, item = self._query[part.query], self._item[part.item]
-            known = self._store.lookup(self._fingerprint, query, item)
+            known = self.store.lookup(self.fingerprint, query, item)
             yield part, part.take(np.flatnonzero(np.isnan(known)))
 
     def _different(self) -> Iterator[Pairs]:
         """Each pair of texts once, in order."""
-        if self._pairs is None:
+        if self.pairs is None:
             items = _first(self._item)
             for query in _first(self._query).tolist():
                 yield Pairs(np.full(len(items), query), items)
             return
-        key = (self._query[self._pairs.query] << 32) + self._item[self._pairs.item]
+        key = (self._query[self.pairs.query] << 32) + self._item[self.pairs.item]
         chosen = _first(key)
         for start in range(0, len(chosen), _AT_ONCE):
-            yield self._pairs.take(chosen[start : start + _AT_ONCE])
+            yield self.pairs.take(chosen[start : start + _AT_ONCE])
 
     def _count(self, scored: int) -> None:
         with self._lock:
-            self.scored += scored
-            if self._progress:
-                self._progress(self.reused + self.scored, self.total)
+            self.report.scored += scored
+            if self.progress:
+                self.progress(self.report.reused + self.report.scored, self.report.pairs)
 
 
 def _first(values: IntArray) -> IntArray:
@@ -297,30 +282,16 @@ def _first(values: IntArray) -> IntArray:
 
 @contextmanager
 def _exclusive(store: ScoreStore, deadline: Deadline) -> Iterator[None]:
-    """One process, and one thread, at a time collects into a file; others wait, to the deadline.
-
-    On systems without locks everyone goes on.
-    """
-    if store.path is None or os.name == "nt":
+    """One process, and one thread, at a time collects into a file; others wait, to the deadline."""
+    with ExitStack() as held:
+        if store.path is not None:
+            lock = Path(f"{store.path}.lock")
+            with translate_os_errors(store.path):
+                lock.touch()
+            while not deadline.over():
+                try:
+                    held.enter_context(exclusive_lock(lock))
+                    break
+                except InputError:  # another process has it
+                    time.sleep(_POLL)
         yield
-        return
-    import fcntl
-
-    try:
-        handle = os.open(f"{store.path}.lock", os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        why = error.strerror or error
-        raise InputError(f"scores cannot be kept in {store.path}: {why}") from error
-    try:
-        while not deadline.over():
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                logger.debug("another process is collecting into %s: waiting", store.path)
-                time.sleep(_POLL)
-            except OSError:  # some network file systems have no locks
-                break
-        yield
-    finally:
-        os.close(handle)

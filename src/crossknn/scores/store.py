@@ -22,7 +22,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crossknn.errors import InputError
+from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, text_digest
 from crossknn.types import BoolArray, FloatArray, IntArray, Pairs
 
@@ -52,7 +52,7 @@ CREATE TABLE IF NOT EXISTS blocks (id INTEGER PRIMARY KEY, scorer INTEGER NOT NU
     query INTEGER NOT NULL, start INTEGER NOT NULL, items BLOB, scores BLOB NOT NULL,
     crc INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS blocks_of ON blocks (scorer, query)"""
-_COLUMNS = "id, query, start, items, scores, crc"
+_SIGN = "UPDATE texts SET crc = text_crc(id, digest, text) WHERE"
 _SCORER = "(SELECT id FROM scorers WHERE fingerprint = ?)"
 
 
@@ -187,9 +187,11 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     ) -> int:
         """Keep the scores (p,) of `pairs`; returns how many were not known. Those that are stay.
 
-        Raises InputError for a score that is not finite, StoreFullError if they cannot be written.
+        Raises ScorerError for a score that is not finite, StoreFullError if they cannot be written.
         """
-        return self.insert(fingerprint, *self.pair_ids(queries, items, pairs, add=True), scores)
+        with self._writing():
+            ids = self.pair_ids(queries, items, pairs, add=True)
+            return self.insert(fingerprint, *ids, scores)
 
     def rows(self, fingerprint: str, queries: Sequence[str], items: Sequence[str]) -> FloatArray:
         """Dense scores (q, n) float32 of all pairs of these texts, NaN where unknown.
@@ -228,7 +230,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         return SparseScores.of(texts, len(items), pairs, np.concatenate(scores)[which], fingerprint)
 
     def ids(self, texts: Sequence[str], *, add: bool = False, keep: bool = False) -> IntArray:
-        """The integers (t,) that stand for texts here, -1 for unknown ones unless they are `add`ed.
+        """The integers (t,) that stand for texts here; new ones are `add`ed, or else below 0.
 
         With `keep` the texts themselves are kept, as those of queries are.
         """
@@ -260,7 +262,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """`put` by ids (p,) of texts, in one transaction."""
         values = np.asarray(scores, np.float32)
         if not np.isfinite(values).all():
-            raise InputError(f"a score is {values[~np.isfinite(values)][0]}: it cannot be kept")
+            raise ScorerError(f"a score is {values[~np.isfinite(values)][0]}: it cannot be kept")
         added = 0
         with self._writing() as db:
             db.execute("INSERT OR IGNORE INTO scorers (fingerprint) VALUES (?)", (fingerprint,))
@@ -310,42 +312,42 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
         `repair` removes what is damaged, so that it is scored again.
         """
-        names = dict(self._select("SELECT id, fingerprint FROM scorers"))
-        texts, blocks, known = list[int](), list[int](), set[int]()
         for (said,) in self._select("PRAGMA quick_check"):
             if said != "ok":
                 raise self._damaged(said)
-        for number, digest, text, crc in self._select("SELECT id, digest, text, crc FROM texts"):
-            whole = _text_crc(number, digest, text) == crc
-            (known.add if whole else texts.append)(number)
-        for scorer, number, *row, crc in self._select(f"SELECT scorer, {_COLUMNS} FROM blocks"):
-            if scorer not in names or row[0] not in known or _crc(names[scorer], *row) != crc:
-                blocks.append(number)
+        texts = self._select("SELECT id FROM texts WHERE crc IS NOT text_crc(id, digest, text)")
+        blocks = self._select(
+            "SELECT blocks.id FROM blocks LEFT JOIN scorers ON scorers.id = scorer "
+            "LEFT JOIN texts ON texts.id = query WHERE fingerprint IS NULL "
+            "OR texts.crc IS NOT text_crc(texts.id, digest, text) "
+            "OR blocks.crc IS NOT block_crc(fingerprint, query, start, items, scores)"
+        )
         if repair and (texts or blocks):
             with self._writing() as db:
-                db.executemany("DELETE FROM blocks WHERE id = ?", ((block,) for block in blocks))
-                for number in texts:  # its id stays taken: blocks may name it
-                    _put_text(db, number, os.urandom(16), None)
-        counts = {"texts": len(texts), "blocks": len(blocks)}.items()
-        return [
-            f"{n} of the {what} of scores in {self.path} are damaged" for what, n in counts if n
-        ]
+                db.executemany("DELETE FROM blocks WHERE id = ?", blocks)
+                # The id of a text stays taken: blocks may name it.
+                other = "UPDATE texts SET digest = randomblob(16), text = NULL WHERE id = ?"
+                db.executemany(other, texts)
+                db.executemany(f"{_SIGN} id = ?", texts)
+        found = ("texts", texts), ("blocks", blocks)
+        said = "{} of the {} of scores in {} are damaged"
+        return [said.format(len(rows), what, self.path) for what, rows in found if rows]
 
     def _ids(self, texts: Sequence[tuple[bytes, bytes | None]], add: bool) -> IntArray:
         """`ids` of (digest, text to be kept or None)."""
-        found = self._find([digest for digest, _ in texts])
-        lacking = [row for row in texts if not _has(found, *row)] if add else []
-        if lacking:
+        found = self._find(texts)
+        lacking = [row for row in texts if row[0] not in found]
+        if add and lacking:
             with self._writing() as db:
-                found |= self._find([digest for digest, _ in lacking])
-                (last,) = db.execute("SELECT coalesce(max(id), 0) FROM texts").fetchone()
-                for digest, text in lacking:
-                    if not _has(found, digest, text):
-                        number = found[digest][0] if digest in found else last + 1
-                        last = max(last, number)
-                        _put_text(db, number, digest, text)
-                        found[digest] = number, text is not None
-        return np.array([found.get(digest, (-1,))[0] for digest, _ in texts], dtype=np.int64)
+                db.executemany(
+                    "INSERT INTO texts (digest, text, crc) VALUES (?, ?, 0) "
+                    "ON CONFLICT DO UPDATE SET text = coalesce(text, excluded.text)",
+                    lacking,
+                )
+                db.executemany(f"{_SIGN} digest = ?", [row[:1] for row in lacking])
+                found |= self._find(lacking)
+        known = {digest: -1 - place for place, (digest, _) in enumerate(texts)} | found
+        return np.array([known[digest] for digest, _ in texts], dtype=np.int64)
 
     def _add(
         self,
@@ -377,26 +379,26 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """The blocks of a query, checked."""
         if query < 0:
             return
-        for row in self._select(
-            f"SELECT {_COLUMNS} FROM blocks WHERE scorer = {_SCORER} AND query = ? ORDER BY id",
+        for number, start, items, scores, crc in self._select(
+            "SELECT id, start, items, scores, crc FROM blocks "
+            f"WHERE scorer = {_SCORER} AND query = ? ORDER BY id",
             (fingerprint, query),
         ):
-            number, query, start, items, scores, crc = row
             if _crc(fingerprint, query, start, items, scores) != crc:
                 raise self._damaged("a block of scores has another checksum")
             found = np.frombuffer(scores, "<f4")
-            if items is None:
-                yield _Block(number, start + np.arange(len(found)), found)
-            else:
-                yield _Block(number, np.frombuffer(items, "<i4").astype(np.int64), found)
+            ids = start + np.arange(len(found))
+            if items is not None:
+                ids = np.frombuffer(items, "<i4").astype(np.int64)
+            yield _Block(number, ids, found)
 
-    def _find(self, digests: Sequence[bytes]) -> dict[bytes, tuple[int, bool]]:
-        """By digest, (the id of a text, whether the text is kept)."""
-        found: dict[bytes, tuple[int, bool]] = {}
-        for start in range(0, len(digests), _VARIABLES):
-            part = digests[start : start + _VARIABLES]
-            rows = self._texts(f"digest IN ({','.join('?' * len(part))})", part)
-            found |= {digest: (number, text is not None) for number, digest, text in rows}
+    def _find(self, texts: Sequence[tuple[bytes, bytes | None]]) -> dict[bytes, int]:
+        """The ids of texts by digest; of one to be kept, only if it is."""
+        found: dict[bytes, int] = {}
+        for start in range(0, len(texts), _VARIABLES):
+            part = dict(texts[start : start + _VARIABLES])
+            rows = self._texts(f"digest IN ({','.join('?' * len(part))})", list(part))
+            found |= {row[1]: row[0] for row in rows if part[row[1]] is None or row[2] is not None}
         return found
 
     def _texts(
@@ -462,12 +464,17 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         return self._connection
 
     def _connect(self) -> sqlite3.Connection:
-        name = ":memory:" if self.path is None else str(self.path.absolute())
-        if self.path is not None and self.path.exists() and not _writable(self.path):
-            name = f"{self.path.absolute().as_uri()}?immutable=1"
+        name = "file::memory:"
+        if self.path is not None:
+            path = self.path.absolute()
+            name = path.as_uri()
+            if path.exists() and not all(os.access(p, os.W_OK) for p in (path, path.parent)):
+                name += "?immutable=1"
         options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False}
-        uri = name.startswith("file:")
-        return sqlite3.connect(name, timeout=_BUSY_SECONDS, uri=uri, **options)
+        db = sqlite3.connect(name, timeout=_BUSY_SECONDS, uri=True, **options)
+        db.create_function("text_crc", 3, _text_crc)
+        db.create_function("block_crc", 5, _crc)
+        return db
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         db.execute("BEGIN")  # other processes may be making the tables
@@ -496,11 +503,6 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         )
 
 
-def _has(found: Mapping[bytes, tuple[int, bool]], digest: bytes, text: bytes | None) -> bool:
-    """Whether a text is there, kept if it is to be."""
-    return digest in found and (text is None or found[digest][1])
-
-
 def _grouped(queries: IntArray) -> Iterator[tuple[int, IntArray]]:
     """(query, places) of each different query, its places in order."""
     order = np.argsort(queries, kind="stable")
@@ -517,12 +519,3 @@ def _crc(fingerprint: str, query: int, start: int, items: bytes | None, scores: 
 
 def _text_crc(number: int, digest: bytes, text: bytes | None) -> int:
     return zlib.crc32(text or b"", zlib.crc32(digest, number & 0xFFFFFFFF))
-
-
-def _put_text(db: sqlite3.Connection, number: int, digest: bytes, text: bytes | None) -> None:
-    row = (number, digest, text, _text_crc(number, digest, text))
-    db.execute("INSERT OR REPLACE INTO texts VALUES (?, ?, ?, ?)", row)
-
-
-def _writable(path: Path) -> bool:
-    return os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK)

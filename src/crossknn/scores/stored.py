@@ -86,7 +86,7 @@ class StoredScorer:
         items: Sequence[str],
         deadline: Deadline,
     ) -> Generator[tuple[IntArray, FloatArray], None, None]:
-        query, item = self._ids(queries, items, pairs)
+        query, item = self.store.pair_ids(queries, items, pairs)
         # `first` (u,) are the different pairs, and `of` (p,) says which of them each pair is.
         _, first, of = np.unique((query << 32) + item, return_index=True, return_inverse=True)
         scores = self.store.lookup(self.fingerprint, query[first], item[first])
@@ -101,7 +101,7 @@ class StoredScorer:
         computing = self.scorer.score(pairs.take(asked), queries, items, **deadline.rest())
         try:
             for where, batch in computing:
-                self._keep(query[asked[where]], item[asked[where]], batch)
+                self._keep(queries, items, pairs.take(asked[where]), batch)
                 stream.computed += len(where)
                 scores[missing[where]] = batch
                 places = np.flatnonzero(np.isin(of, missing[where]))
@@ -113,29 +113,13 @@ class StoredScorer:
         finally:
             getattr(computing, "close", lambda: None)()
 
-    def _ids(
-        self, queries: Sequence[str], items: Sequence[str], pairs: Pairs
-    ) -> tuple[IntArray, IntArray]:
-        """Ids (p,) of texts; negative places of new ones, in a store that cannot be written."""
-        try:
-            return self.store.pair_ids(queries, items, pairs, add=True)
-        except StoreFullError as error:
-            self._warn(error)
-            query, item = self.store.pair_ids(queries, items, pairs)
-            return (
-                np.where(query < 0, -2 - pairs.query, query),
-                np.where(item < 0, -2 - pairs.item, item),
-            )
-
-    def _keep(self, queries: IntArray, items: IntArray, scores: FloatArray) -> None:
+    def _keep(
+        self, queries: Sequence[str], items: Sequence[str], pairs: Pairs, scores: FloatArray
+    ) -> None:
         """Keep scores; a search goes on where that cannot be: a score is worth more."""
-        here = (queries >= 0) & (items >= 0)
         try:
-            self.store.insert(self.fingerprint, queries[here], items[here], scores[here])
+            self.store.put(self.fingerprint, queries, items, pairs, scores)
         except StoreFullError as error:
-            self._warn(error)
-
-    def _warn(self, error: StoreFullError) -> None:
-        if not self._warned:
-            logger.warning("%s", error)
-        self._warned = True
+            if not self._warned:
+                logger.warning("%s", error)
+            self._warned = True

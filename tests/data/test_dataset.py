@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossknn.data.dataset import Dataset, check, split
+from crossknn.data.dataset import Dataset, split
 from crossknn.data.items import Items
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
@@ -54,7 +54,7 @@ def test_counts_agree_with_a_plain_count(queries, items, qrels, lists):
         sum(item not in items for _, item in listed),
         len(listed) - len(set(listed)),
     ]
-    assert [int(re.search(r": (\d+), the first", said)[1]) for said in check(found)] == [
+    assert [int(re.search(r": (\d+), the first", said)[1]) for said in found.findings] == [
         count for count in counts if count
     ]
     assert set(found.judged().queries.ids) == queries & relevant

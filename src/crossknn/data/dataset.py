@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ T = TypeVar("T")
 class Dataset:
     """m queries, n items, judgements by id, and for some data a list of candidates per query.
 
-    Nothing is left out: `findings` are sentences that count what does not fit together (`check`).
+    Nothing is left out: `findings` are sentences that count what does not fit together.
 
     Raises:
         InputError: for an id that comes twice.
@@ -32,10 +33,11 @@ class Dataset:
     queries: QuerySet
     qrels: Qrels
     candidates: Run | None = None
-    findings: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "findings", check(self))
+        for what, ids in (("query", self.queries.ids), ("item", self.items.ids)):
+            for repeated in _repeated(ids):
+                raise InputError(f"the {what} id {repeated!r} comes twice; ids must differ")
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -61,34 +63,35 @@ class Dataset:
         ids = enumerate(self.queries.ids)
         return self.take(row for row, query in ids if _has_relevant(self.qrels, query))
 
-
-def check(data: Dataset) -> tuple[str, ...]:
-    """What does not fit together, counted; `InputError` for an id that comes twice."""
-    qrels, lists, texts = data.qrels, data.candidates or {}, (data.items, data.queries)
-    for what, ids in (("query", data.queries.ids), ("item", data.items.ids)):
-        for repeated in _repeated(ids):
-            raise InputError(f"the {what} id {repeated!r} comes twice; ids must differ")
-    queries, items = set(data.queries.ids), set(data.items.ids)
-    listed = [(query, item) for query, found in lists.items() for item, _ in found]
-    judged = [item for found in qrels.values() for item in found]
-    without = [query for query in data.queries.ids if not _has_relevant(qrels, query)]
-    no_item, no_query = (
-        [text_id for text_id, text in zip(part.ids, part.texts, strict=True) if not text.strip()]
-        for part in texts
-    )
-    cases = {
-        "queries without a judgement": [query for query in without if query not in qrels],
-        "queries without a relevant item": [query for query in without if query in qrels],
-        "judged queries that are missing": [query for query in qrels if query not in queries],
-        "judged items that are missing": [item for item in judged if item not in items],
-        "lists of queries that are missing": [query for query in lists if query not in queries],
-        "listed items that are missing": [item for _, item in listed if item not in items],
-        "items listed twice for a query": [item for _, item in _repeated(listed)],
-        "items with an empty text": no_item,
-        "queries with an empty text": no_query,
-    }
-    found = ((what, ids) for what, ids in cases.items() if ids)
-    return tuple(f"{what}: {len(ids)}, the first {ids[0]!r}" for what, ids in found)
+    @cached_property
+    def findings(self) -> tuple[str, ...]:
+        """What does not fit together, counted, with the first of each."""
+        qrels, lists = self.qrels, self.candidates or {}
+        queries, items = set(self.queries.ids), set(self.items.ids)
+        listed = [(query, item) for query, found in lists.items() for item, _ in found]
+        judged = [item for found in qrels.values() for item in found]
+        without = [query for query in self.queries.ids if not _has_relevant(qrels, query)]
+        no_item, no_query = (
+            [
+                text_id
+                for text_id, text in zip(part.ids, part.texts, strict=True)
+                if not text.strip()
+            ]
+            for part in (self.items, self.queries)
+        )
+        cases = {
+            "queries without a judgement": [query for query in without if query not in qrels],
+            "queries without a relevant item": [query for query in without if query in qrels],
+            "judged queries that are missing": [query for query in qrels if query not in queries],
+            "judged items that are missing": [item for item in judged if item not in items],
+            "lists of queries that are missing": [query for query in lists if query not in queries],
+            "listed items that are missing": [item for _, item in listed if item not in items],
+            "items listed twice for a query": [item for _, item in _repeated(listed)],
+            "items with an empty text": no_item,
+            "queries with an empty text": no_query,
+        }
+        found = ((what, ids) for what, ids in cases.items() if ids)
+        return tuple(f"{what}: {len(ids)}, the first {ids[0]!r}" for what, ids in found)
 
 
 def _repeated(values: Iterable[T]) -> list[T]:

@@ -1,8 +1,4 @@
-"""Published data formats: BEIR, TREC, MS MARCO, ir_datasets and ZESHEL.
-
-What lies in a folder is items, and for each split queries, judgements and candidates. The layouts
-and the origins of the field names are listed in docs/data.md.
-"""
+"""Published data formats; docs/data.md lists their layouts and where the field names are from."""
 
 from __future__ import annotations
 
@@ -13,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from crossknn.data.items import DEFAULT_TEMPLATE, Items, item_records, items_from
+from crossknn.data.dataset import Dataset
+from crossknn.data.items import DEFAULT_TEMPLATE, item_records, items_from
 from crossknn.data.queries import (
     ITEM_TEMPLATE,
     Qrels,
@@ -35,18 +32,13 @@ class DataFolder(ABC):
     signs: ClassVar[tuple[str, ...]] = ()
     template: ClassVar[str] = DEFAULT_TEMPLATE
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, name: str | None = None) -> None:
+        self.path, self.name = path, name or path.name
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
         """Whether `path` looks like this format: one of its `signs` is there."""
         return any(next(path.glob(sign), None) is not None for sign in cls.signs)
-
-    @property
-    def name(self) -> str:
-        """What the data are called: the folder, or a domain."""
-        return self.path.name
 
     @abstractmethod
     def splits(self) -> Sequence[str]:
@@ -68,9 +60,15 @@ class DataFolder(ABC):
         """The lists that come with the queries of a split, if any do."""
         return None
 
-    def items(self, split: str | None = None) -> Items:
-        """The items, rendered; those whose text is empty stay."""
-        return items_from(self.item_records(split), template=self.template, allow_empty=True)
+    def dataset(self, split: str, *, lists: bool = True) -> Dataset:
+        """All of a split, with its lists if they are wanted; items whose text is empty stay."""
+        return Dataset(
+            name=self.name,
+            queries=self.queries(split),
+            items=items_from(self.item_records(split), self.template, allow_empty=True),
+            qrels=self.qrels(split),
+            candidates=self.candidates(split) if lists else None,
+        )
 
     def parts(self, split: str, domains: Iterable[str] | None = None) -> Sequence[Self]:
         """One corpus each: the domains of a split, or those named; otherwise the folder itself."""
@@ -89,14 +87,12 @@ class DataFolder(ABC):
     def split(self, wanted: str | None) -> str:
         """`wanted` if it is there; without one `test`, or the only one; `InputError` otherwise."""
         known = self.splits()
-        if wanted is None and len(known) == 1:
-            return known[0]
-        if wanted is None and "test" not in known:
+        usual = known[0] if len(known) == 1 else "test"
+        if wanted is None and usual not in known:
             raise InputError(f"{self.path} has the splits {', '.join(known)}: name one (split=...)")
-        wanted = wanted or "test"
-        if wanted not in known:
+        if wanted is not None and wanted not in known:
             raise InputError(f"{self.path} has no split {wanted!r} ({nearest(wanted, known)})")
-        return wanted
+        return wanted or usual
 
 
 class Beir(DataFolder):
@@ -116,13 +112,13 @@ class Beir(DataFolder):
         if split is None:
             return queries
         qrels = self.qrels(self.split(split))
-        judged = queries.select(qrels)
-        if not len(judged):
+        judged = [row for row, query in enumerate(queries.ids) if query in qrels]
+        if not judged:
             raise InputError(
                 f"{self.path}, split {split}: none of the queries is judged: the judgements name "
                 f"{next(iter(qrels))!r}, and the first query is {queries.ids[0]!r}"
             )
-        return judged
+        return queries.take(judged)
 
     def qrels(self, split: str) -> Qrels:
         return file_qrels(self.path / "qrels" / f"{split}.tsv")
@@ -197,10 +193,7 @@ class Trec(DataFolder):
 
 
 class MsMarco(Trec):
-    """`collection.tsv` (pid, passage), `queries.<split>.tsv` (qid, query), `qrels.<split>.tsv`
-    (TREC), `top1000.<split>` (qid, pid, query, passage), none with a header (microsoft/msmarco,
-    Datasets.md).
-    """
+    """`collection.tsv`, `queries.<split>.tsv`, `qrels.<split>.tsv`, `top1000.<split>`."""
 
     format = "msmarco"
     signs = ("queries.*.tsv*",)
@@ -211,33 +204,32 @@ class MsMarco(Trec):
 class Irds(DataFolder):
     """A data set of ir_datasets by name, `irds:beir/scifact/test` (MacAvaney et al. 2021).
 
-    A split is the last part of a name. ir_datasets (`ir_datasets/formats/base.py`) gives named
-    tuples: documents with `doc_id`, `text` and often `title`; queries with `query_id`, `text`;
-    judgements `query_id`, `doc_id`, `relevance`; lists (`scoreddocs`) `query_id`, `doc_id`,
-    `score`. Data that are not there are downloaded by ir_datasets.
+    A split is the last part of a name. Data that are not there are downloaded by ir_datasets, which
+    gives named tuples (`ir_datasets/formats/base.py`).
     """
 
     format = "irds"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, path.as_posix().removeprefix("irds:"))
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
         return path.as_posix().startswith("irds:")
 
-    @property
-    def name(self) -> str:
-        return self.path.as_posix().removeprefix("irds:")
-
     def splits(self) -> Sequence[str]:
         return (self.name.rpartition("/")[2],)
 
     def split(self, wanted: str | None) -> str:
-        return self.splits()[0] if wanted is None else wanted
+        return wanted or self.splits()[0]
 
     def item_records(self, split: str | None = None) -> Records:
-        return self._records(self._data(split, "docs").docs_iter(), "document")
+        found = self._data(split, "docs").docs_iter()
+        return Records(str(self.path), self._records(found, "document"))
 
     def queries(self, split: str | None) -> QuerySet:
-        return queries_from(self._records(self._data(split, "queries").queries_iter(), "query"))
+        found = self._data(split, "queries").queries_iter()
+        return queries_from(Records(str(self.path), self._records(found, "query")))
 
     def qrels(self, split: str) -> Qrels:
         qrels: Qrels = {}
@@ -254,22 +246,16 @@ class Irds(DataFolder):
             run.setdefault(found.query_id, []).append((found.doc_id, float(found.score)))
         return {query: sorted(listed, key=lambda entry: -entry[1]) for query, listed in run.items()}
 
-    def _records(self, found: Iterable[Any], unit: str) -> Records:
-        def rows() -> Iterator[Record]:
-            for number, entry in enumerate(found, start=1):
-                fields = entry._asdict()
-                if "text" not in fields:
-                    fields["text"] = entry.default_text()
-                yield Record(fields, number, f"{place}, {unit} {number}")
-
-        place = f"irds:{self.name}"
-        return Records(place, rows())
+    def _records(self, found: Iterable[Any], unit: str) -> Iterator[Record]:
+        for number, entry in enumerate(found, start=1):
+            fields = entry._asdict()
+            if "text" not in fields:
+                fields["text"] = entry.default_text()
+            yield Record(fields, number, f"{self.path}, {unit} {number}")
 
     def _data(self, split: str | None, part: str) -> Any:
         """The data set of a split (added to the name unless it is its end), which has `part`."""
-        name = self.name
-        if split is not None and split not in self.splits():
-            name = f"{name}/{split}"
+        name = self.name if split in (None, *self.splits()) else f"{self.name}/{split}"
         try:
             import ir_datasets
 
@@ -298,12 +284,9 @@ class Zeshel(DataFolder):
     template = ITEM_TEMPLATE
 
     def __init__(self, path: Path, domain: str = "", mentions: Sequence[Record] = ()) -> None:
-        super().__init__(path)
+        super().__init__(path, domain)
         self.domain, self.mentions = domain, mentions
-
-    @property
-    def name(self) -> str:
-        return self.domain or super().name
+        self.is_processed = (path / "processed").is_dir()
 
     def splits(self) -> Sequence[str]:
         return ("train", "valid", "test")
@@ -313,11 +296,11 @@ class Zeshel(DataFolder):
         if self.domain:
             return [self]
         wanted = None if domains is None else list(domains)
-        read = self._processed if (self.path / "processed").is_dir() else self._published
         found: dict[str, list[Record]] = {}
         for name in (self.split(split),) if wanted is None else self.splits():
-            for domain, mention in read(name, wanted):
-                found.setdefault(domain, []).append(mention)
+            for domain, mentions in self._mentions(name):
+                if wanted is None or domain in wanted:
+                    found.setdefault(domain, []).extend(mentions)
         for domain in wanted or ():
             if domain not in found:
                 hint = nearest(domain, self._domains())
@@ -327,24 +310,21 @@ class Zeshel(DataFolder):
         return [type(self)(self.path, *part) for part in found.items()]
 
     def item_records(self, split: str | None = None) -> Records:
-        domains = [self.domain] if self.domain else self._domains()
-        if len(domains) != 1:
-            raise InputError(
-                f"{self.path} has the domains {', '.join(domains)}: give one of its files "
-                "documents/<domain>.json"
-            )
-        return read_records(self._documents(domains[0]))
+        return Records(str(self.path), self._documents)
 
     def queries(self, split: str | None) -> QuerySet:
-        return queries_from(Records(str(self.path), self.part(self.split(split)).mentions))
+        part = self.part(self.split(split))
+        return queries_from(Records(str(self.path), part._in_context()))
 
     def qrels(self, split: str) -> Qrels:
-        part = self.part(self.split(split))
-        ids, qrels = part.items().ids, dict[str, dict[str, int]]()
+        part, qrels = self.part(self.split(split)), dict[str, dict[str, int]]()
+        ids = [document.id("document_id") for document in part._documents]
         known = set(ids)
         for mention in part.mentions:
-            label = mention.fields["label"]
-            if type(label) is int and 0 <= label < len(ids):
+            label: object = mention.fields.get("label_id")
+            if not self.is_processed:
+                label = mention.text("label_document_id")
+            elif type(label) is int and 0 <= label < len(ids):
                 label = ids[label]
             if not isinstance(label, str) or label not in known:
                 raise InputError(
@@ -354,58 +334,49 @@ class Zeshel(DataFolder):
             qrels[mention.id("mention_id")] = {label: 1}
         return qrels
 
-    def items(self, split: str | None = None) -> Items:
-        return self._items
-
     @cached_property
-    def _items(self) -> Items:
-        return super().items()
+    def _documents(self) -> Sequence[Record]:
+        """The entities of the domain, or of the only one."""
+        domains = [self.domain] if self.domain else self._domains()
+        if len(domains) != 1:
+            raise InputError(
+                f"{self.path} has the domains {', '.join(domains)}: give one of its files "
+                "documents/<domain>.json"
+            )
+        return list(read_records(self.path / "documents" / f"{domains[0]}.json").rows)
 
     def _domains(self) -> list[str]:
         return sorted(path.stem for path in (self.path / "documents").glob("*.json"))
 
-    def _documents(self, domain: str) -> Path:
-        return self.path / "documents" / f"{domain}.json"
-
-    def _processed(self, split: str, wanted: list[str] | None) -> Iterator[tuple[str, Record]]:
-        for path in sorted((self.path / "processed" / f"{split}_worlds").glob("*_mentions.jsonl")):
-            domain = path.name.removesuffix("_mentions.jsonl")
-            for record in read_records(path).rows if wanted is None or domain in wanted else ():
-                names = ("mention_id", "context_left", "mention", "context_right")
-                fields = {name: record.field(name) for name in names}
-                fields["label"] = record.fields.get("label_id")
-                yield domain, record._replace(fields=fields)
-
-    def _published(self, split: str, wanted: list[str] | None) -> Iterator[tuple[str, Record]]:
+    def _mentions(self, split: str) -> Iterator[tuple[str, Iterable[Record]]]:
+        """Mentions of a split by domain, as they are in their files."""
+        folder, end = self.path / "processed" / f"{split}_worlds", "_mentions.jsonl"
+        for path in sorted(folder.glob(f"*{end}")):
+            yield path.name.removesuffix(end), read_records(path).rows
         path = self.path / "mentions" / f"{'val' if split == 'valid' else split}.json"
-        contexts: dict[str, dict[str, list[str]]] = {}
-        for record in read_records(path).rows if path.is_file() else ():
-            domain = record.text("corpus")
-            if wanted is not None and domain not in wanted:
-                continue
-            if domain not in contexts:  # as the text stands: mentions count its words
-                contexts[domain] = {
-                    document.text("document_id"): document.text("text").split(" ")
-                    for document in read_records(self._documents(domain)).rows
-                }
-            words = contexts[domain].get(record.text("context_document_id"), [])
-            fields = {
-                "mention_id": record.field("mention_id"),
-                **_context(record, words),
-                "label": record.text("label_document_id"),
-            }
-            yield domain, record._replace(fields=fields)
+        if path.is_file() and not self.is_processed:
+            for record in read_records(path).rows:
+                yield record.text("corpus"), [record]
 
-
-def _context(record: Record, words: Sequence[str]) -> Mapping[str, str]:
-    """The mention and what is around it, given by the places of its words, inclusive."""
-    start, end = record.field("start_index"), record.field("end_index")
-    if type(start) is int and type(end) is int and 0 <= start <= end < len(words):
-        mention = " ".join(words[start : end + 1])
-        if mention == record.field("text"):
+    def _in_context(self) -> Iterator[Record]:
+        """The mentions and what is around them, if need be by the places of words, inclusive."""
+        names = ("mention_id", "context_left", "mention", "context_right")
+        if self.is_processed:
+            for record in self.mentions:
+                yield record._replace(fields={name: record.field(name) for name in names})
+            return
+        documents = {d.text("document_id"): d.text("text").split(" ") for d in self._documents}
+        for record in self.mentions:
+            words = documents.get(record.text("context_document_id"), [])
+            given = record.field("start_index"), record.field("end_index")
+            start, end = (place if type(place) is int else -1 for place in given)
+            mention = " ".join(words[start : end + 1])
+            if not 0 <= start <= end < len(words) or mention != record.field("text"):
+                raise InputError(
+                    f"{record.place}: the mention {record.field('text')!r} is not the words "
+                    f"{given[0]} to {given[1]} of the document "
+                    f"{record.text('context_document_id')!r}"
+                )
             left, right = " ".join(words[:start]), " ".join(words[end + 1 :])
-            return {"context_left": left, "mention": mention, "context_right": right}
-    raise InputError(
-        f"{record.place}: the mention {record.field('text')!r} is not the words {start} to {end} "
-        f"of the document {record.text('context_document_id')!r}"
-    )
+            values = (record.field("mention_id"), left, mention, right)
+            yield record._replace(fields=dict(zip(names, values, strict=True)))

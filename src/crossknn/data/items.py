@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -80,20 +79,18 @@ class Items:
         return np.array([self.position(item_id) for item_id in item_ids], dtype=np.int64)
 
 
-def item_records(path: Path, *, text_field: str = "text", known: Iterable[str] = ()) -> Records:
+def item_records(path: Path, known: Iterable[str] = ()) -> Records:
     """The records of a file of items; `known` are fields beside the usual ones."""
-    names = (*ID_FIELDS, "title", "text", *known)
-    return read_records(path, text_field=text_field, known=names, bare=BARE_FIELDS)
+    return read_records(path, known=(*ID_FIELDS, "title", "text", *known), bare=BARE_FIELDS)
 
 
 def items_from(
     records: Records,
+    template: str = DEFAULT_TEMPLATE,
     *,
     id_field: str | None = None,
     title_field: str | None = None,
     text_field: str | None = None,
-    template: str = DEFAULT_TEMPLATE,
-    limit: int | None = None,
     allow_empty: bool = False,
 ) -> Items:
     """Items from records; the arguments are those of `read_items`.
@@ -101,8 +98,6 @@ def items_from(
     Raises:
         InputError: as `read_items` does, for an empty text only without `allow_empty`.
     """
-    if limit is not None and limit < 1:
-        raise InputError(f"limit is {limit}; it must be at least 1")
     title, text_name = title_field or "title", text_field or "text"
     names = {name: text_name if name == "text" else name for name in _template_fields(template)}
     ids: dict[str, int] = {}
@@ -110,7 +105,7 @@ def items_from(
     titles: list[str] = []
     extra: list[Mapping[str, object]] = []
     id_name: str | None = None
-    for record in islice(records.rows, limit):
+    for record in records.rows:
         if not ids:
             id_name = id_field or record.first_of(ID_FIELDS)
         found = id_name or record.first_of(ID_FIELDS)

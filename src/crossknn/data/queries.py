@@ -1,11 +1,5 @@
 """Queries, marked mentions, judgements (qrels) and ranked lists (runs), read all-or-nothing.
 
-A file of queries that begins with a tag holds TREC topics, in XML (TREC Web, TREC-COVID:
-`<topics><topic number="1"><query>...`) or in the older form that is not XML (TREC 1 to 8, Robust
-2004: `<top>`, then the lines `<num> Number: 301`, `<title> ...`, `<desc> ...`, which are not
-closed, then `</top>`). The query is `query`, else `title`; the longer fields are not read. Both
-are as ir_datasets reads them (`ir_datasets/formats/trec.py`: TrecXmlQueries, TrecQueries).
-
 Marked mentions are entity linking as text pairs: a query is a sentence whose mention stands between
 `[Ms]` and `[Me]`; an item is its title, `[ENT]`, and its description (ANNCUR, Yadav et al. 2022,
 A.2). Both are plain strings: a model whose tokenizer knows the marks (`crossknn.models.tokens`)
@@ -53,19 +47,10 @@ class QuerySet:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def first(self, count: int | None) -> QuerySet:
-        """The first `count` queries; all if None."""
-        return QuerySet(self.ids[:count], self.texts[:count])
-
     def take(self, rows: Iterable[int]) -> QuerySet:
         """The queries at `rows`."""
         rows = list(rows)
         return QuerySet(tuple(self.ids[r] for r in rows), tuple(self.texts[r] for r in rows))
-
-    def select(self, ids: Iterable[str]) -> QuerySet:
-        """The queries with these ids, in this set's order; unknown ids are left out."""
-        wanted = set(ids)
-        return self.take(row for row, query in enumerate(self.ids) if query in wanted)
 
 
 def marked_query(left: str, mention: str, right: str) -> str:
@@ -130,13 +115,23 @@ def _text(record: Record) -> str:
 
 
 def _topics(path: Path) -> Iterator[Record]:
+    """TREC topics as ir_datasets reads them (`ir_datasets/formats/trec.py`): the short field only.
+
+    In XML (TREC Web, TREC-COVID), `<topics><topic number="1"><query>...`, or in the older form that
+    is not XML (TREC 1 to 8, Robust 2004): `<top>`, then `<num> Number: 301` and `<title> ...`,
+    which are not closed, then `</top>`.
+    """
     text = "".join(line for _, line in read_lines(path))
     if text.lstrip().startswith("<top>"):
         topics = [dict(_OLD_FIELD.findall(topic)) for topic in _OLD_TOPIC.findall(text)]
         if rest := _OLD_TOPIC.sub("", text).strip():
             raise InputError(f"{path} holds {rest[:40]!r} outside of <top> ... </top>")
     else:
-        topics = _xml_topics(path, text)
+        try:
+            topics = [_topic_fields(topic) for topic in ET.fromstring(text).iter("topic")]
+        except ET.ParseError as error:
+            line, _ = error.position
+            raise InputError(f"{path}, line {line} is not well-formed XML: {error}") from None
     for number, fields in enumerate(topics, start=1):
         topic_id, query = fields.get("num", "").strip(), fields.get("query", fields.get("title"))
         if not topic_id or query is None:
@@ -145,18 +140,10 @@ def _topics(path: Path) -> Iterator[Record]:
         yield Record(record, number, f"{path}, topic {number}")
 
 
-def _xml_topics(path: Path, text: str) -> list[dict[str, str]]:
-    try:
-        topics = list(ET.fromstring(text).iter("topic"))
-    except ET.ParseError as error:
-        line, _ = error.position
-        raise InputError(f"{path}, line {line} is not well-formed XML: {error}") from None
-    found = []
-    for topic in topics:
-        fields = {str(child.tag): "".join(child.itertext()) for child in topic}
-        fields = fields or {"query": "".join(topic.itertext())}
-        found.append(fields | {"num": topic.get("number") or fields.get("num", "")})
-    return found
+def _topic_fields(topic: ET.Element) -> dict[str, str]:
+    fields = {child.tag: "".join(child.itertext()) for child in topic}
+    fields = fields or {"query": "".join(topic.itertext())}
+    return fields | {"num": topic.get("number") or fields.get("num", "")}
 
 
 def file_qrels(path: Path) -> Qrels:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -31,11 +32,19 @@ def open_folder(source: str | Path, *, format: str | None = None) -> DataFolder:
         InputError: if there is none, if `format` is unknown, and if the layout is that of none or
             of several formats.
     """
-    path = Path(source)
     if format is not None and format not in FORMATS:
         raise InputError(f"unknown data format {format!r}: {nearest(format, FORMATS)}")
+    folder = _folder_at(source, format)
+    if folder is None:
+        raise InputError(f"{source} is a file, where a folder of data is expected")
+    return folder
+
+
+def _folder_at(source: str | Path, format: str | None = None) -> DataFolder | None:
+    """The data folder or named data set at `source`; None if it is a file."""
+    path = as_path(source, "the source")
     if not Irds.recognises(path) and not existing(path).is_dir():
-        raise InputError(f"{path} is a file, where a folder of data is expected")
+        return None
     found = [format] if format else [name for name in FORMATS if FORMATS[name].recognises(path)]
     if not found:
         raise InputError(
@@ -45,12 +54,6 @@ def open_folder(source: str | Path, *, format: str | None = None) -> DataFolder:
     if len(found) > 1:
         raise InputError(f"{path} looks like {' and '.join(found)}: say which (format=...)")
     return FORMATS[found[0]](path)
-
-
-def _folder_at(source: str | Path) -> DataFolder | None:
-    """The data folder or named data set at `source`; None if it is a file."""
-    path = as_path(source, "the source")
-    return open_folder(path) if Irds.recognises(path) or existing(path).is_dir() else None
 
 
 def read_items(
@@ -81,20 +84,18 @@ def read_items(
         InputError: one sentence with file and line, for an empty corpus, an id that comes twice, an
             empty text, a missing field, and a line that cannot be read.
     """
+    if limit is not None and limit < 1:
+        raise InputError(f"limit is {limit}; it must be at least 1")
     if not isinstance(source, (str, Path)):
-        records = given_records(source, text_field=text_field or "text")
+        records = given_records(source)
     elif (folder := _folder_at(source)) is not None:
         records = folder.item_records()
     else:
         known = [field for field in (id_field, title_field, text_field) if field]
-        records = item_records(Path(source), text_field=text_field or "text", known=known)
+        records = item_records(Path(source), known)
+    records = records._replace(rows=islice(records.rows, limit))
     return items_from(
-        records,
-        id_field=id_field,
-        title_field=title_field,
-        text_field=text_field,
-        template=template,
-        limit=limit,
+        records, template, id_field=id_field, title_field=title_field, text_field=text_field
     )
 
 
@@ -120,14 +121,13 @@ def read_queries(
         InputError: one sentence with file and line.
     """
     if not isinstance(source, (str, Path)):
-        records = given_records(source)
-    elif (folder := _folder_at(source)) is not None:
-        return folder.queries(split).first(limit)
-    else:
+        folder, records = None, given_records(source)
+    elif (folder := _folder_at(source)) is None:
         records = query_records(Path(source))
-    if split is not None:
+    if folder is None and split is not None:
         raise InputError(f"split {split!r} needs a data folder such as a BEIR folder, not {source}")
-    return queries_from(records).first(limit)
+    queries = folder.queries(split) if folder is not None else queries_from(records)
+    return queries.take(range(len(queries))[:limit])
 
 
 def read_qrels(path: str | Path, *, split: str | None = None) -> Qrels:
@@ -168,14 +168,7 @@ def read_dataset(
         raise InputError(f"limit is {limit}; it must be at least 1")
     folder = open_folder(source, format=format)
     split = folder.split(split)
-    part = folder.part(split, domain)
-    data = Dataset(
-        name=part.name,
-        items=part.items(split),
-        queries=part.queries(split),
-        qrels=part.qrels(split),
-        candidates=part.candidates(split),
-    )
+    data = folder.part(split, domain).dataset(split)
     if limit is not None:
         data = data.take(range(min(limit, len(data))))
     for finding in data.findings:
@@ -209,29 +202,27 @@ def read_labelled(
 
 
 def _labelled(part: DataFolder, split: str, lists: bool) -> Labelled:
-    items, queries, qrels = part.items(split), part.queries(split), part.qrels(split)
-    place = f"{part.path}, split {split}"
-    if unknown := set(qrels).difference(queries.ids):
+    data, place = part.dataset(split, lists=lists), f"{part.path}, split {split}"
+    if unknown := set(data.qrels).difference(data.queries.ids):
         raise InputError(f"{place}: the judged query {min(unknown)!r} is not among the queries")
-    positives = {}
-    for query in queries.ids:
-        relevant = [item for item, grade in qrels.get(query, {}).items() if grade > 0]
+    judged, positives = data.judged(), []
+    for query, grades in judged.qrels.items():
+        relevant = [item for item, grade in grades.items() if grade > 0]
         try:
-            if relevant:
-                positives[query] = items.positions(relevant)
+            positives.append(data.items.positions(relevant))
         except InputError as error:
             raise InputError(f"{place}, query {query!r}: {error}") from None
     if not positives:
         raise InputError(f"{place}: no query has a relevant item")
-    run = part.candidates(split) or {} if lists else {}
+    run = data.candidates or {}
     if lists and not run:
         raise InputError(f"{place}: no lists of candidates")
-    rows = [run.get(query, []) for query in positives] if lists else []
-    ranked = [(items.positions(i for i, _ in row), np.array([s for _, s in row])) for row in rows]
+    listed = [run.get(query, []) for query in judged.queries.ids]
+    ranked = [(data.items.positions(i for i, _ in r), np.array([s for _, s in r])) for r in listed]
     return Labelled(
         name=part.name,
-        items=items,
-        queries=queries.select(positives),
-        positives=tuple(positives.values()),
+        items=data.items,
+        queries=judged.queries,
+        positives=tuple(positives),
         lists=Candidates.from_rows(ranked) if lists else None,
     )

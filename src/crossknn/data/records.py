@@ -10,7 +10,6 @@ import gzip
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, NamedTuple, cast
@@ -74,8 +73,7 @@ class Record(NamedTuple):
         seen[value] = self.number
 
 
-@dataclass(frozen=True)
-class Records:
+class Records(NamedTuple):
     """The records of a file, or of a Python sequence."""
 
     source: str
@@ -111,13 +109,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_records(
-    path: Path,
-    *,
-    text_field: str = "text",
-    known: Sequence[str] = (),
-    bare: Sequence[tuple[str, ...]] = (),
+    path: Path, known: Sequence[str] = (), bare: Sequence[tuple[str, ...]] = ()
 ) -> Records:
-    """Records of a file by its type; a line of a `.txt` file becomes `{text_field: line}`.
+    """Records of a file by its type; a line of a `.txt` file becomes the field `text`.
 
     A `.tsv` whose first row names none of the `known` fields has no header: its fields are those of
     `bare` that are as many.
@@ -131,7 +125,7 @@ def read_records(
     if ending == ".txt":
         lines = ((number, line.strip()) for number, line in read_lines(path))
         rows: Iterable[tuple[int, dict[str, object]]] = (
-            (number, {text_field: line}) for number, line in lines if line
+            (number, {"text": line}) for number, line in lines if line
         )
     elif ending == ".tsv":
         rows = _table(path, _tsv(path), known, bare)
@@ -143,11 +137,11 @@ def read_records(
     return Records(name, (Record(row, number, f"{name}, line {number}") for number, row in rows))
 
 
-def given_records(source: Iterable[object], *, text_field: str = "text") -> Records:
-    """Records of Python strings and mappings, numbered by position from 0."""
+def given_records(source: Iterable[object]) -> Records:
+    """Records of Python strings (their field is `text`) and mappings, numbered from 0."""
 
     def given(position: int, entry: object) -> Record:
-        fields = {text_field: entry} if isinstance(entry, str) else entry
+        fields = {"text": entry} if isinstance(entry, str) else entry
         if not isinstance(fields, Mapping):
             kind = type(entry).__name__
             raise InputError(f"entry {position} is a {kind}; each must be a string or a mapping")

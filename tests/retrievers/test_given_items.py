@@ -8,7 +8,7 @@ from late_helpers import WordStates
 
 import crossknn as ck
 from crossknn.errors import InputError
-from crossknn.retrievers.base import CandidateLists, ItemPriors, Retriever, VectorArray
+from crossknn.retrievers.base import CandidateLists, DenseRetriever, ItemPriors, Retriever
 from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM, Queries
@@ -60,28 +60,27 @@ class Database:
     """A vector store that is no array, and asks one."""
 
     def __init__(self, values):
-        self.top, self.vectors = VectorArray(values).top, VectorArray(values).vectors
+        self.inner, self.values = DenseRetriever(values, lambda vectors: vectors), values
+
+    def top(self, vectors, count, allowed=None):
+        return self.inner.top(vectors, count, allowed)
+
+    def vectors(self, items):
+        return self.values[items]
 
 
 def test_a_vector_store_of_your_own_is_searched_as_an_array(index):
-    vectors = index.vectors["lsa"]
-    store = Database(vectors)
+    store = Database(index.vectors["lsa"])
     assert isinstance(store, ck.VectorStore)
-    dense = ck.DenseRetriever(store, lambda queries: index.query_vectors(queries, "lsa"))
-    index.add_retriever("database", dense)
-    allowed = np.arange(12) < 9
-    for asked in ((5, None), (5, allowed)):
-        one, two = (
-            open_retriever(index, parse(name), 0).top(Queries(QUERIES), *asked)
-            for name in ("database", "lsa")
-        )
-        assert np.array_equal(one.items, two.items)
-    items = np.array([[3, 0], [7, 2], [1, 9]])
-    expected = open_retriever(index, parse("lsa"), 0).scores(Queries(QUERIES), items)
-    assert np.array_equal(dense.scores(Queries(QUERIES), items), expected)
+    dense = DenseRetriever(store, lambda queries: index.query_vectors(queries, "lsa"))
+    array, queries, items = (
+        open_retriever(index, "lsa"),
+        Queries(QUERIES),
+        np.array([[3], [7], [1]]),
+    )
+    for allowed in (None, np.arange(12) < 9):
+        found, expected = (stage.top(queries, 5, allowed) for stage in (dense, array))
+        assert np.array_equal(found.items, expected.items)
+    assert np.array_equal(dense.scores(queries, items), array.scores(queries, items))
     with pytest.raises(InputError, match="need their vectors as an array"):
-        dense.scores(Queries(QUERIES))
-    found = store.top(vectors[:2], 3, np.array([[0], [NO_ITEM]]), allowed)
-    products = vectors[:2] @ vectors.T
-    products[0, 0], products[:, 9:] = -np.inf, -np.inf
-    np.testing.assert_allclose(found.scores, -np.sort(-products, axis=1)[:, :3], rtol=1e-6)
+        dense.scores(queries)

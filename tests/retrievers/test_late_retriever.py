@@ -30,17 +30,15 @@ class Listed:
     """A retriever that gives these rows, whatever is asked, and counts calls."""
 
     def __init__(self, *rows):
-        self.rows, self.n = [np.array(row, np.int64) for row in rows], len(TEXTS)
+        self.rows = [np.array(row, np.int64) for row in rows]
 
     def top(self, queries, count, allowed=None):
         kept = [row if allowed is None else row[allowed[row]] for row in self.rows]
         return Candidates.from_rows([(r[:count], -np.arange(len(r[:count]))) for r in kept])
 
     def scores(self, queries):
-        found = np.full((len(self.rows), self.n), -100, np.float32)
-        for out, row in zip(found, self.rows, strict=True):
-            out[row] = -np.arange(len(row))
-        return found
+        """Those of `top`, where each row has every item."""
+        return -np.argsort(self.rows, axis=1).astype(np.float32)
 
 
 @pytest.fixture
@@ -86,7 +84,7 @@ def test_the_first_candidates_are_ranked_by_the_model_and_the_stages_order_follo
     model, states, depth
 ):
     rows = [[7, 3, 9, 1, 30], [5], [2, 4, 8, 16, 32, 39, 0, 1]]
-    stage = LateRetriever(Listed(*rows), model, states, depth)
+    stage = LateRetriever(Listed(*rows), model, states, depth, "cmc")
     queries = Queries(QUERIES)
     found = stage.top(queries, 6)
     for q, row in enumerate(rows):
@@ -112,7 +110,7 @@ def test_top_is_the_top_of_the_scores_and_asks_the_stage_for_allowed_items_only(
 ):
     model = WordStates()
     orders = [np.random.default_rng(seed + q).permutation(40) for q in range(3)]
-    stage = LateRetriever(Listed(*orders), model, model.encode_items(TEXTS), depth)
+    stage = LateRetriever(Listed(*orders), model, model.encode_items(TEXTS), depth, "cmc")
     queries = Queries(QUERIES)
     everything = top_k(stage.scores(queries), 40)
     found = stage.top(queries, count)
@@ -141,7 +139,7 @@ def test_queries_are_encoded_once_and_beside_the_stage(states):
             return super().top(queries, count, allowed)
 
     model, queries = Slow(), Queries(["cat"])
-    stage = LateRetriever(Opening([3, 1, 2]), model, states, 2, name="mine")
+    stage = LateRetriever(Opening(range(40)), model, states, 2, "mine")
     first = stage.top(queries, 3)
     assert list(queries.states) == ["mine"]
     assert np.array_equal(stage.top(queries, 3).items, first.items)
@@ -151,7 +149,7 @@ def test_queries_are_encoded_once_and_beside_the_stage(states):
 
 
 def test_no_candidates(model, states):
-    stage = LateRetriever(BM25.fit(TEXTS), model, states)
+    stage = LateRetriever(BM25.fit(TEXTS), model, states, 512, "cmc")
     found = stage.top(Queries(["zebra", "cat"]), 5).items
     assert (found != NO_ITEM).all(axis=1).tolist() == [False, True]
     assert stage.top(Queries(["zebra"]), 5).items.shape == (1, 0)

@@ -13,6 +13,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
 
@@ -130,11 +131,12 @@ class AllScores(ABC):
         return top_k(mask(self.of_all(queries), None, allowed), count)
 
 
+@dataclass(eq=False)
 class RandomItems(AllScores):
     """Items uniformly at random, by the query's text and the seed."""
 
-    def __init__(self, n: int, seed: int) -> None:
-        self.n, self.seed = n, seed
+    n: int
+    seed: int
 
     def of_all(self, queries: Queries) -> FloatArray:
         """Random numbers (m, n) between 0 and 1."""
@@ -170,11 +172,11 @@ def fixed_order(order: IntArray, n: int) -> ItemPriors:
     return ItemPriors(values)
 
 
+@dataclass(eq=False)
 class StoredRetriever(AllScores):
     """Stored cheap scores (q, n): row r belongs to the r-th query."""
 
-    def __init__(self, stored: FloatArray) -> None:
-        self.stored = stored
+    stored: FloatArray
 
     def of_all(self, queries: Queries) -> FloatArray:
         """The stored scores, as float32: (m, n)."""
@@ -183,94 +185,53 @@ class StoredRetriever(AllScores):
 
 @runtime_checkable
 class VectorStore(Protocol):
-    """Item vectors that are searched by inner product: in memory, or in a vector database."""
+    """Item vectors that are searched by inner product, such as a vector database."""
 
     def top(
-        self,
-        vectors: FloatArray,
-        count: int,
-        exclude: IntArray | None = None,
-        allowed: BoolArray | None = None,
+        self, vectors: FloatArray, count: int, *, allowed: BoolArray | None = None
     ) -> Candidates:
         """The `count` items of the largest inner products with query vectors (m, d).
 
-        Args:
-            exclude: Positions (m, e) that are left out, padded with `NO_ITEM`.
-            allowed: (n,) restricts the items.
+        `allowed` (n,) restricts the items.
         """
 
     def vectors(self, items: IntArray) -> FloatArray:
         """Vectors (..., d) of the items at positions (...)."""
 
 
-class VectorArray:
-    """A `VectorStore` in memory, or mapped: `values` (n, d), searched exactly."""
-
-    def __init__(self, values: FloatArray) -> None:
-        self.values = values
-
-    def top(
-        self,
-        vectors: FloatArray,
-        count: int,
-        exclude: IntArray | None = None,
-        allowed: BoolArray | None = None,
-    ) -> Candidates:
-        """See `VectorStore.top`; ties by position."""
-        return top_k(mask(inner(vectors, self.values), exclude, allowed), count)
-
-    def vectors(self, items: IntArray) -> FloatArray:
-        """Vectors (..., d) of the items at positions (...)."""
-        return self.values[items]
-
-
+@dataclass(eq=False)
 class DenseRetriever:
     """Items by inner product of their vectors with the queries'.
 
     Args:
-        items: Item vectors (n, d), or a store of them.
+        items: Item vectors (n, d), possibly mapped, or a store of them.
         encode: Gives query vectors (m, d).
     """
 
-    def __init__(
-        self, items: FloatArray | VectorStore, encode: Callable[[Queries], FloatArray]
-    ) -> None:
-        self.store = items if isinstance(items, VectorStore) else VectorArray(items)
-        self.encode = encode
+    items: FloatArray | VectorStore
+    encode: Callable[[Queries], FloatArray]
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """The items of the largest inner products; see `Retriever.top`."""
-        return self.store.top(self.encode(queries), count, None, allowed)
+        if isinstance(self.items, VectorStore):
+            return self.items.top(self.encode(queries), count, allowed=allowed)
+        return top_k(mask(self.scores(queries), None, allowed), count)
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
         """Inner products with given items, (m, c), or with all of an array: (m, n).
 
-        Raises `InputError` for all items of another store.
+        Raises `InputError` for all items of a store.
         """
-        vectors = self.encode(queries)
-        if items is None:
-            if not isinstance(self.store, VectorArray):
-                raise InputError("scores of all items need their vectors as an array, not a store")
-            return inner(vectors, self.store.values)
-        products = np.empty(items.shape, np.float32)
-        for row, (vector, chosen) in enumerate(zip(vectors, items, strict=True)):
-            products[row] = inner(vector[None], self.store.vectors(chosen))[0]
-        return products
+        vectors, known = self.encode(queries), self.items
+        if items is not None:
+            chosen = known.vectors(items) if isinstance(known, VectorStore) else known[items]
+            return np.einsum("md,mcd->mc", vectors, chosen)
+        if isinstance(known, VectorStore):
+            raise InputError("scores of all items need their vectors as an array, not a store")
+        return inner(vectors, known)
 
 
-def scores_of(found: Candidates, items: IntArray, missing: FloatArray | float) -> FloatArray:
-    """Scores (m, c) of items (m, c) that may be among the `found`; `missing` (m,) of the others."""
-    scores = np.empty(items.shape, np.float32)
-    scores[:] = np.asarray(missing)[..., None]
-    for row, (wanted, known) in enumerate(zip(items, found.items, strict=True)):
-        order = np.argsort(known)
-        where = order[np.searchsorted(known, wanted, sorter=order).clip(max=len(known) - 1)]
-        here = (known[where] == wanted) & (wanted != NO_ITEM)
-        scores[row, here] = found.scores[row, where[here]]
-    return scores
-
-
-class CandidateLists:
+class CandidateLists(AllScores):
     """Ranked lists by query text.
 
     A list without scores is scored 1 / rank. Other items score 0, or as the worst listed item if
@@ -286,7 +247,7 @@ class CandidateLists:
 
     def __init__(self, lists: Mapping[str, RankedIds], ids: Sequence[str]) -> None:
         position = {item_id: p for p, item_id in enumerate(ids)}
-        self._n = len(position)
+        self.n = len(position)
         self._rows = {text: _row(text, ranked, position) for text, ranked in lists.items()}
 
     @staticmethod
@@ -300,23 +261,27 @@ class CandidateLists:
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """The first `count` allowed items of each list; rows may be short."""
-        rows = []
+        rows, nothing = [], (np.zeros(0, np.int64), np.zeros(0, np.float32))
         for text in queries.texts:
             if text not in self._rows:
                 logger.warning("there is no candidate list for the query %.80r", text)
-            empty = np.zeros(0, np.int64), np.zeros(0, np.float32)
-            items, listed = self._rows.get(text, empty)
+            items, listed = self._rows.get(text, nothing)
             kept = slice(None) if allowed is None else allowed[items]
             rows.append((items[kept][:count], listed[kept][:count]))
         return Candidates.from_rows(rows)
 
-    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Scores (m, c) of given items, or of all: (m, n)."""
-        if items is None:
-            items = np.broadcast_to(np.arange(self._n), (len(queries), self._n))
-        found = self.top(queries, self._n)
-        worst = np.where(np.isfinite(found.scores), found.scores, 0).min(axis=1, initial=0)
-        return scores_of(found, items, worst)
+    def of_all(self, queries: Queries) -> FloatArray:
+        """Scores of all items: (m, n)."""
+        return _spread(self.top(queries, self.n), self.n)
+
+
+def _spread(found: Candidates, n: int) -> FloatArray:
+    """The scores of all items (m, n): others than the `found` are as the worst of them, or 0."""
+    worst = np.where(np.isfinite(found.scores), found.scores, 0).min(axis=1, initial=0)
+    scores = np.repeat(worst[:, None].astype(np.float32), n, axis=1)
+    rows, places = np.nonzero(found.items != NO_ITEM)
+    scores[rows, found.items[rows, places]] = found.scores[rows, places]
+    return scores
 
 
 def _row(text: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[IntArray, FloatArray]:
@@ -337,43 +302,37 @@ def _row(text: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[Int
     return items[order], values[order]
 
 
-class RankFusion:
+@dataclass(eq=False)
+class RankFusion(AllScores):
     """Reciprocal rank fusion (Cormack et al. 2009): items by the sum of 1 / (60 + rank) over the
     rankings of `stages`, ranks from 1; the first 10,000 of each are read, or `count` if more."""
 
-    def __init__(self, stages: Sequence[Retriever]) -> None:
-        self.stages = tuple(stages)
+    stages: Sequence[Retriever]
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """The items of the largest sums; see `Retriever.top`."""
         depth = max(count, _RANKED)
-        rankings = [stage.top(queries, depth, allowed).items for stage in self.stages]
-        rows = []
-        for ranked in zip(*rankings, strict=True):
-            found = [row[row != NO_ITEM] for row in ranked]
-            items, where = np.unique(np.concatenate(found), return_inverse=True)
-            sums = np.zeros(len(items), np.float32)
-            np.add.at(sums, where, np.concatenate([_reciprocal(len(row)) for row in found]))
-            best = np.lexsort((items, -sums))[:count]
-            rows.append((items[best], sums[best]))
-        return Candidates.from_rows(rows)
+        return _fused([stage.top(queries, depth, allowed).items for stage in self.stages], count)
 
-    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Sums (m, c) for given items, or for all: (m, n)."""
-        if items is not None:
-            return scores_of(self.top(queries, _RANKED * len(self.stages)), items, 0)
-        sums = []
-        for scores in (stage.scores(queries) for stage in self.stages):
-            ranks = np.zeros(scores.shape, np.float32)
-            for row, items in zip(ranks, top_k(scores, scores.shape[1]).items, strict=True):
-                found = items[items != NO_ITEM]
-                row[found] = _reciprocal(len(found))
-            sums.append(ranks)
-        return np.sum(sums, axis=0)
+    def of_all(self, queries: Queries) -> FloatArray:
+        """Sums (m, n), by rankings of all items."""
+        scores = [stage.scores(queries) for stage in self.stages]
+        n = scores[0].shape[1]
+        return _spread(_fused([top_k(stage, n).items for stage in scores], n), n)
 
 
-def _reciprocal(count: int) -> FloatArray:
-    return (1 / (61 + np.arange(count))).astype(np.float32)
+def _fused(rankings: Sequence[IntArray], count: int) -> Candidates:
+    """The `count` items of the largest sums over rankings (m, c)."""
+    rows = []
+    for ranked in zip(*rankings, strict=True):
+        found = [row[row != NO_ITEM] for row in ranked]
+        items, where = np.unique(np.concatenate(found), return_inverse=True)
+        parts = [1 / (61 + np.arange(len(row))) for row in found]
+        sums = np.zeros(len(items), np.float32)
+        np.add.at(sums, where, np.concatenate(parts).astype(np.float32))
+        best = np.lexsort((items, -sums))[:count]
+        rows.append((items[best], sums[best]))
+    return Candidates.from_rows(rows)
 
 
 def stages_of(retriever: Retriever) -> Sequence[Retriever]:
@@ -381,49 +340,38 @@ def stages_of(retriever: Retriever) -> Sequence[Retriever]:
     return retriever.stages if isinstance(retriever, RankFusion) else (retriever,)
 
 
-class LateRetriever:
+@dataclass(eq=False)
+class LateRetriever(AllScores):
     """The first `depth` candidates of `stage`, ranked by `model`; below them the stage's own order.
 
-    Args:
-        states: Those of all n items; the queries' are kept in `queries.states[name]`.
-        name: The model's kind, by default.
+    `states` are those of all n items; the queries' are kept in `queries.states[name]`.
     """
 
-    def __init__(
-        self,
-        stage: Retriever,
-        model: LateEncoder,
-        states: States,
-        depth: int = DEPTH,
-        *,
-        name: str | None = None,
-    ) -> None:
-        self.stage, self.model, self.states, self.depth = stage, model, states, depth
-        self.name = name or model.kind
+    stage: Retriever
+    model: LateEncoder
+    states: States
+    depth: int
+    name: str
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """The best by the model, then by the stage; see `Retriever.top`."""
-        found = self._candidates(queries, max(count, self.depth), allowed)
-        ranked = _ranked(self._compared(queries, found), found.items[:, self.depth :])
-        return Candidates.from_rows([(row[:count], s[:count]) for row, s in ranked])
+        found = self._candidates(queries, max(count, self.depth), allowed).items
+        lists, below = np.split(found, [self.depth], axis=1)
+        scores = np.full(lists.shape, -np.inf, np.float32)
+        if (lists != NO_ITEM).any():
+            scores = self.model.compare(queries.states[self.name], self.states, lists)
+        order = np.lexsort((lists, -scores))
+        lists = np.take_along_axis(lists, order, axis=1)
+        compared = Candidates(lists, np.take_along_axis(scores, order, axis=1))
+        return _extended(compared, below, count)
 
-    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Scores (m, c) of given items, or of all: (m, n)."""
-        if items is not None:
-            found = self.top(queries, self.depth + _RANKED)
-            lowest = np.where(np.isfinite(found.scores), found.scores, np.inf).min(1, initial=0)
-            return scores_of(found, items, lowest - 1)
-        compared = self._compared(queries, self._candidates(queries, self.depth))
-        others = mask(self.stage.scores(queries).copy(), compared.items, None)
-        scores = np.full((len(queries), len(self.states)), -np.inf, np.float32)
-        below = top_k(others, len(self.states)).items
-        for row, (ranked, values) in zip(scores, _ranked(compared, below), strict=True):
-            row[ranked] = values
-        return scores
+    def of_all(self, queries: Queries) -> FloatArray:
+        """Scores (m, n); those of items that are not compared fall by 1 in the stage's order."""
+        found, n = self.top(queries, self.depth), len(self.states)
+        others = mask(self.stage.scores(queries).copy(), found.items, None)
+        return _spread(_extended(found, top_k(others, n).items), n)
 
-    def _candidates(
-        self, queries: Queries, count: int, allowed: BoolArray | None = None
-    ) -> Candidates:
+    def _candidates(self, queries: Queries, count: int, allowed: BoolArray | None) -> Candidates:
         """The stage's candidates; the queries are encoded meanwhile (CMC 3.3: in parallel)."""
         if self.name in queries.states:
             return self.stage.top(queries, count, allowed)
@@ -433,25 +381,12 @@ class LateRetriever:
             queries.states[self.name] = encoding.result()
         return found
 
-    def _compared(self, queries: Queries, found: Candidates) -> Candidates:
-        """The first `depth` candidates by the model's scores, ties by position."""
-        lists = found.items[:, : self.depth]
-        if (lists == NO_ITEM).all():
-            return Candidates(lists, np.full(lists.shape, -np.inf, np.float32))
-        scores = self.model.compare(queries.states[self.name], self.states, lists)
-        order = np.lexsort((lists, -scores))
-        return Candidates(
-            np.take_along_axis(lists, order, axis=1), np.take_along_axis(scores, order, axis=1)
-        )
 
-
-def _ranked(compared: Candidates, below: IntArray) -> list[tuple[IntArray, FloatArray]]:
-    """Of each query the compared items and those `below` them (m, e), and their scores."""
-    finite = np.where(np.isfinite(compared.scores), compared.scores, np.inf)
-    lowest = finite.min(axis=1, initial=np.inf)
-    floor = np.where(np.isfinite(lowest), lowest, 0)[:, None]
-    under = (floor - 1 - np.arange(below.shape[1])).astype(np.float32)
-    items = np.concatenate([compared.items, below], axis=1)
-    scores = np.concatenate([compared.scores, np.where(below == NO_ITEM, -np.inf, under)], axis=1)
-    there = items != NO_ITEM
-    return [(row[t], s[t]) for row, s, t in zip(items, scores, there, strict=True)]
+def _extended(found: Candidates, below: IntArray, count: int | None = None) -> Candidates:
+    """What was found and, below it, other items (m, e), whose scores fall by 1: `count` in all."""
+    lowest = found.scores.min(axis=1, initial=np.inf, where=found.items != NO_ITEM)
+    under = np.where(np.isinf(lowest), 0, lowest)[:, None] - 1 - np.arange(below.shape[1])
+    under[below == NO_ITEM] = -np.inf
+    items = np.concatenate([found.items, below], axis=1)[:, :count]
+    scores = np.concatenate([found.scores, under.astype(np.float32)], axis=1)[:, :count]
+    return Candidates(items, scores)

@@ -15,6 +15,7 @@ import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -62,23 +63,19 @@ class Vocabulary:
         return dict(zip(terms.tolist(), (weights / norm).tolist(), strict=True)) if norm else {}
 
 
+@dataclass(frozen=True, eq=False)
 class WordMatcher(AllScores):
     """A retriever over an inverted file: a score is the sum, over the query's terms, of products.
 
     Term t has the items `items[starts[t]:starts[t + 1]]` with those `weights`, and the `idf` (t,).
     """
 
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        n: int,
-        weights: FloatArray,
-        items: IntArray,
-        starts: IntArray,
-        idf: FloatArray,
-    ) -> None:
-        self.vocabulary, self.n, self.idf = vocabulary, n, idf
-        self.weights, self.items, self.starts = weights, items, starts
+    vocabulary: Vocabulary
+    n: int
+    weights: FloatArray
+    items: IntArray
+    starts: IntArray
+    idf: FloatArray
 
     @abstractmethod
     def query_weights(self, text: str) -> Mapping[int, float]:
@@ -151,14 +148,16 @@ class TFIDF(WordMatcher):
         return self.vocabulary.weights(text, self.idf)
 
 
+@dataclass(frozen=True, eq=False)
 class LSA:
     """Turns texts into unit vectors (d,) through the words they share with the fitted items.
 
-    A text without a known word has the zero vector. `components` are (t, d).
+    A text without a known word has the zero vector. `idf` (t,), `components` (t, d).
     """
 
-    def __init__(self, vocabulary: Vocabulary, idf: FloatArray, components: FloatArray) -> None:
-        self.vocabulary, self.idf, self.components = vocabulary, idf, components
+    vocabulary: Vocabulary
+    idf: FloatArray
+    components: FloatArray
 
     @staticmethod
     def fit(texts: Sequence[str], *, dimensions: int = LSA_DIMENSIONS) -> tuple[LSA, FloatArray]:

@@ -89,7 +89,7 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
         if over.depth < 1:
             raise SpecError(f"{spec}: depth must be 1 or more")
         stage = open_retriever(index, over.retriever, seed)
-        return LateRetriever(stage, *index.late[name], over.depth, name=name)
+        return LateRetriever(stage, *index.late[name], over.depth, name)
     have = {*index.retrievers, *index.vectors, "random", "fixed", "hybrid"}
     if name not in have:
         raise SpecError(

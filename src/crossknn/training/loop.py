@@ -23,8 +23,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from crossknn.errors import InputError, TrainingError
@@ -33,7 +31,7 @@ from crossknn.models.base import weights_hash
 from crossknn.training.settings import TrainingSettings
 from crossknn.types import Progress
 
-CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
+CHECKPOINT, LOG = "checkpoint.pt", "log.jsonl"
 CLIP = 1.0
 """The norm above which gradients are cut."""
 
@@ -136,8 +134,8 @@ def fit(
             lines.append({"step": state.step, "dev": measures})
             if not state.best or measures[task.main] > state.best[task.main]:
                 state.best, state.best_step = measures, state.step
-                own = weights(model)
-                state.best_weights = {n: own[n].to("cpu", copy=True) for n in own}
+                own = model.state_dict().items()
+                state.best_weights = {name: value.to("cpu", copy=True) for name, value in own}
         with (folder / LOG).open("ab") as log:
             log.writelines(f"{json.dumps(line)}\n".encode() for line in lines)
             state.log_size = log.tell()
@@ -146,7 +144,7 @@ def fit(
             saved = time.monotonic()
         if progress:
             progress(state.step, total)
-    _put(model, state.best_weights)
+    model.load_state_dict(state.best_weights)
     seconds = time.perf_counter() - began
     return Fitted(steps=state.step, best=state.best, best_step=state.best_step, seconds=seconds)
 
@@ -260,13 +258,11 @@ def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Adam
 def _save(
     path: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: State, signature: str
 ) -> None:
-    about = vars(state) | {"signature": signature}
-    parts = {"model": weights(model), "best": about.pop("best_weights")}
-    for name, parameter in model.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            parts.setdefault(key, {})[name] = value
-    content = {f"{part}.{n}": v.contiguous() for part, of in parts.items() for n, v in of.items()}
-    write_file(path, save(content, {"state": json.dumps(about)}))
+    about = {"signature": signature, "state": vars(state)}
+    parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    buffer = io.BytesIO()
+    torch.save(about | parts, buffer)
+    write_file(path, buffer.getvalue())
 
 
 def _load(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature: str) -> State:
@@ -274,41 +270,17 @@ def _load(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature:
     if not path.exists():
         return State()
     try:
-        opened = safe_open(path, "pt")
-    except SafetensorError as error:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # bytes can be wrong in any way
         raise InputError(f"the checkpoint {path} is damaged; remove it to begin again") from error
-    with opened as file:
-        about = json.loads(file.metadata()["state"])
-        if about.pop("signature") != signature:
-            raise InputError(
-                f"{path.parent} holds a run with other settings, data or model: train into "
-                f"another folder, or remove {path}"
-            )
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    parts: dict[str, dict[str, Tensor]] = {"best": {}}
-    for place, tensor in tensors.items():
-        part, name = place.split(".", 1)
-        parts.setdefault(part, {})[name] = tensor
-    _put(model, parts.pop("model"))
-    state, parameters = (
-        State(**about, best_weights=parts.pop("best")),
-        dict(model.named_parameters()),
-    )
-    for key, moments in parts.items():
-        for name, moment in moments.items():
-            device = "cpu" if key == "step" else parameters[name].device
-            optimizer.state[parameters[name]][key] = moment.to(device)
-    return state
-
-
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, each once even where modules share it."""
-    return {n: t.detach() for n, t in (*model.named_parameters(), *model.named_buffers())}
-
-
-def _put(model: nn.Module, values: dict[str, Tensor]) -> None:
-    for name, tensor in weights(model).items():
-        tensor.copy_(values[name])
+    if found["signature"] != signature:
+        raise InputError(
+            f"{path.parent} holds a run with other settings, data or model: train into "
+            f"another folder, or remove {path}"
+        )
+    model.load_state_dict(found["model"])
+    optimizer.load_state_dict(found["optimizer"])
+    return State(**found["state"])
 
 
 def kept(

@@ -127,7 +127,11 @@ def test_an_estimate_says_what_a_run_takes_and_leaves_nothing(
 def test_a_mixture_has_all_folders_and_samples_its_dev_queries(data):
     beir, zeshel = data["beir"].folder, data["zeshel"].folder
     both = DataSettings(folder=beir + zeshel, dev_folder=beir, dev="dev", dev_queries=2)
-    found = [read_corpora(both, seed) for seed in (0, 0, 1)]
+    given = CrossEncoderSettings(encoder="", data=both)
+    found = [
+        read_corpora(given.model_copy(update={"training": TrainingSettings(seed=s)}))
+        for s in (0, 0, 1)
+    ]
     train, dev = found[0]
     assert [(part.name, len(part)) for part in train] == [("beir", 8), ("forest", 8)]
     assert [(part.name, len(part)) for part in dev] == [("beir", 2)]
@@ -135,7 +139,7 @@ def test_a_mixture_has_all_folders_and_samples_its_dev_queries(data):
     assert ids[0] == ids[1] != ids[2]
     shared = both.model_copy(update={"dev": "train", "dev_queries": 20})
     with pytest.raises(InputError, match=r"the query 'q\d' of beir is in train and in dev"):
-        read_corpora(shared, seed=0)
+        read_corpora(given.model_copy(update={"data": shared}))
 
 
 @pytest.mark.parametrize(

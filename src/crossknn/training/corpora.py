@@ -7,7 +7,6 @@ Axes: m queries, n items, p right items of a query at most, b queries of a step,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -27,7 +26,7 @@ from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.scorers.base import Encoder
 from crossknn.scorers.torch import TOKENS_PER_RUN
 from crossknn.training.loop import digest_of
-from crossknn.training.settings import DataSettings, NegativesSettings
+from crossknn.training.settings import NegativesSettings, RunSettings
 from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Queries
 
 WORDS = ("bm25", "tfidf")
@@ -57,24 +56,19 @@ class Corpora:
     def __len__(self) -> int:
         return len(self.queries)
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """Hash of every query, item and positive."""
         return digest_of(*self.ids, *self.queries, *self.items, *map(str, self.positives))
 
     def first_ranks(self, lists: IntArray) -> FloatArray:
-        """The rank of the best right item in ranked lists (m, c), infinity where there is none:
-        (m,)."""
-        ranks = np.full(len(lists), np.inf)
-        for row, (items, right) in enumerate(zip(lists, self.positives, strict=True)):
-            places = np.flatnonzero(np.isin(items, right))
-            if len(places):
-                ranks[row] = places[0] + 1
-        return ranks
+        """The rank of the best right item in lists (m, c), infinity if there is none: (m,)."""
+        pairs = zip(lists, self.positives, strict=True)
+        places = [np.flatnonzero(np.isin(items, right)) for items, right in pairs]
+        return np.array([found[0] + 1 if len(found) else np.inf for found in places])
 
     def lists(self, rows: Sequence[int], wrong: IntArray, count: int, seed: int) -> IntArray:
-        """A right item and `count` of the `wrong` ones (m, depth), drawn by the seed:
-        (b, 1 + count)."""
+        """A right item and `count` of the `wrong` (m, depth), drawn by the seed: (b, 1 + count)."""
         lists = np.full((len(rows), 1 + count), NO_ITEM, dtype=np.int64)
         for row, drawn in zip(rows, lists, strict=True):
             generator = np.random.default_rng([seed, row])
@@ -84,16 +78,17 @@ class Corpora:
         return lists
 
 
-def read_corpora(
-    data: DataSettings, seed: int, *, lists: bool = False
-) -> tuple[list[Labelled], list[Labelled]]:
+def read_corpora(settings: RunSettings) -> tuple[list[Labelled], list[Labelled]]:
     """Train and dev queries; InputError if they share one."""
+    data, candidates = settings.data, getattr(settings, "candidates", None)
+    lists = candidates is not None and candidates.retriever == LISTS
 
     def read(folders: Sequence[Path], split: str) -> list[Labelled]:
         return [part for folder in folders for part in read_labelled(folder, split, lists=lists)]
 
     train = read(data.folder, data.train)
-    dev = sampled(read(data.dev_folder or data.folder, data.dev), data.dev_queries, seed)
+    dev = read(data.dev_folder or data.folder, data.dev)
+    dev = sampled(dev, data.dev_queries, settings.training.seed)
     known, held = ({(p.name, q) for p in parts for q in p.queries.ids} for parts in (train, dev))
     for name, query in sorted(known & held):
         raise InputError(f"the query {query!r} of {name} is in train and in dev")
@@ -118,7 +113,7 @@ def found_items(
     the dual encoder that is given.
     """
     found = np.full((len(corpora), count), NO_ITEM, dtype=np.int64)
-    ranked = _ranked_in_all(corpora, kind, count, encoder, seed)
+    ranked = _rankings(corpora, kind, count, encoder, seed)
     for row, (items, _, _) in zip(found, ranked, strict=True):
         row[: len(items)] = items
     return found
@@ -134,7 +129,7 @@ def found_wrong(
     """
     right, wrong = [], []
     n_right = max(map(len, corpora.positives))
-    ranked = _ranked_in_all(corpora, kind, depth + n_right, encoder, seed)
+    ranked = _rankings(corpora, kind, depth + n_right, encoder, seed)
     for positives, (items, scores, known) in zip(corpora.positives, ranked, strict=True):
         is_wrong = ~np.isin(items, positives)
         right.append((positives, known))
@@ -173,7 +168,7 @@ Ranked: TypeAlias = Iterator[tuple[IntArray, FloatArray, FloatArray]]
 """A query's best items and their scores, best first, and the scores of its right items."""
 
 
-def _ranked_in_all(
+def _rankings(
     corpora: Corpora, kind: str, count: int, encoder: Encoder | None, seed: int
 ) -> Ranked:
     """As a retriever ranks each query's own corpus, in the numbering of all."""

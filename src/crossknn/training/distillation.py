@@ -102,11 +102,9 @@ class DistillationTask(Task):
         """The dual encoder's nearest items of some queries: (m, min(count, n))."""
         encoder = TokenEncoder(TorchModel(self.model))
         items = encoder.encode_items(self._items)
-        found = []
-        for start in range(0, len(rows), _AT_ONCE):
-            texts = [self._queries[row] for row in rows[start : start + _AT_ONCE]]
-            found.append(top_k(encoder.encode_queries(texts) @ items.T, count).items)
-        return np.concatenate(found)
+        queries = encoder.encode_queries([self._queries[row] for row in rows])
+        parts = np.array_split(queries, -(-len(queries) // _AT_ONCE))
+        return np.concatenate([top_k(part @ items.T, count).items for part in parts])
 
     def draw(self, rows: Sequence[int], epoch: int) -> list[IntArray]:
         return [self.train[rows]]
@@ -119,12 +117,10 @@ class DistillationTask(Task):
             present = torch.from_numpy(lists != NO_ITEM).to(device)
             teacher = torch.from_numpy(self._lists.scores[rows]).to(device)
             return match_cross_entropy(self._scores(rows, lists), teacher, present)
-        wrong, width = self._wrong[rows], lists.shape[1]
+        wrong = self._wrong[rows]
+        right, other = self._scores(rows, np.concatenate([lists, wrong], axis=1)).chunk(2, dim=1)
         both = (lists != NO_ITEM) & (wrong != NO_ITEM)
-        pairs = np.where(np.tile(both, 2), np.concatenate([lists, wrong], axis=1), NO_ITEM)
-        scores = self._scores(rows, pairs)
-        present = torch.from_numpy(both).to(device)
-        return pair_cross_entropy(scores[:, :width], scores[:, width:], present)
+        return pair_cross_entropy(right, other, torch.from_numpy(both).to(device))
 
     def _scores(self, rows: Sequence[int], lists: IntArray) -> Tensor:
         """The dual encoder's scores of queries with their lists: (b, c), anything at `NO_ITEM`.
@@ -138,13 +134,10 @@ class DistillationTask(Task):
         return (query.unsqueeze(1) * chosen).sum(-1) * scale_of(self.model)
 
     def evaluate(self) -> Measures:
-        shares, firsts = [], []
-        for row, near in zip(self.held, self._nearest(self.held, self._k), strict=True):
-            best = self._lists.items[row, : self._k]
-            found = np.isin(best[best != NO_ITEM], near)
-            shares.append(found.mean())
-            firsts.append(found[0])
-        return {"recall": float(np.mean(shares)), "first": float(np.mean(firsts))}
+        best, near = self._lists.items[self.held, : self._k], self._nearest(self.held, self._k)
+        found = (best[:, :, None] == near[:, None]).any(2)
+        shares = found.sum(1) / (best != NO_ITEM).sum(1)
+        return {"recall": float(shares.mean()), "first": float(found[:, 0].mean())}
 
 
 def match_cross_entropy(scores: Tensor, teacher: Tensor, present: Tensor) -> Tensor:

@@ -44,9 +44,8 @@ class LateInteractionTask(LabelledTask):
     def __init__(self, model: LateInteractionModel, *given: Any, **options: Any) -> None:
         super().__init__(model, *given, **options)
         model.freeze(self.settings.freeze)
+        # of queries (True) and items whose tower keeps still: states, and the place of each text
         self._stored: dict[bool, tuple[States, dict[str, int]]] = {}
-        """Of queries (True) and items whose tower keeps still: states, and the place of each
-        text."""
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
         """Find candidates, and the states that do not move, once for the whole run."""
@@ -82,27 +81,23 @@ class LateInteractionTask(LabelledTask):
         drawn = []
         for row in rows:
             generator = np.random.default_rng([self.seed, epoch, row])
-            of = Candidates(self._right.items[row], self._right.scores[row])
+            right = Candidates(self._right.items[row], self._right.scores[row])
             wrong = Candidates(self._wrong.items[row], self._wrong.scores[row])
-            drawn.append(draw_list(of, wrong, self.settings.candidates, generator))
+            drawn.append(draw_list(right, wrong, self.settings.candidates, generator))
         lists = Candidates.from_rows(drawn)
         return lists.items, lists.scores
 
     def loss(self, rows: Sequence[int], lists: IntArray, retriever: FloatArray) -> Tensor:
         """Of train queries (b,) over lists (b, c), whose first is right, with the retriever's
         scores (b, c): ()."""
-        scores, there = self.scores(self.train, rows, lists), torch.from_numpy(lists != NO_ITEM)
-        return softmax_near_retriever(
-            scores, torch.from_numpy(retriever), there, self.settings.loss
-        )
+        scores = self.scores(self.train, rows, lists)
+        others = torch.from_numpy(retriever), torch.from_numpy(lists != NO_ITEM)
+        return softmax_near_retriever(scores, *others, self.settings.loss)
 
-    def scores(
-        self, corpora: Corpora, rows: Sequence[int], lists: IntArray, at_once: int | None = None
-    ) -> Tensor:
+    def scores(self, corpora: Corpora, rows: Sequence[int], lists: IntArray) -> Tensor:
         """The model's scores of queries (b,) with their lists: (b, c) float32, -inf at `NO_ITEM`.
 
-        An item of several lists is encoded once; then `at_once` lists are compared (all by
-        default).
+        An item of several lists is encoded once; then a few lists at a time are compared.
         """
         used = np.unique(lists[lists != NO_ITEM])
         query, query_mask = self._states([corpora.queries[row] for row in rows], queries=True)
@@ -110,9 +105,8 @@ class LateInteractionTask(LabelledTask):
         place = torch.from_numpy(np.searchsorted(used, lists)).to(item.device)
         present = torch.from_numpy(lists != NO_ITEM).to(item.device).unsqueeze(-1)
         found = []
-        at_once = at_once or len(rows)
-        for start in range(0, len(rows), at_once):
-            part = slice(start, start + at_once)
+        for start in range(0, len(rows), _COMPARED_AT_ONCE):
+            part = slice(start, start + _COMPARED_AT_ONCE)
             mask = item_mask[place[part]] & present[part]
             found.append(self.model.head(query[part], query_mask[part], item[place[part]], mask))
         return torch.cat(found).float()
@@ -126,8 +120,7 @@ class LateInteractionTask(LabelledTask):
         else:
             values, mask = tower_states(self.model, texts, queries=queries)
         of = self.model.head.of_queries if queries else self.model.head.of_items
-        found: tuple[Tensor, Tensor] = of(values, mask)
-        return found
+        return of(values, mask)
 
     def evaluate(self) -> Measures:
         lists, ordered = self._dev_lists, np.full_like(self._dev_lists, NO_ITEM)
@@ -135,7 +128,7 @@ class LateInteractionTask(LabelledTask):
         at_once = _ENCODED_AT_ONCE[self.model.head.item_reads]
         for start in range(0, len(answered), at_once):
             rows = answered[start : start + at_once]
-            scores = self.scores(self.dev, rows.tolist(), lists[rows], _COMPARED_AT_ONCE)
+            scores = self.scores(self.dev, rows.tolist(), lists[rows])
             order = np.argsort(-scores.cpu().numpy(), axis=1, kind="stable")
             ordered[rows] = np.take_along_axis(lists[rows], order, axis=1)
         rank = self.dev.first_ranks(ordered)

@@ -11,11 +11,13 @@ import hashlib
 import io
 import json
 import math
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
@@ -73,8 +75,9 @@ class Task(ABC):
 
 @dataclass
 class State:
-    """How far a run is: steps done, the best dev measures with their step and weights."""
+    """How far the run of a signature is: steps done, the best dev measures, step and weights."""
 
+    signature: str
     step: int = 0
     best: Measures = field(default_factory=dict)
     best_step: int = 0
@@ -140,7 +143,7 @@ def fit(
             log.writelines(f"{json.dumps(line)}\n".encode() for line in lines)
             state.log_size = log.tell()
         if is_last or time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
-            _save(folder / CHECKPOINT, model, optimizer, state, signature)
+            _save(folder / CHECKPOINT, model, optimizer, state)
             saved = time.monotonic()
         if progress:
             progress(state.step, total)
@@ -224,22 +227,17 @@ def batch_rows(n_queries: int, settings: TrainingSettings, step: int) -> list[in
     epoch, place = divmod(step, steps_per_epoch(n_queries, settings))
     generator = torch.Generator().manual_seed(settings.seed * 7_919 + epoch)
     order = torch.randperm(n_queries, generator=generator)
-    found: list[int] = order[place * settings.batch : (place + 1) * settings.batch].tolist()
-    return found
+    return order[place * settings.batch : (place + 1) * settings.batch].tolist()
 
 
 def autocast_of(model: nn.Module, settings: TrainingSettings) -> Autocast:
     """The precision of the settings; "auto" is bfloat16 where the device is faster in it."""
-    device, precision = next(model.parameters()).device.type, settings.precision
-    if precision == "auto" and device == "cuda":
-        precision = "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
-    flags = Path("/proc/cpuinfo")
-    if precision == "auto" and device == "cpu" and flags.is_file():
-        text = flags.read_text(encoding="utf-8")
-        precision = "bfloat16" if "avx512_bf16" in text or "amx_bf16" in text else "float32"
-    if precision != "bfloat16":
-        return nullcontext
-    return lambda: torch.autocast(device, dtype=torch.bfloat16)
+    device, half = next(model.parameters()).device.type, settings.precision == "bfloat16"
+    if settings.precision == "auto" and device == "cuda":
+        half = torch.cuda.is_bf16_supported()
+    elif settings.precision == "auto" and (flags := Path("/proc/cpuinfo")).is_file():
+        half = re.search("avx512_bf16|amx_bf16", flags.read_text(encoding="utf-8")) is not None
+    return partial(torch.autocast, device, torch.bfloat16) if half else nullcontext
 
 
 def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
@@ -255,32 +253,30 @@ def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Adam
 # ------------------------------------------------------------------------- what a folder keeps
 
 
-def _save(
-    path: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: State, signature: str
-) -> None:
-    about = {"signature": signature, "state": vars(state)}
+def _save(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: State) -> None:
     parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     buffer = io.BytesIO()
-    torch.save(about | parts, buffer)
+    torch.save(parts | {"state": vars(state)}, buffer)
     write_file(path, buffer.getvalue())
 
 
 def _load(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature: str) -> State:
     """The state of the checkpoint, its weights and moments put in place; a new state if none."""
     if not path.exists():
-        return State()
+        return State(signature)
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # bytes can be wrong in any way
         raise InputError(f"the checkpoint {path} is damaged; remove it to begin again") from error
-    if found["signature"] != signature:
+    state = State(**found["state"])
+    if state.signature != signature:
         raise InputError(
             f"{path.parent} holds a run with other settings, data or model: train into "
             f"another folder, or remove {path}"
         )
     model.load_state_dict(found["model"])
     optimizer.load_state_dict(found["optimizer"])
-    return State(**found["state"])
+    return state
 
 
 def kept(

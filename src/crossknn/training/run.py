@@ -10,16 +10,17 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 import torch
 
 from crossknn import __version__
 from crossknn.data.dataset import Labelled
 from crossknn.errors import InputError, nearest
-from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
-from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
-from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel
+from crossknn.models.cross_encoder import CrossEncoderModel
+from crossknn.models.dual_encoder import DualEncoderModel
+from crossknn.models.folder import KINDS
+from crossknn.models.late.model import LateInteractionModel
 from crossknn.scorers.base import Encoder
 from crossknn.scorers.opening import DualEncoder
 from crossknn.training import loop
@@ -35,17 +36,15 @@ from crossknn.training.settings import (
 )
 from crossknn.types import Progress
 
-C = TypeVar("C")
-Data: TypeAlias = tuple[list[Labelled], list[Labelled]]
 RUN = "run"
 """The subfolder of checkpoints, mined negatives and the log."""
 
-_KINDS = {
-    CrossEncoderModel: ("cross-encoder", "CrossEncoder"),
-    DualEncoderModel: ("dual encoder", "DualEncoder"),
-    LateInteractionModel: ("late-interaction model", "LateInteraction"),
+_TRAINED: dict[type[RunSettings], tuple[Any, type[LabelledTask]]] = {
+    CrossEncoderSettings: (CrossEncoderModel, CrossEncoderTask),
+    DualEncoderSettings: (DualEncoderModel, DualEncoderTask),
+    LateInteractionSettings: (LateInteractionModel, LateInteractionTask),
 }
-"""What a model is, for its card, and what opens it."""
+"""The model that settings are of, and how it learns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +68,7 @@ def train(settings: RunSettings, folder: Path, *, progress: Progress | None = No
         InputError: unusable data or settings.
         TrainingError: the loss is no number.
     """
-    task = _task(settings, _data(settings))
+    task = _task(settings, *read_corpora(settings))
     fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
     names = ", ".join(f"`{path.name}`" for path in settings.data.folder)
     card = model_card(task.model, settings.encoder, f"on {names}.", settings, fitted)
@@ -82,11 +81,11 @@ def estimate(settings: RunSettings, steps: int = 3) -> Estimate:
 
     Evaluations, the mining of negatives and what frozen towers make of their texts come on top.
     """
-    data, training = _data(settings), settings.training
-    n_queries = sum(map(len, data[0]))
+    (queries, dev), training = read_corpora(settings), settings.training
+    n_queries = sum(map(len, queries))
     total = loop.total_steps(n_queries, training)
-    few = sampled(data[0], training.batch * (steps + 1), 0), sampled(data[1], 1, 0)
-    task = _task(_easy(settings), few)
+    few = sampled(queries, training.batch * (steps + 1), 0), sampled(dev, 1, 0)
+    task = _task(_easy(settings), *few)
     seconds = loop.time_steps(task, training, steps)
     half = loop.autocast_of(task.model, training) is not nullcontext
     return Estimate(
@@ -108,48 +107,39 @@ def _easy(settings: Any) -> Any:
     return settings.model_copy(update={name: section.model_copy(update=update)})
 
 
-def _data(settings: RunSettings) -> Data:
-    candidates = getattr(settings, "candidates", None)
-    lists = candidates is not None and candidates.retriever == LISTS
-    return read_corpora(settings.data, settings.training.seed, lists=lists)
-
-
-def _task(settings: RunSettings, data: Data) -> LabelledTask:
+def _task(settings: Any, train: list[Labelled], dev: list[Labelled]) -> LabelledTask:
     """The task of the settings, with a new model."""
-    device = start_on(settings.training)
-    if isinstance(settings, CrossEncoderSettings):
-        config = _config(CrossEncoderConfig, settings.model)
-        model = CrossEncoderModel.new(settings.encoder, config).to(device)
-        encoder = _encoder("negatives.encoder", settings.negatives.encoder)
-        if encoder is None and settings.negatives.kind == "dual-encoder":
+    device, (kind, task) = start_on(settings.training), _TRAINED[type(settings)]
+    head = {"head": settings.kind} if kind is LateInteractionModel else {}
+    model = kind.new(settings.encoder, _config(kind.Config, settings.model, head)).to(device)
+    encoder = _encoder(settings)
+    if task is DualEncoderTask and encoder and encoder.dimensions != model.dimensions:
+        raise InputError(
+            f"the teacher's vectors have {encoder.dimensions} dimensions, the model's "
+            f"{model.dimensions}: they must be of one length"
+        )
+    return task(model, train, dev, settings, encoder)
+
+
+def _encoder(settings: Any) -> Encoder | None:
+    """The dual encoder that settings name: a teacher, or what finds wrong items."""
+    if isinstance(settings, DualEncoderSettings):
+        place, source = "teacher", settings.teacher
+    elif isinstance(settings, CrossEncoderSettings):
+        place, source = "negatives.encoder", settings.negatives.encoder
+        if source is None and settings.negatives.kind == "dual-encoder":
             raise InputError(
                 "negatives of kind 'dual-encoder' need one: set negatives.encoder to its folder"
             )
-        return CrossEncoderTask(model, *data, settings, encoder)
-    if isinstance(settings, DualEncoderSettings):
-        dual = _config(DualEncoderConfig, settings.model)
-        student = DualEncoderModel.new(settings.encoder, dual).to(device)
-        teacher = _encoder("teacher", settings.teacher)
-        if teacher is not None and teacher.dimensions != student.dimensions:
-            raise InputError(
-                f"the teacher's vectors have {teacher.dimensions} dimensions, the model's "
-                f"{student.dimensions}: they must be of one length"
-            )
-        return DualEncoderTask(student, *data, settings, teacher)
-    assert isinstance(settings, LateInteractionSettings)
-    late = _config(LateInteractionConfig, settings.model, head=settings.kind)
-    name, known = settings.candidates.retriever, (*WORDS, "random", LISTS)
-    place = f"candidates.retriever, which is {', '.join(map(repr, known))} or a dual encoder"
-    encoder = None if name in known else _encoder(place, name)
-    start = LateInteractionModel.new(settings.encoder, late).to(device)
-    return LateInteractionTask(start, *data, settings, encoder)
-
-
-def _encoder(setting: str, source: str | None) -> Encoder | None:
+    else:
+        known = (*WORDS, "random", LISTS)
+        place = f"candidates.retriever, which is {', '.join(map(repr, known))} or a dual encoder"
+        source = settings.candidates.retriever
+        source = None if source in known else source
     try:
         return None if source is None else DualEncoder(source)
     except InputError as error:
-        raise InputError(f"{setting}: {error}") from error
+        raise InputError(f"{place}: {error}") from error
 
 
 def start_on(training: TrainingSettings) -> torch.device:
@@ -158,13 +148,13 @@ def start_on(training: TrainingSettings) -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _config(kind: type[C], given: Mapping[str, Any], **more: Any) -> C:
-    known = {entry.name for entry in fields(kind)} - set(more)  # type: ignore[arg-type]
+def _config(kind: Any, given: Mapping[str, Any], head: Mapping[str, Any]) -> Any:
+    known = {entry.name for entry in fields(kind)} - set(head)
     for name in given:
         if name not in known:
             raise InputError(f"model: there is no setting {name!r} ({nearest(name, known)})")
     try:
-        return kind(**given, **more)
+        return kind(**given, **head)
     except TypeError as error:
         raise InputError(f"model: {error}") from None
 
@@ -185,7 +175,7 @@ def model_card(
     fitted: loop.Fitted,
 ) -> str:
     """A README for the folder of a model that began as `encoder`: `story` says how it learned."""
-    kind, opener = _KINDS[type(model)]
+    kind, opener = KINDS[model.SETTINGS], type(model).__name__.removesuffix("Model")
     if encoder.count("/") > 1:  # of a folder the name alone
         encoder = Path(encoder).name
     measures = "\n".join(f"| {name} | {value:.4f} |" for name, value in fitted.best.items())

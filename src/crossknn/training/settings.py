@@ -23,8 +23,6 @@ from pydantic import (
 from crossknn.errors import InputError, nearest
 from crossknn.types import LateKind
 
-Divergence = Literal["model-retriever", "retriever-model", "none"]
-Freeze = Literal["none", "items", "both"]
 Share = Annotated[float, Field(ge=0, le=1)]
 ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
 Folders = Annotated[
@@ -170,7 +168,7 @@ class LossSettings(Settings):
     """
 
     weight: Share = 0.2
-    kl: Divergence = "model-retriever"
+    kl: Literal["model-retriever", "retriever-model", "none"] = "model-retriever"
 
 
 class LateInteractionSettings(RunSettings):
@@ -183,7 +181,7 @@ class LateInteractionSettings(RunSettings):
     kind: LateKind
     candidates: CandidateSettings
     loss: LossSettings = LossSettings()
-    freeze: Freeze = "none"
+    freeze: Literal["none", "items", "both"] = "none"
     training: TrainingSettings = TrainingSettings(epochs=5, warmup=0.1)
 
 

@@ -176,7 +176,7 @@ def test_graphs_and_words_are_added_without_encoding_again(build, command, capsy
     build()
     options = ("--method", "gar(retriever=bm25, neighbours=4, batch=2)", "--budget", "6", "-k", "3")
     assert run(["search", "docs.index", "a part", *options]) == 2
-    assert "gar needs the item graph, and there is none here" in capsys.readouterr().err
+    assert "no item graph 'lsa' here (there are: none); make it" in capsys.readouterr().err
     (made,) = command("index", "add", "docs.index", "--graph", "4", "--tfidf")
     assert (made["graphs"], made["retrievers"]) == ({"lsa": 4}, ["bm25", "lsa", "tfidf"])
     assert command("search", "docs.index", "a part", *options)[0]["n_calls"] == 6

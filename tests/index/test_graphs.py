@@ -140,5 +140,5 @@ def test_files_hold_graphs_by_name(tmp_path):
             StoredMatrix.load(tmp_path / "m.npz")
     for wrong in (graph[1:], graph.astype(float), graph[:, 0]):
         np.savez(tmp_path / "m.npz", **arrays, graph_x=wrong)
-        with pytest.raises(InputError, match=r"'graph_x' is an array of .* \(6, neighbours\)"):
+        with pytest.raises(InputError, match=r"'graph_x' is an array .* \(6, k\) of whole"):
             StoredMatrix.load(tmp_path / "m.npz")

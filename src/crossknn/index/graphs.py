@@ -6,7 +6,6 @@ Axes: n items, k neighbours, d dimensions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -37,18 +36,15 @@ def nearest_by_vectors(vectors: FloatArray, k: int, progress: Progress | None = 
 
     Exact, n^2 d multiplications; a block of rows at a time, never an (n, n) array.
     """
-    n = len(vectors)
-    at_once = max(1, _CELLS // n)
-    starts = range(0, n, at_once)
-    blocks = (vectors[start : start + at_once].astype(np.float32) for start in starts)
-    lengths = np.concatenate([np.linalg.norm(block, axis=1) for block in blocks])
+    n, single = len(vectors), vectors.astype(np.float32)
+    lengths = np.linalg.norm(single, axis=1)
     lengths[lengths == 0] = 1
 
     def rank(start: int, stop: int) -> Candidates:
         # A row's own length does not change its ranking.
-        return top_k(inner(vectors[start:stop].astype(np.float32), vectors) / lengths, k + 1)
+        return top_k(inner(single[start:stop], single) / lengths, k + 1)
 
-    return _in_blocks(rank, n, k, at_once, progress)
+    return _in_blocks(rank, n, k, max(1, _CELLS // n), progress)
 
 
 def nearest_by_words(
@@ -73,14 +69,9 @@ def cosines(vectors: FloatArray, items: IntArray, others: Neighbours) -> FloatAr
     return products / np.where(lengths > 0, lengths, 1)
 
 
-def check_neighbours(neighbours: Any, n: int, what: str) -> Neighbours:
-    """The array as (n, k) int32; `InputError` unless it holds other items, each once in a row."""
-    if neighbours.dtype.kind not in "iu" or neighbours.ndim != 2 or len(neighbours) != n:
-        raise InputError(
-            f"{what} is an array of {neighbours.dtype} of the shape {neighbours.shape}; it must be "
-            f"whole numbers of the shape ({n}, neighbours)"
-        )
-    found = neighbours.astype(np.int64)
+def check_neighbours(neighbours: IntArray, what: str) -> Neighbours:
+    """The array (n, k) as int32; `InputError` unless it holds other items, each once in a row."""
+    n, found = len(neighbours), neighbours.astype(np.int64)
     wrong = ((found < NO_ITEM) | (found >= n) | (found == np.arange(n)[:, None])).any(axis=1)
     wrong |= ((found[:, 1:] != NO_ITEM) & (found[:, :-1] == NO_ITEM)).any(axis=1)
     ordered = np.sort(found, axis=1)
@@ -109,17 +100,12 @@ def nearest_neighbours(graphs: Mapping[str, Neighbours], name: str, k: int) -> N
     return graphs[name][:, :k]
 
 
-def default_graph(index: Index, name: str, method: str) -> str:
+def default_graph(index: Index, name: str) -> str:
     """`name`; for `auto` the graph of the vectors that are not fitted, or else the first one."""
     if name != "auto":
         return name
-    usual = unfitted(index)
-    if not index.graphs:
-        raise InputError(
-            f"{method} needs the item graph, and there is none here: make it with  crossknn index "
-            f"add INDEX --graph {NEIGHBOURS}  (a matrix file needs vectors, or a key graph_NAME)"
-        )
-    return str(usual) if usual in index.graphs else next(iter(index.graphs))
+    usual = unfitted(index) or "bm25"
+    return usual if usual in index.graphs else next(iter(index.graphs), usual)
 
 
 def _in_blocks(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -34,7 +35,7 @@ from crossknn.index.graphs import (
     nearest_by_words,
     nearest_neighbours,
 )
-from crossknn.index.late import LateStates, discard_work, encode_states
+from crossknn.index.late import LateStates, encode_states, work_folder
 from crossknn.index.storage import SCORES, damages, read_parts, write_parts
 from crossknn.index.vectors import (
     EncodeQueries,
@@ -54,6 +55,7 @@ from crossknn.types import (
     Neighbours,
     Progress,
     Queries,
+    Value,
     as_count,
 )
 
@@ -85,8 +87,6 @@ class StoredRecords(Sequence[Mapping[str, Any]]):
         return len(self._texts)
 
     def __getitem__(self, position: Any) -> Any:
-        if isinstance(position, slice):
-            return [self[p] for p in range(*position.indices(len(self)))]
         return json.loads(self._texts[position])
 
 
@@ -105,14 +105,14 @@ class ItemIndex:
         self,
         items: Items,
         anchor_items: Any,
-        parts: Mapping[str, Artifact],
+        parts: Mapping[str, Any],
         encode: Mapping[str, EncodeQueries],
         build: str,
         folder: Path | None = None,
     ) -> None:
         """Use `build` or `load`, which make the parts; `build` names this building."""
         self.items, self._anchor_items = items, anchor_items
-        self._parts, self._opened = dict(parts), dict[str, Any]()
+        self._parts = dict(parts)
         self._build, self.folder = build, folder
         self.cache, self._encode = Cache(), dict(encode)
         self._added = dict[str, Retriever]()
@@ -173,14 +173,9 @@ class ItemIndex:
             options = {"dimensions": lsa} if lsa else {}
             made[f"words/{LSA_NAME}"], values = _word_model(LSA_NAME).fit(items.texts, **options)
             made[f"vectors/{LSA_NAME}"] = ItemVectors(values=values)
-        index = cls(
-            items,
-            np.random.default_rng(seed).permutation(n)[:N_ANCHOR_ITEMS],
-            {key: part.artifact() for key, part in made.items()},
-            _by_name(query_vectors, GIVEN),
-            secrets.token_hex(8),
-        )
-        index._opened = made
+        order = np.random.default_rng(seed).permutation(n)[:N_ANCHOR_ITEMS]
+        encode = _by_name(query_vectors, GIVEN)
+        index = cls(items, order, made, encode, secrets.token_hex(8))
         if previous is not None:
             index._keep(previous)
         return index
@@ -232,9 +227,8 @@ class ItemIndex:
         columns: dict[str, Any] = {c: getattr(self.items, c) for c in ("ids", "texts", "titles")}
         columns["extra"] = [_as_json(record, "extra") for record in self.items.extra]
         columns["anchor_items"] = self.anchor_items
-        parts = {"items": Artifact({"template": self.items.template}, columns), **self._parts}
-        for key, opened in self._opened.items():  # what made them may have moved since
-            parts[key] = opened.artifact()
+        parts = {key: _artifact(part, key) for key, part in self._parts.items()}
+        parts["items"] = Artifact({"template": self.items.template}, columns)
         scores = self.scores
         write_parts(folder, parts, self._build)
         if folder != self.folder and len(scores):
@@ -270,13 +264,13 @@ class ItemIndex:
     @property
     def vectors(self) -> Mapping[str, FloatArray]:
         """Item vectors (n, d) float32 or float16 by name."""
-        return Named(self._names("vectors"), lambda name: np.asarray(self._rows(name)))
+        return self._named("vectors", lambda part: np.asarray(part.values))
 
     @property
     def fitted(self) -> Mapping[str, ItemVectors]:
         """Vectors fitted to a cross-encoder, by name, the latest last."""
-        names = [n for n in self._names("vectors") if self._meta("vectors", n)["method"]]
-        return {name: self._open("vectors", name) for name in names}
+        parts = {name: self._open("vectors", name) for name in self._names("vectors")}
+        return {name: part for name, part in parts.items() if part.method}
 
     @property
     def retrievers(self) -> Mapping[str, Retriever]:
@@ -287,18 +281,17 @@ class ItemIndex:
     @property
     def late(self) -> Mapping[str, Late]:
         """Late-interaction models, opened, and the items' states, by name: `cmc`, ..."""
-        return Named(self._names("late"), lambda name: self._open("late", name).opened())
+        return self._named("late", lambda part: Late(part.encoder.get(), part.states))
 
     @property
     def graphs(self) -> Mapping[str, Neighbours]:
         """Item graphs (n, k) by name."""
-        parts = self._parts
-        return Named(self._names("graphs"), lambda n: parts[f"graphs/{n}"].arrays["neighbours"])
+        return self._named("graphs", lambda part: part.arrays["neighbours"])
 
     @property
     def artifacts(self) -> Mapping[str, Artifact]:
         """What fits have left, by name."""
-        return {name: self._parts[f"artifacts/{name}"] for name in self._names("artifacts")}
+        return {name: self._open("artifacts", name) for name in self._names("artifacts")}
 
     def graph(self, name: str, k: int) -> Neighbours:
         """The k nearest other items of every item (n, k); `InputError` if there is no such graph,
@@ -332,22 +325,27 @@ class ItemIndex:
         if f"words/{name}" in self._parts:
             return lambda queries: self._open("words", name).encode_queries(queries.texts)
         part: ItemVectors = self._open("vectors", name)
-        if part.encoder is None and (part.base is None or not self.has_query_vectors(part.base)):
-            return None
-        return lambda queries: part.query_vectors(queries, self.query_vectors)
+        encoder, base = part.encoder, part.base
+        if encoder is not None:
+            return lambda queries: part.map(encoder.get().encode_queries(queries.texts))
+        if base is not None and self.has_query_vectors(base):
+            return lambda queries: part.map(self.query_vectors(queries, base))
+        return None
 
     def scale(self, name: str) -> Scale | None:
         """Brings exact scores to the scale of `vectors[name]`, as the anchors or a fit have it."""
-        fitted = name in self.fitted
-        known = self._meta("vectors", name)["scale"] if fitted else self._scales.get(name)
+        if name in self.fitted:
+            return self.fitted[name].scale
+        anchors = self.artifacts.get(ANCHORS)
+        known = None if anchors is None else anchors.meta["scales"].get(name)
         return None if known is None else Scale(*known)
 
     @property
     def anchors(self) -> Anchors | None:
         """Exact scores (k_q, n) of the anchor queries, if there are any."""
-        if ANCHORS not in self.artifacts:
+        if (found := self.artifacts.get(ANCHORS)) is None:
             return None
-        scales, columns = self._scales, self.artifacts[ANCHORS].arrays
+        scales, columns = found.meta["scales"], found.arrays
         center = scales.get(DUAL_ENCODER, scales["center"])[0]
         return Anchors(columns["scores"], center, Queries(columns["queries"]))
 
@@ -363,17 +361,16 @@ class ItemIndex:
     @property
     def item_scores(self) -> ItemScores | None:
         """Exact scores (a, n) of items in the query's place, if there are any."""
-        if ITEM_SCORES not in self.artifacts:
-            return None
-        columns = self.artifacts[ITEM_SCORES].arrays
-        return ItemScores(columns["items"], columns["scores"])
+        found = self.artifacts.get(ITEM_SCORES)
+        return None if found is None else ItemScores(found.arrays["items"], found.arrays["scores"])
 
     def scorer_fingerprint(self, name: str) -> str | None:
         """The fingerprint of the cross-encoder of an artifact, fitted vectors, or else the anchors,
         if known."""
-        kind = "vectors" if name in self.fitted else "artifacts"
-        name = name if name in {*self.fitted, *self.artifacts} else ANCHORS
-        return self._meta(kind, name).get("fingerprint") if name in self._names(kind) else None
+        if name in self.fitted:
+            return self.fitted[name].fingerprint
+        found = self.artifacts.get(name) or self.artifacts.get(ANCHORS)
+        return None if found is None else found.meta.get("fingerprint")
 
     def model_of(self, name: str) -> RememberedModel | None:
         """The model that made the vectors or states `name`, if the index knows one."""
@@ -432,11 +429,18 @@ class ItemIndex:
         self.check_free(given.name, "states of items")
         before = None if replace else self._newest("late", given.name)
         if before is None:
-            found = encode_states(given, self.items.texts, self.folder, progress)
+            states = encode_states(given, self.items.texts, self.folder, progress)
         else:
-            found = LateStates.of(before, given.name).by(given)
-        self._put({f"late/{given.name}": found})
-        discard_work(self.folder, given.name)
+            known = LateStates.of(before, given.name)
+            if not known.encoder.same_as(given):
+                raise InputError(
+                    f"the index has states {given.name!r} of another model (fingerprint "
+                    f"{known.encoder.fingerprint}); use another name, or replace them (--replace)"
+                )
+            states = known.states
+        self._put({f"late/{given.name}": LateStates(states, given)})
+        if self.folder is not None:
+            shutil.rmtree(work_folder(self.folder, given.name), ignore_errors=True)
         return given.name
 
     def add_graph(
@@ -484,8 +488,10 @@ class ItemIndex:
 
     def description(self) -> dict[str, Any]:
         """What the index holds, as values for JSON: the `meta` of parts, by kind."""
-        kinds = ("words", *_ADDED)
-        parts = {kind: {n: dict(self._meta(kind, n)) for n in self._names(kind)} for kind in kinds}
+        parts: dict[str, Any] = {kind: {} for kind in ("words", *_ADDED)}
+        for key, part in self._parts.items():
+            kind, _, name = key.partition("/")
+            parts[kind][name] = _artifact(part, key).meta
         return {"n": self.n, "template": self.items.template, **parts}
 
     def __repr__(self) -> str:
@@ -496,31 +502,23 @@ class ItemIndex:
         """Word models that are retrievers themselves."""
         return [name for name in self._names("words") if name != LSA_NAME]
 
-    @property
-    def _scales(self) -> Mapping[str, Sequence[float]]:
-        """(alpha, beta) by name of vectors, and the "center" of the anchors' scores."""
-        return self._meta("artifacts", ANCHORS)["scales"] if ANCHORS in self.artifacts else {}
-
     def _names(self, kind: str) -> list[str]:
         """Names of the parts of a kind, the latest last."""
         return [key.partition("/")[2] for key in self._parts if key.startswith(f"{kind}/")]
 
-    def _meta(self, kind: str, name: str) -> Mapping[str, Any]:
-        return self._parts[f"{kind}/{name}"].meta
-
     def _open(self, kind: str, name: str) -> Any:
-        """What a part of vectors, words or states is read as."""
+        """A part, read when it is first asked for."""
         key = f"{kind}/{name}"
         if key not in self._parts:
             raise _unknown(kind, name, self._names(kind))
-        if key not in self._opened:
-            part = self._parts[key]
-            if kind == "words":
-                self._opened[key] = _word_model(name).of(part)
-            else:
-                opener = ItemVectors if kind == "vectors" else LateStates
-                self._opened[key] = opener.of(part, name)
-        return self._opened[key]
+        part = self._parts[key]
+        if isinstance(part, Artifact) and kind in _READERS:
+            part = self._parts[key] = _READERS[kind](part, name)
+        return part
+
+    def _named(self, kind: str, get: Callable[[Any], Value]) -> Named[Value]:
+        """What `get` takes from the parts of a kind, by name."""
+        return Named(self._names(kind), lambda name: get(self._open(kind, name)))
 
     def _rows(self, name: str) -> Any:
         """The vectors `name`: an array (n, d), or one on the disk whose rows are checked."""
@@ -528,20 +526,14 @@ class ItemIndex:
 
     def _put(self, parts: Mapping[str, Any]) -> None:
         """Add parts, or drop those that are None; in the folder first, if there is one."""
-        artifacts = dict[str, Artifact | None]()
-        for key, part in parts.items():
-            made = part if part is None or isinstance(part, Artifact) else part.artifact()
-            artifacts[key] = made and Artifact(json.loads(_as_json(made.meta, key)), made.arrays)
+        written = {key: part and _artifact(part, key) for key, part in parts.items()}
         if self.folder is not None:
-            write_parts(self.folder, artifacts, self._build, keep=True)
+            write_parts(self.folder, written, self._build, keep=True)
         self.cache = Cache()
-        for key, artifact in artifacts.items():
+        for key, part in parts.items():
             self._parts.pop(key, None)
-            self._opened.pop(key, None)
-            if artifact is not None:
-                self._parts[key] = artifact
-                if not isinstance(parts[key], Artifact):
-                    self._opened[key] = parts[key]
+            if part is not None:
+                self._parts[key] = written[key] if isinstance(part, Artifact) else part
 
     def _newest(self, kind: str, name: str) -> Artifact | None:
         """The part as the folder has it now, where another process may have put it."""
@@ -554,30 +546,29 @@ class ItemIndex:
 
     def _keep(self, other: ItemIndex) -> None:
         """Keep what was fitted to the index that this one replaces, as far as it still fits."""
-        ids, texts = list(self.items.ids), list(self.items.texts)
-        same_items = ids == list(other.items.ids) and texts == list(other.items.texts)
-        for kind in _ADDED:
-            for name in other.fitted if kind == "vectors" else other._names(kind):
-                key, part = f"{kind}/{name}", None
-                if self._fits(other, kind, name):
-                    part = other._opened.get(key, other._parts[key])
-                    if not same_items:
-                        moves = kind == "vectors" and part.base is not None
-                        part = part.of_items(self.vectors[part.base]) if moves else None
-                if part is not None:
-                    self._put({key: part})
-                else:
-                    logger.warning("dropped %s: the items have changed, or what it is made of", key)
+        mine, others = self.items, other.items
+        same_items = [*mine.ids, *mine.texts] == [*others.ids, *others.texts]
+        for key in sorted(other._parts, key=lambda key: not key.startswith("vectors/")):
+            kind, _, name = key.partition("/")
+            if kind == "words" or (kind == "vectors" and name not in other.fitted):
+                continue
+            part = other._open(kind, name) if self._fits(other, kind, name) else None
+            if part is not None and not same_items:
+                part = part.of_items(self.vectors) if kind == "vectors" else None
+            if part is None:
+                logger.warning("dropped %s: the items have changed, or what it is made of", key)
+            else:
+                self._put({key: part})
 
     def _fits(self, other: ItemIndex, kind: str, name: str) -> bool:
-        """Whether a part of another index with the same items fits the vectors of this one."""
+        """Whether a part of another index with the same items fits what this one is made of."""
         if kind == "graphs":
             return name in self._matchers or _same_space(self, other, name)
         if kind == "artifacts":
             base = unfitted(other)
-            same = base == unfitted(self) and _same_space(self, other, base)
             same_words = ("bm25" in self._matchers) == ("bm25" in other._matchers)
-            return name in (ANCHORS, ITEM_SCORES) or (same and same_words)
+            same = base == unfitted(self) and _same_space(self, other, base) and same_words
+            return same or name in (ANCHORS, ITEM_SCORES)
         base = other.fitted[name].base if kind == "vectors" else None
         free = name not in {*self.vectors, *self.retrievers}
         return free and (base is None or _same_space(self, other, base))
@@ -615,6 +606,19 @@ def _same_space(one: ItemIndex, two: ItemIndex, name: str | None) -> bool:
 def _word_model(name: str) -> Any:
     """The class of a word model, one of `WORDS`."""
     return getattr(import_module("crossknn.retrievers.lexical"), WORDS[name])
+
+
+_READERS: Mapping[str, Callable[[Artifact, str], Any]] = {
+    "vectors": ItemVectors.of,
+    "words": lambda part, name: _word_model(name).of(part),
+    "late": LateStates.of,
+}
+
+
+def _artifact(part: Any, key: str) -> Artifact:
+    """What is kept of a part; `InputError` for `meta` that is no JSON."""
+    made = part if isinstance(part, Artifact) else part.artifact()
+    return Artifact(json.loads(_as_json(made.meta, key)), made.arrays)
 
 
 def _as_json(values: Mapping[str, Any], what: str) -> str:

@@ -10,57 +10,40 @@ from __future__ import annotations
 
 import hashlib
 import io
-import shutil
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.files import digest, exclusive_lock, rows_of, translate_os_errors, write_file
 from crossknn.index.vectors import RememberedModel
-from crossknn.retrievers.base import Late
 from crossknn.types import Artifact, Progress, States
 
 AT_ONCE = 1024
 """Items of a part."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LateStates:
+class LateStates(NamedTuple):
     """The states of n items, float16 and mapped if the index was loaded, and their model."""
 
     states: States
     encoder: RememberedModel
 
-    def opened(self) -> Late:
-        """The states with their model, opened; `InputError` if that cannot be."""
-        return Late(self.encoder.get(), self.states)
-
-    def by(self, model: RememberedModel) -> LateStates:
-        """The same states, with this model; `InputError` if another has made them."""
-        if not self.encoder.same_as(model):
-            raise InputError(
-                f"the index has states {model.name!r} of another model (fingerprint "
-                f"{self.encoder.fingerprint}); use another name, or replace them (--replace)"
-            )
-        return LateStates(states=self.states, encoder=model)
-
     def artifact(self) -> Artifact:
         """What an index keeps."""
-        values, starts = np.asarray(self.states.values), self.states.starts
-        return Artifact(
-            {"states": len(values), **self.encoder.state()}, {"values": values, "starts": starts}
-        )
+        values, starts = self.states.values, self.states.starts
+        meta = {"states": len(values), **self.encoder.state()}
+        return Artifact(meta, {"values": values, "starts": starts})
 
     @staticmethod
     def of(artifact: Artifact, name: str) -> LateStates:
         """What was kept as `name`, mapped."""
-        known = {key: value for key, value in artifact.meta.items() if key != "states"}
+        arrays, known = artifact.arrays, dict(artifact.meta)
+        del known["states"]
         model = RememberedModel("late-interaction model", name, **known)
-        arrays = artifact.arrays
-        return LateStates(states=States(rows_of(arrays, "values"), arrays["starts"]), encoder=model)
+        return LateStates(States(rows_of(arrays, "values"), arrays["starts"]), model)
 
 
 def encode_states(
@@ -68,15 +51,15 @@ def encode_states(
     texts: Sequence[str],
     folder: Path | None,
     progress: Progress | None = None,
-) -> LateStates:
+) -> States:
     """The states of n texts, float16.
 
     With the `folder` of an index they are made in parts in a work folder, which a killed run
     resumes. Raises `InputError` for states that do not fit, a full disk, and another process.
     """
     if folder is None:
-        return LateStates(states=_encode(model, texts, progress), encoder=model)
-    n, work = len(texts), folder / f"work-late-{model.name}"
+        return _encode(model, texts, progress)
+    n, work = len(texts), work_folder(folder, model.name)
     what = f"{model.fingerprint}|{model.dimensions}|{digest(texts)}"
     key = hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
     paths = {start: work / f"{key}-{start}.npz" for start in range(0, n, AT_ONCE)}
@@ -92,13 +75,12 @@ def encode_states(
                     content = io.BytesIO()
                     np.savez(content, values=part.values, counts=part.counts)
                     write_file(path, content.getvalue())
-            return LateStates(states=_read(work, paths.values(), model.dimensions), encoder=model)
+            return _read(work, paths.values(), model.dimensions)
 
 
-def discard_work(folder: Path | None, name: str) -> None:
-    """Remove the work folder, whose states are in the index now."""
-    if folder is not None:
-        shutil.rmtree(folder / f"work-late-{name}", ignore_errors=True)
+def work_folder(folder: Path, name: str) -> Path:
+    """Where the states `name` lie until they are in the index in `folder`."""
+    return folder / f"work-late-{name}"
 
 
 def _read(work: Path, paths: Collection[Path], d: int) -> States:

@@ -45,6 +45,7 @@ _KEYS = {
     "first_": (_NUMBERS, "qn"),
     "item_vectors": (_NUMBERS, "nd"),
     "query_vectors": (_NUMBERS, "qd"),
+    "graph_": (_POSITIONS, "nk"),
 }
 """What the arrays of a file hold, and their axes; a key may go on after these words."""
 
@@ -76,14 +77,12 @@ class StoredMatrix:
     graphs: Mapping[str, Neighbours] = field(default_factory=dict)
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     cache: Cache = field(default_factory=Cache, init=False, repr=False)
-    _computed: dict[str, Neighbours] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def load(cls, path: str | Path) -> StoredMatrix:
         """Read and check a file; `InputError` says which key is wrong."""
         arrays = read_arrays(path)
         _check(arrays, str(path))
-        n = arrays["scores"].shape[1]
 
         def read(key: str, dtype: type = np.float32) -> Any:
             return arrays[key].astype(dtype) if key in arrays else None
@@ -104,7 +103,7 @@ class StoredMatrix:
             item_scores=None if of_items is None else ItemScores(items, of_items),
             item_ids=tuple(map(str, arrays["item_ids"])) if "item_ids" in arrays else None,
             graphs={
-                name: check_neighbours(values, n, f"{path}: 'graph_{name}'")
+                name: check_neighbours(values, f"{path}: 'graph_{name}'")
                 for name, values in named("graph_").items()
             },
         )
@@ -152,10 +151,10 @@ class StoredMatrix:
         """
         if name in self.graphs or name not in self.spaces:
             return nearest_neighbours(self.graphs, name, k)
-        known = self._computed.get(name)
-        if known is None or known.shape[1] < k:
-            known = self._computed[name] = nearest_by_vectors(self.spaces[name].items, k)
-        return known[:, :k]
+        items = self.spaces[name].items
+        depth = max(k, min(NEIGHBOURS, len(items) - 1))
+        key = "graph", name, depth
+        return self.cache.get(key, (items,), lambda: nearest_by_vectors(items, depth))[:, :k]
 
     def with_vectors(
         self,
@@ -265,10 +264,10 @@ def _check(arrays: Mapping[str, Any], path: str) -> None:
                 raise InputError(f"{path} has '{key}' but no such item vectors")
             sizes["d"] = arrays[partner].size // n
         (kinds, what), axes = _KEYS[start] if start else (("", ""), "")
-        wanted = tuple(sizes.get(axis, -1) for axis in axes)
-        same = values.ndim == len(wanted) and all(
-            size in (-1, found) for size, found in zip(wanted, values.shape, strict=True)
+        wanted = tuple(
+            sizes.get(axis, size) for axis, size in zip(axes, values.shape, strict=False)
         )
+        same = (len(axes), wanted) == (values.ndim, values.shape)
         if start and not (same and (values.dtype.kind in kinds or not values.size)):
             shape = ", ".join(str(sizes.get(axis, axis)) for axis in axes)
             raise InputError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from crossknn.files import rows_of
 from crossknn.index.base import Scale
 from crossknn.retrievers.base import LateEncoder
 from crossknn.scorers.base import Encoder
-from crossknn.types import Artifact, FloatArray, Queries
+from crossknn.types import Artifact, FloatArray
 
 EncodeQueries: TypeAlias = Callable[[Sequence[str]], FloatArray]
 """Texts (m) -> vectors (m, d)."""
@@ -76,27 +76,17 @@ class RememberedModel:
     def get(self) -> Any:
         """The model, opened; `InputError` if that cannot be."""
         if self.opened is None:
-            why = "it has no folder or name"
             try:
-                if self.source is not None:
-                    self.attach(self.source)
+                if self.source is None:
+                    raise InputError("it has no folder or name")
+                self.attach(self.source)
             except InputError as error:
-                why = str(error)
-            if self.opened is None:
                 raise InputError(
                     f"the {self.kind} of {self.name!r} (fingerprint {self.fingerprint}) cannot be "
-                    f"opened: {why}; give it once to ItemIndex.load as encoder={{{self.name!r}: "
+                    f"opened: {error}; give it once to ItemIndex.load as encoder={{{self.name!r}: "
                     "MODEL}, and save the index"
-                )
+                ) from error
         return self.opened
-
-
-class QueryMap(Protocol):
-    """From the queries' vectors (m, c) to another space (m, d): a frozen dataclass of arrays."""
-
-    kind: ClassVar[str]
-
-    def __call__(self, vectors: FloatArray) -> FloatArray: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +137,9 @@ class GatedSkip:
         return (share * moved + (1 - share) * vectors).astype(np.float32)
 
 
+QueryMap: TypeAlias = Same | Linear | GatedSkip
+"""From the queries' vectors (m, c) to another space (m, d)."""
+
 MAPS: Mapping[str, type[Any]] = {kind.kind: kind for kind in (Same, Linear, GatedSkip)}
 
 
@@ -159,11 +152,6 @@ class IndexingCost:
     vector_seconds: float = 0.0
     scoring_seconds: float = 0.0
     fitting_seconds: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """All of it."""
-        return self.vector_seconds + self.scoring_seconds + self.fitting_seconds
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -211,19 +199,11 @@ class ItemVectors:
             check_vectors(made, 1, values.shape[1], f"the queries' vectors for {what}")
         return replace(self, values=values)
 
-    def query_vectors(
-        self, queries: Queries, of_base: Callable[[Queries, str], FloatArray]
-    ) -> FloatArray:
-        """Query vectors (m, d); `of_base` gives those of the space `base`."""
-        if self.encoder is not None:
-            return self.map(self.encoder.get().encode_queries(queries.texts))
-        assert self.base is not None
-        return self.map(of_base(queries, self.base))
-
-    def of_items(self, vectors: FloatArray) -> ItemVectors | None:
-        """The same for other items, with the vectors `base` (n, d); None without an `item_map`."""
-        if self.item_map is None:
+    def of_items(self, own: Mapping[str, FloatArray]) -> ItemVectors | None:
+        """The same for other items, with their `own` vectors (n, d); None without an `item_map`."""
+        if self.item_map is None or self.base is None:
             return None
+        vectors = own[self.base]
         parts = [self.item_map(vectors[s : s + 8192]) for s in range(0, len(vectors), 8192)]
         return replace(self, values=np.concatenate(parts))
 
@@ -241,8 +221,8 @@ class ItemVectors:
         }
         arrays: dict[str, Any] = {"values": self.values}
         for prefix, found in (("map", self.map), ("item_map", self.item_map)):
-            for entry in fields(found) if found is not None else ():  # type: ignore[arg-type]
-                arrays[f"{prefix}.{entry.name}"] = np.asarray(getattr(found, entry.name))
+            for key, values in vars(found).items() if found is not None else ():
+                arrays[f"{prefix}.{key}"] = np.asarray(values)
         return Artifact(meta, arrays)
 
     @staticmethod

@@ -74,7 +74,7 @@ class GAR(Method):
         graph = graph_of(index, self)
         if self.affinity == "score":
             return by_best_source(graph)
-        name = default_graph(index, self.graph, self.name)
+        name = default_graph(index, self.graph)
         vectors = name if name in index.vectors else unfitted(index)
         if vectors is None:
             raise InputError(f"{self}: affinity=set needs item vectors, and there are none here")

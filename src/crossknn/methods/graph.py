@@ -101,7 +101,7 @@ class Greedy(Method):
 def graph_of(index: Index, method: Any) -> Neighbours:
     """The graph that GAR, LADR or Greedy walks; `InputError` where there is none."""
     positive(method.name, neighbours=method.neighbours, batch=method.batch)
-    name = default_graph(index, method.graph, method.name)
+    name = default_graph(index, method.graph)
     return index.graph(name, method.neighbours)
 
 

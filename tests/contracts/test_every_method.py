@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import ALIGNED_METHODS, METHODS, aligned_matrix, matrix, permuted, run
 
-from crossknn.evaluation.measures import exact_top
+from crossknn.linalg import top_k
 from crossknn.methods import METHODS as REGISTRY
 from crossknn.methods import parse_method
 from crossknn.spec import parse
@@ -44,7 +44,7 @@ def test_the_budget_is_spent_exactly_and_nothing_twice(spec, budget, seed):
 def test_a_full_budget_is_exact_search(spec):
     data = matrix_for(spec)
     best = run(parse_method(spec), data, 80).best(10)
-    truth = exact_top(data.scores[data.n_anchors :], 10)
+    truth = top_k(data.scores[data.n_anchors :], 10).items
     assert best.items.tolist() == truth.tolist()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from synthetic import ALIGNED_METHODS, METHODS, aligned_matrix, matrix
 
-from crossknn.evaluation.replay import Metered
+from crossknn.evaluation.replay import Replayed
 from crossknn.methods import parse_method
 from crossknn.search.loop import Search
 from crossknn.types import Observed, Ranking
@@ -126,6 +126,7 @@ def test_a_plan_reads_the_exact_scores_that_it_says(spec):
 )
 def test_whoever_reads_the_anchors_is_charged_with_them(spec):
     data = matrix()
-    metered = Metered(data.rows(0, 1)[0])
-    parse_method(spec).plan(metered, 20, 0)
-    assert metered.calls == 20 * 80
+    index, _, scores = data.rows(0, 1)
+    seen = Replayed(index, scores)
+    parse_method(spec).plan(seen, 20, 0)
+    assert seen.calls == 20 * 80

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
-from crossknn.evaluation.measures import agreement, exact_top, recall
+from crossknn.evaluation.measures import agreement, recall
 from crossknn.evaluation.replay import (
-    OracleIndex,
+    Replayed,
     check,
     outcome,
     parts_of,
@@ -21,6 +21,7 @@ from crossknn.evaluation.replay import (
     truth_of,
 )
 from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.linalg import top_k
 from crossknn.methods import parse_method, parse_methods
 from crossknn.retrievers.specs import open_retriever
 from crossknn.scorers import MatrixScorer
@@ -38,7 +39,7 @@ def test_a_measure_without_any_value_is_null():
 
 def test_outcomes_keep_every_query():
     data = matrix(tests=70)  # more than one batch
-    data = replace(data, labels=exact_top(data.scores, 2)[:, 1])
+    data = replace(data, labels=top_k(data.scores, 2).items[:, 1])
     parts, axn = parts_of(data), parse_method("axn(retriever=dense, rounds=3)")
     assert [len(queries) for _, queries, _ in parts] == [64, 6]
     task = TaskMeasures(Judgements.of_matrix(data), ["RR@10"])
@@ -47,7 +48,7 @@ def test_outcomes_keep_every_query():
     assert found.seconds.min() > 0
     assert "measures" not in next(replace(found, task={}).rows()).as_dict()
     searched = run(axn, data, 20).best(10).items
-    assert np.array_equal(found.recall[10], recall(searched, exact_top(data.scores[20:], 10)))
+    assert np.array_equal(found.recall[10], recall(searched, top_k(data.scores[20:], 10).items))
     places = searched == data.labels[20:, None]
     ranks = np.where(places.any(axis=1), 1 + places.argmax(axis=1), np.inf)
     assert found.task["RR@10"] == pytest.approx(1 / ranks)
@@ -67,7 +68,7 @@ def test_what_a_method_lacks_is_said_before_anything_is_searched():
 
 def picks(spec: str, count: int, *, seed: int = 0, allowed=None) -> np.ndarray:
     index, queries, scores = matrix().rows(0, 6)
-    stage = open_retriever(OracleIndex(index, scores), parse(spec), seed)
+    stage = open_retriever(Replayed(index, scores), parse(spec), seed)
     return stage.top(queries, count, allowed).items
 
 
@@ -80,7 +81,7 @@ def picks(spec: str, count: int, *, seed: int = 0, allowed=None) -> np.ndarray:
     seed=st.integers(0, 3),
 )
 def test_oracles_mask_the_best_and_draw_a_share_by_chance(kind, masked, epsilon, count, seed):
-    best = exact_top(matrix().rows(0, 6)[2], 80)
+    best = top_k(matrix().rows(0, 6)[2], 80).items
     expected = min(count, 80 - masked)
     greedy = expected - round(epsilon * expected)
     spec = f"oracle_{kind}(masked={masked}, epsilon={epsilon})"

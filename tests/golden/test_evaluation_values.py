@@ -12,8 +12,7 @@ from crossknn.data.queries import QuerySet
 from crossknn.data.reading import read_items
 from crossknn.evaluation import measures
 from crossknn.evaluation.replay import (
-    OracleIndex,
-    answer,
+    Replayed,
     compare,
     outcome,
     parts_of,
@@ -22,8 +21,10 @@ from crossknn.evaluation.replay import (
 )
 from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names
 from crossknn.index.item_index import ItemIndex
+from crossknn.linalg import top_k
 from crossknn.methods import parse_method, parse_methods
 from crossknn.scorers import MatrixScorer
+from crossknn.search.loop import simulate
 from crossknn.spec import parse
 from crossknn_lab.analysis import (
     approximate,
@@ -74,7 +75,7 @@ def test_measures():
     scores = np.round(rng.normal(size=(7, 30)), 1)
     ranked = np.argsort(rng.normal(size=(7, 30)), axis=1)[:, :12]
     ranked[3, 5:] = -1
-    truth = measures.exact_top(scores, 6)
+    truth = top_k(scores, 6).items
     a, b = rng.random(23), rng.random(23) + 0.2
     gaps = np.where(rng.random(23) < 0.2, np.nan, b)
     grades = np.random.default_rng(1).integers(-2, 3, (7, 12))
@@ -112,7 +113,7 @@ def test_measures():
 
 def test_replay():
     data = matrix(tests=70, noise=1.0)
-    gold = measures.exact_top(data.scores, 3)[np.arange(90), np.arange(90) % 3]
+    gold = top_k(data.scores, 3).items[np.arange(90), np.arange(90) % 3]
     data = replace(data, labels=np.where(np.arange(90) % 7 == 0, -1, gold))
     task = TaskMeasures(Judgements.of_matrix(data))
     found = {}
@@ -189,8 +190,10 @@ def test_analyses():
     found["retrieved"] = retrieved(
         parse_method("anncur(anchor_share=1)"), parts, calls=12, depth=8
     ).tolist()
-    got = answer(parse_method(SPECS["adacur"]), index, queries, scores, budget=12, k=4, seed=0)
-    found["answer"] = [got[0].tolist(), got[1].tolist(), int((got[1] >= 0).sum())]
-    oracle = OracleIndex(index, scores).offered(parse("oracle_softmax(masked=2, epsilon=0.25)"), 3)
+    seen = Replayed(index, scores)
+    search = simulate(parse_method(SPECS["adacur"]).plan(seen, 12, 0), queries, scores)
+    items = search.observed().items
+    found["answer"] = [search.best(4).items.tolist(), items.tolist(), int((items >= 0).sum())]
+    oracle = seen.offered(parse("oracle_softmax(masked=2, epsilon=0.25)"), 3)
     found["oracle"] = oracle.top(queries, 8).items.tolist()
     check("evaluation_analyses.json", found, close=1e-3)

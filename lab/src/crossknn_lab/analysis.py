@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.evaluation.measures import exact_top, recall
-from crossknn.evaluation.replay import OracleIndex, Part
+from crossknn.evaluation.measures import recall
+from crossknn.evaluation.replay import Part, Replayed
 from crossknn.index.base import Index
 from crossknn.linalg import least_squares, top_k
 from crossknn.methods import Method
@@ -215,7 +215,7 @@ def cur_grid(
             shift = float(scores[rows].mean(dtype=np.float64)) if center else 0.0
             exact = scores[tests].astype(np.float64) - shift
             anchors = scores[rows].astype(np.float64) - shift
-            truth = exact_top(exact, k)
+            truth = top_k(exact, k).items
             for k_i in k_is:
                 if oracle:
                     together, known = np.concatenate([anchors, exact]), np.arange(k_q)
@@ -310,7 +310,7 @@ def approximate(
     figures 6 to 8). For the approximation from k_i anchor items: `anncur(anchor_share=1)` with the
     budget k_i. A method that learns nothing answers with its retriever's scores.
     """
-    plan = method.plan(OracleIndex(index, scores), budget, seed)
+    plan = method.plan(Replayed(index, scores), budget, seed)
     watched: Any = _Watched(plan.predictor)
     search = simulate(replace(plan, predictor=watched), queries, scores)
     state = watched.start(queries) if watched.state is None else watched.state

@@ -9,17 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.linalg import top_k
 from crossknn.scorers.base import Scorer
 from crossknn.types import FloatArray, IntArray, Pairs, Progress
 
 _FLIPS, _AT_ONCE = 10_000, 500
 """Random signs of the paired test, and how many are drawn together, which bounds the memory."""
-
-
-def exact_top(scores: FloatArray, k: int) -> IntArray:
-    """The true k nearest neighbours under the cross-encoder: (m, n) -> (m, k), ties by position."""
-    return top_k(scores, k).items
 
 
 def recall(found: IntArray, truth: IntArray) -> FloatArray:

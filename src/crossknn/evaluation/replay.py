@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from crossknn.data.queries import Qrels, QuerySet
 from crossknn.errors import InputError, SpecError
-from crossknn.evaluation.measures import Estimate, bootstrap, exact_top, recall
+from crossknn.evaluation.measures import Estimate, bootstrap, recall
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.base import Index, Scale
 from crossknn.index.item_index import ItemIndex
@@ -119,56 +119,6 @@ def _ends(found: Estimate) -> tuple[float, float]:
     return round(found.low, 5), round(found.high, 5)
 
 
-class Metered:
-    """An index that notes what a search reads of what had cost cross-encoder calls (AXN, 3).
-
-    That is anchors, item scores, fitted vectors and artifacts. It stands for the index in a search.
-    A stored matrix does not say what its fitted vectors had cost: they count as nothing.
-    """
-
-    def __init__(self, index: Index) -> None:
-        self._index = index
-        self._read: set[str] = set()
-        fitted = index.fitted if isinstance(index, ItemIndex) else {}
-        self._costs = {name: vectors.cost.calls for name, vectors in fitted.items()}
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._index, name)
-        self._read.update(value if name == "artifacts" else (name,))
-        return value
-
-    @property
-    def vectors(self) -> Named[FloatArray]:
-        """Item vectors (n, d) by name."""
-
-        def read(name: str) -> FloatArray:
-            self._read.add(name)
-            return self._index.vectors[name]
-
-        return Named(self._index.vectors, read)
-
-    def graph(self, name: str, k: int) -> Neighbours:
-        """The nearest other items of every item, by vectors or words: (n, k)."""
-        self._read.add(name)
-        return self._index.graph(name, k)
-
-    def scale(self, name: str) -> Scale | None:
-        """The scale of vectors: fitted with them, or on the anchors."""
-        self._read.add(name if name in self._costs else "anchors")
-        return self._index.scale(name)
-
-    @property
-    def calls(self) -> int:
-        """Cross-encoder calls that went into what was read."""
-        index, read = self._index, self._read
-        anchors = index.anchors if "anchors" in read else None
-        pairs = [a.meta.get("pairs", 0) for name, a in index.artifacts.items() if name in read]
-        calls = max(anchors.scores.size if anchors else 0, *pairs, 0)  # fits include the anchors
-        item_scores = index.item_scores if "item_scores" in read else None
-        calls += item_scores.scores.size if item_scores else 0
-        return calls + sum(cost for name, cost in self._costs.items() if name in read)
-
-
 # Retrievers that know the exact scores: what anchor items would be best (ADACUR 3.2, figure 5)
 
 
@@ -177,26 +127,19 @@ class OracleTopK:
     """The best items after the first `masked`, but a share `epsilon` of them at random.
 
     For analysis only, as no search can have it: wherever all exact scores are known (`replay`,
-    sweeps, `compare`) it can be named like any retriever:
-
-        adacur(retriever=oracle_topk(masked=10, epsilon=0.5), rounds=1, anchor_share=0.5)
-
-    ADACUR writes TopK^O_{k_m, epsilon} and SoftMax^O_{k_m, epsilon}, where k_m is `masked`.
+    sweeps, `compare`) it can be named like any retriever. ADACUR writes TopK^O_{k_m, epsilon} and
+    SoftMax^O_{k_m, epsilon}, where k_m is `masked`.
     """
 
-    name: ClassVar[str] = "oracle_topk"
     masked: int = 0
     epsilon: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class OracleSoftMax(OracleTopK):
     """The same, sampled without replacement by softmax of the exact scores."""
 
-    name: ClassVar[str] = "oracle_softmax"
 
-
-_ORACLES: dict[str, type[OracleTopK]] = {kind.name: kind for kind in (OracleTopK, OracleSoftMax)}
+_ORACLES = {"oracle_topk": OracleTopK, "oracle_softmax": OracleSoftMax}
 
 
 class OracleRetriever(AllScores):
@@ -231,17 +174,24 @@ class OracleRetriever(AllScores):
         return mask(scores, top_k(scores, self.options.masked).items, None)
 
 
-class OracleIndex:
-    """An index that offers, beside its own retrievers, those that know the exact scores (m, n).
+class Replayed:
+    """An index whose exact scores (m, n) of the queries are known; it stands for it in a search.
 
-    It stands for the index while a search of the m queries is planned.
+    It offers, beside its own retrievers, those that know the scores. It notes what is read of what
+    had cost cross-encoder calls (AXN, 3): anchors, item scores, fitted vectors and artifacts. A
+    stored matrix does not say what its fitted vectors had cost: they count as nothing.
     """
 
     def __init__(self, index: Index, exact: FloatArray) -> None:
         self._index, self._exact = index, exact
+        self._read: set[str] = set()
+        fitted = index.fitted if isinstance(index, ItemIndex) else {}
+        self._costs = {name: vectors.cost.calls for name, vectors in fitted.items()}
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._index, name)
+        value = getattr(self._index, name)
+        self._read.update(value if name == "artifacts" else (name,))
+        return value
 
     def offered(self, spec: Spec, seed: int) -> Retriever | None:
         """The oracle's retriever of that name; `SpecError` for options that it does not have."""
@@ -252,29 +202,39 @@ class OracleIndex:
             raise SpecError(f"{spec}: epsilon must lie in 0 to 1, and masked in 0 to {n - 1}")
         return OracleRetriever(options, self._exact, seed)
 
+    @property
+    def vectors(self) -> Named[FloatArray]:
+        """Item vectors (n, d) by name."""
+
+        def read(name: str) -> FloatArray:
+            self._read.add(name)
+            return self._index.vectors[name]
+
+        return Named(self._index.vectors, read)
+
+    def graph(self, name: str, k: int) -> Neighbours:
+        """The nearest other items of every item, by vectors or words: (n, k)."""
+        self._read.add(name)
+        return self._index.graph(name, k)
+
+    def scale(self, name: str) -> Scale | None:
+        """The scale of vectors: fitted with them, or on the anchors."""
+        self._read.add(name if name in self._costs else "anchors")
+        return self._index.scale(name)
+
+    @property
+    def calls(self) -> int:
+        """Cross-encoder calls that went into what was read."""
+        index, read = self._index, self._read
+        anchors = index.anchors if "anchors" in read else None
+        pairs = [a.meta.get("pairs", 0) for name, a in index.artifacts.items() if name in read]
+        calls = max(anchors.scores.size if anchors else 0, *pairs, 0)  # fits include the anchors
+        item_scores = index.item_scores if "item_scores" in read else None
+        calls += item_scores.scores.size if item_scores else 0
+        return calls + sum(cost for name, cost in self._costs.items() if name in read)
+
 
 # Searching with known scores
-
-
-def answer(
-    method: Method,
-    index: Index,
-    queries: Queries,
-    scores: FloatArray,
-    budget: int,
-    k: int,
-    seed: int,
-) -> tuple[IntArray, IntArray]:
-    """Search m queries with known exact `scores` (m, n).
-
-    Returns:
-        The answers (m, k), best first, and all items whose exact score was asked (m, b), of a
-        method that makes no calls its answers; both padded with -1.
-    """
-    search = simulate(method.plan(OracleIndex(index, scores), budget, seed), queries, scores)
-    best = search.best(k).items
-    items = np.pad(best, ((0, 0), (0, k - best.shape[1])), constant_values=NO_ITEM)
-    return items, search.observed().items if method.calls else items
 
 
 def outcome(
@@ -299,13 +259,16 @@ def outcome(
     answers, calls, seconds, values = [], [], [], []
     start = index_calls = 0
     for index, queries, scores in parts:
-        metered, r, began = Metered(index), len(queries), time.perf_counter()
-        found, scored = answer(method, metered, queries, scores, budget=budget, k=depth, seed=seed)
+        seen, r, began = Replayed(index, scores), len(queries), time.perf_counter()
+        search = simulate(method.plan(seen, budget, seed), queries, scores)
+        best, observed = search.best(depth).items, search.observed()
         seconds.append(np.full(r, (time.perf_counter() - began) / r))
-        answers.append(found)
-        calls.append(np.count_nonzero(scored != NO_ITEM, axis=1) * int(method.calls))
-        values.append(task.values(found, scored, start=start) if task else {})
-        index_calls, start = max(index_calls, metered.calls), start + r
+        short = ((0, 0), (0, depth - best.shape[1]))
+        answers.append(np.pad(best, short, constant_values=NO_ITEM))
+        calls.append(observed.counts)
+        scored = observed.items if method.calls else None
+        values.append(task.values(answers[-1], scored, start=start) if task else {})
+        index_calls, start = max(index_calls, seen.calls), start + r
     items = np.concatenate(answers)
     return Outcome(
         method=name,
@@ -330,14 +293,14 @@ def parts_of(matrix: StoredMatrix, queries: int | None = None) -> list[Part]:
 
 def truth_of(parts: Sequence[Part], k: int) -> IntArray:
     """The exact top k of all queries of `parts`: (m, k)."""
-    return np.concatenate([exact_top(scores, k) for _, _, scores in parts])
+    return np.concatenate([top_k(scores, k).items for _, _, scores in parts])
 
 
 def check(parts: Sequence[Part], methods: Mapping[str, Method], budget: int, seed: int) -> None:
     """Plan every method once: what one of them lacks is said before anything is searched."""
     index, _, scores = parts[0]
     for method in methods.values():
-        method.plan(OracleIndex(index, scores), budget, seed)
+        method.plan(Replayed(index, scores), budget, seed)
 
 
 def outcomes(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -32,8 +32,6 @@ from crossknn.types import (
     Ranking,
 )
 
-_A = TypeVar("_A", bound=np.ndarray[Any, Any])
-
 _NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
 _COLUMNS = {
     "items": (NO_ITEM, np.int64),
@@ -44,8 +42,6 @@ _COLUMNS = {
 }
 """Of a `Ranking`: what fills each array where there is no item, and its type."""
 
-_FAILED = -1
-
 
 class Search:
     """Budgeted search over m queries and n items.
@@ -55,7 +51,7 @@ class Search:
     `ask` counts as failed; it is not charged, and another item takes its place. Queries with a
     shared budget reveal its total, or all that they may.
 
-    All arrays that it returns are read-only copies.
+    All arrays that it returns are copies.
 
     Args:
         plan: What a method planned.
@@ -87,13 +83,10 @@ class Search:
         self.expectations: list[tuple[IntArray, FloatArray]] = []
         """With a `stop`, before each round but the first: scores known (m,), recall expected (m,),
         NaN where nothing can be said."""
-        # Requested pairs in their order; failed ones are taken out again.
-        self._rows = {
-            name: np.full((m, budget), fill, kind) for name, (fill, kind) in _COLUMNS.items()
-        }
-        self._requested = np.zeros(m, np.int64)
-        self._column: list[dict[int, int]] = [{} for _ in range(m)]  # of each item asked about
-        self._failed = np.zeros(m, np.int64)
+        # Pairs in the order in which they were asked, with a score once it is told.
+        self._rows = {name: np.empty((m, 0), kind) for name, (_, kind) in _COLUMNS.items()}
+        self._begun = 0  # columns of earlier rounds: what has no score there has failed
+        self._column: dict[tuple[int, int], int] = {}  # of the pairs of this round
         self._belief: Any = None  # the predictor's state
         self._stopped = np.zeros(m, np.bool_)
         self._backfilled = np.zeros(m, np.int64)
@@ -108,27 +101,27 @@ class Search:
     @property
     def n_backfilled(self) -> IntArray:
         """(m,) items picked in item order because a retriever or a shortlist ran short."""
-        return frozen(self._backfilled)
+        return self._backfilled.copy()
 
     @property
     def n_failed(self) -> int:
         """Pairs that were asked and never told."""
-        return int(self._failed.sum())
+        return int(self._failed().sum())
 
     @property
     def stopped(self) -> BoolArray:
         """(m,) which queries were ended before their budget, by the plan's `stop` or by `end`."""
-        return frozen(self._stopped)
+        return self._stopped.copy()
 
     @property
     def unfinished(self) -> BoolArray:
         """(m,) which queries may still reveal pairs."""
-        return ~self._stopped & (self.n_scored < self._reachable())
+        return self._room() > 0
 
     def ask(self) -> Pairs:
         """The pairs to score next; none when the budget is spent or nothing is left to score."""
-        self._drop_failed()
-        while (self._requested < self._limit()).any():
+        self._begun, self._column = self._rows["items"].shape[1], {}
+        while self.unfinished.any():
             self.round += 1
             if (calls := self._round_calls()) and len(pairs := self._pick(calls)):
                 return pairs
@@ -151,12 +144,11 @@ class Search:
         for p in np.flatnonzero(~np.isfinite(scores)).tolist():
             pair = f"query {pairs.query[p]} and item {pairs.item[p]}"
             raise ScorerError(f"the score of {pair} is {scores[p]}")
-        columns = []
-        for query, item in zip(pairs.query.tolist(), pairs.item.tolist(), strict=True):
-            columns.append(self._column[query].get(item, _FAILED))
-            if columns[-1] == _FAILED:
+        asked = list(zip(pairs.query.tolist(), pairs.item.tolist(), strict=True))
+        for query, item in asked:
+            if (query, item) not in self._column:
                 raise InputError(f"query {query} was not asked about item {item}")
-        self._rows["scores"][pairs.query, columns] = scores
+        self._rows["scores"][pairs.query, [self._column[pair] for pair in asked]] = scores
 
     def end(self, query: int) -> None:
         """Ask no more pairs of this query."""
@@ -175,13 +167,13 @@ class Search:
 
     def picks(self) -> Ranking:
         """Every scored item of each query in the order in which it was picked."""
-        m, width = self._rows["items"].shape
-        return self._ranking(np.broadcast_to(np.arange(width), (m, width)))
+        order = np.argsort(np.isnan(self._rows["scores"]), axis=1, kind="stable")
+        return self._ranking(order[:, : int(self.n_scored.max(initial=0))])
 
     def observed(self) -> Observed:
         """All exact scores so far, left-aligned."""
-        rows = self._rows
-        return Observed(frozen(rows["items"]), frozen(rows["scores"]), frozen(self._requested))
+        picks = self.picks()
+        return Observed(picks.items, picks.scores, self.n_scored)
 
     def _ranking(self, order: IntArray) -> Ranking:
         """The scored items of each query in the order of these columns (m, k)."""
@@ -193,48 +185,26 @@ class Search:
             }
         )
 
-    def _drop_failed(self) -> None:
-        """Take out what was requested and is not scored yet; it still counts as seen."""
-        rows = self._rows
-        missing = (rows["items"] != NO_ITEM) & np.isnan(rows["scores"])
-        for q in np.flatnonzero(missing.any(axis=1)).tolist():
-            self._column[q].update(dict.fromkeys(rows["items"][q, missing[q]].tolist(), _FAILED))
-            self._failed[q] += missing[q].sum()
-            kept = np.flatnonzero(~missing[q, : self._requested[q]])
-            self._requested[q] = len(kept)
-            for name, values in rows.items():
-                values[q, : len(kept)] = values[q, kept]
-                values[q, len(kept) :] = _COLUMNS[name][0]
-            self._column[q].update((item, c) for c, item in enumerate(self._items(q).tolist()))
+    def _failed(self) -> IntArray:
+        """Pairs of each query that were asked in earlier rounds and never told: (m,)."""
+        lost = np.isnan(self._rows["scores"]) & (self._rows["items"] != NO_ITEM)
+        return np.count_nonzero(lost[:, : self._begun], axis=1)
 
-    def _items(self, q: int) -> IntArray:
-        return self._rows["items"][q, : self._requested[q]]
-
-    def _seen(self) -> IntArray:
-        """(m, e) all that was ever requested, failed or not, padded with `NO_ITEM`."""
-        if not self._failed.any():
-            return frozen(self._rows["items"][:, : int(self._requested.max(initial=0))])
-        rows = [np.array([*columns], np.int64) for columns in self._column]
-        return Candidates.from_rows([(row, row.astype(np.float32)) for row in rows]).items
-
-    def _reachable(self) -> IntArray:
-        """Pairs that each query can reveal, of those that have not failed: (m,)."""
-        return np.minimum(self.budget, self.available - self._failed)
-
-    def _limit(self) -> IntArray:
-        """Pairs up to which each query may request: (m,)."""
+    def _room(self) -> IntArray:
+        """New items that each query may still get: (m,)."""
         done = self._stopped | (self._calls_left() <= 0)
-        return np.where(done, self._requested, self._reachable())
+        reachable = np.minimum(self.budget, self.available - self._failed())
+        return np.where(done, 0, reachable - self.n_scored)
 
     def _calls_left(self) -> int:
         """Calls left of a shared budget; without one, no end of them."""
         share = self.plan.share
-        return sys.maxsize if share is None else share.total - int(self._requested.sum())
+        return sys.maxsize if share is None else share.total - int(self.n_scored.sum())
 
     def _equal(self) -> IntArray:
         """New items of each query in this round, if all are served alike: (m,)."""
         target = self.targets[min(self.round, len(self.targets)) - 1]
-        return np.maximum(np.minimum(target, self._limit()) - self._requested, 0)
+        return np.minimum(np.maximum(target - self.n_scored, 0), self._room())
 
     def _round_calls(self) -> int:
         """New items of all queries in this round."""
@@ -243,26 +213,25 @@ class Search:
         if self.round >= len(self.targets):
             return self._calls_left()
         target = len(self.queries) * self.targets[self.round - 1]
-        return max(target - int(self._requested.sum()), 0)
+        return max(target - int(self.n_scored.sum()), 0)
 
     def _pick(self, calls: int) -> Pairs:
         """Choose `calls` new items, of all queries, and request them."""
-        seen = self._seen()
+        seen = self._rows["items"].copy()
         wanted, candidates = self._retrieve() if self.round == 1 else self._predict(calls, seen)
-        pairs = [_NO_PAIRS]
+        shape = len(wanted), int(wanted.max())
+        new = {name: np.full(shape, fill, kind) for name, (fill, kind) in _COLUMNS.items()}
         for q in np.flatnonzero(wanted).tolist():
             items, approx, std = self._take(candidates, q, int(wanted[q]), seen[q])
-            new = slice(int(self._requested[q]), int(self._requested[q]) + len(items))
             values = {"items": items, "rounds": self.round, "approx": approx, "std": std}
             for name, value in values.items():
-                self._rows[name][q, new] = value
-            self._column[q].update(zip(items.tolist(), range(new.start, new.stop), strict=True))
-            self._requested[q] = new.stop
-            pairs.append(Pairs(np.full(len(items), q, np.int64), items))
-        return Pairs(
-            np.concatenate([part.query for part in pairs]),
-            np.concatenate([part.item for part in pairs]),
-        )
+                new[name][q, : len(items)] = value
+        self._rows = {n: np.concatenate([rows, new[n]], axis=1) for n, rows in self._rows.items()}
+        query, column = np.nonzero(new["items"] != NO_ITEM)
+        pairs = Pairs(query, new["items"][query, column])
+        asked = zip(query.tolist(), pairs.item.tolist(), strict=True)
+        self._column = dict(zip(asked, (self._begun + column).tolist(), strict=True))
+        return pairs
 
     def _retrieve(self) -> tuple[IntArray, Candidates]:
         """Of the first round: how many new items each query gets, (m,), and which."""
@@ -288,20 +257,20 @@ class Search:
     def _allocate(self, calls: int, seen: IntArray) -> IntArray:
         """Stop the queries that have found enough; of this round's calls, those of the others."""
         stop, share, m = self.plan.stop, self.plan.share, len(self.queries)
-        recall, room = np.full(m, np.nan), self._limit() - self._requested
+        recall, room = np.full(m, np.nan), self._room()
         standing: list[FloatArray | None] = [None] * m
         for q, mean, std in self._unscored(seen):
-            known = self._rows["scores"][q, : self._requested[q]]
+            known = self._rows["scores"][q][~np.isnan(self._rows["scores"][q])]
             if stop is not None and len(known) >= stop.k:
                 recall[q] = expected_recall(np.sort(known)[-stop.k :], mean, std)
             if share is not None:
                 standing[q] = z_scores(known, mean, std, share.k, int(room[q]))
         if stop is not None:
-            self.expectations.append((frozen(self._requested), recall))
+            self.expectations.append((self.n_scored, recall))
             self._stopped |= recall >= stop.expected
         if share is None:
             return self._equal()
-        return shared(standing, self._limit() - self._requested, calls, self._calls_left())
+        return shared(standing, self._room(), calls, self._calls_left())
 
     def _unscored(self, seen: IntArray) -> Iterator[tuple[int, FloatArray, FloatArray]]:
         """Predicted means and standard deviations (c,) of the unscored items of each query that has
@@ -343,10 +312,3 @@ def simulate(plan: Plan, queries: Queries, scores: FloatArray) -> Search:
     while len(pairs := search.ask()):
         search.tell(pairs, scores[pairs.query, pairs.item])
     return search
-
-
-def frozen(values: _A) -> _A:
-    """A read-only copy: who holds it neither changes the search nor sees it change."""
-    copy = values.copy()
-    copy.flags.writeable = False
-    return copy

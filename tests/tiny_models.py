@@ -23,6 +23,12 @@ green black white tall small old young dark river lake hill stone cave sand snow
 ##s ##er the a in on of
 """.split()  # noqa: SIM905
 CONTENT = [word for word in WORDS[:44] if not word.startswith("##")]
+TEXTS = ["the red oak", "seals swam in a lake near the old hill", "elm", "a tall white gull flew"]
+MARKED = (
+    [f"the {text} near [Ms] {c} [Me] in a hill" for text, c in zip(TEXTS, "abcd", strict=True)],
+    [f"{text} [ENT] the old {text}" for text in TEXTS],
+)
+"""Queries and items."""
 
 
 def tokenizer(added=(), unused=True, words=()):
@@ -178,14 +184,25 @@ def make_task(
     return DualEncoderTask(dual, *data, DualEncoderSettings(**about), teacher)
 
 
+def grid(m, n):
+    """All pairs of m queries and n items."""
+    return Pairs(np.repeat(np.arange(m), n), np.tile(np.arange(n), m))
+
+
+def collect(scorer, pairs, queries, items):
+    """Scores (p,), NaN where a pair was left out; every pair at most once."""
+    scores = np.full(len(pairs), np.nan)
+    for positions, values in scorer.score(pairs, queries, items):
+        assert values.dtype == np.float32
+        assert len(positions) == len(values)
+        assert np.isnan(scores[positions]).all()
+        scores[positions] = values
+    return scores
+
+
 def scores_of(scorer, queries, items):
     """Every query with every item: (m * n,)."""
-    m, n = len(queries), len(items)
-    found = np.full(m * n, np.nan, np.float32)
-    pairs = Pairs(np.repeat(np.arange(m), n), np.tile(np.arange(n), m))
-    for positions, scores in scorer.score(pairs, queries, items):
-        found[positions] = scores
-    return found
+    return collect(scorer, grid(len(queries), len(items)), queries, items)
 
 
 def products(model, queries, items):

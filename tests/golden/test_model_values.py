@@ -11,16 +11,11 @@ import zlib
 import numpy as np
 import pytest
 import recorded
-from tiny_models import save_bert, save_bi_encoder, save_hf, scores_of
+from tiny_models import MARKED, TEXTS, save_bert, save_bi_encoder, save_hf, scores_of
 
 import crossknn as ck
 
-WORDS = ["the red oak", "seals swam in a lake near the old hill", "elm", "a tall white gull flew"]
-MARKED = (
-    [f"the {text} near [Ms] {c} [Me] in a hill" for text, c in zip(WORDS, "abcd", strict=True)],
-    [f"{text} [ENT] the old {text}" for text in WORDS],
-)
-PLAIN = (WORDS, WORDS[::-1])
+PLAIN = (TEXTS, TEXTS[::-1])
 HALVES = {"query_length": 14, "item_length": 12, "max_length": 26}
 CROSS = {
     "emb": {"head": "emb", "scale": 0.5},
@@ -159,7 +154,7 @@ def test_models_of_libraries(tmp_path):
     check("library-cross", torch=found, onnx=scores_of(ck.CrossEncoder(folder), *PLAIN))
     given = save_bi_encoder(tmp_path / "dual", "BertModel", "cls", prompts={"query": "red "})
     folder = export_model(given, tmp_path / "dual-onnx", "dual-encoder")
-    check_encoders("library-dual", {"torch": given, "onnx": folder}, WORDS, WORDS)
+    check_encoders("library-dual", {"torch": given, "onnx": folder}, TEXTS, TEXTS)
 
 
 def test_the_bundled_models():

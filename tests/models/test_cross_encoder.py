@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from tiny_models import CONTENT, save_bert, tokenizer
+from tiny_models import MARKED, TEXTS, grid, save_bert, tokenizer
 from tokenizers.processors import TemplateProcessing
 
 torch = pytest.importorskip("torch")
@@ -16,7 +16,6 @@ transformers = pytest.importorskip("transformers")
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.base import weights_hash  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
-from crossknn.types import Pairs  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -25,19 +24,12 @@ MARKED_QUERY, MARKED_ITEM = "the [Ms] red oak [Me] ran", "oak tree [ENT] seals s
 UNUSED = {"[Ms]": "[unused0]", "[Me]": "[unused1]", "[ENT]": "[unused2]"}
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 HALVES = {"query_length": 60, "item_length": 60}
-ONE = Pairs(np.array([0]), np.array([0]))
 CONFIGS = {
     "emb": {"head": "emb"},
     "cls": {"head": "cls"},
     "interaction": {"head": "interaction"},
     "marked": {"head": "emb", "marked": True},
-    "halves": {
-        "marked": True,
-        "query_length": 12,
-        "item_length": 20,
-        "max_length": 32,
-        "item_position": 128,
-    },
+    "halves": {"marked": True, "query_length": 12, "item_length": 20, "item_position": 128},
 }
 
 
@@ -70,21 +62,10 @@ def new(folder, seed=0, **config):
     return model
 
 
-def score(model, pairs, queries, items):
+def score(model, queries, items, pairs=None):
+    pairs = grid(len(queries), len(items)) if pairs is None else pairs
     with torch.inference_mode():
         return model.score_rows(model.encoding.pairs(pairs, queries, items)).numpy()
-
-
-def texts(n, marked, seed=0):
-    """n queries and n items of different lengths."""
-    draw = np.random.default_rng(seed)
-    words = [
-        [" ".join(draw.choice(CONTENT, 1 + draw.integers(9))) for _ in range(4)] for _ in range(n)
-    ]
-    if marked:
-        queries = [f"{a} [Ms] {b} [Me] {c}" for a, b, c, _ in words]
-        return queries, [f"{c} [ENT] {a} {d}" for a, _, c, d in words]
-    return [a for a, *_ in words], [f"{b} {c}" for _, b, c, _ in words]
 
 
 # Scores by hand
@@ -123,7 +104,7 @@ def test_scores_of_emb_and_cls(bert, by_hand, config):
     model = new(bert, **config)
     with torch.inference_mode():
         expected = float(by_hand(model, *pair_states(bert, query, item)))
-    np.testing.assert_allclose(score(model, ONE, [query], [item]), [expected], **CLOSE)
+    np.testing.assert_allclose(score(model, [query], [item]), [expected], **CLOSE)
 
 
 def interaction_by_hand(model, folder, query, item):
@@ -155,9 +136,8 @@ def test_the_interaction_score_is_the_formula_word_by_word(bert):
     model = new(bert, head="interaction")
     with torch.no_grad():
         model.head.token_weight.weight.abs_()  # as after training: most weigh something
-    every = Pairs(np.repeat(np.arange(3), 3), np.tile(np.arange(3), 3))
     expected = [interaction_by_hand(model, bert, q, i) for q in queries for i in items]
-    np.testing.assert_allclose(score(model, every, queries, items), expected, atol=1e-4)
+    np.testing.assert_allclose(score(model, queries, items), expected, atol=1e-4)
 
 
 def test_an_interaction_head_needs_token_types(bert):
@@ -173,14 +153,13 @@ def test_an_interaction_head_needs_token_types(bert):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_score_depends_on_neither_batch_nor_padding(bert, name):
     model = new(bert, **CONFIGS[name])
-    queries, items = texts(8, CONFIGS[name].get("marked", False))
-    pairs = Pairs(np.arange(8), np.arange(8)[::-1].copy())
-    together = score(model, pairs, queries, items)
-    alone = [score(model, pairs.take([p]), queries, items)[0] for p in range(8)]
+    texts, pairs = MARKED if model.config.marked else (TEXTS, TEXTS), grid(4, 4)
+    together = score(model, *texts)
+    alone = [score(model, *texts, pairs.take([p]))[0] for p in range(16)]
     np.testing.assert_allclose(together, alone, **CLOSE)
     assert together.std() > 0.01
     with torch.inference_mode():
-        given = model.tensors(model.encoding.pairs(pairs, queries, items))
+        given = model.tensors(model.encoding.pairs(pairs, *texts))
         wide = model(*(torch.nn.functional.pad(part, (0, 17)) for part in given))
     np.testing.assert_allclose(wide, together, **CLOSE)
 
@@ -205,19 +184,18 @@ def test_marks_take_the_vectors_of_unused_tokens_or_get_new_ones(request, source
 @pytest.mark.parametrize("name", ["emb", "cls", "marked"])
 def test_a_saved_model_is_the_same_model(request, tmp_path, source, name):
     model = new(request.getfixturevalue(source), **CONFIGS[name])
-    queries, items = texts(6, CONFIGS[name].get("marked", False))
-    pairs = Pairs(np.arange(6), np.arange(6))
+    texts = MARKED if model.config.marked else (TEXTS, TEXTS)
     new(save_bert(tmp_path / "other"), max_length=9, head="cls").save_pretrained(tmp_path / "model")
     folder = model.save_pretrained(tmp_path / "model", card="# A card\n")  # over another
     again = CrossEncoderModel.from_pretrained(folder)
     assert again.config == model.config
     assert not again.training
-    scores = score(model, pairs, queries, items)
-    np.testing.assert_array_equal(score(again, pairs, queries, items), scores)
+    scores = score(model, *texts)
+    np.testing.assert_array_equal(score(again, *texts), scores)
     assert weights_hash(again) == weights_hash(model)
     assert (folder / "README.md").read_text() == "# A card\n"
     more = CrossEncoderModel.new(folder, CrossEncoderConfig(**CONFIGS[name])).eval()
-    np.testing.assert_array_equal(score(more, pairs, queries, items), scores)  # its head too
+    np.testing.assert_array_equal(score(more, *texts), scores)  # its head too
     more.encoder.half().save_pretrained(folder)
     kept = CrossEncoderModel.from_pretrained(folder).parameters()
     assert {parameter.dtype for parameter in kept} == {torch.float32}

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from tiny_models import MARKED, TEXTS
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -15,9 +16,6 @@ from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # 
 
 pytestmark = pytest.mark.torch
 
-TEXTS = ["the red oak", "seals swam in a lake near the old hill", "elm", "a tall white gull flew"]
-QUERIES = [f"red [Ms] {text} [Me] elm" for text in TEXTS]
-ITEMS = [f"{text} [ENT] elm" for text in TEXTS]
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
@@ -34,7 +32,7 @@ def test_vectors_by_hand(bert, pooling, normalize):
     encoder = transformers.BertModel.from_pretrained(
         bert, add_pooling_layer=False, attn_implementation="eager"
     ).eval()
-    texts = (QUERIES, ITEMS) if pooling == "marks" else (TEXTS, TEXTS)
+    texts = MARKED if pooling == "marks" else (TEXTS, TEXTS)
     for queries, marks in ((True, (5, 6)), (False, (7,))):
         rows = model.encoding.texts(texts[0 if queries else 1], queries=queries)
         with torch.inference_mode():

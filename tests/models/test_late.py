@@ -8,13 +8,14 @@ import sys
 
 import numpy as np
 import pytest
-from tiny_models import save_hf
+from tiny_models import TEXTS, save_hf
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
+from crossknn.models.export import export_model  # noqa: E402
 from crossknn.models.late.model import (  # noqa: E402
     HEADS,
     LateInteractionConfig,
@@ -29,7 +30,6 @@ OPTIONS = {
     "som": {"projected": True, "dimensions": 12},
 }
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
-TEXTS = ["the red oak", "seals swam in a lake near the old hill", "elm", "a tall white gull flew"]
 
 
 @pytest.fixture(params=HEADS)
@@ -99,22 +99,15 @@ def test_gradients_reach_everything(model):
     assert all(name.endswith(("key.bias", "out.out.bias")) for name in still), still
 
 
-@pytest.mark.parametrize("what", ["none", "items", "both"])
-def test_what_is_frozen_gets_no_gradient_and_no_dropout(model, what):
-    model.freeze(what)
-    model.train()
-    moving = {
-        part: {p.requires_grad for p in getattr(model, part).parameters()}
-        for part in ("query", "item", "head")
-    }
-    assert moving["head"] == {True}
-    assert moving["item"] == {what == "none"}
-    assert moving["query"] == {what != "both"}
-    assert model.head.training
-    assert (model.query.training, model.item.training) == (what != "both", what == "none")
-
-
-def test_what_cannot_be_frozen_is_refused(bert):
+def test_what_is_frozen_gets_no_gradient_and_no_dropout(bert):
+    model = new(bert)
+    for what in ("none", "items", "both"):
+        model.freeze(what)
+        model.train()
+        learns = {"head": True, "item": what == "none", "query": what != "both"}
+        for name, expected in learns.items():
+            part = getattr(model, name)
+            assert {p.requires_grad for p in part.parameters()} == {part.training} == {expected}
     with pytest.raises(InputError, match="one tower is shared"):
         new(bert, shared=True).freeze("items")
     with pytest.raises(InputError, match="nothing would learn"):
@@ -123,40 +116,26 @@ def test_what_cannot_be_frozen_is_refused(bert):
 
 _MEMORY = """
 import resource, sys
-from types import SimpleNamespace
-import onnxruntime, torch
-from crossknn.models.late.heads import CMC
+import numpy as np
+import crossknn as ck
+from crossknn.types import States
 
-def given(c):
-    states = torch.randn(1, 1, 8), torch.randn(1, c, 1, 8)
-    return states[0], torch.ones(1, 1).bool(), states[1], torch.rand(1, c, 1) > 0.1
-
-torch.set_num_threads(1)
-encoder = SimpleNamespace(config=SimpleNamespace(hidden_size=8))
-run = head = CMC(encoder, heads=1, feed_forward=16, layers=1).eval()
-with torch.inference_mode():
-    if len(sys.argv) > 1:
-        names = ["query", "query_mask", "items", "item_mask"]
-        free = {"items": {1: "c"}, "item_mask": {1: "c"}, "scores": {1: "c"}}
-        torch.onnx.export(
-            head, given(3), sys.argv[1], input_names=names, output_names=["scores"],
-            dynamic_axes=free, opset_version=17, dynamo=False,
-        )
-        session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-        run = lambda *arrays: torch.from_numpy(
-            session.run(None, {n: a.numpy() for n, a in zip(names, arrays)})[0]
-        )
-    for c in (64, 64, 4096, 16384):
-        some = given(c)
-        torch.testing.assert_close(run(*some), head(*some), atol=1e-4, rtol=1e-4)
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+models = [ck.LateInteraction(folder) for folder in sys.argv[1:]]
+for c in (64, 64, 4096, 16384):
+    values = np.random.default_rng(0).normal(size=(c, 16)).astype(np.float32)
+    query, items = (States(values[:n], np.arange(n + 1)) for n in (1, c))
+    kept, exported = (model.compare(query, items, np.arange(c)[None]) for model in models)
+    np.testing.assert_allclose(exported, kept, rtol=1e-3, atol=1e-3)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("onnx", [False, True], ids=["torch", "onnx"])
-def test_memory_is_linear_in_candidates(onnx, tmp_path):
-    command = [sys.executable, "-W", "ignore", "-c", _MEMORY, *[tmp_path / "cmc.onnx"] * onnx]
+def test_memory_is_linear_in_candidates_in_torch_and_in_onnx(bert, tmp_path):
+    options = {"heads": 1, "feed_forward": 16, "layers": 1}
+    folder = new(bert, options=options).save_pretrained(tmp_path / "torch")
+    exported = export_model(folder, tmp_path / "onnx", "late-interaction")
+    command = [sys.executable, "-W", "ignore", "-c", _MEMORY, folder, exported]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     unit = 1 if sys.platform == "darwin" else 1024
     _, few, some, many = (int(line) * unit / 2**20 for line in done.stdout.split())

@@ -92,26 +92,6 @@ def check_marked(query, item, window):
     return ids
 
 
-@given(WORDS, WORDS, st.integers(5, 40))
-def test_a_plain_pair_loses_ends_only(query, item, max_length):
-    row = pair(Encoding(PLAIN, Window(max_length=max_length)), " ".join(query), " ".join(item))
-    a, b = (ids.tolist() for ids in PLAIN.ids([" ".join(query), " ".join(item)]))
-    ids = row.ids.tolist()
-    middle = ids.index(SEP)
-    kept_a, kept_b = ids[1:middle], ids[middle + 1 : -1]
-    assert (kept_a, kept_b) == (a[: len(kept_a)], b[: len(kept_b)])
-    assert len(ids) == min(max_length, len(a) + len(b) + 3)
-    assert row.cut == (len(ids) < len(a) + len(b) + 3)
-
-
-def test_a_whole_pair_is_the_tokenizers_own():
-    texts = [("the oak ran", "tern seals swim"), ("", "elm"), ("elm", ""), ("", "")]
-    for query, item in texts:
-        row = pair(Encoding(PLAIN, Window(max_length=64)), query, item)
-        own = tokenizer().encode(query, item)
-        assert (row.ids.tolist(), row.kinds.tolist(), row.cut) == (own.ids, own.type_ids, False)
-
-
 def test_texts_without_their_marks_and_bad_pairs_leave_the_others():
     encoding = Encoding(MARKED, Window(max_length=20))
     queries = ["[Ms] oak [Me]", "oak", "[Ms] oak", "oak [Me]", "[Me] oak [Ms]", "", "\ud800", 3]

@@ -8,8 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from scorer_helpers import collect, grid
-from tiny_models import CAUSAL, ending, save_bi_encoder, save_hf, tokenizer
+from tiny_models import CAUSAL, ending, save_bi_encoder, save_hf, scores_of, tokenizer
 
 torch = pytest.importorskip("torch")
 library = pytest.importorskip("sentence_transformers")
@@ -39,10 +38,6 @@ TEMPLATE = (
     "' oak ' + (messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first)"
     " + ' of the' }}"
 )
-
-
-def scores_of(scorer):
-    return collect(scorer, grid(len(QUERIES), len(ITEMS)), QUERIES, ITEMS)
 
 
 # ---- dual encoders: prompts ----
@@ -125,7 +120,7 @@ def test_a_causal_reranker_scores_by_the_logits_of_two_words(reranker):
     assert expected.std() > 0.1
     for batch in (1, 3, 32):
         scorer = CrossEncoder(reranker, device="cpu", batch=batch)
-        np.testing.assert_allclose(scores_of(scorer), expected, atol=1e-4)
+        np.testing.assert_allclose(scores_of(scorer, QUERIES, ITEMS), expected, atol=1e-4)
 
 
 def test_a_saved_reranker_keeps_its_instruction_and_its_words(tmp_path, reranker):
@@ -138,7 +133,7 @@ def test_a_saved_reranker_keeps_its_instruction_and_its_words(tmp_path, reranker
     model.save_pretrained(str(tmp_path / "saved"))
     scorer = CrossEncoder(tmp_path / "saved", device="cpu")
     expected = by_hand(reranker, "the hill ", "wind", "rain")
-    np.testing.assert_allclose(scores_of(scorer), expected, atol=1e-4)
+    np.testing.assert_allclose(scores_of(scorer, QUERIES, ITEMS), expected, atol=1e-4)
     # The fingerprint names the words, the instruction and the template.
     shutil.copytree(reranker, tmp_path / "other")
     template = tmp_path / "other" / "chat_template.jinja"

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 from faulty_server import Faulty, answer
-from scorer_helpers import collect, grid
+from tiny_models import collect, grid
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.scorers import CrossEncoder, HttpScorer

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scorer_helpers import collect, grid
+from tiny_models import collect, grid
 
 from crossknn.errors import InputError
 from crossknn.models.tokens import Encoding, Tokenizer, Window

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from scorer_helpers import collect, grid
+from tiny_models import collect, grid, scores_of
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.scorers import CallableScorer, MatrixScorer, NothingScoredError
@@ -30,7 +30,7 @@ def test_a_bad_item_never_fails_the_others_and_is_logged(caplog, bad, batch):
             raise ValueError("cannot read this")
         return by_text(pairs)
 
-    found = collect(CallableScorer(fn, "mine", batch=batch), grid(2, 20), QUERIES, ITEMS)
+    found = scores_of(CallableScorer(fn, "mine", batch=batch), QUERIES, ITEMS)
     expected = np.where(np.isin(np.tile(np.arange(20), 2), list(bad)), np.nan, EXPECTED)
     np.testing.assert_array_equal(found, expected)
     assert len(caplog.records) == 2 * len(bad)
@@ -49,7 +49,7 @@ def test_out_of_memory_is_retried_smaller_and_remembered():
             raise MemoryError
         return by_text(pairs)
 
-    found = collect(CallableScorer(fn, batch=20), grid(2, 20), QUERIES, ITEMS)
+    found = scores_of(CallableScorer(fn, batch=20), QUERIES, ITEMS)
     np.testing.assert_array_equal(found, EXPECTED)
     assert sizes[:3] == [20, 10, 5]
     assert max(sizes[3:]) == 5
@@ -70,7 +70,7 @@ def test_every_pair_failing_is_an_error_with_the_last_cause(m, n_failed):
 )
 def test_wrong_counts(answer):
     column = CallableScorer(lambda pairs: np.array(by_text(pairs))[:, None])
-    np.testing.assert_array_equal(collect(column, grid(2, 20), QUERIES, ITEMS), EXPECTED)
+    np.testing.assert_array_equal(scores_of(column, QUERIES, ITEMS), EXPECTED)
     scorer = CallableScorer(lambda pairs: answer(len(pairs)))
     with pytest.raises(ScorerError, match="scores of 20 pairs and gave"):
         collect(scorer, grid(1, 20), QUERIES, ITEMS)

@@ -1,14 +1,7 @@
 """Models as ONNX folders that the base install can run (needs the extra `torch`).
 
-A folder holds `model.onnx` (inputs `input_ids`, `attention_mask`, `token_type_ids`, int64 (b, t);
-one output, `scores` (b,) raw logits or `vectors` (b, d)), `item.onnx` if a dual encoder has an item
-tower of its own, `tokenizer.json`, `crossknn.json` and, if one was written, a model card.
-
-That of a late-interaction model holds `query.onnx` (the same inputs; outputs `states` (b, t', d)
-and `mask` (b, t')), `item.onnx` if it differs, and `compare.onnx`: `query` (b, t_q, d),
-`query_mask`, `items` (b, c, t_i, d), `item_mask` -> `scores` (b, c), for any c.
-
-Axes: b texts, pairs or lists, c candidates, t tokens or states of a text, d dimensions.
+What a folder holds is in `docs/formats.md`, with the inputs and outputs of its graphs. Axes:
+b texts, pairs or lists, c candidates, t tokens or states of a text, d dimensions.
 """
 
 from __future__ import annotations
@@ -16,6 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -27,6 +21,7 @@ from crossknn.files import write_file
 from crossknn.models.folder import (
     COMPARE_MODEL,
     DATA,
+    GRAPHS,
     INPUTS,
     ITEM_MODEL,
     KINDS,
@@ -41,7 +36,7 @@ from crossknn.models.folder import (
     open_library,
     own_prompts,
 )
-from crossknn.models.tokens import Encoding, Tokenizer, Window, checked_rows, padded
+from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, checked_rows, padded
 from crossknn.types import Pairs
 
 try:
@@ -100,13 +95,14 @@ _REFUSED = (
 
 class Graph(NamedTuple):
     """A torch module, its inputs and outputs by name with their free axes, the inputs it is traced
-    on, and further inputs with the outputs that its ONNX graph has to give for them."""
+    on, and other inputs with the outputs that its ONNX graph has to give for them."""
 
     module: nn.Module
     inputs: Axes
     outputs: Axes
     example: Arrays
-    checks: Sequence[tuple[Arrays, Sequence[Any]]]
+    given: Arrays
+    expected: Sequence[Any]
 
 
 Exportable: TypeAlias = tuple[Encoding, dict[str, Graph], dict[str, object]]
@@ -159,14 +155,13 @@ def export_model(
     is_own = (source / own.SETTINGS).is_file() or kind == "late-interaction"
     given: Any = own.from_pretrained(source) if is_own else str(model)
     make = _own_model if is_own else _library_model
-    prefixes = (query_prefix, item_prefix)
-    encoding, made, settings = make(given, kind, max_length, prefixes)
+    encoding, made, settings = make(given, kind, max_length, (query_prefix, item_prefix))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    graphs = (MODEL, ITEM_MODEL, QUERY_MODEL, COMPARE_MODEL)
-    for file in (MANIFEST, *graphs, *(graph + DATA for graph in graphs)):  # of a model before
+    for file in (MANIFEST, *GRAPHS, *(graph + DATA for graph in GRAPHS)):  # of a model before
         (folder / file).unlink(missing_ok=True)
-    window = encoding.window
+    prefixes = zip(("query_prefix", "item_prefix"), encoding.prefixes, strict=True)
+    lengths = {key: length for key, length in asdict(encoding.window).items() if length is not None}
     manifest: dict[str, Any] = {
         "format": 1,
         "kind": kind,
@@ -174,17 +169,14 @@ def export_model(
         "precision": precision,
         "pad_token_id": encoding.tokenizer.padding,
         "license": license,
-        "max_length": window.max_length,
+        **lengths,
+        **{key: text for key, text in prefixes if text},
         **settings,
     }
-    if window.query_length is not None:
-        manifest |= {"query_length": window.query_length, "item_length": window.item_length}
-    texts = zip(("query_prefix", "item_prefix"), encoding.prefixes, strict=True)
-    manifest |= {key: text for key, text in texts if text}
     for file, graph in made.items():
         traced = _trace(graph, folder / file, source.name)
         if kind == "dual-encoder":
-            manifest["dimensions"] = graph.checks[0][1][0].shape[-1]
+            manifest["dimensions"] = graph.expected[0].shape[-1]
         _save(quantize(traced, keep_float) if precision == "int8" else traced, folder / file)
     encoding.tokenizer.fast.save(str(folder / TOKENIZER), pretty=False)
     manifest["content"] = content_hash(folder, manifest if kind == "late-interaction" else None)
@@ -241,14 +233,14 @@ def _late_graphs(model: LateInteractionModel, encoding: Encoding) -> dict[str, G
         file: _reader(_LateEncoder(model, what), encoding, "late-interaction", what)
         for file, what in ((QUERY_MODEL, "queries"), (ITEM_MODEL, "items"))
     }
-    states = [array for graph in graphs.values() for array in graph.checks[0][1]]
+    states = [array for graph in graphs.values() for array in graph.expected]
     if model.config.shared and model.head.query_reads == model.head.item_reads:
         del graphs[ITEM_MODEL]
     text, lists = {0: "b", 1: "t_q"}, {0: "b", 1: "c", 2: "t_i"}
     axes = {"query": text, "query_mask": text, "items": lists, "item_mask": lists}
     example, listed = (_lists(states, *sizes) for sizes in ((2, 5), (3, _N_LISTED)))
-    checks = [(listed, _outputs(model.head, listed))]
-    graphs[COMPARE_MODEL] = Graph(model.head, axes, {"scores": {0: "b", 1: "c"}}, example, checks)
+    scores, expected = {"scores": {0: "b", 1: "c"}}, _outputs(model.head, listed)
+    graphs[COMPARE_MODEL] = Graph(model.head, axes, scores, example, listed, expected)
     return graphs
 
 
@@ -270,7 +262,7 @@ def _reader(module: nn.Module, encoding: Encoding, kind: Kind, what: str) -> Gra
     """The graph of a module that reads tokens: of the pairs, the queries or the items."""
     example, given = (_token_arrays(encoding, probes, what) for probes in (PROBES[:2], PROBES))
     module.eval()
-    return Graph(module, _TOKENS, _OUTPUTS[kind], example, [(given, _outputs(module, given))])
+    return Graph(module, _TOKENS, _OUTPUTS[kind], example, given, _outputs(module, given))
 
 
 def _outputs(module: nn.Module, arrays: Arrays) -> list[Any]:
@@ -281,14 +273,16 @@ def _outputs(module: nn.Module, arrays: Arrays) -> list[Any]:
 
 
 def _token_arrays(encoding: Encoding, texts: Sequence[tuple[str, str]], what: str) -> Arrays:
-    """Token arrays (b, t) by name of the pairs, of the queries or of the items among `texts`."""
+    """Token arrays (b, t) by name of the "pairs", "queries", "items" or "texts", both of these."""
     queries, items = zip(*texts, strict=True)
+    found: list[Row | InputError] = []
     if what == "pairs":
         each = np.arange(len(texts))
         found = encoding.pairs(Pairs(each, each), queries, items)
-    else:
-        is_query = what == "queries"
-        found = encoding.texts(queries if is_query else items, queries=is_query)
+    if what in ("queries", "texts"):
+        found += encoding.texts(queries, queries=True)
+    if what in ("items", "texts"):
+        found += encoding.texts(items, queries=False)
     return padded(checked_rows(found), encoding.tokenizer.padding, encoding.window.max_length)
 
 
@@ -314,8 +308,8 @@ def _library_model(
     is_cross = kind == "cross-encoder"
     if is_cross:
         check_cross_encoder(model_folder(source), source)
-    what: Any = "CrossEncoder" if is_cross else "SentenceTransformer"
-    library = open_library(what, source, source, device="cpu").float()
+    loader: Any = "CrossEncoder" if is_cross else "SentenceTransformer"
+    library = open_library(loader, source, source, device="cpu").float()
     try:
         inner, words = library[0].auto_model, library.tokenizer.backend_tokenizer
     except AttributeError as error:
@@ -336,23 +330,23 @@ def _library_model(
     encoding = Encoding(tokenizer, window, *texts, marked=False)
     queries, items = zip(*PROBES, strict=True)
     options: dict[str, Any] = {"show_progress_bar": False}
-    sides: list[tuple[str, Any, Sequence[Any], str]]
+    answers: list[tuple[Any, Sequence[Any]]]
     if is_cross:
         options["activation_fn"] = nn.Identity()
-        sides = [("pairs", library.predict, PROBES, texts[0])]
+        answers = [(library.predict, PROBES)]
     else:
-        sides = [
-            ("queries", library.encode_query, queries, texts[0]),
-            ("items", library.encode_document, items, texts[1]),
-        ]
-    checks = []
-    for what, answer, given, prompt in sides:
-        # One by one: padding on the left would move positions.
-        found = np.concatenate([answer([text], prompt=prompt, **options) for text in given])
-        checks.append((_token_arrays(encoding, PROBES, what), [found]))
+        answers = [(library.encode_query, queries), (library.encode_document, items)]
+    # One by one: padding on the left would move positions.
+    expected = [
+        answer([text], prompt=prompt, **options)
+        for (answer, given), prompt in zip(answers, texts, strict=False)
+        for text in given
+    ]
     module = _Library(library, is_typed, "scores" if is_cross else "sentence_embedding").eval()
-    example = _token_arrays(encoding, PROBES[:2], sides[-1][0])
-    return encoding, {MODEL: Graph(module, _TOKENS, _OUTPUTS[kind], example, checks)}, {}
+    what = "pairs" if is_cross else "texts"
+    example, arrays = (_token_arrays(encoding, probes, what) for probes in (PROBES[:2], PROBES))
+    outputs = [np.concatenate(expected)]
+    return encoding, {MODEL: Graph(module, _TOKENS, _OUTPUTS[kind], example, arrays, outputs)}, {}
 
 
 # Graphs
@@ -361,46 +355,39 @@ def _library_model(
 def _trace(graph: Graph, path: Path, name: str) -> Any:
     """The ONNX graph of a module. Raises InputError if it cannot be traced, or if it gives other
     outputs than the checks want, by more than `TOLERANCE`."""
-    names = list(graph.inputs)
-    example = tuple(torch.from_numpy(graph.example[key]) for key in names)
-    settings: dict[str, Any] = {"opset_version": OPSET, "dynamo": False, "input_names": names}
-    settings |= {"output_names": list(graph.outputs)}
-    settings |= {"dynamic_axes": {**graph.inputs, **graph.outputs}}
+    example = tuple(map(torch.from_numpy, graph.example.values()))
     # A folder: torch writes the weights of a large model to files of their own.
     with TemporaryDirectory(dir=path.parent) as scratch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         part = str(Path(scratch) / path.name)
         try:
             with torch.inference_mode():
-                torch.onnx.export(graph.module, example, part, **settings)
+                torch.onnx.export(
+                    graph.module,
+                    example,
+                    part,
+                    opset_version=OPSET,
+                    dynamo=False,
+                    input_names=list(graph.inputs),
+                    output_names=list(graph.outputs),
+                    dynamic_axes={**graph.inputs, **graph.outputs},
+                )
         except RuntimeError as error:  # an operator or a form that ONNX has not
             raise InputError(_REFUSED.format(name, first_line(error))) from error
-        pairs = [
-            pair
-            for given, expected in graph.checks
-            for pair in zip(_run(part, given), expected, strict=True)
-        ]
+        answers = _run(part, graph.given)
         traced = onnx.load(part)
-    worst = max(_difference(found, expected) for found, expected in pairs)
-    if not worst <= TOLERANCE:
-        raise InputError(_REFUSED.format(name, f"the graph's answers differ by {worst:.2g}"))
-    known = {value.name for value in traced.graph.input}
-    for key in (key for key in names if key not in known):  # token types, where there are none
-        axes = list(graph.inputs[key].values())
-        traced.graph.input.append(
-            onnx.helper.make_tensor_value_info(key, onnx.TensorProto.INT64, axes)
+    for found, expected in zip(answers, graph.expected, strict=True):
+        size = np.abs(expected[np.isfinite(expected)]).max(initial=1.0)
+        is_near = found.shape == expected.shape and np.allclose(
+            found, expected, rtol=0, atol=TOLERANCE * size
         )
+        if not is_near:
+            raise InputError(_REFUSED.format(name, "the graph's answers differ from the model's"))
+    known = {value.name for value in traced.graph.input}
+    for key in graph.inputs.keys() - known:  # token types, where there are none
+        info = onnx.helper.make_tensor_value_info(key, onnx.TensorProto.INT64, ["b", "t"])
+        traced.graph.input.append(info)
     return traced
-
-
-def _difference(found: Any, expected: Any) -> float:
-    """The largest difference of two arrays, in units of the largest value if that is above 1."""
-    if found.shape != expected.shape:
-        return float("inf")
-    same = found == expected  # infinities too
-    finite = np.abs(expected[np.isfinite(expected)])
-    difference = np.abs(np.where(same, 0, found) - np.where(same, 0, expected))
-    return float(difference.max() / max(1.0, finite.max(initial=0.0)))
 
 
 def _run(path: str, batch: Arrays) -> list[Any]:
@@ -409,7 +396,6 @@ def _run(path: str, batch: Arrays) -> list[Any]:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    options.add_session_config_entry("session.x64quantprecision", "1")  # as scorers open it
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = {value.name for value in session.get_inputs()}
     outputs: list[Any] = session.run(None, {k: v for k, v in batch.items() if k in names})

@@ -32,8 +32,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """What the graphs that read tokens take, int64 (b, t) each."""
 DATA = ".data"
 """Behind the name of a graph: its weights, where they have a file of their own."""
-LATE_GRAPHS = (QUERY_MODEL, COMPARE_MODEL)
-"""The graphs of every late-interaction model."""
+GRAPHS = (MODEL, QUERY_MODEL, COMPARE_MODEL, ITEM_MODEL)
 _ABOUT = ("name", "revision", "license", "content")
 """What a manifest says that no answer depends on."""
 
@@ -55,11 +54,9 @@ def content_hash(folder: Path, settings: Mapping[str, Any] | None = None) -> str
     """A hash of a model folder's graphs and tokenizer, and of those `settings` that answers depend
     on: a model changed in place must not be taken for what it was."""
     digest = hashlib.blake2b(digest_size=8)
-    graphs = (MODEL, QUERY_MODEL, COMPARE_MODEL, ITEM_MODEL)
-    files = [folder / file for graph in graphs for file in (graph, graph + DATA)]
-    for path in (*files, folder / TOKENIZER):
-        if path.exists():
-            with path.open("rb") as file:
+    for name in (*(name for graph in GRAPHS for name in (graph, graph + DATA)), TOKENIZER):
+        if (folder / name).exists():
+            with (folder / name).open("rb") as file:
                 hashlib.file_digest(file, lambda: digest)
     if settings is None:
         return digest.hexdigest()

@@ -67,16 +67,11 @@ class Tokenizer:
 
         None for a text that is not one: not a string, or a string with lone surrogates.
         """
-        with self._lock:
-            return self._encode(list(texts))
-
-    def _encode(self, texts: list[str]) -> list[IntArray | None]:
         try:
-            encodings = self.fast.encode_batch_fast(texts, add_special_tokens=False)
+            with self._lock:
+                encodings = self.fast.encode_batch_fast(list(texts), add_special_tokens=False)
         except Exception:
-            if len(texts) == 1:
-                return [None]
-            return [ids for text in texts for ids in self._encode([text])]
+            return [None] if len(texts) == 1 else [self.ids([text])[0] for text in texts]
         return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
 
 
@@ -173,7 +168,7 @@ class Encoding:
             rooms = longest_first(len(query), len(item), room)
         else:
             rooms = window.query_length - template.n_special + 1, window.item_length - 1
-        kept = self._cut_query(query, rooms[0]), self._cut_item(item, rooms[1])
+        kept = self._cut(query, rooms[0], is_query=True), self._cut(item, rooms[1], is_query=False)
         is_cut = len(kept[0]) + len(kept[1]) < len(query) + len(item)
         return Row(*template.assemble(*kept), is_cut)
 
@@ -183,33 +178,24 @@ class Encoding:
         window, template = self.window, self.tokenizer.single
         half = window.query_length if is_query else window.item_length
         limit = window.max_length if half is None else min(half, window.max_length)
-        cut = self._cut_query if is_query else self._cut_item
-        kept = cut(ids, limit - template.n_special)
+        kept = self._cut(ids, limit - template.n_special, is_query=is_query)
         return Row(*template.assemble(kept), len(kept) < len(ids))
 
-    def _cut_query(self, ids: IntArray, room: int) -> IntArray:
-        if not self._marks:
-            return ids[: self._checked(room, 0)]
-        start, end = (np.flatnonzero(ids == mark) for mark in self._marks[:2])
-        if not len(start) or not len(end) or end[0] < start[0]:
-            raise InputError("the query has no mention between [Ms] and [Me]")
-        return around(ids, int(start[0]), int(end[0]) + 1, self._checked(room, 2))
-
-    def _cut_item(self, ids: IntArray, room: int) -> IntArray:
-        if not self._marks:
-            return ids[: self._checked(room, 0)]
-        mark = np.flatnonzero(ids == self._marks[2])
-        if not len(mark):
+    def _cut(self, ids: IntArray, room: int, *, is_query: bool) -> IntArray:
+        """As many tokens of a text as have room, its marks among them."""
+        marks = (self._marks[:2] if is_query else self._marks[2:]) if self._marks else ()
+        places = [int(found[0]) for mark in marks if len(found := np.flatnonzero(ids == mark))]
+        if len(places) < len(marks) or places != sorted(places):
+            if is_query:
+                raise InputError("the query has no mention between [Ms] and [Me]")
             raise InputError("the item has no [ENT] after its title")
-        if mark[0] < self._checked(room, 1):
-            return ids[:room]
-        return np.append(ids[: room - 1], self._marks[2])
-
-    def _checked(self, room: int, n_marks: int) -> int:
-        """The room, if the marks have room in it: a row is never longer than its window."""
-        if room < n_marks:
+        if room < len(marks):
             raise InputError(f"there is no room for a text and its marks in {self.window}")
-        return room
+        if is_query and marks:
+            return around(ids, places[0], places[1] + 1, room)
+        if not marks or places[0] < room:
+            return ids[:room]
+        return np.append(ids[: room - 1], marks)
 
 
 def _or_error(make: Callable[..., Row], *given: object) -> Row | InputError:
@@ -219,12 +205,12 @@ def _or_error(make: Callable[..., Row], *given: object) -> Row | InputError:
         return error
 
 
-def checked_rows(rows: Sequence[Row | InputError]) -> list[Row]:
-    """The rows; raises the first error among them."""
-    kept = []
+def checked_rows(rows: Sequence[Row | InputError], where: str = "", start: int = 0) -> list[Row]:
+    """The rows; raises the first error among them, after `where` with its position, if given."""
+    kept: list[Row] = []
     for row in rows:
         if isinstance(row, InputError):
-            raise row
+            raise InputError(f"{where.format(start + len(kept))}{row}")
         kept.append(row)
     return kept
 

@@ -1,15 +1,13 @@
 """Models as ONNX graphs on CPUs, without torch: the default scorer and encoder.
 
-A model folder holds `crossknn.json` (its manifest), `tokenizer.json` and graphs: `model.onnx`, and
-`item.onnx` if a dual encoder has two towers; of a late-interaction model `query.onnx`, `item.onnx`
-if it is another, and `compare.onnx`.
+What a model folder holds is in `docs/formats.md`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from crossknn.models.folder import (
     COMPARE_MODEL,
     INPUTS,
     ITEM_MODEL,
-    LATE_GRAPHS,
     MANIFEST,
     MODEL,
     QUERY_MODEL,
@@ -32,6 +29,12 @@ from crossknn.types import BoolArray, FloatArray, as_count
 FORMAT = 1
 LATE_INTERACTION = "late-interaction"
 _COMPARED = ("query", "query_mask", "items", "item_mask")
+_GRAPHS = {
+    "cross-encoder": [(MODEL, "scores")],
+    "dual-encoder": [(MODEL, "vectors")],
+    LATE_INTERACTION: [(QUERY_MODEL, "states"), (COMPARE_MODEL, "scores")],
+}
+"""The graphs of each kind of model, that of queries first, and what they give."""
 
 
 class OnnxModel:
@@ -77,13 +80,10 @@ class OnnxModel:
         self._prefixes = [str(raw.get(f"{side}_prefix") or "") for side in ("query", "item")]
         self.encoding = self._encoding(paired, max_length)
         self.fingerprint = self._fingerprint(kind)
-        output = {"cross-encoder": "scores", "dual-encoder": "vectors"}.get(kind, "states")
-        towers = [QUERY_MODEL if late else MODEL]
+        graphs = [self._open(file, output) for file, output in _GRAPHS[kind]]
+        self._towers, self._compare = [graphs[0]], graphs[-1]
         if not paired and (self._folder / ITEM_MODEL).exists():
-            towers.append(ITEM_MODEL)
-        self._towers = [self._open(file, frozenset(INPUTS), output) for file in towers]
-        if late:
-            self._compare = self._open(COMPARE_MODEL, frozenset(_COMPARED), "scores")
+            self._towers.append(self._open(ITEM_MODEL, _GRAPHS[kind][0][1]))
 
     def logits(self, rows: Sequence[Row]) -> FloatArray:
         return self._encoded(rows, True, "scores")[0]
@@ -101,17 +101,16 @@ class OnnxModel:
         return scores
 
     def _encoded(self, rows: Sequence[Row], queries: bool, *outputs: str) -> list[Any]:
-        """What the tower of queries or of items, if it is another, makes of the rows."""
         feeds = padded(rows, self._pad, self.encoding.window.max_length)
         found: list[Any] = self._towers[0 if queries else -1].run(list(outputs), feeds)
         return found
 
     def _fingerprint(self, kind: str) -> str:
         """That of the model which was exported, where that is known and no file has changed."""
-        content = content_hash(self._folder, self._raw if kind == LATE_INTERACTION else None)
-        limit, own = self.encoding.window.max_length, self._raw["max_length"]
-        if self._raw.get("weights") and self._raw.get("content") == content and limit == own:
-            return str(self._raw["weights"])
+        raw, limit = self._raw, self.encoding.window.max_length
+        content = content_hash(self._folder, raw if kind == LATE_INTERACTION else None)
+        if raw.get("weights") and (raw.get("content"), raw["max_length"]) == (content, limit):
+            return str(raw["weights"])
         prefixes = f"|prefixes={json.dumps(self._prefixes)}" if any(self._prefixes) else ""
         return (
             f"{kind}:{self.name}@{self._field('revision', str)}|content={content}|"
@@ -121,20 +120,17 @@ class OnnxModel:
     def _encoding(self, paired: bool, max_length: int | None) -> Encoding:
         tokenizer, own = Tokenizer.load(self._folder / TOKENIZER), self._field("max_length", int)
         least = tokenizer.pair.n_special + 2 if paired else tokenizer.single.n_special + 1
-        if max_length is None:
-            max_length = own
-        elif type(max_length) is not int or not least <= max_length <= own:
+        if max_length in (None, own):
+            names = {"max_length", "query_length", "item_length"} & self._raw.keys()
+            window = Window(**{name: self._field(name, int) for name in names})
+        elif type(max_length) is int and least <= max_length <= own:
+            window = Window(max_length=max_length)
+        else:
             raise InputError(
                 f"max_length must be from {least} to {own} for {self.name}, got {max_length!r}"
             )
-        names = [name for name in ("query_length", "item_length") if name in self._raw]
-        halves = {name: self._field(name, int) for name in names}
-        return Encoding(
-            tokenizer,
-            Window(max_length=max_length, **(halves if max_length == own else {})),
-            *self._prefixes,
-            marked=self._raw.get("marked") is not False,
-        )
+        marked = self._raw.get("marked") is not False
+        return Encoding(tokenizer, window, *self._prefixes, marked=marked)
 
     def _field(self, name: str, kind: type) -> Any:
         value = self._raw.get(name)
@@ -142,8 +138,8 @@ class OnnxModel:
             raise InputError(f"{self._folder / MANIFEST} has no usable {name!r}: {value!r}")
         return value
 
-    def _open(self, file: str, wanted: Set[str], output: str) -> Any:
-        """An ONNX Runtime session of a graph that has the `wanted` inputs and `output`."""
+    def _open(self, file: str, output: str) -> Any:
+        """An ONNX Runtime session of a graph that has the right inputs and `output`."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -167,12 +163,13 @@ class OnnxModel:
         except Exception as error:  # onnxruntime's own classes share no base
             said = (str(error).strip() or repr(error)).splitlines()[0]
             raise InputError(f"{path} is not a model that ONNX Runtime can load: {said}") from error
-        inputs = {i.name for i in session.get_inputs()}
+        wanted = sorted(_COMPARED if file == COMPARE_MODEL else INPUTS)
+        inputs = sorted(i.name for i in session.get_inputs())
         outputs = [o.name for o in session.get_outputs()]
         if inputs != wanted or output not in outputs:
             raise InputError(
-                f"{path} does not fit: it takes {sorted(inputs)} and gives {outputs}, where "
-                f"{sorted(wanted)} and {output!r} are needed"
+                f"{path} does not fit: it takes {inputs} and gives {outputs}, where {wanted} and "
+                f"{output!r} are needed"
             )
         return session
 
@@ -191,7 +188,7 @@ def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
         )
     if raw.get("kind") != kind:
         raise InputError(f"{folder} holds a {raw.get('kind')}, where a {kind} is needed")
-    for name in (*(LATE_GRAPHS if kind == LATE_INTERACTION else (MODEL,)), TOKENIZER):
+    for name in (*(file for file, _ in _GRAPHS[kind]), TOKENIZER):
         if not (folder / name).is_file() or not (folder / name).stat().st_size:
             raise InputError(f"{folder} is incomplete: {name} is missing or empty")
     return raw

@@ -77,8 +77,8 @@ class Deadline:
     def sleep(self, seconds: float) -> bool:
         """Wait so long; False as soon as the call has to end."""
         until = time.monotonic() + seconds
-        while (rest := until - time.monotonic()) > 0 and not self.over():
-            self._ended.wait(min(rest, self.pause()))
+        while time.monotonic() < until and not self.over():
+            self._ended.wait(self.pause())
         return not self.over()
 
     def end(self) -> None:
@@ -184,8 +184,11 @@ class BatchedScorer(ABC):
                     yield positions, answer
                 elif isinstance(answer, ScorerError):
                     broken = broken or answer
-                elif len(positions) > 1:
-                    self._halve(positions, answer, waiting)
+                elif (half := len(positions) // 2) > 0:
+                    logger.debug("a batch of %d pairs is halved: %s", len(positions), answer)
+                    waiting += [positions[half:], positions[:half]]
+                    if getattr(answer, "too_large", False) or out_of_memory(answer):
+                        self._most = half
                 else:
                     n_failed += 1
                     said = str(answer)  # an error of ours says all by itself
@@ -222,13 +225,6 @@ class BatchedScorer(ABC):
         if most < len(batch):
             waiting.append(batch[most:])
         return batch[:most]
-
-    def _halve(self, batch: IntArray, error: Exception, waiting: list[IntArray]) -> None:
-        half = len(batch) // 2
-        logger.debug("a batch of %d pairs failed, halving: %s", len(batch), error)
-        waiting += [batch[half:], batch[:half]]
-        if getattr(error, "too_large", False) or out_of_memory(error):
-            self._most = half
 
     def _attempt(self, call: Call, batch: IntArray, answers: SimpleQueue[_Answer]) -> None:
         """Put the scores of a batch (b,), or why there are none, into the queue."""

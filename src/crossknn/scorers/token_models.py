@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, Union
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.models.tokens import Row, token_batches
+from crossknn.models.tokens import Row, checked_rows, token_batches
 from crossknn.scorers.streaming import BatchedScorer, Call, excerpt, out_of_memory
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, States
 
@@ -64,7 +64,7 @@ class TokenScorer(BatchedScorer):
                 yield window[batch]
 
     def _run(self, call: Call, positions: IntArray) -> FloatArray:
-        rows = _checked([call.prepared[position] for position in positions.tolist()])
+        rows = checked_rows([call.prepared[position] for position in positions.tolist()])
         logits = self.runtime.logits(rows)
         with self._lock:
             self.truncated += sum(row.cut for row in rows)
@@ -108,7 +108,7 @@ class TextReader(ABC, Generic[Made]):
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             window = texts[start : start + _TEXTS_AT_ONCE]
             made = self.runtime.encoding.texts(window, queries=what == "query")
-            rows = _checked(made, f"{what} {{}}: ", start)
+            rows = checked_rows(made, f"{what} {{}}: ", start)
             with self._lock:
                 self.truncated += sum(row.cut for row in rows)
             lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
@@ -196,16 +196,6 @@ class LateInteractionScorer(TextReader[States]):
                 f"{scores[row, column]} for query {row}"
             )
         return scores
-
-
-def _checked(rows: Sequence[Row | InputError], where: str = "", start: int = 0) -> list[Row]:
-    """The rows. Raises the error that stands in the place of one, with its position."""
-    checked: list[Row] = []
-    for row in rows:
-        if isinstance(row, InputError):
-            raise InputError(f"{where.format(start + len(checked))}{row}")
-        checked.append(row)
-    return checked
 
 
 def check_finite(vectors: FloatArray, texts: Sequence[str], what: str, who: str) -> None:

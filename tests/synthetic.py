@@ -112,13 +112,11 @@ def permuted(data: StoredMatrix, order: np.ndarray) -> StoredMatrix:
     """The same matrix with its items in another order: new item j is old item order[j]."""
     back = np.argsort(order)
     assert data.item_scores is not None
-    return StoredMatrix(
+    return replace(
+        data,
         scores=data.scores[:, order],
-        n_anchors=data.n_anchors,
         item_vectors=data.item_vectors[order],
-        query_vectors=data.query_vectors,
         firsts={name: values[:, order] for name, values in data.firsts.items()},
-        query_ids=data.query_ids,
         anchor_items=back[data.anchor_items],
         item_scores=ItemScores(back[data.item_scores.items], data.item_scores.scores[:, order]),
         fitted={n: replace(v, items=v.items[order]) for n, v in data.fitted.items()},

@@ -38,9 +38,3 @@ def test_half_precision_is_never_copied_whole():
     tracemalloc.stop()
     assert (scores == 64).all()
     assert peak < items.size * 4 / 2
-
-
-def test_single_precision_is_the_plain_product():
-    rng = np.random.default_rng(0)
-    queries, items = (rng.normal(size=(k, 5)).astype(np.float32) for k in (3, 9000))
-    assert np.array_equal(inner(queries, items), queries @ items.T)

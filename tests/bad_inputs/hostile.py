@@ -65,15 +65,12 @@ def make_files() -> None:
     Path("queries.txt").write_text("topic 3\ntopic 4\n")
     Path("binary.bin").write_bytes(bytes(range(256)) * 40)
     Path("empty").write_text("")
-    Path("nul.txt").write_bytes(b"topic\x00 3\n")
-    Path("large.txt").write_text("topic " * 1_700_000 + "\n")
     Path("lists.run").write_text("0 Q0 d1 1 nan run\n")
     Path("deep.json").write_text("[" * 100_000)
     Path("ids.txt").write_text("nobody\n")
     index = ck.ItemIndex.build("docs.jsonl")
     index.save("docs.index")
     scores = np.random.default_rng(0).normal(size=(6, 30))
-    np.savez("good.npz", scores=scores, n_anchors=2)
     np.savez("huge.npz", scores=np.where(scores > 0, 1e300, 0), n_anchors=2)
     np.savez("text.npz", scores=np.full((6, 30), "x"), n_anchors=2)
     np.savez("anchors.npz", scores=scores, n_anchors=np.array([1, 2]))
@@ -81,111 +78,70 @@ def make_files() -> None:
     Path("pickled.npz").write_bytes(Path("pickled.npy").read_bytes())
 
 
+SEARCH = "search docs.index topic --method rerank(retriever=bm25)"
+BUILD = "index build docs.jsonl new.index --encoder none"
+COMPARE = "compare docs.index --queries queries.txt"
+COMMANDS: dict[str, Iterable[str]] = {
+    "search docs.index topic --method={}": SPECS,
+    "search docs.index topic --seed {}": ("x", "-1", "1.5", ""),
+    "search docs.index {}": ("", " ", "\n\t"),
+    "search {} topic": PATHS,
+    f"{SEARCH} -k {{}}": NUMBERS,
+    f"{SEARCH} --budget {{}}": NUMBERS[:-1],  # a huge budget is exact search
+    f"{SEARCH} --total-budget {{}}": NUMBERS[:-1],
+    f"{SEARCH} --deadline {{}}": REALS,
+    f"{SEARCH} --scorer {{}}": (
+        *URLS,
+        *("", " ", "absent/model", "./absent", "binary.bin", "a\0b", LONG, "docs.index"),
+    ),
+    f"{SEARCH} --scorer http://127.0.0.1:9/ --scorer-option {{}}": (
+        *("timeout", "=5", "timeout=nan", "timeout=0", "timeout=-1", "timeout=x", "timeout=true"),
+        *("timeout=1e300", "batch=0", "batch=x", "batch=1.5", "concurrency=0", "concurrency=many"),
+        *("retries=-1", "api=round", "api=5", "probabilities=perhaps", "probabilities=1"),
+        *("nothing=1", "api_key=secret", "timeuot=5"),
+    ),
+    f"{SEARCH} --scorer-option {{}}": ("max_length=0", "max_length=x", "threads=-1", "timeout=5"),
+    f"{SEARCH} --model {{}}": ("m",),
+    f"{SEARCH} --scorer http://127.0.0.1:9/ --store {{}}": ("c.db",),
+    f"{SEARCH} --queries {{}}": PATHS,
+    f"{SEARCH} --filter {{}}": (*PATHS, "ids.txt"),
+    f"{SEARCH} --lists {{}}": (*PATHS, "lists.run"),
+    f"{SEARCH} --store {{}}": PATHS[1:-1],
+    "index build {} new.index --encoder none": (*PATHS, "deep.json"),
+    "index build docs.jsonl {} --encoder none": ("a\0b", LONG, "docs.jsonl"),
+    "index build docs.jsonl new.index --encoder {}": ("absent/x/y", "", "docs.index"),
+    f"{BUILD} --limit {{}}": NUMBERS[:-1],
+    f"{BUILD} --graph {{}}": NUMBERS[:-1],
+    f"{BUILD} --graph 3 --graph-from {{}}": ("nothing", "a\0b", LONG),
+    f"{BUILD} --lsa {{}}": ("-1", "x", "1.5"),
+    f"{BUILD} --template {{}}": ("{", "{0}", "{nothing}", "{text.x}", "}"),
+    f"{BUILD} --text-field {{}}": ("nothing", "a\0b"),
+    "collect docs.index --anchors {}": PATHS,
+    "collect docs.index --anchors queries.txt --max-calls {}": ("0", "x", "nan"),
+    "collect docs.index --item-scores {}": ("0", "-2", "x", "nan"),
+    "collect docs.index --queries queries.txt --out {}": ("a\0b", LONG, "."),
+    f"{COMPARE} --budgets {{}}": ("", "x", "0", "1,,x", "nan", "1e300"),
+    f"{COMPARE} -k {{}}": ("0", "x", "31", "-1", HUGE),
+    f"{COMPARE} --methods {{}}": ("", ";", "rerank(", "nothing"),
+    f"{COMPARE} --qrels {{}}": PATHS,
+    f"{COMPARE} --scorer {{}}": URLS[:6],
+    f"{COMPARE} --measures {{}}": ("nDCG@10",),
+    f"{COMPARE} --plot {{}}": ("a\0b.png", LONG + ".png"),
+    "estimate {}": PATHS[1:],
+    "estimate docs.index --budget {}": ("0", "-1", "x"),
+    "fit docs.index stored --store {}": PATHS,
+    "fit docs.index --queries auto --deadline {}": ("x", "-1s", "nan", "0m", ""),
+    "model export {} out": ("a\0b", LONG, "binary.bin", "empty"),
+    "{}": ("nothing", "--nothing", "sea\0rch", LONG, "search"),
+}
+"""Arguments of `crossknn`, and what makes them wrong in place of `{}`."""
+
+
 def command_lines() -> Iterator[list[str]]:
     """Arguments of `crossknn` that are wrong."""
-    search = ["search", "docs.index", "topic"]
-    method = "rerank(retriever=bm25)"
-    yield from ([*search, f"--method={spec}"] for spec in SPECS)
-    yield from (
-        [*search, "--method", method, option, number]
-        for option in ("-k", "--budget", "--total-budget")
-        for number in NUMBERS
-        if option == "-k" or number != HUGE  # so large a budget is exact search
-    )
-    yield from ([*search, "--method", method, "--deadline", real] for real in REALS)
-    yield from ([*search, "--seed", seed] for seed in ("x", "-1", "1.5", ""))
-    yield from ([*search, "--method", method, "--scorer", url] for url in URLS)
-    yield from (
-        [*search, "--method", method, "--scorer", name]
-        for name in ("", " ", "absent/model", "./absent", "binary.bin", "a\0b", LONG, "docs.index")
-    )
-    yield from (
-        [*search, "--method", method, "--scorer", "http://127.0.0.1:9/", "--scorer-option", option]
-        for option in """timeout;=5;timeout=nan;timeout=0;timeout=-1;timeout=x;timeout=true
-timeout=1e300;batch=0;batch=x;batch=1.5;concurrency=0;concurrency=many;retries=-1;api=round
-api=5;probabilities=perhaps;probabilities=1;nothing=1;api_key=secret;timeuot=5""".replace(
-            ";", "\n"
-        ).splitlines()
-    )
-    yield from (
-        [*search, "--method", method, "--scorer-option", option]
-        for option in ("max_length=0", "max_length=x", "threads=-1", "timeout=5")
-    )
-    yield [*search, "--model", "m"]
-    yield [*search, "--method", method, "--store", "c.db", "--scorer", "http://127.0.0.1:9/"]
-    for option in ("--queries", "--filter", "--lists", "--store"):
-        yield from (
-            [*search, "--method", method, option, path]
-            for path in PATHS
-            if path not in ("absent", "empty" if option == "--store" else "absent")
-        )
-    yield [*search, "--method", method, "--queries", "absent"]
-    yield [*search, "--method", method, "--filter", "absent"]
-    yield [*search, "--method", method, "--filter", "ids.txt"]
-    yield [*search, "--method", method, "--lists", "lists.run"]
-    yield from (["search", "docs.index", query] for query in ("", " ", "\n\t"))
-    yield from (["search", path, "topic"] for path in PATHS)
-    yield from (["index", "build", path, "new.index", "--encoder", "none"] for path in PATHS)
-    yield ["index", "build", "deep.json", "new.index", "--encoder", "none"]
-    build = ["index", "build", "docs.jsonl", "new.index", "--encoder", "none"]
-    yield from ([*build, "--limit", number] for number in NUMBERS if number != HUGE)
-    yield from ([*build, "--graph", number] for number in NUMBERS if number not in ("", HUGE))
-    yield from ([*build, "--lsa", number] for number in ("-1", "x", "1.5"))
-    yield from (
-        [*build, "--graph", "3", "--graph-from", name] for name in ("nothing", "a\0b", LONG)
-    )
-    collect = ["collect", "docs.index"]
-    yield from ([*collect, "--anchors", path] for path in PATHS)
-    yield from ([*collect, "--item-scores", number] for number in ("0", "-2", "x", "nan"))
-    yield from (
-        [*collect, "--anchors", "queries.txt", "--max-calls", number]
-        for number in ("0", "x", "nan")
-    )
-    yield from ([*build, "--template", text] for text in ("{", "{0}", "{nothing}", "{text.x}", "}"))
-    yield from ([*build, "--text-field", name] for name in ("nothing", "a\0b"))
-    yield from (
-        ["index", "build", "docs.jsonl", path, "--encoder", "none"]
-        for path in ("a\0b", LONG, "docs.jsonl")
-    )
-    yield from (
-        ["index", "build", "docs.jsonl", "new.index", "--encoder", name]
-        for name in ("absent/x/y", "", "docs.index")
-    )
-    compare = ["compare", "docs.index", "--queries", "queries.txt"]
-    yield from ([*compare, "--budgets", text] for text in ("", "x", "0", "1,,x", "nan", "1e300"))
-    yield from ([*compare, "-k", text] for text in ("0", "x", "31", "-1", "9" * 30))
-    yield from ([*compare, "--methods", text] for text in ("", ";", "rerank(", "nothing"))
-    yield from ([*compare, "--qrels", path] for path in PATHS)
-    yield from ([*compare, "--scorer", url] for url in URLS[:6])
-    yield [*compare, "--measures", "nDCG@10"]
-    yield [*compare, "--plot", "a\0b.png"]
-    yield [*compare, "--plot", LONG + ".png"]
-    yield from (["replay", path, "--methods", method] for path in PATHS)
-    yield from (
-        ["replay", name, "--methods", "rerank(retriever=random)"]
-        for name in (*MATRICES, "pickled.npy", "docs.jsonl")
-    )
-    yield from (
-        ["replay", "good.npz", "--methods", "rerank(retriever=random)", option, value]
-        for option, values in (("--budgets", "x 0"), ("--k", "0 100"), ("--seed", "x"))
-        for value in values.split()
-    )
-    yield from (["estimate", path] for path in PATHS if path != "absent")
-    yield from (["estimate", "docs.index", "--budget", number] for number in ("0", "-1", "x"))
-    yield from (
-        ["collect", "docs.index", "--out", path, "--queries", "queries.txt"]
-        for path in ("a\0b", LONG, ".")
-    )
-    yield from (["fit", "docs.index", "stored", "--store", path] for path in PATHS)
-    yield from (
-        ["fit", "docs.index", "--queries", "auto", "--deadline", text]
-        for text in ("x", "-1s", "nan", "0m", "")
-    )
-    yield from (["model", "export", path, "out"] for path in ("a\0b", LONG, "binary.bin", "empty"))
-    yield from (["convert", path, "out"] for path in ("a\0b", LONG, "binary.bin", "empty", "."))
-    yield from (["sweep", path, "--out", "runs"] for path in PATHS)
-    yield from (["report", path, "--out", "rep"] for path in PATHS if path != ".")
-    yield from ([name] for name in ("nothing", "--nothing", "sea\0rch", LONG, "search"))
+    for line, values in COMMANDS.items():
+        for value in values:
+            yield [part.replace("{}", value) for part in line.split()]
 
 
 def _searcher(scorer: Any = None, method: Any = "rerank(retriever=bm25)") -> ck.Searcher:
@@ -209,12 +165,6 @@ def _each(name: str, call: Callable[[Any], object], values: Iterable[Any]) -> Ca
     yield from ((f"{name}({value!r:.40})", partial(call, value)) for value in values)
 
 
-def _searched(**options: Any) -> Calls:
-    """Searches with each of the values of an option."""
-    for name, values in options.items():
-        yield from _each(name, lambda value, name=name: _search(**{name: value}), values)
-
-
 def _with(make: Callable[..., object], options: dict[str, Iterable[Any]]) -> Calls:
     """`make` with each of the values of each option."""
     for name, values in options.items():
@@ -226,15 +176,15 @@ def calls() -> Calls:
     nan, inf, texts, vectors = float("nan"), float("inf"), ["a", "b", "c"], np.ones((3, 4))
     files = ("absent", "a\0b", LONG, "binary.bin", "empty", 5, ".")
     wrong = (None, "5", 1.5, nan, -1, 0, True, [], inf)
-    yield from _searched(
-        k=(*wrong, 10**30),
-        budget=wrong[1:],
-        queries=("", " ", "\t\n", [], [""], [None], [5], 5, None, {"a": 1}, [["a"]], b"topic"),
-        filter=("d1", ["nobody"], [], [5], [None], 5, [1.5, 2.5], {"d1": None, "x": 1}),
-        seed=("x", 1.5, -1, []),
-    )
     masks = (np.zeros(30, bool), np.ones(7, bool), np.ones(30), np.ones((30, 2), bool))
-    yield from _searched(filter=masks)
+    searches: dict[str, Iterable[Any]] = {
+        "k": (*wrong, 10**30),
+        "budget": wrong[1:],
+        "queries": ("", " ", "\t\n", [], [""], [None], [5], 5, None, {"a": 1}, [["a"]], b"topic"),
+        "filter": ("d1", ["nobody"], [], [5], [None], 5, [1.5, 2.5], {"x": 1}, *masks),
+        "seed": ("x", 1.5, -1, []),
+    }
+    yield from _with(_search, searches)
     budgets = {"total": ("5", 1.5, -1, 0, True, []), "deadline": (0, -1, nan, "soon", [], -inf)}
     yield from _with(lambda **given: _search(budget=ck.Budget(**given)), budgets)
     yield from _each(

@@ -17,6 +17,7 @@ import pytest
 from faulty_server import Faulty, answer
 from late_helpers import WordStates
 
+from crossknn.cli import options
 from crossknn.cli.app import run
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.index import storage
@@ -207,58 +208,43 @@ def _names(folder):
     return [name for name in names if not name.endswith(("-wal", "-shm", ".lock"))]
 
 
-def crossknn(where: Path, *arguments: str, limit: int | None = None, code: str = "pass"):
-    """Run a process of its own in `where`; `limit` caps the size of files, `code` runs first."""
+def test_a_missing_extra_names_the_command_that_installs_it(folder, capsys, monkeypatch):
+    monkeypatch.setattr(options, "find_spec", lambda name: None)
+    assert run(["compare", "docs.index", "--queries", "queries.txt", "--plot", "p.png"]) == 5
+    assert "--plot needs an extra: run  pip install 'crossknn[plots]'" in capsys.readouterr().err
 
-    def cap():
-        if limit:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    return subprocess.run(
-        [sys.executable, "-c", f"{code}; from crossknn.cli import main; main()", *arguments],
+def crossknn(where: Path, *arguments: str, **how):
+    """Start a process of its own in `where`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "crossknn", *arguments],
         cwd=where,
-        capture_output=True,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=180,
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"},
-        preexec_fn=cap,
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+        **how,
     )
-
-
-def test_a_missing_extra_names_the_command_that_installs_it(folder):
-    hide = (
-        "import importlib.util as u; f = u.find_spec; "
-        "u.find_spec = lambda n, *a: None if n == 'matplotlib' else f(n, *a)"
-    )
-    asked = ["compare", "docs.index", "--queries", "queries.txt", "--plot", "p.png"]
-    done = crossknn(folder, *asked, code=hide)
-    assert done.returncode == 5
-    assert "--plot needs an extra: run  pip install 'crossknn[plots]'" in done.stderr
 
 
 def test_a_full_disk_leaves_nothing_half_written(folder):
-    before = sorted(p.name for p in folder.iterdir())
+    def cap():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
+
+    before = _names(folder)
     building = ["index", "build", "docs.jsonl", "full.index", "--encoder", "none"]
-    done = crossknn(folder, *building, limit=1500)
-    assert done.returncode != 0
-    assert "cannot be written: File too large; nothing was changed" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert sorted(p.name for p in folder.iterdir()) == before
+    process = crossknn(folder, *building, preexec_fn=cap)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "cannot be written: File too large; nothing was changed" in said
+    assert len(said.strip().splitlines()) == 1
+    assert _names(folder) == before
 
 
 @pytest.mark.slow
 def test_ctrl_c_during_indexing(folder):
     texts = (f"a longer text number {i} " * 20 for i in range(20_000))
-    (folder / "large.jsonl").write_text(
-        lines({"id": str(i), "text": t} for i, t in enumerate(texts))
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "crossknn", "index", "build", "large.jsonl", "large.index"],
-        cwd=folder,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "NO_COLOR": "1"},
-    )
+    (folder / "large.jsonl").write_text(lines({"text": text} for text in texts))
+    process = crossknn(folder, "index", "build", "large.jsonl", "large.index")
     time.sleep(4)
     assert process.poll() is None, "indexing ended before it could be interrupted"
     process.send_signal(signal.SIGINT)
@@ -266,5 +252,5 @@ def test_ctrl_c_during_indexing(folder):
     assert process.returncode == 130
     assert "Traceback" not in said
     assert "interrupted" in said
-    assert not [p.name for p in folder.iterdir() if "large.index" in p.name]
+    assert not [name for name in _names(folder) if "large.index" in name]
     (folder / "large.jsonl").unlink()

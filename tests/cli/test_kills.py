@@ -23,13 +23,10 @@ IN_FLIGHT = 4 * 64
 
 
 @pytest.fixture
-def asked():
-    """Every pair that the endpoint was asked for."""
-    return []
+def endpoint(tmp_path, monkeypatch):
+    """The options that name it, and every pair that it was asked for."""
+    asked = []
 
-
-@pytest.fixture
-def endpoint(tmp_path, monkeypatch, asked):
     def count(body):
         asked.extend((body["query"], text) for text in body.get("documents") or body["texts"])
         return [0.02, good(body)]
@@ -40,12 +37,15 @@ def endpoint(tmp_path, monkeypatch, asked):
     Path("queries.txt").write_text("".join(f"query {i}\n" for i in range(QUERIES)))
     assert run(["index", "build", "docs.jsonl", "docs.index", "--encoder", "none"]) == 0
     server = Faulty(count)
-    yield ["--scorer", server.url, "--model", "sums"]
+    yield ["--scorer", server.url, "--model", "sums"], asked
     server.close()
 
 
-def killed(command, asked, pairs):
-    """Run the command, kill it after so many pairs; how many it had asked for."""
+@pytest.mark.slow
+@pytest.mark.parametrize("pairs", [1, 400, 1500])
+def test_a_killed_collection_goes_on(endpoint, capsys, pairs):
+    given, asked = endpoint
+    command = ["collect", "docs.index", "--queries", "queries.txt", "--out", "m.npz", *given]
     process = subprocess.Popen([sys.executable, "-m", "crossknn", *command])
     deadline = time.monotonic() + 60
     while len(asked) < pairs and time.monotonic() < deadline:
@@ -54,14 +54,7 @@ def killed(command, asked, pairs):
     process.wait(timeout=30)
     time.sleep(0.2)  # the endpoint still answers what it was asked
     assert pairs <= len(asked) < QUERIES * N
-    return len(asked)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pairs", [1, 400, 1500])
-def test_a_killed_collection_goes_on(endpoint, asked, capsys, pairs):
-    command = ["collect", "docs.index", "--queries", "queries.txt", "--out", "m.npz", *endpoint]
-    before = killed(command, asked, pairs)
+    before = len(asked)
     for least in (QUERIES * N - before, 0):
         capsys.readouterr()
         assert run([*command, "--json"]) == 0
@@ -71,14 +64,3 @@ def test_a_killed_collection_goes_on(endpoint, asked, capsys, pairs):
     texts = ck.ItemIndex.load("docs.index").items.texts
     wanted = [[score(f"query {i}", text) for text in texts] for i in range(QUERIES)]
     np.testing.assert_allclose(StoredMatrix.load("m.npz").scores, wanted, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_a_killed_fit_goes_on(endpoint, asked, capsys):
-    command = ["fit", "docs.index", "als", "--queries", "queries.txt", "--per", "30", *endpoint]
-    before = killed(command, asked, 500)
-    capsys.readouterr()
-    assert run([*command, "--json"]) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert made["cost"]["calls"] == 30 * QUERIES
-    assert 30 * QUERIES - before <= made["calls"] <= 30 * QUERIES - before + IN_FLIGHT

@@ -15,7 +15,6 @@ from crossknn.methods.posterior import (
     Linear,
     LowRankPlusResidual,
     Model,
-    Whitened,
 )
 from crossknn.types import Observed
 
@@ -37,8 +36,8 @@ def unit(rng, *shape):
 
 def predicted(posterior, kernel, points, basis):
     """Mean and std (c,) at other points."""
-    others = Whitened(kernel.variance(points))
-    return posterior.at(others.extended(posterior, kernel(posterior.points, points)), basis)
+    none, covariances = np.empty((0, len(points))), kernel(posterior.points, points)
+    return posterior.at(posterior.whitened(none, covariances), kernel.variance(points), basis)
 
 
 def known(scores, count):
@@ -118,4 +117,4 @@ def test_rounds_extend_what_is_kept_and_change_nothing(monkeypatch, options):
                 expected = predictor.predict(fresh, items)
             for mine, theirs in zip(found, expected, strict=True):
                 np.testing.assert_allclose(mine, theirs, rtol=2e-4, atol=2e-5)
-    assert not any(row.kept for row in fresh.rows.values())
+    assert not any(each.kept for each in fresh.known.values())

@@ -9,14 +9,13 @@ No-Split         `anchor_share=none`: the whole budget goes to anchor items
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from crossknn.index.base import Index
-from crossknn.methods.base import HYBRID, Method, equal_rounds, fraction, part, positive
+from crossknn.methods.base import HYBRID, Method, equal_rounds, part
 from crossknn.methods.cur import Center, anchors_of, cur_predictor
 from crossknn.retrievers.specs import open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
@@ -41,6 +40,7 @@ class ADACUR(Method):
     """
 
     name = "adacur"
+    reads = ("anchors",)
     retriever: Spec = HYBRID
     rounds: int = 5
     sample: Literal["top", "softmax", "random"] = "top"
@@ -49,12 +49,7 @@ class ADACUR(Method):
     rcond: float = 1e-6
     shortlist: int | None = None
 
-    def required_artifacts(self, index: Index) -> Collection[str]:
-        return ("anchors",)
-
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
-        fraction(self.name, anchor_share=self.anchor_share, rcond=self.rcond)
         k_i = budget if self.anchor_share is None else part(budget, self.anchor_share)
         batches = equal_rounds(k_i, self.rounds)
         predictor: Predictor[Any] = cur_predictor(

@@ -21,7 +21,7 @@ import numpy as np
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import least_squares
-from crossknn.methods.base import HYBRID, Method, equal_rounds, fraction, positive
+from crossknn.methods.base import HYBRID, Method, equal_rounds
 from crossknn.methods.vectors import Fit, Normalize, Scored, encoder_predictor, read_scale
 from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan
@@ -58,11 +58,9 @@ class AXN(Method):
     shortlist: int | None = None
 
     def required_artifacts(self, index: Index) -> Collection[str]:
-        return read_scale(index, self.vectors, self.normalize) if self.ridge is None else ()
+        return read_scale(self, index) if self.ridge is None else ()
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
-        fraction(self.name, blend=self.blend, rcond=self.rcond)
         vectors = default_vectors(index, self.vectors)
         if self.blend or self.ridge is not None:
             need_query_vectors(index, vectors, str(self))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 from crossknn.errors import SpecError
@@ -14,6 +13,10 @@ from crossknn.search.plan import Plan
 from crossknn.spec import Spec, check_options, text_of
 
 HYBRID = Spec("hybrid")
+
+COUNTS = ("rounds", "shortlist", "neighbours", "batch", "depth", "pairs", "steps", "rank", "k")
+SHARES = ("anchor_share", "retriever_share", "blend", "best", "rcond", "target_recall")
+"""Options that are 1 or more, and those between 0 and 1, in every method that has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +30,18 @@ class Method(ABC):
     name: ClassVar[str]
     calls: ClassVar[bool] = True
     """Whether it calls the cross-encoder."""
+    reads: ClassVar[Collection[str]] = ()
+    """Its `required_artifacts`, where they are the same for every index."""
     fallback: ClassVar[str] = "axn(normalize=first)"
     """What to search with where the exact scores kept in the index are of another cross-encoder."""
 
     def __post_init__(self) -> None:
         check_options(self.name, self)
+        for name, value in vars(self).items():
+            if name in COUNTS and isinstance(value, int) and value < 1:
+                raise SpecError(f"{self.name}({name}={value}): {name} must be 1 or more")
+            if name in SHARES and isinstance(value, float) and not 0 <= value <= 1:
+                raise SpecError(f"{self.name}({name}={value}): {name} must lie between 0 and 1")
 
     @abstractmethod
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
@@ -43,7 +53,7 @@ class Method(ABC):
             seed: Seed of all randomness.
 
         Raises:
-            InputError: The index lacks what the method needs, or an option is out of range.
+            InputError: The index lacks what the method needs, or options exclude each other.
         """
 
     def required_artifacts(self, index: Index) -> Collection[str]:
@@ -51,28 +61,10 @@ class Method(ABC):
 
         Returns `anchors`, `item_scores`, or the names of item vectors whose fitted scale is read.
         """
-        return ()
+        return self.reads
 
     def __str__(self) -> str:
-        return self._text
-
-    @cached_property
-    def _text(self) -> str:
         return text_of(self.name, self)
-
-
-def positive(method: str, **values: int | None) -> None:
-    """Check that options are 1 or more."""
-    for name, value in values.items():
-        if value is not None and value < 1:
-            raise SpecError(f"{method}({name}={value}): {name} must be 1 or more")
-
-
-def fraction(method: str, **values: float | None) -> None:
-    """Check that options lie between 0 and 1."""
-    for name, value in values.items():
-        if value is not None and not 0 <= value <= 1:
-            raise SpecError(f"{method}({name}={value}): {name} must lie between 0 and 1")
 
 
 def part(budget: int, share: float) -> int:

@@ -11,7 +11,6 @@ fixedITEM        `FixedItem` (section 3.2, figure 7)
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -20,7 +19,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Anchors, Index, ItemScores, Scale
 from crossknn.linalg import least_squares
-from crossknn.methods.base import Method, fraction, part
+from crossknn.methods.base import Method, part
 from crossknn.methods.vectors import Scored, VectorPredictor
 from crossknn.retrievers.base import Retriever, fixed_order
 from crossknn.retrievers.specs import open_retriever
@@ -48,16 +47,13 @@ class ANNCUR(Method):
     """
 
     name = "anncur"
+    reads = ("anchors",)
     anchor_share: float = 0.5
     retriever: Spec = RANDOM
     center: Center = "auto"
     rcond: float = 1e-6
 
-    def required_artifacts(self, index: Index) -> Collection[str]:
-        return ("anchors",)
-
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        fraction(self.name, rcond=self.rcond)
         chosen = Spec("fixed") if self.retriever == RANDOM else self.retriever
         predictor = cur_predictor(anchors_of(index, self.name), self.center, self.rcond)
         return _two_rounds(self, open_retriever(index, chosen, seed), predictor, budget)
@@ -74,15 +70,12 @@ class ItemCUR(Method):
     """
 
     name = "itemcur"
+    reads = ("item_scores",)
     anchor_share: float = 0.5
     center: Center = "auto"
     rcond: float = 1e-6
 
-    def required_artifacts(self, index: Index) -> Collection[str]:
-        return ("item_scores",)
-
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        fraction(self.name, rcond=self.rcond)
         scores = _item_scores(index, self.name).scores
         rows = Anchors(scores, center=float(scores.mean(dtype=np.float64)))
         predictor = cur_predictor(rows, self.center, self.rcond)
@@ -98,10 +91,8 @@ class FixedItem(Method):
     """
 
     name = "fixeditem"
+    reads = ("item_scores",)
     anchor_share: float = 0.5
-
-    def required_artifacts(self, index: Index) -> Collection[str]:
-        return ("item_scores",)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         known = _item_scores(index, self.name)
@@ -134,22 +125,21 @@ def cur_predictor(rows: Anchors, center: Center, rcond: float) -> VectorPredicto
 def anchors_of(index: Index, method: str) -> Anchors:
     """R_anc, the exact scores of anchor queries; `InputError` if there are none."""
     if index.anchors is None or not len(index.anchors.scores):
-        raise _missing(method, "the scores of anchor queries", "--anchors QUERIES", "n_anchors")
+        raise InputError(
+            f"{method} needs the scores of anchor queries, and there are none here: add them with  "
+            "crossknn collect INDEX --anchors QUERIES  (in a matrix file: n_anchors)"
+        )
     return index.anchors
 
 
 def _item_scores(index: Index, method: str) -> ItemScores:
     if index.item_scores is None:
-        keys = "item_scores, item_score_items"
-        raise _missing(method, "item x item scores", "--item-scores N", keys)
+        raise InputError(
+            f"{method} needs item x item scores, and there are none here: add them with  "
+            "crossknn collect INDEX --item-scores N  (in a matrix file: item_scores, "
+            "item_score_items)"
+        )
     return index.item_scores
-
-
-def _missing(method: str, what: str, option: str, keys: str) -> InputError:
-    return InputError(
-        f"{method} needs {what}, and there are none here: add them with  "
-        f"crossknn collect INDEX {option}  (in a matrix file: {keys})"
-    )
 
 
 def _two_rounds(
@@ -158,6 +148,5 @@ def _two_rounds(
     predictor: VectorPredictor,
     budget: int,
 ) -> Plan:
-    fraction(method.name, anchor_share=method.anchor_share)
     k_i = part(budget, method.anchor_share)
     return Plan(retriever=retriever, predictor=predictor, batches=(k_i, budget - k_i))

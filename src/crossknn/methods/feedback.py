@@ -15,7 +15,6 @@ second retrieval            the rest of the budget, in `rounds` rounds; reranked
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,7 +23,7 @@ import numpy as np
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import softmax
-from crossknn.methods.base import HYBRID, Method, equal_rounds, fraction, part, positive
+from crossknn.methods.base import HYBRID, Method, equal_rounds, part
 from crossknn.methods.vectors import Fit, Normalize, Scored, encoder_predictor, read_scale
 from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan
@@ -48,6 +47,7 @@ class Feedback(Method):
     """
 
     name = "feedback"
+    required_artifacts = read_scale
     retriever: Spec = HYBRID
     retriever_share: float = 0.5
     rounds: int = 1
@@ -58,11 +58,7 @@ class Feedback(Method):
     vectors: str = "auto"
     normalize: Normalize = "auto"
 
-    def required_artifacts(self, index: Index) -> Collection[str]:
-        return read_scale(index, self.vectors, self.normalize)
-
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        positive(self.name, rounds=self.rounds, pairs=self.pairs)
         if self.b < 0:
             raise SpecError(f"{self}: b must be 0 or more")
         fit = partial(formula, a=self.a, b=self.b, c=self.c, pairs=self.pairs)
@@ -84,6 +80,7 @@ class ReFIT(Method):
     """
 
     name = "refit"
+    required_artifacts = read_scale
     retriever: Spec = HYBRID
     retriever_share: float = 0.5
     rounds: int = 1
@@ -92,11 +89,7 @@ class ReFIT(Method):
     vectors: str = "auto"
     normalize: Normalize = "auto"
 
-    def required_artifacts(self, index: Index) -> Collection[str]:
-        return read_scale(index, self.vectors, self.normalize)
-
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        positive(self.name, rounds=self.rounds, steps=self.steps)
         if self.lr <= 0:
             raise SpecError(f"{self}: lr must be above 0")
         fit = partial(distilled, steps=self.steps, lr=self.lr)
@@ -106,29 +99,20 @@ class ReFIT(Method):
 def formula(
     scored: Scored, *, a: float, b: float, c: float, pairs: int | None
 ) -> tuple[FloatArray, float]:
-    """The vector of Qdrant's F."""
-    assert scored.parametric is not None
-    weights = pair_weights(scored.scores, b, pairs)
-    return a * scored.parametric + c * (weights @ scored.vectors.astype(np.float64)), 0.0
+    """The vector of Qdrant's F.
 
-
-def pair_weights(scores: FloatArray, b: float, pairs: int | None = None) -> FloatArray:
-    """Sum over the pairs that an item is in, of gap^b as the positive, of -gap^b as the negative.
-
-    (b,) -> (b,); the weights sum to 0. `pairs` takes so many pairs of the widest gaps, ties by the
-    position of the positive, then of the negative.
-
-    >>> pair_weights(np.array([3.0, 1.0, 1.0]), 2.0)
-    array([ 8., -4., -4.])
-    >>> pair_weights(np.array([3.0, 1.0, 1.0]), 2.0, pairs=1)
-    array([ 4., -4.,  0.])
+    An item's weight is the sum over the pairs that it is in, of gap^b as the positive, of -gap^b as
+    the negative. `pairs` takes so many pairs of the widest gaps, ties by the position of the
+    positive, then of the negative.
     """
-    gaps = scores[:, None] - scores
+    assert scored.parametric is not None
+    gaps = scored.scores[:, None] - scored.scores
     if pairs is not None:
         narrow = np.argsort(-gaps, axis=None, kind="stable")[pairs:]
         gaps.ravel()[narrow] = 0.0
     strength = np.where(gaps > 0, np.maximum(gaps, 0.0) ** b, 0.0)
-    return strength.sum(axis=1) - strength.sum(axis=0)
+    weights = strength.sum(axis=1) - strength.sum(axis=0)
+    return a * scored.parametric + c * (weights @ scored.vectors.astype(np.float64)), 0.0
 
 
 def distilled(scored: Scored, *, steps: int, lr: float) -> tuple[FloatArray, float]:
@@ -144,7 +128,6 @@ def distilled(scored: Scored, *, steps: int, lr: float) -> tuple[FloatArray, flo
 def _sample_then_search(
     method: Feedback | ReFIT, index: Index, budget: int, seed: int, fit: Fit
 ) -> Plan:
-    fraction(method.name, retriever_share=method.retriever_share)
     vectors = need_query_vectors(index, default_vectors(index, method.vectors), str(method))
     sample = part(budget, method.retriever_share)
     return Plan(

@@ -11,6 +11,7 @@ c                the budget
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.index.graphs import NEIGHBOURS, cosines, default_graph
 from crossknn.linalg import softmax
-from crossknn.methods.base import HYBRID, Method, fraction, part
+from crossknn.methods.base import HYBRID, Method, part
 from crossknn.methods.graph import (
     Expand,
     Frontier,
@@ -61,7 +62,6 @@ class GAR(Method):
     softmax: Literal["scaled", "raw"] = "scaled"
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        fraction(self.name, best=self.best)
         retriever = open_retriever(index, self.retriever, seed)
         expand = self._expand(index, budget)
         return Plan(
@@ -73,51 +73,53 @@ class GAR(Method):
     def _expand(self, index: Index, budget: int) -> Expand:
         graph = graph_of(index, self)
         if self.affinity == "score":
-            return by_best_source(graph)
+            return partial(by_best_source, graph)
         name = default_graph(index, self.graph)
         vectors = name if name in index.vectors else unfitted(index)
         if vectors is None:
             raise InputError(f"{self}: affinity=set needs item vectors, and there are none here")
-        best = part(budget, self.best)
-        return by_affinity(graph, index.vectors[vectors], best, raw=self.softmax == "raw")
+        best, raw = part(budget, self.best), self.softmax == "raw"
+        return partial(by_affinity, graph, index.vectors[vectors], best, raw)
 
 
-def by_best_source(graph: Neighbours) -> Expand:
+def by_best_source(
+    graph: Neighbours, before: Frontier, items: IntArray, scores: FloatArray, n_seen: int
+) -> Frontier:
     """A neighbour is worth the score of its best scored source (algorithm 1).
 
     The paper stops adding sources of low score once the frontier holds as many items as the budget
     has left: those items would come after all that are left, so it changes nothing.
     """
-
-    def expand(before: Frontier, items: IntArray, scores: FloatArray, n_seen: int) -> Frontier:
-        order = best_first(items, scores)
-        return reach(graph, items[order], scores[order], items)
-
-    return expand
+    return reach(graph, items, scores, best_first(items, scores))
 
 
-def by_affinity(graph: Neighbours, vectors: FloatArray, count: int, *, raw: bool) -> Expand:
+def by_affinity(
+    graph: Neighbours,
+    vectors: FloatArray,
+    count: int,
+    raw: bool,
+    before: Frontier,
+    items: IntArray,
+    scores: FloatArray,
+    n_seen: int,
+) -> Frontier:
     """A neighbour is worth the sum of its affinities to the best scored items (Quam, algorithm 1).
 
     After each batch, every source in it that is among the `count` best scored so far adds to its
     neighbours: the cosine of their `vectors` (n, d), times the source's share in the softmax of
     these scores.
     """
-
-    def expand(before: Frontier, items: IntArray, scores: FloatArray, n_seen: int) -> Frontier:
-        best = best_first(items, scores)[:count]
-        shares = softmax(scores[best] / (1.0 if raw else scores.std() or 1.0))
-        latest = best >= n_seen
-        sources = items[best[latest]]
-        neighbours = graph[sources]
-        gains = cosines(vectors, sources, neighbours) * shares[latest][:, None]
-        reached = np.concatenate([before.items, neighbours.ravel().astype(np.int64)])
-        values = np.concatenate([before.values, gains.ravel()])
-        # Unscored items by the sum of their values, ties in the order of arrival.
-        new = ~np.isin(reached, np.append(items, NO_ITEM))
-        found, first, where = np.unique(reached[new], return_index=True, return_inverse=True)
-        sums = np.bincount(where, values[new], minlength=len(found)).astype(np.float64)
-        order = np.lexsort((first, -sums))
-        return Frontier(found[order], sums[order], np.zeros(len(order), np.int64))
-
-    return expand
+    best = best_first(items, scores)[:count]
+    shares = softmax(scores[best] / (1.0 if raw else scores.std() or 1.0))
+    latest = best >= n_seen
+    sources = items[best[latest]]
+    neighbours = graph[sources]
+    gains = cosines(vectors, sources, neighbours) * shares[latest][:, None]
+    reached = np.concatenate([before.items, neighbours.ravel().astype(np.int64)])
+    values = np.concatenate([before.values, gains.ravel()])
+    # Unscored items by the sum of their values, ties in the order of arrival.
+    new = ~np.isin(reached, np.append(items, NO_ITEM))
+    found, first, where = np.unique(reached[new], return_index=True, return_inverse=True)
+    sums = np.bincount(where, values[new], minlength=len(found)).astype(np.float64)
+    order = np.lexsort((first, -sums))
+    return Frontier(found[order], sums[order], np.zeros(len(order), np.int64))

@@ -14,21 +14,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import top_k
-from crossknn.methods.base import HYBRID, Method, equal_rounds, positive
+from crossknn.methods.base import HYBRID, Method, equal_rounds
 from crossknn.methods.posterior import (
     Directional,
     Linear,
     LowRankPlusResidual,
     Model,
     Posterior,
-    Whitened,
 )
 from crossknn.retrievers.base import Retriever, stages_of
 from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
@@ -45,26 +44,18 @@ KEPT = 2**31
 """Bytes of covariances, of all queries, that are kept from one round to the next."""
 
 
-class Row(NamedTuple):
-    """A query's posterior, and what it has computed of the blocks of items predicted last, by their
-    first position or by their own: no part of the value, but for the next prediction to extend."""
-
-    posterior: Posterior
-    kept: dict[int | bytes, Whitened]
-
-
 @dataclass(frozen=True, slots=True)
 class Posteriors:
     """State of a Gaussian process over m queries.
 
     `basis` (f, m, n) holds the basis functions, `own` (m, d) the queries' vectors where they count
-    as observed. A query whose scores say too little has no row.
+    as observed. A query whose scores say too little has no posterior among `known`.
     """
 
     queries: Queries
     basis: FloatArray
     own: FloatArray | None
-    rows: dict[int, Row]
+    known: dict[int, Posterior]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,7 +103,7 @@ class GaussianProcess(Predictor[Posteriors]):
         return Posteriors(queries, known, None if self.own is None else self.own(queries), {})
 
     def update(self, state: Posteriors, observed: Observed) -> Posteriors:
-        rows = {}
+        known = {}
         for q, items, scores in observed.rows():
             points, basis = self.points(items), state.basis[:, q, items].T
             few = self.model.prior is None and len(scores) <= basis.shape[1]
@@ -123,39 +114,34 @@ class GaussianProcess(Predictor[Posteriors]):
                 points = np.vstack([state.own[q].astype(points.dtype), points])
                 basis = np.vstack([state.basis[:, q].max(axis=1), basis])
                 exact = np.append(exact.max(), exact)
-            unit, kept = None, {}
-            if (row := state.rows.get(q)) is not None:
-                unit, kept = row.posterior.unit, dict(row.kept)
-            rows[q] = Row(self.model.posterior(points, exact, basis, unit), kept)
-        return replace(state, rows=rows)
+            known[q] = self.model.posterior(points, exact, basis, state.known.get(q))
+        return replace(state, known=known)
 
     def predict(self, state: Posteriors, items: IntArray | None = None) -> Prediction:
         m, count = (len(state.queries), self.n) if items is None else items.shape
         mean, std = np.empty((m, count), np.float32), np.full((m, count), np.nan, np.float32)
-        if len(state.rows) < m:
+        if len(state.known) < m:
             scores = self.retriever.scores(state.queries)
             mean[:] = scores if items is None else np.take_along_axis(scores, items, axis=1)
-        scored = sum(len(row.posterior.points) for row in state.rows.values())
+        keep = 4 * count * sum(len(each.points) for each in state.known.values()) <= KEPT
         # Of all items, all queries share one pass: so many rows more are nearly free.
-        groups = [{q: row} for q, row in state.rows.items()]
-        if items is None and state.rows:
-            groups = [state.rows]
+        shared = items is None and len(state.known) > 0
+        groups = [[*state.known]] if shared else [[q] for q in state.known]
         kernel = self.model.kernel
-        for part, rows in product(_blocks(count), groups):
-            block = part if items is None else items[next(iter(rows)), part]
+        for part, queries in product(_blocks(count), groups):
+            block = part if items is None else items[queries[0], part]
             key, points = part.start if items is None else block.tobytes(), self.points(block)
-            known = [r.kept.get(key) or Whitened(kernel.variance(points)) for r in rows.values()]
-            both = list(zip(rows.values(), known, strict=True))
-            new = [row.posterior.points[others.count :] for row, others in both]
+            none, variance = np.empty((0, len(points)), points.dtype), kernel.variance(points)
+            known = [state.known[q] for q in queries]
+            rows = [each.kept.pop(key, none) for each in known]
+            new = [each.points[len(row) :] for each, row in zip(known, rows, strict=True)]
             ends = np.cumsum([len(each) for each in new])[:-1]
             found = np.split(kernel(np.vstack(new), points), ends)
-            for q, (row, others), covariances in zip(rows, both, found, strict=True):
-                others = others.extended(row.posterior, covariances)
-                mean[q, part], std[q, part] = row.posterior.at(others, state.basis[:, q, block].T)
-                if 4 * scored * count <= KEPT:
-                    row.kept[key] = others
-                else:
-                    row.kept.clear()
+            for q, each, row, covariances in zip(queries, known, rows, found, strict=True):
+                white = each.whitened(row, covariances)
+                mean[q, part], std[q, part] = each.at(white, variance, state.basis[:, q, block].T)
+                if keep:
+                    each.kept[key] = white
         return Prediction(mean, std)
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
@@ -169,20 +155,18 @@ class GaussianProcess(Predictor[Posteriors]):
         """`pool`; or half of it, and half what the kernel's linear term ranks first, if it has one:
         that is computed once, so that a million items stay searchable."""
         kernel = self.model.kernel
-        if not isinstance(kernel, LowRankPlusResidual) or not state.rows:
+        if not isinstance(kernel, LowRankPlusResidual) or not state.known:
             return pool
-        queries = list(state.rows)
-        known = [row.posterior for row in state.rows.values()]
-        terms = np.stack([kernel.linear_term(each.pull, each.points) for each in known])
-        linear = np.stack(
-            [each.weights @ state.basis[:, q] for q, each in zip(queries, known, strict=True)]
-        ).astype(np.float32)
+        known = state.known.items()
+        terms = np.stack([kernel.linear_term(each.pull, each.points) for _, each in known])
+        trend = np.stack([each.weights @ state.basis[:, q] for q, each in known])
+        linear = trend.astype(np.float32)
         for part in _blocks(self.n):
             linear[:, part] += kernel.linear_scores(terms, self.points(part))
         if allowed is not None:
             linear[:, ~allowed] = -np.inf
         chosen = pool.copy()
-        for q, best in zip(queries, linear, strict=True):
+        for q, best in zip(state.known, linear, strict=True):
             kept = pool[q][pool[q] != NO_ITEM][: pool.shape[1] - pool.shape[1] // 2]
             best[kept] = -np.inf
             more = top_k(best[None], pool.shape[1] - len(kept)).items[0]
@@ -222,7 +206,6 @@ class GP(Method):
     shortlist: int | None = None
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        positive(self.name, rounds=self.rounds, shortlist=self.shortlist)
         if self.scale <= 0 or self.noise < 0 or self.beta < 0:
             raise SpecError(f"{self}: scale must be above 0, noise and beta 0 or more")
         vectors = default_vectors(index, self.vectors)

@@ -16,14 +16,15 @@ f items of a frontier.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from crossknn.index.base import Index
 from crossknn.index.graphs import NEIGHBOURS, default_graph
-from crossknn.methods.base import HYBRID, Method, fraction, part, positive
+from crossknn.methods.base import HYBRID, Method, part
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
@@ -65,11 +66,9 @@ class LADR(Method):
     batch: int = 16
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        positive(self.name, depth=self.depth)
-        graph = graph_of(index, self)
         if self.mode == "proactive":
-            return _from_seeds(self, index, budget, seed, _seed_neighbours(graph), budget)
-        expand = _step_by_step(graph, sources=self.depth, one_step=True)
+            return _from_seeds(self, index, budget, seed, _seed_neighbours, budget)
+        expand = partial(_step_by_step, depth=self.depth, one_step=True)
         return _from_seeds(self, index, budget, seed, expand, self.batch)
 
 
@@ -94,24 +93,26 @@ class Greedy(Method):
     batch: int = 16
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        expand = _step_by_step(graph_of(index, self))
-        return _from_seeds(self, index, budget, seed, expand, self.batch)
+        return _from_seeds(self, index, budget, seed, _step_by_step, self.batch)
 
 
 def graph_of(index: Index, method: Any) -> Neighbours:
     """The graph that GAR, LADR or Greedy walks; `InputError` where there is none."""
-    positive(method.name, neighbours=method.neighbours, batch=method.batch)
-    name = default_graph(index, method.graph)
-    return index.graph(name, method.neighbours)
+    return index.graph(default_graph(index, method.graph), method.neighbours)
 
 
 def _from_seeds(
-    method: LADR | Greedy, index: Index, budget: int, seed: int, expand: Expand, batch: int
+    method: LADR | Greedy,
+    index: Index,
+    budget: int,
+    seed: int,
+    expand: Callable[..., Frontier],
+    batch: int,
 ) -> Plan:
     """A share of the budget for the retriever's best, the rest for what the graph offers."""
-    fraction(method.name, retriever_share=method.retriever_share)
     retriever = open_retriever(index, method.retriever, seed)
     seeds = part(budget, method.retriever_share)
+    expand = partial(expand, graph_of(index, method))
     return Plan(
         retriever=retriever,
         predictor=GraphPredictor(retriever, index.n, budget, expand),
@@ -119,16 +120,15 @@ def _from_seeds(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Frontier:
+class Frontier(NamedTuple):
     """Unscored `items` (f,) in the order in which to score them, the `values` (f,) expected there,
     and `steps` (f,), rising numbers: items of one step are met from the same sources."""
 
-    items: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
-    values: FloatArray = field(default_factory=lambda: np.empty(0))
-    steps: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    items: IntArray = np.empty(0, np.int64)
+    values: FloatArray = np.empty(0)
+    steps: IntArray = np.empty(0, np.int64)
 
-    def take(self, where: IntArray | BoolArray) -> Frontier:
+    def take(self, where: slice | BoolArray) -> Frontier:
         return Frontier(self.items[where], self.values[where], self.steps[where])
 
 
@@ -176,12 +176,8 @@ class GraphPredictor(Predictor[GraphState]):
         for q, items, scores in observed.rows():
             known = scores.astype(np.float64)
             frontiers[q] = self.expand(frontiers[q], items, known, int(state.n_seen[q]))
-        return replace(
-            state,
-            frontiers=tuple(frontiers),
-            n_seen=observed.counts,
-            batches=state.batches + 1,
-        )
+        batches = state.batches + 1
+        return GraphState(state.queries, state.read, tuple(frontiers), observed.counts, batches)
 
     def predict(self, state: GraphState, items: IntArray | None = None) -> Prediction:
         """The values of frontier items; -inf for the others."""
@@ -232,55 +228,48 @@ def best_first(items: IntArray, scores: FloatArray) -> IntArray:
     return np.lexsort((items, -scores))
 
 
-def reach(graph: Neighbours, sources: IntArray, scores: FloatArray, scored: IntArray) -> Frontier:
-    """The neighbours of sources (s,) that are not `scored` (b,), source by source, nearest first.
-
-    The value of each is its first source's score; a source is a step.
-    """
-    items = graph[sources].ravel().astype(np.int64)
-    new = np.flatnonzero(~np.isin(items, np.append(scored, NO_ITEM)))
-    new = new[np.sort(np.unique(items[new], return_index=True)[1])]
+def reach(
+    graph: Neighbours, items: IntArray, scores: FloatArray, sources: IntArray | slice
+) -> Frontier:
+    """The unscored neighbours of scored items (b,), those at the positions `sources` (s,), source
+    by source, nearest first. The value of each is its first source's score; a source is a step."""
+    met = graph[items[sources]].ravel().astype(np.int64)
+    new = np.flatnonzero(~np.isin(met, np.append(items, NO_ITEM)))
+    new = new[np.sort(np.unique(met[new], return_index=True)[1])]
     source = new // graph.shape[1]
-    return Frontier(items[new], scores[source], source)
+    return Frontier(met[new], scores[sources][source], source)
 
 
-def _seed_neighbours(graph: Neighbours) -> Expand:
+def _seed_neighbours(
+    graph: Neighbours, before: Frontier, items: IntArray, scores: FloatArray, n_seen: int
+) -> Frontier:
     """The neighbours of the first batch, in the order of that batch (LADR, proactive)."""
-
-    def expand(before: Frontier, items: IntArray, scores: FloatArray, n_seen: int) -> Frontier:
-        if n_seen:
-            return before.take(~np.isin(before.items, items))
-        return reach(graph, items, scores, items)
-
-    return expand
+    if n_seen:
+        return before.take(~np.isin(before.items, items))
+    return reach(graph, items, scores, slice(None))
 
 
 def _step_by_step(
-    graph: Neighbours, sources: int | None = None, *, one_step: bool = False
-) -> Expand:
-    """The neighbours of the best `sources` scored, best first: one step in all, or one a source.
-    A step once begun is finished; a batch that it does not fill takes the next one's."""
-
-    def expand(before: Frontier, items: IntArray, scores: FloatArray, n_seen: int) -> Frontier:
-        best = best_first(items, scores)[:sources]
-        ahead = reach(graph, items[best], scores[best], items)
-        if one_step:
-            ahead = replace(ahead, steps=np.zeros_like(ahead.steps))
-        begun = _begun(before, items[n_seen:])
-        more = ahead.take(~np.isin(ahead.items, begun.items))
-        return Frontier(
-            np.concatenate([begun.items, more.items]),
-            np.concatenate([begun.values, more.values]),
-            np.concatenate([np.zeros_like(begun.steps), 1 + more.steps]),
-        )
-
-    return expand
-
-
-def _begun(before: Frontier, latest: IntArray) -> Frontier:
-    """What is left of the step that the last of the `latest` items (c,) was taken from."""
-    taken = np.flatnonzero(np.isin(before.items, latest))
-    if not len(taken):
-        return Frontier()
-    same = before.steps == before.steps[taken[-1]]
-    return before.take(same & (np.arange(len(same)) > taken[-1]))
+    graph: Neighbours,
+    before: Frontier,
+    items: IntArray,
+    scores: FloatArray,
+    n_seen: int,
+    *,
+    depth: int | None = None,
+    one_step: bool = False,
+) -> Frontier:
+    """The neighbours of the best `depth` scored, best first: one step in all, or one a source. A
+    step once begun is finished; a batch that it does not fill takes the next one's."""
+    ahead = reach(graph, items, scores, best_first(items, scores)[:depth])
+    taken = np.flatnonzero(np.isin(before.items, items[n_seen:]))
+    begun = before.take(slice(0))
+    if len(taken):
+        end = np.searchsorted(before.steps, before.steps[taken[-1]], side="right")
+        begun = before.take(slice(taken[-1] + 1, end))
+    more = ahead.take(~np.isin(ahead.items, begun.items))
+    return Frontier(
+        np.concatenate([begun.items, more.items]),
+        np.concatenate([begun.values, more.values]),
+        np.concatenate([0 * begun.steps, 1 + more.steps * (not one_step)]),
+    )

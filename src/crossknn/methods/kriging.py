@@ -26,7 +26,7 @@ import numpy as np
 from crossknn.errors import InputError, SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import solve_scaled, top_k
-from crossknn.methods.base import HYBRID, Method, fraction, positive
+from crossknn.methods.base import HYBRID, Method
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model, Weights
 from crossknn.retrievers.base import Retriever, stages_of
@@ -124,8 +124,6 @@ class Kriging(Method):
         return index.cache.get(("prior", str(self._mean), self.rank, seed), (exact,), fit)
 
     def _check(self, index: Index) -> None:
-        positive(self.name, rounds=self.rounds, rank=self.rank, shortlist=self.shortlist, k=self.k)
-        fraction(self.name, target_recall=self.target_recall)
         known = self._parameters(index)
         least = min(known.share, known.smooth, known.linear, known.noise, self.beta)
         if known.scale <= 0 or least < 0 or known.smooth + known.linear == 0:

@@ -60,8 +60,6 @@ class Directional:
             near = (1 + far + far**2 / 3) * np.exp(-far)
         else:
             near = np.exp(-self.scale * distances)
-        if self.linear == 0 and self.smooth == 1:
-            return near
         return self.smooth * near + self.linear * (1 - distances / 2)  # cos = 1 - |x - y|^2 / 2
 
     def variance(self, points: FloatArray) -> FloatArray:
@@ -152,12 +150,16 @@ class Model:
     prior: Weights | None = None
 
     def posterior(
-        self, points: FloatArray, scores: FloatArray, basis: FloatArray, unit: float | None = None
+        self,
+        points: FloatArray,
+        scores: FloatArray,
+        basis: FloatArray,
+        before: Posterior | None = None,
     ) -> Posterior:
-        """Condition on `scores` (b,) at `points` (b, p), where h is `basis` (b, f). `unit` is the
-        kernel's, where it is known. `InputError` if the covariance is not positive definite."""
+        """Condition on `scores` (b,) at `points` (b, p), where h is `basis` (b, f); `before` was
+        that of the first ones. `InputError` if the covariance is not positive definite."""
         exact, b = points.astype(np.float64), len(points)
-        unit = self.kernel.unit(exact) if unit is None else unit
+        unit = self.kernel.unit(exact) if before is None else before.unit
         covariance = self.kernel(exact, exact) + max(self.noise, FLOOR) * unit * np.eye(b)
         try:
             factor = np.linalg.cholesky(covariance)
@@ -178,7 +180,10 @@ class Model:
             amplitude = residual @ residual / max(b - basis.shape[1], 1)
         elif self.likely:
             amplitude = (PRIOR_SCORES + residual @ residual) / (PRIOR_SCORES + b)
-        return Posterior(points, factor, inverse, residual, offset, weights, float(amplitude), unit)
+        return Posterior(
+            *(points, factor, inverse, residual, offset, weights, float(amplitude), unit),
+            kept={} if before is None else dict(before.kept),
+        )
 
     def _weights(self, basis: FloatArray, scores: FloatArray) -> FloatArray:
         """(H'K^-1 H + B^-1)^-1 (H'K^-1 y + B^-1 b), 2.42; without a prior by least squares."""
@@ -191,7 +196,9 @@ class Model:
 @dataclass(frozen=True, slots=True)
 class Posterior:
     """With K = L L' the covariance of the scored `points` (b, p) plus noise, `factor` is L (b, b),
-    `inverse` L^-1 and `residual` (b,) L^-1 (scores - offset - h w). `amplitude` multiplies K."""
+    `inverse` L^-1 and `residual` (b,) L^-1 (scores - offset - h w). `amplitude` multiplies K.
+
+    `kept` has what was `whitened` for items predicted before, for the next rounds to extend."""
 
     points: FloatArray
     factor: FloatArray
@@ -201,47 +208,26 @@ class Posterior:
     weights: FloatArray
     amplitude: float
     unit: float
+    kept: dict[int | bytes, FloatArray]
 
     @property
     def pull(self) -> FloatArray:
         """K^-1 (scores - offset - h w): the weights (b,) of the scored points' covariances."""
         return (self.inverse.T @ self.residual).astype(self.points.dtype)
 
-    def at(self, others: Whitened, basis: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Mean and std (c,) at other points, with `basis` (c, f): offset + h w + r' L^-1' V (2.25,
-        2.41), and sqrt(amplitude (k(x, x) - sum V^2)) (2.26), without noise, w taken as known."""
-        mean, start = self.offset + basis @ self.weights, 0
-        for rows in others.blocks:
-            mean = mean + self.residual[start : start + len(rows)].astype(rows.dtype) @ rows
-            start += len(rows)
-        left = np.maximum(others.variance - others.explained, 0)
+    def whitened(self, known: FloatArray, covariances: FloatArray) -> FloatArray:
+        """V = L^-1 k(scored, others) (b, c), from its rows `known` (a, c) and k(new, others)
+        (b - a, c), overwritten: as L V = k, the new rows are L_22^-1 (k_2 - L_21 V_1)."""
+        a, single = len(known), covariances.dtype
+        covariances -= self.factor[a:, :a].astype(single) @ known
+        return np.vstack([known, self.inverse[a:, a:].astype(single) @ covariances])
+
+    def at(
+        self, whitened: FloatArray, variance: FloatArray, basis: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Mean and std (c,) at other points, of `variance` k(x, x) (c,) and `basis` (c, f):
+        offset + h w + r' V (2.25, 2.41), and sqrt(amplitude (k(x, x) - sum V^2)) (2.26), without
+        noise, w taken as known."""
+        mean = self.offset + basis @ self.weights + self.residual.astype(whitened.dtype) @ whitened
+        left = np.maximum(variance - np.einsum("bc,bc->c", whitened, whitened), 0)
         return mean, np.sqrt(self.amplitude * left)
-
-
-@dataclass(frozen=True, slots=True)
-class Whitened:
-    """V = L^-1 k(scored, others) for c other points: its rows (b, c) in `blocks`, one a round,
-    the sums of squares of its columns in `explained` (c,); `variance` (c,) is k(x, x)."""
-
-    variance: FloatArray
-    explained: FloatArray | float = 0.0
-    blocks: tuple[FloatArray, ...] = ()
-
-    @property
-    def count(self) -> int:
-        """Scored points that are in it."""
-        return sum(map(len, self.blocks))
-
-    def extended(self, posterior: Posterior, covariances: FloatArray) -> Whitened:
-        """With k(new, others) (b', c), overwritten, of the scored points that are not in it yet: as
-        L V = k, the new rows of V are L_22^-1 (k_2 - L_21 V_1)."""
-        if not len(covariances):
-            return self
-        known, single, start = self.count, covariances.dtype, 0
-        for rows in self.blocks:
-            below = posterior.factor[known:, start : start + len(rows)]
-            covariances -= below.astype(single) @ rows
-            start += len(rows)
-        new = posterior.inverse[known:, known:].astype(single) @ covariances
-        explained = self.explained + np.einsum("bc,bc->c", new, new)
-        return Whitened(self.variance, explained, (*self.blocks, new))

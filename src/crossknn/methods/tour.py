@@ -10,7 +10,6 @@ AXN's variant: one gradient step a round on the batch of top B / R items, all of
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
@@ -19,7 +18,7 @@ import numpy as np
 
 from crossknn.index.base import Index
 from crossknn.linalg import softmax
-from crossknn.methods.base import HYBRID, Method, equal_rounds, positive
+from crossknn.methods.base import HYBRID, Method, equal_rounds
 from crossknn.methods.vectors import Normalize, Scored, encoder_predictor, read_scale
 from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan
@@ -47,6 +46,7 @@ class TOUR(Method):
     """
 
     name = "tour"
+    required_artifacts = read_scale
     loss: Loss = "kl"
     retriever: Spec = HYBRID
     rounds: int = 5
@@ -54,11 +54,7 @@ class TOUR(Method):
     vectors: str = "auto"
     normalize: Normalize = "none"
 
-    def required_artifacts(self, index: Index) -> Collection[str]:
-        return read_scale(index, self.vectors, self.normalize)
-
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        positive(self.name, rounds=self.rounds)
         vectors = need_query_vectors(index, default_vectors(index, self.vectors), self.name)
         lr = LEARNING_RATES[self.loss] if self.lr is None else self.lr
         step = partial(gradient_step, loss=self.loss, lr=lr)

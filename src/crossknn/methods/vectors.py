@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -149,9 +149,11 @@ def normalizer(
     return _first_batch
 
 
-def read_scale(index: Index, vectors: str, normalize: Normalize) -> Collection[str]:
+def read_scale(method: Any, index: Index) -> Collection[str]:
     """What normalizing exact scores reads: the name of the vectors whose scale is taken, if any."""
-    return (default_vectors(index, vectors),) if normalize in ("auto", "anchors") else ()
+    if method.normalize in ("auto", "anchors"):
+        return (default_vectors(index, method.vectors),)
+    return ()
 
 
 def _first_batch(scored: Scored) -> Scale:

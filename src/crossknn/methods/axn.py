@@ -63,7 +63,7 @@ class AXN(Method):
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         vectors = default_vectors(index, self.vectors)
         if self.blend or self.ridge is not None:
-            need_query_vectors(index, vectors, str(self))
+            need_query_vectors(index, vectors, self.name)
         normalize = self.normalize if self.ridge is None else "none"
         return Plan(
             retriever=open_retriever(index, self.retriever, seed),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from crossknn.errors import SpecError
@@ -64,6 +65,10 @@ class Method(ABC):
         return self.reads
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return text_of(self.name, self)
 
 

@@ -128,7 +128,7 @@ def distilled(scored: Scored, *, steps: int, lr: float) -> tuple[FloatArray, flo
 def _sample_then_search(
     method: Feedback | ReFIT, index: Index, budget: int, seed: int, fit: Fit
 ) -> Plan:
-    vectors = need_query_vectors(index, default_vectors(index, method.vectors), str(method))
+    vectors = need_query_vectors(index, default_vectors(index, method.vectors), method.name)
     sample = part(budget, method.retriever_share)
     return Plan(
         retriever=open_retriever(index, method.retriever, seed),

@@ -212,7 +212,7 @@ class GP(Method):
         retriever = open_retriever(index, self.retriever, seed)
         own = None
         if self.query:
-            own = partial(index.query_vectors, name=need_query_vectors(index, vectors, str(self)))
+            own = partial(index.query_vectors, name=need_query_vectors(index, vectors, self.name))
         kernel = Directional(self.scale, matern=self.kernel == "matern")
         predictor = GaussianProcess(
             arrays=[index.vectors[vectors]],

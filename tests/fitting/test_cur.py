@@ -17,28 +17,27 @@ def table(a=40, n=300, rank=40, noise=0.0, seed=0):
 
 
 @pytest.mark.parametrize("b", [12, 90])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-4), (np.float16, 2e-2)])
-def test_full_rank_is_adacur(b, dtype, tolerance):
+def test_full_rank_is_adacur(b):
     """c pinv(R[:, S]) R, everything less the centre (ANNCUR 2.2), with fewer and more than a."""
     rows, others = table()
     centre = float(rows.mean())
     chosen = np.random.default_rng(1).permutation(300)[:b]
-    fit = cur(rows, rank=40, center=centre, dtype=dtype)
-    assert fit.items.dtype == dtype
+    fit = cur(rows, rank=40, center=centre)
+    assert fit.items.dtype == np.float16
     anchors = rows.astype(np.float64) - centre
     expected = (others[:, chosen] - centre) @ np.linalg.pinv(anchors[:, chosen]) @ anchors
     scores = fit.scale.beta * (others[:, chosen] - fit.scale.alpha)
     vectors = scores @ np.linalg.pinv(fit.items[chosen].astype(np.float64)).T
     found = vectors @ fit.items.T.astype(np.float64) / fit.scale.beta
-    assert np.abs(found - expected).max() < tolerance * np.abs(expected).max()
+    assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
 
 
 def test_a_truncation_is_the_best_of_its_rank():
     rows, _ = table()
-    fit = cur(rows, rank=7, center=0.5, dtype=np.float32)
+    fit = cur(rows, rank=7, center=0.5)
     left, values, right = np.linalg.svd(rows - 0.5, full_matrices=False)
     best = (left[:, :7] * values[:7]) @ right[:7]
-    np.testing.assert_allclose(fit.queries @ fit.items.T / fit.scale.beta, best, atol=2e-4)
+    np.testing.assert_allclose(fit.queries @ fit.items.T / fit.scale.beta, best, atol=0.02)
 
 
 def test_the_rank_of_low_rank_scores_is_found():

@@ -33,7 +33,6 @@ from crossknn.types import NO_ITEM, Artifact, FloatArray, IntArray, Progress, Qu
 
 logger = logging.getLogger(__name__)
 
-N_ITEM_SCORES = 500
 _CHUNK = 8_192
 _OTHER_STREAM = 1  # of the seed: the items in the query's place are not the index's anchor items
 
@@ -59,26 +58,26 @@ def collect_anchors(
     the collection. Raises what `collect` does, and InputError for anchors of another cross-encoder.
     """
     texts = check_texts(queries, "anchor")
-    return _collect_rows(index, scorer, ANCHORS, texts, limits, replace, progress)
+    how: dict[str, Any] = {"limits": limits, "progress": progress}
+    return _collect_rows(index, scorer, ANCHORS, texts, replace=replace, **how)
 
 
 def collect_item_scores(
     index: ItemIndex,
     scorer: Any,
-    positions: IntArray | None = None,
+    positions: IntArray,
     *,
     limits: Limits | None = None,
     replace: bool = False,
     progress: Progress | None = None,
 ) -> CollectReport:
-    """Score items (a,), put in the query's place, against every item.
+    """Score items at `positions` (a,), put in the query's place, against every item.
 
-    `positions` are the first 500 of the index's `anchor_items` by default; else as
-    `collect_anchors`.
+    All else is as for `collect_anchors`.
     """
-    chosen = index.anchor_items[:N_ITEM_SCORES] if positions is None else positions
-    texts = [item_as_query(index.items.texts[int(position)]) for position in chosen]
-    return _collect_rows(index, scorer, ITEM_SCORES, texts, limits, replace, progress, chosen)
+    texts = [item_as_query(index.items.texts[int(position)]) for position in positions]
+    how: dict[str, Any] = {"limits": limits, "progress": progress}
+    return _collect_rows(index, scorer, ITEM_SCORES, texts, positions, replace=replace, **how)
 
 
 def collect_matrix(
@@ -181,34 +180,35 @@ def _collect_rows(
     scorer: Any,
     name: str,
     texts: Sequence[str],
-    limits: Limits | None,
-    replace: bool,
-    progress: Progress | None,
     positions: IntArray | None = None,
+    *,
+    replace: bool,
+    **how: Any,
 ) -> CollectReport:
     if not len(texts):
         raise InputError("there are no texts to score the items against")
     opened, items = as_scorer(scorer), index.items.texts
     fingerprint = fingerprint_of(opened, index.scores)
     _known_rows(index, name, opened.fingerprint, replace)
-    options: dict[str, Any] = {"limits": limits, "progress": progress}
-    report = collect(index.scores, opened, texts, items, source=named(scorer), **options)
+    report = collect(index.scores, opened, texts, items, source=named(scorer), **how)
     known = _known_rows(index, name, opened.fingerprint, replace)  # others may have added to them
-    old = dict[str, Any]() if known is None else known.arrays
-    own, place = list(old.get("queries", ())), {text: row for row, text in enumerate(texts)}
-    new = [text for text in place if text not in set(own)]
-    rows = index.scores.rows(fingerprint, new, items)
-    done = np.flatnonzero(~np.isnan(rows).any(axis=1)).tolist()
-    if not done:
+    old = {} if known is None else known.arrays
+    own = list(old.get("queries", ()))
+    new = {text: row for row, text in enumerate(texts)}
+    for text in own:
+        new.pop(text, None)
+    rows = index.scores.rows(fingerprint, [*new], items)
+    done = np.flatnonzero(np.isfinite(rows).all(axis=1))
+    if not len(done):
         return report
-    arrays: dict[str, Any] = {"queries": [*own, *(new[row] for row in done)]}
+    arrays: dict[str, Any] = {"queries": [*own, *np.array([*new])[done].tolist()]}
     arrays["scores"] = np.vstack([old["scores"], rows[done]]) if old else rows[done]
     meta: dict[str, Any] = {"fingerprint": opened.fingerprint}
     if positions is None:
         meta["scales"] = _scales(index, arrays["scores"], arrays["queries"])
     else:
-        added = [int(positions[place[new[row]]]) for row in done]
-        arrays["items"] = np.array([*old.get("items", ()), *added], np.int64)
+        added = np.asarray(positions, np.int64)[[*new.values()]][done]
+        arrays["items"] = np.concatenate([old.get("items", added[:0]), added])
     index.put_artifact(name, meta, arrays)
     return report
 
@@ -271,29 +271,20 @@ def _check_file(file: Path, about: Mapping[str, Any], replace: bool) -> None:
             )
 
 
-def _narrowed(values: FloatArray) -> FloatArray:
-    """As float16 if that holds them: vectors and cheap scores need no more."""
-    with np.errstate(over="ignore"):
-        half = values.astype(np.float16)
-    return half if np.isfinite(half).all() else values.astype(np.float32)
-
-
 def _cheap(index: ItemIndex, queries: QuerySet) -> dict[str, Any]:
     """`item_vectors` and `query_vectors` of the dual encoder; those of fitted ones, by name; and
     `first_<name>` (q, n): the scores of the other retrievers.
     """
     found, every = dict[str, Any](), Queries(queries.texts)
-    for name in dict.fromkeys([DUAL_ENCODER, *index.fitted, *index.retrievers, *index.vectors]):
-        if name == DUAL_ENCODER or name in index.fitted:
-            end = "" if name == DUAL_ENCODER else f"_{name}"
-            if name in index.vectors:
-                found[f"item_vectors{end}"] = _narrowed(index.vectors[name])
-            if name in index.vectors and index.has_query_vectors(name):
-                found[f"query_vectors{end}"] = _narrowed(index.query_vectors(every, name))
-            continue
+    own = [name for name in (DUAL_ENCODER, *index.fitted) if name in index.vectors]
+    for name in own:
+        end = "" if name == DUAL_ENCODER else f"_{name}"
+        found[f"item_vectors{end}"] = index.vectors[name]
+        if index.has_query_vectors(name):
+            found[f"query_vectors{end}"] = index.query_vectors(every, name)
+    for name in (name for name in (*index.retrievers, *index.vectors) if name not in own):
         try:
-            stage = open_retriever(index, Spec(name), seed=0)
-            found[f"first_{name}"] = _narrowed(stage.scores(every))
+            found[f"first_{name}"] = open_retriever(index, Spec(name)).scores(every)
         except InputError as error:
             logger.warning("no retriever %s in the score matrix: %s", name, error)
     return found

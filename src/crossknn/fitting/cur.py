@@ -24,6 +24,7 @@ _SAMPLE = 4_096
 _DRAWS = 4
 _HELD_OUT = 0.1
 _WORTH = 0.002
+_KNOWN = 100
 _RIDGES = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3)
 _PENALTIES = 10.0 ** np.arange(-4, 5)
 
@@ -34,15 +35,13 @@ def cur(
     rank: int | None = None,
     center: float,
     queries: FloatArray | None = None,
-    known: int = 100,
-    dtype: type[np.floating] = np.float16,
     seed: int = 0,
 ) -> Fit:
-    """Item vectors (n, rank) from exact scores `rows` (a, n), which may be memory-mapped.
+    """Item vectors (n, rank), float16, from exact scores `rows` (a, n), which may be memory-mapped.
 
     Without a `rank` the smallest is taken of those with the lowest error (within 0.2%) on a tenth
-    of the anchors, held out: each is reconstructed from its scores of `known` random items by ridge
-    regression (plain least squares has its worst error at the rank `known`, whatever the scores).
+    of the anchors, held out: each is reconstructed from its scores of 100 random items by ridge
+    regression (plain least squares has its worst error at rank 100, whatever the scores).
     With the encoder's vectors `queries` (a, d) of the anchors, `map` predicts a query's vector from
     its own. No second copy of `rows` is made.
     """
@@ -53,11 +52,11 @@ def cur(
     length = math.sqrt(np.trace(gram) / n) or 1.0
     gram, sample = gram / length**2, sample / length
     ranks = _ranks(min(a, n)) if rank is None else [rank]
-    errors, initial = held_out_errors(gram, sample, ranks, known=known, seed=seed)
+    errors, initial = held_out_errors(gram, sample, ranks, seed)
     rank = _smallest(errors) if rank is None else rank
     held_out_error, ridge = errors.get(rank, (math.nan, None))
     left = _left_vectors(gram)[:, :rank]
-    items = np.empty((n, rank), dtype)
+    items = np.empty((n, rank), np.float16)
     for part, scores in _centred(rows, center):
         items[part] = scores.T @ (left / length)
     return Fit(
@@ -78,7 +77,7 @@ def cur(
 
 
 def held_out_errors(
-    gram: FloatArray, sample: FloatArray, ranks: Sequence[int], *, known: int, seed: int
+    gram: FloatArray, sample: FloatArray, ranks: Sequence[int], seed: int
 ) -> tuple[dict[int, tuple[float, float]], float]:
     """Lowest root mean squared error of each rank and its ridge penalty, on anchors held out; and
     the error of no vectors.
@@ -96,7 +95,7 @@ def held_out_errors(
     ranks = [r for r in ranks if r <= len(kept)]
     squares, nothing = np.zeros((len(ranks), len(_RIDGES))), 0.0
     for _ in range(_DRAWS):
-        seen, rest = np.split(generator.permutation(c), [min(known, c // 2)])
+        seen, rest = np.split(generator.permutation(c), [min(_KNOWN, c // 2)])
         scores, wanted = sample[np.ix_(held, seen)], sample[np.ix_(held, rest)]
         nothing += float(np.mean(wanted**2))
         for i, r in enumerate(ranks):

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,8 +33,7 @@ from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Pairs, Pro
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Distilled:
+class Distilled(NamedTuple):
     """A distilled dual encoder and what it cost.
 
     queries: train queries it learned from, the held-out ones included. seconds: of training, in
@@ -56,18 +55,16 @@ def distill(
     losses: Sequence[Loss] = ("match",),
     top: int | None = None,
     calls: int | None = None,
-    config: DualEncoderConfig | None = None,
-    settings: TrainingSettings | None = None,
+    settings: TrainingSettings,
     progress: Progress | None = None,
 ) -> Distilled:
     """Train a dual encoder on a cross-encoder's scores; its folder, resuming what is there.
 
     Args:
-        items: texts (n). source, config: see `student`. losses: "match", "pair" (for the best of
-            dense rows: what is not listed counts as wrong), or both: each is trained, and the
-            better on the held-out queries is kept. top: how many of a query's best scored items
-            its list holds; by default all. calls: what the scores cost, by default one each.
-            settings: by default `paper_settings`.
+        items: texts (n). source: see `student`. losses: "match", "pair" (for the best of dense
+            rows: what is not listed counts as wrong), or both: each is trained, and the better on
+            the held-out queries is kept. top: how many of a query's best scored items its list
+            holds; by default all. calls: what the scores cost, by default one each.
 
     Queries with fewer than two scored items teach nothing: they are left out, and logged.
     Raises InputError for unusable scores, settings or sources, TrainingError if the loss is NaN.
@@ -78,13 +75,12 @@ def distill(
     if left := len(scores.queries) - len(rows):
         logger.warning("%d train queries have fewer than two scored items: left out", left)
     queries = [scores.queries[row] for row in rows]
-    settings = settings or paper_settings(lists.items.shape[1])
     calls = len(scores) if calls is None else calls
     began = time.perf_counter()
     trained: list[tuple[loop.Fitted, Loss, DualEncoderModel]] = []
     for loss in losses:
         device = run.start_on(settings)
-        model = student(source, config).to(device)
+        model = student(source).to(device)
         task = DistillationTask(model, queries, items, lists, loss=loss, seed=settings.seed)
         fitted = loop.fit(task, settings, folder / run.RUN / loss, progress=progress)
         logger.info("distilled by the loss %s: %s", loss, fitted.best)
@@ -97,15 +93,15 @@ def distill(
     )
     card = run.model_card(model, str(source), story, settings, fitted)
     model.cpu().save_pretrained(folder, card)
-    seconds = time.perf_counter() - began
-    return Distilled(loss=loss, queries=len(rows), seconds=seconds, measures=fitted.best)
+    return Distilled(loss, len(rows), time.perf_counter() - began, fitted.best)
 
 
-def paper_settings(listed: int) -> TrainingSettings:
+def paper_settings(listed: int, epochs: int | None = None, seed: int = 0) -> TrainingSettings:
     """AXN A.2.1 for lists of so many items: AdamW at 1e-5, four passes of one query to a step, 10
     epochs for 100 items and 4 for 1000; one evaluation an epoch, since each encodes all items."""
-    epochs = 10 if listed <= 100 else 4
-    return TrainingSettings(epochs=epochs, batch=4, accumulate=4, learning_rate=1e-5, evaluations=1)
+    epochs = epochs or (10 if listed <= 100 else 4)
+    steps: dict[str, Any] = {"batch": 4, "accumulate": 4, "evaluations": 1}
+    return TrainingSettings(epochs=epochs, learning_rate=1e-5, seed=seed, **steps)
 
 
 def best_of_rows(queries: Sequence[str], rows: FloatArray, count: int) -> SparseScores:
@@ -116,33 +112,23 @@ def best_of_rows(queries: Sequence[str], rows: FloatArray, count: int) -> Sparse
     return SparseScores.of(queries, rows.shape[1], pairs, best.scores[found])
 
 
-def student(source: str | Path, config: DualEncoderConfig | None = None) -> DualEncoderModel:
+def student(source: str | Path) -> DualEncoderModel:
     """The dual encoder to begin with, from a folder or a hub name: one trained here, a
-    sentence-transformers model that pools by "mean" or "cls", or a Hugging Face encoder, as which
-    `config` makes it one (only then; by default `DualEncoderConfig()`).
+    sentence-transformers model that pools by "mean" or "cls", or a Hugging Face encoder.
 
     Raises InputError for an ONNX folder or "bundled", which have no weights to train, and for other
     sentence-transformers models.
     """
     folder = trainable_folder(source)
     found = dual_encoder_in(folder, str(source))
-    if found is None:
-        return DualEncoderModel.new(folder, config or DualEncoderConfig())
-    if config is not None:
-        raise InputError(f"{source} is a dual encoder with settings of its own: give no config")
-    return found
+    return DualEncoderModel.new(folder, DualEncoderConfig()) if found is None else found
 
 
 def _lists(scores: SparseScores, top: int | None) -> tuple[IntArray, Candidates]:
     """Queries with two entries or more (m,), and their best, in order: (m, c)."""
-    order = np.lexsort((scores.item, -scores.score, scores.query))
-    counts = np.diff(scores.by_query)
-    width = int(min(counts.max(initial=0), top or scores.n))
-    items = np.full((len(counts), width), NO_ITEM, dtype=np.int64)
-    values = np.full((len(counts), width), -np.inf, dtype=np.float32)
-    rank = np.arange(len(scores)) - scores.by_query[scores.query]
-    order, rank = order[rank < width], rank[rank < width]
-    items[scores.query[order], rank] = scores.item[order]
-    values[scores.query[order], rank] = scores.score[order]
-    rows = np.flatnonzero(counts >= 2)
-    return rows, Candidates(items[rows], values[rows])
+    chosen, lists = np.flatnonzero(np.diff(scores.by_query) >= 2), []
+    for row in chosen:
+        part = slice(scores.by_query[row], scores.by_query[row + 1])
+        best = np.argsort(-scores.score[part], kind="stable")[:top]
+        lists.append((scores.item[part][best], scores.score[part][best]))
+    return chosen, Candidates.from_rows(lists)

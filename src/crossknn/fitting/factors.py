@@ -278,15 +278,11 @@ def ridge(known: FloatArray, target: FloatArray, strength: float) -> FloatArray:
     By the (b, b) systems where b < d (the dual form), by the (d, d) ones otherwise.
     """
     b, d = known.shape[1:]
-    turned = known.transpose(0, 2, 1)
-    gram = known @ turned if b < d else turned @ known
-    side = np.arange(gram.shape[1])
-    gram[:, side, side] += strength
-    right = target[:, :, None]
-    found = (
-        turned @ np.linalg.solve(gram, right) if b < d else np.linalg.solve(gram, turned @ right)
-    )
-    return found[:, :, 0]
+    turned, right = known.transpose(0, 2, 1), target[:, :, None]
+    penalty = strength * np.eye(min(b, d), dtype=known.dtype)
+    if b < d:
+        return (turned @ np.linalg.solve(known @ turned + penalty, right))[:, :, 0]
+    return np.linalg.solve(turned @ known + penalty, turned @ right)[:, :, 0]
 
 
 def _mean_square(vectors: FloatArray) -> float:

@@ -20,7 +20,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -137,11 +137,11 @@ def fit(
         base=base,
         strategy=strategy,
         per=PER[strategy] if per is None else per,
-        retriever=parse(retriever) if isinstance(retriever, str) else retriever,
+        retriever=retriever,
         limits=limits or Limits(),
         replace=replace,
         start=start,
-        encoder_folder=None if encoder_folder is None else Path(encoder_folder),
+        encoder_folder=encoder_folder,
         seed=seed,
         progress=progress,
     )
@@ -166,11 +166,11 @@ class FitTask:
     base: str
     strategy: str
     per: int
-    retriever: Spec | None
+    retriever: str | Spec | None
     limits: Limits
     replace: bool
     start: str | Path | None
-    encoder_folder: Path | None
+    encoder_folder: str | Path | None
     seed: int
     progress: OpenProgress
     collected: CollectReport | None = None
@@ -240,18 +240,16 @@ class FitTask:
 
     def kept(self, method: FitMethod, fit: Fit, queries: int, calls: int) -> ItemVectors:
         """What the index keeps of a fit to so many scores of so many queries."""
-        cost = replace(self.cost(queries, calls), fitting_seconds=round(fit.seconds, 3))
+        cost = self.cost(queries, calls, fit.seconds)
         return fitted_vectors(str(method), self.base, fit, self.scorer.fingerprint, cost)
 
-    def cost(self, queries: int, calls: int) -> IndexingCost:
+    def cost(self, queries: int, calls: int, fitting: float) -> IndexingCost:
         """Of so many scores of so many queries, whenever they were collected."""
         store = self.index.scores
         per_pair = store.seconds_per_pair(fingerprint_of(self.scorer, store))
-        seconds = {
-            "vector_seconds": self.vector_seconds,
-            "scoring_seconds": round(per_pair * calls, 3),
-        }
-        return IndexingCost(queries=queries, calls=calls, **seconds)
+        seconds = {"vector": self.vector_seconds, "scoring": per_pair * calls, "fitting": fitting}
+        rounded = {f"{what}_seconds": round(took, 3) for what, took in seconds.items()}
+        return IndexingCost(queries=queries, calls=calls, **rounded)
 
     def _plan(self) -> PairPlan:
         n, seed = self.index.n, self.seed
@@ -304,7 +302,7 @@ class Factorization(FitMethod):
             ways, options["seed"] = {"mf-trns": mf_trns, "mf-ind": mf_ind}, task.seed
         began, items = time.perf_counter(), task.index.vectors[task.base]
         queries = task.index.query_vectors(Queries(task.queries), task.base)
-        task.vector_seconds = round(time.perf_counter() - began, 3)
+        task.vector_seconds = time.perf_counter() - began
         scores = task.sparse()
         scale = task.scale(items, queries)
         with task.progress(f"fitting {self.name}", "") as progress:
@@ -388,8 +386,8 @@ class Distill(FitMethod):
         with needs_torch("distill"):
             from crossknn.fitting.distill import best_of_rows, distill, paper_settings, student
 
-        index, folder = task.index, task.encoder_folder
-        if folder is None:
+        index = task.index
+        if task.encoder_folder is None:
             raise InputError(
                 "distill trains a dual encoder: say in which folder to keep it (--encoder-out)"
             )
@@ -409,19 +407,17 @@ class Distill(FitMethod):
             anchors = task.dense()
             scores = best_of_rows(anchors.queries.texts, anchors.scores, listed)
             calls = anchors.scores.size
-        settings = paper_settings(listed)
-        changes = {"seed": task.seed, "epochs": self.epochs or settings.epochs}
         losses = ("match", "pair") if self.loss == "both" else (self.loss,)
         options: dict[str, Any] = {"losses": losses, "top": self.top, "calls": calls}
-        options["settings"] = settings.model_copy(update=changes)
+        options["settings"] = paper_settings(listed, self.epochs, task.seed)
+        texts, folder = index.items.texts, Path(task.encoder_folder)
         with task.progress("distilling", "steps") as report:
-            made = distill(scores, index.items.texts, start, folder, progress=report, **options)
+            made = distill(scores, texts, start, folder, progress=report, **options)
         encoder, began = DualEncoder(folder), time.perf_counter()
         with task.progress("encoding", "items") as report:
-            items = encoder.encode_items(index.items.texts, report)
+            items = encoder.encode_items(texts, report)
         queries = encoder.encode_queries(scores.queries)
-        task.vector_seconds = round(time.perf_counter() - began, 3)
-        cost = replace(task.cost(made.queries, calls), fitting_seconds=round(made.seconds, 3))
+        task.vector_seconds = time.perf_counter() - began
         inner = inner_products(queries, items, scores.query, scores.item)
         return ItemVectors(
             values=items,
@@ -430,7 +426,7 @@ class Distill(FitMethod):
             # by all scored pairs, where there are no random ones
             scale=task.scale(items, queries) or Scale.match(scores.score, inner),
             fingerprint=task.scorer.fingerprint,
-            cost=cost,
+            cost=task.cost(made.queries, calls, made.seconds),
             details={"loss": made.loss, **made.measures},
         )
 

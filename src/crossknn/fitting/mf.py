@@ -13,6 +13,7 @@ import copy
 import math
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,20 +35,18 @@ def mf_trns(
     *,
     lr: float = 0.001,
     epochs: int = 10,
-    batch: int = 1024,
-    weight_decay: float = 0.01,
-    seed: int = 0,
-    progress: Progress | None = None,
+    **settings: Any,
 ) -> Fit:
     """Item vectors (n, d) and query vectors (q, d) by AdamW on G, from the initial ones (A.2.2).
 
     Weight decay draws to the initial vectors, not to zero, so that what no score says anything of
-    stays where it was, to the bit. Raises TrainingError if the error is no number.
+    stays where it was, to the bit. Other `settings` are those of `descend`. Raises TrainingError if
+    the error is no number.
     """
     fitted, held = targets.fitted, targets.held
     query = FreeSide(targets.queries, np.concatenate([fitted.query, held.query]))
     item = FreeSide(targets.items, np.concatenate([fitted.item, held.item]))
-    fit = descend(query, item, targets, lr, epochs, batch, weight_decay, seed, progress)
+    fit = descend(query, item, targets, lr=lr, epochs=epochs, **settings)
     return replace(fit, untouched=targets.untouched)
 
 
@@ -56,12 +55,10 @@ def mf_ind(
     *,
     lr: float = 0.005,
     epochs: int = 20,
-    batch: int = 1024,
     hidden: int | None = None,
     skip: bool = True,
-    weight_decay: float = 0.01,
     seed: int = 0,
-    progress: Progress | None = None,
+    **settings: Any,
 ) -> Fit:
     """Perceptrons of queries and of items by AdamW on G: vectors (n, d) of all items (A.2.2).
 
@@ -73,8 +70,7 @@ def mf_ind(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         query, item = (PerceptronSide(x, width, skip) for x in (targets.queries, targets.items))
-    fit = descend(query, item, targets, lr, epochs, batch, weight_decay, seed, progress)
-    return replace(fit, details={**fit.details, "hidden": width, "skip": skip})
+    return descend(query, item, targets, lr=lr, epochs=epochs, seed=seed, **settings)
 
 
 class FreeSide(nn.Module):  # type: ignore[misc]
@@ -85,22 +81,20 @@ class FreeSide(nn.Module):  # type: ignore[misc]
 
     def __init__(self, start: FloatArray, used: IntArray) -> None:
         super().__init__()
-        self.start, self.used = start, np.unique(used)
-        place_of = torch.zeros(len(start), dtype=torch.long)
-        place_of[self.used] = torch.arange(len(self.used))
-        self.register_buffer("place_of", place_of, persistent=False)
-        self.register_buffer("known", torch.from_numpy(start[self.used]), persistent=False)
+        self.start, rows = start, np.unique(used)
+        self.register_buffer("used", torch.from_numpy(rows), persistent=False)
+        self.register_buffer("known", torch.from_numpy(start[rows]), persistent=False)
         self.moved = nn.Parameter(torch.zeros_like(self.known))
 
     def forward(self, rows: Tensor) -> Tensor:
         """Vectors of rows: (b,) -> (b, d)."""
-        places = self.place_of[rows]
+        places = torch.searchsorted(self.used, rows)
         return functional.embedding(places, self.known) + functional.embedding(places, self.moved)
 
     def vectors(self) -> FloatArray:
         """All vectors, float32."""
         found = self.start.copy()
-        found[self.used] += self.moved.detach().cpu().numpy()
+        found[self.used.cpu()] += self.moved.detach().cpu().numpy()
         return found
 
     def map(self) -> None:
@@ -140,12 +134,13 @@ def descend(
     query_side: FreeSide | PerceptronSide,
     item_side: FreeSide | PerceptronSide,
     targets: Targets,
+    *,
     lr: float,
     epochs: int,
-    batch: int,
-    weight_decay: float,
-    seed: int,
-    progress: Progress | None,
+    batch: int = 1024,
+    weight_decay: float = 0.01,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> Fit:
     """AdamW on the squared error of the entries in random batches; the fit of the best epoch.
 

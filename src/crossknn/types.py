@@ -156,6 +156,11 @@ class Queries:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def take(self, rows: IntArray) -> Queries:
+        """The queries at `rows`, with the vectors that are known of them."""
+        vectors = {name: known[rows] for name, known in self.vectors.items()}
+        return Queries([self.texts[row] for row in rows], vectors)
+
     def generator(self, query: int, seed: int) -> np.random.Generator:
         """Randomness of one query: depends on its text and the seed, never on its batch."""
         return np.random.default_rng([seed, zlib.crc32(self.texts[query].encode())])

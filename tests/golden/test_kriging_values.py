@@ -53,7 +53,7 @@ def cheap_scores(which: str):
     """Each stage's scores (q, n) of the `anchors` or of the `tests`."""
     index, queries, _ = cut().rows(0, TESTS)
     if which == "anchors":
-        index, queries = index.anchored()
+        queries = index.anchors.queries
     return retriever_scores(index, parse(HYBRID), queries, 0)
 
 

@@ -44,7 +44,7 @@ def planned(retriever, batches):
 def test_a_first_stage_that_runs_short_is_topped_up_in_item_order():
     cheap = np.full((1, 6), -np.inf, np.float32)
     cheap[0, [4, 2]] = [2, 1]
-    search = Search(planned(StoredRetriever(cheap), (5,)), Queries(["q"]), 6)
+    search = Search(planned(StoredRetriever("x"), (5,)), Queries(["q"], {"x": cheap}), 6)
     assert search.ask().item.tolist() == [4, 2, 0, 1, 3]
     assert search.n_backfilled.tolist() == [3]
 
@@ -58,8 +58,8 @@ def test_a_search_is_a_list_of_what_was_told_and_a_set_of_what_was_not(rounds, s
     order = np.random.default_rng(seed).permutation(N)
     cheap = np.zeros((2, N), np.float32)
     cheap[1, order] = -np.arange(N)
-    plan = planned(StoredRetriever(cheap), (3,) * (len(rounds) + 1))
-    search = Search(plan, Queries(["other", "this"]), N)
+    plan = planned(StoredRetriever("x"), (3,) * (len(rounds) + 1))
+    search = Search(plan, Queries(["other", "this"], {"x": cheap}), N)
     search.end(0)
     told, lost, number_of = [], set(), {}
     for number, fates in enumerate(rounds, start=1):

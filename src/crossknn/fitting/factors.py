@@ -75,8 +75,7 @@ def per_query(
     items = np.empty((len(order), count), dtype=np.int64)
     for start in range(0, len(order), at_once):
         chosen = order[start : start + at_once]
-        vectors = {name: known[chosen] for name, known in queries.vectors.items()}
-        batch = Queries([queries.texts[q] for q in chosen], vectors)
+        batch = queries.take(chosen)
         top = stage.top(batch, count).items
         for row, best in enumerate(top):
             drawn = _drawn(batch.generator(row, seed), n, count)

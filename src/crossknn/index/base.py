@@ -94,10 +94,6 @@ class Index(Searchable, Protocol):
     def anchors(self) -> Anchors | None:
         """Scores of anchor queries, if the index has them."""
 
-    def anchored(self, start: int = 0, stop: int | None = None) -> tuple[Index, Queries]:
-        """The anchor queries start..stop, in the order of `anchors`, and the index as a search of
-        theirs sees it."""
-
     @property
     def item_scores(self) -> ItemScores | None:
         """Item x item scores, if the index has them."""

@@ -28,7 +28,7 @@ from crossknn.data.items import Items
 from crossknn.data.reading import read_items
 from crossknn.errors import IndexFormatError, InputError, nearest
 from crossknn.files import as_path, rows_of
-from crossknn.index.base import Anchors, Cache, Index, ItemScores, Scale
+from crossknn.index.base import Anchors, Cache, ItemScores, Scale
 from crossknn.index.graphs import (
     NEIGHBOURS,
     nearest_by_vectors,
@@ -353,10 +353,6 @@ class ItemIndex:
     def anchor_queries(self) -> Sequence[str]:
         """Texts (k_q) of the anchor queries."""
         return () if self.anchors is None else self.anchors.queries.texts
-
-    def anchored(self, start: int = 0, stop: int | None = None) -> tuple[Index, Queries]:
-        """The anchor queries start..stop, and the index: they see it as others do."""
-        return self, Queries(self.anchor_queries[start:stop])
 
     @property
     def item_scores(self) -> ItemScores | None:

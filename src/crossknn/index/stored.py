@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.index.base import Anchors, Cache, Index, ItemScores, Scale
+from crossknn.index.base import Anchors, Cache, ItemScores, Scale
 from crossknn.index.graphs import (
     NEIGHBOURS,
     check_neighbours,
@@ -139,10 +139,11 @@ class StoredMatrix:
         return {DUAL_ENCODER: encoded, **self.fitted}
 
     def queries(self, where: slice) -> Queries:
-        """The queries in the rows `where`, with their vectors."""
+        """The queries in the rows `where`, with their vectors and the retrievers' scores."""
         spaces = self.spaces.items()
         vectors = {n: v.queries[where] for n, v in spaces if v.queries is not None}
-        return Queries(self.query_ids[where], vectors)
+        firsts = {f"first_{name}": scores[where] for name, scores in self.firsts.items()}
+        return Queries(self.query_ids[where], vectors | firsts)
 
     def graph(self, name: str, k: int) -> Neighbours:
         """The k nearest other items of every item (n, k): stored, or of the vectors `name`, once.
@@ -174,9 +175,9 @@ class StoredMatrix:
         return replace(self, fitted=fitted)
 
     def rows(self, start: int, stop: int) -> tuple[StoredIndex, Queries, FloatArray]:
-        """Test queries start..stop (0-based): the index as they see it, they, and their scores."""
+        """The index, test queries start..stop (0-based), and their scores."""
         where = slice(self.n_anchors + start, self.n_anchors + min(stop, self.n_tests))
-        return StoredIndex(self, where), self.queries(where), self.scores[where]
+        return StoredIndex(self), self.queries(where), self.scores[where]
 
     def _scale_of(self, items: FloatArray | None, queries: FloatArray | None) -> Scale | None:
         """From the anchors' exact scores to inner products."""
@@ -189,29 +190,25 @@ class StoredMatrix:
 
 
 class StoredIndex:
-    """An `Index` over a stored matrix, for the queries in the rows `where`."""
+    """An `Index` over a stored matrix, for its own queries."""
 
-    def __init__(self, matrix: StoredMatrix, where: slice) -> None:
-        self.matrix, self.where = matrix, where
-        self.n = matrix.scores.shape[1]
+    def __init__(self, matrix: StoredMatrix) -> None:
+        self.n, self._spaces = matrix.scores.shape[1], matrix.spaces
         self.anchors, self.anchor_items = matrix.anchors, matrix.anchor_items
         self.item_scores, self.artifacts = matrix.item_scores, matrix.artifacts
         self.fitted, self.cache = matrix.fitted, matrix.cache
         self.vectors = Named(matrix.spaces, lambda name: matrix.spaces[name].items)
-        self.retrievers: Mapping[str, Retriever] = Named(matrix.firsts, self._retriever)
+        self.retrievers: Mapping[str, Retriever] = {
+            name: StoredRetriever(f"first_{name}") for name in matrix.firsts
+        }
         self.late: Mapping[str, Late] = {}
-        names = {**matrix.graphs, **matrix.spaces}
-        self.graphs = Named(names, lambda name: matrix.graph(name, min(NEIGHBOURS, self.n - 1)))
-
-    def anchored(self, start: int = 0, stop: int | None = None) -> tuple[Index, Queries]:
-        """The anchor queries start..stop, and the index as they see it."""
-        rows = range(self.matrix.n_anchors)[start:stop]
-        where = slice(rows.start, rows.stop)
-        return StoredIndex(self.matrix, where), self.matrix.queries(where)
+        names, depth = {**matrix.graphs, **matrix.spaces}, min(NEIGHBOURS, self.n - 1)
+        self.graph = matrix.graph
+        self.graphs = Named(names, lambda name: matrix.graph(name, depth))
 
     def has_query_vectors(self, name: str) -> bool:
         """Whether the queries have vectors beside the item vectors `name`."""
-        return name in self.matrix.spaces and self.matrix.spaces[name].queries is not None
+        return name in self._spaces and self._spaces[name].queries is not None
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
         """Query vectors (m, d); `InputError` where there are none."""
@@ -219,16 +216,9 @@ class StoredIndex:
             raise InputError(f"the matrix has no query vectors beside its item vectors {name!r}")
         return queries.vectors[name]
 
-    def graph(self, name: str, k: int) -> Neighbours:
-        """The item graph `graph_<name>`, or that of the vectors `name`."""
-        return self.matrix.graph(name, k)
-
     def scale(self, name: str) -> Scale | None:
         """Exact scores brought to the mean and deviation of the anchors' inner products."""
-        return self.matrix.spaces[name].scale
-
-    def _retriever(self, name: str) -> Retriever:
-        return StoredRetriever(self.matrix.firsts[name][self.where])
+        return self._spaces[name].scale
 
 
 def read_arrays(path: str | Path) -> dict[str, Any]:

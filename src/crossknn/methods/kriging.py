@@ -187,13 +187,14 @@ class Kriging(Method):
         return KernelParameters(**{n: known[n] if v is None else v for n, v in given.items()})
 
     def _curve(self, index: Index, budget: int, seed: int) -> CalibrationCurve:
-        assert index.anchors is not None
-        exact, free = index.anchors.scores, replace(self, target_recall=None)
+        anchors = index.anchors
+        assert anchors is not None
+        exact, free = anchors.scores, replace(self, target_recall=None)
 
         def searches() -> Iterator[tuple[Plan, Queries, FloatArray]]:
             for fold, prior in cross_fitted(index, self._mean, self.rank, FOLDS, seed):
-                seen, queries = index.anchored(int(fold[0]), int(fold[-1]) + 1)
-                yield self._plan(seen, budget, seed, prior), queries, exact[fold]
+                queries = anchors.queries.take(fold)
+                yield self._plan(index, budget, seed, prior), queries, exact[fold]
 
         key = ("curve", str(free), self.k, budget, seed)
         return index.cache.get(key, (exact,), lambda: record_curve(searches(), self.k))
@@ -201,8 +202,8 @@ class Kriging(Method):
 
 def anchor_scores(index: Index, retriever: Spec, seed: int) -> list[FloatArray]:
     """Scores (q, n) of the anchor queries by each of the retriever's stages."""
-    seen, queries = index.anchored()
-    return retriever_scores(seen, retriever, queries, seed)
+    assert index.anchors is not None
+    return retriever_scores(index, retriever, index.anchors.queries, seed)
 
 
 def cross_fitted(

@@ -216,13 +216,14 @@ def climb(revealed: Revealed, start: KernelParameters) -> KernelParameters:
 def _searched(index: Index, retriever: Spec, rank: int) -> Iterator[Revealed]:
     """What a search of each anchor reveals (q = 1), with what the other folds teach."""
     assert index.anchors is not None
-    exact, batches = index.anchors.scores, equal_rounds(min(BUDGET, index.n), ROUNDS)
+    exact, queries = index.anchors.scores, index.anchors.queries
+    batches = equal_rounds(min(BUDGET, index.n), ROUNDS)
     searched = np.unique(np.linspace(0, len(exact) - 1, MOST).round().astype(int))
     name, seed = default_vectors(index), 0
     for fold, prior in cross_fitted(index, retriever, rank, FOLDS, seed):
         for row in np.intersect1d(fold, searched).tolist():
-            seen, query = index.anchored(row, row + 1)
-            stage, vectors = open_retriever(seen, retriever, seed), seen.vectors[name]
+            query = queries.take(np.array([row]))
+            stage, vectors = open_retriever(index, retriever, seed), index.vectors[name]
             predictor = process(vectors, stage, prior, KernelParameters())
             plan = Plan(retriever=stage, predictor=predictor, batches=batches, shortlist=SHORTLIST)
             items = simulate(plan, query, exact[row : row + 1]).observed().items[0]

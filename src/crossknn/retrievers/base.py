@@ -174,13 +174,13 @@ def fixed_order(order: IntArray, n: int) -> ItemPriors:
 
 @dataclass(eq=False)
 class StoredRetriever(AllScores):
-    """Stored cheap scores (q, n): row r belongs to the r-th query."""
+    """Cheap scores of all items that the queries bring with them, as their vectors `name`."""
 
-    stored: FloatArray
+    name: str
 
     def of_all(self, queries: Queries) -> FloatArray:
         """The stored scores, as float32: (m, n)."""
-        return self.stored.astype(np.float32)
+        return queries.vectors[self.name].astype(np.float32)
 
 
 @runtime_checkable

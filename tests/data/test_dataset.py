@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossknn.data.dataset import Dataset, split
+from crossknn.data.dataset import Dataset, Labelled, split
 from crossknn.data.items import Items
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
@@ -57,14 +57,11 @@ def test_counts_agree_with_a_plain_count(queries, items, qrels, lists):
     assert [int(re.search(r": (\d+), the first", said)[1]) for said in found.findings] == [
         count for count in counts if count
     ]
-    assert set(found.judged().queries.ids) == queries & relevant
-
-
-def test_taken_queries_keep_their_judgements_and_lists():
-    taken = dataset(candidates={"q1": [("d1", 1.0)], "q2": [("d2", 1.0)]}).take([1])
-    assert taken.queries == QuerySet(("q2",), ("text of q2",))
-    assert (taken.qrels, taken.candidates) == ({"q2": {"d2": 1}}, {"q2": [("d2", 1.0)]})
-    assert list(taken.items.ids) == ["d1", "d2"]
+    taken = found.judged()
+    kept = queries & relevant
+    assert set(taken.queries.ids) == kept
+    assert taken.qrels == {query: qrels[query] for query in kept}
+    assert taken.candidates == {query: found for query, found in lists.items() if query in kept}
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=4), st.integers(0, 30), st.integers(0, 99))
@@ -93,3 +90,13 @@ def test_parts_depend_on_the_seed_and_every_query_is_as_likely():
 def test_sizes_that_do_not_fit_are_refused(size, words):
     with pytest.raises(InputError, match=words):
         split(10, {"a": size, "b": 2})
+
+
+def test_a_sample_depends_on_its_seed_and_keeps_the_order():
+    base = dataset(queries=[f"{n:02}" for n in range(40)])
+    positives = tuple(np.array([n]) for n in range(40))
+    part = Labelled(name="x", items=base.items, queries=base.queries, positives=positives)
+    one, same, other = (part.sample(7, seed) for seed in (0, 0, 1))
+    assert one.queries == same.queries != other.queries
+    assert list(one.queries.ids) == sorted(f"{row:02}" for (row,) in one.positives)
+    assert (len(one), part.sample(None, 0), part.sample(40, 0)) == (7, part, part)

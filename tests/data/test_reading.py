@@ -61,7 +61,6 @@ def test_csv_fields_may_be_long_and_items_are_found_by_id(tmp_path):
         ("a.jsonl", b'{"id": 1, "text": "x"}\n{"t": "\xe9"}\n', "line 2 is not UTF-8 .byte 30 "),
         ("zipped.txt.gz", b"not gzip", "cannot be read"),
         ("corpus.parquet", b"x", "unknown file type '.parquet'"),
-        ("utf16.jsonl", "{}".encode("utf-16"), "line 1 is not UTF-8"),
     ],
 )
 def test_bytes_that_cannot_be_read(tmp_path, name, content, sentence):
@@ -120,28 +119,6 @@ def test_the_query_and_judgement_readers_take_a_folder(tmp_path):
     assert read_qrels(tmp_path, split="valid") == {"m2": {"f0": 1}}
 
 
-WORDS = ["the", "tall", "oak", "stands", "by", "the", "lake"]
-
-
-def test_every_span_of_a_document_can_be_a_mention(tmp_path):
-    """start_index to end_index, inclusive: the marks enclose those words and no word is lost."""
-    spans = [(s, e) for s in range(len(WORDS)) for e in range(s, len(WORDS))]
-    place = {"corpus": "trees", "context_document_id": "d0", "label_document_id": "d0"}
-    mentions = [
-        {"mention_id": f"m{s}.{e}", "start_index": s, "end_index": e, **place}
-        | {"text": " ".join(WORDS[s : e + 1])}
-        for s, e in spans
-    ]
-    document = {"document_id": "d0", "title": "Oak", "text": " ".join(WORDS)}
-    files = {"documents/trees.json": lines(document), "mentions/train.json": lines(*mentions)}
-    (trees,) = read_labelled(write(tmp_path, files))
-    for (start, end), text in zip(spans, trees.queries.texts, strict=True):
-        words = text.split()
-        assert words.index("[Ms]") == start
-        assert words[start + 1 : words.index("[Me]")] == WORDS[start : end + 1]
-        assert unmarked(text).split() == WORDS
-
-
 @pytest.fixture
 def registered(tmp_path, monkeypatch):
     monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "home"))
@@ -174,20 +151,7 @@ def test_without_ir_datasets_the_extra_is_named(monkeypatch):
         read_dataset("irds:x/test")
 
 
-# Labelled data and marks
-
-
-def test_a_sample_depends_on_its_seed_and_keeps_the_order(tmp_path):
-    mention = {"context_left": "", "mention": "oak", "context_right": ""}
-    labelled = lines(*({**mention, "mention_id": f"m{n}", "label_id": n % 3} for n in range(40)))
-    name = "processed/train_worlds/trees_mentions.jsonl"
-    (part,) = read_labelled(write(tmp_path, PROCESSED | {name: labelled}))
-    one, same, other = (part.sample(7, seed) for seed in (0, 0, 1))
-    assert one.queries == same.queries != other.queries
-    rows = [part.queries.ids.index(query) for query in one.queries.ids]
-    assert rows == sorted(set(rows))
-    assert [found.tolist() for found in one.positives] == [[row % 3] for row in rows]
-    assert (len(rows), part.sample(None, 0)) == (7, part)
+# Marks
 
 
 PLAIN = st.text("abc XY.,", max_size=12)
@@ -206,9 +170,7 @@ def test_marks_come_off_again(left, mention, right):
 
 
 def test_marks_by_hand():
-    assert marked_query("", "oak", "") == "[Ms] oak [Me]"
     assert item_as_query("Oak [ENT]") == "[Ms] Oak [Me]"
     assert item_as_query("plain text") == "plain text"
-    assert unmarked("a [Ms]oak[Me] b") == "a oak b"
     with pytest.raises(InputError, match="the mention is empty"):
         marked_query("left", " ", "right")

@@ -29,14 +29,6 @@ from crossknn.spec import parse
 from crossknn.types import NO_ITEM
 
 
-def test_a_measure_without_any_value_is_null():
-    data = replace(matrix(), labels=np.full(26, NO_ITEM))
-    task = TaskMeasures(Judgements.of_matrix(data), ["accuracy"])
-    (row,) = replay(data, parse_methods("rerank(retriever=dense)"), [5], [1], task=task)
-    assert row.measures == row.measures_ci == {"accuracy": None}
-    assert (row.measures_n, row.unjudged) == ({"accuracy": 0}, 6)
-
-
 def test_outcomes_keep_every_query():
     data = matrix(tests=70)  # more than one batch
     data = replace(data, labels=top_k(data.scores, 2).items[:, 1])
@@ -131,7 +123,7 @@ def test_two_scorers_agree_as_far_as_their_ranks_do():
     steps: list[tuple[int, int]] = []
     one, other = MatrixScorer(scores), MatrixScorer(2 * scores + 1)
     found = agreement(one, other, queries, items, progress=lambda *step: steps.append(step))
-    assert (found["queries"], found["pairs"], steps[-1]) == (3, 36, (72, 72))
+    assert steps[-1] == (72, 72)
     assert found["spearman_mean"] == found["spearman_lowest"] == 1
     assert found["largest_difference"] == pytest.approx(float(np.abs(scores + 1).max()))
     opposite = agreement(one, MatrixScorer(-scores), queries, items, per_query=5)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from math import log2
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from synthetic import matrix
 
 from crossknn.errors import InputError
-from crossknn.evaluation.task import LABELLED, Judgements, TaskMeasures
+from crossknn.evaluation.task import Judgements, TaskMeasures
 
 QRELS = {"q1": {"a": 2, "c": 1, "x": 0}, "q2": {"d": 1, "gone": 1}, "q4": {"b": 0}}
 QUERIES = ("q1", "q2", "q3", "q4")
@@ -56,30 +51,6 @@ def test_the_order_of_an_answer_counts_where_scores_tie():
     assert task.values(np.array([[10, 9], [10, 9]]))["RR@10"].tolist() == [1.0, 0.5]
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.data())
-def test_gold_items_give_the_reciprocal_of_their_rank(data):
-    m, n = data.draw(st.integers(1, 4)), data.draw(st.integers(2, 12))
-    ranked = np.array([data.draw(st.permutations(range(n))) for _ in range(m)])
-    labels = np.array([data.draw(st.integers(-1, n - 1)) for _ in range(m)])
-    task = TaskMeasures(Judgements.from_labels(labels), ["accuracy", "RR@5", "nDCG@5", "Success@1"])
-    found = task.values(ranked)
-    for q, gold in enumerate(labels):
-        if gold < 0:
-            assert all(np.isnan(values[q]) for values in found.values())
-            continue
-        rank = int(np.flatnonzero(ranked[q] == gold)[0]) + 1
-        assert found["accuracy"][q] == found["Success@1"][q] == float(rank == 1)
-        assert found["RR@5"][q] == pytest.approx(1 / rank if rank <= 5 else 0)
-        assert found["nDCG@5"][q] == pytest.approx(1 / log2(1 + rank) if rank <= 5 else 0)
-
-
-def test_nothing_found():
-    task = TaskMeasures(Judgements.from_labels(np.array([3])), LABELLED)
-    values = [float(value[0]) for value in task.values(np.empty((1, 0), int)).values()]
-    assert values == pytest.approx([0, np.nan, 0, 0, 0], nan_ok=True)
-
-
 @pytest.mark.parametrize("name", ["nDGC@10", "ndcg@10", "nDCG@0", "nDCG@2.5", "P", "1 + 1"])
 def test_measures_that_are_none(name):
     with pytest.raises(InputError, match=f"the measure '{re.escape(name)}' is unknown here"):
@@ -93,16 +64,3 @@ def test_what_is_refused():
         Judgements.from_qrels(QRELS, ["other"], ITEMS)
     with pytest.raises(InputError, match="5 answers, and judgements of 4 queries"):
         TaskMeasures(judged()).values(np.zeros((5, 1), int))
-
-
-def test_a_matrix_is_judged_by_its_labels_or_by_qrels():
-    data = matrix()
-    assert Judgements.of_matrix(data) is None
-    labels = np.arange(26) % 5 - 1
-    of_labels = Judgements.of_matrix(replace(data, labels=labels))
-    assert of_labels.rows == tuple({str(i): 1} if i >= 0 else {} for i in labels[20:])
-    with pytest.raises(InputError, match="needs the key 'item_ids'"):
-        Judgements.of_matrix(data, {"query 20": {"i3": 1}})
-    named = replace(data, item_ids=tuple(f"i{i}" for i in range(80)))
-    of_qrels = Judgements.of_matrix(named, {"query 20": {"i3": 1}, "query 0": {"i1": 1}})
-    assert of_qrels.rows == ({"3": 1}, {}, {}, {}, {}, {})

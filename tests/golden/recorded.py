@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def check(
     expected = recorded(file)
     if RECORDING:
         expected = found if whole else expected | found
-        lines = ",\n".join(f"{json.dumps(name)}: {_compact(expected[name])}" for name in expected)
+        compact = partial(json.dumps, separators=(",", ":"), ensure_ascii=False)
+        lines = ",\n".join(f"{json.dumps(name)}: {compact(expected[name])}" for name in expected)
         (Path(__file__).parent / file).write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
     if whole:
         assert sorted(found) == sorted(expected)
@@ -79,7 +81,3 @@ def plain(value: Any) -> Any:
 def _largest(values: list[Any]) -> float:
     numbers = [_largest(v) if isinstance(v, list) else abs(v or 0.0) for v in values]
     return max((n for n in numbers if np.isfinite(n)), default=0.0)
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

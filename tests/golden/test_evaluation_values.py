@@ -88,8 +88,8 @@ def test_measures():
     labels = Judgements.from_labels(np.array([3, -1, 5, 0, 29, 7, 7]))
     both = (MatrixScorer(s) for s in (scores[:, :20], scores[:, :20] + rng.random((7, 20))))
     found = {
-        "exact": truth.tolist(),
-        "recall": measures.recall(ranked[:, :6], truth).tolist(),
+        "exact": truth,
+        "recall": measures.recall(ranked[:, :6], truth),
         "bootstrap": interval(measures.bootstrap(a)),
         "bootstrap seed": interval(measures.bootstrap(a, seed=3, resamples=300)),
         "bootstrap sets": interval(measures.bootstrap(a, b[:7])),
@@ -105,9 +105,9 @@ def test_measures():
         task = TaskMeasures(judgements, measure_names(NAMES))
         values = task.values(ranked, ranked[:, ::-1])
         found[f"depth {name}"] = task.depth
-        found[f"values {name}"] = {k: np.nan_to_num(v, nan=-1).tolist() for k, v in values.items()}
+        found[f"values {name}"] = {k: np.nan_to_num(v, nan=-1) for k, v in values.items()}
         part = task.values(ranked[2:5], start=2)
-        found[f"part {name}"] = {k: np.nan_to_num(v, nan=-1).tolist() for k, v in part.items()}
+        found[f"part {name}"] = {k: np.nan_to_num(v, nan=-1) for k, v in part.items()}
     check("evaluation_measures.json", found, close=CLOSE)
 
 
@@ -123,9 +123,8 @@ def test_replay():
     plain = replay(data, parse_methods(SPECS["axn"]), [15], [1, 5, 40], queries=9)
     found["plain"] = [as_row(row) for row in plain]
     for name, spec in ALIGNED.items():
-        found[name] = [
-            as_row(row) for row in replay(aligned_matrix(), parse_methods(spec), [20], [5])
-        ]
+        rows = replay(aligned_matrix(), parse_methods(spec), [20], [5])
+        found[name] = [as_row(row) for row in rows]
     check("evaluation_replay.json", found, close=CLOSE)
 
 
@@ -171,29 +170,23 @@ def test_analyses():
         )
         errors = approximation_error(scores, approx, bands=(5, 20))
         found[name] = {
-            "scored": scored.tolist(),
-            "errors": {band: np.round(e, 4).tolist() for band, e in errors.items()},
+            "scored": scored,
+            "errors": {band: np.round(e, 4) for band, e in errors.items()},
             "norm": round(cur_error(scores, approx), 5),
         }
-    shares = {"budget": 20, "ks": [1, 10], "shares": (0.3, 0.6)}
-    split = recall_by_split(parse_method("anncur(anchor_share=1)"), parts, truth, **shares)
-    distinct: dict[int, dict[float, np.ndarray]] = {1: {}, 10: {}}
-    for share in (0.3, 0.6):
-        chosen = parse_method(f"anncur(anchor_share={share})")
-        made = outcome("", chosen, parts, truth, budget=20, ks=[1, 10])
-        for k, values in made.recall.items():
-            distinct[k][share] = values
-    for accounting, by_k in (("distinct", distinct), ("paper", split)):
-        found[accounting] = {
-            str(k): {str(s): v.tolist() for s, v in f.items()} for k, f in by_k.items()
-        }
-    found["retrieved"] = retrieved(
-        parse_method("anncur(anchor_share=1)"), parts, calls=12, depth=8
-    ).tolist()
+    whole, options = parse_method("anncur(anchor_share=1)"), {"budget": 20, "ks": [1, 10]}
+    split = recall_by_split(whole, parts, truth, shares=(0.3, 0.6), **options)
+    made = {
+        share: outcome("", parse_method(f"anncur(anchor_share={share})"), parts, truth, **options)
+        for share in (0.3, 0.6)
+    }
+    distinct = {k: {share: of.recall[k] for share, of in made.items()} for k in (1, 10)}
+    found |= {"distinct": distinct, "paper": split}
+    found["retrieved"] = retrieved(whole, parts, calls=12, depth=8)
     seen = Replayed(index, scores)
     search = simulate(parse_method(SPECS["adacur"]).plan(seen, 12, 0), queries, scores)
     items = search.observed().items
-    found["answer"] = [search.best(4).items.tolist(), items.tolist(), int((items >= 0).sum())]
+    found["answer"] = [search.best(4).items, items, np.count_nonzero(items >= 0)]
     oracle = seen.offered(parse("oracle_softmax(masked=2, epsilon=0.25)"), 3)
-    found["oracle"] = oracle.top(queries, 8).items.tolist()
+    found["oracle"] = oracle.top(queries, 8).items
     check("evaluation_analyses.json", found, close=1e-3)

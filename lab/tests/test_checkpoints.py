@@ -13,6 +13,7 @@ import os
 import sys
 import types
 from collections import OrderedDict
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,13 +21,13 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import tiny_models  # noqa: E402
 from commands import run  # noqa: E402
 
 from crossknn.data.queries import ITEM_TEMPLATE, marked_query  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.models.late.model import LateInteractionModel  # noqa: E402
 from crossknn.scorers import CrossEncoder, DualEncoder  # noqa: E402
-from crossknn.types import Pairs  # noqa: E402
 from crossknn_lab.checkpoints import open_checkpoint  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -87,14 +88,14 @@ class AttributeDict(dict):
     __module__ = "absent_module"
 
 
-def save(path, states, settings=None):
+def save(path, states, **settings):
     """Write a checkpoint as the trainer does, with objects of classes that are then gone."""
     module = types.SimpleNamespace(Config=Config, AttributeDict=AttributeDict)
     content = {
         "state_dict": OrderedDict(states),
         "optimizer_states": [{"state": {0: {"exp_avg": torch.zeros(7)}}, "lr": 1e-5}],
         "callbacks": {AttributeDict: {"best_model_score": np.float64(0.5), "dirpath": None}},
-        "hyper_parameters": AttributeDict(config=Config(**(settings or {}))),
+        "hyper_parameters": AttributeDict(config=Config(**settings)),
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "absent_module", module)
@@ -128,6 +129,12 @@ def padded(tokens, length):
     return ids + [0] * (length - len(ids))
 
 
+@torch.inference_mode()
+def first_states(model, ids_of, texts, length=128):
+    ids = torch.tensor([ids_of(text, length) for text in texts])
+    return model(input_ids=ids, attention_mask=(ids > 0).long()).last_hidden_state[:, 0]
+
+
 def joint(model):
     """Ids (12, 255) of all pairs, padded between the halves, and the model's outputs for them."""
     ids = torch.tensor([mention_ids(m) + entity_ids(e)[1:] for m in MENTIONS for e in ENTITIES])
@@ -145,14 +152,8 @@ def emb_scores(model):
     return ((start + end) / 2 * entity).sum(-1).numpy()
 
 
-def scores_of(model, queries=QUERIES, items=ITEMS):
-    """Scores of all pairs by a saved folder of `model`."""
-    m, n = len(queries), len(items)
-    out = np.full(m * n, np.nan, dtype=np.float32)
-    pairs = Pairs(np.repeat(np.arange(m), n), np.tile(np.arange(n), m))
-    for positions, scores in CrossEncoder(model, device="cpu").score(pairs, queries, items):
-        out[positions] = scores
-    return out
+def scores_of(folder, queries=QUERIES, items=ITEMS):
+    return tiny_models.scores_of(CrossEncoder(folder, device="cpu"), queries, items)
 
 
 def refused(message, path, **options):
@@ -182,7 +183,7 @@ def test_zeshel_emb_is_the_padded_forward_pass(tmp_path, base, bare):
 def test_zeshel_cls_has_its_linear_layer(tmp_path, base, pooling):
     model, linear = bert(2), torch.nn.Linear(32, 1)
     states = emb_states(model) | prefixed("model.encoder.additional_linear.", linear)
-    path = save(tmp_path / "cls.ckpt", states, {"pooling_type": pooling})
+    path = save(tmp_path / "cls.ckpt", states, pooling_type=pooling)
     _, found = joint(model)
     pooled = found.pooler_output if pooling == "cls_w_lin" else found.last_hidden_state[:, 0]
     with torch.inference_mode():
@@ -198,16 +199,11 @@ def test_zeshel_dual_is_two_towers_and_an_inner_product(tmp_path, base, towers):
     states |= prefixed("model.label_encoder.bert_model.", item)
     if towers == 1:
         item, states = query, emb_states(query)
-    path = save(tmp_path / "dual.ckpt", states, {"model_type": "bi_enc", "pooling_type": "cls"})
+    path = save(tmp_path / "dual.ckpt", states, model_type="bi_enc", pooling_type="cls")
     encoder = DualEncoder(open_checkpoint(path, encoder=base).save_pretrained(tmp_path / "ours"))
-    for model, rows, vectors in (
-        (query, map(mention_ids, MENTIONS), encoder.encode_queries(QUERIES)),
-        (item, map(entity_ids, ENTITIES), encoder.encode_items(ITEMS)),
-    ):
-        ids = torch.tensor(list(rows))
-        with torch.inference_mode():
-            found = model(input_ids=ids, attention_mask=(ids > 0).long())
-        np.testing.assert_allclose(vectors, found.last_hidden_state[:, 0].numpy(), atol=1e-5)
+    found = first_states(query, mention_ids, MENTIONS), first_states(item, entity_ids, ENTITIES)
+    np.testing.assert_allclose(encoder.encode_queries(QUERIES), found[0], atol=1e-5)
+    np.testing.assert_allclose(encoder.encode_items(ITEMS), found[1], atol=1e-5)
 
 
 def test_msmarco_emb_reads_cls_and_the_first_separator(tmp_path):
@@ -236,8 +232,8 @@ def test_msmarco_emb_is_not_any_folder(tmp_path, base):
 
 
 def test_the_configuration_is_the_encoders_or_the_shapes(tmp_path, base):
-    settings = {"max_input_len": 32, "max_label_len": 64}
-    path = save(base / "emb.ckpt", emb_states(bert(1, hidden_size=64)), settings)
+    states = emb_states(bert(1, hidden_size=64))
+    path = save(base / "emb.ckpt", states, max_input_len=32, max_label_len=64)
     refused("trained from .*: size mismatch for embeddings", path)
     (base / "config.json").unlink()
     found = open_checkpoint(base)  # the one checkpoint in the folder, its tokenizer beside it
@@ -245,31 +241,6 @@ def test_the_configuration_is_the_encoders_or_the_shapes(tmp_path, base):
     assert found.encoder.config.intermediate_size == 48
     lengths = found.config.query_length, found.config.item_length, found.config.item_position
     assert (*lengths, found.config.max_length) == (32, 63, 32, 95)
-
-
-LINEAR = prefixed("model.encoder.additional_linear.", torch.nn.Linear(32, 1))
-EXTRA = {"model.encoder.bert_model.encoder.layer.1.adapter.weight": torch.zeros(1)}
-
-
-def emb_without(part):
-    return {name: value for name, value in emb_states(bert(1)).items() if part not in name}
-
-
-@pytest.mark.parametrize(
-    ("states", "settings", "message"),
-    [
-        (lambda: {"model.x.y": torch.zeros(1)}, {}, r"is of no known layout: .* it has x\.y$"),
-        (lambda: emb_without("position"), {}, r"no BERT: embeddings\.position_\S+ is missing"),
-        (lambda: emb_without("layer.1.output.dense.bias"), {}, r"Missing key.*output\.dense\.bias"),
-        (lambda: emb_states(bert(1)) | EXTRA, {}, "Unexpected key"),
-        (lambda: {"model.encoder.bert_model.x": 1}, {}, "holds no weights"),
-        (lambda: emb_states(bert(1)) | LINEAR, {"pooling_type": "mean"}, "pooling_type = 'mean'; only"),
-        (lambda: emb_states(bert(1)), {"model_type": "bi_enc", "pooling_type": "mean"}, "only 'cls' can"),
-        (lambda: emb_states(bert(1)), {"max_input_len": 4}, "max_input_len and max_label_len are"),
-    ],
-)  # fmt: skip
-def test_another_architecture_is_refused_by_its_names(tmp_path, base, states, settings, message):
-    refused(message, save(tmp_path / "other.ckpt", states(), settings), encoder=base)
 
 
 def test_an_encoder_must_be_the_right_one(tmp_path, base):
@@ -335,8 +306,7 @@ class Half(torch.nn.Module):
         return 0.5 * self.encoder_layer(x) + 0.5 * x
 
 
-def plain_layer():
-    return torch.nn.TransformerEncoderLayer(32, 4, 24, batch_first=True)
+PLAIN = partial(torch.nn.TransformerEncoderLayer, 32, 4, 24, batch_first=True)
 
 
 class Theirs(torch.nn.Module):
@@ -353,19 +323,16 @@ class Theirs(torch.nn.Module):
 
     @torch.inference_mode()
     def scores(self, lengths):
-        mentions = torch.tensor([mention_ids(mention, lengths[0]) for mention in MENTIONS])
-        entities = torch.tensor([entity_ids(entity, lengths[1]) for entity in ENTITIES])
-        query = self.mention_encoder(input_ids=mentions, attention_mask=(mentions > 0).long())[0]
-        item = self.entity_encoder(input_ids=entities, attention_mask=(entities > 0).long())[0]
-        x = torch.cat([query[:, :1], item[:, 0].expand(len(MENTIONS), -1, -1)], dim=1)
+        query = first_states(self.mention_encoder, mention_ids, MENTIONS, lengths[0])
+        item = first_states(self.entity_encoder, entity_ids, ENTITIES, lengths[1])
+        x = torch.cat([query.unsqueeze(1), item.expand(len(MENTIONS), -1, -1)], dim=1)
         for layer in self.extend_multi_transformerencoder.layers:
             x = layer(x)
         return (x[:, :1] @ x[:, 1:].transpose(1, 2))[:, 0].numpy()
 
 
 def save_cmc(path, states, **options):
-    content = {"opt": argparse.Namespace(**(OPTIONS | options)), "sd": states, "step_num": 3}
-    torch.save(content, path)
+    torch.save({"opt": argparse.Namespace(**OPTIONS | options), "sd": states}, path)
     return path
 
 
@@ -384,7 +351,7 @@ WIKIPEDIA = {"dataset": "wikipedia", "L": 80, "inputmark": False, "identity_bert
     ("make", "given", "variant", "layers", "width", "lengths"),
     [
         (Half, {}, "reference", 2, 2048, (32, 32)),
-        (plain_layer, WIKIPEDIA, "none", 3, 24, (32, 48)),  # no skip, and queries to Wikipedia
+        (PLAIN, WIKIPEDIA, "none", 3, 24, (32, 48)),  # no skip, and queries to Wikipedia
     ],
 )
 def test_cmc_scores_as_the_plain_forward_pass(
@@ -400,29 +367,34 @@ def test_cmc_scores_as_the_plain_forward_pass(
     same(cmc_scores(LateInteractionModel.from_pretrained(folder)), theirs.scores(lengths))
 
 
-STACK = "extend_multi_transformerencoder.layers.1."
-
-
-def without(part):
-    return lambda states: {name: value for name, value in states.items() if part not in name}
+BERT = "model.encoder.bert_model."
+LAYER = "extend_multi_transformerencoder.layers.1.encoder_layer."
+LINEAR = prefixed("model.encoder.additional_linear.", torch.nn.Linear(32, 1))
 
 
 @pytest.mark.parametrize(
-    ("states", "options", "message"),
+    ("save", "changes", "settings", "message"),
     [
-        (dict, {"token_type": True}, "was trained with token_type = True; only False can be opened"),
-        (dict, {"dataset": "msmarco"}, "dataset = 'msmarco'; only 'zeshel' and 'wikipedia'"),
-        (dict, {"num_heads": 5}, "5 heads do not divide 32 dimensions"),
-        (dict, {"L": None}, "lacks opt with num_heads and L"),
-        (without("entity"), {}, "is of no known layout"),
-        (without("1.encoder_layer.norm2"), {}, r"Missing key.*layers\.1\.norm2\.bias"),
-        (lambda s: s | {STACK + "weight": torch.zeros(1)}, {}, r"Unexpected key.*layers\.1\.weight"),
-        (lambda s: s | {STACK + "encoder_layer.norm1.bias": torch.zeros(3)}, {}, "size mismatch for layers"),
+        (save, {"model.a.b": torch.zeros(1)}, {}, r"is of no known layout: .* it has a\.b, encoder"),
+        (save, {BERT + "embeddings.position_embeddings.weight": None}, {}, r"no BERT: embeddings\.position_\S+ is missing"),
+        (save, {BERT + "encoder.layer.1.adapter.weight": torch.zeros(1)}, {}, "Unexpected key"),
+        (save, LINEAR, {"pooling_type": "mean"}, "pooling_type = 'mean'; only"),
+        (save, {}, {"model_type": "bi_enc", "pooling_type": "mean"}, "only 'cls' can"),
+        (save, {}, {"max_input_len": 4}, "max_input_len and max_label_len are"),
+        (save_cmc, {}, {"token_type": True}, "was trained with token_type = True; only False can be opened"),
+        (save_cmc, {}, {"dataset": "msmarco"}, "dataset = 'msmarco'; only 'zeshel' and 'wikipedia'"),
+        (save_cmc, {}, {"num_heads": 5}, "5 heads do not divide 32 dimensions"),
+        (save_cmc, {}, {"L": None}, "lacks opt with num_heads and L"),
+        (save_cmc, {LAYER + "norm2.bias": None}, {}, r"Missing key.*layers\.1\.norm2\.bias"),
+        (save_cmc, {LAYER + "norm1.bias": torch.zeros(3)}, {}, "size mismatch for layers"),
     ],
 )  # fmt: skip
-def test_another_cmc_is_refused(tmp_path, base, states, options, message):
-    path = save_cmc(tmp_path / "x.bin", states(Theirs().state_dict()), **options)
-    refused(message, path, encoder=base)
+def test_another_architecture_is_refused_by_its_names(
+    tmp_path, base, save, changes, settings, message
+):
+    states = Theirs().state_dict() if save is save_cmc else emb_states(bert(1))
+    states = {name: value for name, value in {**states, **changes}.items() if value is not None}
+    refused(message, save(tmp_path / "other.ckpt", states, **settings), encoder=base)
 
 
 def test_the_command_converts(tmp_path, base, capsys, monkeypatch):

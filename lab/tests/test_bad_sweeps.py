@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import commands as app
@@ -21,9 +20,7 @@ TWO = BLENDS | {"grid": {"blend": [0.0, 0.5]}}
 def place(tmp_path_factory):
     """A working folder with good and bad matrices, and folders that hold no sweep."""
     where = tmp_path_factory.mktemp("sweeps")
-    before = os.getcwd()
-    os.chdir(where)
-    for folder in ("folder", "no-matrices", "broken", "damaged", "foreign"):
+    for folder in ("folder", "no-matrices", "broken", "foreign"):
         (where / folder).mkdir()
     write_matrix(where / "large.npz")
     write_matrix(where / "folder" / "large.npz")
@@ -33,14 +30,14 @@ def place(tmp_path_factory):
     np.savez(where / "columns.npz", **arrays | {"first_bm25": np.ones((26, 60))})
     (where / "damaged.npz").write_bytes(b"not a zip")
     (where / "broken" / "large.npz").write_bytes(b"not a zip")
-    (where / "damaged" / "sweep.json").write_text("{")
     (where / "foreign" / "sweep.json").write_text("[1, 2]")
     (where / "toml.toml").write_text("matrices = [")
     (where / "nothing.toml").write_text('methods = ["exact"]')
     (where / "typed.toml").write_text('methods = ["exact"]\nmatrices = ["m.npz"]\ngrid = [1]')
     write_sweep(where / "good.toml", **GOOD | {"measures": []})
-    yield where
-    os.chdir(before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(where)
+        yield where
 
 
 def sweep(name: str, out: str = "out", workers: str = "1") -> list[str]:
@@ -65,7 +62,6 @@ REFUSED = [
     ({"seeds": [-1]}, "seeds has -1; it must be a whole number from 0"),
     ({"redraw": "yes"}, "redraw is 'yes'; it must be true or false"),
     ({"methods": [1]}, "methods has 1; it must be text"),
-    ({"methods": ["axm(retriever=dense)"]}, "axm"),
     ({"methods": ["axn(round=5)"]}, "no option 'round': did you mean rounds"),
     (BLENDS, "add blend = [...] to [grid]"),
     (BLENDS | {"grid": {"blend": []}}, "grid.blend has no values"),
@@ -73,7 +69,6 @@ REFUSED = [
     (TWO | {"grid": {"blend": [0.5], "anchors": [1]}}, "have a column 'anchors' already"),
     ({"baseline": "rerank(retriever=bm25)"}, "is none of the methods that are tested: did you"),
     (TWO | {"baseline": BLENDS["methods"][0]}, "is any of axn(retriever=dense, blend=0.0);"),
-    ({"matrices": ["absent.npz"]}, "absent.npz"),
     ({"matrices": ["damaged.npz"]}, "damaged.npz"),
     ({"matrices": ["columns.npz"]}, "first_bm25"),
     ({"matrices": ["large.npz", "folder/large.npz"]}, "two matrices have one name"),
@@ -84,21 +79,15 @@ REFUSED = [
     (sweep("good", out="large.npz"), "large.npz"),
     (["report", "absent", "--out", "out"], "there is no folder absent"),
     (["report", "folder", "--out", "out"], "folder holds no finished sweep, it lacks sweep.json"),
-    (["report", "damaged", "--out", "out"], "damaged holds a damaged sweep"),
     (["report", "foreign", "--out", "out"], "foreign holds a damaged sweep"),
-    (reproduce("absent"), "there is no folder absent"),
     (reproduce("no-matrices"), "no-matrices holds no .npz file"),
     (reproduce("folder", "--preset", "smal"), "did you mean small"),
     (reproduce("folder"), "too few for any"),
 ]
 SAID = [
-    (
-        BOTH | {"anchors": [5, 20], "measures": []},
-        "small has 9 anchor queries: anchors = 20 left",
-        0,
-    ),
-    ({"methods": ["itemcur", "exact"], "measures": []}, "itemcur needs item x item scores", 1),
-    ({"methods": ["rerank(retriever=bm52)"], "measures": []}, "bm52", 1),
+    (BOTH | {"anchors": [5, 20]}, "small has 9 anchor queries: anchors = 20 left", 0),
+    ({"methods": ["itemcur", "exact"]}, "itemcur needs item x item scores", 1),
+    ({"methods": ["rerank(retriever=bm52)"]}, "bm52", 1),
 ]
 
 
@@ -125,7 +114,7 @@ def test_one_sentence_and_nothing_begun(place, capsys, given, words):
 
 @pytest.mark.parametrize(("given", "words", "code"), SAID, ids=[words for _, words, _ in SAID])
 def test_what_a_sweep_goes_on_with_is_said(place, capsys, given, words, code):
-    assert app.run(arguments(given, "said")) == code
+    assert app.run(arguments(given | {"measures": []}, "said")) == code
     said = capsys.readouterr()
     assert words in said.err
     assert "said/table.csv: " in said.out

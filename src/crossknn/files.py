@@ -117,11 +117,12 @@ def checksums(data: Any) -> NDArray[np.uint32]:
 
 
 def file_entry(path: Path) -> dict[str, Any]:
-    """Brings a new file to the disk; returns its size and the checksums of its chunks."""
+    """Brings a new file to the disk; returns its path, size and the checksums of its chunks."""
     sync(path)
     size = path.stat().st_size
     sums = checksums(np.memmap(path, np.uint8, "r") if size else b"")
-    return {"bytes": size, "checksums": base64.b64encode(sums.tobytes()).decode()}
+    name = f"{path.parent.name}/{path.name}"
+    return {"path": name, "bytes": size, "checksums": base64.b64encode(sums.tobytes()).decode()}
 
 
 def write_array(path: Path, values: NDArray[Any]) -> dict[str, Any]:
@@ -134,8 +135,8 @@ def write_array(path: Path, values: NDArray[Any]) -> dict[str, Any]:
     return file_entry(path)
 
 
-def write_texts(path: Path, texts: Iterable[str]) -> tuple[dict[str, Any], NDArray[np.uint64]]:
-    """Write texts into one new UTF-8 file; returns its `file_entry` and their offsets (n + 1,).
+def write_texts(path: Path, texts: Iterable[str]) -> list[dict[str, Any]]:
+    """Write texts into one new UTF-8 file, and their offsets (n + 1,): the `file_entry` of both.
 
     Raises `UnicodeEncodeError` for half a surrogate pair, which is no text.
     """
@@ -143,7 +144,8 @@ def write_texts(path: Path, texts: Iterable[str]) -> tuple[dict[str, Any], NDArr
     with path.open("wb") as file:
         for text in texts:
             ends.append(ends[-1] + file.write(text.encode()))
-    return file_entry(path), np.array(ends, np.uint64)
+    offsets = write_array(path.with_suffix(".offsets.npy"), np.array(ends, np.uint64))
+    return [file_entry(path), offsets]
 
 
 class CheckedFile:

@@ -304,7 +304,7 @@ class ItemIndex:
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
         """See `Searchable.query_vectors`."""
-        d, encode = self._rows(name).shape[1], self._encoder(name)
+        d, encode = self._open("vectors", name).values.shape[1], self._encoder(name)
         if name in queries.vectors:
             made = queries.vectors[name]
         elif encode is not None:
@@ -398,8 +398,8 @@ class ItemIndex:
         other fitted vectors: unless `replace`), or there is no room; nothing is changed then.
         """
         self.check_free(name)
-        own = {own: self._rows(own) for own in self.vectors if own not in self.fitted}
-        fitted = fitted.checked(self.n, own, name)
+        names = [own for own in self.vectors if own not in self.fitted]
+        fitted = fitted.checked(self.n, {own: self.vectors[own] for own in names}, name)
         if self._newest("vectors", name) is not None and not replace:
             raise InputError(
                 f"the index has fitted vectors {name!r}; use another name, or replace them"
@@ -515,10 +515,6 @@ class ItemIndex:
     def _named(self, kind: str, get: Callable[[Any], Value]) -> Named[Value]:
         """What `get` takes from the parts of a kind, by name."""
         return Named(self._names(kind), lambda name: get(self._open(kind, name)))
-
-    def _rows(self, name: str) -> Any:
-        """The vectors `name`: an array (n, d), or one on the disk whose rows are checked."""
-        return self._open("vectors", name).values
 
     def _put(self, parts: Mapping[str, Any]) -> None:
         """Add parts, or drop those that are None; in the folder first, if there is one."""

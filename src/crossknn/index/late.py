@@ -104,12 +104,8 @@ def _encode(
     stop: int | None = None,
 ) -> States:
     """States of the texts `start` to `stop`, one at least of each; `InputError` for others."""
-
-    def report(done: int, _: int) -> None:
-        if progress is not None:
-            progress(start + done, len(texts))
-
     part = texts[start:stop]
+    report = progress and (lambda done, _: progress(start + done, len(texts)))
     found: States = model.get().encode_items(part, report)
     values, starts, d = found.values, found.starts, model.dimensions
     if (

@@ -163,26 +163,19 @@ def _open(folder: Path, part: Mapping[str, Any]) -> Artifact:
 def _write(data: Path, key: str, part: Artifact) -> dict[str, Any]:
     """Write the columns of a part; what the manifest says of it."""
     columns = dict[str, list[dict[str, Any]]]()
-
-    def write(name: str, values: Any) -> dict[str, Any]:
-        if values.dtype.hasobject:
-            raise InputError(f"{key}: {name} is an array of Python objects, which cannot be stored")
-        path = data / f"{key.replace('/', '.')}.{name}.npy"
-        return write_array(path, values) | {"path": f"{data.name}/{path.name}"}
-
     for name, values in part.arrays.items():
-        if isinstance(values, np.ndarray | np.generic | StoredArray):
-            columns[name] = [write(name, np.asarray(values))]
-            continue
-        path = data / f"{key.replace('/', '.')}.{name}.utf8"
+        path = data / f"{key.replace('/', '.')}.{name}.npy"
         try:
-            entry, offsets = write_texts(path, values)
+            if not isinstance(values, np.ndarray | np.generic | StoredArray):
+                columns[name] = write_texts(path.with_suffix(".utf8"), values)
+            elif values.dtype.hasobject:
+                raise InputError(f"{key}: {name} is an array of Python objects: it is not stored")
+            else:
+                columns[name] = [write_array(path, np.asarray(values))]
         except UnicodeEncodeError as error:
             raise InputError(
                 f"{key}: {name} hold half a surrogate pair, which is no text: {error.object!r:.80}"
             ) from None
-        entry["path"] = f"{data.name}/{path.name}"
-        columns[name] = [entry, write(f"{name}.offsets", offsets)]
     return {"meta": dict(part.meta), "columns": columns}
 
 

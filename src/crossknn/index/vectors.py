@@ -209,20 +209,16 @@ class ItemVectors:
 
     def artifact(self) -> Artifact:
         """What an index keeps."""
-        plain = ("method", "base", "fingerprint", "details")
-        meta = {
-            "d": int(self.values.shape[1]),
-            **{name: getattr(self, name) for name in plain},
-            "encoder": self.encoder and self.encoder.state(),
-            "map": self.map.kind,
-            "item_map": self.item_map and self.item_map.kind,
-            "scale": self.scale and [self.scale.alpha, self.scale.beta],
-            "cost": asdict(self.cost),
-        }
         arrays: dict[str, Any] = {"values": self.values}
-        for prefix, found in (("map", self.map), ("item_map", self.item_map)):
-            for key, values in vars(found).items() if found is not None else ():
-                arrays[f"{prefix}.{key}"] = np.asarray(values)
+        meta = {name: getattr(self, name) for name in ("method", "base", "fingerprint", "details")}
+        for name in ("map", "item_map"):
+            found = getattr(self, name)
+            meta[name] = found and found.kind
+            weights = {} if found is None else vars(found)
+            arrays |= {f"{name}.{key}": np.asarray(weight) for key, weight in weights.items()}
+        meta["d"], meta["cost"] = int(self.values.shape[1]), asdict(self.cost)
+        meta["encoder"] = self.encoder and self.encoder.state()
+        meta["scale"] = self.scale and [self.scale.alpha, self.scale.beta]
         return Artifact(meta, arrays)
 
     @staticmethod
@@ -230,20 +226,14 @@ class ItemVectors:
         """What was kept as `name`; its values are mapped, and checked as rows are read."""
         meta, arrays = dict(artifact.meta), artifact.arrays
         del meta["d"]
-
-        def read_map(prefix: str) -> Any:
-            kind = MAPS.get(meta[prefix])
-            return kind and kind(*(arrays[f"{prefix}.{entry.name}"] for entry in fields(kind)))
-
-        encoder, scale = meta["encoder"], meta["scale"]
-        read = {
-            "encoder": encoder and RememberedModel("dual encoder", name, **encoder),
-            "map": read_map("map"),
-            "item_map": read_map("item_map"),
-            "scale": scale and Scale(*scale),
-            "cost": IndexingCost(**meta["cost"]),
-        }
-        return ItemVectors(values=rows_of(arrays, "values"), **(meta | read))
+        for part in ("map", "item_map"):
+            kind = MAPS.get(meta[part])
+            meta[part] = kind and kind(*(arrays[f"{part}.{entry.name}"] for entry in fields(kind)))
+        meta["cost"] = IndexingCost(**meta["cost"])
+        if meta["encoder"] is not None:
+            meta["encoder"] = RememberedModel("dual encoder", name, **meta["encoder"])
+        meta["scale"] = meta["scale"] and Scale(*meta["scale"])
+        return ItemVectors(values=rows_of(arrays, "values"), **meta)
 
 
 def check_vectors(

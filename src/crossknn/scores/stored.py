@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from crossknn.errors import InputError
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.streaming import Deadline, NothingScoredError
+from crossknn.scorers.streaming import Call, Deadline, NothingScoredError
+from crossknn.scores.collect import fingerprint_of
 from crossknn.scores.store import ScoreStore, StoreFullError
 from crossknn.types import FloatArray, IntArray, Pairs
 
@@ -44,19 +44,13 @@ class StoredScorer:
     ) -> None:
         """`store` may be a file; `fingerprint` replaces the scorer's own.
 
-        Raises InputError without any fingerprint, or if the file is no store.
+        Raises InputError for a file without any fingerprint, or if the file is no store.
         """
         from crossknn.scorers.opening import as_scorer
 
-        scorer = as_scorer(scorer)
-        name = fingerprint or scorer.fingerprint
-        if name is None:
-            raise InputError(
-                f"{type(scorer).__name__} has no fingerprint, so that its scores could be mistaken "
-                f"for another model's: give fingerprint='a name you change with the model'"
-            )
-        self.scorer, self.fingerprint = scorer, name
+        self.scorer = as_scorer(scorer)
         self.store = store if isinstance(store, ScoreStore) else ScoreStore.open(store)
+        self.fingerprint = fingerprint or fingerprint_of(self.scorer, self.store)
         self._warned = False
 
     @property
@@ -75,18 +69,13 @@ class StoredScorer:
     ) -> StoredStream:
         """Yields (positions (b,), scores (b,) float32): all known pairs first, at once."""
         stream = StoredStream()
-        stream.batches = self._run(stream, pairs, queries, items, Deadline(time_left, cancel))
+        stream.batches = self._run(stream, Call(pairs, queries, items, Deadline(time_left, cancel)))
         return stream
 
     def _run(
-        self,
-        stream: StoredStream,
-        pairs: Pairs,
-        queries: Sequence[str],
-        items: Sequence[str],
-        deadline: Deadline,
+        self, stream: StoredStream, call: Call
     ) -> Generator[tuple[IntArray, FloatArray], None, None]:
-        query, item = self.store.pair_ids(queries, items, pairs)
+        query, item = self.store.pair_ids(call.queries, call.items, call.pairs)
         # `first` (u,) are the different pairs, and `of` (p,) says which of them each pair is.
         _, first, of = np.unique((query << 32) + item, return_index=True, return_inverse=True)
         scores = self.store.lookup(self.fingerprint, query[first], item[first])
@@ -95,13 +84,13 @@ class StoredScorer:
         known = np.flatnonzero(~np.isnan(scores[of]))
         if len(known):
             yield known, scores[of[known]]
-        if not len(missing) or deadline.over():
+        if not len(missing) or call.deadline.over():
             return
-        asked = first[missing]
-        computing = self.scorer.score(pairs.take(asked), queries, items, **deadline.rest())
+        asked = call.pairs.take(first[missing])
+        computing = self.scorer.score(asked, call.queries, call.items, **call.deadline.rest())
         try:
             for where, batch in computing:
-                self._keep(queries, items, pairs.take(asked[where]), batch)
+                self._keep(call, asked.take(where), batch)
                 stream.computed += len(where)
                 scores[missing[where]] = batch
                 places = np.flatnonzero(np.isin(of, missing[where]))
@@ -113,12 +102,10 @@ class StoredScorer:
         finally:
             getattr(computing, "close", lambda: None)()
 
-    def _keep(
-        self, queries: Sequence[str], items: Sequence[str], pairs: Pairs, scores: FloatArray
-    ) -> None:
+    def _keep(self, call: Call, pairs: Pairs, scores: FloatArray) -> None:
         """Keep scores; a search goes on where that cannot be: a score is worth more."""
         try:
-            self.store.put(self.fingerprint, queries, items, pairs, scores)
+            self.store.put(self.fingerprint, call.queries, call.items, pairs, scores)
         except StoreFullError as error:
             if not self._warned:
                 logger.warning("%s", error)

@@ -281,12 +281,16 @@ class Search:
             return
         for q in np.flatnonzero(~self._stopped).tolist():
             items = np.arange(self.n) if self._pool is None else self._pool[q]
-            open = (items != NO_ITEM) & ~np.isin(items, seen[q])
-            if self.allowed is not None:
-                open &= self.allowed[items]
+            open = (items != NO_ITEM) & self._free(seen[q])[items]
             mean, std = prediction.mean[q, open], prediction.std[q, open]
             if not np.isnan(std).any():
                 yield q, mean, std
+
+    def _free(self, seen: IntArray) -> BoolArray:
+        """Items that a query may get which has seen these: (n,)."""
+        free = np.ones(self.n, np.bool_) if self.allowed is None else self.allowed.copy()
+        free[seen[seen != NO_ITEM]] = False
+        return free
 
     def _take(
         self, candidates: Candidates, q: int, count: int, seen: IntArray
@@ -297,10 +301,7 @@ class Search:
         std = np.full(len(items), np.nan) if candidates.std is None else candidates.std[q, first]
         if len(items) == count:
             return items, approx, std
-        free = np.ones(self.n, np.bool_) if self.allowed is None else self.allowed.copy()
-        free[seen[seen != NO_ITEM]] = False
-        free[items] = False
-        extra = np.flatnonzero(free)[: count - len(items)]
+        extra = np.flatnonzero(self._free(np.append(seen, items)))[: count - len(items)]
         self._backfilled[q] += len(extra)
         unknown = np.full(len(extra), np.nan)
         return np.r_[items, extra], np.r_[approx, unknown], np.r_[std, unknown]

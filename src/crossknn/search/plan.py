@@ -66,11 +66,10 @@ class Predictor(ABC, Generic[State]):
     ) -> Candidates:
         """The `count` items of each query of the highest acquisition value, and their means.
 
-        `exclude` (m, e) and `pool` (m, s) are rows of positions padded with `NO_ITEM`; a pool
-        restricts its query to the items in it. Override where an index can do this faster.
+        `exclude` (m, e) and `pool` (m, s) are rows of positions padded with `NO_ITEM`; a pool, in
+        ascending order, restricts its query to the items in it. Override where an index can do
+        this faster.
         """
-        if pool is not None:
-            pool = np.sort(pool, axis=1)
         prediction = self.predict(state, None if pool is None else np.maximum(pool, 0))
         promise = self.acquisition(prediction)
         if pool is None:

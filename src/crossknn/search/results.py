@@ -45,9 +45,7 @@ class Hit:
     @property
     def probability(self) -> float:
         """The logistic function of the logit, 0-1: same order, easier to read."""
-        if self.score >= 0:
-            return 1 / (1 + math.exp(-self.score))
-        return math.exp(self.score) / (1 + math.exp(self.score))
+        return float(np.exp(-np.logaddexp(0, -self.score)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -57,7 +57,7 @@ def exact(queries=QUERIES, items=ITEMS):
 
 @pytest.fixture(params=["memory", "file"])
 def store(request, tmp_path):
-    return ScoreStore.open(None if request.param == "memory" else tmp_path / "s")
+    return ScoreStore(None if request.param == "memory" else tmp_path / "s")
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -150,7 +150,7 @@ def score(pairs):
         log.write(f"{q}\\t{i}\\n")
     return [len(q) + len(i) / 8 for q, i in pairs]
 queries, items = [f"query {q}" for q in range(5)], [f"item {i}" for i in range(200)]
-collect(ScoreStore.open(sys.argv[1]), CallableScorer(score, "f", batch=8), queries, items,
+collect(ScoreStore(sys.argv[1]), CallableScorer(score, "f", batch=8), queries, items,
         limits=Limits(workers=int(sys.argv[3])))
 """
 
@@ -182,8 +182,8 @@ def test_kills_cost_at_most_the_requests_in_flight(tmp_path, seed):
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             kills += 1
-            assert ScoreStore.open(tmp_path / "s").verify() == []
+            assert ScoreStore(tmp_path / "s").verify() == []
     asked = (tmp_path / "log").read_text().splitlines()
-    store = ScoreStore.open(tmp_path / "s")
+    store = ScoreStore(tmp_path / "s")
     assert len(store) == len(set(asked)) == 1000
     assert len(asked) - len(set(asked)) <= kills * workers * 8

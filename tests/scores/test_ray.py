@@ -58,18 +58,18 @@ def gather(store, source, pairs=None, **limits):
 
 @pytest.mark.slow
 def test_limits_failures_and_resumption_are_those_of_a_local_collection(ray, tmp_path):
-    store = ScoreStore.open(tmp_path / "s")
+    store = ScoreStore(tmp_path / "s")
     first = gather(store, Lengths, max_calls=300)
     assert (first.calls, first.stopped_by, len(store)) == (300, "max_calls", 300)
     rest = gather(store, Lengths)
     assert (rest.calls, rest.reused, rest.complete) == (ALL - 300, 300, True)
-    here = ScoreStore.open()
+    here = ScoreStore()
     collect(here, Lengths(), QUERIES, ITEMS)
     np.testing.assert_array_equal(
         store.rows("lengths", QUERIES, ITEMS), here.rows("lengths", QUERIES, ITEMS)
     )
     two = Pairs(np.zeros(2, np.int64), np.array([4, 5]))
-    report = gather(ScoreStore.open(), lambda: Lengths(skip=[ITEMS[4]]), two, workers=1)
+    report = gather(ScoreStore(), lambda: Lengths(skip=[ITEMS[4]]), two, workers=1)
     assert (report.calls, report.failed) == (2, 1)
 
 
@@ -82,7 +82,7 @@ def test_a_killed_worker_costs_its_block_and_changes_nothing(ray, tmp_path):
             lost.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    store = ScoreStore.open(tmp_path / "s")
+    store = ScoreStore(tmp_path / "s")
     report = gather(store, lambda: Lengths(at=2, do=die_once))
     assert lost.exists()
     assert (report.calls, report.failed, report.complete) == (ALL, 0, True)
@@ -91,7 +91,7 @@ def test_a_killed_worker_costs_its_block_and_changes_nothing(ray, tmp_path):
 @pytest.mark.slow
 def test_what_goes_wrong_on_a_worker_is_said_here(ray):
     def ask(source, **limits):
-        gather(ScoreStore.open(), source, **{"workers": 1, **limits})
+        gather(ScoreStore(), source, **{"workers": 1, **limits})
 
     with pytest.raises(InputError, match=r"a worker opened .* other, but the scores are of length"):
         ask(lambda: Lengths("other"))
@@ -114,7 +114,7 @@ def test_what_goes_wrong_on_a_worker_is_said_here(ray):
 
 def test_without_ray_or_a_name_it_says_so(monkeypatch):
     with pytest.raises(InputError, match="on Ray every worker opens the cross-encoder itself"):
-        gather(ScoreStore.open(), None)
+        gather(ScoreStore(), None)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"crossknn\[ray\]"):
-        gather(ScoreStore.open(), Lengths)
+        gather(ScoreStore(), Lengths)

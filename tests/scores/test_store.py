@@ -47,7 +47,7 @@ def test_a_store_is_a_dictionary_that_keeps_the_first_score(steps, in_memory):
     known = {}
     with tempfile.TemporaryDirectory() as folder:
         path = None if in_memory else Path(folder) / "scores.db"
-        store = ScoreStore.open(path)
+        store = ScoreStore(path)
         for fingerprint, queries, items, pairs, scores in steps:
             before = len(known)
             for q, i, score in zip(pairs.query, pairs.item, scores, strict=True):
@@ -55,8 +55,8 @@ def test_a_store_is_a_dictionary_that_keeps_the_first_score(steps, in_memory):
             assert store.put(fingerprint, queries, items, pairs, scores) == len(known) - before
             if not in_memory:
                 store.close()
-                store = ScoreStore.open(path)
-        copy = ScoreStore.open()
+                store = ScoreStore(path)
+        copy = ScoreStore()
         copy.add_all(store)
         copy.add_all(store)
         for one in (store, copy):
@@ -81,7 +81,7 @@ def test_a_store_is_a_dictionary_that_keeps_the_first_score(steps, in_memory):
 
 
 def test_many_small_batches_become_few_blocks(tmp_path):
-    store, items = ScoreStore.open(tmp_path / "s"), [f"i{i}" for i in range(500)]
+    store, items = ScoreStore(tmp_path / "s"), [f"i{i}" for i in range(500)]
     wanted = np.random.default_rng(0).normal(size=500).astype(np.float32)
     for item in np.random.default_rng(1).permutation(500):
         pair = Pairs(np.zeros(1, int), np.array([item]))
@@ -95,7 +95,7 @@ def test_many_small_batches_become_few_blocks(tmp_path):
 
 
 def test_opening_makes_no_file_and_reading_knows_nothing(tmp_path):
-    store = ScoreStore.open(tmp_path / "s")
+    store = ScoreStore(tmp_path / "s")
     assert (len(store), store.queries("f")) == (0, [])
     assert np.isnan(store.rows("f", ["q"], ["a"])).all()
     assert not list(tmp_path.iterdir())
@@ -104,7 +104,7 @@ def test_opening_makes_no_file_and_reading_knows_nothing(tmp_path):
 @pytest.fixture
 def filled(tmp_path):
     path, n = tmp_path / "s.db", 3_000
-    with ScoreStore.open(path) as store:
+    with ScoreStore(path) as store:
         items, queries = [f"item {i}" for i in range(n)], [f"query {q}" for q in range(12)]
         table = np.random.default_rng(2).normal(size=(12, n)).astype(np.float32)
         for row, query in enumerate(queries):
@@ -130,7 +130,7 @@ def test_damage_is_one_sentence_or_changes_nothing(filled, kind, part):
         for ending in ("-wal", "-shm"):
             Path(f"{path}{ending}").unlink(missing_ok=True)
         try:
-            with ScoreStore.open(path) as store:
+            with ScoreStore(path) as store:
                 found = store.rows("f", queries, items)
         except InputError as error:
             said = str(error)
@@ -146,7 +146,7 @@ def test_a_damaged_block_is_refused_until_it_is_repaired(filled):
     db.execute("UPDATE blocks SET scores = zeroblob(length(scores)) WHERE id = 3")
     db.commit()
     db.close()
-    store = ScoreStore.open(path)
+    store = ScoreStore(path)
     with pytest.raises(InputError, match=r"s\.db are damaged.*verify --repair"):
         store.rows("f", queries, items)
     assert store.verify() == [f"1 of the blocks of scores in {path} are damaged"]
@@ -160,7 +160,7 @@ def test_a_damaged_block_is_refused_until_it_is_repaired(filled):
 def test_other_files_and_other_formats_are_refused(tmp_path):
     (tmp_path / "text").write_text("no database, and long enough to be none " * 9)
     with pytest.raises(InputError, match="text are damaged"):
-        ScoreStore.open(tmp_path / "text")
+        ScoreStore(tmp_path / "text")
     for name, statement in (("other", "CREATE TABLE t (a)"), ("old", "PRAGMA user_version = 1")):
         db = sqlite3.connect(tmp_path / name)
         db.execute(statement)
@@ -170,18 +170,18 @@ def test_other_files_and_other_formats_are_refused(tmp_path):
         db.commit()
         db.close()
     with pytest.raises(InputError, match="holds no scores of crossknn in the format 2"):
-        ScoreStore.open(tmp_path / "other")
+        ScoreStore(tmp_path / "other")
     with pytest.raises(InputError, match="holds no scores of crossknn in the format 2"):
-        ScoreStore.open(tmp_path / "old")
+        ScoreStore(tmp_path / "old")
     with pytest.raises(InputError, match="there is no folder"):
-        ScoreStore.open(tmp_path / "none" / "s")
+        ScoreStore(tmp_path / "none" / "s")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_store_is_read(filled):
     path, queries, items, table = filled
     path.chmod(0o444)
-    with ScoreStore.open(path) as store:
+    with ScoreStore(path) as store:
         np.testing.assert_array_equal(store.rows("f", queries, items), table)
         with pytest.raises(StoreFullError):
             store.put("f", ["q"], ["a"], ONE, [1.0])
@@ -192,7 +192,7 @@ import sys
 import numpy as np
 from crossknn.scores.store import ScoreStore
 from crossknn.types import Pairs
-store, start = ScoreStore.open(sys.argv[1]), int(sys.argv[2])
+store, start = ScoreStore(sys.argv[1]), int(sys.argv[2])
 items = [str(i) for i in range(300)]
 for item in range(start, start + 150, 5):
     pairs = Pairs(np.zeros(5, int), np.arange(item, item + 5))
@@ -206,7 +206,7 @@ def test_processes_share_a_new_file(tmp_path):
         for start in (0, 75, 150)
     ]
     assert [process.wait(60) for process in running] == [0, 0, 0]
-    store = ScoreStore.open(tmp_path / "s")
+    store = ScoreStore(tmp_path / "s")
     items = [str(i) for i in range(300)]
     np.testing.assert_array_equal(store.rows("f", ["q"], items)[0], np.arange(300))
     assert len(store) == 300
@@ -218,7 +218,7 @@ def test_a_damaged_text_never_becomes_another(filled):
     db.execute("UPDATE texts SET crc = crc + 1 WHERE id = (SELECT max(id) FROM texts)")
     db.commit()
     db.close()
-    store = ScoreStore.open(path)
+    store = ScoreStore(path)
     with pytest.raises(InputError, match="a text has another checksum"):
         store.rows("f", queries, items)
     assert store.verify(repair=True)

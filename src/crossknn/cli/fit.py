@@ -143,7 +143,7 @@ def _take(index: ItemIndex, exact: Any, store: Path | None) -> None:
     fingerprint = getattr(exact, "fingerprint", None)
     if fingerprint is None:
         raise InputError("--store keeps scores by model: name the cross-encoder, without --ray")
-    add_scores(index, ScoreStore.open(store), fingerprint)
+    add_scores(index, ScoreStore(store), fingerprint)
 
 
 def _fit_stored(

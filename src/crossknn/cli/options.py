@@ -154,12 +154,12 @@ def open_store(scorer: Scorer, index: ItemIndex, path: Path | None) -> ScoreStor
     from crossknn.scores.store import ScoreStore
 
     if scorer.fingerprint is not None:
-        return index.scores if path is None else ScoreStore.open(path)
+        return index.scores if path is None else ScoreStore(path)
     if path is not None:
         raise InputError(
             "--store keeps scores by model: name the model behind the URL with --model NAME"
         )
-    return ScoreStore.open(None)
+    return ScoreStore()
 
 
 def source(path: Path) -> Any:

@@ -182,7 +182,7 @@ class Targets:
     @property
     def untouched(self) -> int:
         """Number of items without an entry to fit."""
-        return self.fitted.n - len(self.fitted.scored_items)
+        return self.fitted.n - len(np.unique(self.fitted.item))
 
 
 def inner_products(

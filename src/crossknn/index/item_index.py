@@ -232,7 +232,7 @@ class ItemIndex:
         scores = self.scores
         write_parts(folder, parts, self._build)
         if folder != self.folder and len(scores):
-            ScoreStore.open(folder / SCORES).add_all(scores)
+            ScoreStore(folder / SCORES).add_all(scores)
         self.folder, self._scores = folder, None
 
     def verify(self, *, repair: bool = False) -> list[str]:
@@ -258,7 +258,7 @@ class ItemIndex:
     def scores(self) -> ScoreStore:
         """All exact scores that were computed with this index, in its folder if it has one."""
         if self._scores is None:
-            self._scores = ScoreStore.open(None if self.folder is None else self.folder / SCORES)
+            self._scores = ScoreStore(None if self.folder is None else self.folder / SCORES)
         return self._scores
 
     @property

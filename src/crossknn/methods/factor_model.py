@@ -76,7 +76,7 @@ def fit_sparse(
     Raises:
         InputError: fewer than two queries have scores.
     """
-    seen = np.arange(len(vectors)) if anchors is not None else scores.scored_items
+    seen = np.arange(len(vectors)) if anchors is not None else np.unique(scores.item)
     rows = _rows(scores, cheap, anchors, seen)
     if len(rows) < 2:
         raise InputError(

@@ -102,11 +102,6 @@ class SparseScores:
         """Queries that have a score, in order."""
         return np.unique(self.query)
 
-    @property
-    def scored_items(self) -> IntArray:
-        """Items that have a score, in order."""
-        return np.unique(self.item)
-
     def take(self, entries: IntArray | BoolArray) -> SparseScores:
         """The entries at ascending positions, or where a mask (e,) is true."""
         return replace(
@@ -139,22 +134,16 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     May be used from many threads and, each with its own object, from many processes of one host.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
-
-    @classmethod
-    def open(cls, path: str | Path | None = None) -> ScoreStore:
+    def __init__(self, path: str | Path | None = None) -> None:
         """The store in the file `path`, which is made when the first score comes.
 
         Without a path, an empty store in memory. Raises InputError if the file cannot be opened,
         is damaged, or is something else.
         """
-        file = None if path is None else as_path(path, "the file of scores")
-        store = cls(file)
-        len(store)
-        return store
+        self.path = None if path is None else as_path(path, "the file of scores")
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        len(self)  # reads the file
 
     def close(self) -> None:
         """Close the file; it is opened again when the store is used again."""

@@ -49,7 +49,7 @@ class StoredScorer:
         from crossknn.scorers.opening import as_scorer
 
         self.scorer = as_scorer(scorer)
-        self.store = store if isinstance(store, ScoreStore) else ScoreStore.open(store)
+        self.store = store if isinstance(store, ScoreStore) else ScoreStore(store)
         self.fingerprint = fingerprint or fingerprint_of(self.scorer, self.store)
         self._warned = False
 

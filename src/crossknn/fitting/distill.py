@@ -9,10 +9,9 @@ charged G's entries. Needs the extra `torch`.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,19 +32,6 @@ from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Pairs, Pro
 logger = logging.getLogger(__name__)
 
 
-class Distilled(NamedTuple):
-    """A distilled dual encoder and what it cost.
-
-    queries: train queries it learned from, the held-out ones included. seconds: of training, in
-    this call. loss and measures: of the model that was kept, over the held-out queries.
-    """
-
-    loss: Loss
-    queries: int
-    seconds: float
-    measures: Mapping[str, float]
-
-
 def distill(
     scores: SparseScores,
     items: Sequence[str],
@@ -54,19 +40,20 @@ def distill(
     *,
     losses: Sequence[Loss] = ("match",),
     top: int | None = None,
-    calls: int | None = None,
     settings: TrainingSettings,
     progress: Progress | None = None,
-) -> Distilled:
-    """Train a dual encoder on a cross-encoder's scores; its folder, resuming what is there.
+) -> tuple[Loss, Mapping[str, float]]:
+    """Train a dual encoder on a cross-encoder's scores in `folder`, resuming what is there.
 
     Args:
         items: texts (n). source: see `student`. losses: "match", "pair" (for the best of dense
             rows: what is not listed counts as wrong), or both: each is trained, and the better on
             the held-out queries is kept. top: how many of a query's best scored items its list
-            holds; by default all. calls: what the scores cost, by default one each.
+            holds; by default all.
 
-    Queries with fewer than two scored items teach nothing: they are left out, and logged.
+    Queries with fewer than two scored items teach nothing: they are left out, and logged. Returns
+    the loss of the model that was kept, and its measures over the held-out queries.
+
     Raises InputError for unusable scores, settings or sources, TrainingError if the loss is NaN.
     """
     if top is not None and top < 2:
@@ -75,8 +62,6 @@ def distill(
     if left := len(scores.queries) - len(rows):
         logger.warning("%d train queries have fewer than two scored items: left out", left)
     queries = [scores.queries[row] for row in rows]
-    calls = len(scores) if calls is None else calls
-    began = time.perf_counter()
     trained: list[tuple[loop.Fitted, Loss, DualEncoderModel]] = []
     for loss in losses:
         device = run.start_on(settings)
@@ -87,13 +72,12 @@ def distill(
         trained.append((fitted, loss, model))
     fitted, loss, model = max(trained, key=lambda one: one[0].best[DistillationTask.main])
     story = (
-        f"distilled from a cross-encoder: {len(rows)} train queries with lists of "
-        f"up to {lists.items.shape[1]} items ({calls} calls), by the "
-        f"loss {loss}; a tenth of the queries was held out."
+        f"distilled from a cross-encoder: {len(rows)} train queries with lists of up to "
+        f"{lists.items.shape[1]} items, by the loss {loss}; a tenth of the queries was held out."
     )
     card = run.model_card(model, str(source), story, settings, fitted)
     model.cpu().save_pretrained(folder, card)
-    return Distilled(loss, len(rows), time.perf_counter() - began, fitted.best)
+    return loss, fitted.best
 
 
 def paper_settings(listed: int, epochs: int | None = None, seed: int = 0) -> TrainingSettings:

@@ -1,16 +1,8 @@
 """Collect once -> fit -> search: item vectors fitted with a cross-encoder (AXN 2.1).
 
 `fit` scores pairs of train queries and items into the index's store, fits item vectors to the
-scores, and puts them into the index. The ways to fit, as specs:
-
-paper                   here
-MF_TRNS (AXN A.2.2)     `mf-trns`: free vectors by AdamW; `als`: by alternating least squares
-MF_IND                  `mf-ind`: a gated perceptron on each side
-DE_DSTL (AXN A.2.1)     `distill`: a dual encoder trained on the same scores
-R_anc (ANNCUR 2.2)      `cur`: its truncated SVD; takes all q * n scores
-
-`fit_from_store` fits to whatever scores searches, collections and fits have left in the store, and
-calls no cross-encoder.
+scores, and puts them into the index. Of the papers' ways to fit, `distill` is DE_DSTL (AXN A.2.1),
+`mf-trns` and `mf-ind` are MF_TRNS and MF_IND (A.2.2), and `cur` is a truncated R_anc (ANNCUR 2.2).
 """
 
 from __future__ import annotations
@@ -83,7 +75,7 @@ def fit(
     index: ItemIndex,
     scorer: Any,
     queries: Sequence[str],
-    method: str | FitMethod = DEFAULT,
+    method: str = DEFAULT,
     *,
     name: str | None = None,
     vectors: str = "auto",
@@ -115,7 +107,7 @@ def fit(
     Raises InputError for queries or options that cannot be used, and a full disk; ScorerError for a
     score that is not a number.
     """
-    chosen = fit_method(method)
+    chosen = build(parse(method), METHODS, "way to fit")
     name = name or chosen.name.replace("-", "_")
     index.check_free(name)
     if strategy not in PER:
@@ -189,16 +181,8 @@ class FitTask:
         """
         store, items, plan = self.index.scores, self.index.items.texts, self._plan()
         with self.progress("scoring train queries", "pairs") as report:
-            self.collected = collect(
-                store,
-                self.scorer,
-                self.queries,
-                items,
-                plan.pairs,
-                limits=self.limits,
-                source=named(self.given),
-                progress=report,
-            )
+            how = dict[str, Any](limits=self.limits, source=named(self.given), progress=report)
+            self.collected = collect(store, self.scorer, self.queries, items, plan.pairs, **how)
         scores = store.sparse_scores(fingerprint_of(self.scorer, store), items, self.queries)
         dense = np.diff(scores.by_query) == self.index.n
         scores = scores.take(_among(scores, plan.pairs) | ~dense[scores.query])
@@ -212,10 +196,8 @@ class FitTask:
         index, n = self.index, self.index.n
         given = self.given if self.limits.ray else self.scorer
         with self.progress("scoring anchor queries", "pairs") as report:
-            limits, fresh = self.limits, self.replace
-            self.collected = collect_anchors(
-                index, given, self.queries, limits=limits, replace=fresh, progress=report
-            )
+            how = dict[str, Any](limits=self.limits, replace=self.replace, progress=report)
+            self.collected = collect_anchors(index, given, self.queries, **how)
         anchors = index.anchors
         if anchors is None:
             raise InputError(
@@ -252,15 +234,13 @@ class FitTask:
         return IndexingCost(queries=queries, calls=calls, **rounded)
 
     def _plan(self) -> PairPlan:
-        n, seed = self.index.n, self.seed
+        n, seed, per = self.index.n, self.seed, self.per
         if self.strategy == "i":
-            return per_item(n, len(self.queries), self.per, seed=seed)
-        count, queries = min(self.per, n), Queries(self.queries)
+            return per_item(n, len(self.queries), per, seed=seed)
         stage = open_retriever(self.index, self.retriever or Spec(self.base), seed)
         with self.progress("choosing pairs", "queries") as report:
-            return per_query(
-                stage, queries, count, n=n, random=count // 10, seed=seed, progress=report
-            )
+            how = dict[str, Any](random=per // 10, seed=seed, progress=report)
+            return per_query(stage, Queries(self.queries), per, n=n, **how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,10 +286,8 @@ class Factorization(FitMethod):
         scores = task.sparse()
         scale = task.scale(items, queries)
         with task.progress(f"fitting {self.name}", "") as progress:
-            share = options.pop("held_out")
-            targets = Targets.of(
-                scores, items, queries, scale=scale, held_out=share, seed=task.seed
-            )
+            how = dict[str, Any](scale=scale, held_out=options.pop("held_out"), seed=task.seed)
+            targets = Targets.of(scores, items, queries, **how)
             found = ways[self.name](targets, progress=progress, **options)
         return task.kept(self, found, len(scores.scored_queries), len(scores))
 
@@ -408,12 +386,13 @@ class Distill(FitMethod):
             scores = best_of_rows(anchors.queries.texts, anchors.scores, listed)
             calls = anchors.scores.size
         losses = ("match", "pair") if self.loss == "both" else (self.loss,)
-        options: dict[str, Any] = {"losses": losses, "top": self.top, "calls": calls}
+        options: dict[str, Any] = {"losses": losses, "top": self.top}
         options["settings"] = paper_settings(listed, self.epochs, task.seed)
-        texts, folder = index.items.texts, Path(task.encoder_folder)
+        texts, folder, began = index.items.texts, Path(task.encoder_folder), time.perf_counter()
         with task.progress("distilling", "steps") as report:
-            made = distill(scores, texts, start, folder, progress=report, **options)
-        encoder, began = DualEncoder(folder), time.perf_counter()
+            loss, measures = distill(scores, texts, start, folder, progress=report, **options)
+        seconds, encoder = time.perf_counter() - began, DualEncoder(folder)
+        began = time.perf_counter()
         with task.progress("encoding", "items") as report:
             items = encoder.encode_items(texts, report)
         queries = encoder.encode_queries(scores.queries)
@@ -426,23 +405,14 @@ class Distill(FitMethod):
             # by all scored pairs, where there are no random ones
             scale=task.scale(items, queries) or Scale.match(scores.score, inner),
             fingerprint=task.scorer.fingerprint,
-            cost=task.cost(made.queries, calls, made.seconds),
-            details={"loss": made.loss, **made.measures},
+            cost=task.cost(len(scores.scored_queries), calls, seconds),
+            details={"loss": loss, **measures},
         )
 
 
 METHODS: dict[str, type[FitMethod]] = {
     kind.name: kind for kind in (ALS, MFTRNS, MFIND, CUR, Distill)
 }
-
-
-def fit_method(spec: str | FitMethod) -> FitMethod:
-    """The way to fit that a spec names; `SpecError` if there is none.
-
-    >>> fit_method("als(strength=0.1)").strength
-    0.1
-    """
-    return spec if isinstance(spec, FitMethod) else build(parse(spec), METHODS, "way to fit")
 
 
 def fitted_vectors(

@@ -12,7 +12,8 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from functools import cache
+from itertools import accumulate, product
 
 import numpy as np
 
@@ -53,17 +54,14 @@ def pseudo_queries(items: Items, count: int, *, seed: int = 0) -> list[str]:
     order = generator.permutation(len(items)).tolist()
     first = generator.integers(6, size=len(items)).tolist()
     rarity = _rarity(_halves(items, place)[1] for place in order[:_COUNTED])
-    found, rows = dict[str, str](), list[list[str]]()
-    for turn in range(3):
-        for rank, place in enumerate(order):
-            if turn == 0:
-                rows.append(_forms(*_halves(items, place), rarity))
-            given = rows[rank]
-            if turn < len(given):
-                query = given[(first[place] + turn) % len(given)]
-                found.setdefault(query.casefold(), query)
-            if len(found) == count:
-                return list(found.values())
+    forms, found = cache(lambda place: _forms(*_halves(items, place), rarity)), dict[str, str]()
+    for turn, place in product(range(3), order):
+        given = forms(place)
+        if turn < len(given):
+            query = given[(first[place] + turn) % len(given)]
+            found.setdefault(query.casefold(), query)
+        if len(found) == count:
+            return list(found.values())
     said = "%d pseudo-queries were asked for; the %d items give %d"
     logger.warning(said, count, len(items), len(found))
     return list(found.values())

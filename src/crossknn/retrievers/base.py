@@ -154,10 +154,9 @@ class ItemPriors(AllScores):
         """`values` (n,), in the order of the items; `InputError` for others than finite numbers."""
         try:
             self.values = np.asarray(values, np.float32)
-            fine = self.values.ndim == 1 and np.isfinite(self.values).all()
         except (TypeError, ValueError):
-            fine = False
-        if not fine:
+            self.values = np.array(np.nan, np.float32)
+        if self.values.ndim != 1 or not np.isfinite(self.values).all():
             raise InputError("priors of items are an array of finite numbers, one for each item")
 
     def of_all(self, queries: Queries) -> FloatArray:

@@ -19,8 +19,7 @@ import re
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import ExtensionFileLoader, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,13 +104,13 @@ def is_held_out(sentence: str) -> bool:
 def standard_library_items(progress: Progress | None = None) -> list[DocItem]:
     """All documented public objects of the running interpreter's library, some 6,000."""
     files = python_files(Path(sysconfig.get_paths()["stdlib"]))
-    readers: list[Callable[[], Iterator[DocItem]]] = [partial(source_items, *f) for f in files]
-    readers += [partial(_compiled_items, name) for name in sorted(sys.stdlib_module_names)]
+    modules = [source_items(*file) for file in files]
+    modules += map(_compiled_items, sorted(sys.stdlib_module_names))
     items: list[DocItem] = []
-    for done, read in enumerate(readers, start=1):
-        items.extend(read())
+    for done, module in enumerate(modules, start=1):
+        items.extend(module)
         if progress is not None:
-            progress(done, len(readers))
+            progress(done, len(modules))
     return merge_identical(items)
 
 

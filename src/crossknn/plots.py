@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -125,16 +127,14 @@ def recall_against_indexing(rows: Sequence[RecallRow], path: Target, *, title: s
 
 def _by_k(rows: Sequence[RecallRow], cost: str) -> dict[str, list[Curve]]:
     """A panel for each k, a curve for each method: recall over a cost of the rows."""
-    groups: dict[str, dict[str, list[RecallRow]]] = {}
-    for row in sorted(rows, key=lambda row: row.k):
-        groups.setdefault(f"top {row.k}", {}).setdefault(row.method, []).append(row)
     panels: dict[str, list[Curve]] = {}
-    for head, methods in groups.items():
-        for name, line in methods.items():
-            line.sort(key=lambda row: int(getattr(row, cost)))
-            estimates = [Estimate(row.recall, *row.ci) for row in line]
-            places = [getattr(row, cost) or None for row in line]
-            panels.setdefault(head, []).append(Curve.through(name, places, estimates))
+    methods = dict.fromkeys(row.method for row in rows)
+    for k, name in product(sorted({row.k for row in rows}), methods):
+        line = [row for row in rows if (row.k, row.method) == (k, name)]
+        line.sort(key=attrgetter(cost))
+        places = [getattr(row, cost) or None for row in line]
+        estimates = [Estimate(row.recall, *row.ci) for row in line]
+        panels.setdefault(f"top {k}", []).append(Curve.through(name, places, estimates))
     return panels
 
 

@@ -77,8 +77,6 @@ def run(arguments: list[str], commands: typer.Typer = app) -> int:
         # Typer's own usage errors, of whichever click it carries.
         message = getattr(error, "format_message", None)
         if message is None or not hasattr(error, "exit_code"):
-            if type(error).__name__ == "Abort":
-                return _say(INTERRUPTED, 130)
             raise
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""

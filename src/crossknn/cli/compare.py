@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from crossknn.evaluation.replay import RecallRow
     from crossknn.index.item_index import ItemIndex
     from crossknn.scorers.base import Scorer
-    from crossknn.scores.store import ScoreStore
 
 EPILOG = o.examples(
     "crossknn compare docs.index --queries queries.jsonl --plot recall.png",
@@ -81,15 +80,14 @@ def command(
         for sentence in TaskMeasures(judgements, wanted).judgements.notes():
             note(sentence)
     at_once = o.threads(workers)
-    exact = o.open_scorer(scorer, model, scorer_option, workers=at_once)
     rows = run(
         index,
         given,
-        exact,
+        o.open_scorer(scorer, model, scorer_option, workers=at_once),
         chosen,
         costs,
         ks,
-        store=o.open_store(exact, index, store),
+        store=store,
         workers=at_once,
         json=json,
         qrels=judged,
@@ -111,9 +109,9 @@ def run(
     budgets: Sequence[int],
     ks: Sequence[int],
     *,
-    store: ScoreStore,
-    workers: int,
     json: bool,
+    store: Path | None = None,
+    workers: int | None = None,
     **options: Any,
 ) -> list[RecallRow]:
     """Score all pairs, compare the methods and print the table; the rows but for exact search's.
@@ -124,14 +122,9 @@ def run(
     from crossknn.scores.collect import Limits, exact_scores
 
     with progress("exact search", "pairs") as report:
-        scores = exact_scores(
-            store,
-            scorer,
-            queries.texts,
-            index.items.texts,
-            limits=Limits(workers=workers),
-            progress=report,
-        )
+        texts, limits = (queries.texts, index.items.texts), Limits(workers=o.threads(workers))
+        kept = o.open_store(scorer, index, store)
+        scores = exact_scores(kept, scorer, *texts, limits=limits, progress=report)
     with err.status("searching"):
         best, found = compare(index, queries, scores, methods, budgets, ks, **options)
         table = [list(each.rows()) for each in (best, *found)]
@@ -145,11 +138,7 @@ def run(
 
 
 def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
-    """Print a block for each method: recall against exact search in % [95% interval].
-
-    Args:
-        table: The rows of each method and budget, one for each k.
-    """
+    """Print a block for each method: a line for each of its budgets, which has a row for each k."""
     from crossknn.methods import in_full
 
     measures, offline = list(table[0][0].measures), any(rows[0].index_calls for rows in table)

@@ -69,8 +69,6 @@ def command(
         parse_methods(", ".join(demo.METHODS)),
         demo.BUDGETS,
         demo.KS,
-        store=index.scores,
-        workers=o.threads(None),
         json=json,
         qrels=data.qrels,
         measures=("P@1", "RR@10", "nDCG@10"),

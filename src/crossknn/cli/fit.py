@@ -21,8 +21,6 @@ EPILOG = o.examples(
     "crossknn fit docs.index als --queries train-queries.jsonl --deadline 30m",
     "crossknn fit docs.index stored --retriever 'hybrid(bm25, dense)'",
 )
-AUTO, STORED = "auto", "stored"
-PSEUDO_QUERIES = 500
 
 
 def command(
@@ -73,11 +71,12 @@ def command(
     and no pair is scored twice. Later searches use what was fitted.
     """
     from crossknn.fitting.fit import fit
+    from crossknn.fitting.pseudo_queries import pseudo_queries
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.collect import Limits
 
     at_once = o.threads(workers)
-    if method == STORED:
+    if method == "stored":
         if queries is not None:
             raise InputError("fit stored takes the scores that are there: leave --queries out")
         index = ItemIndex.load(folder)
@@ -93,7 +92,10 @@ def command(
             "behind a URL or with options, and say with --workers how many ask at a time"
         )
     index = ItemIndex.load(folder)
-    texts = _train_queries(queries, index, count, seed)
+    if queries == "auto":
+        texts: Sequence[str] = pseudo_queries(index.items, count or 500, seed=seed)
+    else:
+        texts = o.read_queries(Path(queries), count).texts
     given = scorer if ray else o.open_scorer(scorer, model, scorer_option, workers=at_once)
     _take(index, given, store)
     found = fit(
@@ -167,14 +169,3 @@ def _fit_stored(
         "vectors": [VECTORS] if VECTORS in index.fitted else [],
         "seconds": round(time.perf_counter() - began, 2),
     }
-
-
-def _train_queries(given: str, index: ItemIndex, count: int | None, seed: int) -> Sequence[str]:
-    from crossknn.data.items import Items
-    from crossknn.fitting.pseudo_queries import pseudo_queries
-
-    if given != AUTO:
-        return o.read_queries(Path(given), count).texts
-    items = index.items
-    whole = Items(ids=items.ids, texts=items.texts, titles=items.titles, extra=items.extra)
-    return pseudo_queries(whole, count or PSEUDO_QUERIES, seed=seed)

@@ -170,8 +170,7 @@ def verify(
     from crossknn.index.item_index import ItemIndex
 
     damages = ItemIndex.load(folder).verify(repair=repair)
-    found = "\n".join(damages) or f"{folder} is whole"
-    answer({"index": str(folder), "damages": damages, "repaired": repair}, found, json)
+    answer({"index": str(folder), "damages": damages, "repaired": repair}, None, json)
     if damages:
         raise typer.Exit(6)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -74,30 +73,17 @@ def _plain(value: Any, name: str = "") -> str:
 @contextmanager
 def progress(what: str, unit: str = "") -> Iterator[Report]:
     """Show a bar on standard error after a second, or a line now and then where that is a file."""
-    if not err.is_terminal:
-        yield _lines(what, unit)
-        return
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TextColumn(unit))
-    bar = Progress(*columns, console=err, transient=True)
-    task = bar.add_task(what, total=None, visible=False)
+    bar = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+    number, said = bar.add_task(what, total=None, visible=False), bar.get_time()
+    (task,) = bar.tasks
 
     def report(done: int, total: int) -> None:
-        shown = (bar.tasks[0].elapsed or 0) > 1
-        bar.update(task, completed=done, total=total, visible=shown)
+        nonlocal said
+        bar.update(number, completed=done, total=total, visible=(task.elapsed or 0) > 1)
+        if bar.disable and bar.get_time() - said >= _EVERY and task.time_remaining is not None:
+            said = bar.get_time()
+            note(f"{what}: {done:,} of {total:,} {unit}, {task.time_remaining:,.0f} s left")
 
     with bar:
         yield report
-
-
-def _lines(what: str, unit: str) -> Report:
-    began = last = time.perf_counter()
-    first: int | None = None
-
-    def report(done: int, total: int) -> None:
-        nonlocal first, last
-        first, now = done if first is None else first, time.perf_counter()
-        if now - last >= _EVERY and done > first:
-            last, left = now, (now - began) / (done - first) * (total - done)
-            note(f"{what}: {done:,} of {total:,} {unit}, {left:.0f} s left")
-
-    return report

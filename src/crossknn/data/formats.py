@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from crossknn.data.dataset import Dataset
 from crossknn.data.items import DEFAULT_TEMPLATE, item_records, items_from
@@ -60,29 +59,26 @@ class DataFolder(ABC):
         """The lists that come with the queries of a split, if any do."""
         return None
 
-    def dataset(self, split: str, *, lists: bool = True) -> Dataset:
-        """All of a split, with its lists if they are wanted; items whose text is empty stay."""
-        return Dataset(
+    def datasets(self, split: str, domains: Iterable[str] | None, lists: bool) -> list[Dataset]:
+        """The corpora of a split, or of the domains named; items whose text is empty stay."""
+        if domains is not None:
+            raise InputError(f"{self.path} has the format {self.format}, which has no domains")
+        data = Dataset(
             name=self.name,
             queries=self.queries(split),
             items=items_from(self.item_records(split), self.template, allow_empty=True),
             qrels=self.qrels(split),
             candidates=self.candidates(split) if lists else None,
         )
+        return [data]
 
-    def parts(self, split: str, domains: Iterable[str] | None = None) -> Sequence[Self]:
-        """One corpus each: the domains of a split, or those named; otherwise the folder itself."""
-        if domains is not None:
-            raise InputError(f"{self.path} has the format {self.format}, which has no domains")
-        return [self]
-
-    def part(self, split: str, domain: str | None = None) -> Self:
+    def dataset(self, split: str, domain: str | None = None) -> Dataset:
         """The only corpus of a split, or that of a domain."""
-        parts = self.parts(split, None if domain is None else [domain])
-        if len(parts) != 1:
-            known = ", ".join(part.name for part in parts)
+        found = self.datasets(split, None if domain is None else [domain], lists=True)
+        if len(found) != 1:
+            known = ", ".join(data.name for data in found)
             raise InputError(f"{self.path} has the domains {known}: name one (domain=...)")
-        return parts[0]
+        return found[0]
 
     def split(self, wanted: str | None) -> str:
         """`wanted` if it is there; without one `test`, or the only one; `InputError` otherwise."""
@@ -283,18 +279,15 @@ class Zeshel(DataFolder):
     signs = ("documents/",)
     template = ITEM_TEMPLATE
 
-    def __init__(self, path: Path, domain: str = "", mentions: Sequence[Record] = ()) -> None:
-        super().__init__(path, domain)
-        self.domain, self.mentions = domain, mentions
-        self.is_processed = (path / "processed").is_dir()
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._processed = path / "processed"
 
     def splits(self) -> Sequence[str]:
         return ("train", "valid", "test")
 
-    def parts(self, split: str, domains: Iterable[str] | None = None) -> Sequence[Self]:
+    def datasets(self, split: str, domains: Iterable[str] | None, lists: bool) -> list[Dataset]:
         """The domains of a split; `domains` are found in any split."""
-        if self.domain:
-            return [self]
         wanted = None if domains is None else list(domains)
         found: dict[str, list[Record]] = {}
         for name in (self.split(split),) if wanted is None else self.splits():
@@ -307,76 +300,81 @@ class Zeshel(DataFolder):
                 raise InputError(f"{self.path} has no mentions of {domain!r} ({hint})")
         if not found:
             raise InputError(f"{self.path} has no mentions in the split {split}")
-        return [type(self)(self.path, *part) for part in found.items()]
+        return [self._dataset(*part) for part in found.items()]
 
     def item_records(self, split: str | None = None) -> Records:
-        return Records(str(self.path), self._documents)
-
-    def queries(self, split: str | None) -> QuerySet:
-        part = self.part(self.split(split))
-        return queries_from(Records(str(self.path), part._in_context()))
-
-    def qrels(self, split: str) -> Qrels:
-        part, qrels = self.part(self.split(split)), dict[str, dict[str, int]]()
-        ids = [document.id("document_id") for document in part._documents]
-        known = set(ids)
-        for mention in part.mentions:
-            label: object = mention.fields.get("label_id")
-            if not self.is_processed:
-                label = mention.text("label_document_id")
-            elif type(label) is int and 0 <= label < len(ids):
-                label = ids[label]
-            if not isinstance(label, str) or label not in known:
-                raise InputError(
-                    f"{mention.place} has the label {label!r}, which is none of the {len(ids)} "
-                    f"items of {part.domain}"
-                )
-            qrels[mention.id("mention_id")] = {label: 1}
-        return qrels
-
-    @cached_property
-    def _documents(self) -> Sequence[Record]:
-        """The entities of the domain, or of the only one."""
-        domains = [self.domain] if self.domain else self._domains()
+        domains = self._domains()
         if len(domains) != 1:
             raise InputError(
                 f"{self.path} has the domains {', '.join(domains)}: give one of its files "
                 "documents/<domain>.json"
             )
-        return list(read_records(self.path / "documents" / f"{domains[0]}.json").rows)
+        return self._documents(domains[0])
+
+    def queries(self, split: str | None) -> QuerySet:
+        return self.dataset(self.split(split)).queries
+
+    def qrels(self, split: str) -> Qrels:
+        return self.dataset(split).qrels
+
+    def _dataset(self, domain: str, mentions: Sequence[Record]) -> Dataset:
+        processed, documents = self._processed.is_dir(), list(self._documents(domain).rows)
+        in_context = _as_processed(mentions) if processed else _placed(mentions, documents)
+        queries = queries_from(Records(str(self.path), in_context))
+        items = items_from(Records(str(self.path), documents), self.template, allow_empty=True)
+        known, qrels = set(items.ids), dict[str, dict[str, int]]()
+        for query, mention in zip(queries.ids, mentions, strict=True):
+            label: object = mention.fields.get("label_id")
+            if not processed:
+                label = mention.text("label_document_id")
+            elif type(label) is int and 0 <= label < len(items):
+                label = items.ids[label]
+            if not isinstance(label, str) or label not in known:
+                raise InputError(
+                    f"{mention.place} has the label {label!r}, which is none of the {len(items)} "
+                    f"items of {domain}"
+                )
+            qrels[query] = {label: 1}
+        return Dataset(name=domain, items=items, queries=queries, qrels=qrels)
 
     def _domains(self) -> list[str]:
         return sorted(path.stem for path in (self.path / "documents").glob("*.json"))
 
+    def _documents(self, domain: str) -> Records:
+        return read_records(self.path / "documents" / f"{domain}.json")
+
     def _mentions(self, split: str) -> Iterator[tuple[str, Iterable[Record]]]:
         """Mentions of a split by domain, as they are in their files."""
-        folder, end = self.path / "processed" / f"{split}_worlds", "_mentions.jsonl"
-        for path in sorted(folder.glob(f"*{end}")):
+        end = "_mentions.jsonl"
+        for path in sorted(self._processed.glob(f"{split}_worlds/*{end}")):
             yield path.name.removesuffix(end), read_records(path).rows
         path = self.path / "mentions" / f"{'val' if split == 'valid' else split}.json"
-        if path.is_file() and not self.is_processed:
+        if path.is_file() and not self._processed.is_dir():
             for record in read_records(path).rows:
                 yield record.text("corpus"), [record]
 
-    def _in_context(self) -> Iterator[Record]:
-        """The mentions and what is around them, if need be by the places of words, inclusive."""
-        names = ("mention_id", "context_left", "mention", "context_right")
-        if self.is_processed:
-            for record in self.mentions:
-                yield record._replace(fields={name: record.field(name) for name in names})
-            return
-        documents = {d.text("document_id"): d.text("text").split(" ") for d in self._documents}
-        for record in self.mentions:
-            words = documents.get(record.text("context_document_id"), [])
-            given = record.field("start_index"), record.field("end_index")
-            start, end = (place if type(place) is int else -1 for place in given)
-            mention = " ".join(words[start : end + 1])
-            if not 0 <= start <= end < len(words) or mention != record.field("text"):
-                raise InputError(
-                    f"{record.place}: the mention {record.field('text')!r} is not the words "
-                    f"{given[0]} to {given[1]} of the document "
-                    f"{record.text('context_document_id')!r}"
-                )
-            left, right = " ".join(words[:start]), " ".join(words[end + 1 :])
-            values = (record.field("mention_id"), left, mention, right)
-            yield record._replace(fields=dict(zip(names, values, strict=True)))
+
+_IN_CONTEXT = ("mention_id", "context_left", "mention", "context_right")
+
+
+def _as_processed(mentions: Iterable[Record]) -> Iterator[Record]:
+    for record in mentions:
+        yield record._replace(fields={name: record.field(name) for name in _IN_CONTEXT})
+
+
+def _placed(mentions: Iterable[Record], documents: Iterable[Record]) -> Iterator[Record]:
+    """Mentions and what is around them, found by the places of their words, both inclusive."""
+    contexts = {d.text("document_id"): d.text("text").split(" ") for d in documents}
+    for record in mentions:
+        words = contexts.get(record.text("context_document_id"), [])
+        given = record.field("start_index"), record.field("end_index")
+        start, end = (place if type(place) is int else -1 for place in given)
+        mention = " ".join(words[start : end + 1])
+        if not 0 <= start <= end < len(words) or mention != record.field("text"):
+            raise InputError(
+                f"{record.place}: the mention {record.field('text')!r} is not the words {given[0]} "
+                f"to {given[1]} of the document {record.text('context_document_id')!r}"
+            )
+        left, right = " ".join(words[:start]), " ".join(words[end + 1 :])
+        values = (record.field("mention_id"), left, mention, right)
+        yield record._replace(fields=dict(zip(_IN_CONTEXT, values, strict=True)))

@@ -168,7 +168,7 @@ def read_dataset(
         raise InputError(f"limit is {limit}; it must be at least 1")
     folder = open_folder(source, format=format)
     split = folder.split(split)
-    data = folder.part(split, domain).dataset(split)
+    data = folder.dataset(split, domain)
     if limit is not None:
         data = data.take(range(min(limit, len(data))))
     for finding in data.findings:
@@ -198,11 +198,11 @@ def read_labelled(
     source = open_folder(folder)
     if domains is None:
         split = source.split(split)
-    return [_labelled(part, split, lists) for part in source.parts(split, domains)]
+    place = f"{source.path}, split {split}"
+    return [_labelled(data, place, lists) for data in source.datasets(split, domains, lists)]
 
 
-def _labelled(part: DataFolder, split: str, lists: bool) -> Labelled:
-    data, place = part.dataset(split, lists=lists), f"{part.path}, split {split}"
+def _labelled(data: Dataset, place: str, lists: bool) -> Labelled:
     if unknown := set(data.qrels).difference(data.queries.ids):
         raise InputError(f"{place}: the judged query {min(unknown)!r} is not among the queries")
     judged, positives = data.judged(), []
@@ -220,7 +220,7 @@ def _labelled(part: DataFolder, split: str, lists: bool) -> Labelled:
     listed = [run.get(query, []) for query in judged.queries.ids]
     ranked = [(data.items.positions(i for i, _ in r), np.array([s for _, s in r])) for r in listed]
     return Labelled(
-        name=part.name,
+        name=data.name,
         items=data.items,
         queries=judged.queries,
         positives=tuple(positives),

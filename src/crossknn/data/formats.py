@@ -269,19 +269,13 @@ class Zeshel(DataFolder):
     """Entity linking in worlds (Logeswaran et al. 2019); each domain is a corpus of its own.
 
     Items are the entities of `documents/<domain>.json`, `title [ENT] text`; queries are mentions in
-    the whole of their document, `left [Ms] mention [Me] right`. Mentions lie in
-    `mentions/<split>.json` as published (lajanugen/zeshel, README), or in
-    `processed/<split>_worlds/<domain>_mentions.jsonl` as the authors of ANNCUR make them
-    (iesl/anncur, `utils/preprocess_zeshel.py`), where `label_id` is a position in the documents.
+    the whole of their document, `left [Ms] mention [Me] right`, from `mentions/<split>.json`, or
+    from `processed/`, where `label_id` is a position in the documents.
     """
 
     format = "zeshel"
     signs = ("documents/",)
     template = ITEM_TEMPLATE
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._processed = path / "processed"
 
     def splits(self) -> Sequence[str]:
         return ("train", "valid", "test")
@@ -318,7 +312,8 @@ class Zeshel(DataFolder):
         return self.dataset(split).qrels
 
     def _dataset(self, domain: str, mentions: Sequence[Record]) -> Dataset:
-        processed, documents = self._processed.is_dir(), list(self._documents(domain).rows)
+        documents = list(self._documents(domain).rows)
+        processed = (self.path / "processed").is_dir()
         in_context = _as_processed(mentions) if processed else _placed(mentions, documents)
         queries = queries_from(Records(str(self.path), in_context))
         items = items_from(Records(str(self.path), documents), self.template, allow_empty=True)
@@ -346,10 +341,10 @@ class Zeshel(DataFolder):
     def _mentions(self, split: str) -> Iterator[tuple[str, Iterable[Record]]]:
         """Mentions of a split by domain, as they are in their files."""
         end = "_mentions.jsonl"
-        for path in sorted(self._processed.glob(f"{split}_worlds/*{end}")):
+        for path in sorted(self.path.glob(f"processed/{split}_worlds/*{end}")):
             yield path.name.removesuffix(end), read_records(path).rows
         path = self.path / "mentions" / f"{'val' if split == 'valid' else split}.json"
-        if path.is_file() and not self._processed.is_dir():
+        if path.is_file() and not (self.path / "processed").is_dir():
             for record in read_records(path).rows:
                 yield record.text("corpus"), [record]
 

@@ -67,9 +67,8 @@ def read_items(
 ) -> Items:
     """Items from a file, a data folder (docs/data.md), an `irds:` name, or Python sequences.
 
-    Files are JSON lines (`.jsonl`, `.ndjson`, `.json`), `.csv` and `.tsv` (which knows no quotes)
-    with a header, or `.txt` with an item per line; each may end in `.gz`. Without a header, a TSV
-    has the columns of MS MARCO: id and text, or id, url, title and text. Blank lines are skipped.
+    Files are JSON lines (`.jsonl`, `.ndjson`, `.json`), `.csv` and `.tsv` (which knows no quotes),
+    or `.txt` with an item per line; each may end in `.gz`. Blank lines are skipped.
 
     Fields that are not named are found under their usual names: `id`, `_id`, `docno`, `doc_id` or
     `document_id`; `title`, which may be absent; `text`. If the first record has no id, no record
@@ -107,11 +106,9 @@ def read_queries(
 ) -> QuerySet:
     """Queries from a file, a data folder (docs/data.md), an `irds:` name, or Python sequences.
 
-    JSON lines and CSV have the fields `id` (`_id`, `qid`, `query_id`) and `text` (`query`); a TSV
-    has such a header or two columns, id and text, without one; a `.txt` has a query per line. A
-    file that begins with a tag holds TREC topics (`crossknn.data.queries`). Mentions in context
-    (ZESHEL: `context_left`, `mention`, `context_right`, `mention_id`) become marked queries. Ids
-    that are absent are line numbers from 1 (positions from 0 for Python sequences).
+    Records have the fields `id` (`_id`, `qid`, `query_id`) and `text` (`query`), or are mentions in
+    context (`mention_id`, `context_left`, `mention`, `context_right`), which become marked queries.
+    Ids that are absent are line numbers from 1 (positions from 0 for Python sequences).
 
     Args:
         split: the part of a folder; without it all queries of a BEIR folder are read.

@@ -12,14 +12,15 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, NamedTuple, TypeAlias, cast
 
 from crossknn.errors import InputError, nearest
 
 logger = logging.getLogger(__name__)
 
 FILE_TYPES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt")
-_LONGEST_FIELD = 2**31 - 1
+Fields: TypeAlias = Iterator[tuple[int, dict[str, object]]]
+"""(line, fields) of each record."""
 
 
 class Record(NamedTuple):
@@ -124,13 +125,11 @@ def read_records(
         )
     if ending == ".txt":
         lines = ((number, line.strip()) for number, line in read_lines(path))
-        rows: Iterable[tuple[int, dict[str, object]]] = (
-            (number, {"text": line}) for number, line in lines if line
-        )
+        rows: Fields = ((number, {"text": line}) for number, line in lines if line)
     elif ending == ".tsv":
         rows = _table(path, _tsv(path), known, bare)
     elif ending == ".csv":
-        rows = _table(path, _csv(path), (), ())
+        rows = _table(path, _csv(path))
     else:
         rows = _json_lines(path)
     name = str(path)
@@ -152,7 +151,7 @@ def given_records(source: Iterable[object]) -> Records:
     return Records("the sequence", (given(*entry) for entry in enumerate(source)))
 
 
-def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
+def _json_lines(path: Path) -> Fields:
     for number, line in read_lines(path):
         if not line.strip():
             continue
@@ -178,7 +177,7 @@ def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """(last line, fields) of each row that is not blank."""
-    csv.field_size_limit(_LONGEST_FIELD)
+    csv.field_size_limit(2**31 - 1)
     reader = csv.reader((line for _, line in read_lines(path)), strict=True)
     try:
         yield from ((reader.line_num, row) for row in reader if row)
@@ -189,9 +188,9 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 def _table(
     path: Path,
     rows: Iterator[tuple[int, list[str]]],
-    known: Sequence[str],
-    bare: Sequence[tuple[str, ...]],
-) -> Iterator[tuple[int, dict[str, object]]]:
+    known: Sequence[str] = (),
+    bare: Sequence[tuple[str, ...]] = (),
+) -> Fields:
     first = next(rows, None)
     if first is None:
         return

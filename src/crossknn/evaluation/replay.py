@@ -119,15 +119,12 @@ def _ends(found: Estimate) -> tuple[float, float]:
     return round(found.low, 5), round(found.high, 5)
 
 
-# Retrievers that know the exact scores: what anchor items would be best (ADACUR 3.2, figure 5)
-
-
 @dataclass(frozen=True, kw_only=True)
 class OracleTopK:
     """The best items after the first `masked`, but a share `epsilon` of them at random.
 
-    For analysis only, as no search can have it: wherever all exact scores are known (`replay`,
-    sweeps, `compare`) it can be named like any retriever. ADACUR writes TopK^O_{k_m, epsilon} and
+    What anchor items would be best (ADACUR 3.2, figure 5): wherever all exact scores are known
+    (`replay`, sweeps, `compare`) it can be named like any retriever. ADACUR writes TopK^O_{k_m, epsilon} and
     SoftMax^O_{k_m, epsilon}, where k_m is `masked`.
     """
 
@@ -232,9 +229,6 @@ class Replayed:
         item_scores = index.item_scores if "item_scores" in read else None
         calls += item_scores.scores.size if item_scores else 0
         return calls + sum(cost for name, cost in self._costs.items() if name in read)
-
-
-# Searching with known scores
 
 
 def outcome(

@@ -1,10 +1,5 @@
 """The task's own measures, query by query: better k-NN is not always better retrieval (AXN 3).
 
-    judged = Judgements.of_matrix(matrix)          # or .from_qrels(...), .from_labels(...)
-    task = TaskMeasures(judged, ["accuracy", "nDCG@10"])
-    values = task.values(items, scored)            # {"accuracy": (m,), "nDCG@10": (m,)}
-    bootstrap(values["nDCG@10"]).mean
-
 A value is NaN where a query has none. Measures other than accuracy are computed by ir-measures.
 """
 

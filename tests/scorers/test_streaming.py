@@ -137,24 +137,12 @@ def test_with_little_time_batches_shrink_to_what_fits():
 
 
 SCORES = np.random.default_rng(0).normal(size=(4, 9)).astype(np.float16)
-TEXTS = ["a", "b", "c", "d"]
-PLACES = [str(i) for i in range(9)]
 
 
-def test_rows_of_a_matrix_by_position_and_by_text():
-    found = collect(MatrixScorer(SCORES), grid(4, 9), TEXTS, PLACES)
+def test_a_matrix_is_looked_up_by_position():
+    texts, places = list("abcde"), [str(i) for i in range(10)]
+    found = scores_of(MatrixScorer(SCORES), texts[:4], places[:9])
     np.testing.assert_array_equal(found.reshape(4, 9), SCORES)
-    found = collect(MatrixScorer(SCORES, TEXTS), grid(2, 9), ["d", "b"], PLACES)
-    np.testing.assert_array_equal(found.reshape(2, 9), SCORES[[3, 1]])
-
-
-def test_what_is_not_in_the_matrix_is_refused():
-    with pytest.raises(InputError, match="no stored scores for query 0 'z'"):
-        MatrixScorer(SCORES, TEXTS).score(grid(1, 2), ["z"], PLACES)
-    with pytest.raises(InputError, match="no stored scores for query 4 'e'"):
-        MatrixScorer(SCORES).score(grid(5, 2), [*TEXTS, "e"], PLACES)
-    with pytest.raises(InputError, match="item 9 "):
-        MatrixScorer(SCORES).score(grid(1, 10), TEXTS, [*PLACES, "9"])
-    for texts in (TEXTS[:3], ["a", "b", "c", "a"]):
-        with pytest.raises(InputError, match="3 different query texts were given for 4 rows"):
-            MatrixScorer(SCORES, texts)
+    for m, n, what in ((5, 9, "query 4"), (4, 10, "item 9")):
+        with pytest.raises(InputError, match=f"no stored scores for {what}, only for"):
+            MatrixScorer(SCORES).score(grid(m, n), texts, places)

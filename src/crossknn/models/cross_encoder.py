@@ -222,13 +222,10 @@ class CrossEncoderModel(TorchModel):
         start = self.config.item_position
         if start is None:
             return None
-        b, t = token_type_ids.shape
-        place = torch.arange(t, device=token_type_ids.device).expand(b, t)
+        place = torch.arange(token_type_ids.shape[1], device=token_type_ids.device)
         # The item begins at the first token of type 1; padding, of type 0, is masked anyway.
-        is_item = (token_type_ids == 1).long()
-        before = (is_item.cumsum(1) == 0).long().sum(1, keepdim=True)
-        moved = torch.where(is_item == 1, place - before + start, place)
-        return moved.clamp(max=self.n_positions - 1)
+        moved = place - token_type_ids.argmax(1, keepdim=True) + start
+        return torch.where(token_type_ids == 1, moved, place).clamp(max=self.n_positions - 1)
 
 
 def _separator(tokenizer: Tokenizer) -> int:

@@ -43,11 +43,6 @@ _EMB = f"an [EMB] checkpoint is first made one by  {_CONVERT} --layout msmarco-e
 _HEADS = ("classifier", "score", "logits_proj", "classification_head")
 _YOURSELF = "load it with sentence-transformers yourself and pass the loaded model"
 _ITEM_PROMPTS = ("document", "passage", "corpus")
-_SETTINGS = (
-    *("pooling_mode", "include_prompt", "activation_function", "true_token_id", "false_token_id"),
-    *("query_length", "document_length", "query_expansion"),
-)
-"""The settings of sentence-transformers' modules that a fingerprint names."""
 
 
 def content_hash(folder: Path, settings: Mapping[str, Any] | None = None) -> str:
@@ -275,20 +270,12 @@ def own_prompts(model: Any) -> tuple[str, str]:
 
 
 def settings(model: Any) -> str:
-    """What a model's answers depend on beside weights, tokenizer and prompts, as JSON; or "".
-
-    The settings of its modules, the length its vectors are cut to, and its chat template.
-    """
+    """What a model's answers depend on beside weights, tokenizer and prompts, as JSON: settings of
+    its modules, the length its vectors are cut to, its chat template. "" if it has no modules."""
     if not hasattr(model, "__iter__"):
         return ""
-    modules = []
-    for module in model:
-        values = {name: getattr(module, name, None) for name in _SETTINGS}
-        known = {name: value for name, value in values.items() if value is not None}
-        modules.append((type(module).__name__, known))
-    size = getattr(model, "truncate_dim", None)
-    reads_messages = "message" in (getattr(model[0], "modality_config", None) or ())
-    template = model.tokenizer.chat_template if reads_messages else None
-    if len(modules) == 1 and not modules[0][1] and size is None and template is None:
-        return ""
-    return json.dumps([modules, size, template], default=lambda value: type(value).__name__)
+    modules = [(type(module).__name__, module.get_config_dict()) for module in model]
+    size, template = getattr(model, "truncate_dim", None), None
+    if "message" in (getattr(model[0], "modality_config", None) or ()):
+        template = model.tokenizer.chat_template
+    return json.dumps([modules, size, template], sort_keys=True, default=repr)

@@ -21,12 +21,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.inliner
-from numpy.typing import NDArray
 
 MIN_SIZE = 64 * 64
 TABLE_ROWS = 256
 _DOMAIN = "crossknn"
-_OPSETS = {"": 17, "com.microsoft": 1}
+_OPSETS = {"": 17, "com.microsoft": 1, _DOMAIN: 1}
 _HEADER = f'<domain: "{_DOMAIN}", opset_import: ["" : 17, "com.microsoft" : 1]>\n'
 
 # Names -> (what the largest value is taken of, the largest step, the least scale, the zero point).
@@ -63,12 +62,6 @@ _TABLE_BODY = """Table (table, scale, ids) => (y) {
 }"""
 
 
-def quantize_columns(weights: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Symmetric int8 with one scale per column: (k, n) -> (k, n) int8 and (n,) scales."""
-    scales = np.maximum(np.abs(weights).max(axis=0), 1e-12) / 127
-    return np.clip(np.rint(weights / scales), -127, 127).astype(np.int8), scales.astype(np.float32)
-
-
 def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.ModelProto:
     """A copy of an ONNX model with int8 linear layers and int8 embedding tables.
 
@@ -77,27 +70,27 @@ def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.M
         keep_float: parts of weight names; MatMul nodes whose weight contains one of them stay in
             float32.
     """
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
     matrices = {
-        tensor.name: tensor
-        for tensor in model.graph.initializer
+        name: tensor
+        for name, tensor in weights.items()
         if len(tensor.dims) == 2 and tensor.data_type == onnx.TensorProto.FLOAT
     }
     tables = {name for name, tensor in matrices.items() if tensor.dims[0] >= TABLE_ROWS}
     large = {name for name, tensor in matrices.items() if np.prod(tensor.dims) >= MIN_SIZE}
     producers = {name: node for node in model.graph.node for name in node.output}
-    weights = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes: list[Any] = []
     functions: dict[str, str] = {}
 
     def call(function: str, inputs: list[str], outputs: list[str]) -> None:
         nodes.append(onnx.helper.make_node(function, inputs, outputs, domain=_DOMAIN))
 
-    def add(name: str, by_row: bool) -> list[str]:
-        array = onnx.numpy_helper.to_array(matrices[name]).astype(np.float32)
-        values, scales = quantize_columns(array.T if by_row else array)
-        if by_row:
-            values, scales = np.ascontiguousarray(values.T), scales.reshape(-1, 1)
-        for part, found in (("int8", values), ("scale", scales)):
+    def add(name: str, axis: int) -> list[str]:
+        """Symmetric int8 with one scale for what lies along an axis of a matrix."""
+        array = onnx.numpy_helper.to_array(matrices[name])
+        scales = np.maximum(np.abs(array).max(axis, keepdims=True), 1e-12) / 127
+        values = np.clip(np.rint(array / scales), -127, 127).astype(np.int8)
+        for part, found in (("int8", values), ("scale", scales if axis else scales[0])):
             weights[f"{name}/{part}"] = onnx.numpy_helper.from_array(found, f"{name}/{part}")
         return [f"{name}/int8", f"{name}/scale"]
 
@@ -109,11 +102,11 @@ def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.M
             if x not in functions:
                 functions[x] = "RowsAfterGelu" if _is_after_gelu(x, producers) else "Rows"
                 call(functions[x], [x], names)
-            given = [x, *names, *add(weight, by_row=False)]
+            given = [x, *names, *add(weight, axis=0)]
             call(f"{functions[x]}Linear", given, [node.output[0]])
         elif node.op_type == "Gather" and node.input[0] in tables:
             table, ids = node.input
-            call("Table", [*add(table, by_row=True), ids], [node.output[0]])
+            call("Table", [*add(table, axis=1), ids], [node.output[0]])
         else:
             nodes.append(node)
     used = {name for node in nodes for name in node.input}
@@ -133,24 +126,19 @@ def _is_after_gelu(name: str, producers: dict[str, Any]) -> bool:
 
 def _inlined(model: Any, nodes: list[Any], weights: list[Any]) -> Any:
     """The model with other nodes and weights, and the functions above written out."""
-    graph = onnx.helper.make_graph(
-        nodes, model.graph.name, list(model.graph.input), list(model.graph.output)
-    )
     bodies = [_TABLE_BODY]
     for name, (of, size, least, zero) in _ROWS.items():
         settings = {"name": name, "of": of, "size": size, "least": least, "zero": zero}
         bodies += [body.format(**settings) for body in (_ROWS_BODY, _LINEAR_BODY)]
-    opsets = {opset.domain: opset.version for opset in model.opset_import} | _OPSETS
-    result = onnx.helper.make_model(
-        graph,
+    made = onnx.helper.make_model(
+        onnx.helper.make_graph(nodes, model.graph.name, model.graph.input, model.graph.output),
         functions=[onnx.parser.parse_function(_HEADER + body) for body in bodies],
-        opset_imports=[onnx.helper.make_opsetid(*item) for item in {**opsets, _DOMAIN: 1}.items()],
-        ir_version=max(model.ir_version, 8),
+        opset_imports=[onnx.helper.make_opsetid(*opset) for opset in _OPSETS.items()],
+        ir_version=8,
     )
     # Without the weights, which may be more than a message holds.
-    result = onnx.inliner.inline_local_functions(result)
-    kept = [opset for opset in result.opset_import if opset.domain != _DOMAIN]
-    del result.opset_import[:]
-    result.opset_import.extend(kept)
+    result = onnx.inliner.inline_local_functions(made)
+    own = next(opset for opset in result.opset_import if opset.domain == _DOMAIN)
+    result.opset_import.remove(own)
     result.graph.initializer.extend(weights)
     return result

@@ -56,13 +56,10 @@ class PredictScorer(BatchedScorer):
         """Hash of the weights and the tokenizer, precision and length limit of a torch model."""
         if not self._is_library:
             return None if self._given is None else f"predict:{self._given}"
-        model, extra = self._model, ""
-        if model.default_prompt_name:
-            extra = f"|prompt={model.prompts.get(model.default_prompt_name)!r}"
-        if found := settings(model):
-            extra += f"|settings={found}"
-        limit = getattr(model, "max_seq_length", None)
-        return f"cross-encoder:{_weights_hash(model)}|max_length={limit}{extra}"
+        model = self._model
+        prompt = model.prompts.get(model.default_prompt_name)
+        parts = f"max_length={model.max_seq_length}|prompt={prompt!r}|settings={settings(model)}"
+        return f"cross-encoder:{_weights_hash(model)}|{parts}"
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
         """Pairs of similar length together, which saves padding, roughly in the order asked for."""

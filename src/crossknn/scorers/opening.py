@@ -36,11 +36,11 @@ PathOrName: TypeAlias = str | Path | None
 BUNDLED = "bundled"
 
 _SCORERS: dict[str, Any] = {
-    "cross_encoder.json": TokenScorer,
-    "dual_encoder.json": TokenEncoder,
-    "late_interaction.json": LateInteractionScorer,
+    "cross-encoder": TokenScorer,
+    "dual-encoder": TokenEncoder,
+    "late-interaction": LateInteractionScorer,
 }
-"""The settings file of a model of ours -> what uses it."""
+"""The kind of a model of ours -> what uses it."""
 
 
 def CrossEncoder(  # noqa: N802
@@ -67,7 +67,7 @@ def CrossEncoder(  # noqa: N802
     if isinstance(path_or_name, str) and path_or_name.startswith(("http://", "https://")):
         _check_options(HttpScorer, options)
         return HttpScorer(path_or_name, **options)
-    folder, own = _open_own(path_or_name, "cross_encoder.json", options, cores)
+    folder, own = _open_own(path_or_name, "cross-encoder", options, cores)
     if own is not None:
         return own
     check_cross_encoder(folder, str(path_or_name))
@@ -87,7 +87,7 @@ def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # 
         InputError: it is not a dual encoder; the message says why.
         MissingExtraError: the model needs torch.
     """
-    folder, own = _open_own(path_or_name, "dual_encoder.json", options)
+    folder, own = _open_own(path_or_name, "dual-encoder", options)
     if own is not None:
         return own
     name = str(path_or_name)
@@ -112,7 +112,7 @@ def LateInteraction(  # noqa: N802
         InputError: it is not a late-interaction model; the message says why.
         MissingExtraError: the model needs torch.
     """
-    _, own = _open_own(path_or_name, "late_interaction.json", options)
+    _, own = _open_own(path_or_name, "late-interaction", options)
     if own is None:
         raise InputError(
             f"{path_or_name} is not a late-interaction model: it has neither {MANIFEST} nor "
@@ -157,18 +157,19 @@ def needs_torch(what: str) -> Iterator[None]:
 
 
 def _open_own(
-    path_or_name: PathOrName, settings: str, options: dict[str, Any], cores: int | None = None
+    path_or_name: PathOrName, kind: str, options: dict[str, Any], cores: int | None = None
 ) -> tuple[Path, Any]:
-    """The folder of a model, and the model if it is one of ours, which has the file `settings`.
+    """The folder of a model, and the model if it is one of ours.
 
     Raises InputError for a model of ours of another kind.
     """
     if path_or_name is None or path_or_name == BUNDLED:
-        path_or_name = bundled_folder(_kind(settings))
+        path_or_name = bundled_folder(kind)
     folder = model_folder(path_or_name, options.pop("revision", None))
-    for other, kind in KINDS.items():
+    settings = f"{kind.replace('-', '_')}.json"
+    for other, name in KINDS.items():
         if other != settings and (folder / other).exists():
-            raise InputError(f"{path_or_name} is a {kind}, where a {KINDS[settings]} is needed")
+            raise InputError(f"{path_or_name} is a {name}, where a {KINDS[settings]} is needed")
     model: Any = OnnxModel
     if (folder / MANIFEST).exists():
         options = options if cores is None else {"threads": cores} | options
@@ -178,11 +179,7 @@ def _open_own(
     else:
         return folder, None
     _check_options(model, options)
-    return folder, _SCORERS[settings](model(folder, _kind(settings), **options))
-
-
-def _kind(settings: str) -> str:
-    return settings.removesuffix(".json").replace("_", "-")
+    return folder, _SCORERS[kind](model(folder, kind, **options))
 
 
 def _check_options(kind: type, options: dict[str, Any]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.scorers.streaming import BatchedScorer, Call, excerpt
+from crossknn.scorers.streaming import BatchedScorer, Call
 from crossknn.types import FloatArray, IntArray, as_count
 
 _BATCH = 65_536
@@ -52,17 +52,14 @@ class CallableScorer(BatchedScorer):
 
 
 class MatrixScorer(BatchedScorer):
-    """Looks scores up in `scores` (m, n), where column i belongs to item i.
-
-    The row is the query's position, or, if `queries` (m texts) is given, the row of its text,
-    so that any subset of the queries can be searched in any order.
+    """Looks scores up in `scores` (m, n): row q belongs to query q, column i to item i.
 
     Raises:
-        InputError: `scores` is not a matrix of numbers, or `queries` do not fit it; from `score`:
-            a query or an item is not in the matrix.
+        InputError: `scores` is not a matrix of numbers; from `score`: a query or an item is not in
+            the matrix.
     """
 
-    def __init__(self, scores: FloatArray, queries: Sequence[str] | None = None) -> None:
+    def __init__(self, scores: FloatArray) -> None:
         if getattr(scores, "ndim", None) != 2 or not np.issubdtype(scores.dtype, np.number):
             raise InputError(
                 f"stored scores must be a matrix (queries, items) of numbers, got "
@@ -70,12 +67,6 @@ class MatrixScorer(BatchedScorer):
             )
         super().__init__("the stored matrix", "{}")
         self._scores = scores
-        self._rows = None if queries is None else {text: row for row, text in enumerate(queries)}
-        if self._rows is not None and len(self._rows) != len(scores):
-            raise InputError(
-                f"{len(self._rows)} different query texts were given for {len(scores)} rows; "
-                f"leave `queries` out to look rows up by position"
-            )
 
     @cached_property
     def fingerprint(self) -> str:
@@ -87,20 +78,11 @@ class MatrixScorer(BatchedScorer):
         return f"matrix:{digest.hexdigest()[:32]}"
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
-        asked, inverse = np.unique(call.pairs.query, return_inverse=True)
-        rows = asked
-        if self._rows is not None:
-            rows = np.array([self._rows.get(call.queries[query], -1) for query in asked], np.int64)
-        wrong = np.flatnonzero((rows < 0) | (rows >= len(self._scores)))
-        if len(wrong):
-            query = int(asked[wrong[0]])
-            text = excerpt(str(call.queries[query]))
-            raise InputError(f"there are no stored scores for query {query} {text}")
-        most, n_items = int(call.pairs.item.max(initial=-1)), self._scores.shape[1]
-        if most >= n_items:
-            raise InputError(f"item {most} is not in the stored scores of {n_items} items")
-        call.prepared = rows[inverse]
+        for what, size in zip(("query", "item"), self._scores.shape, strict=True):
+            most = int(getattr(call.pairs, what).max(initial=-1))
+            if most >= size:
+                raise InputError(f"there are no stored scores for {what} {most}, only for {size}")
         return call.slices(_BATCH)
 
     def _run(self, call: Call, positions: IntArray) -> object:
-        return self._scores[call.prepared[positions], call.pairs.item[positions]]
+        return self._scores[call.pairs.query[positions], call.pairs.item[positions]]

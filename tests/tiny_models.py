@@ -81,6 +81,14 @@ SIZES = {
     "initializer_range": 0.3,
 }
 CAUSAL = {"num_key_value_heads": 1, "head_dim": 16, "use_cache": False}
+CHAT = (
+    "{% for message in messages if message['role'] == 'system' %}"
+    "{{ 'the ' + message['content'] + ' ' }}{% endfor %}"
+    "{{ 'red ' + (messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first) + "
+    "' oak ' + (messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first)"
+    " + ' of the' }}"
+)
+"""The template of a reranker: a system's text, the query, the document."""
 LOCAL = {"local_attention": 8, "global_attn_every_n_layers": 2}
 
 

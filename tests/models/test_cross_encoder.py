@@ -1,4 +1,4 @@
-"""Cross-encoders against a plain forward pass of the same encoder, by hand."""
+"""Cross-encoders: the interaction head by hand, batches, marks, folders, what is refused."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel 
 
 pytestmark = pytest.mark.torch
 
-QUERY, ITEM = "the red oak", "seals swam in a lake"
-MARKED_QUERY, MARKED_ITEM = "the [Ms] red oak [Me] ran", "oak tree [ENT] seals swam in a lake"
-UNUSED = {"[Ms]": "[unused0]", "[Me]": "[unused1]", "[ENT]": "[unused2]"}
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 HALVES = {"query_length": 60, "item_length": 60}
 CONFIGS = {
@@ -31,27 +28,6 @@ CONFIGS = {
     "marked": {"head": "emb", "marked": True},
     "halves": {"marked": True, "query_length": 12, "item_length": 20, "item_position": 128},
 }
-
-
-def ids_of(text):
-    """Token ids by the vocabulary alone; a mark is the `[unused]` token it stands for."""
-    made, found = tokenizer(), []
-    for word in text.split():
-        is_mark = word in UNUSED
-        found += [made.token_to_id(UNUSED[word])] if is_mark else made.encode(word).ids[1:-1]
-    return found
-
-
-def pair_states(folder, query, item):
-    """Last states (t, d) of `[CLS] query [SEP] item [SEP]` by `transformers` alone, and its ids."""
-    a, b = ids_of(query), ids_of(item)
-    ids, kinds = [2, *a, 3, *b, 3], [0] * (len(a) + 2) + [1] * (len(b) + 1)
-    encoder = transformers.BertModel.from_pretrained(
-        folder, add_pooling_layer=False, attn_implementation="eager"
-    ).eval()
-    with torch.inference_mode():
-        given = {"input_ids": torch.tensor([ids]), "token_type_ids": torch.tensor([kinds])}
-        return encoder(**given).last_hidden_state[0], ids
 
 
 def new(folder, seed=0, **config):
@@ -68,49 +44,17 @@ def score(model, queries, items, pairs=None):
         return model.score_rows(model.encoding.pairs(pairs, queries, items)).numpy()
 
 
-# Scores by hand
-
-
-def emb_by_hand(model, states, ids):
-    """[EMB]: of plain texts the first token times the first separator."""
-    return model.head.scale * states[0] @ states[ids.index(3)]
-
-
-def marked_by_hand(model, states, ids):
-    """[EMB]: the mean of the mention's marks times the entity's mark."""
-    start, end, entity = (states[ids.index(mark)] for mark in (5, 6, 7))
-    return (start + end) / 2 @ entity
-
-
-def cls_by_hand(model, states, ids):
-    """[CLS]: a linear layer, by default after a dense tanh layer."""
-    first, head = states[0], model.head
-    if head.dense is not None:
-        first = torch.tanh(head.dense.weight @ first + head.dense.bias)
-    return head.out.weight[0] @ first + head.out.bias[0]
-
-
-@pytest.mark.parametrize(
-    ("by_hand", "config"),
-    [
-        (emb_by_hand, {"head": "emb", "scale": 0.25}),
-        (marked_by_hand, {"head": "emb", "marked": True}),
-        (cls_by_hand, {"head": "cls"}),
-        (cls_by_hand, {"head": "cls", "pooler": False}),
-    ],
-)
-def test_scores_of_emb_and_cls(bert, by_hand, config):
-    query, item = (MARKED_QUERY, MARKED_ITEM) if "marked" in config else (QUERY, ITEM)
-    model = new(bert, **config)
-    with torch.inference_mode():
-        expected = float(by_hand(model, *pair_states(bert, query, item)))
-    np.testing.assert_allclose(score(model, [query], [item]), [expected], **CLOSE)
+# The interaction head by hand (the others: golden/test_model_values.py, lab/tests/test_checkpoints.py)
 
 
 def interaction_by_hand(model, folder, query, item):
     """The interaction head's score of one pair, in loops over words."""
-    left, right = ids_of(query), ids_of(item)
-    found = pair_states(folder, query, item)[0].numpy()
+    left, right = (tokenizer().encode(text).ids[1:-1] for text in (query, item))
+    ids, kinds = [2, *left, 3, *right, 3], [0] * (len(left) + 2) + [1] * (len(right) + 1)
+    encoder = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    with torch.inference_mode():
+        given = {"input_ids": torch.tensor([ids]), "token_type_ids": torch.tensor([kinds])}
+        found = encoder(**given).last_hidden_state[0].numpy()
     head = {name: value.detach().numpy() for name, value in model.head.named_parameters()}
     q, i = found[1 : 1 + len(left)], found[2 + len(left) : -1]
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tiny_models import (
     CAUSAL,
+    CHAT,
     LOCAL,
     ending,
     save_bert,
@@ -41,10 +42,6 @@ PAIRS = [(query, item) for query in QUERIES for item in ITEMS]
 RAW = {"activation_fn": torch.nn.Identity()}
 PROMPTS = {"query": "red of the ", "document": "a "}
 ROBERTA = {"type_vocab_size": 1, "max_position_embeddings": 80}
-ROLES = (
-    "{{ 'red ' + (messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first) + "
-    "' oak ' + (messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first) }}"
-)
 
 # Models of ours (their values: golden/test_model_values.py)
 
@@ -149,33 +146,23 @@ def test_a_text_without_tokens_has_a_vector_of_zeros(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings"),
+    ("kind", "settings", "prompts"),
     [
-        ("ModernBertForSequenceClassification", {**LOCAL, "classifier_pooling": "mean"}),
-        ("XLMRobertaForSequenceClassification", ROBERTA),
-        ("Qwen3ForSequenceClassification", CAUSAL),
+        ("ModernBert", {**LOCAL, "classifier_pooling": "mean"}, {}),
+        ("XLMRoberta", ROBERTA, {}),
+        ("Qwen3", CAUSAL, {}),
+        # The tokenizer gives no token types, so that the library gives none either.
+        ("Bert", {}, {"prompts": {"search": "red "}, "default_prompt_name": "search"}),
     ],
-    ids=["modernbert", "xlm-roberta", "qwen3"],
 )
-def test_cross_encoders(tmp_path, kind, settings):
-    source = save_hf(tmp_path / "hf", kind, num_labels=1, **settings)
-    model = library.CrossEncoder(str(source), device="cpu")
+def test_cross_encoders_and_their_prompts(tmp_path, kind, settings, prompts):
+    plain = save_hf(tmp_path / "hf", f"{kind}ForSequenceClassification", num_labels=1, **settings)
+    model = library.CrossEncoder(str(plain), device="cpu", **prompts)
+    model.save_pretrained(str(tmp_path / "saved"))
     expected = np.concatenate([model.predict([pair], **RAW) for pair in PAIRS])
     assert expected.std() > 0.1
-    folder = export_model(source, tmp_path / "onnx")
-    for scorer in (CrossEncoder(source, device="cpu"), CrossEncoder(folder)):
-        np.testing.assert_allclose(scores_of(scorer, QUERIES, ITEMS), expected, atol=5e-5)
-
-
-def test_a_cross_encoders_own_prompt_goes_along(tmp_path):
-    # The tokenizer gives no token types, so that the library gives none either.
-    source = save_hf(tmp_path / "hf", "BertForSequenceClassification", num_labels=1)
-    prompts = {"prompts": {"search": "red "}, "default_prompt_name": "search"}
-    model = library.CrossEncoder(str(source), device="cpu", **prompts)
-    model.save_pretrained(str(tmp_path / "saved"))
-    expected = model.predict(PAIRS, **RAW)
-    plain = library.CrossEncoder(str(source), device="cpu").predict(PAIRS, **RAW)
-    assert np.abs(expected - plain).max() > 0.1
+    unprompted = scores_of(CrossEncoder(plain, device="cpu"), QUERIES, ITEMS)
+    assert (np.abs(expected - unprompted).max() > 0.1) == bool(prompts)
     folder = export_model(tmp_path / "saved", tmp_path / "onnx")
     for scorer in (CrossEncoder(tmp_path / "saved", device="cpu"), CrossEncoder(folder)):
         np.testing.assert_allclose(scores_of(scorer, QUERIES, ITEMS), expected, atol=5e-5)
@@ -184,7 +171,7 @@ def test_a_cross_encoders_own_prompt_goes_along(tmp_path):
 # What is refused
 
 
-def chat(folder, template=ROLES, kind="Qwen3ForCausalLM"):
+def chat(folder, template=CHAT, kind="Qwen3ForCausalLM"):
     return save_hf(folder, kind, **CAUSAL, made=ending(), chat_template=template)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tiny_models import CAUSAL, ending, save_bi_encoder, save_hf, scores_of, tokenizer
+from tiny_models import CAUSAL, CHAT, ending, save_bi_encoder, save_hf, scores_of, tokenizer
 
 torch = pytest.importorskip("torch")
 library = pytest.importorskip("sentence_transformers")
@@ -31,14 +31,6 @@ pytestmark = pytest.mark.torch
 QUERIES = ["the red oak", "gull"]
 ITEMS = ["seals swam in a lake near the old hill", "elm", "", "snow " * 80]
 PAIRS = [(query, item) for query in QUERIES for item in ITEMS]
-TEMPLATE = (
-    "{% for message in messages if message['role'] == 'system' %}"
-    "{{ 'the ' + message['content'] + ' ' }}{% endfor %}"
-    "{{ 'red ' + (messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first) + "
-    "' oak ' + (messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first)"
-    " + ' of the' }}"
-)
-
 
 # ---- dual encoders: prompts ----
 
@@ -83,7 +75,7 @@ def test_a_fingerprint_names_what_vectors_depend_on(tmp_path):
 # ---- rerankers ----
 
 
-def causal(folder, *, made=None, template=TEMPLATE):
+def causal(folder, *, made=None, template=CHAT):
     made = made or ending()
     return save_hf(folder, "Qwen3ForCausalLM", made=made, chat_template=template, **CAUSAL)
 
@@ -150,7 +142,7 @@ def test_a_saved_reranker_keeps_its_instruction_and_its_words(tmp_path, reranker
     ("words", "template", "why"),
     [
         (True, "{{ messages[0]['content'] }}", "without a chat template for"),
-        (False, TEMPLATE, "knows neither of the words"),
+        (False, CHAT, "knows neither of the words"),
     ],
 )
 def test_a_causal_model_that_does_not_say_how_it_scores_is_refused(tmp_path, words, template, why):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -214,33 +214,34 @@ def _own_model(model: Any, kind: Kind, max_length: int | None, prefixes: Prefixe
     return encoding, _late_graphs(model, encoding), settings
 
 
-class _LateEncoder(nn.Module):  # type: ignore[misc]
-    """Token arrays (b, t) three times -> states (b, t', d) and their mask (b, t')."""
+class _Reading(nn.Module):  # type: ignore[misc]
+    """What a function makes of token arrays, (b, t) three times, with a model's weights."""
 
-    def __init__(self, model: LateInteractionModel, what: str) -> None:
+    def __init__(self, model: nn.Module, read: Callable[..., Any]) -> None:
         super().__init__()
-        self.tower = model.query if what == "queries" else model.item
-        self.head, self.what = model.head, what
+        self.model, self.read = model, read
 
     def forward(self, *arrays: torch.Tensor) -> Any:
-        of = self.head.of_queries if self.what == "queries" else self.head.of_items
-        return of(*self.tower(*arrays))
+        return self.read(*arrays)
 
 
 def _late_graphs(model: LateInteractionModel, encoding: Encoding) -> dict[str, Graph]:
     """The towers and the head; the item's tower only if it is not the query's."""
+    head = model.head
+    query = _Reading(model, lambda *arrays: head.of_queries(*model.query(*arrays)))
+    item = _Reading(model, lambda *arrays: head.of_items(*model.item(*arrays)))
     graphs = {
-        file: _reader(_LateEncoder(model, what), encoding, "late-interaction", what)
-        for file, what in ((QUERY_MODEL, "queries"), (ITEM_MODEL, "items"))
+        QUERY_MODEL: _reader(query, encoding, "late-interaction", "queries"),
+        ITEM_MODEL: _reader(item, encoding, "late-interaction", "items"),
     }
     states = [array for graph in graphs.values() for array in graph.expected]
-    if model.config.shared and model.head.query_reads == model.head.item_reads:
+    if model.config.shared and head.query_reads == head.item_reads:
         del graphs[ITEM_MODEL]
     text, lists = {0: "b", 1: "t_q"}, {0: "b", 1: "c", 2: "t_i"}
     axes = {"query": text, "query_mask": text, "items": lists, "item_mask": lists}
     example, listed = (_lists(states, *sizes) for sizes in ((2, 5), (3, _N_LISTED)))
-    scores, expected = {"scores": {0: "b", 1: "c"}}, _outputs(model.head, listed)
-    graphs[COMPARE_MODEL] = Graph(model.head, axes, scores, example, listed, expected)
+    scores, expected = {"scores": {0: "b", 1: "c"}}, _outputs(head, listed)
+    graphs[COMPARE_MODEL] = Graph(head, axes, scores, example, listed, expected)
     return graphs
 
 
@@ -289,19 +290,6 @@ def _token_arrays(encoding: Encoding, texts: Sequence[tuple[str, str]], what: st
 # Models of sentence-transformers and Hugging Face
 
 
-class _Library(nn.Module):  # type: ignore[misc]
-    """A sentence-transformers model by its own modules: (b, t) three times -> (b,) or (b, d)."""
-
-    def __init__(self, model: Any, is_typed: bool, output: str) -> None:
-        super().__init__()
-        self.model, self.is_typed, self.output = model, is_typed, output
-
-    def forward(self, *arrays: torch.Tensor) -> torch.Tensor:
-        features = dict(zip(INPUTS if self.is_typed else INPUTS[:2], arrays, strict=False))
-        result: torch.Tensor = self.model(features)[self.output]
-        return result[:, 0] if self.output == "scores" else result
-
-
 def _library_model(
     source: str, kind: Kind, max_length: int | None, prefixes: Prefixes
 ) -> Exportable:
@@ -342,7 +330,12 @@ def _library_model(
         for (answer, given), prompt in zip(answers, texts, strict=False)
         for text in given
     ]
-    module = _Library(library, is_typed, "scores" if is_cross else "sentence_embedding").eval()
+
+    def read(*arrays: torch.Tensor) -> Any:
+        found = library(dict(zip(INPUTS if is_typed else INPUTS[:2], arrays, strict=False)))
+        return found["scores"][:, 0] if is_cross else found["sentence_embedding"]
+
+    module = _Reading(library, read).eval()
     what = "pairs" if is_cross else "texts"
     example, arrays = (_token_arrays(encoding, probes, what) for probes in (PROBES[:2], PROBES))
     outputs = [np.concatenate(expected)]

@@ -113,9 +113,7 @@ class HttpScorer(BatchedScorer):
     def _rerank(self, query: str, texts: list[str], deadline: Deadline) -> FloatArray:
         """Scores (b,) of `texts`, in the API that the service speaks."""
         refusal: BatchError | None = None
-        apis: tuple[Api, ...] = (self._api,)
-        if self._api == "auto":
-            apis = ("cohere", "tei")
+        apis: tuple[Api, ...] = ("cohere", "tei") if self._api == "auto" else (self._api,)
         said = ""
         for api in apis:
             body: dict[str, Any] = {"query": query, "documents": texts, "top_n": len(texts)}

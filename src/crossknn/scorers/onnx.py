@@ -30,9 +30,9 @@ FORMAT = 1
 LATE_INTERACTION = "late-interaction"
 _COMPARED = ("query", "query_mask", "items", "item_mask")
 _GRAPHS = {
-    "cross-encoder": [(MODEL, "scores")],
-    "dual-encoder": [(MODEL, "vectors")],
-    LATE_INTERACTION: [(QUERY_MODEL, "states"), (COMPARE_MODEL, "scores")],
+    "cross-encoder": {MODEL: ["scores"]},
+    "dual-encoder": {MODEL: ["vectors"]},
+    LATE_INTERACTION: {QUERY_MODEL: ["states", "mask"], COMPARE_MODEL: ["scores"]},
 }
 """The graphs of each kind of model, that of queries first, and what they give."""
 
@@ -41,9 +41,9 @@ class OnnxModel:
     """A model folder, checked: what its manifest says, its tokenizer, and its graphs.
 
     Many threads may use it. The fingerprint of a late-interaction model is that of the model which
-    was exported, unless the files have changed since. Like `TorchModel` it has, as its kind needs,
-    `logits`: rows of pairs (b) -> raw scores (b,); `vectors`: rows of texts (b) -> (b, d);
-    `states`: rows of texts (b) -> (b, t, d) and the mask of real ones (b, t);
+    was exported, unless the files have changed since. Like `TorchModel` it has
+    `read`: rows (b) of pairs, queries or items -> raw scores (b,), vectors (b, d), or states
+    (b, t, d) and the mask of real ones (b, t);
     `compare`: (b, t_q, d), (b, t_q), (b, c, t_i, d), (b, c, t_i) -> scores (b, c).
 
     Args:
@@ -80,30 +80,20 @@ class OnnxModel:
         self._prefixes = [str(raw.get(f"{side}_prefix") or "") for side in ("query", "item")]
         self.encoding = self._encoding(paired, max_length)
         self.fingerprint = self._fingerprint(kind)
-        graphs = [self._open(file, output) for file, output in _GRAPHS[kind]]
+        graphs = [self._open(file, outputs) for file, outputs in _GRAPHS[kind].items()]
         self._towers, self._compare = [graphs[0]], graphs[-1]
         if not paired and (self._folder / ITEM_MODEL).exists():
-            self._towers.append(self._open(ITEM_MODEL, _GRAPHS[kind][0][1]))
+            outputs = ["states", "mask"] if late else ["vectors"]
+            self._towers.append(self._open(ITEM_MODEL, outputs))
 
-    def logits(self, rows: Sequence[Row]) -> FloatArray:
-        return self._encoded(rows, True, "scores")[0]
-
-    def vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray:
-        return self._encoded(rows, queries, "vectors")[0]
-
-    def states(self, rows: Sequence[Row], queries: bool) -> tuple[FloatArray, BoolArray]:
-        values, mask = self._encoded(rows, queries, "states", "mask")
-        return values, mask
+    def read(self, rows: Sequence[Row], queries: bool = True) -> list[Any]:
+        tower = self._towers[0 if queries else -1]
+        found: list[Any] = tower.run(None, padded(rows, self._pad, self.encoding.window.max_length))
+        return found
 
     def compare(self, *states: FloatArray | BoolArray) -> FloatArray:
-        given = dict(zip(_COMPARED, states, strict=True))
-        scores: FloatArray = self._compare.run(["scores"], given)[0]
+        scores: FloatArray = self._compare.run(None, dict(zip(_COMPARED, states, strict=True)))[0]
         return scores
-
-    def _encoded(self, rows: Sequence[Row], queries: bool, *outputs: str) -> list[Any]:
-        feeds = padded(rows, self._pad, self.encoding.window.max_length)
-        found: list[Any] = self._towers[0 if queries else -1].run(list(outputs), feeds)
-        return found
 
     def _fingerprint(self, kind: str) -> str:
         """That of the model which was exported, where that is known and no file has changed."""
@@ -138,8 +128,8 @@ class OnnxModel:
             raise InputError(f"{self._folder / MANIFEST} has no usable {name!r}: {value!r}")
         return value
 
-    def _open(self, file: str, output: str) -> Any:
-        """An ONNX Runtime session of a graph that has the right inputs and `output`."""
+    def _open(self, file: str, outputs: list[str]) -> Any:
+        """An ONNX Runtime session of a graph that has the right inputs and `outputs`."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -163,13 +153,13 @@ class OnnxModel:
         except Exception as error:  # onnxruntime's own classes share no base
             said = (str(error).strip() or repr(error)).splitlines()[0]
             raise InputError(f"{path} is not a model that ONNX Runtime can load: {said}") from error
-        wanted = sorted(_COMPARED if file == COMPARE_MODEL else INPUTS)
-        inputs = sorted(i.name for i in session.get_inputs())
-        outputs = [o.name for o in session.get_outputs()]
-        if inputs != wanted or output not in outputs:
+        inputs = sorted(_COMPARED if file == COMPARE_MODEL else INPUTS)
+        takes = sorted(value.name for value in session.get_inputs())
+        gives = [value.name for value in session.get_outputs()]
+        if (takes, gives) != (inputs, outputs):
             raise InputError(
-                f"{path} does not fit: it takes {inputs} and gives {outputs}, where {wanted} and "
-                f"{output!r} are needed"
+                f"{path} does not fit: it takes {takes} and gives {gives}, where {inputs} and "
+                f"{outputs} are needed"
             )
         return session
 
@@ -188,7 +178,7 @@ def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
         )
     if raw.get("kind") != kind:
         raise InputError(f"{folder} holds a {raw.get('kind')}, where a {kind} is needed")
-    for name in (*(file for file, _ in _GRAPHS[kind]), TOKENIZER):
+    for name in (*_GRAPHS[kind], TOKENIZER):
         if not (folder / name).is_file() or not (folder / name).stat().st_size:
             raise InputError(f"{folder} is incomplete: {name} is missing or empty")
     return raw

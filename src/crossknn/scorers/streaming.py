@@ -90,8 +90,11 @@ class Call:
     """One call of `score`: the pairs, their texts, and what is known of them meanwhile.
 
     `costs` (p,) says what each pair costs, in any unit; `prepared` is whatever the scorer has made
-    of the pairs beforehand.
+    of the pairs beforehand; `batches` are the batches to come, and `waiting` what is left of those
+    that were cut or failed.
     """
+
+    batches: Iterator[IntArray]
 
     def __init__(
         self, pairs: Pairs, queries: Sequence[str], items: Sequence[str], deadline: Deadline
@@ -99,6 +102,7 @@ class Call:
         self.pairs, self.queries, self.items, self.deadline = pairs, queries, items, deadline
         self.costs: FloatArray = np.ones(len(pairs), dtype=np.float32)
         self.prepared: Any = None
+        self.waiting: list[IntArray] = []
 
     def texts(self, positions: IntArray) -> list[tuple[str, str]]:
         """(query text, item text) of each pair."""
@@ -149,19 +153,17 @@ class BatchedScorer(ABC):
     ) -> Iterator[tuple[IntArray, FloatArray]]:
         """Yields (positions in `pairs` (b,), raw logits (b,) float32); see `Scorer.score`."""
         call = Call(pairs, queries, items, Deadline(time_left, cancel))
-        return self._stream(call, iter(self._batches(call)))
+        call.batches = iter(self._batches(call))
+        return self._stream(call)
 
-    def _stream(
-        self, call: Call, batches: Iterator[IntArray]
-    ) -> Iterator[tuple[IntArray, FloatArray]]:
+    def _stream(self, call: Call) -> Iterator[tuple[IntArray, FloatArray]]:
         answers: SimpleQueue[_Answer] = SimpleQueue()
-        waiting: list[IntArray] = []  # what is left of batches that were cut or failed
         running = n_failed = 0
         any_scored, broken = False, None
         try:
             while True:
                 while running < max(1, self.workers) and broken is None:
-                    if (batch := self._next(call, batches, waiting)) is None:
+                    if (batch := self._next(call)) is None:
                         break
                     running += 1
                     if self.workers:
@@ -186,7 +188,7 @@ class BatchedScorer(ABC):
                     broken = broken or answer
                 elif (half := len(positions) // 2) > 0:
                     logger.debug("a batch of %d pairs is halved: %s", len(positions), answer)
-                    waiting += [positions[half:], positions[:half]]
+                    call.waiting += [positions[half:], positions[:half]]
                     if getattr(answer, "too_large", False) or out_of_memory(answer):
                         self._most = half
                 else:
@@ -206,13 +208,11 @@ class BatchedScorer(ABC):
         finally:
             call.deadline.end()
 
-    def _next(
-        self, call: Call, batches: Iterator[IntArray], waiting: list[IntArray]
-    ) -> IntArray | None:
+    def _next(self, call: Call) -> IntArray | None:
         """The next batch, cut to what may run at once and to what fits into the time left."""
         if call.deadline.over():
             return None
-        batch = waiting.pop() if waiting else next(batches, None)
+        batch = call.waiting.pop() if call.waiting else next(call.batches, None)
         if batch is None:
             return None
         most = self._most or len(batch)
@@ -223,7 +223,7 @@ class BatchedScorer(ABC):
                 fits = int((seconds <= call.deadline.left()).sum())
             most = min(most, max(1, fits))  # a slow scorer is given a single pair rather than none
         if most < len(batch):
-            waiting.append(batch[most:])
+            call.waiting.append(batch[most:])
         return batch[:most]
 
     def _attempt(self, call: Call, batch: IntArray, answers: SimpleQueue[_Answer]) -> None:

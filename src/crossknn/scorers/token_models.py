@@ -65,7 +65,7 @@ class TokenScorer(BatchedScorer):
 
     def _run(self, call: Call, positions: IntArray) -> FloatArray:
         rows = checked_rows([call.prepared[position] for position in positions.tolist()])
-        logits = self.runtime.logits(rows)
+        logits: FloatArray = self.runtime.read(rows)[0]
         with self._lock:
             self.truncated += sum(row.cut for row in rows)
         return logits
@@ -125,7 +125,7 @@ class TokenEncoder(TextReader[FloatArray]):
     def _encode(self, texts: Sequence[str], what: str, progress: Progress | None) -> FloatArray:
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         for positions, rows in self._text_batches(texts, what, progress):
-            vectors[positions] = self.runtime.vectors(rows, what == "query")
+            vectors[positions] = self.runtime.read(rows, what == "query")[0]
         check_finite(vectors, texts, what, f"the model {self.name}")
         return vectors
 
@@ -147,7 +147,7 @@ class LateInteractionScorer(TextReader[States]):
         dtype = np.float32 if what == "query" else np.float16
         kept: list[FloatArray] = [np.empty((0, self.dimensions), dtype)] * len(texts)
         for positions, rows in self._text_batches(texts, what, progress):
-            values, known = self.runtime.states(rows, what == "query")
+            values, known = self.runtime.read(rows, what == "query")
             with np.errstate(over="ignore"):  # infinite in half precision: refused below
                 values = values.astype(dtype)
             for position, states, mask in zip(positions.tolist(), values, known, strict=True):

@@ -74,18 +74,14 @@ class TorchModel:
         kind = "cross-encoder" if isinstance(self.model, CrossEncoderModel) else "dual-encoder"
         return f"{kind}:{weights_hash(self.model)}|float32"
 
-    def logits(self, rows: Sequence[Row]) -> FloatArray:
+    def read(self, rows: Sequence[Row], queries: bool = True) -> list[Any]:
         with self._quiet():
-            return _numpy(self.model.score_rows(rows))
-
-    def vectors(self, rows: Sequence[Row], queries: bool) -> FloatArray:
-        with self._quiet():
-            return _numpy(self.model(list(rows), queries=queries))
-
-    def states(self, rows: Sequence[Row], queries: bool) -> tuple[FloatArray, BoolArray]:
-        with self._quiet():
-            values, mask = self.model.states(list(rows), queries=queries)
-            return _numpy(values), mask.cpu().numpy()
+            if isinstance(self.model, LateInteractionModel):
+                values, mask = self.model.states(rows, queries=queries)
+                return [_numpy(values), mask.cpu().numpy()]
+            if isinstance(self.model, CrossEncoderModel):
+                return [_numpy(self.model.score_rows(rows))]
+            return [_numpy(self.model(rows, queries=queries))]
 
     def compare(self, *states: FloatArray | BoolArray) -> FloatArray:
         with self._quiet():

@@ -179,8 +179,6 @@ class LateInteractionModel(TorchModel):
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        if self._frozen == "both":
-            self.query.eval()
-        if self._frozen != "none":
-            self.item.eval()
+        self.query.train(mode and self._frozen != "both")
+        self.item.train(mode and self._frozen == "none")
         return self

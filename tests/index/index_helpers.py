@@ -1,7 +1,5 @@
 """A small corpus, and a cross-encoder that is a formula and counts what it is asked."""
 
-import os
-import signal
 import zlib
 
 import numpy as np
@@ -21,26 +19,18 @@ def score_of(query, item):
 
 
 class FormulaScorer:
-    """Scores by a checksum of the two texts, in batches, backwards; may fail or die on the way."""
+    """Scores by a checksum of the two texts, in batches, backwards; some items have none."""
 
-    def __init__(self, fingerprint="formula", *, batch=7, skip=(), die_after=None, log=None):
-        self.fingerprint = fingerprint
-        self.batch, self.skip, self.die_after, self.log = batch, set(skip), die_after, log
-        self.asked = []
+    def __init__(self, fingerprint="formula", *, skip=()):
+        self.fingerprint, self.skip, self.asked = fingerprint, set(skip), []
 
     def score(self, pairs, queries, items, **limits):
-        for start in reversed(range(0, len(pairs), self.batch)):
-            where = np.arange(start, min(start + self.batch, len(pairs)))
+        for start in reversed(range(0, len(pairs), 7)):
+            where = np.arange(start, min(start + 7, len(pairs)))
             texts = [(queries[pairs.query[p]], items[pairs.item[p]]) for p in where]
-            if self.die_after is not None and len(self.asked) >= self.die_after:
-                os.kill(os.getpid(), signal.SIGKILL)
             self.asked += texts
-            if self.log:
-                with open(self.log, "a") as file:
-                    file.writelines(f"{query}|{item!r}\n" for query, item in texts)
             kept = [k for k, (_, item) in enumerate(texts) if item not in self.skip]
-            scores = np.array([score_of(*texts[k]) for k in kept], dtype=np.float32)
-            yield where[kept], scores
+            yield where[kept], np.array([score_of(*texts[k]) for k in kept], dtype=np.float32)
 
 
 class LengthEncoder:

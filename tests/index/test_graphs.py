@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from index_helpers import LengthEncoder, corpus
-from synthetic import aligned_matrix, matrix
+from synthetic import aligned_matrix
 
 from crossknn.errors import InputError
 from crossknn.index import graphs
@@ -109,36 +109,17 @@ def test_stored_matrices_compute_the_graph_of_their_vectors_once():
     assert np.array_equal(graph, nearest_by_vectors(data.item_vectors, 5))
     assert np.shares_memory(graph, data.rows(2, 4)[0].graph("dense", 3))
     assert np.array_equal(index.graph("dense", 7)[:, :5], graph)
-    with pytest.raises(InputError, match="no item graph 'bm25'"):
-        index.graph("bm25", 2)
     moved = replace(data, item_vectors=data.item_vectors[::-1].copy())
-    assert not np.array_equal(moved.rows(0, 1)[0].graph("dense", 5), graph)
+    assert not np.array_equal(moved.graph("dense", 5), graph)
 
 
 def test_files_hold_graphs_by_name(tmp_path):
-    made = matrix(n=6, anchors=1, tests=2, d=2)
     graph = np.array([[1, 2], [0, -1], [3, 1], [2, 0], [5, 3], [-1, -1]])
-    arrays = {
-        "scores": made.scores,
-        "item_vectors": made.item_vectors,
-        "query_vectors": made.query_vectors,
-    }
-    np.savez(
-        tmp_path / "m.npz", **arrays, graph_dense=graph, graph_bm25=graph[:, :1].astype("u1") % 6
-    )
+    one = graph[:, :1].astype("u1") % 6
+    np.savez(tmp_path / "m.npz", scores=np.ones((2, 6)), graph_dense=graph, graph_bm25=one)
     index, _, _ = StoredMatrix.load(tmp_path / "m.npz").rows(0, 1)
     assert sorted(index.graphs) == ["bm25", "dense"]
     assert index.graph("dense", 2).tolist() == graph.tolist()
     assert index.graph("bm25", 1).tolist() == [[1], [0], [3], [2], [5], [3]]
     with pytest.raises(InputError, match="'dense' has 2 neighbours of each item, not 3"):
         index.graph("dense", 3)
-    for place, value in (((0, 0), 6), ((0, 0), -2), ((3, 1), 3), ((2, 1), 3), ((0, 0), -1)):
-        wrong = graph.copy()
-        wrong[place] = value
-        np.savez(tmp_path / "m.npz", **arrays, graph_x=wrong)
-        with pytest.raises(InputError, match=f"'graph_x' has, for item {place[0]}, no list of"):
-            StoredMatrix.load(tmp_path / "m.npz")
-    for wrong in (graph[1:], graph.astype(float), graph[:, 0]):
-        np.savez(tmp_path / "m.npz", **arrays, graph_x=wrong)
-        with pytest.raises(InputError, match=r"'graph_x' is an array .* \(6, k\) of whole"):
-            StoredMatrix.load(tmp_path / "m.npz")

@@ -43,11 +43,9 @@ def test_any_text_survives_the_disk(tmp_path_factory, rows):
 
 
 def test_query_vectors_are_kept_with_the_queries():
-    made = iter([np.ones((2, 2))])
-    index = ItemIndex.build(
-        ["x", "y"], vectors=np.ones((2, 2)), query_vectors=lambda texts: next(made)
-    )
-    queries = Queries(["one", "two"])
+    ones = np.ones((2, 2))
+    made, queries = iter([ones]), Queries(["one", "two"])
+    index = ItemIndex.build(["x", "y"], vectors=ones, query_vectors=lambda texts: next(made))
     assert index.query_vectors(queries, "vectors") is queries.vectors["vectors"]
     assert index.query_vectors(queries, "vectors").all()
     brought = Queries(["one"], {"vectors": np.zeros((1, 2), np.float32)})

@@ -124,8 +124,8 @@ class OracleTopK:
     """The best items after the first `masked`, but a share `epsilon` of them at random.
 
     What anchor items would be best (ADACUR 3.2, figure 5): wherever all exact scores are known
-    (`replay`, sweeps, `compare`) it can be named like any retriever. ADACUR writes TopK^O_{k_m, epsilon} and
-    SoftMax^O_{k_m, epsilon}, where k_m is `masked`.
+    (`replay`, sweeps, `compare`) it can be named like any retriever. ADACUR writes
+    TopK^O_{k_m, epsilon} and SoftMax^O_{k_m, epsilon}, where k_m is `masked`.
     """
 
     masked: int = 0

@@ -18,6 +18,7 @@ OPTIONS = {
     "deformer": {"layers": 1},
     "mixencoder": {},
 }
+LENGTHS = {"query_length": 24, "item_length": 24}
 NEGATIVES = {"kind": "tfidf", "count": 3, "depth": 4, "dev_candidates": 5}
 MINED = {"count": 1, "depth": 3}
 CASES = {
@@ -33,61 +34,37 @@ CASES = {
 }
 
 
-def losses(case: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+def losses(case: str, folder: Path) -> dict[str, object]:
     """Ten losses, two passes a step, and what the best checkpoint measured."""
     from crossknn.training import run, settings
 
     kind, layout, model, wrong, more = CASES[case]
-    data = folder / "data"
-    training = settings.TrainingSettings(
-        steps=10, batch=4, accumulate=2, learning_rate=1e-3, warmup=0.2, evaluations=1,
-        precision="float32", seed=3,
-    )  # fmt: skip
-    lengths = {"query_length": 24, "item_length": 24}
-    marked = {"marked": layout == "zeshel"}
+    write, dev = {"zeshel": (write_zeshel, "valid"), "beir": (write_beir, "dev")}[layout]
+    training = {"steps": 10, "batch": 4, "accumulate": 2, "learning_rate": 1e-3, "warmup": 0.2}
     about = {
         "encoder": str(save_bert(folder / "bert", std=0.1)),
-        "data": settings.DataSettings(
-            folder=(write_zeshel if layout == "zeshel" else write_beir)(data),
-            dev="valid" if layout == "zeshel" else "dev",
-        ),
-        "training": training,
+        "data": {"folder": write(folder / "data"), "dev": dev},
+        "training": training | {"evaluations": 1, "precision": "float32", "seed": 3},
+        "model": {"marked": layout == "zeshel"} | model,
         **more,
     }
+    about["model"] |= {"max_length": 48} if kind == "cross" else LENGTHS
     if kind == "cross":
-        made = settings.CrossEncoderSettings(
-            model={"max_length": 48} | marked | model,
-            negatives=settings.NegativesSettings(**wrong),
-            **about,
-        )
-        fitted = run.train(made, folder / "model")
+        made = settings.CrossEncoderSettings(negatives=wrong, **about)
     elif kind == "dual":
-        made = settings.DualEncoderSettings(
-            model=lengths | marked | model, negatives=settings.NegativesSettings(**wrong), **about
-        )
-        fitted = run.train(made, folder / "model")
+        made = settings.DualEncoderSettings(negatives=wrong, **about)
     else:
         found = {"count": 3, "depth": 4, "dev_candidates": 5} | wrong
-        made = settings.LateInteractionSettings(
-            kind=kind,
-            model=lengths | marked | {"options": OPTIONS[kind]},
-            candidates=settings.CandidateSettings(**found),
-            **about,
-        )
-        fitted = run.train(made, folder / "model")
+        about["model"] |= {"options": OPTIONS[kind]}
+        made = settings.LateInteractionSettings(kind=kind, candidates=found, **about)
+    fitted = run.train(made, folder / "model")
     log = (folder / "model" / "run" / "log.jsonl").read_text().splitlines()
-    lines = [json.loads(line) for line in log]
-    return {
-        "losses": [line["loss"] for line in lines if "loss" in line],
-        "best": fitted.best,
-        "best_step": fitted.best_step,
-    }
+    found = [line["loss"] for line in map(json.loads, log) if "loss" in line]
+    return {"losses": found, "best": fitted.best, "best_step": fitted.best_step}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_training_gives_the_losses_that_it_gave(case, tmp_path, monkeypatch):
+def test_training_gives_the_losses_that_it_gave(case, tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    check(
-        "training_losses.json", {case: losses(case, tmp_path, monkeypatch)}, close=2e-3, whole=False
-    )
+    check("training_losses.json", {case: losses(case, tmp_path)}, close=2e-3, whole=False)

@@ -15,19 +15,14 @@ from crossknn.errors import InputError  # noqa: E402
 from crossknn.training import loop, run  # noqa: E402
 from crossknn.training.corpora import read_corpora  # noqa: E402
 from crossknn.training.settings import (  # noqa: E402
-    CandidateSettings,
     CrossEncoderSettings,
-    DataSettings,
     DualEncoderSettings,
     LateInteractionSettings,
-    NegativesSettings,
-    TrainingSettings,
 )
 
 pytestmark = pytest.mark.torch
-TRAINING = TrainingSettings(
-    epochs=2, batch=4, learning_rate=1e-3, evaluations=1, precision="float32"
-)
+TRAINING = {"epochs": 2, "learning_rate": 1e-3, "evaluations": 1, "precision": "float32"}
+CANDIDATES = {"retriever": "bm25", "count": 3, "depth": 4, "dev_candidates": 5}
 LENGTHS = {"query_length": 24, "item_length": 24}
 OPENERS = {"cross": ck.CrossEncoder, "dual": ck.DualEncoder, "cmc": ck.LateInteraction}
 
@@ -35,10 +30,8 @@ OPENERS = {"cross": ck.CrossEncoder, "dual": ck.DualEncoder, "cmc": ck.LateInter
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    return {
-        "zeshel": DataSettings(folder=write_zeshel(folder / "zeshel")),
-        "beir": DataSettings(folder=write_beir(folder / "beir"), dev="dev"),
-    }
+    zeshel, beir = write_zeshel(folder / "zeshel"), write_beir(folder / "beir")
+    return {"zeshel": {"folder": zeshel}, "beir": {"folder": beir, "dev": "dev"}}
 
 
 def settings_of(kind, bert, data, layout="zeshel", **changes):
@@ -46,16 +39,15 @@ def settings_of(kind, bert, data, layout="zeshel", **changes):
     marked = {"marked": layout == "zeshel"}
     given = {"encoder": str(bert), "data": data[layout], "training": TRAINING}
     if kind == "cross":
-        given["negatives"] = NegativesSettings(kind="tfidf", count=3, depth=4, dev_candidates=5)
+        given["negatives"] = {"kind": "tfidf", "count": 3, "depth": 4, "dev_candidates": 5}
         given["model"] = {"head": "emb", "max_length": 48} | marked
         return CrossEncoderSettings(**given | changes)
     given["model"] = LENGTHS | marked
     if kind == "dual":
-        given["negatives"] = NegativesSettings(count=1, depth=3)
+        given["negatives"] = {"count": 1, "depth": 3}
         return DualEncoderSettings(**given | changes)
-    given["candidates"] = CandidateSettings(retriever="bm25", count=3, depth=4, dev_candidates=5)
     given["model"] |= {"options": {"feed_forward": 32}}
-    return LateInteractionSettings(kind="cmc", **given | changes)
+    return LateInteractionSettings(kind="cmc", **{"candidates": CANDIDATES} | given | changes)
 
 
 @pytest.mark.parametrize(
@@ -87,21 +79,19 @@ def test_a_dual_encoder_mines_retrieves_and_is_where_others_start(bert, data, tm
     dual = settings_of("dual", bert, data, model=LENGTHS | {"marked": True, "shared": False})
     run.train(dual, tmp_path / "dense")
     source, encoder = str(tmp_path / "dense"), ck.DualEncoder(tmp_path / "dense")
-    negatives = NegativesSettings(count=2, depth=3, dev_candidates=5, encoder=source)
+    negatives = {"count": 2, "depth": 3, "dev_candidates": 5, "encoder": source}
     run.train(settings_of("cross", bert, data, negatives=negatives), tmp_path / "ce")
-    (part,) = read_labelled(data["zeshel"].folder[0], "valid")
+    (part,) = read_labelled(data["zeshel"]["folder"], "valid")
     scores = encoder.encode_queries(part.queries.texts) @ encoder.encode_items(part.items.texts).T
     nearest = np.argsort(-scores, axis=1, kind="stable")[:, :5]
     [mined] = (tmp_path / "ce" / "run").glob("negatives-*.npz")
     np.testing.assert_array_equal(np.load(mined)["arr_1"], nearest)
-    candidates = CandidateSettings(retriever=source, count=3, depth=4, dev_candidates=5)
+    candidates = CANDIDATES | {"retriever": source}
     cmc = settings_of("cmc", bert, data, candidates=candidates, encoder=source, freeze="both")
     run.train(cmc, tmp_path / "cmc")
     assert '"freeze":"both"' in (tmp_path / "cmc" / "README.md").read_text()
-    model, start = (
-        ck.LateInteraction(tmp_path / "cmc", device="cpu").runtime.model,
-        encoder.runtime.model,
-    )
+    model = ck.LateInteraction(tmp_path / "cmc", device="cpu").runtime.model
+    start = encoder.runtime.model
     for mine, theirs in ((model.query, start.query), (model.item, start.item)):
         both = zip(mine.encoder.parameters(), theirs.encoder.parameters(), strict=True)
         assert all(torch.equal(one, other) for one, other in both)
@@ -115,7 +105,7 @@ def test_an_estimate_says_what_a_run_takes_and_leaves_nothing(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     changes = {}
     if kind == "cmc":  # no retriever is needed
-        absent = CandidateSettings(retriever="no/such/encoder", count=3, depth=4)
+        absent = CANDIDATES | {"retriever": "no/such/encoder"}
         changes = {"candidates": absent, "freeze": "both"}
     found = run.estimate(settings_of(kind, bert, data, **changes), steps=1)
     assert (found.steps, found.train_queries, found.precision) == (4, 8, "float32")
@@ -125,21 +115,19 @@ def test_an_estimate_says_what_a_run_takes_and_leaves_nothing(
 
 
 def test_a_mixture_has_all_folders_and_samples_its_dev_queries(data):
-    beir, zeshel = data["beir"].folder, data["zeshel"].folder
-    both = DataSettings(folder=beir + zeshel, dev_folder=beir, dev="dev", dev_queries=2)
-    given = CrossEncoderSettings(encoder="", data=both)
-    found = [
-        read_corpora(given.model_copy(update={"training": TrainingSettings(seed=s)}))
-        for s in (0, 0, 1)
-    ]
+    beir, zeshel = (data[name]["folder"] for name in ("beir", "zeshel"))
+    both = {"folder": (beir, zeshel), "dev_folder": beir, "dev": "dev", "dev_queries": 2}
+    given = {"encoder": "", "data": both}
+    seeds = [CrossEncoderSettings(**given, training={"seed": seed}) for seed in (0, 0, 1)]
+    found = [read_corpora(settings) for settings in seeds]
     train, dev = found[0]
     assert [(part.name, len(part)) for part in train] == [("beir", 8), ("forest", 8)]
     assert [(part.name, len(part)) for part in dev] == [("beir", 2)]
     ids = [dev[0].queries.ids for _, dev in found]
     assert ids[0] == ids[1] != ids[2]
-    shared = both.model_copy(update={"dev": "train", "dev_queries": 20})
+    shared = CrossEncoderSettings(encoder="", data=both | {"dev": "train", "dev_queries": 20})
     with pytest.raises(InputError, match=r"the query 'q\d' of beir is in train and in dev"):
-        read_corpora(given.model_copy(update={"data": shared}))
+        read_corpora(shared)
 
 
 @pytest.mark.parametrize(
@@ -149,18 +137,14 @@ def test_a_mixture_has_all_folders_and_samples_its_dev_queries(data):
         ("cross", {"model": {"head": "max"}}, "head is 'max'"),
         ("cross", {"model": {"max_length": 999}}, "is 999; the encoder has 64 positions"),
         ("cross", {"encoder": "/no/encoder"}, "cannot load an encoder from /no/encoder"),
-        ("cross", {"training": TrainingSettings(batch=9)}, "8 train queries, fewer than one batch"),
+        ("cross", {"training": {"batch": 9}}, "8 train queries, fewer than one batch"),
         ("dual", {"teacher": "bundled"}, "384 dimensions, the model's 32"),
-        ("cross", {"negatives": NegativesSettings()}, r"set negatives\.encoder to its folder"),
+        ("cross", {"negatives": {}}, r"set negatives\.encoder to its folder"),
         ("dual", {"teacher": "./no"}, r"teacher: there is no model folder '\./no'"),
         ("cmc", {"model": {"kind": "poly"}}, "model: there is no setting 'kind'"),
         ("cmc", {"model": {"options": {"codes": 3}}}, "the head has no option 'codes'"),
         ("cmc", {"model": LENGTHS | {"shared": True}, "freeze": "items"}, "one tower is shared"),
-        (
-            "cmc",
-            {"candidates": CandidateSettings(retriever="bm52", count=1)},
-            r"candidates\.retriever, which is 'bm25', .* or a dual encoder: ",
-        ),
+        ("cmc", {"candidates": {"retriever": "bm52"}}, r"which is 'bm25', .* or a dual encoder: "),
     ],
 )
 def test_what_cannot_be_trained_is_said(bert, data, tmp_path, kind, changes, sentence):

@@ -35,9 +35,9 @@ def training(**changes):
     return TrainingSettings(**(settings | {"precision": "float32"} | changes))
 
 
-def teacher(q=12, n=16, seed=0):
-    """Dense scores (q, n) as a cross-encoder gives them."""
-    return np.random.default_rng(seed).normal(0, 2, (q, n)).astype(np.float32)
+def teacher():
+    """Dense scores (12, 16) as a cross-encoder gives them."""
+    return np.random.default_rng(0).normal(0, 2, (12, 16)).astype(np.float32)
 
 
 def lists_of(rows, width):
@@ -45,30 +45,17 @@ def lists_of(rows, width):
     return Candidates(best, np.take_along_axis(rows, best, axis=1))
 
 
-def make(bert, lists=None, config=CONFIG, **options):
+TEXTS = WOODS.queries.texts, WOODS.items.texts
+
+
+def make(bert, lists=None, **options):
     torch.manual_seed(0)
-    model = DualEncoderModel.new(bert, config)
     lists = lists_of(teacher(), 5) if lists is None else lists
-    queries = WOODS.queries.texts[: len(lists.items)]
-    return DistillationTask(model, queries, WOODS.items.texts, lists, **({"k": 3} | options))
-
-
-def plain_scores(model):
-    """The dual encoder's cosines of all queries and items: (12, 16)."""
-    return products(model, WOODS.queries.texts, WOODS.items.texts)
+    return DistillationTask(DualEncoderModel.new(bert, CONFIG), *TEXTS, lists, k=3, **options)
 
 
 def log_softmax(values):
     return values - np.log(np.exp(values).sum())
-
-
-def lists_of_lengths(rows):
-    """The best 5, 4, 3 or 2 items of each query."""
-    lists = lists_of(rows, 5)
-    for row in range(len(rows)):
-        lists.items[row, 5 - row % 4 :] = NO_ITEM
-        lists.scores[row, 5 - row % 4 :] = -np.inf
-    return lists
 
 
 @pytest.mark.parametrize("loss", ["match", "pair"])
@@ -76,10 +63,12 @@ def test_a_loss_is_that_of_the_scores_over_each_list(bert, tmp_path, loss):
     """Twenty times the cosines: their softmax against that of the teacher's scores, or the j-th
     neighbour against the j-th nearest item outside the list."""
     rows = teacher()
-    lists = lists_of_lengths(rows)
+    lists = lists_of(rows, 5)
+    for row, scores in enumerate(lists.scores):  # the best 5, 4, 3 or 2 items of each query
+        lists.items[row, 5 - row % 4 :], scores[5 - row % 4 :] = NO_ITEM, -np.inf
     task = make(bert, lists, loss=loss)
     task.begin_epoch(0, tmp_path)
-    scores, expected = 20 * plain_scores(task.model), []
+    scores, expected = 20 * products(task.model, *TEXTS), []
     for query in task.train[[0, 4, 7]]:
         right = lists.items[query][lists.items[query] != NO_ITEM]
         if loss == "match":
@@ -98,7 +87,7 @@ def test_the_measures_are_of_held_out_queries_against_all_items(bert, monkeypatc
     task = make(bert)
     assert len(task.held) == 3
     assert sorted([*task.held, *task.train]) == list(range(12))
-    near = np.argsort(-plain_scores(task.model), axis=1)[:, :3]
+    near = np.argsort(-products(task.model, *TEXTS), axis=1)[:, :3]
     best = lists_of(teacher(), 3).items
     recall = [len({*near[row]} & {*best[row]}) / 3 for row in task.held]
     first = [best[row, 0] in near[row] for row in task.held]
@@ -115,14 +104,12 @@ def test_a_run_of_other_scores_is_not_resumed(bert, tmp_path):
         loop.fit(make(bert, scores), training(), tmp_path)
 
 
-def sparse(rows=None, width=5, seed=0):
-    """Random entries of dense rows, so many of each query."""
-    rows = teacher() if rows is None else rows
-    generator = np.random.default_rng(seed)
-    chosen = [generator.permutation(rows.shape[1])[:width] for _ in rows]
-    pairs = Pairs(np.repeat(np.arange(len(rows)), width), np.concatenate(chosen))
-    score = rows[pairs.query, pairs.item]
-    return SparseScores.of(WOODS.queries.texts[: len(rows)], rows.shape[1], pairs, score)
+def sparse(width=5):
+    """Random scores of the teacher, so many of each query."""
+    generator = np.random.default_rng(0)
+    chosen = [generator.permutation(16)[:width] for _ in range(12)]
+    pairs = Pairs(np.repeat(np.arange(12), width), np.concatenate(chosen))
+    return SparseScores.of(WOODS.queries.texts, 16, pairs, teacher()[pairs.query, pairs.item])
 
 
 @pytest.fixture(scope="module")
@@ -155,9 +142,8 @@ def test_the_better_of_two_losses_is_kept(base, tmp_path):
     found = distill(scores, WOODS.items.texts, base, tmp_path, losses=losses, **options)
     recall = {}
     for loss in losses:
-        lines = (tmp_path / "run" / loss / loop.LOG).read_text().splitlines()
-        dev = [line["dev"] for line in map(json.loads, lines) if "dev" in line]
-        recall[loss] = max(measures["recall"] for measures in dev)
+        lines = map(json.loads, (tmp_path / "run" / loss / loop.LOG).read_text().splitlines())
+        recall[loss] = max(line["dev"]["recall"] for line in lines if "dev" in line)
     assert found[0] == max(losses, key=recall.get)
     assert found[1]["recall"] == max(recall.values())
 

@@ -6,12 +6,11 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from tiny_models import corpus, make_task, products
+from tiny_models import corpus, labelled, make_task, products
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from crossknn.data.dataset import Labelled  # noqa: E402
 from crossknn.training import loop  # noqa: E402
 from crossknn.training.labelled import distance_to_teacher, vectors  # noqa: E402
 from crossknn.types import NO_ITEM, Pairs  # noqa: E402
@@ -41,9 +40,8 @@ def test_a_cross_encoders_loss_is_that_of_its_scores(bert, head):
 
 def test_a_dual_encoders_loss_is_that_of_its_inner_products(bert, tmp_path):
     """Twenty times the cosine; every item of the batch is a negative, but for right ones."""
-    base = corpus(4, 8)
-    positives = (np.array([0, 1]), np.array([1]), np.array([2]), np.array([3]))
-    part = Labelled(name="x", items=base.items, queries=base.queries, positives=positives)
+    base, positives = corpus(4, 8), [[0, 1], [1], [2], [3]]
+    part = labelled(base.items.texts, base.queries.texts, positives)
     wrong = {"kind": "random", "count": 2, "depth": 3}
     task = make_task("dual", bert, train=[part], negatives=wrong)
     task.begin_epoch(0, tmp_path)
@@ -61,19 +59,15 @@ def test_a_cross_encoders_dev_measures(bert, tmp_path):
     """Two dev queries' candidates hold the right item; the best of each is found by hand."""
     task = make_task("cross", bert, head="emb")
     task.begin_epoch(0, tmp_path)
-    dev = task.dev
-    table = [[0, 1, 2], [1, 3, NO_ITEM], [5, 6, 7], [4, NO_ITEM, NO_ITEM]]
-    task._candidates = np.array(table)
+    dev, table = task.dev, [[0, 1, 2], [1, 3], [5, 6, 7], [4]]
+    task._candidates = np.array([items + [NO_ITEM] * (3 - len(items)) for items in table])
     right = []
-    for query, row in enumerate(table):
-        items = [item for item in row if item != NO_ITEM]
+    for query, items in enumerate(table):
         texts = [dev.items[item] for item in items]
         scores = plain_scores(task.model.eval(), dev.queries[query], texts)
         right.append(items[int(np.argmax(scores))] in dev.positives[query])
-    measures = loop.evaluate(task, nullcontext)
-    assert measures["in_candidates"] == 0.5
-    assert measures["accuracy"] == np.mean(right)
-    assert measures["normalised"] == np.sum(right) / 2
+    expected = {"in_candidates": 0.5, "accuracy": np.mean(right), "normalised": np.sum(right) / 2}
+    assert loop.evaluate(task, nullcontext) == expected
     assert not any(right[2:])
 
 
@@ -83,10 +77,8 @@ def test_a_dual_encoders_dev_measures(bert):
     scores = products(task.model, part.queries.texts, part.items.texts)
     right = np.take_along_axis(scores, np.stack(part.positives), axis=1)
     ranks = 1 + (scores > right).sum(1)
-    measures = loop.evaluate(task, nullcontext)
-    assert measures["mrr"] == pytest.approx((1 / ranks).mean())
-    assert measures["accuracy"] == (ranks == 1).mean()
-    assert measures["at_64"] == 1.0
+    expected = {"mrr": (1 / ranks).mean(), "accuracy": (ranks == 1).mean(), "at_64": 1.0}
+    assert loop.evaluate(task, nullcontext) == pytest.approx(expected)
 
 
 class Taught:

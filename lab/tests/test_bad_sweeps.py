@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import commands as app
 import numpy as np
 import pytest
 from sweep_helpers import write_matrix, write_sweep
+
+from crossknn_lab import cli as app
 
 GOOD = {"matrices": ["large.npz"], "methods": ["rerank(retriever=dense)"], "budgets": [5], "k": [1]}
 BOTH = {"matrices": ["small.npz", "large.npz"]}

@@ -6,8 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from commands import run
 from synthetic import matrix
+
+from crossknn_lab.cli import run
 
 
 def rows(capsys, *arguments: str) -> tuple[list[dict], str]:

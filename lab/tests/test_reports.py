@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import run
 from sweep_helpers import TINY, experiment, matrices
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import bootstrap
 from crossknn_lab import experiment as experiment_module
 from crossknn_lab.answers import answers_in_short
+from crossknn_lab.cli import run
 from crossknn_lab.experiment import PAPERS, PLANS, Experiment, preset
 from crossknn_lab.page import Table
 from crossknn_lab.reproduce import FIGURES, PaperFigure, checklist, reproduce

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from commands import run
 from sweep_helpers import write_matrix, write_sweep
 
 from crossknn.methods import in_full
+from crossknn_lab.cli import run
 from crossknn_lab.page import Page
 from crossknn_lab.page import Table as TableOf
 from crossknn_lab.sweep import run_sweep

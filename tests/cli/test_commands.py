@@ -136,24 +136,17 @@ def test_standard_input_is_read_and_standard_output_can_be_piped(folder, capsys,
     assert printed.err == ""
 
 
-def test_anchors_are_collected_with_limits_and_survive_building_again(build, command):
+def test_anchors_and_item_scores_are_collected_with_limits(build, command):
     build()
     collecting = ("collect", "docs.index", "--anchors", "train.txt")
     calls = [command(*collecting, "--max-calls", "50")[0]["calls"] for _ in range(3)]
     assert calls == [50, 2 * N - 50, 0]
     again = build()
     assert (again["anchor_queries"], again["scores"]) == (2, 2 * N)
-    for method in ("adacur", "anncur", "kriging(retriever=bm25)"):
-        found = command("search", "docs.index", "open files", "--method", method, "--budget", "15")
-        assert found[0]["n_calls"] <= 15
-
-
-def test_item_scores_serve_the_item_methods(build, command):
-    build()
     assert command("collect", "docs.index", "--item-scores", "6")[0]["calls"] == 6 * N
-    for method in ("itemcur", "fixeditem"):
-        options = ("--method", method, "--budget", "12")
-        assert command("search", "docs.index", "open files", *options)[0]["n_scored"] == 12
+    for method in ("adacur", "anncur", "kriging(retriever=bm25)", "itemcur", "fixeditem"):
+        found = command("search", "docs.index", "open files", "--method", method, "--budget", "15")
+        assert found[0]["n_scored"] == 15
 
 
 def test_a_score_matrix_costs_only_what_the_index_lacks(build, command, folder, capsys):

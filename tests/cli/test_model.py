@@ -12,7 +12,7 @@ from tiny_models import save_bert, write_beir, write_zeshel
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-import commands as app  # noqa: E402
+from crossknn.cli import app  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -1,22 +1,19 @@
-"""Which pairs are scored, and alternating least squares: the closed form, and what must not move."""
+"""Which pairs are scored, and factorizations of the scores: what is recovered, what must not move."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from fit_helpers import entries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossknn.errors import InputError
-from crossknn.fitting import factors
-from crossknn.fitting.factors import Targets, error, per_item, per_query, ridge
+from crossknn.errors import InputError, TrainingError
+from crossknn.fitting.factors import Targets, als, error, per_item, per_query
 from crossknn.index.base import Scale
 from crossknn.retrievers.base import DenseRetriever, RandomItems
 from crossknn.retrievers.lexical import BM25
-from crossknn.types import Queries
+from crossknn.scores.store import SparseScores
+from crossknn.types import Pairs, Queries
 
 QUERIES = Queries([f"query {q}" for q in range(7)])
 
@@ -71,9 +68,7 @@ def test_per_query_fills_what_the_stage_does_not_find_with_random_items():
     assert found[0] == found[1]
     assert set(found[0]) != set(found[2])
     few = per_query(RandomItems(3, 0), QUERIES, 10, n=3).pairs
-    assert sorted(zip(few.query, few.item, strict=True)) == [
-        (q, i) for q in range(7) for i in range(3)
-    ]
+    assert sorted(few.query * 3 + few.item) == list(range(21))
 
 
 @given(st.integers(1, 30), st.integers(1, 12), st.data())
@@ -87,105 +82,159 @@ def test_per_item_gives_each_item_different_queries_in_rounds(n, q, data):
         assert sorted(one) == list(range(n))
 
 
-def als(scores, items, queries, *, scale=None, held_out=0.05, bias=0.0, **options):
-    """A fit to these scores, from these vectors."""
+def fitted(method, scores, items, queries, *, scale=None, held_out=0.05, bias=0.0, **options):
+    """What `als`, or a method of `crossknn.fitting.mf`, makes of scores and vectors."""
     targets = Targets.of(scores, items, queries, scale=scale, held_out=held_out)
-    return factors.als(targets, bias=bias, **options)
+    if method == "als":
+        return als(targets, bias=bias, **options)
+    return getattr(pytest.importorskip("crossknn.fitting.mf"), method)(targets, **options)
 
 
-def low_rank(q=120, n=90, d=12, rank=4, noise=0.5):
-    """Vectors of the encoder, and a table of rank `rank` that they know with noise."""
+METHODS = ["als", *(pytest.param(name, marks=pytest.mark.torch) for name in ("mf_trns", "mf_ind"))]
+FREE = METHODS[:2]
+
+
+def entries(table, share=1.0):
+    """A random share of a table's entries."""
+    query, item = np.nonzero(np.random.default_rng(0).random(table.shape) < share)
+    texts = [f"query {row}" for row in range(len(table))]
+    return SparseScores.of(texts, table.shape[1], Pairs(query, item), table[query, item])
+
+
+def turned(q=100, n=80, d=8, noise=0.0):
+    """Unit vectors of an encoder, and scores for which its items have to be turned."""
     rng = np.random.default_rng(0)
-    plane = np.linalg.qr(rng.normal(size=(d, rank)))[0]
-    u, v = rng.normal(size=(q, rank)) @ plane.T, rng.normal(size=(n, rank)) @ plane.T
-    u0, v0 = (x + noise * rng.normal(size=x.shape) for x in (u, v))
-    return u0.astype(np.float32), v0.astype(np.float32), u @ v.T
+    u, v = (rng.normal(size=(count, d)) for count in (q, n))
+    u, v = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (u, v))
+    turn = np.eye(d) + 0.5 * rng.normal(size=(d, d))
+    table = u @ turn @ v.T + noise * rng.normal(size=(q, n))
+    return u.astype(np.float32), v.astype(np.float32), table
 
 
-def misses(fit, table, without=None):
-    """Root mean squared error of a fit on a normalised table, `without` some entries."""
-    where = np.ones(table.shape, bool)
-    if without is not None:
-        where[without.query, without.item] = False
+@pytest.mark.parametrize("method", METHODS)
+def test_unobserved_entries_are_recovered(method):
+    u0, v0, table = turned()
+    scores = entries(table, 0.5)
+    options = {"lr": 0.01, "epochs": 150, "batch": 256}
+    if method == "als":
+        options = {"strength": 0.01, "sweeps": 60}
+    fit = fitted(method, scores, v0, u0, **options)
+    unseen = np.ones(table.shape, bool)
+    unseen[scores.query, scores.item] = False
     wanted = fit.scale.beta * (table - fit.scale.alpha)
-    return float(np.sqrt(np.mean((fit.queries @ fit.items.T - wanted)[where] ** 2)))
+    errors = [
+        np.sqrt(np.mean((u @ v.T - wanted)[unseen] ** 2))
+        for u, v in ((fit.queries, fit.items), (u0, v0))
+    ]
+    assert errors[0] < 0.25 * errors[1]
+    assert fit.held_out == pytest.approx(errors[0], rel=0.3)
 
 
-@settings(deadline=None)
-@given(st.integers(1, 9), st.integers(1, 9), st.floats(0.01, 10), st.integers(0, 99))
-def test_ridge_is_least_squares_on_an_augmented_system(b, d, strength, seed):
-    rng = np.random.default_rng(seed)
-    known, target = rng.normal(size=(3, b, d)), rng.normal(size=(3, b))
-    found = ridge(known, target, strength)
-    for row in range(3):
-        system = np.vstack([known[row], np.sqrt(strength) * np.eye(d)])
-        right = np.concatenate([target[row], np.zeros(d)])
-        expected = np.linalg.lstsq(system, right, rcond=None)[0]
-        np.testing.assert_allclose(found[row], expected, atol=1e-8)
+@pytest.mark.parametrize("method", FREE)
+def test_what_no_score_says_anything_of_does_not_move(method):
+    u0, v0, table = turned()
+    scores = entries(table, 0.3)
+    scores = scores.take((scores.item % 4 != 0) & (scores.query != 3))
+    options = {} if method == "als" else {"weight_decay": 5.0, "lr": 0.01, "batch": 32}
+    fit = fitted(method, scores, v0, u0, **options)
+    assert fit.untouched == 20
+    np.testing.assert_array_equal(fit.items[::4], v0[::4])
+    np.testing.assert_array_equal(fit.queries[3], u0[3])
+    assert (fit.items[1::4] != v0[1::4]).any(axis=1).all()
 
 
-def test_unobserved_entries_of_a_low_rank_table_are_recovered():
-    u0, v0, table = low_rank()
-    g = entries(table, 0.4)
-    fit = als(g, v0, u0, strength=0.01, sweeps=60)
-    assert misses(fit, table, g) < 0.1 * misses(replace(fit, items=v0, queries=u0), table, g)
-    assert fit.held_out < 0.1 * fit.initial
+@pytest.mark.parametrize("method", FREE)
+def test_the_vectors_are_those_of_the_least_error_on_what_is_held_out(method):
+    u0, v0, table = turned(d=24, noise=0.2)
+    scores = entries(table, 0.3)
+    options = {"lr": 0.02, "batch": 64, "epochs": 60}
+    if method == "als":
+        options = {"strength": 0.02, "sweeps": 60}
+    fit = fitted(method, scores, v0, u0, **options)
+    errors = fit.details["errors"]
+    assert 2 < len(errors) < 60
+    assert np.argmin(errors) == len(errors) - (2 if method == "als" else 3)  # patience
+    held = Targets.of(scores, v0, u0).held
+    assert error(held, fit.queries, fit.items) == pytest.approx(min(errors), rel=1e-5)
+    noise = entries(np.random.default_rng(4).normal(size=(100, 80)), 0.3)
+    options = {"strength": 1e-6} if method == "als" else {"lr": 0.5, "epochs": 50}
+    np.testing.assert_array_equal(fitted(method, noise, v0, u0, **options).items, v0)
 
 
-def test_the_bias_is_the_least_squares_answer_with_one_coordinate_more():
-    u0, v0, table = low_rank()
-    g = entries(table, 0.3)
-    fit = als(g, v0, u0, bias=2.0, sweeps=1, held_out=0, scale=Scale())
+def test_a_sweep_is_least_squares_on_an_augmented_system():
+    """Of items with fewer scores than dimensions, and with more."""
+    u0, v0, table = turned()
+    g = entries(table, 0.1)
+    fit = fitted("als", g, v0, u0, bias=2.0, sweeps=1, held_out=0, scale=Scale())
     square = (u0**2).sum(1).mean()
     known = np.column_stack([u0, np.full(len(u0), 2 * np.sqrt(square))]).astype(np.float64)
-    of = g.item == 7
-    start = np.append(v0[7], 0)
-    system = known[g.query[of]]
-    right = system.T @ (g.score[of] - system @ start)
-    step = np.linalg.solve(system.T @ system + 0.3 * 5 * square * np.eye(13), right)
-    np.testing.assert_allclose(fit.items[7], start + step, atol=1e-4)
+    assert {*(np.bincount(g.item) < 9)} == {True, False}
+    for item, start in enumerate(np.pad(v0, ((0, 0), (0, 1)))):
+        of = g.item == item
+        system = np.vstack([known[g.query[of]], np.sqrt(0.3 * 5 * square) * np.eye(9)])
+        right = np.append(g.score[of] - known[g.query[of]] @ start, np.zeros(9))
+        step = np.linalg.lstsq(system, right, rcond=None)[0]
+        np.testing.assert_allclose(fit.items[item], start + step, atol=1e-4)
     np.testing.assert_allclose(fit.map(u0), known, rtol=1e-6)
-
-
-def test_the_vectors_are_those_of_the_best_sweep():
-    u0, v0, table = low_rank()
-    g = entries(table + 0.5 * np.random.default_rng(9).normal(size=table.shape), 0.3)
-    fit = als(g, v0, u0, sweeps=30)
-    errors = fit.details["errors"]
-    assert 2 < len(errors) < 30
-    assert errors[-1] >= errors[-2] == fit.held_out == min(errors)
-    held = Targets.of(g, v0, u0).held
-    assert error(held, fit.queries, fit.items) == pytest.approx(fit.held_out)
-
-
-def test_items_without_a_score_stay_where_they_were():
-    u0, v0, table = low_rank()
-    g = entries(table, 0.4)
-    g = g.take((g.item % 3 != 0) & (g.query != 7))
-    fit = als(g, v0, u0, held_out=0)
-    assert fit.untouched == 30
-    np.testing.assert_array_equal(fit.items[::3], v0[::3])
-    np.testing.assert_array_equal(fit.queries[7], u0[7])
-    assert (fit.items[1::3] != v0[1::3]).any(axis=1).all()
 
 
 @settings(deadline=None, max_examples=25)
 @given(st.floats(0.1, 50), st.floats(-20, 20))
 def test_scales_of_scores_and_vectors_do_not_matter(slope, shift):
-    u0, v0, table = low_rank(q=20, n=15)
-    fit = als(entries(table, 0.5), v0, u0, sweeps=2)
-    other = als(entries(table, 0.5, raw=(slope, shift)), v0 / 8, u0 * 8, sweeps=2)
+    u0, v0, table = turned(q=20, n=15)
+    fit = fitted("als", entries(table, 0.5), v0, u0, sweeps=2)
+    other = fitted("als", entries(slope * table + shift, 0.5), v0 / 8, u0 * 8, sweeps=2)
     np.testing.assert_allclose(other.items * 8, fit.items, atol=2e-3)
     assert other.scale.beta == pytest.approx(fit.scale.beta / slope, rel=1e-3)
 
 
+@pytest.mark.torch
+def test_three_steps_are_those_of_torch_on_dense_tables():
+    torch = pytest.importorskip("torch")
+    u0, v0, table = turned(q=6, n=5)
+    seen = []
+    options = {"batch": 30, "lr": 0.1, "weight_decay": 0.0, "progress": lambda *at: seen.append(at)}
+    fit = fitted("mf_trns", entries(table), v0, u0, scale=Scale(), held_out=0, epochs=3, **options)
+    u, v = (torch.tensor(x, requires_grad=True) for x in (u0, v0))
+    optimizer = torch.optim.AdamW([u, v], lr=0.1, weight_decay=0.0)
+    wanted = torch.tensor(table, dtype=torch.float32)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (u @ v.T - wanted).square().mean().backward()
+        optimizer.step()
+    np.testing.assert_allclose(fit.queries, u.detach(), atol=1e-5)
+    np.testing.assert_allclose(fit.items, v.detach(), atol=1e-5)
+    assert fit.details["best_epoch"] == fit.details["epochs"] == 3
+    assert np.isnan(fit.held_out)
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("skip", [True, False])
+def test_numpy_computes_what_torch_does(skip):
+    torch, start = pytest.importorskip("torch"), turned()[0]
+    side = pytest.importorskip("crossknn.fitting.mf").PerceptronSide(start, 16, skip)
+    with torch.no_grad():
+        expected = side(torch.arange(len(start))).numpy()
+    np.testing.assert_allclose(side.vectors(), expected, atol=1e-6)
+    # The gate is -5: 0.7% of the perceptron's output.
+    assert np.allclose(side.vectors(), start, atol=0.02) == skip
+
+
+@pytest.mark.torch
+def test_an_error_that_is_no_number_is_said():
+    u0, v0, table = turned()
+    with pytest.raises(TrainingError, match=r"epoch \d is not a number.*lower lr"):
+        fitted("mf_trns", entries(table, 0.3), v0, u0, lr=1e30, held_out=0)
+
+
 def test_bad_counts_are_refused():
-    u0, v0, table = low_rank()
+    u0, v0, table = turned()
     for message, call in (
         ("items per query is 0", lambda: per_query(RandomItems(5, 0), QUERIES, 0, n=5)),
         ("8 queries per item .* only 7", lambda: per_item(5, 7, 8)),
         ("0 queries per item", lambda: per_item(5, 7, 0)),
-        ("all 1 scores", lambda: als(entries(table).take([0]), v0, u0, held_out=0.99)),
+        ("all 1 scores", lambda: Targets.of(entries(table).take([0]), v0, u0, held_out=0.99)),
     ):
         with pytest.raises(InputError, match=message):
             call()

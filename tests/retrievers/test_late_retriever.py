@@ -18,7 +18,7 @@ from crossknn.retrievers.base import LateRetriever
 from crossknn.retrievers.lexical import BM25
 from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import parse
-from crossknn.types import NO_ITEM, Candidates, Queries, States
+from crossknn.types import NO_ITEM, Candidates, Queries
 
 WORDS = "cat dog fish tree stone cloud river light".split()  # noqa: SIM905
 RNG = np.random.default_rng(0)
@@ -56,27 +56,6 @@ def index(model):
     made = ck.ItemIndex.build(TEXTS, lsa=4)
     made.add_late(model)
     return made
-
-
-@given(
-    counts=st.lists(st.integers(0, 4), min_size=1, max_size=6),
-    shape=st.sampled_from([(3,), (2, 3), (2, 0), (1, 2, 2)]),
-    seed=st.integers(0, 99),
-)
-@settings(max_examples=40, deadline=None)
-def test_padded_states_are_those_of_each_text(counts, shape, seed):
-    starts = np.cumsum([0, *counts], dtype=np.int64)
-    values = np.arange(2 * starts[-1], dtype=np.float16).reshape(-1, 2)
-    texts = np.random.default_rng(seed).integers(NO_ITEM, len(counts), size=shape)
-    found, known = States(values, starts).padded(texts)
-    assert found.dtype == np.float32
-    assert found.shape == (*shape, max([1, *(counts[t] for t in texts.flat if t >= 0)]), 2)
-    for place in np.ndindex(shape):
-        text = texts[place]
-        expected = values[starts[text] : starts[text + 1]] if text != NO_ITEM else values[:0]
-        assert known[place].sum() == len(expected)
-        assert np.array_equal(found[place][known[place]], expected)
-        assert not found[place][~known[place]].any()
 
 
 @pytest.mark.parametrize("depth", [1, 3, 7, 100])

@@ -244,12 +244,10 @@ class FactorModel:
             spread, cross = np.linalg.inv(np.eye(r) + known), scaled.T @ both
             mixed = spread @ cross
             own = both.T @ (both / noise[:, None]) - cross.T @ mixed
-        joint = np.empty((f + r, f + r))
-        joint[:f, :f] = np.linalg.pinv(self.precision + own[:f, :f], rcond=1e-12, hermitian=True)
-        joint[f:, :f] = -mixed[:, :f] @ joint[:f, :f]
-        joint[:f, f:] = joint[f:, :f].T
-        joint[f:, f:] = spread - joint[f:, :f] @ mixed[:, :f].T
-        moved = joint[:f, :f] @ own[:f, f]
+        first = np.linalg.pinv(self.precision + own[:f, :f], rcond=1e-12, hermitian=True)
+        cross = -mixed[:, :f] @ first
+        joint = np.block([[first, cross.T], [cross, spread - cross @ mixed[:, :f].T]])
+        moved = first @ own[:f, f]
         return np.append(self.weights + moved, mixed[:, f] - mixed[:, :f] @ moved), joint
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 
@@ -34,8 +34,6 @@ from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Observed, Queries
-
-Mean: TypeAlias = Literal["none", "average", "constant", "first"]
 
 BLOCK = 8_192
 """Items predicted together: bounds what is computed at once to b x BLOCK covariances."""
@@ -199,7 +197,7 @@ class GP(Method):
     kernel: Literal["rbf", "matern", "linear"] = "rbf"
     scale: float = 1.0
     noise: float = 0.05
-    mean: Mean = "constant"
+    mean: Literal["none", "average", "constant", "first"] = "constant"
     beta: float = 1.0
     query: bool = False
     vectors: str = "auto"

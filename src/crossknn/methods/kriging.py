@@ -1,9 +1,9 @@
 """Kriging: a Gaussian process whose mean and covariance were fitted to other queries' scores.
 
-kriging(retriever=dense)                 mean [1, dense, mean score], covariance of anchors and
-content kriging(retriever=hybrid(bm25, dense))   the mean has a basis function for each stage
+kriging(retriever=dense)                 mean [1, dense, mean score], covariance of anchors, content
+kriging(retriever=hybrid(bm25, dense))   the mean has a basis function for each stage
 kriging(retriever=dense, mean=hybrid)    dense picks the first batch, the mean has all stages
-kriging(use_anchors=false)                   mean [1, retriever], covariance of content alone
+kriging(use_anchors=false)               mean [1, retriever], covariance of content alone
 
 The prior is what the exact scores of other queries say of a query before its first one:
 
@@ -18,7 +18,7 @@ Axes: q anchor queries, n items, f basis functions, r factors.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -98,16 +98,16 @@ class Kriging(Method):
 
     def required_artifacts(self, index: Index) -> Collection[str]:
         fitted = self._fitted_prior(index) is not None
-        dense = not fitted or self.target_recall is not None
-        dense = dense and self.use_anchors and index.anchors is not None
+        anchors = self.use_anchors and index.anchors is not None
+        dense = anchors and not (fitted and self.target_recall is None)
         return [NAME] * fitted + ["anchors"] * dense
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        self._check(index)
-        plan = self._plan(index, budget, seed, self.prior(index, seed))
+        prior = self.prior(index, seed)
+        plan = self._plan(index, budget, seed, prior)
         if self.target_recall is None:
             return plan
-        curve = self._curve(index, budget, seed)
+        curve = self._curve(index, budget, seed, self._parameters(prior))
         return replace(plan, stop=Stop(k=self.k, expected=curve.threshold(self.target_recall)))
 
     def prior(self, index: Index, seed: int) -> Prior | None:
@@ -123,31 +123,6 @@ class Kriging(Method):
 
         return index.cache.get(("prior", str(self._mean), self.rank, seed), (exact,), fit)
 
-    def _check(self, index: Index) -> None:
-        known = self._parameters(index)
-        least = min(known.share, known.smooth, known.linear, known.noise, self.beta)
-        if known.scale <= 0 or least < 0 or known.smooth + known.linear == 0:
-            raise SpecError(
-                f"{self}: scale must be above 0; share, smooth, linear, noise and beta 0 or more, "
-                "and smooth and linear not both 0"
-            )
-        fitted = stored_prior(index) if self.use_anchors else None
-        needed = fitted is not None and (fitted.from_searches or index.anchors is None)
-        if fitted is not None and needed and self._fitted_prior(index) is None:
-            raise InputError(
-                f"{self}: the prior predicts from {fitted.retriever}, not from {self._mean}: "
-                f"search with mean={fitted.retriever} or use_anchors=false, or fit again with  "
-                f"crossknn fit INDEX stored --retriever '{self._mean}'"
-            )
-        if self.target_recall is None:
-            return
-        exact = index.anchors if self.use_anchors else None
-        if exact is None or len(exact.scores) < 3:
-            raise InputError(
-                f"{self}: target_recall is calibrated on three anchor queries or more: add some "
-                "with  crossknn collect INDEX --anchors QUERIES, or leave out use_anchors=false"
-            )
-
     def _plan(self, index: Index, budget: int, seed: int, prior: Prior | None) -> Plan:
         first = min(max(budget // self.rounds, LEAST), budget)
         left, later = budget - first, min(self.rounds - 1, budget - first)
@@ -157,7 +132,7 @@ class Kriging(Method):
                 index.vectors[default_vectors(index, self.vectors)],
                 open_retriever(index, self._mean, seed),
                 prior,
-                self._parameters(index),
+                self._parameters(prior),
                 self.beta,
             ),
             batches=(first, *(left // later + (r < left % later) for r in range(later))),
@@ -166,35 +141,52 @@ class Kriging(Method):
 
     @property
     def _mean(self) -> Spec:
-        return self.retriever if self.mean is None else self.mean
+        return self.mean or self.retriever
 
     def _fitted_prior(self, index: Index) -> Prior | None:
-        """The index's prior, if it is for these stages and of all anchors there are."""
+        """The index's prior, if it is of all anchors there are and for these stages; `InputError`
+        if it is for others, and anchors alone would say less."""
         prior = stored_prior(index) if self.use_anchors else None
         if prior is None:
             return None
-        same = stage_names(index, parse(prior.retriever)) == stage_names(index, self._mean)
         anchors = 0 if index.anchors is None else len(index.anchors.scores)
-        return (
-            prior if same and (prior.from_searches or prior.n_anchor_queries == anchors) else None
+        if stage_names(index, parse(prior.retriever)) == stage_names(index, self._mean):
+            return prior if prior.from_searches or prior.n_anchor_queries == anchors else None
+        if anchors and not prior.from_searches:
+            return None
+        raise InputError(
+            f"{self}: the prior predicts from {prior.retriever}, not from {self._mean}: "
+            f"search with mean={prior.retriever} or use_anchors=false, or fit again with  "
+            f"crossknn fit INDEX stored --retriever '{self._mean}'"
         )
 
-    def _parameters(self, index: Index) -> KernelParameters:
+    def _parameters(self, prior: Prior | None) -> KernelParameters:
         """Those given, or else the prior's, or else the defaults."""
-        prior = self._fitted_prior(index)
-        known = asdict(prior.parameters if prior else KernelParameters())
+        known = asdict(KernelParameters() if prior is None else prior.parameters)
         given = {name: getattr(self, name) for name in known}
-        return KernelParameters(**{n: known[n] if v is None else v for n, v in given.items()})
+        found = KernelParameters(**{n: known[n] if v is None else v for n, v in given.items()})
+        least = min(found.share, found.smooth, found.linear, found.noise, self.beta)
+        if found.scale <= 0 or least < 0 or found.smooth + found.linear == 0:
+            raise SpecError(
+                f"{self}: scale must be above 0; share, smooth, linear, noise and beta 0 or more, "
+                "and smooth and linear not both 0"
+            )
+        return found
 
-    def _curve(self, index: Index, budget: int, seed: int) -> CalibrationCurve:
-        anchors = index.anchors
-        assert anchors is not None
-        exact, free = anchors.scores, replace(self, target_recall=None)
+    def _curve(
+        self, index: Index, budget: int, seed: int, parameters: KernelParameters
+    ) -> CalibrationCurve:
+        anchors = index.anchors if self.use_anchors else None
+        if anchors is None or len(anchors.scores) < 3:
+            raise InputError(
+                f"{self}: target_recall is calibrated on three anchor queries or more: add some "
+                "with  crossknn collect INDEX --anchors QUERIES, or leave out use_anchors=false"
+            )
+        exact, free = anchors.scores, replace(self, target_recall=None, **asdict(parameters))
 
         def searches() -> Iterator[tuple[Plan, Queries, FloatArray]]:
             for fold, prior in cross_fitted(index, self._mean, self.rank, FOLDS, seed):
-                queries = anchors.queries.take(fold)
-                yield self._plan(index, budget, seed, prior), queries, exact[fold]
+                yield free._plan(index, budget, seed, prior), anchors.queries.take(fold), exact[fold]
 
         key = ("curve", str(free), self.k, budget, seed)
         return index.cache.get(key, (exact,), lambda: record_curve(searches(), self.k))
@@ -310,8 +302,8 @@ class Prior:
 
     def meta(self) -> dict[str, Any]:
         """All but the arrays, as JSON."""
-        names = ("retriever", "fingerprint", "queries", "pairs", "n_anchor_queries", "variance")
-        return {**{n: getattr(self, n) for n in names}, "parameters": asdict(self.parameters)}
+        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ARRAYS}
+        return {**kept, "parameters": asdict(self.parameters)}
 
     @classmethod
     def of(cls, meta: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Prior:
@@ -364,7 +356,7 @@ def _precision(weights: FloatArray) -> FloatArray:
     if q > f + 1:
         spread = np.atleast_2d(np.cov(weights[:, 1:].T))
         size = np.sqrt(np.diag(spread))
-        size = np.where(size > 0, size, 1)
+        size[size == 0] = 1
         correlation = spread / size / size[:, None]
         correlation[np.diag_indices(f - 1)] *= 1 + 1e-6
         inverse = np.linalg.pinv(correlation, rcond=1e-12, hermitian=True)

@@ -116,7 +116,6 @@ def encoder_predictor(
     index: Index, name: str, fit: Fit, normalize: Normalize = "none"
 ) -> VectorPredictor:
     """A predictor in the space of the item vectors `name`, from the encoder's query vectors."""
-
     known = index.has_query_vectors(name)
     return VectorPredictor(
         index.vectors[name],
@@ -157,6 +156,5 @@ def read_scale(method: Any, index: Index) -> Collection[str]:
 
 
 def _first_batch(scored: Scored) -> Scale:
-    if scored.parametric is None:
-        return Scale.match(scored.scores, np.zeros(1))
-    return Scale.match(scored.scores, scored.vectors @ scored.parametric)
+    known = scored.parametric
+    return Scale.match(scored.scores, np.zeros(1) if known is None else scored.vectors @ known)

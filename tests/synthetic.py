@@ -8,7 +8,9 @@ import numpy as np
 
 from crossknn.index.base import ItemScores, Scale
 from crossknn.index.stored import StoredMatrix
+from crossknn.methods import parse_method
 from crossknn.search.loop import Search
+from crossknn.types import Observed
 
 METHODS = (
     "exact",
@@ -100,12 +102,20 @@ def aligned_matrix(**options) -> StoredMatrix:
 
 
 def run(method, data: StoredMatrix, budget: int, *, seed: int = 0, allowed=None, tests=None):
-    """Search all test queries of a matrix to the end."""
+    """Search all test queries of a matrix to the end, by a method or a spec."""
     index, queries, scores = data.rows(0, tests or data.n_tests)
-    search = Search(method.plan(index, budget, seed), queries, index.n, allowed=allowed)
+    search = Search(
+        parse_method(method).plan(index, budget, seed), queries, index.n, allowed=allowed
+    )
     while len(pairs := search.ask()):
         search.tell(pairs, scores[pairs.query, pairs.item])
     return search
+
+
+def first_scores(scores: np.ndarray, count: int) -> Observed:
+    """Exact scores (m, n) of the first `count` items of every query."""
+    m = len(scores)
+    return Observed(np.tile(np.arange(count), (m, 1)), scores[:, :count], np.full(m, count))
 
 
 def permuted(data: StoredMatrix, order: np.ndarray) -> StoredMatrix:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import matrix, run
+from synthetic import first_scores, matrix, run
 
 from crossknn.errors import InputError
 from crossknn.methods import gp, parse_method
@@ -16,7 +16,6 @@ from crossknn.methods.posterior import (
     LowRankPlusResidual,
     Model,
 )
-from crossknn.types import Observed
 
 CONTENT = Directional(2.0, 0.3, 0.5)
 KERNELS = (
@@ -34,24 +33,6 @@ def unit(rng, *shape):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def predicted(posterior, kernel, points, basis):
-    """Mean and std (c,) at other points."""
-    none, covariances = np.empty((0, len(points))), kernel(posterior.points, points)
-    return posterior.at(posterior.whitened(none, covariances), kernel.variance(points), basis)
-
-
-def known(scores, count):
-    """Exact scores of the first `count` items of every query."""
-    m = len(scores)
-    return Observed(np.tile(np.arange(count), (m, 1)), scores[:, :count], np.full(m, count))
-
-
-def planned(spec, data=None):
-    """A spec's predictor on the test queries of a matrix, they, and their scores."""
-    index, queries, scores = (data or matrix()).rows(0, 99)
-    return parse_method(spec).plan(index, 24, 0).predictor, queries, scores
-
-
 @every_kernel
 @settings(max_examples=20, deadline=None)
 @given(
@@ -64,7 +45,8 @@ def test_the_posterior_is_universal_kriging_by_the_textbook(kernel, b, seed, noi
     new_basis = np.column_stack([np.ones(7), rng.normal(size=7)])
     model = Model(kernel=kernel, noise=noise, likely=likely)
     posterior = model.posterior(points, scores, basis)
-    mean, std = predicted(posterior, kernel, new, new_basis)
+    white = posterior.whitened(np.empty((0, 7)), kernel(points, new))
+    mean, std = posterior.at(white, kernel.variance(new), new_basis)
 
     unit_of = kernel.unit(points)
     inverse = np.linalg.inv(kernel(points, points) + noise * unit_of * np.eye(b))
@@ -85,31 +67,29 @@ def test_vectors_that_are_no_numbers_are_said():
         )
 
 
-@pytest.mark.parametrize(
-    ("budget", "axn", "linear"),
-    [
-        (9, "rounds=3, blend=0, normalize=none", "rounds=3, kernel=linear, mean=none, noise=0"),
-        (12, "rounds=3, blend=0, normalize=none", "rounds=3, kernel=linear, mean=none, noise=0"),
-        (30, "rounds=5, ridge=0.3", "rounds=5, kernel=linear, mean=first, noise=0.3"),
-    ],
-)
+FREE = "rounds=3, blend=0, normalize=none", "rounds=3, kernel=linear, mean=none, noise=0"
+RIDGE = "rounds=5, ridge=0.3", "rounds=5, kernel=linear, mean=first, noise=0.3"
+
+
+@pytest.mark.parametrize(("budget", "axn", "linear"), [(9, *FREE), (12, *FREE), (30, *RIDGE)])
 def test_searching_with_a_linear_kernel_is_axn(budget, axn, linear):
     data = matrix(tests=10)
-    expected = run(parse_method(f"axn(retriever=dense, {axn})"), data, budget).picks()
-    found = run(parse_method(f"gp(retriever=dense, {linear}, beta=0)"), data, budget).picks()
+    expected = run(f"axn(retriever=dense, {axn})", data, budget).picks()
+    found = run(f"gp(retriever=dense, {linear}, beta=0)", data, budget).picks()
     assert found.items.tolist() == expected.items.tolist()
 
 
 @pytest.mark.parametrize("options", ["", ", query=true"])
 def test_rounds_extend_what_is_kept_and_change_nothing(monkeypatch, options):
     """Three rounds of one state, each predicted: of all items, of a pool, and of another pool."""
-    predictor, queries, scores = planned(f"gp(retriever=dense{options})")
+    index, queries, scores = matrix().rows(0, 99)
+    predictor = parse_method(f"gp(retriever=dense{options})").plan(index, 24, 0).predictor
     rng = np.random.default_rng(1)
     pools = [np.sort(rng.permuted(np.tile(np.arange(80), (6, 1)), axis=1)[:, :30]) for _ in "ab"]
     state = predictor.start(queries)
     for count in (5, 9, 14):
-        state = predictor.update(state, known(scores, count))
-        fresh = predictor.update(predictor.start(queries), known(scores, count))
+        state = predictor.update(state, first_scores(scores, count))
+        fresh = predictor.update(predictor.start(queries), first_scores(scores, count))
         for items in (None, pools[0], pools[0], pools[1]):
             found = predictor.predict(state, items)
             with monkeypatch.context() as nothing:

@@ -23,14 +23,14 @@ EXACT = [1, 5, 0, 2, 9, 3, 8, 7]
 GRAPH = [[3, 2], [4, 5], [0, 1], [0, 7], [6, 1], [1, 0], [7, 4], [6, 3]]
 
 
-def by_hand(exact=EXACT, graph=GRAPH, vectors=None) -> StoredMatrix:
+def by_hand(exact=EXACT, graph=GRAPH) -> StoredMatrix:
     """One query; the retriever `words` ranks items by position."""
     n = len(exact)
     return StoredMatrix(
         scores=np.array([exact], np.float32),
         n_anchors=0,
-        item_vectors=vectors,
-        query_vectors=None if vectors is None else vectors[:1],
+        item_vectors=None,
+        query_vectors=None,
         firsts={"words": -np.arange(n, dtype=np.float32)[None]},
         query_ids=("query",),
         graphs={"near": np.array(graph, np.int32)},
@@ -57,22 +57,16 @@ def test_picks_by_hand(spec, picks):
     spec = spec.replace("(", "(retriever=words, graph=near, ", 1)
     if "neighbours" not in spec:
         spec = spec.replace("graph=near", "graph=near, neighbours=2")
-    assert run(parse_method(spec), by_hand(), 8).picks().items.tolist() == [picks]
+    assert run(spec, by_hand(), 8).picks().items.tolist() == [picks]
 
 
-def setting(seed, n=50, k=3):
-    """A matrix of one query, its exact scores, retriever's ranking and graph as lists."""
+def drawn(seed, n=50, k=3) -> StoredMatrix:
+    """One query over a graph drawn by chance, some of whose neighbours are missing."""
     rng = np.random.default_rng(seed)
-    vectors = rng.normal(size=(n, 4)).astype(np.float32)
-    exact = (vectors @ rng.normal(size=4) + rng.normal(size=n)).astype(np.float32)
     graph = np.stack([rng.permutation(np.delete(np.arange(n), i))[:k] for i in range(n)])
     graph[rng.random(n) < 0.2, -1] = NO_ITEM
-    data = by_hand(exact, graph, vectors)
-    cheap = rng.normal(size=n).astype(np.float32)
-    data = replace(data, firsts={"words": cheap[None]})
-    neighbours = [[int(i) for i in row if i != NO_ITEM] for row in graph]
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return data, exact.astype(float).tolist(), np.argsort(-cheap).tolist(), neighbours, unit
+    cheap = rng.normal(size=(1, n)).astype(np.float32)
+    return replace(by_hand(rng.normal(size=n), graph), firsts={"words": cheap})
 
 
 @settings(max_examples=60, deadline=None)
@@ -82,14 +76,13 @@ def setting(seed, n=50, k=3):
     spec=st.sampled_from(["gar()", "greedy(batch=1)", "ladr(batch=1)", "ladr(depth=4, batch=1)"]),
 )
 def test_a_filter_is_a_graph_without_the_other_items(seed, budget, spec):
-    data, _, _, graph, _ = setting(seed)
-    allowed = np.random.default_rng(seed).random(50) < 0.6
+    data, allowed = drawn(seed), np.random.default_rng(seed).random(50) < 0.6
     allowed[:2] = True
-    kept = [[item for item in row if allowed[item]] for row in graph]
-    restricted = np.array([row + [NO_ITEM] * (3 - len(row)) for row in kept], np.int32)
+    graph = data.graphs["near"]
+    restricted = np.where(allowed[graph], graph, np.int32(NO_ITEM))
     spec = spec.replace("(", "(retriever=words, graph=near, neighbours=3, ", 1).replace(", )", ")")
     found, expected = (
-        run(parse_method(spec), one, budget, allowed=allowed).picks().items.tolist()
+        run(spec, one, budget, allowed=allowed).picks().items.tolist()
         for one in (data, replace(data, graphs={"near": restricted}))
     )
     assert found == expected
@@ -101,15 +94,14 @@ def test_a_first_stage_that_runs_short_leaves_the_rest_to_the_graph(name):
     data = replace(by_hand(), firsts={"words": few[None]})
     seeds = "" if name == "gar" else ", retriever_share=0.25"
     spec = f"{name}(retriever=words, graph=near, neighbours=2, batch=2{seeds})"
-    search = run(parse_method(spec), data, 8)
+    search = run(spec, data, 8)
     assert search.picks().items[0, :4].tolist() == [0, 1, 4, 5]
     assert search.n_backfilled.tolist() == [0]
 
 
 @pytest.mark.parametrize("name", ["gar", "greedy", "ladr"])
 def test_the_first_stage_is_read_deeper_where_pairs_are_lost(name):
-    data, *_ = setting(3)
-    lonely = replace(data, graphs={"near": np.full((50, 3), NO_ITEM, np.int32)})
+    lonely = replace(drawn(3), graphs={"near": np.full((50, 3), NO_ITEM, np.int32)})
     index, queries, scores = lonely.rows(0, 1)
     plan = parse_method(f"{name}(retriever=words, graph=near, neighbours=3, batch=2)").plan(
         index, 6, 0
@@ -126,21 +118,19 @@ def test_the_first_stage_is_read_deeper_where_pairs_are_lost(name):
 def test_the_graph_is_that_of_the_vectors_by_default():
     data = matrix()
     named, auto = (
-        run(parse_method(f"gar(retriever=dense, graph={graph}, neighbours=5)"), data, 30)
-        .picks()
-        .items.tolist()
+        run(f"gar(retriever=dense, graph={graph}, neighbours=5)", data, 30).picks().items.tolist()
         for graph in ("dense", "auto")
     )
     assert named == auto
     with pytest.raises(InputError, match=r"no item graph .* here .there are: none"):
-        run(parse_method("gar(retriever=bm25)"), replace(data, item_vectors=None), 10)
+        run("gar(retriever=bm25)", replace(data, item_vectors=None), 10)
     with pytest.raises(InputError, match="no item graph 'other' here"):
-        run(parse_method("ladr(retriever=bm25, graph=other)"), data, 10)
+        run("ladr(retriever=bm25, graph=other)", data, 10)
     with pytest.raises(InputError, match="affinity=set needs item vectors"):
         run(
-            parse_method("gar(retriever=words, graph=near, neighbours=2, affinity=set)"),
+            "gar(retriever=words, graph=near, neighbours=2, affinity=set)",
             by_hand(),
             4,
         )
     with pytest.raises(SpecError, match="batch must be 1 or more"):
-        run(parse_method("greedy(retriever=bm25, batch=0)"), data, 10)
+        run("greedy(retriever=bm25, batch=0)", data, 10)

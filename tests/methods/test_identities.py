@@ -20,10 +20,8 @@ from crossknn.search.loop import Search
 @given(seed=st.integers(0, 50), half=st.integers(2, 15))
 def test_adacur_with_one_round_of_fixed_anchors_and_a_split_is_anncur(seed, half):
     data, budget = matrix(seed=seed), 2 * half
-    anncur = run(parse_method("anncur(anchor_share=0.5)"), data, budget).picks()
-    adacur = run(
-        parse_method("adacur(retriever=fixed, rounds=1, anchor_share=0.5)"), data, budget
-    ).picks()
+    anncur = run("anncur(anchor_share=0.5)", data, budget).picks()
+    adacur = run("adacur(retriever=fixed, rounds=1, anchor_share=0.5)", data, budget).picks()
     assert anncur.items.tolist() == adacur.items.tolist()
 
 
@@ -34,9 +32,9 @@ def test_axn_on_anchor_vectors_that_queries_have_none_beside_is_adacur(seed, rou
     center = Scale(alpha=data.scale.alpha)
     rows = data.scores[: data.n_anchors] - np.float32(center.alpha)
     fitted = data.with_vectors("cur", rows.T.copy(), scale=center)
-    adacur = run(parse_method(f"adacur(retriever=bm25, rounds={rounds})"), data, 24).picks()
+    adacur = run(f"adacur(retriever=bm25, rounds={rounds})", data, 24).picks()
     spec = f"axn(retriever=bm25, rounds={rounds}, blend=0, vectors=cur)"
-    axn = run(parse_method(spec), fitted, 24).picks()
+    axn = run(spec, fitted, 24).picks()
     assert axn.items.tolist() == adacur.items.tolist()
     known = ~np.isnan(adacur.approx)
     np.testing.assert_allclose(axn.approx[known], adacur.approx[known], rtol=1e-3, atol=1e-3)
@@ -51,7 +49,7 @@ def test_a_matrix_of_low_rank_is_recovered(spec, rank):
     # A centre of 0 keeps the rank; the scale of the dual encoder would add one.
     data = replace(data, scores=low - low[:20].mean(), item_vectors=None, query_vectors=None)
     budget = 4 * (rank + 1)
-    best = run(parse_method(spec), data, budget).best(2 * rank)
+    best = run(spec, data, budget).best(2 * rank)
     truth = np.sort(data.scores[20:], axis=1)[:, ::-1][:, : 2 * rank]
     np.testing.assert_allclose(best.scores, truth, rtol=1e-4)
 
@@ -68,7 +66,7 @@ def test_methods_say_what_they_need():
         "axn(retriever=random, normalize=anchors)": "no item vectors",
     }.items():
         with pytest.raises(InputError, match=words):
-            run(parse_method(spec), data, 10)
+            run(spec, data, 10)
 
 
 @pytest.mark.parametrize(
@@ -109,5 +107,5 @@ def test_what_cannot_be_is_said_before_anything_is_scored(spec, words):
     ],
 )
 def test_feedback_in_the_limit(spec, other):
-    found, expected = (run(parse_method(s), matrix(), 20).picks().items for s in (spec, other))
+    found, expected = (run(s, matrix(), 20).picks().items for s in (spec, other))
     assert found.tolist() == expected.tolist()

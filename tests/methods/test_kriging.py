@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic import matrix, run
+from synthetic import first_scores, matrix, run
 
 from crossknn.errors import InputError, SpecError
 from crossknn.index.stored import StoredMatrix
@@ -20,7 +20,6 @@ from crossknn.retrievers.specs import open_retriever
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan, Stop
 from crossknn.spec import parse
-from crossknn.types import Observed
 
 WITH, FUSED, _ = SPECS = (
     "kriging(retriever=dense)",
@@ -28,26 +27,6 @@ WITH, FUSED, _ = SPECS = (
     "kriging(retriever=dense, use_anchors=false)",
 )
 every_spec = pytest.mark.parametrize("spec", SPECS)
-
-
-def with_anchors(count: int) -> StoredMatrix:
-    """A matrix of all test queries and the first `count` anchors."""
-    data = matrix()
-    kept = [*range(count), *range(data.n_anchors, len(data.scores))]
-    return replace(
-        data,
-        scores=data.scores[kept],
-        n_anchors=count,
-        query_vectors=data.query_vectors[kept],
-        firsts={name: values[kept] for name, values in data.firsts.items()},
-        query_ids=tuple(data.query_ids[row] for row in kept),
-    )
-
-
-def known(scores, count):
-    """Exact scores of the first `count` items of every query."""
-    m = len(scores)
-    return Observed(np.tile(np.arange(count), (m, 1)), scores[:, :count], np.full(m, count))
 
 
 # What it is in the limit
@@ -73,7 +52,7 @@ def test_factors_of_uncentred_anchors_without_regression_and_noise_are_adacur(se
     batches = equal_rounds(20, rounds)
     plan = Plan(retriever=retriever, predictor=predictor, batches=batches)
     found = simulate(plan, queries, scores).picks()
-    adacur = run(parse_method(f"adacur(retriever=dense, rounds={rounds})"), data, 20).picks()
+    adacur = run(f"adacur(retriever=dense, rounds={rounds})", data, 20).picks()
     assert found.items.tolist() == adacur.items.tolist()
     np.testing.assert_allclose(found.approx, adacur.approx, atol=2e-3)
 
@@ -90,9 +69,7 @@ def grid(seed: int) -> StoredMatrix:
 def assert_same(spec, data, scores, factor, shift):
     """The picks where `scores` are `factor` times those of `data` and `shift` (m,) above, and what
     was predicted of them from the third round on."""
-    plain, moved = (
-        run(parse_method(spec), d, 24).picks() for d in (data, replace(data, scores=scores))
-    )
+    plain, moved = (run(spec, d, 24).picks() for d in (data, replace(data, scores=scores)))
     found = []
     for picks in (plain, moved):
         order = np.lexsort((picks.items, picks.rounds))
@@ -121,7 +98,8 @@ def test_a_shift_and_scale_of_all_scores_changes_no_pick(spec, factor, shift):
 def changed(data: StoredMatrix, case: str) -> StoredMatrix:
     """The matrix, with what is degenerate in `case`."""
     scores, items, queries = data.scores.copy(), data.item_vectors.copy(), data.query_vectors.copy()
-    a, half = data.n_anchors, len(items) // 2
+    anchors, tests = scores[: data.n_anchors], scores[data.n_anchors :]
+    half = len(items) // 2
     match case:
         case "all vectors equal":
             items[:] = items[0]
@@ -136,36 +114,31 @@ def changed(data: StoredMatrix, case: str) -> StoredMatrix:
         case "equal vectors, other scores":
             items[half:] = items[:half]
         case "constant scores":
-            scores[a:] = 0.7
+            tests[:] = 0.7
         case "constant scores but one":
-            scores[a:] = 0.7
-            scores[a:, 5] = 1.3
-        case "anchors of 0":
-            scores[:a] = 0
+            tests[:], tests[:, 5] = 0.7, 1.3
         case "an anchor of constant scores":
-            scores[3] = 0.7
+            anchors[3] = 0.7
         case "each anchor constant":
-            scores[:a] = np.arange(a)[:, None]
+            anchors[:] = np.arange(len(anchors))[:, None]
         case "equal anchors":
-            scores[:a] = scores[0]
+            anchors[:] = anchors[0]
         case "the retriever is exact":
             scores = queries @ items.T
-        case _:
-            raise AssertionError(case)
     return replace(data, scores=scores, item_vectors=items, query_vectors=queries)
 
 
 CASES = (
     *("all vectors equal", "all vectors zero", "some vectors zero", "query vectors zero"),
     *("every item twice", "equal vectors, other scores", "constant scores"),
-    *("constant scores but one", "anchors of 0", "an anchor of constant scores"),
-    *("each anchor constant", "equal anchors", "the retriever is exact"),
+    *("constant scores but one", "an anchor of constant scores", "each anchor constant"),
+    *("equal anchors", "the retriever is exact"),
 )
 
 
 def finite(spec, data, budget=24):
     """A search that spends its budget, each item once, on predictions that are numbers."""
-    search = run(parse_method(spec), data, budget)
+    search = run(spec, data, budget)
     picks = search.picks()
     assert search.n_scored.tolist() == [budget] * data.n_tests
     assert all(len(set(row)) == budget for row in picks.items.tolist())
@@ -191,7 +164,7 @@ ENDS = """retriever=dense, rank=1000; retriever=dense, rank=1; retriever=hybrid(
     [
         *((f"kriging({options})", matrix(), 24) for options in re.split(r";\s*|\n\s*", ENDS)),
         *((spec, matrix(), budget) for spec in SPECS for budget in (1, 2, 4, 9)),
-        *((spec, with_anchors(count), 24) for spec in (WITH, FUSED) for count in (2, 4, 6)),
+        *((spec, matrix(anchors=count), 24) for spec in (WITH, FUSED) for count in (2, 4, 6)),
         *((FUSED, matrix(n=n, anchors=q, tests=2), n) for n, q in ((15, 2), (18, 5), (20, 8))),
         ("kriging(vectors=cur)", matrix().with_vectors("cur", matrix().item_vectors), 24),
     ],
@@ -203,7 +176,7 @@ def test_ends_of_options_budgets_and_anchors_are_borne(spec, data, budget):
 @pytest.mark.parametrize(
     ("spec", "data", "said"),
     [
-        (WITH, with_anchors(1), r"one anchor query says nothing .*kriging\(use_anchors=false\)"),
+        (WITH, matrix(anchors=1), r"one anchor query says nothing .*kriging\(use_anchors=false\)"),
         ("kriging(vectors=nope)", matrix(), "no item vectors 'nope'; it has dense"),
         (
             "kriging(retriever=bm25)",
@@ -223,13 +196,13 @@ def test_ends_of_options_budgets_and_anchors_are_borne(spec, data, budget):
             matrix(),
             "on three anchor queries or more",
         ),
-        ("kriging(target_recall=0.9)", with_anchors(2), "on three anchor queries or more"),
+        ("kriging(target_recall=0.9)", matrix(anchors=2), "on three anchor queries or more"),
         ("kriging(target_recall=90)", matrix(), "target_recall must lie between 0 and 1"),
     ],
 )
 def test_what_cannot_be_is_said(spec, data, said):
     with pytest.raises((InputError, SpecError), match=said):
-        run(parse_method(spec), data, 10)
+        run(spec, data, 10)
 
 
 # Shortlists
@@ -243,7 +216,7 @@ def test_a_shortlist_is_half_the_retrievers_and_half_what_is_predicted_best(opti
     predictor = parse_method(spec).plan(index, 24, 0).predictor
     pool = predictor.retriever.top(queries, 41).items
     allowed = np.random.default_rng(0).random(300) < 0.9
-    state = predictor.update(predictor.start(queries), known(scores, 20))
+    state = predictor.update(predictor.start(queries), first_scores(scores, 20))
     found = predictor.shortlist(state, pool, allowed)
     assert found.shape == (6, 41)
     np.testing.assert_array_equal(found[:, :21], pool[:, :21])
@@ -256,7 +229,7 @@ def test_a_shortlist_is_half_the_retrievers_and_half_what_is_predicted_best(opti
         mean[:, ~allowed] = -np.inf
         np.put_along_axis(mean, pool[:, :21], -np.inf, axis=1)
         np.testing.assert_array_equal(found[:, 21:], np.argsort(-mean, axis=1)[:, :20])
-    state = predictor.update(predictor.start(queries), known(np.ones_like(scores), 9))
+    state = predictor.update(predictor.start(queries), first_scores(np.ones_like(scores), 9))
     np.testing.assert_array_equal(predictor.shortlist(state, pool), pool)
 
 

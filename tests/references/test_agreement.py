@@ -19,7 +19,6 @@ from synthetic import run
 from threadpoolctl import threadpool_limits
 
 from crossknn.index.stored import StoredMatrix
-from crossknn.methods import parse_method
 from crossknn.spec import Spec, parse
 from crossknn.types import NO_ITEM
 from references import cur, gaussian_process, graph, kriging, vectors
@@ -232,7 +231,7 @@ def disagreement(rank: Rank, problem: Problem, batches: list[Batch]) -> float:
 def worst_of(name: str, case: Case) -> float:
     """The largest disagreement over the queries."""
     data, worst = stored(name), 0.0
-    picks = run(parse_method(case.spec), data, case.budget, tests=QUERIES).picks()
+    picks = run(case.spec, data, case.budget, tests=QUERIES).picks()
     for query in range(QUERIES):
         problem = problem_of(name, query, case)
         batches = batches_of(picks, query, data.scores[data.n_anchors + query].astype(np.float64))

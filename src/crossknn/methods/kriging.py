@@ -17,7 +17,7 @@ Axes: q anchor queries, n items, f basis functions, r factors.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -213,7 +213,10 @@ def cross_fitted(
 def stored_prior(index: Index) -> Prior | None:
     """The prior that is kept with an index, if there is one."""
     artifact = index.artifacts.get(NAME)
-    return None if artifact is None else Prior.of(artifact.meta, artifact.arrays)
+    if artifact is None:
+        return None
+    known = {**artifact.meta, "parameters": KernelParameters(**artifact.meta["parameters"])}
+    return Prior(**known, **artifact.arrays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,12 +307,6 @@ class Prior:
         """All but the arrays, as JSON."""
         kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ARRAYS}
         return {**kept, "parameters": asdict(self.parameters)}
-
-    @classmethod
-    def of(cls, meta: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Prior:
-        """From what an index keeps."""
-        parameters = KernelParameters(**meta["parameters"])
-        return cls(**{**meta, **arrays, "parameters": parameters})
 
 
 def fit_dense(scores: FloatArray, cheap: Sequence[FloatArray], rank: int = RANK) -> Prior:

@@ -63,41 +63,29 @@ def dense_fit(rank: int) -> Prior:
 
 def sparse_fit(seen: np.ndarray, rank: int, anchors: bool) -> Prior:
     """From the test queries' scores where `seen` (m, n), and those of ten anchors if wanted."""
-    data, cheap = cut(), cheap_scores("tests")
+    data, pairs = cut(), np.nonzero(seen)
     dense = data.scores[:10], [values[:10] for values in cheap_scores("anchors")]
-    query, item = np.nonzero(seen)
     texts = [f"query {row}" for row in range(TESTS)]
-    scores = data.scores[ANCHORS:][query, item]
     return fit_sparse(
-        SparseScores.of(texts, N, Pairs(query, item), scores),
-        [values[query, item] for values in cheap],
+        SparseScores.of(texts, N, Pairs(*pairs), data.scores[ANCHORS:][pairs]),
+        [values[pairs] for values in cheap_scores("tests")],
         data.item_vectors,
         rank=rank,
         anchors=dense if anchors else None,
     )
 
 
-def with_prior(plan, prior):
-    """A kriging plan that predicts from another prior."""
-    old = plan.predictor
-    made = process(old.arrays[-1], old.retriever, prior, KernelParameters(), old.beta)
-    return replace(plan, predictor=made)
-
-
-def plan_of(spec: str, budget: int):
-    return parse_method(spec).plan(cut().rows(0, TESTS)[0], budget, 0)
-
-
-def searched(plan):
-    _, queries, scores = cut().rows(0, TESTS)
-    return simulate(plan, queries, scores), queries
-
-
-def predicted(plan, observed, queries):
-    """Mean and std (m, n) from all that a search n_scored."""
-    predictor = plan.predictor
-    found = predictor.predict(predictor.update(predictor.start(queries), observed))
-    return found.mean, found.std
+def searched(spec: str, budget: int, prior=None, **options):
+    """A search, and the mean and std (m, n) that follow from all it scored."""
+    index, queries, scores = cut().rows(0, TESTS)
+    plan = replace(parse_method(spec).plan(index, budget, 0), **options)
+    if prior is not None:
+        old = plan.predictor
+        made = process(old.arrays[-1], old.retriever, prior, KernelParameters(), old.beta)
+        plan = replace(plan, predictor=made)
+    search, predictor = simulate(plan, queries, scores), plan.predictor
+    state = predictor.update(predictor.start(queries), search.observed())
+    return search, *predictor.predict(state)
 
 
 def numbers_of(fit: Prior) -> dict[str, object]:
@@ -124,11 +112,7 @@ def a_log() -> np.ndarray:
 
 
 def posterior_numbers(spec: str, prior=None) -> dict[str, object]:
-    plan = plan_of(spec, 40)
-    if prior is not None:
-        plan = with_prior(plan, prior)
-    search, queries = searched(plan)
-    mean, std = predicted(plan, search.observed(), queries)
+    search, mean, std = searched(spec, 40, prior)
     return {
         "picks": search.picks().items[:2],
         "mean": mean[:5, SHOWN],
@@ -153,45 +137,37 @@ SPECS = {
 
 
 def z_score_numbers(spec: str) -> dict[str, object]:
-    plan = plan_of(spec, 30)
-    search, queries = searched(plan)
-    observed = search.observed()
-    mean, std = predicted(plan, observed, queries)
+    search, mean, std = searched(spec, 30)
     found = {"z": [], "recall": []}
-    for row, items, scores in list(observed.rows())[:6]:
+    for row, items, scores in list(search.observed().rows())[:6]:
         rest = np.setdiff1d(np.arange(N), items)
-        z = z_scores(scores, mean[row, rest], std[row, rest], 10, 8)
-        found["z"].append(z)
+        found["z"].append(z_scores(scores, mean[row, rest], std[row, rest], 10, 8))
         best = np.sort(scores)[-10:]
         found["recall"].append(expected_recall(best, mean[row, rest], std[row, rest]))
     return found
 
 
 def curve_numbers() -> dict[str, object]:
-    spec = SPECS["plain"]
-    _, queries, scores = cut().rows(0, TESTS)
-    found = record_curve([(plan_of(spec, 60), queries, scores)], 5)
-    given = [plan_of(f"{spec[:-1]}, target_recall={t}, k=5)", 60) for t in (0.5, 0.8)]
-    search = simulate(given[1], queries, scores)
+    index, queries, scores = cut().rows(0, TESTS)
+    whole, half, most = (
+        parse_method(f"{SPECS['plain'][:-1]}{options})").plan(index, 60, 0)
+        for options in ("", ", target_recall=0.5, k=5", ", target_recall=0.8, k=5")
+    )
+    found = record_curve([(whole, queries, scores)], 5)
+    never = replace(whole, stop=Stop(k=5, expected=2.0))
     return {
         "expected": found.expected[:-1, :6],
         "achieved": found.achieved[:, :6],
         "recalls": [found.recall(t) for t in (0.2, 0.5, 0.8)],
-        "threshold": [plan.stop.expected for plan in given],
-        "calls": search.n_scored,
-        "never": simulate(
-            replace(given[0], stop=Stop(k=5, expected=2.0)), queries, scores
-        ).n_scored[:3],
+        "threshold": [plan.stop.expected for plan in (half, most)],
+        "calls": simulate(most, queries, scores).n_scored,
+        "never": simulate(never, queries, scores).n_scored[:3],
     }
 
 
 def shared_numbers() -> dict[str, object]:
-    _, queries, scores = cut().rows(0, TESTS)
-    found = {}
-    for name in ("plain", "gp"):
-        plan = replace(plan_of(SPECS[name], 30), share=SharedBudget(total=30 * TESTS, k=10))
-        found[name] = simulate(plan, queries, scores).n_scored
-    return found
+    share = SharedBudget(total=30 * TESTS, k=10)
+    return {name: searched(SPECS[name], 30, share=share)[0].n_scored for name in ("plain", "gp")}
 
 
 def chosen_numbers() -> dict[str, object]:

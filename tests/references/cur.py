@@ -19,7 +19,6 @@ from .problem import (
     Problem,
     Ranked,
     best_first,
-    equal_batches,
     observed,
     softmax,
 )
@@ -64,8 +63,6 @@ def anncur(
     Scores after the first batch are not learned from: U belongs to the anchor items and is made
     at indexing (2.3).
     """
-    if not batches:
-        return best_first(problem.retriever, batches)
     first = batches[0]
     R_anc = problem.anchor_scores
     return best_first(
@@ -85,8 +82,6 @@ def itemcur(
 def fixeditem(problem: Problem, batches: Sequence[Batch]) -> Ranked:
     """fixedITEM (3.2): "Embed all items and test-query in R^{k_i} using CE scores with a fixed set
     of k_i items", then the dot product; 0 where such an item has not been scored yet."""
-    if not batches:
-        return best_first(problem.retriever, batches)
     items, scores = observed(batches)
     row = np.zeros(len(problem.retriever))
     row[items] = scores
@@ -98,16 +93,9 @@ def adacur(
 ) -> Ranked:
     """By the retriever, then by the approximation from all items scored so far: TopK of ADACUR's
     algorithm 3, refitted every round (algorithm 2)."""
-    if not batches:
-        return best_first(problem.retriever, batches)
     items, scores = observed(batches)
     values = approximate(problem.anchor_scores, items, scores, center=center, rcond=rcond)
     return best_first(values, batches)
-
-
-def split_batches(budget: int, rounds: int, anchors: int) -> list[int]:
-    """k_i = `anchors` items over N_r = `rounds`, then k_r = budget - k_i in a last batch (2.2)."""
-    return [*equal_batches(anchors, rounds), budget - anchors]
 
 
 def logits(

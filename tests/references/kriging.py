@@ -61,8 +61,6 @@ def kriging(
 ) -> Ranked:
     """By the retriever, then by the prediction + `beta` deviations; without `use_anchors` by the
     retriever also while scores are fewer than the weights, or all equal."""
-    if not batches:
-        return best_first(problem.retriever, batches)
     content = Content(directions(problem.items), scale, smooth, linear, noise)
     if use_anchors:
         values = by_lesson(problem, batches, learn(problem, rank), content, share, beta)

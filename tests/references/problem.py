@@ -54,6 +54,7 @@ class Ranked:
 
 
 Rank = Callable[[Problem, Sequence[Batch]], Ranked]
+"""What comes after one batch or more; the first one is the retriever's, with every method."""
 
 
 def observed(batches: Sequence[Batch]) -> tuple[IntArray, FloatArray]:

@@ -22,7 +22,7 @@ from crossknn.index.stored import StoredMatrix
 from crossknn.spec import Spec, parse
 from crossknn.types import NO_ITEM
 from references import cur, gaussian_process, graph, kriging, vectors
-from references.problem import Batch, Problem, Rank, equal_batches
+from references.problem import Batch, Problem, Rank, best_first, equal_batches
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 ROUNDS, BUDGETS = (3, 5, 10), (30, 60, 120)
@@ -113,7 +113,7 @@ class Case:
         if self.name == "rerank":
             return [budget]
         if self.name == "adacur" and "anchor_share" in self.options:
-            return cur.split_batches(budget, rounds, budget // 2)
+            return [*equal_batches(budget // 2, rounds), budget - budget // 2]
         if self.name == "kriging":
             first, later = max(budget // rounds, 8), rounds - 1
             left = budget - first
@@ -216,7 +216,8 @@ def disagreement(rank: Rank, problem: Problem, batches: list[Batch]) -> float:
     """
     worst = 0.0
     for number, batch in enumerate(batches):
-        ranked = rank(problem, batches[:number])
+        before = batches[:number]
+        ranked = rank(problem, before) if before else best_first(problem.retriever, before)
         size = len(batch.items)
         taken = ranked.items[:size]
         if set(taken.tolist()) == set(batch.items.tolist()):

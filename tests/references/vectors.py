@@ -66,8 +66,6 @@ def axn(
     Equation 4 writes u_q = pinv(V_A' V_A) V_A' a, which is pinv(V_A) a; equation 7 mixes in the
     parametric vector with the weight lambda, `blend`. With `ridge` the ridge ranks instead.
     """
-    if not batches:
-        return best_first(problem.retriever, batches)
     if ridge is not None:
         return best_first(ridge_scores(problem, batches, ridge), batches)
     V, scale = problem.items, settle(problem, batches, normalize)
@@ -109,8 +107,6 @@ def tour(
     KL(p || softmax(V q)) with p = softmax(exact) has the gradient V' (softmax(V q) - p);
     mean((V q - exact)^2) has 2 / b V' (V q - exact).
     """
-    if not batches:
-        return best_first(problem.retriever, batches)
     q, scale = problem.query, settle(problem, batches, normalize)
     for batch in batches:
         V, exact = problem.items[batch.items], scale.to_vectors(batch.scores)
@@ -131,8 +127,6 @@ def refit(
     After each batch q takes `steps` steps over all items scored so far. The first time it starts
     from the encoder's vector, later from where the batch before left it (the paper has one time).
     """
-    if not batches:
-        return best_first(problem.retriever, batches)
     q, scale = problem.query, settle(problem, batches, normalize)
     for last in range(len(batches)):
         items, scores = observed(batches[: last + 1])
@@ -160,8 +154,6 @@ def feedback(
     `pairs`: only so many, those with the widest gaps. Similarity is the inner product, which is
     linear: the pairs' vectors are added up before the one product with V.
     """
-    if not batches:
-        return best_first(problem.retriever, batches)
     V, moved = problem.items, a * problem.query
     items, scores = observed(batches)
     exact = settle(problem, batches, normalize).to_vectors(scores)

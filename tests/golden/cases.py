@@ -10,14 +10,13 @@ import zlib
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from late_helpers import WordStates, vector
 
 import crossknn as ck
 from crossknn.fitting.anchors import collect_anchors, collect_item_scores
-from crossknn.index.base import Scale
+from crossknn.index.base import ItemScores, Scale
 from crossknn.index.stored import StoredMatrix
 from crossknn.index.vectors import ItemVectors
 from crossknn.methods import parse_method
@@ -29,7 +28,7 @@ from crossknn.spec import parse
 from crossknn.types import NO_ITEM
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
-QUERIES, BUDGETS, TEXT_BUDGETS = 4, (20, 50), (8, 20)
+ANCHORS, QUERIES, BUDGETS, TEXT_BUDGETS = 40, 4, (20, 50), (8, 20)
 
 DEFAULTS = """
 exact()
@@ -58,149 +57,109 @@ refit(retriever=hybrid, retriever_share=0.5, rounds=1, steps=100, lr=1.0, vector
 """
 """Every option of every method at its default as of commit a2db68d."""
 
-_FROM = ("dense", "bm25", "hybrid", "hybrid(bm25, dense)", "random", "fixed")
+MATRIX_SPECS = """
+rerank: retriever=dense; retriever=bm25; retriever=hybrid; retriever=hybrid(bm25, dense);
+    retriever=random; retriever=fixed; retriever=other; retriever=hybrid(bm25, other)
+retrieve: retriever=dense; retriever=bm25; retriever=hybrid; retriever=hybrid(bm25, dense);
+    retriever=random; retriever=fixed; retriever=other
+anncur: none; anchor_share=0.3; anchor_share=0.8; retriever=dense; retriever=bm25;
+    retriever=hybrid; center=none; rcond=0.01
+adacur: none; retriever=dense, rounds=3; retriever=bm25, rounds=3; retriever=random, rounds=3;
+    retriever=fixed, rounds=3; retriever=dense, rounds=1; retriever=dense, rounds=10;
+    retriever=dense, sample=softmax; retriever=dense, sample=random;
+    retriever=random, rounds=4, sample=softmax, anchor_share=0.5;
+    retriever=dense, anchor_share=0.5; retriever=dense, anchor_share=0.8;
+    retriever=dense, center=none; retriever=dense, rcond=0.01; retriever=hybrid, shortlist=120
+axn: none; ridge=0.3; retriever=dense, ridge=0.3; retriever=bm25, ridge=0.3;
+    retriever=random, ridge=0.3; retriever=other, ridge=0.3; retriever=dense, ridge=0.05;
+    retriever=dense, ridge=1.0; retriever=dense, vectors=dense, blend=0.0;
+    retriever=dense, vectors=dense, blend=0.3; retriever=dense, vectors=dense, blend=0.5;
+    retriever=dense, vectors=dense, blend=1.0; retriever=dense, rounds=1, vectors=dense;
+    retriever=dense, rounds=2, vectors=dense; retriever=dense, rounds=5, vectors=dense;
+    retriever=bm25, rounds=5, normalize=anchors; retriever=bm25, rounds=5, normalize=first;
+    retriever=bm25, rounds=5, normalize=none; retriever=dense, vectors=other;
+    retriever=dense, vectors=other, blend=0.5, normalize=first;
+    retriever=dense, vectors=other, ridge=0.3; retriever=bm25, rounds=5, vectors=rows;
+    retriever=bm25, rounds=5, vectors=rows, normalize=first;
+    retriever=bm25, rounds=5, vectors=rows, normalize=none; retriever=dense, rcond=0.01;
+    retriever=hybrid, shortlist=120; retriever=hybrid, ridge=0.3, shortlist=120
+tour: none; retriever=dense, loss=kl; retriever=dense, loss=mse; retriever=bm25, rounds=3, lr=0.5;
+    retriever=dense, loss=mse, lr=0.01, rounds=3; retriever=dense, normalize=auto;
+    retriever=dense, normalize=first; retriever=dense, normalize=anchors;
+    retriever=dense, vectors=dense, normalize=auto
+feedback: none; retriever=dense; retriever=dense, retriever_share=0.3, rounds=2;
+    retriever=dense, a=0.5, b=0.5, c=0.1; retriever=dense, pairs=10;
+    retriever=dense, vectors=dense, normalize=first;
+    retriever=dense, vectors=dense, normalize=none
+refit: none; retriever=dense, steps=5; retriever=dense, retriever_share=0.3, rounds=3, lr=0.1;
+    retriever=dense, vectors=dense, normalize=first;
+    retriever=dense, vectors=dense, normalize=none
+gar: none; retriever=dense, batch=5; retriever=bm25, batch=5; retriever=random, batch=5;
+    retriever=dense, graph=dense, neighbours=4, batch=5;
+    retriever=dense, graph=other, neighbours=8, batch=5; retriever=dense, batch=5, affinity=set;
+    retriever=hybrid, batch=5, affinity=set, best=0.1;
+    retriever=hybrid, batch=5, affinity=set, softmax=raw
+ladr: none; retriever=dense, batch=5; retriever=bm25, batch=5;
+    retriever=dense, neighbours=4, retriever_share=0.2, depth=5, batch=3;
+    retriever=dense, graph=other, mode=proactive;
+    retriever=bm25, neighbours=4, retriever_share=0.2, mode=proactive
+greedy: none; retriever=dense, batch=5; retriever=bm25, batch=5;
+    retriever=dense, graph=other, neighbours=4, retriever_share=0, batch=1;
+    retriever=dense, neighbours=4, retriever_share=0.2, batch=3
+gp: none; retriever=dense, rounds=5; retriever=bm25, rounds=5; retriever=random, rounds=5;
+    retriever=dense, rounds=5, kernel=matern; retriever=dense, rounds=5, kernel=linear;
+    retriever=dense, rounds=5, mean=none; retriever=dense, rounds=5, mean=average;
+    retriever=dense, rounds=5, mean=first; retriever=hybrid, rounds=5, mean=first;
+    retriever=dense, rounds=5, scale=0.5, noise=0.2; retriever=dense, rounds=5, beta=0;
+    retriever=dense, rounds=5, query=true;
+    retriever=dense, rounds=5, vectors=other, query=true, beta=0.5;
+    retriever=hybrid, rounds=5, shortlist=120
+kriging: none; retriever=dense, rounds=5; retriever=bm25, rounds=5; retriever=random, rounds=5;
+    retriever=hybrid(bm25, dense), rounds=5; retriever=dense, mean=hybrid, rounds=5;
+    retriever=dense, mean=hybrid(bm25, other), rounds=5; retriever=dense, use_anchors=false;
+    retriever=hybrid, use_anchors=false, beta=0.5; retriever=dense, rank=8;
+    retriever=dense, share=0.3, scale=1.0; retriever=dense, smooth=0.8, linear=0.1, noise=0.1;
+    retriever=dense, smooth=0, noise=0.5; retriever=dense, beta=0.5;
+    retriever=dense, vectors=dense; retriever=bm25, vectors=rows; retriever=hybrid, shortlist=120;
+    retriever=hybrid, use_anchors=false, shortlist=120; retriever=dense, target_recall=0.5;
+    retriever=dense, target_recall=0.7, k=3
+"""
 
-MATRIX_SPECS = (
-    *(f"rerank(retriever={r})" for r in (*_FROM, "other", "hybrid(bm25, other)")),
-    *(f"retrieve(retriever={r})" for r in (*_FROM, "other")),
-    "anncur",
-    *(f"anncur(anchor_share={share})" for share in (0.3, 0.8)),
-    *(f"anncur(retriever={r})" for r in ("dense", "bm25", "hybrid")),
-    "anncur(center=none)",
-    "anncur(rcond=0.01)",
-    "adacur",
-    *(f"adacur(retriever={r}, rounds=3)" for r in ("dense", "bm25", "random", "fixed")),
-    *(f"adacur(retriever=dense, rounds={r})" for r in (1, 10)),
-    "adacur(retriever=dense, sample=softmax)",
-    "adacur(retriever=dense, sample=random)",
-    "adacur(retriever=random, rounds=4, sample=softmax, anchor_share=0.5)",
-    *(f"adacur(retriever=dense, anchor_share={s})" for s in (0.5, 0.8)),
-    "adacur(retriever=dense, center=none)",
-    "adacur(retriever=dense, rcond=0.01)",
-    "adacur(retriever=hybrid, shortlist=120)",
-    "axn",
-    "axn(ridge=0.3)",
-    *(f"axn(retriever={r}, ridge=0.3)" for r in ("dense", "bm25", "random", "other")),
-    *(f"axn(retriever=dense, ridge={r})" for r in (0.05, 1.0)),
-    *(f"axn(retriever=dense, vectors=dense, blend={b})" for b in (0.0, 0.3, 0.5, 1.0)),
-    *(f"axn(retriever=dense, rounds={r}, vectors=dense)" for r in (1, 2, 5)),
-    *(f"axn(retriever=bm25, rounds=5, normalize={n})" for n in ("anchors", "first", "none")),
-    "axn(retriever=dense, vectors=other)",
-    "axn(retriever=dense, vectors=other, blend=0.5, normalize=first)",
-    "axn(retriever=dense, vectors=other, ridge=0.3)",
-    "axn(retriever=bm25, rounds=5, vectors=rows)",
-    "axn(retriever=bm25, rounds=5, vectors=rows, normalize=first)",
-    "axn(retriever=bm25, rounds=5, vectors=rows, normalize=none)",
-    "axn(retriever=dense, rcond=0.01)",
-    "axn(retriever=hybrid, shortlist=120)",
-    "axn(retriever=hybrid, ridge=0.3, shortlist=120)",
-    "tour",
-    *(f"tour(retriever=dense, loss={loss})" for loss in ("kl", "mse")),
-    "tour(retriever=bm25, rounds=3, lr=0.5)",
-    "tour(retriever=dense, loss=mse, lr=0.01, rounds=3)",
-    *(f"tour(retriever=dense, normalize={n})" for n in ("auto", "first", "anchors")),
-    "tour(retriever=dense, vectors=dense, normalize=auto)",
-    "feedback",
-    "feedback(retriever=dense)",
-    "feedback(retriever=dense, retriever_share=0.3, rounds=2)",
-    "feedback(retriever=dense, a=0.5, b=0.5, c=0.1)",
-    "feedback(retriever=dense, pairs=10)",
-    *(f"feedback(retriever=dense, vectors=dense, normalize={n})" for n in ("first", "none")),
-    "refit",
-    "refit(retriever=dense, steps=5)",
-    "refit(retriever=dense, retriever_share=0.3, rounds=3, lr=0.1)",
-    *(f"refit(retriever=dense, vectors=dense, normalize={n})" for n in ("first", "none")),
-    "gar",
-    *(f"gar(retriever={r}, batch=5)" for r in ("dense", "bm25", "random")),
-    "gar(retriever=dense, graph=dense, neighbours=4, batch=5)",
-    "gar(retriever=dense, graph=other, neighbours=8, batch=5)",
-    "gar(retriever=dense, batch=5, affinity=set)",
-    "gar(retriever=hybrid, batch=5, affinity=set, best=0.1)",
-    "gar(retriever=hybrid, batch=5, affinity=set, softmax=raw)",
-    "ladr",
-    *(f"ladr(retriever={r}, batch=5)" for r in ("dense", "bm25")),
-    "ladr(retriever=dense, neighbours=4, retriever_share=0.2, depth=5, batch=3)",
-    "ladr(retriever=dense, graph=other, mode=proactive)",
-    "ladr(retriever=bm25, neighbours=4, retriever_share=0.2, mode=proactive)",
-    "greedy",
-    *(f"greedy(retriever={r}, batch=5)" for r in ("dense", "bm25")),
-    "greedy(retriever=dense, graph=other, neighbours=4, retriever_share=0, batch=1)",
-    "greedy(retriever=dense, neighbours=4, retriever_share=0.2, batch=3)",
-    "gp",
-    *(f"gp(retriever={r}, rounds=5)" for r in ("dense", "bm25", "random")),
-    *(f"gp(retriever=dense, rounds=5, kernel={k})" for k in ("matern", "linear")),
-    *(f"gp(retriever=dense, rounds=5, mean={m})" for m in ("none", "average", "first")),
-    "gp(retriever=hybrid, rounds=5, mean=first)",
-    "gp(retriever=dense, rounds=5, scale=0.5, noise=0.2)",
-    "gp(retriever=dense, rounds=5, beta=0)",
-    "gp(retriever=dense, rounds=5, query=true)",
-    "gp(retriever=dense, rounds=5, vectors=other, query=true, beta=0.5)",
-    "gp(retriever=hybrid, rounds=5, shortlist=120)",
-    "kriging",
-    *(f"kriging(retriever={r}, rounds=5)" for r in ("dense", "bm25", "random")),
-    "kriging(retriever=hybrid(bm25, dense), rounds=5)",
-    "kriging(retriever=dense, mean=hybrid, rounds=5)",
-    "kriging(retriever=dense, mean=hybrid(bm25, other), rounds=5)",
-    "kriging(retriever=dense, use_anchors=false)",
-    "kriging(retriever=hybrid, use_anchors=false, beta=0.5)",
-    "kriging(retriever=dense, rank=8)",
-    "kriging(retriever=dense, share=0.3, scale=1.0)",
-    "kriging(retriever=dense, smooth=0.8, linear=0.1, noise=0.1)",
-    "kriging(retriever=dense, smooth=0, noise=0.5)",
-    "kriging(retriever=dense, beta=0.5)",
-    "kriging(retriever=dense, vectors=dense)",
-    "kriging(retriever=bm25, vectors=rows)",
-    "kriging(retriever=hybrid, shortlist=120)",
-    "kriging(retriever=hybrid, use_anchors=false, shortlist=120)",
-    "kriging(retriever=dense, target_recall=0.5)",
-    "kriging(retriever=dense, target_recall=0.7, k=3)",
-)
-
-ITEM_SPECS = (
-    "fixeditem",
-    "fixeditem(anchor_share=0.8)",
-    "itemcur",
-    "itemcur(anchor_share=0.3)",
-    "itemcur(center=none)",
-    "itemcur(rcond=0.01)",
-)
+ITEM_SPECS = """
+fixeditem: none; anchor_share=0.8
+itemcur: none; anchor_share=0.3; center=none; rcond=0.01
+"""
 """Of the matrix that has item x item scores."""
 
-TEXT_SPECS = (
-    "exact",
-    "retrieve",
-    *(f"rerank(retriever={r})" for r in ("bm25", "tfidf", "lsa", "lists", "views", "mf", "own")),
-    "rerank(retriever=cmc)",
-    "rerank(retriever=cmc(retriever=bm25, depth=10))",
-    "retrieve(retriever=cmc(retriever=hybrid(bm25, own), depth=10))",
-    "axn(ridge=0.3)",
-    "axn(retriever=bm25, rounds=4, blend=0.5)",
-    "axn(retriever=cmc, rounds=4, ridge=0.3)",
-    "adacur(rounds=3)",
-    "anncur(anchor_share=0.5)",
-    "fixeditem",
-    "itemcur",
-    "tour(rounds=3, vectors=own, normalize=auto)",
-    "feedback(retriever=own)",
-    "refit(retriever=own, vectors=own)",
-    "gar(retriever=bm25, neighbours=4, batch=3)",
-    "gar(retriever=own, neighbours=4, batch=3, affinity=set)",
-    "ladr(retriever=own, neighbours=4, batch=3)",
-    "greedy(retriever=own, neighbours=4, batch=3)",
-    "gp(retriever=own, rounds=3)",
-    "kriging(retriever=bm25, rounds=3)",
-    "kriging(retriever=own, rounds=3)",
-    "kriging(retriever=own, mean=hybrid(bm25, own, views), rounds=3)",
-)
+TEXT_SPECS = """
+exact: none
+retrieve: none; retriever=cmc(retriever=hybrid(bm25, own), depth=10)
+rerank: retriever=bm25; retriever=tfidf; retriever=lsa; retriever=lists; retriever=views;
+    retriever=mf; retriever=own; retriever=cmc; retriever=cmc(retriever=bm25, depth=10)
+axn: ridge=0.3; retriever=bm25, rounds=4, blend=0.5; retriever=cmc, rounds=4, ridge=0.3
+adacur: rounds=3
+anncur: anchor_share=0.5
+fixeditem: none
+itemcur: none
+tour: rounds=3, vectors=own, normalize=auto
+feedback: retriever=own
+refit: retriever=own, vectors=own
+gar: retriever=bm25, neighbours=4, batch=3; retriever=own, neighbours=4, batch=3, affinity=set
+ladr: retriever=own, neighbours=4, batch=3
+greedy: retriever=own, neighbours=4, batch=3
+gp: retriever=own, rounds=3
+kriging: retriever=bm25, rounds=3; retriever=own, rounds=3;
+    retriever=own, mean=hybrid(bm25, own, views), rounds=3
+"""
 
-BUNDLED_SPECS = (
-    "axn(ridge=0.3)",
-    "rerank",
-    "adacur(retriever=dense, rounds=3)",
-    "gar(retriever=bm25, neighbours=4, batch=3)",
-    "kriging(retriever=hybrid, rounds=3)",
-    "retrieve(retriever=dense)",
-)
+BUNDLED_SPECS = """
+axn: ridge=0.3
+rerank: none
+adacur: retriever=dense, rounds=3
+gar: retriever=bm25, neighbours=4, batch=3
+kriging: retriever=hybrid, rounds=3
+retrieve: retriever=dense
+"""
 
 VARIANTS = (
     *(("medquad", s, {"allowed": True}) for s in ("axn(ridge=0.3)", "gar(batch=5)", "kriging")),
@@ -227,6 +186,14 @@ def in_full(text):
     return f"{name}({', '.join(f'{k}={v}' for k, v in settings.items())})"
 
 
+def specs(table):
+    """Short specs of a table whose rows are `method: options; options`, `none` for the defaults."""
+    for row in re.split(r"\n+(?! )", table.strip()):
+        name, _, known = row.partition(":")
+        for options in re.split(r";\s*", known.strip()):
+            yield f"{name}({'' if options == 'none' else options})"
+
+
 def options_of(text):
     """(name, options) of a spec; the values are texts."""
     spec = parse(text)
@@ -242,45 +209,32 @@ def defaults():
 
 @cache
 def matrix(name):
-    """A cut of a stored matrix: 700 items, 40 anchor queries, 4 test queries."""
+    """A cut of a stored matrix: 700 items or 900, 40 anchor queries, 4 test queries."""
     path, n = {"medquad": ("medquad-two", 700), "wordnet": ("wordnet-artifact", 900)}[name]
-    with np.load(DATA / f"{path}.npz") as file:
-        arrays = {key: file[key] for key in file.files}
-    return _opened(_cut(arrays, np.random.default_rng(0), n, 40))
-
-
-def _cut(arrays, rng, n, anchors):
-    """The same keys for `n` random items and the first queries of both kinds."""
-    chosen = np.sort(rng.choice(len(arrays["item_ids"]), n, replace=False))
-    where = np.full(len(arrays["item_ids"]), -1)
+    data, rng = StoredMatrix.load(DATA / f"{path}.npz"), np.random.default_rng(0)
+    chosen = np.sort(rng.choice(data.scores.shape[1], n, replace=False))
+    where = np.full(data.scores.shape[1], NO_ITEM)
     where[chosen] = np.arange(n)
-    first = int(arrays["n_anchors"])
-    queries = np.r_[0:anchors, first : first + QUERIES]
-    made = {"n_anchors": np.array(anchors)}
-    made["scores"] = arrays["scores"][queries][:, chosen].astype(np.float32)
-    made["first_bm25"] = arrays["first_bm25"][queries][:, chosen].astype(np.float32)
-    made["query_ids"] = arrays["query_ids"][queries]
-    made["item_vectors"] = arrays["item_vectors"][chosen].astype(np.float32)
-    made["query_vectors"] = arrays["query_vectors"][queries].astype(np.float32)
-    order = where[arrays["anchor_items"]]
-    made["anchor_items"] = order[order >= 0]
+    queries = np.r_[0:ANCHORS, data.n_anchors : data.n_anchors + QUERIES]
+    order, pairs = where[data.anchor_items], data.item_scores
+    if pairs is not None:
+        here = where[pairs.items]
+        pairs = ItemScores(here[here >= 0], pairs.scores[here >= 0][:, chosen])
+    cut = StoredMatrix(
+        scores=data.scores[queries][:, chosen],
+        n_anchors=ANCHORS,
+        item_vectors=data.item_vectors[chosen],
+        query_vectors=data.query_vectors[queries],
+        firsts={"bm25": data.firsts["bm25"][queries][:, chosen]},
+        query_ids=tuple(data.query_ids[query] for query in queries),
+        anchor_items=order[order >= 0],
+        item_scores=pairs,
+    )
     # Vectors of another space, and some that queries have none beside.
-    noise = rng.normal(size=made["item_vectors"].shape) * made["item_vectors"].std()
-    made["item_vectors_rows"] = (made["scores"][:anchors] - made["scores"][:anchors].mean()).T
-    made["item_vectors_other"] = (made["item_vectors"] + noise / 2).astype(np.float32)
-    made["query_vectors_other"] = made["query_vectors"]
-    if "item_score_items" in arrays:
-        here = where[arrays["item_score_items"]]
-        made["item_score_items"] = here[here >= 0]
-        made["item_scores"] = arrays["item_scores"][here >= 0][:, chosen].astype(np.float32)
-    return made
-
-
-def _opened(arrays):
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "cut.npz"
-        np.savez(path, **arrays)
-        return StoredMatrix.load(path)
+    items, exact = cut.item_vectors, cut.scores[:ANCHORS]
+    other = (items + rng.normal(size=items.shape) * items.std() / 2).astype(np.float32)
+    rows = cut.with_vectors("rows", (exact - exact.mean()).T)
+    return rows.with_vectors("other", other, cut.query_vectors)
 
 
 WORDS = (  # noqa: SIM905
@@ -359,17 +313,17 @@ def bundled_index():
 def cases():
     """(key, function that searches: () -> picks per query) of all that is recorded."""
     for name in ("medquad", "wordnet"):
-        for short in (*MATRIX_SPECS, *(ITEM_SPECS if name == "medquad" else ())):
+        for short in specs(MATRIX_SPECS + (ITEM_SPECS if name == "medquad" else "")):
             for budget in BUDGETS:
                 yield from _case(name, short, budget)
     for name, short, options in VARIANTS:
         yield from _case(name, short, 20, **options)
     for budget in TEXT_BUDGETS:
-        for short in TEXT_SPECS:
+        for short in specs(TEXT_SPECS):
             yield _text_case("text", short, budget)
         for short in ("kriging(retriever=bm25, rounds=3)", "kriging(retriever=bm25, rank=3)"):
             yield _text_case("learned", short, budget)
-    for short in BUNDLED_SPECS:
+    for short in specs(BUNDLED_SPECS):
         yield _text_case("bundled", short, TEXT_BUDGETS[0])
 
 

@@ -186,7 +186,11 @@ class Kriging(Method):
 
         def searches() -> Iterator[tuple[Plan, Queries, FloatArray]]:
             for fold, prior in cross_fitted(index, self._mean, self.rank, FOLDS, seed):
-                yield free._plan(index, budget, seed, prior), anchors.queries.take(fold), exact[fold]
+                yield (
+                    free._plan(index, budget, seed, prior),
+                    anchors.queries.take(fold),
+                    exact[fold],
+                )
 
         key = ("curve", str(free), self.k, budget, seed)
         return index.cache.get(key, (exact,), lambda: record_curve(searches(), self.k))

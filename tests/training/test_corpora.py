@@ -159,12 +159,12 @@ def test_corpora_are_numbered_one_after_the_other():
     assert [p.tolist() for p in both.positives] == [[0], [1], [2], [4], [5]]
     assert both.items[4].startswith(both.queries[3])
     with pytest.raises(InputError, match="no train queries"):
-        Corpora([corpus(3, 3).take([])])
+        Corpora([corpus(0, 3)])
 
 
 def test_a_digest_tells_data_apart():
     base = corpus(4, 4)
-    others = [corpus(4, 5), corpus(4, 4, start=1), corpus(4, 4, name="other"), base.take([0, 1])]
+    others = [corpus(4, 5), corpus(4, 4, start=1), corpus(4, 4, name="other"), corpus(2, 4)]
     others.append(replace(base, positives=base.positives[::-1]))
     assert len({Corpora([part]).digest for part in (base, corpus(4, 4), *others)}) == 6
 

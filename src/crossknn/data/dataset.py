@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -50,9 +50,8 @@ class Dataset:
     def take(self, rows: Iterable[int]) -> Dataset:
         """The queries at `rows`, with their judgements and lists, and all items."""
         queries, lists = self.queries.take(map(int, rows)), self.candidates
-        return Dataset(
-            name=self.name,
-            items=self.items,
+        return replace(
+            self,
             queries=queries,
             qrels={query: self.qrels[query] for query in queries.ids if query in self.qrels},
             candidates=None if lists is None else {q: lists[q] for q in queries.ids if q in lists},
@@ -71,14 +70,6 @@ class Dataset:
         listed = [(query, item) for query, found in lists.items() for item, _ in found]
         judged = [item for found in qrels.values() for item in found]
         without = [query for query in self.queries.ids if not _has_relevant(qrels, query)]
-        no_item, no_query = (
-            [
-                text_id
-                for text_id, text in zip(part.ids, part.texts, strict=True)
-                if not text.strip()
-            ]
-            for part in (self.items, self.queries)
-        )
         cases = {
             "queries without a judgement": [query for query in without if query not in qrels],
             "queries without a relevant item": [query for query in without if query in qrels],
@@ -87,8 +78,8 @@ class Dataset:
             "lists of queries that are missing": [query for query in lists if query not in queries],
             "listed items that are missing": [item for _, item in listed if item not in items],
             "items listed twice for a query": [item for _, item in _repeated(listed)],
-            "items with an empty text": no_item,
-            "queries with an empty text": no_query,
+            "items with an empty text": _without_text(self.items),
+            "queries with an empty text": _without_text(self.queries),
         }
         found = ((what, ids) for what, ids in cases.items() if ids)
         return tuple(f"{what}: {len(ids)}, the first {ids[0]!r}" for what, ids in found)
@@ -96,6 +87,10 @@ class Dataset:
 
 def _repeated(values: Iterable[T]) -> list[T]:
     return [value for value, count in Counter(values).items() for _ in range(count - 1)]
+
+
+def _without_text(texts: Items | QuerySet) -> list[str]:
+    return [found for found, text in zip(texts.ids, texts.texts, strict=True) if not text.strip()]
 
 
 def _has_relevant(qrels: Qrels, query: str) -> bool:
@@ -119,22 +114,17 @@ class Labelled:
     def __len__(self) -> int:
         return len(self.queries)
 
-    def take(self, rows: Iterable[int]) -> Labelled:
-        """The queries at `rows`, with the whole corpus."""
-        rows, lists = [int(row) for row in rows], self.lists
-        return Labelled(
-            name=self.name,
-            items=self.items,
-            queries=self.queries.take(rows),
-            positives=tuple(self.positives[r] for r in rows),
-            lists=None if lists is None else Candidates(lists.items[rows], lists.scores[rows]),
-        )
-
     def sample(self, count: int | None, seed: int) -> Labelled:
         """`count` random queries, in their order; all if None or if there are no more."""
         if count is None or count >= len(self):
             return self
-        return self.take(split(len(self), {"sample": count}, seed)["sample"])
+        rows, lists = split(len(self), {"sample": count}, seed)["sample"], self.lists
+        return replace(
+            self,
+            queries=self.queries.take(rows.tolist()),
+            positives=tuple(self.positives[row] for row in rows),
+            lists=lists and Candidates(lists.items[rows], lists.scores[rows]),
+        )
 
 
 def split(n: int, sizes: Mapping[str, int], seed: int = 0) -> dict[str, IntArray]:

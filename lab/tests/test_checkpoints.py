@@ -338,8 +338,8 @@ def save_cmc(path, states, **options):
 
 def cmc_scores(model):
     with torch.inference_mode():
-        query = model.states(model.encoding.texts(QUERIES, queries=True), queries=True)
-        items = model.states(model.encoding.texts(ITEMS, queries=False), queries=False)
+        query = model.outputs(model.encoding.texts(QUERIES, queries=True), queries=True)
+        items = model.outputs(model.encoding.texts(ITEMS, queries=False), queries=False)
         shared = [part.expand(len(QUERIES), *part.shape) for part in items]
         return model.head(*query, *shared).numpy()
 

@@ -46,8 +46,8 @@ def scores_of(model, texts=TEXTS):
     """Of each text as a query against all as items."""
     model.eval()
     with torch.inference_mode():
-        query, mask = model.states(model.encoding.texts(texts, queries=True), queries=True)
-        items, item_mask = model.states(model.encoding.texts(texts, queries=False), queries=False)
+        query, mask = model.outputs(model.encoding.texts(texts, queries=True), queries=True)
+        items, item_mask = model.outputs(model.encoding.texts(texts, queries=False), queries=False)
         lists = (t.expand(len(texts), *t.shape) for t in (items, item_mask))
         return model.head(query, mask, *lists).numpy()
 
@@ -63,8 +63,8 @@ def test_scores_are_float32_where_the_model_is_not(model):
 
 def test_gradients_reach_everything(model):
     model.train()
-    query, mask = model.states(model.encoding.texts(TEXTS[:2], queries=True), queries=True)
-    items, item_mask = model.states(model.encoding.texts(TEXTS, queries=False), queries=False)
+    query, mask = model.outputs(model.encoding.texts(TEXTS[:2], queries=True), queries=True)
+    items, item_mask = model.outputs(model.encoding.texts(TEXTS, queries=False), queries=False)
     lists = items.expand(2, *items.shape), item_mask.expand(2, *item_mask.shape)
     found = model.head(query, mask, *lists)
     torch.nn.functional.cross_entropy(found, torch.tensor([0, 1])).backward()

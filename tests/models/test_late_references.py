@@ -79,8 +79,8 @@ def bert_of(encoder, **more):
 def scores(model):
     """The product's scores of LISTS, padded with tokens and candidates that are all 7."""
     with torch.inference_mode():
-        query, query_mask = model.states(model.encoding.texts(QUERIES, queries=True), queries=True)
-        items, item_mask = model.states(model.encoding.texts(ITEMS, queries=False), queries=False)
+        query, query_mask = model.outputs(model.encoding.texts(QUERIES, queries=True), queries=True)
+        items, item_mask = model.outputs(model.encoding.texts(ITEMS, queries=False), queries=False)
         places = torch.from_numpy(LISTS)
         there = (places != NO_ITEM)[..., None]
         values, mask = items[places], item_mask[places] & there

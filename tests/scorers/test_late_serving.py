@@ -104,7 +104,7 @@ def test_neither_order_nor_padding_nor_other_queries_nor_batches_matter(served, 
         assert (moved[wide == NO_ITEM] == -np.inf).all()
         close(moved[:, [1, 2, 4, 7, 8]], plain[:, order])
         close(compared(model, LISTS[:1]), plain[:1])
-        monkeypatch.setattr(model.runtime, "bytes_at_once", 1)
+        monkeypatch.setattr(type(model.runtime), "bytes_at_once", 1)
         close(compared(model), plain)
 
 

@@ -14,7 +14,6 @@ from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel 
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.scorers import CrossEncoder, DualEncoder, TokenEncoder, TokenScorer  # noqa: E402
 from crossknn.scorers.base import Encoder, Scorer  # noqa: E402
-from crossknn.scorers.torch import TorchModel  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -42,7 +41,7 @@ def dual_encoder(bert, **config):
 
 def test_a_cross_encoder_is_a_scorer_that_gives_the_models_scores(bert):
     model = cross_encoder(bert).eval()
-    scorer = TokenScorer(TorchModel(model))
+    scorer = TokenScorer(model)
     assert isinstance(scorer, Scorer)
     found = scores_of(scorer, QUERIES, ITEMS)
     with torch.inference_mode():
@@ -56,7 +55,7 @@ def test_scoring_has_no_dropout_and_no_gradients_and_leaves_the_mode(bert):
     model = cross_encoder(bert, head="cls").train()
     rows = model.encoding.pairs(grid(2, 2), QUERIES, ITEMS)
     assert not torch.equal(model.score_rows(rows), model.score_rows(rows))  # it drops out itself
-    scorer = TokenScorer(TorchModel(model))
+    scorer = TokenScorer(model)
     first, second = (scores_of(scorer, QUERIES, ITEMS) for _ in range(2))
     np.testing.assert_array_equal(first, second)
     with torch.no_grad():
@@ -71,19 +70,19 @@ def test_scoring_has_no_dropout_and_no_gradients_and_leaves_the_mode(bert):
 def test_folders_open_by_what_they_are(bert, tmp_path):
     model = cross_encoder(bert)
     scorer = CrossEncoder(model.save_pretrained(tmp_path / "ce"))
-    assert (type(scorer.runtime), scorer.name) == (TorchModel, "ce")
-    kept = TokenScorer(TorchModel(model))
+    assert (type(scorer.runtime), scorer.name) == (CrossEncoderModel, "ce")
+    kept = TokenScorer(model)
     found, expected = (scores_of(s, QUERIES, ITEMS) for s in (scorer, kept))
     np.testing.assert_array_equal(found, expected)
     encoder = DualEncoder(str(dual_encoder(bert).save_pretrained(tmp_path / "dense")))
-    assert type(encoder.runtime) is TorchModel
+    assert type(encoder.runtime) is DualEncoderModel
     with pytest.raises(InputError, match="is a dual encoder, where a cross-encoder is needed"):
         CrossEncoder(tmp_path / "dense")
 
 
 def test_a_fingerprint_names_everything_a_score_depends_on(bert):
     def print_of(model):
-        return TokenScorer(TorchModel(model)).fingerprint
+        return TokenScorer(model).fingerprint
 
     model = cross_encoder(bert)
     assert print_of(cross_encoder(bert)) == print_of(model)
@@ -99,7 +98,7 @@ def test_a_dual_encoder_is_an_encoder_that_gives_the_models_vectors(bert):
     with torch.no_grad():
         for parameter in model.item.parameters():
             parameter.mul_(1.5)
-    encoder = TokenEncoder(TorchModel(model, tokens_per_run=64))
+    encoder = TokenEncoder(model)
     assert isinstance(encoder, Encoder)
     vectors = encoder.encode_items(ITEMS)
     with torch.inference_mode():

@@ -66,7 +66,7 @@ def test_from_settings_to_a_folder_that_opens(bert, data, tmp_path, kind, layout
         assert f"| {name} | {value:.4f} |" in card
     assert str(bert.parent) not in card
     assert f"from crossknn import {OPENERS[kind].__name__}" in card
-    model = OPENERS[kind](tmp_path, device="cpu").runtime.model
+    model = OPENERS[kind](tmp_path, device="cpu").runtime
     best = torch.load(tmp_path / "run" / loop.CHECKPOINT)["state"]["best_weights"]
     for name, value in model.state_dict().items():
         assert torch.equal(value, best[name])
@@ -90,8 +90,8 @@ def test_a_dual_encoder_mines_retrieves_and_is_where_others_start(bert, data, tm
     cmc = settings_of("cmc", bert, data, candidates=candidates, encoder=source, freeze="both")
     run.train(cmc, tmp_path / "cmc")
     assert '"freeze":"both"' in (tmp_path / "cmc" / "README.md").read_text()
-    model = ck.LateInteraction(tmp_path / "cmc", device="cpu").runtime.model
-    start = encoder.runtime.model
+    model = ck.LateInteraction(tmp_path / "cmc", device="cpu").runtime
+    start = encoder.runtime
     for mine, theirs in ((model.query, start.query), (model.item, start.item)):
         both = zip(mine.encoder.parameters(), theirs.encoder.parameters(), strict=True)
         assert all(torch.equal(one, other) for one, other in both)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
@@ -22,6 +24,7 @@ from crossknn.files import write_file
 from crossknn.models.backbone import open_backbone, position_limit, save_backbone
 from crossknn.models.folder import KINDS, first_line, read_json
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
+from crossknn.types import BoolArray, FloatArray
 
 FORMAT = 1
 HEAD = "head.safetensors"
@@ -32,6 +35,10 @@ ITEM_TOWER = "item"
 class TorchModel(nn.Module):  # type: ignore[misc]
     """A model that `save_pretrained` writes and `from_pretrained` opens.
 
+    Like `OnnxModel` it can be used by a `TokenScorer`, a `TokenEncoder` or a
+    `LateInteractionScorer`, in turns, in float32 unless the caller's autocast says otherwise; on
+    CPUs a model exported to ONNX is faster.
+
     Subclasses set SETTINGS, the name of their settings file; Config, a dataclass with `marked`,
     `query_length`, `item_length` and, where a pair is read, `max_length`; and n_towers: 1, of the
     attribute `encoder`, or 2, the attributes `query` and `item`, which are one if the config has
@@ -41,6 +48,8 @@ class TorchModel(nn.Module):  # type: ignore[misc]
     SETTINGS: ClassVar[str]
     Config: ClassVar[Any]
     n_towers: ClassVar[int] = 2
+    late_kind: str = ""
+    joint: bool = False
 
     def __init__(self, encoders: Sequence[Any], tokenizer: FastTokenizer, config: Any) -> None:
         super().__init__()
@@ -53,6 +62,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         if longest > limit:
             names = "max_length" if self.n_towers == 1 else "query_length or item_length"
             raise InputError(f"{names} is {longest}; the encoder has {limit} positions")
+        self.name, self._turn = type(self).__name__, threading.Lock()
         self.config = config
         self.head: Any = None
         self.tokenizer = Tokenizer(tokenizer)
@@ -72,6 +82,47 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         device: torch.device = next(self.parameters()).device
         return device
 
+    @property
+    def tokens_per_run(self) -> int:
+        """Tokens of a batch, padding included."""
+        return 2048 if self.device.type == "cpu" else 65_536
+
+    @property
+    def bytes_at_once(self) -> int:
+        """Bytes that comparing lists may take."""
+        return 256 << 20 if self.device.type == "cpu" else 4 << 30
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of weights, tokenizer and settings, as they are when asked for."""
+        if self.late_kind:  # as its export has it
+            return f"{self.late_kind}:{weights_hash(self)}"
+        kind = self.SETTINGS.removesuffix(".json").replace("_", "-")
+        return f"{kind}:{weights_hash(self)}|float32"
+
+    def read(self, rows: Sequence[Row], queries: bool = True) -> list[Any]:
+        return self._quietly(lambda: self.outputs(rows, queries=queries))
+
+    def compare(self, *states: FloatArray | BoolArray) -> FloatArray:
+        given = [torch.from_numpy(np.ascontiguousarray(part)).to(self.device) for part in states]
+        scores: FloatArray = self._quietly(lambda: [self.head(*given)])[0]
+        return scores
+
+    def outputs(self, rows: Sequence[Row], *, queries: bool) -> Sequence[Tensor]:
+        """What `read` gives, as tensors."""
+        raise NotImplementedError
+
+    def _quietly(self, run: Callable[[], Sequence[Tensor]]) -> list[Any]:
+        """Outputs as arrays, without gradients and dropout; the model's mode comes back."""
+        with self._turn, torch.inference_mode():
+            mode = self.training
+            self.eval()
+            try:
+                parts = [part if part.dtype == torch.bool else part.float() for part in run()]
+                return [part.cpu().numpy() for part in parts]
+            finally:
+                self.train(mode)
+
     def tensors(self, rows: Sequence[Row]) -> list[Tensor]:
         """Rows (b) -> input ids, attention mask and token types (b, t) on the model's device."""
         arrays = padded(rows, self.tokenizer.padding, self.encoding.window.max_length)
@@ -89,7 +140,14 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         build: Any = cls  # with one encoder or two
         model: Self = build(*encoders, tokenizer, config)
         model.load_head(folder)
+        model.name = folder.name
         return model.eval()
+
+    @classmethod
+    def open(cls, folder: str | Path, *, device: str | None = None) -> Self:
+        """What `save_pretrained` wrote, on a device, a GPU if there is one; or InputError."""
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        return cls.from_pretrained(folder).to(device)
 
     @classmethod
     def read_config(cls, folder: Path) -> Any:

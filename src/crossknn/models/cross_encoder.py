@@ -217,6 +217,9 @@ class CrossEncoderModel(TorchModel):
         scores: Tensor = self(*self.tensors(rows))
         return scores
 
+    def outputs(self, rows: Sequence[Row], *, queries: bool) -> Sequence[Tensor]:
+        return [self.score_rows(rows)]
+
     def positions(self, token_type_ids: Tensor) -> Tensor | None:
         """Positions (b, t) if the item's first token has one of its own."""
         start = self.config.item_position

@@ -107,6 +107,9 @@ class DualEncoderModel(TorchModel):
         vectors: Tensor = (self.query if queries else self.item)(*self.tensors(rows))
         return vectors
 
+    def outputs(self, rows: Sequence[Row], *, queries: bool) -> Sequence[Tensor]:
+        return [self(rows, queries=queries)]
+
 
 def trainable_folder(source: str | Path) -> Path:
     """The folder of a folder or hub name; InputError for an ONNX one or "bundled"."""

@@ -46,7 +46,7 @@ try:
     from torch import nn
 
     from crossknn.models.backbone import has_token_types, position_limit
-    from crossknn.models.base import TorchModel, weights_hash
+    from crossknn.models.base import TorchModel
     from crossknn.models.cross_encoder import CrossEncoderModel
     from crossknn.models.dual_encoder import DualEncoderModel
     from crossknn.models.late.model import LateInteractionModel
@@ -207,9 +207,9 @@ def _own_model(model: Any, kind: Kind, max_length: int | None, prefixes: Prefixe
         return encoding, graphs, settings
     settings |= {
         "head": model.config.head,
-        "joint": model.head.joint,
+        "joint": model.joint,
         "dimensions": model.dimensions,
-        "weights": f"{model.config.head}:{weights_hash(model)}",
+        "weights": model.fingerprint,
     }
     return encoding, _late_graphs(model, encoding), settings
 

@@ -75,7 +75,7 @@ class OnnxModel:
         late, paired = kind == LATE_INTERACTION, kind == "cross-encoder"
         self.name, self._pad = self._field("name", str), self._field("pad_token_id", int)
         self.dimensions = 0 if paired else self._field("dimensions", int)
-        self.head = self._field("head", str) if late else ""
+        self.late_kind = self._field("head", str) if late else ""
         self.joint = late and raw.get("joint") is not False
         self._prefixes = [str(raw.get(f"{side}_prefix") or "") for side in ("query", "item")]
         self.encoding = self._encoding(paired, max_length)

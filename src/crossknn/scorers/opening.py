@@ -35,12 +35,12 @@ PathOrName: TypeAlias = str | Path | None
 
 BUNDLED = "bundled"
 
-_SCORERS: dict[str, Any] = {
-    "cross-encoder": TokenScorer,
-    "dual-encoder": TokenEncoder,
-    "late-interaction": LateInteractionScorer,
+_OWN: dict[str, tuple[Any, str, str]] = {
+    "cross-encoder": (TokenScorer, "cross_encoder", "CrossEncoderModel"),
+    "dual-encoder": (TokenEncoder, "dual_encoder", "DualEncoderModel"),
+    "late-interaction": (LateInteractionScorer, "late.model", "LateInteractionModel"),
 }
-"""The kind of a model of ours -> what uses it."""
+"""The kind of a model of ours -> what uses it, and where it is in torch."""
 
 
 def CrossEncoder(  # noqa: N802
@@ -170,20 +170,21 @@ def _open_own(
     for other, name in KINDS.items():
         if other != settings and (folder / other).exists():
             raise InputError(f"{path_or_name} is a {name}, where a {KINDS[settings]} is needed")
-    model: Any = OnnxModel
+    scorer, module, name = _OWN[kind]
     if (folder / MANIFEST).exists():
         options = options if cores is None else {"threads": cores} | options
-    elif (folder / settings).exists():
-        with needs_torch(f"the {KINDS[settings]} {path_or_name}"):
-            model = import_module("crossknn.scorers.torch").TorchModel
-    else:
+        _check_options(OnnxModel, options)
+        return folder, scorer(OnnxModel(folder, kind, **options))
+    if not (folder / settings).exists():
         return folder, None
-    _check_options(model, options)
-    return folder, _SCORERS[kind](model(folder, kind, **options))
+    with needs_torch(f"the {KINDS[settings]} {path_or_name}"):
+        model = getattr(import_module(f"crossknn.models.{module}"), name)
+    _check_options(model.open, options)
+    return folder, scorer(model.open(folder, **options))
 
 
-def _check_options(kind: type, options: dict[str, Any]) -> None:
-    known = [p.name for p in signature(kind).parameters.values() if p.kind is p.KEYWORD_ONLY]
+def _check_options(make: Any, options: dict[str, Any]) -> None:
+    known = [p.name for p in signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
     for name in options:
         if name not in known:
-            raise InputError(f"{kind.__name__} has no option {name!r}: {nearest(name, known)}")
+            raise InputError(f"{make.__qualname__} has no option {name!r}: {nearest(name, known)}")

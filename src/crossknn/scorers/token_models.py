@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, Union
 
 import numpy as np
@@ -21,8 +22,8 @@ from crossknn.scorers.streaming import BatchedScorer, Call, excerpt, out_of_memo
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, States
 
 if TYPE_CHECKING:
+    from crossknn.models.base import TorchModel
     from crossknn.scorers.onnx import OnnxModel
-    from crossknn.scorers.torch import TorchModel
 
 TokenModel: TypeAlias = Union["OnnxModel", "TorchModel"]
 Made = TypeVar("Made")
@@ -48,7 +49,7 @@ class TokenScorer(BatchedScorer):
         self.runtime, self.max_length = model, model.encoding.window.max_length
         self._lock = threading.Lock()
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Names everything that the scores depend on; worked out when first asked for."""
         return self.runtime.fingerprint
@@ -84,7 +85,7 @@ class TextReader(ABC, Generic[Made]):
         self.max_length = model.encoding.window.max_length
         self._lock = threading.Lock()
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Names everything that the answers depend on; worked out when first asked for."""
         return self.runtime.fingerprint
@@ -141,7 +142,7 @@ class LateInteractionScorer(TextReader[States]):
 
     def __init__(self, model: TokenModel) -> None:
         super().__init__(model)
-        self.kind, self.joint = model.head, model.joint
+        self.kind, self.joint = model.late_kind, model.joint
 
     def _encode(self, texts: Sequence[str], what: str, progress: Progress | None) -> States:
         dtype = np.float32 if what == "query" else np.float16

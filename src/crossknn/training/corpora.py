@@ -24,7 +24,6 @@ from crossknn.models.tokens import Row, token_batches
 from crossknn.retrievers.base import DenseRetriever, RandomItems, Retriever
 from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.scorers.base import Encoder
-from crossknn.scorers.torch import TOKENS_PER_RUN
 from crossknn.training.loop import digest_of
 from crossknn.training.settings import NegativesSettings, RunSettings
 from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Queries
@@ -237,8 +236,8 @@ def in_passes(model: TorchModel, rows: Sequence[Row], run: Callable[[list[Row]],
 
     Outputs for each token, (b, t, d), are filled up with zeros.
     """
-    at_once = TOKENS_PER_RUN["cpu" if model.device.type == "cpu" else "cuda"]
-    batches = list(token_batches(np.array([len(row.ids) for row in rows]), at_once))
+    lengths = np.array([len(row.ids) for row in rows])
+    batches = list(token_batches(lengths, model.tokens_per_run))
     found = [run([rows[r] for r in batch]) for batch in batches]
     if found[0].ndim == 3:
         width = max(values.shape[1] for values in found)

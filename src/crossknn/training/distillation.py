@@ -21,7 +21,6 @@ from crossknn.errors import InputError
 from crossknn.linalg import top_k
 from crossknn.models.dual_encoder import DualEncoderModel
 from crossknn.scorers.token_models import TokenEncoder
-from crossknn.scorers.torch import TorchModel
 from crossknn.training.labelled import scale_of, vectors
 from crossknn.training.loop import Measures, Task, digest_of, kept
 from crossknn.types import NO_ITEM, Candidates, IntArray
@@ -100,7 +99,7 @@ class DistillationTask(Task):
 
     def _nearest(self, rows: IntArray, count: int) -> IntArray:
         """The dual encoder's nearest items of some queries: (m, min(count, n))."""
-        encoder = TokenEncoder(TorchModel(self.model))
+        encoder = TokenEncoder(self.model)
         items = encoder.encode_items(self._items)
         queries = encoder.encode_queries([self._queries[row] for row in rows])
         parts = np.array_split(queries, -(-len(queries) // _AT_ONCE))

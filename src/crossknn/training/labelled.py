@@ -21,7 +21,6 @@ from crossknn.models.dual_encoder import DualEncoderModel
 from crossknn.models.tokens import checked_rows
 from crossknn.scorers.base import Encoder
 from crossknn.scorers.token_models import TokenEncoder
-from crossknn.scorers.torch import TorchModel
 from crossknn.training.corpora import UNIT_SCALE, Corpora, found_items, in_passes, nearest_wrong
 from crossknn.training.loop import Measures, Task, kept
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs
@@ -118,7 +117,7 @@ class DualEncoderTask(LabelledTask):
         """Mine the epoch's hard negatives with the model as it is."""
 
         def mine() -> list[IntArray]:
-            encoder = TokenEncoder(TorchModel(self.model))
+            encoder = TokenEncoder(self.model)
             return [nearest_wrong(self.train, self.settings.negatives, encoder, self.seed)]
 
         [self._wrong] = kept(folder, f"negatives-{epoch}", self.signature, mine)
@@ -149,7 +148,7 @@ class DualEncoderTask(LabelledTask):
 
     def evaluate(self) -> Measures:
         """Over dev queries: accuracy, gold among the 64 nearest, mean reciprocal rank in them."""
-        found = found_items(self.dev, "dual-encoder", 64, TokenEncoder(TorchModel(self.model)))
+        found = found_items(self.dev, "dual-encoder", 64, TokenEncoder(self.model))
         rank = self.dev.first_ranks(found)
         return {**ranked(rank), "at_64": float(np.isfinite(rank).mean())}
 

@@ -104,7 +104,8 @@ class LateInteractionModel(TorchModel):
         super().__init__([query_encoder, item_encoder], tokenizer, config)
         kind = HEADS[config.head]
         self.head = kind(query_encoder, **config.options)
-        self.dimensions = self.head.dimensions
+        self.dimensions, self.late_kind = self.head.dimensions, config.head
+        self.joint = kind.joint
         settings = str(config.pooling), self.tokenizer.marks
         self.query = LateTower(query_encoder, kind.query_reads, *settings)
         self.item = LateTower(item_encoder, kind.item_reads, *settings)
@@ -153,7 +154,7 @@ class LateInteractionModel(TorchModel):
         result: tuple[Tensor, Tensor] = tower(*self.tensors(rows))
         return result
 
-    def states(self, rows: Sequence[Row], *, queries: bool) -> tuple[Tensor, Tensor]:
+    def outputs(self, rows: Sequence[Row], *, queries: bool) -> tuple[Tensor, Tensor]:
         """What is compared of queries or stored of items: (b, t, d) and the mask (b, t)."""
         of = self.head.of_queries if queries else self.head.of_items
         result: tuple[Tensor, Tensor] = of(*self.tower_states(rows, queries=queries))

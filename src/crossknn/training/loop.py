@@ -114,26 +114,26 @@ def fit(
     for module in model.modules():
         if settings.dropout is not None and isinstance(module, nn.Dropout):
             module.p = settings.dropout
-    optimizer, autocast = _optimizer(model, settings), autocast_of(model, settings)
+    run = _Steps(task, settings)
     fixed = settings.model_dump_json(exclude={"accumulate", "evaluations", "precision"})
     signature = digest_of(fixed, task.signature, weights_hash(model))
-    state = _load(folder / CHECKPOINT, model, optimizer, signature)
+    state = _load(folder / CHECKPOINT, model, run.optimizer, signature)
     with (folder / LOG).open("ab") as log:
         log.truncate(state.log_size)  # what a killed run wrote after its checkpoint
     saved, first = time.monotonic(), state.step
     for step in range(first, total):
         if step == first or step % per_epoch == 0:
-            with autocast():
+            with run.autocast():
                 task.begin_epoch(step // per_epoch, folder)
         rate = settings.learning_rate * schedule(step, total, settings.warmup)
-        for group in optimizer.param_groups:
+        for group in run.optimizer.param_groups:
             group["lr"] = rate
-        value = _step(task, settings, optimizer, autocast, step)
+        value = run.make(step)
         state.step, is_last = step + 1, step + 1 == total
         lines: list[dict[str, Any]] = [{"step": state.step, "loss": value, "learning_rate": rate}]
         # The last evaluation is at the end, not one at the end of the epoch and one just after.
         if is_last or (state.step % every == 0 and total - state.step >= every // 2):
-            measures = evaluate(task, autocast)
+            measures = evaluate(task, run.autocast)
             lines.append({"step": state.step, "dev": measures})
             if not state.best or measures[task.main] > state.best[task.main]:
                 state.best, state.best_step = measures, state.step
@@ -143,7 +143,7 @@ def fit(
             log.writelines(f"{json.dumps(line)}\n".encode() for line in lines)
             state.log_size = log.tell()
         if is_last or time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
-            _save(folder / CHECKPOINT, model, optimizer, state)
+            _save(folder / CHECKPOINT, model, run.optimizer, state)
             saved = time.monotonic()
         if progress:
             progress(state.step, total)
@@ -152,36 +152,43 @@ def fit(
     return Fitted(steps=state.step, best=state.best, best_step=state.best_step, seconds=seconds)
 
 
-def _step(
-    task: Task,
-    settings: TrainingSettings,
-    optimizer: torch.optim.AdamW,
-    autocast: Autocast,
-    step: int,
-) -> float:
-    """One step of the optimizer; the loss. TrainingError, before any weight moves, if it is NaN."""
-    rows = batch_rows(len(task.ids), settings, step)
-    epoch = step // steps_per_epoch(len(task.ids), settings)
-    torch.manual_seed(settings.seed * 1_000_003 + step)
-    task.model.train()
-    optimizer.zero_grad(set_to_none=True)
-    value = 0.0
-    with autocast():
-        drawn = task.draw(rows, epoch)
-        for part in np.array_split(np.arange(len(rows)), settings.accumulate):
-            loss = task.loss([rows[p] for p in part], *(array[part] for array in drawn))
-            loss = loss * (len(part) / len(rows))
-            value += float(loss.detach())
-            loss.backward()
-    norm = float(nn.utils.clip_grad_norm_(task.model.parameters(), CLIP))
-    if not (math.isfinite(value) and math.isfinite(norm)):
-        names = ", ".join(task.ids[row] for row in rows[:8])
-        raise TrainingError(
-            f"the loss of step {step} is not a number, in the batch of the queries {names}: "
-            "train into a new folder with a lower learning_rate, or in float32"
-        )
-    optimizer.step()
-    return value
+class _Steps:
+    """The steps of a run. AdamW has no decay of biases and norms."""
+
+    def __init__(self, task: Task, settings: TrainingSettings) -> None:
+        self.task, self.settings = task, settings
+        self.autocast = autocast_of(task.model, settings)
+        trained = [parameter for parameter in task.model.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [p for p in trained if p.ndim >= 2], "weight_decay": 0.01},
+            {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
+
+    def make(self, step: int) -> float:
+        """Make a step; its loss. TrainingError, before any weight moves, if it is NaN."""
+        task, settings = self.task, self.settings
+        rows = batch_rows(len(task.ids), settings, step)
+        torch.manual_seed(settings.seed * 1_000_003 + step)
+        task.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        value = 0.0
+        with self.autocast():
+            drawn = task.draw(rows, step // steps_per_epoch(len(task.ids), settings))
+            for part in np.array_split(np.arange(len(rows)), settings.accumulate):
+                loss = task.loss([rows[p] for p in part], *(array[part] for array in drawn))
+                loss = loss * (len(part) / len(rows))
+                value += float(loss.detach())
+                loss.backward()
+        norm = float(nn.utils.clip_grad_norm_(task.model.parameters(), CLIP))
+        if not (math.isfinite(value) and math.isfinite(norm)):
+            names = ", ".join(task.ids[row] for row in rows[:8])
+            raise TrainingError(
+                f"the loss of step {step} is not a number, in the batch of the queries {names}: "
+                "train into a new folder with a lower learning_rate, or in float32"
+            )
+        self.optimizer.step()
+        return value
 
 
 def evaluate(task: Task, autocast: Autocast) -> Measures:
@@ -193,13 +200,13 @@ def evaluate(task: Task, autocast: Autocast) -> Measures:
 
 def time_steps(task: Task, settings: TrainingSettings, steps: int) -> float:
     """Seconds of one step, the mean of `steps` real ones after a first; weights are spoiled."""
-    optimizer, autocast = _optimizer(task.model, settings), autocast_of(task.model, settings)
+    run = _Steps(task, settings)
     with TemporaryDirectory() as folder:
         task.begin_epoch(0, Path(folder))
-    _step(task, settings, optimizer, autocast, 0)
+    run.make(0)
     began = time.perf_counter()
     for step in range(1, steps + 1):
-        _step(task, settings, optimizer, autocast, step)
+        run.make(step)
     return (time.perf_counter() - began) / steps
 
 
@@ -238,16 +245,6 @@ def autocast_of(model: nn.Module, settings: TrainingSettings) -> Autocast:
     elif settings.precision == "auto" and (flags := Path("/proc/cpuinfo")).is_file():
         half = re.search("avx512_bf16|amx_bf16", flags.read_text(encoding="utf-8")) is not None
     return partial(torch.autocast, device, torch.bfloat16) if half else nullcontext
-
-
-def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
-    """AdamW without decay of biases and norms."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": 0.01},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
 
 
 # ------------------------------------------------------------------------- what a folder keeps

@@ -48,14 +48,8 @@ def folder(tmp_path):
 
 
 def a_sweep(where: Path, name: str = "s.toml", **keys) -> Path:
-    given = {
-        "matrices": ["small.npz", "large.npz"],
-        "methods": METHODS,
-        "budgets": [10, 20],
-        "k": [1, 5],
-        "seeds": [0, 1],
-        "grid": {"rounds": [2, 4]},
-    }
+    given = {"matrices": ["small.npz", "large.npz"], "methods": METHODS, "budgets": [10, 20]}
+    given |= {"k": [1, 5], "seeds": [0, 1], "grid": {"rounds": [2, 4]}}
     return write_sweep(where / name, **(given | keys))
 
 
@@ -68,8 +62,8 @@ def cells(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_ino for path in (folder / "cells").glob("*.json")}
 
 
-def rows_of(folder: Path, name: str = "table.csv") -> list[dict[str, str]]:
-    with (folder / name).open(encoding="utf-8") as file:
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "table.csv").open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
@@ -106,17 +100,6 @@ def test_a_method_without_calls_has_one_budget_and_settings_have_columns(folder)
     assert contents(folder / "one") == contents(folder / "two")
 
 
-def test_what_is_there_is_not_searched_again_and_the_files_stay_the_same(folder, monkeypatch):
-    first = run(folder / "s.toml")
-    before = contents(folder / "out"), cells(folder / "out")
-    again = run(folder / "s.toml")
-    assert (first.searched, first.kept, first.older) == (28, 0, 0)
-    assert (again.searched, again.kept) == (0, 28)
-    assert (contents(folder / "out"), cells(folder / "out")) == before
-    monkeypatch.setattr("crossknn_lab.sweep.code", lambda: "of other source files")
-    assert run(folder / "s.toml").older == 28
-
-
 def test_what_a_method_lacks_is_in_the_table_and_the_rest_goes_on(folder):
     done = run(a_sweep(folder, methods=["itemcur", *METHODS]))
     (small, large) = done.failed
@@ -144,9 +127,16 @@ def test_an_error_nobody_thought_of_is_one_cell_and_is_tried_again(folder, monke
     assert (done.searched, done.kept, done.failed) == (4, 24, {})
 
 
-def test_a_damaged_cell_is_searched_again_and_no_table_is_read_without(folder, caplog):
-    run(folder / "s.toml")
-    out, before = folder / "out", contents(folder / "out")
+def test_what_is_there_is_kept_and_what_is_damaged_searched_again(folder, monkeypatch, caplog):
+    out, first = folder / "out", run(folder / "s.toml")
+    before = contents(out), cells(out)
+    again = run(folder / "s.toml")
+    assert (first.searched, first.kept, first.older) == (28, 0, 0)
+    assert (again.searched, again.kept) == (0, 28)
+    assert (contents(out), cells(out)) == before
+    with monkeypatch.context() as context:
+        context.setattr("crossknn_lab.sweep.code", lambda: "of other source files")
+        assert run(folder / "s.toml").older == 28
     paths = sorted((out / "cells").iterdir())
     paths[0].write_bytes(paths[0].read_bytes()[:-40])
     paths[1].write_text("[]")
@@ -158,7 +148,7 @@ def test_a_damaged_cell_is_searched_again_and_no_table_is_read_without(folder, c
         run(folder / "s.toml")
     assert run(folder / "s.toml").searched == 3
     assert caplog.text.count("is damaged") == 3
-    assert contents(out)["table.csv"] == before["table.csv"]
+    assert contents(out)["table.csv"] == before[0]["table.csv"]
     paths[0].unlink()
     with pytest.raises(InputError, match=r"it lacks [0-9a-f]+\.json"):
         read_table(out)
@@ -224,14 +214,14 @@ def until(condition, process: subprocess.Popen | None = None) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the processes")
 @pytest.mark.parametrize(
-    ("what", "code", "words"),
+    ("sent", "code", "words"),
     [
-        ("kill", -signal.SIGKILL, ""),
-        ("interrupt", 130, ""),
-        ("a worker dies", 1, "a process that searched was killed"),
+        (signal.SIGKILL, -signal.SIGKILL, ""),
+        (signal.SIGINT, 130, ""),
+        (None, 1, "a process that searched was killed"),  # a worker dies
     ],
 )
-def test_ended_halfway_and_started_again_no_cell_is_searched_twice(folder, what, code, words):
+def test_ended_halfway_and_started_again_no_cell_is_searched_twice(folder, sent, code, words):
     keys = {"seeds": list(range(10)), "measures": [], "methods": METHODS[:2]}
     a_sweep(folder, "many.toml", grid={"rounds": [2, 3, 4, 5]}, **keys)
     total = 2 * 5 * 2 * 10
@@ -242,10 +232,7 @@ def test_ended_halfway_and_started_again_no_cell_is_searched_twice(folder, what,
     until(lambda: len(cells(folder / "out")) >= 30, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     workers = [*map(int, children.split())]
-    if what == "a worker dies":
-        os.kill(workers[-1], signal.SIGKILL)
-    else:
-        process.send_signal(signal.SIGKILL if what == "kill" else signal.SIGINT)
+    os.kill(process.pid if sent else workers[-1], sent or signal.SIGKILL)
     _, said = process.communicate(timeout=60)
     assert process.returncode == code, said
     assert words in said
@@ -257,9 +244,6 @@ def test_ended_halfway_and_started_again_no_cell_is_searched_twice(folder, what,
     done = run(folder / "many.toml", workers=2)
     assert (done.kept, done.searched) == (len(before), total - len(before))
     assert before.items() <= cells(folder / "out").items()
-    if what == "kill":
-        run(folder / "many.toml", "whole")
-        assert contents(folder / "out") == contents(folder / "whole")
 
 
 def test_placeholders_take_every_combination_of_the_values_they_name():
@@ -299,16 +283,10 @@ def test_every_query_keeps_its_scores_and_is_an_anchor_or_a_test(seed, anchors, 
     assert (made.firsts["bm25"] == DATA.firsts["bm25"][rows]).all()
     assert made.query_ids == tuple(DATA.query_ids[row] for row in rows)
     assert (made.anchor_items is None) == (seed is not None)
-
-
-@given(st.one_of(st.none(), st.integers(0, 99)))
-def test_dev_queries_are_anchors_of_the_same_seed_and_never_tests(seed):
-    tests = set(divided(DATA, seed=seed)[1][9:].tolist())
-    made, rows = divided(DATA, seed=seed, dev=True)
-    assert not tests & set(rows.tolist())
-    assert len(rows) == 9
-    fewer, few = divided(DATA, anchors=4, seed=seed, dev=True)
-    assert (few[fewer.n_anchors :] == rows[made.n_anchors :]).all()
+    # Tests are the same whatever the anchors are, and never among dev queries and their anchors.
+    whole, all_rows = divided(DATA, seed=seed, dev=dev)
+    assert (rows[made.n_anchors :] == all_rows[whole.n_anchors :]).all()
+    assert not dev or not {*divided(DATA, seed=seed)[1][9:]} & {*all_rows}
 
 
 def test_what_cannot_be_divided_and_what_is_passed_on_as_it_is():

@@ -65,7 +65,9 @@ def test_another_model_is_refused_and_the_same_encodes_once(saved):
         open_retriever(nameless, parse("cmc"), 0)
     with pytest.raises(InputError, match=r"states 'cmc' of another model \(fingerprint words\)"):
         saved.add_late(WordStates(fingerprint="x"))
-    for index in (saved, nameless):
+    memory = ItemIndex.build(corpus(N), lsa=4)
+    memory.add_late(WordStates())
+    for index in (saved, nameless, memory):
         same = Counting()
         index.add_late(same)
         assert index.late["cmc"].model is same

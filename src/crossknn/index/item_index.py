@@ -18,7 +18,6 @@ import logging
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -45,6 +44,7 @@ from crossknn.index.vectors import (
     check_vectors,
 )
 from crossknn.retrievers.base import ItemPriors, Late, Retriever
+from crossknn.retrievers.lexical import BM25, LSA, TFIDF
 from crossknn.retrievers.specs import unfitted
 from crossknn.scores.store import ScoreStore
 from crossknn.types import (
@@ -67,14 +67,11 @@ DUAL_ENCODER, LSA_NAME, GIVEN = "dense", "lsa", "vectors"
 ANCHORS, ITEM_SCORES = "anchors", "item_scores"
 """Artifacts: exact scores of train queries, and of items in the query's place, with every item."""
 
-WORDS = {"bm25": "BM25", "tfidf": "TFIDF", LSA_NAME: "LSA"}
+WORDS: Mapping[str, Any] = {"bm25": BM25, "tfidf": TFIDF, LSA_NAME: LSA}
 COMPOSED = ("random", "fixed", "hybrid")
 """Retrievers that every index has; nothing else may have their names."""
 _TAKEN = {DUAL_ENCODER, *WORDS, "lists", "auto", ANCHORS, ITEM_SCORES, *COMPOSED}
 N_ANCHOR_ITEMS = 10_000
-
-_ADDED = ("vectors", "late", "graphs", "artifacts")
-"""Kinds of parts that are added to an index once it is built."""
 
 
 class StoredRecords(Sequence[Mapping[str, Any]]):
@@ -168,10 +165,10 @@ class ItemIndex:
             made[f"vectors/{DUAL_ENCODER}"] = ItemVectors(values=values, encoder=model)
         lsa = None if lsa is None else as_count(lsa, "lsa", 0)
         for name in ["bm25"] * bm25 + ["tfidf"] * tfidf:
-            made[f"words/{name}"] = _word_model(name).fit(items.texts)
+            made[f"words/{name}"] = WORDS[name].fit(items.texts)
         if lsa or (lsa is None and not any(key.startswith("vectors/") for key in made)):
             options = {"dimensions": lsa} if lsa else {}
-            made[f"words/{LSA_NAME}"], values = _word_model(LSA_NAME).fit(items.texts, **options)
+            made[f"words/{LSA_NAME}"], values = LSA.fit(items.texts, **options)
             made[f"vectors/{LSA_NAME}"] = ItemVectors(values=values)
         order = np.random.default_rng(seed).permutation(n)[:N_ANCHOR_ITEMS]
         encode = _by_name(query_vectors, GIVEN)
@@ -470,7 +467,7 @@ class ItemIndex:
         if name not in WORDS or name == LSA_NAME:
             raise _unknown("word model", name, set(WORDS) - {LSA_NAME})
         if name not in self._matchers:
-            self._put({f"words/{name}": _word_model(name).fit(self.items.texts)})
+            self._put({f"words/{name}": WORDS[name].fit(self.items.texts)})
 
     def put_artifact(self, name: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
         """Keep what a fit has found, in the folder of the index too, in place of the same name.
@@ -484,7 +481,8 @@ class ItemIndex:
 
     def description(self) -> dict[str, Any]:
         """What the index holds, as values for JSON: the `meta` of parts, by kind."""
-        parts: dict[str, Any] = {kind: {} for kind in ("words", *_ADDED)}
+        kinds = "words", "vectors", "late", "graphs", "artifacts"
+        parts: dict[str, Any] = {kind: {} for kind in kinds}
         for key, part in self._parts.items():
             kind, _, name = key.partition("/")
             parts[kind][name] = _artifact(part, key).meta
@@ -529,12 +527,14 @@ class ItemIndex:
 
     def _newest(self, kind: str, name: str) -> Artifact | None:
         """The part as the folder has it now, where another process may have put it."""
+        key = f"{kind}/{name}"
         if self.folder is None:
-            return self._parts.get(f"{kind}/{name}")
+            part = self._parts.get(key)
+            return part and _artifact(part, key)
         build, parts = read_parts(self.folder)
         if build != self._build:
             raise IndexFormatError(f"the index {self.folder} was replaced; load it again")
-        return parts.get(f"{kind}/{name}")
+        return parts.get(key)
 
     def _keep(self, other: ItemIndex) -> None:
         """Keep what was fitted to the index that this one replaces, as far as it still fits."""
@@ -595,14 +595,9 @@ def _same_space(one: ItemIndex, two: ItemIndex, name: str | None) -> bool:
     return np.array_equal(one.vectors[name], two.vectors[name])
 
 
-def _word_model(name: str) -> Any:
-    """The class of a word model, one of `WORDS`."""
-    return getattr(import_module("crossknn.retrievers.lexical"), WORDS[name])
-
-
 _READERS: Mapping[str, Callable[[Artifact, str], Any]] = {
     "vectors": ItemVectors.of,
-    "words": lambda part, name: _word_model(name).of(part),
+    "words": lambda part, name: WORDS[name].of(part),
     "late": LateStates.of,
 }
 

@@ -226,9 +226,7 @@ def read_arrays(path: str | Path) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {key: np.asarray(file[key]) for key in file.files}
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}") from None
-    except (PermissionError, IsADirectoryError, MemoryError) as error:
+    except (FileNotFoundError, PermissionError, IsADirectoryError, MemoryError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
     except Exception:  # of damaged bytes, what reads them raises whatever it meets
         raise InputError(f"{path} is not a readable .npz file; see the docs, formats") from None

@@ -5,18 +5,16 @@ Axes: n items, k neighbours, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index
-from crossknn.linalg import inner, top_k
-from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.base import DenseRetriever, Retriever
 from crossknn.retrievers.specs import unfitted
 from crossknn.types import (
     NO_ITEM,
-    Candidates,
     FloatArray,
     IntArray,
     Neighbours,
@@ -28,7 +26,30 @@ NEIGHBOURS = 16
 """GAR's k."""
 
 _CELLS = 1 << 23
-_QUERIES = 64
+
+
+def nearest_items(
+    retriever: Retriever,
+    items: Queries,
+    k: int,
+    at_once: int = 64,
+    progress: Progress | None = None,
+) -> Neighbours:
+    """The k best other items of a retriever with each of the n items as its query: (n, k).
+
+    Padded where it finds fewer, e.g. BM25 only items that share a word.
+    """
+    n = len(items)
+    neighbours = np.full((n, k), NO_ITEM, np.int32)
+    for start in range(0, n, at_once):
+        rows = np.arange(start, min(start + at_once, n))
+        found = retriever.top(items.take(rows), k + 1).items
+        for item, ranked in zip(rows, found, strict=True):
+            others = ranked[(ranked != item) & (ranked != NO_ITEM)][:k]
+            neighbours[item, : len(others)] = others
+        if progress:
+            progress(int(rows[-1]) + 1, n)
+    return neighbours
 
 
 def nearest_by_vectors(vectors: FloatArray, k: int, progress: Progress | None = None) -> Neighbours:
@@ -37,28 +58,11 @@ def nearest_by_vectors(vectors: FloatArray, k: int, progress: Progress | None = 
     Exact, n^2 d multiplications; a block of rows at a time, never an (n, n) array.
     """
     n, single = len(vectors), vectors.astype(np.float32)
-    lengths = np.linalg.norm(single, axis=1)
-    lengths[lengths == 0] = 1
-
-    def rank(start: int, stop: int) -> Candidates:
-        # A row's own length does not change its ranking.
-        return top_k(inner(single[start:stop], single) / lengths, k + 1)
-
-    return _in_blocks(rank, n, k, max(1, _CELLS // n), progress)
-
-
-def nearest_by_words(
-    retriever: Retriever, texts: Sequence[str], k: int, progress: Progress | None = None
-) -> Neighbours:
-    """The k best other items of a retriever with each of the n items as its query: (n, k).
-
-    Padded where it finds fewer, e.g. BM25 only items that share a word.
-    """
-
-    def rank(start: int, stop: int) -> Candidates:
-        return retriever.top(Queries(texts[start:stop]), k + 1)
-
-    return _in_blocks(rank, len(texts), k, _QUERIES, progress)
+    lengths = np.linalg.norm(single, axis=1, keepdims=True)
+    unit = single / np.where(lengths > 0, lengths, 1)
+    items = Queries([""] * n, {"unit": unit})
+    retriever = DenseRetriever(unit, lambda queries: queries.vectors["unit"])
+    return nearest_items(retriever, items, k, max(1, _CELLS // n), progress)
 
 
 def cosines(vectors: FloatArray, items: IntArray, others: Neighbours) -> FloatArray:
@@ -106,22 +110,3 @@ def default_graph(index: Index, name: str) -> str:
         return name
     usual = unfitted(index) or "bm25"
     return usual if usual in index.graphs else next(iter(index.graphs), usual)
-
-
-def _in_blocks(
-    rank: Callable[[int, int], Candidates],
-    n: int,
-    k: int,
-    at_once: int,
-    progress: Progress | None,
-) -> Neighbours:
-    """The first k other items of each, in the ranking that `rank(start, stop)` gives of all."""
-    neighbours = np.full((n, k), NO_ITEM, np.int32)
-    for start in range(0, n, at_once):
-        stop = min(start + at_once, n)
-        for item, ranked in enumerate(rank(start, stop).items, start):
-            others = ranked[(ranked != item) & (ranked != NO_ITEM)][:k]
-            neighbours[item, : len(others)] = others
-        if progress:
-            progress(stop, n)
-    return neighbours

@@ -18,6 +18,7 @@ import logging
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,7 +32,7 @@ from crossknn.index.base import Anchors, Cache, ItemScores, Scale
 from crossknn.index.graphs import (
     NEIGHBOURS,
     nearest_by_vectors,
-    nearest_by_words,
+    nearest_items,
     nearest_neighbours,
 )
 from crossknn.index.late import LateStates, encode_states, work_folder
@@ -113,7 +114,6 @@ class ItemIndex:
         self._build, self.folder = build, folder
         self.cache, self._encode = Cache(), dict(encode)
         self._added = dict[str, Retriever]()
-        self._scores: ScoreStore | None = None
         if unknown := sorted(set(self._encode) - set(self.vectors)):
             raise InputError(f"query_vectors names {unknown[0]!r}, but no vectors have that name")
 
@@ -230,7 +230,8 @@ class ItemIndex:
         write_parts(folder, parts, self._build)
         if folder != self.folder and len(scores):
             ScoreStore(folder / SCORES).add_all(scores)
-        self.folder, self._scores = folder, None
+        self.folder = folder
+        del self.scores
 
     def verify(self, *, repair: bool = False) -> list[str]:
         """Check every file whole: a sentence for each that is damaged.
@@ -251,12 +252,10 @@ class ItemIndex:
         """A random order of (at most 10,000) items, drawn when the index was built."""
         return np.asarray(self._anchor_items)
 
-    @property
+    @cached_property
     def scores(self) -> ScoreStore:
         """All exact scores that were computed with this index, in its folder if it has one."""
-        if self._scores is None:
-            self._scores = ScoreStore(None if self.folder is None else self.folder / SCORES)
-        return self._scores
+        return ScoreStore(None if self.folder is None else self.folder / SCORES)
 
     @property
     def vectors(self) -> Mapping[str, FloatArray]:
@@ -395,8 +394,8 @@ class ItemIndex:
         other fitted vectors: unless `replace`), or there is no room; nothing is changed then.
         """
         self.check_free(name)
-        names = [own for own in self.vectors if own not in self.fitted]
-        fitted = fitted.checked(self.n, {own: self.vectors[own] for own in names}, name)
+        own = {own: self._open("vectors", own) for own in self.vectors if own not in self.fitted}
+        fitted = fitted.checked(self.n, own, name)
         if self._newest("vectors", name) is not None and not replace:
             raise InputError(
                 f"the index has fitted vectors {name!r}; use another name, or replace them"
@@ -456,7 +455,8 @@ class ItemIndex:
         if name in self.vectors:
             found = nearest_by_vectors(self.vectors[name], k, progress)
         elif name in self._matchers:
-            found = nearest_by_words(self._open("words", name), self.items.texts, k, progress)
+            items = Queries(self.items.texts)
+            found = nearest_items(self._open("words", name), items, k, progress=progress)
         else:
             raise _unknown("vectors or words to make a graph of", name, self._matchers)
         self._put({f"graphs/{name}": Artifact({"neighbours": k}, {"neighbours": found})})

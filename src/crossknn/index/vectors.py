@@ -182,7 +182,7 @@ class ItemVectors:
     cost: IndexingCost = field(default_factory=IndexingCost)
     details: Mapping[str, Any] = field(default_factory=dict)
 
-    def checked(self, n: int, own: Mapping[str, FloatArray], name: str) -> ItemVectors:
+    def checked(self, n: int, own: Mapping[str, ItemVectors], name: str) -> ItemVectors:
         """The same; `InputError` unless they fit n items and the index's `own` vectors."""
         what = f"the vectors {name!r}"
         values = check_vectors(self.values, n, None, what, half=True)
@@ -193,7 +193,7 @@ class ItemVectors:
                     f"{what} start from the vectors {self.base!r}: they have no encoder then, and "
                     f"the index has such vectors of its own (it has {', '.join(own) or 'none'})"
                 )
-            source = own[self.base].shape[1]
+            source = own[self.base].values.shape[1]
         if source is not None:
             made = self.map(np.zeros((1, source), np.float32))
             check_vectors(made, 1, values.shape[1], f"the queries' vectors for {what}")

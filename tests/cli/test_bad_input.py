@@ -67,7 +67,6 @@ CASES = """
 2 anchor: SEARCH --method adacur
 2 anchor: SEARCH --method kriging(target_recall=0.9)
 2 --budgets: SEARCH --budgets 5
-2 --budget: SEARCH --budget many
 2 no-index: SEARCH --scorer no-index
 2 two: SEARCH --scorer two-logits
 2 dual-encoder: SEARCH --scorer DUAL
@@ -82,13 +81,11 @@ CASES = """
 2 nothing to fit: fit docs.index stored
 2 no.db: fit docs.index stored --store no.db
 2 docs.jsonl: fit docs.index stored --store docs.jsonl
-2 --rank: fit docs.index stored --rank 0
 2 cannot read: fit docs.index stored --retriever rerank(bm52
 2 anchor: fit anchored.index stored --store queries.db
 2 did you mean als: fit docs.index alz --queries queries.txt
 2 bm25: FIT --name bm25
 2 mine: FIT --vectors mine
-2 --per: FIT --per 0
 2 500ms: FIT --deadline soon
 2 50: FIT --strategy i --per 50
 2 --model: FIT --model m

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace as replaced
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,7 @@ from crossknn.cli.output import answer, note, progress
 from crossknn.errors import InputError
 
 if TYPE_CHECKING:
-    from crossknn.scores.collect import CollectReport, Limits
+    from crossknn.scores.collect import CollectReport
 
 EPILOG = o.examples(
     "crossknn collect docs.index --anchors train-queries.jsonl --max-calls 100000",
@@ -63,7 +62,6 @@ def command(
         if value is not None and (file is None or queries is None):
             raise InputError(f"--{name} belongs to a score matrix: give --queries FILE and --out")
     at_once = o.threads(workers)
-    limits = Limits(workers=at_once, ray=ray, max_calls=max_calls, deadline=deadline)
     index = ItemIndex.load(folder)
     if item_scores is not None and item_scores > index.n:
         raise InputError(f"item-scores is {item_scores}, but the index has {index.n} items")
@@ -74,9 +72,11 @@ def command(
     reports: list[CollectReport] = []
 
     def score(what: str, collecting: Callable[..., CollectReport], *of: Any, **how: Any) -> None:
+        calls = max_calls and max(0, max_calls - sum(r.calls for r in reports))
+        left = deadline and max(1e-3, deadline - sum(r.seconds for r in reports))
+        limits = Limits(workers=at_once, ray=ray, max_calls=calls, deadline=left)
         with progress(f"scoring {what}", "pairs") as report:
-            found = collecting(*of, **how, limits=_left(limits, reports), progress=report)
-            reports.append(found)
+            reports.append(collecting(*of, **how, limits=limits, progress=report))
 
     if anchors is not None:
         texts = o.read_queries(anchors).texts
@@ -109,13 +109,3 @@ def command(
     answer(summary, None, json)
     if not complete:
         note("not finished: the same command goes on from here")
-
-
-def _left(limits: Limits, done: Sequence[CollectReport]) -> Limits:
-    """The limits, less the calls and seconds that are spent."""
-    calls, seconds = limits.max_calls, limits.deadline
-    return replaced(
-        limits,
-        max_calls=None if calls is None else max(0, calls - sum(r.calls for r in done)),
-        deadline=None if seconds is None else max(1e-3, seconds - sum(r.seconds for r in done)),
-    )

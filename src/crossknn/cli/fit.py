@@ -115,8 +115,6 @@ def command(
         seed=seed,
         progress=progress,
     )
-    for sentence in found.notes:
-        note(sentence)
     made, collected = found.vectors, found.collected
     summary = {
         "name": found.name,
@@ -127,10 +125,10 @@ def command(
         "reused": collected.reused,
         "stopped_by": collected.stopped_by,
         "details": dict(made.details),
+        "notes": found.notes,
     }
-    answer(summary | {"notes": list(found.notes)} if json else summary, None, json)
-    if not json:
-        note(f"searches use it from now on; vectors={found.name} or retriever={found.name} name it")
+    answer(summary, None, json)
+    note(f"searches use it from now on; vectors={found.name} or retriever={found.name} name it")
 
 
 def _take(index: ItemIndex, exact: Any, store: Path | None) -> None:

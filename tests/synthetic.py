@@ -101,14 +101,14 @@ def aligned_matrix(**options) -> StoredMatrix:
     return data.with_vectors("mf", moved, data.query_vectors)
 
 
-def run(method, data: StoredMatrix, budget: int, *, seed: int = 0, allowed=None, tests=None):
-    """Search all test queries of a matrix to the end, by a method or a spec."""
+def run(method, data: StoredMatrix, budget: int, *, seed=0, allowed=None, tests=None, lost=()):
+    """Search all test queries of a matrix by a method or a spec; `lost` items get no score."""
     index, queries, scores = data.rows(0, tests or data.n_tests)
-    search = Search(
-        parse_method(method).plan(index, budget, seed), queries, index.n, allowed=allowed
-    )
+    plan = parse_method(method).plan(index, budget, seed)
+    search = Search(plan, queries, index.n, allowed=allowed)
     while len(pairs := search.ask()):
-        search.tell(pairs, scores[pairs.query, pairs.item])
+        told = pairs.take(np.flatnonzero(~np.isin(pairs.item, lost)))
+        search.tell(told, scores[told.query, told.item])
     return search
 
 

@@ -6,26 +6,17 @@ import re
 from pathlib import Path
 
 import pytest
+from golden.cases import corpus, overlap
 
 import crossknn as ck
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-method.md"
-TEXTS = [
-    f"{verb} a {noun}"
-    for verb in ("zip", "sort", "lock", "read", "join", "hash")
-    for noun in ("file", "list", "thread", "queue", "string")
-]
 
 
 @pytest.fixture(scope="module")
 def page():
-    """(names that the page's code defines, index, scorer)."""
-    index = ck.ItemIndex.build(TEXTS, encoder="bundled")
-
-    def scorer(pairs):
-        return [len(set(q.split()) & set(t.split())) + len(t) / 100 for q, t in pairs]
-
-    names = {"index": index, "scorer": scorer}
+    """The names that the page's code defines, and those that it needs."""
+    names = {"index": ck.ItemIndex.build(corpus(), encoder="bundled"), "scorer": overlap}
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S):
         exec(block, names)
     return names

@@ -1,4 +1,4 @@
-"""Searching texts: deadlines, failures, threads, what an answer says."""
+"""Searching texts: deadlines, failures, threads; what an answer says, as runs and data frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import crossknn as ck
-from crossknn.errors import InputError, ScorerError
+from crossknn.errors import InputError
 from crossknn.fitting.anchors import collect_anchors
 
 TEXTS = [f"item {i} {'even' if i % 2 == 0 else 'odd'} {'x' * (i % 7)}" for i in range(50)]
@@ -32,6 +32,12 @@ def index():
 @pytest.fixture
 def search(index):
     return ck.Searcher(index, length, "axn(retriever=bm25, rounds=5)")
+
+
+@pytest.fixture(scope="module")
+def results(index):
+    search = ck.Searcher(index, length, "axn(retriever=bm25, rounds=2)").search
+    return search({"q7": "odd item", "q8": "<b>even</b> it"}, k=2, budget=4)
 
 
 def test_hits_say_where_they_come_from(search):
@@ -71,32 +77,6 @@ def test_one_item_that_cannot_be_scored_is_replaced(index):
     assert len(results[0]) == 49
 
 
-def test_a_scorer_that_breaks_down_after_some_rounds_does_not_lose_them(index):
-    calls = 0
-
-    def breaking(pairs):
-        nonlocal calls
-        calls += len(pairs)
-        if calls > 4:
-            raise ConnectionError("gone")
-        return length(pairs)
-
-    results = ck.Searcher(index, breaking, "axn(retriever=bm25, rounds=5)").search(
-        "odd", k=3, budget=20
-    )
-    assert results.stopped_by == "scorer"
-    assert results.n_scored == 4
-    assert len(results[0]) == 3
-
-
-def test_a_scorer_that_never_works_is_an_error(index):
-    def broken(pairs):
-        raise ConnectionError("gone")
-
-    with pytest.raises(ScorerError, match="gone"):
-        ck.Searcher(index, broken).search("odd", k=3, budget=20)
-
-
 def test_many_threads_share_one_searcher(search):
     queries = [f"item {i}" for i in range(24)]
     alone = [[h.id for h in search.search(q, k=5, budget=15)[0]] for q in queries]
@@ -107,12 +87,7 @@ def test_many_threads_share_one_searcher(search):
     assert together == alone
 
 
-def test_an_asynchronous_search_finds_the_same(search):
-    found = asyncio.run(search.asearch("odd", k=3, budget=40))
-    assert found[0] == search.search("odd", k=3, budget=40)[0]
-
-
-def test_cancelling_an_asynchronous_search_stops_the_scoring(index):
+def test_a_cancelled_task_stops_the_scoring(index):
     scored = []
 
     def slow(pairs):
@@ -121,17 +96,24 @@ def test_cancelling_an_asynchronous_search_stops_the_scoring(index):
         return length(pairs)
 
     search = ck.Searcher(index, ck.CallableScorer(slow, batch=1), "rerank(retriever=bm25)")
-
-    async def cancelled():
-        task = asyncio.create_task(search.asearch("odd", k=3, budget=50))
-        await asyncio.sleep(0.1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(cancelled())
-    time.sleep(0.1)
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(search.asearch("odd", k=3, budget=50), 0.1))
     assert 0 < sum(scored) < 50
+
+
+def test_a_cancel_flag_stops_a_search(index):
+    flag, seen = threading.Event(), []
+    search = ck.Searcher(index, ck.CallableScorer(length, batch=1), "exact")
+
+    def stop_after_three(done, total):
+        seen.append(done)
+        if done == 3:
+            flag.set()
+
+    results = search.search("odd", k=2, budget=9, cancel=flag, progress=stop_after_three)
+    assert (results.stopped_by, results.n_scored, seen) == ("cancelled", 3, [1, 2, 3])
+    again = search.search("odd", k=2, budget=9, cancel=flag)
+    assert (again.stopped_by, again.n_calls, again[0]) == ("cancelled", 0, [])
 
 
 def test_cache_hits_are_revealed_but_not_called(index, tmp_path):
@@ -162,12 +144,17 @@ def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeyp
         ({"filter": ["id1", "nobody"]}, "no item with the id 'nobody'"),
         ({"filter": np.ones(3, np.bool_)}, r"the filter has shape \(3,\)"),
         ({"filter": []}, "the filter allows no item"),
-        ({"budget": ck.Budget(deadline=0)}, "deadline is 0; it must be above 0"),
+        ({"budget": ck.Budget(deadline=-1)}, "deadline is -1; it must be above 0"),
         ({"method": "axm"}, "did you mean axn"),
         ({"method": 5}, "5 is no method"),
         ({"k": 2.5}, "k is 2.5; it must be a whole number"),
         ({"budget": "9"}, "budget is '9'; it must be a whole number"),
         ({"filter": "id1"}, "the filter is 'id1'; give a list of ids"),
+        ({"budget": ck.Budget(per_query=3, total=9)}, "a total and pairs per query: give one of"),
+        ({"budget": ck.Budget(target_recall=0.9)}, "axn does not say how much it expects to have"),
+        ({"budget": ck.Budget(total=9)}, "budget is 9 calls for each of 1"),
+        ({"budget": ck.Budget(total=9.5)}, "total_budget is 9.5; it must be a whole number"),
+        ({"budget": ck.Budget(total=40)}, "use kriging or gp"),
     ],
 )
 def test_wrong_arguments_are_answered_in_a_sentence(search, options, words):
@@ -202,18 +189,44 @@ def test_importing_is_light():
     assert run.stdout.strip() == "[]"
 
 
-def test_a_cancel_flag_stops_a_search(index):
-    flag = threading.Event()
-    search = ck.Searcher(index, ck.CallableScorer(length, batch=1), "exact")
-    seen = []
+def test_results_are_a_line_and_a_run_of_the_queries_ids(results, tmp_path):
+    run = results.to_run(tmp_path / "run.txt")
+    assert list(run) == ["q7", "q8"]
+    assert repr(results).startswith("<Results of axn(retriever=bm25, rounds=2): 2 queries, 4 hits")
+    assert run["q7"] == {hit.id: hit.score for hit in results[0]}
+    lines = (tmp_path / "run.txt").read_text().splitlines()
+    assert lines[0].split()[:4] == ["q7", "Q0", results[0][0].id, "1"]
+    assert [line.split()[-1] for line in lines] == ["axn"] * 4
+    assert float(lines[0].split()[4]) == pytest.approx(results[0][0].score)
+    with pytest.raises(InputError, match="cannot be written"):
+        results.to_run(tmp_path)
 
-    def stop_after_three(done, total):
-        seen.append(done)
-        if done == 3:
-            flag.set()
 
-    results = search.search("odd", k=2, budget=9, cancel=flag, progress=stop_after_three)
-    assert results.stopped_by == "cancelled"
-    assert results.n_scored == 3 == len(seen)
-    again = search.search("odd", k=2, budget=9, cancel=flag)
-    assert (again.stopped_by, again.n_calls, again[0]) == ("cancelled", 0, [])
+def test_a_run_refuses_ids_with_blanks(search, tmp_path):
+    blank = search.search({"my query": "odd"}, k=1, budget=2)
+    with pytest.raises(InputError, match="has blanks in its id"):
+        blank.to_run(tmp_path / "run.txt")
+
+
+def test_a_data_frame_has_a_row_for_each_hit(results):
+    frame = pytest.importorskip("pandas") and results.to_pandas()
+    assert frame[["qid", "docno", "rank"]].to_numpy().tolist() == [
+        [qid, hit.id, rank]
+        for qid, hits in zip(results.query_ids, results, strict=True)
+        for rank, hit in enumerate(hits)
+    ]
+
+
+def test_queries_come_as_a_set_too(search):
+    found = search.search(ck.QuerySet(("a",), ("odd",)), k=1, budget=2)
+    assert (found.query_ids, found.queries) == (("a",), ("odd",))
+    assert search.search(["odd", "even"], k=1, budget=2).query_ids == ("0", "1")
+
+
+def test_a_target_is_the_methods_and_for_the_k_that_is_wanted():
+    index = ck.ItemIndex.build(TEXTS, lsa=4)
+    collect_anchors(index, length, ["even 1", "odd item", "even item xxx", "item 1"])
+    search = ck.Searcher(index, length, "kriging(retriever=bm25, rounds=3)").search
+    found = search("odd item", k=2, budget=ck.Budget(per_query=50, target_recall=0.5))
+    assert "target_recall=0.5, k=2" in found.method
+    assert found[0][0].position == 20  # the longest text

@@ -1,4 +1,4 @@
-"""Collecting: nothing is scored twice, and a stop costs at most the requests in flight."""
+"""Collecting, and searching with a store: nothing is scored twice, lost or mixed up."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.scorers import CallableScorer
+from crossknn.scorers import CallableScorer, NothingScoredError
+from crossknn.scorers.base import Scorer
 from crossknn.scores.collect import Limits, collect, exact_scores
 from crossknn.scores.store import ScoreStore
+from crossknn.scores.stored import StoredScorer
 from crossknn.types import Pairs
 
 QUERIES = [f"query {q}" for q in range(7)]
@@ -29,9 +35,9 @@ def value(query, item):
 class Counting:
     """Scores, remembers what it was asked, and may fail or be slow."""
 
-    def __init__(self, *, batch=8, fail_after=None, pause=0.0, broken=(), on_call=None):
+    def __init__(self, *, batch=8, fail_after=None, pause=0.0, broken=()):
         self.asked, self.batch = [], batch
-        self.fail_after, self.pause, self.broken, self.on_call = fail_after, pause, broken, on_call
+        self.fail_after, self.pause, self.broken = fail_after, pause, broken
         self._lock = threading.Lock()
 
     @property
@@ -40,8 +46,6 @@ class Counting:
 
     def __call__(self, pairs):
         time.sleep(self.pause)
-        if self.on_call:
-            self.on_call()
         with self._lock:
             if self.fail_after is not None and len(self.asked) + len(pairs) > self.fail_after:
                 raise ScorerError("the endpoint is gone")
@@ -53,6 +57,11 @@ class Counting:
 
 def exact(queries=QUERIES, items=ITEMS):
     return np.array([[value(q, i) for i in items] for q in queries], np.float32)
+
+
+def row(items):
+    """Pairs of the first query and these items."""
+    return Pairs(np.zeros(len(items), int), np.array(items))
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -187,3 +196,73 @@ def test_kills_cost_at_most_the_requests_in_flight(tmp_path, seed):
     store = ScoreStore(tmp_path / "s")
     assert len(store) == len(set(asked)) == 1000
     assert len(asked) - len(set(asked)) <= kills * workers * 8
+
+
+def scores_of(scorer, pairs, queries=QUERIES, items=ITEMS):
+    """Scores (p,), NaN where a pair was left out; every pair at most once."""
+    scores = np.full(len(pairs), np.nan, np.float32)
+    for positions, values in scorer.score(pairs, queries, items):
+        assert np.isnan(scores[positions]).all()
+        scores[positions] = values
+    return scores
+
+
+@given(data=st.data())
+@settings(max_examples=30, deadline=None)
+def test_any_sequence_of_calls_pays_every_distinct_pair_once(data):
+    texts = st.text(max_size=3)
+    queries = data.draw(st.lists(texts, min_size=1, max_size=4))
+    items = data.draw(st.lists(texts, min_size=1, max_size=6))
+    pair = st.tuples(st.integers(0, len(queries) - 1), st.integers(0, len(items) - 1))
+    calls = data.draw(st.lists(st.lists(pair, max_size=15), min_size=1, max_size=4))
+    fn, distinct = Counting(batch=3), set()
+    with tempfile.TemporaryDirectory() as folder:
+        for rows in calls:
+            pairs = Pairs(*np.array(rows, np.int64).reshape(-1, 2).T)
+            # Opened anew for each call: only the file carries scores over.
+            scorer = StoredScorer(fn.scorer, Path(folder) / "scores.db")
+            wanted = exact(queries, items)[pairs.query, pairs.item]
+            np.testing.assert_array_equal(scores_of(scorer, pairs, queries, items), wanted)
+            scorer.store.close()
+            distinct |= {(queries[q], items[i]) for q, i in rows}
+            assert sorted(fn.asked) == sorted(distinct)
+
+
+def test_stopping_in_the_middle_keeps_what_was_paid(tmp_path):
+    fn = Counting(batch=4)
+    scorer = StoredScorer(fn.scorer, tmp_path / "c")
+    stream = scorer.score(row(range(30)), QUERIES, ITEMS)
+    next(stream)
+    next(stream)
+    stream.close()
+    assert (len(fn.asked), stream.computed) == (8, 8)
+    scores_of(StoredScorer(fn.scorer, tmp_path / "c"), row(range(30)))
+    assert len(set(fn.asked)) == len(fn.asked) == 30
+
+
+def test_a_fingerprint_is_needed(tmp_path):
+    with pytest.raises(InputError, match="has no fingerprint"):
+        StoredScorer(CallableScorer(Counting()), tmp_path / "c")
+    scorer = StoredScorer(CallableScorer(Counting()), tmp_path / "c", fingerprint="v1")
+    assert scorer.fingerprint == "v1"
+    assert isinstance(scorer, Scorer)
+
+
+def test_a_pair_that_cannot_be_scored_fails_nothing(tmp_path):
+    scorer = StoredScorer(Counting(broken={ITEMS[0]}).scorer, tmp_path / "c")
+    for _ in range(2):  # the second time only the pair at fault is left to the scorer
+        found = scores_of(scorer, row(range(10)))
+        assert np.isnan(found[0])
+        np.testing.assert_array_equal(found[1:], exact()[0, 1:10])
+    with pytest.raises(NothingScoredError):
+        scores_of(scorer, row([0]))
+
+
+def test_a_file_that_cannot_be_written_costs_no_answer(tmp_path, caplog):
+    scorer = StoredScorer(Counting().scorer, tmp_path / "c")
+    # A database that may not grow stands in for a full disk.
+    scorer.store._opened().execute("PRAGMA max_page_count = 1")
+    items = [f"{i}" * 3 for i in range(5000)]
+    found = scores_of(scorer, row(range(5000)), items=items)
+    np.testing.assert_array_equal(found, exact(QUERIES[:1], items)[0])
+    assert sum("cannot be kept" in r.getMessage() for r in caplog.records) == 1

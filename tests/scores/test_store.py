@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -22,23 +23,15 @@ ONE = Pairs(np.zeros(1, int), np.zeros(1, int))
 TEXTS = st.sampled_from(["", "a", "b", "a\nb", "é", "\ud800", "x" * 300, "0"])
 
 
-def pairs_of(rows):
-    rows = np.array(rows, np.int64).reshape(-1, 2)
-    return Pairs(rows[:, 0], rows[:, 1])
-
-
 @st.composite
 def writes(draw):
     queries = draw(st.lists(TEXTS, min_size=1, max_size=4))
     items = draw(st.lists(TEXTS, min_size=1, max_size=6))
-    rows = draw(
-        st.lists(
-            st.tuples(st.integers(0, len(queries) - 1), st.integers(0, len(items) - 1)),
-            max_size=12,
-        )
-    )
+    pair = st.tuples(st.integers(0, len(queries) - 1), st.integers(0, len(items) - 1))
+    rows = draw(st.lists(pair, max_size=12))
+    pairs = Pairs(*np.array(rows, np.int64).reshape(-1, 2).T)
     scores = draw(st.lists(st.floats(-9, 9, width=32), min_size=len(rows), max_size=len(rows)))
-    return draw(st.sampled_from(["f", "g"])), queries, items, pairs_of(rows), np.array(scores)
+    return draw(st.sampled_from(["f", "g"])), queries, items, pairs, np.array(scores)
 
 
 @given(st.lists(writes(), max_size=6), st.booleans())
@@ -94,21 +87,14 @@ def test_many_small_batches_become_few_blocks(tmp_path):
     assert len(store) == 500
 
 
-def test_opening_makes_no_file_and_reading_knows_nothing(tmp_path):
-    store = ScoreStore(tmp_path / "s")
-    assert (len(store), store.queries("f")) == (0, [])
-    assert np.isnan(store.rows("f", ["q"], ["a"])).all()
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.fixture
 def filled(tmp_path):
     path, n = tmp_path / "s.db", 3_000
+    items, queries = [f"item {i}" for i in range(n)], [f"query {q}" for q in range(12)]
+    table = np.random.default_rng(2).normal(size=(12, n)).astype(np.float32)
+    pairs = Pairs(*(place.ravel() for place in np.indices(table.shape)))
     with ScoreStore(path) as store:
-        items, queries = [f"item {i}" for i in range(n)], [f"query {q}" for q in range(12)]
-        table = np.random.default_rng(2).normal(size=(12, n)).astype(np.float32)
-        for row, query in enumerate(queries):
-            store.put("f", [query], items, Pairs(np.zeros(n, int), np.arange(n)), table[row])
+        store.put("f", queries, items, pairs, table.ravel())
     return path, queries, items, table
 
 
@@ -140,13 +126,17 @@ def test_damage_is_one_sentence_or_changes_nothing(filled, kind, part):
         np.testing.assert_array_equal(found[known], table[known])
 
 
+def changed(path, statements):
+    """The store in a database after these statements."""
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(statements)
+    return ScoreStore(path)
+
+
 def test_a_damaged_block_is_refused_until_it_is_repaired(filled):
     path, queries, items, table = filled
-    db = sqlite3.connect(path)
-    db.execute("UPDATE blocks SET scores = zeroblob(length(scores)) WHERE id = 3")
-    db.commit()
-    db.close()
-    store = ScoreStore(path)
+    damage = "UPDATE blocks SET scores = zeroblob(length(scores)) WHERE id = 3"
+    store = changed(path, damage)
     with pytest.raises(InputError, match=r"s\.db are damaged.*verify --repair"):
         store.rows("f", queries, items)
     assert store.verify() == [f"1 of the blocks of scores in {path} are damaged"]
@@ -157,24 +147,40 @@ def test_a_damaged_block_is_refused_until_it_is_repaired(filled):
     np.testing.assert_array_equal(np.delete(found, 2, 0), np.delete(table, 2, 0))
 
 
-def test_other_files_and_other_formats_are_refused(tmp_path):
+def test_a_damaged_text_never_becomes_another(filled):
+    path, queries, items, table = filled
+    damage = "UPDATE texts SET crc = crc + 1 WHERE id = (SELECT max(id) FROM texts)"
+    store = changed(path, damage)
+    with pytest.raises(InputError, match="a text has another checksum"):
+        store.rows("f", queries, items)
+    assert store.verify(repair=True)
+    assert store.verify() == []
+    store.put("f", ["new"], ["another"], ONE, [1.0])
+    found = store.rows("f", queries, [*items, "another"])
+    assert np.isnan(found[:, -1]).all()
+    known = ~np.isnan(found[:, :-1])
+    np.testing.assert_array_equal(found[:, :-1][known], table[known])
+
+
+@pytest.mark.parametrize(
+    "statements",
+    ["CREATE TABLE t (a)", "PRAGMA application_id = 2020306542; PRAGMA user_version = 1"],
+)
+def test_other_databases_and_other_formats_are_refused(tmp_path, statements):
+    with pytest.raises(InputError, match="holds no scores of crossknn in the format 2"):
+        changed(tmp_path / "s", statements)
+
+
+def test_what_is_no_database_is_refused_and_opening_makes_no_file(tmp_path):
     (tmp_path / "text").write_text("no database, and long enough to be none " * 9)
     with pytest.raises(InputError, match="text are damaged"):
         ScoreStore(tmp_path / "text")
-    for name, statement in (("other", "CREATE TABLE t (a)"), ("old", "PRAGMA user_version = 1")):
-        db = sqlite3.connect(tmp_path / name)
-        db.execute(statement)
-        if name == "old":
-            db.execute("PRAGMA application_id = 2020306542")
-            db.execute("CREATE TABLE t (a)")
-        db.commit()
-        db.close()
-    with pytest.raises(InputError, match="holds no scores of crossknn in the format 2"):
-        ScoreStore(tmp_path / "other")
-    with pytest.raises(InputError, match="holds no scores of crossknn in the format 2"):
-        ScoreStore(tmp_path / "old")
     with pytest.raises(InputError, match="there is no folder"):
         ScoreStore(tmp_path / "none" / "s")
+    store = ScoreStore(tmp_path / "s")
+    assert (len(store), store.queries("f")) == (0, [])
+    assert np.isnan(store.rows("f", ["q"], ["a"])).all()
+    assert not store.path.exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -193,38 +199,17 @@ import numpy as np
 from crossknn.scores.store import ScoreStore
 from crossknn.types import Pairs
 store, start = ScoreStore(sys.argv[1]), int(sys.argv[2])
-items = [str(i) for i in range(300)]
 for item in range(start, start + 150, 5):
     pairs = Pairs(np.zeros(5, int), np.arange(item, item + 5))
-    store.put("f", ["q"], items, pairs, np.arange(item, item + 5.0))
+    store.put("f", ["q"], [str(i) for i in range(300)], pairs, np.arange(item, item + 5.0))
 """
 
 
 def test_processes_share_a_new_file(tmp_path):
-    running = [
-        subprocess.Popen([sys.executable, "-c", FILLING, str(tmp_path / "s"), str(start)])
-        for start in (0, 75, 150)
-    ]
+    command = [sys.executable, "-c", FILLING, str(tmp_path / "s")]
+    running = [subprocess.Popen([*command, start]) for start in ("0", "75", "150")]
     assert [process.wait(60) for process in running] == [0, 0, 0]
     store = ScoreStore(tmp_path / "s")
-    items = [str(i) for i in range(300)]
-    np.testing.assert_array_equal(store.rows("f", ["q"], items)[0], np.arange(300))
+    found = store.rows("f", ["q"], [str(i) for i in range(300)])
+    np.testing.assert_array_equal(found[0], np.arange(300))
     assert len(store) == 300
-
-
-def test_a_damaged_text_never_becomes_another(filled):
-    path, queries, items, table = filled
-    db = sqlite3.connect(path)
-    db.execute("UPDATE texts SET crc = crc + 1 WHERE id = (SELECT max(id) FROM texts)")
-    db.commit()
-    db.close()
-    store = ScoreStore(path)
-    with pytest.raises(InputError, match="a text has another checksum"):
-        store.rows("f", queries, items)
-    assert store.verify(repair=True)
-    assert store.verify() == []
-    store.put("f", ["new"], ["another"], ONE, [1.0])
-    found = store.rows("f", queries, [*items, "another"])
-    assert np.isnan(found[:, -1]).all()
-    known = ~np.isnan(found[:, :-1])
-    np.testing.assert_array_equal(found[:, :-1][known], table[known])

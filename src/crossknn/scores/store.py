@@ -23,7 +23,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -387,7 +387,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         for start in range(0, len(texts), _VARIABLES):
             part = dict(texts[start : start + _VARIABLES])
             rows = self._texts(f"digest IN ({','.join('?' * len(part))})", list(part))
-            found |= {row[1]: row[0] for row in rows if part[row[1]] is None or row[2] is not None}
+            wanted = (row for row in rows if row[2] is not None or part.get(row[1]) is None)
+            found |= {digest: number for number, digest, _ in wanted}
         return found
 
     def _texts(
@@ -434,7 +435,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             yield
         except sqlite3.OperationalError as error:
             raise kind(f"the scores in {self.path} {what}: {error}") from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise self._damaged(error) from error
 
     def _opened(self) -> sqlite3.Connection:
@@ -502,9 +503,13 @@ def _grouped(queries: IntArray) -> Iterator[tuple[int, IntArray]]:
 
 def _crc(fingerprint: str, query: int, start: int, items: bytes | None, scores: bytes) -> int:
     """The checksum of a block, and of whose scores it holds."""
-    head = fingerprint.encode() + struct.pack("<qq?", query, start, items is None)
-    return zlib.crc32(scores, zlib.crc32(items or b"", zlib.crc32(head)))
+    with suppress(TypeError, struct.error):  # what is damaged may have other types
+        head = fingerprint.encode() + struct.pack("<qq?", query, start, items is None)
+        return zlib.crc32(scores, zlib.crc32(items or b"", zlib.crc32(head)))
+    return -1
 
 
 def _text_crc(number: int, digest: bytes, text: bytes | None) -> int:
-    return zlib.crc32(text or b"", zlib.crc32(digest, number & 0xFFFFFFFF))
+    with suppress(TypeError):
+        return zlib.crc32(text or b"", zlib.crc32(digest, number & 0xFFFFFFFF))
+    return -1

@@ -10,7 +10,6 @@ from synthetic import ALIGNED_METHODS, METHODS, aligned_matrix, matrix, permuted
 
 from crossknn.linalg import top_k
 from crossknn.methods import METHODS as REGISTRY
-from crossknn.methods import parse_method
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM
 
@@ -38,7 +37,7 @@ def test_the_suite_covers_every_registered_method():
 def test_the_budget_is_spent_exactly_and_nothing_twice(spec, budget, seed, allowed, lost):
     """On items that are allowed; pairs that cannot be scored are replaced."""
     data, mask = matrix_for(spec, seed=seed, tests=2), np.random.default_rng(1).random(80) < allowed
-    search = run(parse_method(spec), data, budget, seed=seed, allowed=mask, lost=list(lost))
+    search = run(spec, data, budget, seed=seed, allowed=mask, lost=list(lost))
     free = set(np.flatnonzero(mask).tolist()) - lost
     expected = len(free) if spec == "exact" else min(budget, len(free))
     assert search.n_scored.tolist() == [expected] * 2
@@ -51,7 +50,7 @@ def test_the_budget_is_spent_exactly_and_nothing_twice(spec, budget, seed, allow
 @every_method
 def test_a_full_budget_is_exact_search(spec):
     data = matrix_for(spec)
-    best = run(parse_method(spec), data, 80).best(10)
+    best = run(spec, data, 80).best(10)
     truth = top_k(data.scores[data.n_anchors :], 10).items
     assert best.items.tolist() == truth.tolist()
 
@@ -62,16 +61,16 @@ def test_permuting_the_items_permutes_the_answer(spec):
         pytest.skip("random picks are drawn by position")
     data = matrix_for(spec)
     order = np.random.default_rng(2).permutation(80)
-    plain = run(parse_method(spec), data, 24).best(8)
-    moved = run(parse_method(spec), permuted(data, order), 24).best(8)
+    plain = run(spec, data, 24).best(8)
+    moved = run(spec, permuted(data, order), 24).best(8)
     assert order[moved.items].tolist() == plain.items.tolist()
 
 
 @every_method
 def test_a_query_does_not_depend_on_its_batch(spec):
     data = matrix_for(spec)
-    together = run(parse_method(spec), data, 24).picks()
-    alone = run(parse_method(spec), data, 24, tests=1).picks()
+    together = run(spec, data, 24).picks()
+    alone = run(spec, data, 24, tests=1).picks()
     assert together.items[0].tolist() == alone.items[0].tolist()
 
 
@@ -87,8 +86,5 @@ def test_a_query_does_not_depend_on_its_batch(spec):
 def test_one_round_or_the_parametric_vector_alone_is_reranking(spec):
     data = matrix()
     budget = 21
-    reranked = run(parse_method("rerank(retriever=dense)"), data, budget).picks().items
-    assert (
-        np.sort(run(parse_method(spec), data, budget).picks().items).tolist()
-        == np.sort(reranked).tolist()
-    )
+    reranked = run("rerank(retriever=dense)", data, budget).picks().items
+    assert np.sort(run(spec, data, budget).picks().items).tolist() == np.sort(reranked).tolist()

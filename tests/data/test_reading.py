@@ -69,9 +69,6 @@ def test_bytes_that_cannot_be_read(tmp_path, name, content, sentence):
         read_items(tmp_path / name)
 
 
-# Folders
-
-
 def test_the_format_is_seen_or_said(tmp_path):
     assert open_folder(write(tmp_path / "beir", BEIR)).format == "beir"
     write(tmp_path / "beir", {"topics.tsv": "1\tone\n"})
@@ -149,9 +146,6 @@ def test_without_ir_datasets_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
     with pytest.raises(ImportError, match=r"reading irds:x/test .* 'crossknn\[irds\]'"):
         read_dataset("irds:x/test")
-
-
-# Marks
 
 
 PLAIN = st.text("abc XY.,", max_size=12)

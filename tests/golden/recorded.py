@@ -46,9 +46,8 @@ def check(
     if whole:
         assert sorted(found) == sorted(expected)
     different = [name for name in found if not same(found[name], expected[name], close, floor)]
-    if different:
-        shown = [(name, found[name], expected[name]) for name in different[:5]]
-        raise AssertionError(f"{len(different)} of {len(found)} cases differ, e.g. {shown}")
+    shown = [(name, found[name], expected[name]) for name in different[:5]]
+    assert not different, f"{len(different)} of {len(found)} cases differ, e.g. {shown}"
 
 
 def same(found: Any, expected: Any, close: float, floor: float | None = 1.0) -> bool:

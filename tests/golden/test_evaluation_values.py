@@ -11,14 +11,7 @@ from synthetic import aligned_matrix, matrix
 from crossknn.data.queries import QuerySet
 from crossknn.data.reading import read_items
 from crossknn.evaluation import measures
-from crossknn.evaluation.replay import (
-    Replayed,
-    compare,
-    outcome,
-    parts_of,
-    replay,
-    truth_of,
-)
+from crossknn.evaluation.replay import Replayed, compare, outcome, parts_of, replay, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import top_k
@@ -143,17 +136,8 @@ def test_compare():
     index = ItemIndex.build(items)
     qrels = {f"q{i}": {str(j): 1 + j % 2 for j in range(i, 40, 9)} for i in range(8)}
     specs = "rerank(retriever=bm25), retrieve(retriever=bm25), rerank(retriever=random), exact"
-    best, table = compare(
-        index,
-        queries,
-        scores,
-        parse_methods(specs),
-        [5, 15],
-        [1, 5],
-        qrels=qrels,
-        measures=["nDCG@10", "R@100", "RR@10"],
-        seed=2,
-    )
+    options = {"qrels": qrels, "measures": ["nDCG@10", "R@100", "RR@10"], "seed": 2}
+    best, table = compare(index, queries, scores, parse_methods(specs), [5, 15], [1, 5], **options)
     rows = {f"{n}": [as_row(row) for row in outcome.rows()] for n, outcome in enumerate(table)}
     check("evaluation_compare.json", {"exact": [*map(as_row, best.rows())], **rows}, close=CLOSE)
 
@@ -165,9 +149,8 @@ def test_analyses():
     truth = truth_of(parts, 10)
     found: dict[str, object] = {}
     for name in ("anncur", "adacur", "axn ridge", "rerank dense"):
-        approx, scored = approximate(
-            parse_method(SPECS[name]), index, queries, scores, budget=16, seed=0
-        )
+        chosen = parse_method(SPECS[name])
+        approx, scored = approximate(chosen, index, queries, scores, budget=16, seed=0)
         errors = approximation_error(scores, approx, bands=(5, 20))
         found[name] = {
             "scored": scored,

@@ -284,7 +284,7 @@ class Zeshel(DataFolder):
         """The domains of a split; `domains` are found in any split."""
         wanted = None if domains is None else list(domains)
         found: dict[str, list[Record]] = {}
-        for name in (self.split(split),) if wanted is None else self.splits():
+        for name in (split,) if wanted is None else self.splits():
             for domain, mentions in self._mentions(name):
                 if wanted is None or domain in wanted:
                     found.setdefault(domain, []).extend(mentions)

@@ -164,8 +164,7 @@ def read_dataset(
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}; it must be at least 1")
     folder = open_folder(source, format=format)
-    split = folder.split(split)
-    data = folder.dataset(split, domain)
+    data = folder.dataset(folder.split(split), domain)
     if limit is not None:
         data = data.take(range(min(limit, len(data))))
     for finding in data.findings:
@@ -193,8 +192,7 @@ def read_labelled(
             corpus, a mention that is not in its document, and lists that are not there.
     """
     source = open_folder(folder)
-    if domains is None:
-        split = source.split(split)
+    split = source.split(split)
     place = f"{source.path}, split {split}"
     return [_labelled(data, place, lists) for data in source.datasets(split, domains, lists)]
 

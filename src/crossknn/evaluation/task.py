@@ -134,8 +134,7 @@ class TaskMeasures:
     @property
     def depth(self) -> int:
         """How many items of each answer the measures see."""
-        cutoffs = (m.params.get("cutoff", WHOLE) for m in self._measures)
-        return max((int(cutoff) for cutoff in cutoffs), default=1)
+        return max((int(m.params.get("cutoff", WHOLE)) for m in self._measures), default=1)
 
     def values(
         self, items: IntArray, scored: IntArray | None = None, *, start: int = 0
@@ -178,10 +177,8 @@ class TaskMeasures:
 
 def _hits(rows: Rows, items: IntArray) -> BoolArray:
     """(r,) whether one of a query's relevant items is among the items given for it."""
-    hits = []
-    for row, some in zip(rows, items, strict=True):
-        relevant = [int(i) for i, grade in row.items() if grade > 0 and i.isdigit()]
-        hits.append(np.isin(relevant, some).any())
+    relevant = ([int(i) for i, grade in row.items() if grade > 0 and i.isdigit()] for row in rows)
+    hits = [np.isin(some, found).any() for some, found in zip(relevant, items, strict=True)]
     return np.array(hits, np.bool_)
 
 

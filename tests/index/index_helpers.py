@@ -14,6 +14,10 @@ def corpus(n):
     ]
 
 
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def score_of(query, item):
     return zlib.crc32(f"{query}|{item}".encode()) / 2**31 - 1
 

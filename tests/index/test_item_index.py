@@ -5,21 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from index_helpers import LengthEncoder, corpus
+from late_helpers import WordStates
 
 from crossknn.data.items import Items
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.retrievers.base import CandidateLists, ItemPriors
 from crossknn.types import Queries
-
-
-def test_without_a_model_there_are_lsa_and_bm25_and_words_can_be_added():
-    index = ItemIndex.build(["a cat", "a dog"])
-    assert (set(index.vectors), set(index.retrievers)) == ({"lsa"}, {"bm25"})
-    index.add_words("tfidf")
-    assert set(index.retrievers) == {"bm25", "tfidf"}
-    assert not ItemIndex.build(["a cat"], lsa=0, bm25=False).vectors
-
 
 text = st.text(max_size=20)
 column = st.lists(st.tuples(text, text, st.dictionaries(text, text | st.none() | st.integers())))
@@ -67,6 +59,13 @@ def test_query_vectors_are_kept_with_the_queries():
         (lambda i: i.add_retriever("mine", ItemPriors([1, 2, 3])), "3 priors for 1 items"),
         (lambda i: i.put_artifact("a b", {}, {}), "cannot be named 'a b'"),
         (lambda i: i.put_artifact("a", {"x": object()}, {}), "cannot be stored as JSON"),
+        (lambda i: i.add_late(WordStates(), "lsa"), "cannot be named 'lsa'; use another name"),
+        (lambda i: i.add_late(WordStates(), "own"), "something else named 'own'; use another name"),
+        (lambda i: i.add_late(WordStates(), "no name"), "cannot be named 'no name'"),
+        (lambda i: i.add_late(object()), "is no late-interaction model: give one"),
+        (lambda i: i.add_graph("bm26"), r"to make a graph of 'bm26' \(did you mean bm25"),
+        (lambda i: i.add_graph("own", 0), "neighbours is 0; it must be 1 or more"),
+        (lambda i: i.graph("bm25", 4), r"no item graph 'bm25' .*there are: none.*--graph 16"),
     ],
 )
 def test_what_is_not_there_or_cannot_be_added_is_named(ask, sentence):
@@ -104,38 +103,34 @@ def test_an_artifact_is_kept_and_replaced_and_an_added_retriever_is_not_saved(tm
         index.put_artifact("kriging", {"value": value}, arrays)
     loaded = ItemIndex.load(tmp_path / "index")
     assert "mine" not in loaded.retrievers
-    for found in (index, loaded):
-        assert list(found.artifacts) == ["early", "kriging"]
-        assert found.artifacts["early"].meta == {"a": [1, 2]}
-        np.testing.assert_array_equal(found.artifacts["early"].arrays["x"], [[0, 1, 2], [3, 4, 5]])
-        kriging = found.artifacts["kriging"]
-        assert (kriging.meta, kriging.arrays["x"].tolist()) == ({"value": 2}, [2, 2, 2, 2])
-        assert (kriging.arrays["y"].shape, list(kriging.arrays["z"])) == ((0,), ["some", "texts"])
+    for found in (index.artifacts, loaded.artifacts):
+        assert [*found] == ["early", "kriging"]
+        assert (found["early"].meta, found["kriging"].meta) == ({"a": [1, 2]}, {"value": 2})
+        assert found["early"].arrays["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
+        kept = {key: list(values) for key, values in found["kriging"].arrays.items()}
+        assert kept == {"x": [2, 2, 2, 2], "y": [], "z": ["some", "texts"]}
 
 
 def test_building_again_encodes_new_texts_only_and_keeps_what_fits(tmp_path):
     class Counting(LengthEncoder):
-        seen = ()
-
         def encode_items(self, texts, progress=None):
-            Counting.seen = tuple(texts)
+            seen.append(list(texts))
             return super().encode_items(texts, progress)
 
+    seen = []
     index = ItemIndex.build(corpus(6), encoder=Counting(), bm25=False)
     for name in ("kriging", "item_scores"):
         index.put_artifact(name, {}, {"x": np.arange(3)})
     index.save(tmp_path / "index")
-    loaded, Counting.seen = ItemIndex.load(tmp_path / "index"), ()
+    loaded = ItemIndex.load(tmp_path / "index")
     same = ItemIndex.build(corpus(6), encoder=Counting(), bm25=False, tfidf=True, previous=loaded)
-    assert Counting.seen == ()
     np.testing.assert_array_equal(same.vectors["dense"], index.vectors["dense"])
     assert set(same.artifacts) == {"kriging", "item_scores"}
     for changed in ({"bm25": True, "encoder": Counting()}, {"bm25": False, "lsa": 3}):
         other = ItemIndex.build(corpus(6), previous=loaded, **changed)
         assert set(other.artifacts) == {"item_scores"}  # of the items alone
-    Counting.seen = ()
     more = ItemIndex.build(corpus(8)[1:], encoder=Counting(), previous=loaded)
-    assert Counting.seen == tuple(more.items.texts[-2:])
+    assert seen == [list(index.items.texts), more.items.texts[-2:]]
     expected = LengthEncoder().encode_items(more.items.texts)
     np.testing.assert_array_equal(more.vectors["dense"], expected)
     assert not more.artifacts

@@ -96,14 +96,6 @@ def test_states_that_do_not_fit_change_nothing(saved, change):
     assert not ItemIndex.load(saved.folder).late
 
 
-def test_names_that_are_taken_and_what_is_no_model(saved):
-    for name in ("lsa", "hybrid", "no name"):
-        with pytest.raises(InputError, match="another name"):
-            saved.add_late(WordStates(), name)
-    with pytest.raises(InputError, match="is no late-interaction model: give one"):
-        saved.add_late(object())
-
-
 class Counting(WordStates):
     """Notes which texts it encodes; before text `stop` it raises `error`."""
 

@@ -3,13 +3,12 @@
 import errno
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
+import signal
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
-from index_helpers import FormulaScorer, corpus
+from index_helpers import FormulaScorer, contents, corpus
 
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.fitting.anchors import collect_anchors, collect_item_scores
@@ -17,8 +16,6 @@ from crossknn.index import storage
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.storage import MANIFEST, VERSION, _checksum
 from crossknn.types import Queries
-
-HERE = Path(__file__).parent
 
 
 @pytest.fixture
@@ -35,16 +32,6 @@ def files(folder):
     """All but the store of scores, which has tests of its own."""
     found = (path for path in folder.rglob("*") if path.is_file())
     return sorted(path for path in found if not path.name.startswith("scores.db"))
-
-
-def start(code, *arguments):
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        cwd=HERE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
-    )
 
 
 def test_every_truncated_or_missing_file_is_noticed(folder):
@@ -145,21 +132,26 @@ def test_folders_that_are_no_index(tmp_path):
     assert (tmp_path / "other" / "thesis.tex").read_text() == "x"
 
 
-KILLED = """
-import os, signal, sys
-from index_helpers import corpus
-from crossknn.index import storage
-from crossknn.index.item_index import ItemIndex
+def start(target, folder):
+    process = get_context("spawn").Process(target=target, args=(folder,))
+    process.start()
+    return process
 
-storage.write_file = lambda *manifest: os.kill(os.getpid(), signal.SIGKILL)
-ItemIndex.build(corpus(40)).save(sys.argv[1])
-"""
+
+def exit_of(process):
+    process.join()
+    return process.exitcode
+
+
+def killed(folder):
+    storage.write_file = lambda *manifest: os.kill(os.getpid(), signal.SIGKILL)
+    ItemIndex.build(corpus(40)).save(folder)
 
 
 def test_a_kill_while_saving_leaves_the_old_index_and_an_open_one_outlives_it(folder, tmp_path):
     old = ItemIndex.load(folder)
     texts = list(old.items.texts)
-    assert start(KILLED, folder).wait() == -9
+    assert exit_of(start(killed, folder)) == -9
     assert len(list(folder.glob("data-*"))) == 2
     assert ItemIndex.load(folder).n == 12
     ItemIndex.build(corpus(5)).save(folder)
@@ -167,7 +159,7 @@ def test_a_kill_while_saving_leaves_the_old_index_and_an_open_one_outlives_it(fo
     assert len(list(folder.glob("data-*"))) == 1
     assert (list(old.items.texts), old.vectors["lsa"].shape) == (texts, (12, 4))
 
-    assert start(KILLED, tmp_path / "new").wait() == -9
+    assert exit_of(start(killed, tmp_path / "new")) == -9
     with pytest.raises(IndexFormatError, match=r"still being written, or that was interrupted"):
         ItemIndex.load(tmp_path / "new")
     ItemIndex.build(corpus(5)).save(tmp_path / "new")
@@ -179,27 +171,23 @@ def test_a_full_disk_changes_nothing(folder, monkeypatch):
         path.write_bytes(b"a part of it")
         raise OSError(errno.EFBIG, "File too large")
 
-    before = {path: path.read_bytes() for path in files(folder)}
+    before = contents(folder)
     monkeypatch.setattr(storage, "write_array", full)
     with pytest.raises(InputError, match="cannot be written: File too large; nothing was changed"):
         ItemIndex.build(corpus(5)).save(folder)
-    assert {path: path.read_bytes() for path in files(folder)} == before
+    assert contents(folder) == before
 
 
-WRITER = """
-import sys
-from index_helpers import corpus
-from crossknn.index.item_index import ItemIndex
-for n in range(10, 15):
-    ItemIndex.build(corpus(n), bm25=False, lsa=2).save(sys.argv[1])
-"""
+def rewritten(folder):
+    for n in range(10, 15):
+        ItemIndex.build(corpus(n), bm25=False, lsa=2).save(folder)
 
 
 def test_writers_and_readers_at_once_always_meet_a_whole_index(folder):
-    writers = [start(WRITER, folder) for _ in range(2)]
-    while any(writer.poll() is None for writer in writers):
+    writers = [start(rewritten, folder) for _ in range(2)]
+    while any(writer.is_alive() for writer in writers):
         index = ItemIndex.load(folder)
         assert len(list(index.items)) == index.n
-    assert [writer.wait() for writer in writers] == [0, 0]
+    assert [exit_of(writer) for writer in writers] == [0, 0]
     assert ItemIndex.load(folder).n == 14
     assert len(list(folder.glob("data-*"))) == 1

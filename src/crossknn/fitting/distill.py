@@ -72,11 +72,11 @@ def distill(
         trained.append((fitted, loss, model))
     fitted, loss, model = max(trained, key=lambda one: one[0].best[DistillationTask.main])
     story = (
-        f"distilled from a cross-encoder: {len(rows)} train queries with lists of up to "
-        f"{lists.items.shape[1]} items, by the loss {loss}; a tenth of the queries was held out."
+        f"From the encoder `{source}`, distilled from a cross-encoder: {len(rows)} train queries "
+        f"with lists of up to {lists.items.shape[1]} items, by the loss {loss}; a tenth of the "
+        "queries was held out."
     )
-    card = run.model_card(model, str(source), story, settings, fitted)
-    model.cpu().save_pretrained(folder, card)
+    model.cpu().save_pretrained(folder, run.model_card(model, story, settings, fitted))
     return loss, fitted.best
 
 

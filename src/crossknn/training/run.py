@@ -32,6 +32,7 @@ from crossknn.training.settings import (
     DualEncoderSettings,
     LateInteractionSettings,
     RunSettings,
+    Settings,
     TrainingSettings,
 )
 from crossknn.types import Progress
@@ -71,8 +72,8 @@ def train(settings: RunSettings, folder: Path, *, progress: Progress | None = No
     task = _task(settings, *read_corpora(settings))
     fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
     names = ", ".join(f"`{path.name}`" for path in settings.data.folder)
-    card = model_card(task.model, settings.encoder, f"on {names}.", settings, fitted)
-    task.model.cpu().save_pretrained(folder, card)
+    story = f"From the encoder `{settings.encoder}`, on {names}."
+    task.model.cpu().save_pretrained(folder, model_card(task.model, story, settings, fitted))
     return fitted
 
 
@@ -167,27 +168,19 @@ def _peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def model_card(
-    model: Any,
-    encoder: str,
-    story: str,
-    settings: RunSettings | TrainingSettings,
-    fitted: loop.Fitted,
-) -> str:
-    """A README for the folder of a model that began as `encoder`: `story` says how it learned."""
+def model_card(model: Any, story: str, settings: Settings, fitted: loop.Fitted) -> str:
+    """A README for a model's folder: `story` says from what and how it learned."""
     kind, opener = KINDS[model.SETTINGS], type(model).__name__.removesuffix("Model")
-    if encoder.count("/") > 1:  # of a folder the name alone
-        encoder = Path(encoder).name
     measures = "\n".join(f"| {name} | {value:.4f} |" for name, value in fitted.best.items())
-    # of folders the name alone
-    shown = re.sub(r'"[^"]*/[^"]*/([^"/]+)/?"', r'"\1"', settings.model_dump_json())
+    path = r'(["`])[^"`]*/[^"`]*/([^"`/]+)/?\1'  # of folders the name alone
+    story, shown = (re.sub(path, r"\1\2\1", t) for t in (story, settings.model_dump_json()))
     return f"""---
 library_name: crossknn
 tags: [{kind.replace(" ", "-")}]
 ---
 # A {kind} trained with crossknn
 
-From the encoder `{encoder}`, {story}
+{story}
 {fitted.steps} steps; the checkpoint of step {fitted.best_step} was the best on dev queries:
 
 | measure | dev |

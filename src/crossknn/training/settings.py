@@ -186,7 +186,7 @@ class LateInteractionSettings(RunSettings):
 
 
 def read_settings(
-    path: str | Path,
+    path: Path,
     kind: type[S],
     *,
     relative_to: Path | None = None,
@@ -198,7 +198,6 @@ def read_settings(
     that the file may leave out, and may not contradict. Raises InputError, which names the file and
     the setting that is unknown, missing or unusable.
     """
-    path = Path(path)
     if not path.is_file():
         raise InputError(f"there is no settings file {path}")
     try:

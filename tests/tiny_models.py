@@ -219,8 +219,8 @@ def products(model, queries, items):
 
     with torch.inference_mode():
         encoding = model.eval().encoding
-        left = model(encoding.texts(queries, queries=True), queries=True)
-        right = model(encoding.texts(items, queries=False), queries=False)
+        left = model.encode(encoding.texts(queries, queries=True), queries=True)
+        right = model.encode(encoding.texts(items, queries=False), queries=False)
         return (left @ right.T).numpy()
 
 

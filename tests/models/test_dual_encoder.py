@@ -26,7 +26,7 @@ def test_vectors_by_hand(bert, pooling, normalize):
     for queries, marks in ((True, (5, 6)), (False, (7,))):
         rows = model.encoding.texts(texts[0 if queries else 1], queries=queries)
         with torch.inference_mode():
-            found = model(rows, queries=queries).numpy()
+            found = model.encode(rows, queries=queries).numpy()
         for row, vector in zip(rows, found, strict=True):  # one text at a time, unpadded
             with torch.inference_mode():
                 states = encoder(torch.from_numpy(row.ids)[None]).last_hidden_state[0].numpy()

@@ -160,8 +160,8 @@ def test_a_dual_encoder_gives_towers_pooling_and_marks(bert_without_unused, tmp_
     for queries in (True, False):
         rows = model.encoding.texts(TEXTS, queries=queries)
         with torch.inference_mode():
-            expected = source(rows, queries=queries)
-            found = model.tower_states(rows, queries=queries)[0][:, 0]
+            expected = source.encode(rows, queries=queries)
+            found = model.encode(rows, queries=queries)[0][:, 0]
         np.testing.assert_array_equal(found, expected)
     with pytest.raises(InputError, match="has two towers: set shared = false"):
         new(tmp_path, shared=True)
@@ -169,7 +169,7 @@ def test_a_dual_encoder_gives_towers_pooling_and_marks(bert_without_unused, tmp_
     for text, queries in (("an old [Ms] oak [Me]", True), ("oak [ENT] a tall tree", False)):
         rows = marked.encoding.texts([text], queries=queries)
         assert max(rows[0].ids) == marked.tokenizer.marks[1 if queries else 2]
-        assert torch.isfinite(marked.tower_states(rows, queries=queries)[0]).all()
+        assert torch.isfinite(marked.encode(rows, queries=queries)[0]).all()
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_dual_encoder_is_an_encoder_that_gives_the_models_vectors(bert):
     vectors = encoder.encode_items(ITEMS)
     with torch.inference_mode():
         rows = model.eval().encoding.texts(ITEMS, queries=False)
-        expected = [model([row], queries=False)[0].numpy() for row in rows]
+        expected = [model.encode([row], queries=False)[0].numpy() for row in rows]
     np.testing.assert_allclose(vectors, expected, **CLOSE)
     assert (vectors.shape, vectors.dtype) == ((5, encoder.dimensions), np.float32)
     assert np.abs(encoder.encode_queries(ITEMS) - vectors).max() > 0.01

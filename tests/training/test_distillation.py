@@ -182,7 +182,7 @@ def test_a_sentence_transformers_folder_keeps_its_vectors(bert, tmp_path):
         texts = [*WOODS.items.texts, "oak " * 40]
         rows = model.encoding.texts(texts, queries=False)
         with torch.inference_mode():
-            found = model.eval()(rows, queries=False).numpy()
+            found = model.eval().encode(rows, queries=False).numpy()
         np.testing.assert_allclose(found, made.encode(texts), atol=1e-4)
     with pytest.raises(InputError, match=r"Transformer, Pooling \(max\): only"):
         student(tmp_path / "max")

@@ -112,6 +112,10 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         """What `read` gives, as tensors."""
         raise NotImplementedError
 
+    def encode(self, rows: Sequence[Row], *, queries: bool) -> Any:
+        """What one of two towers makes of rows of single texts."""
+        return (self.query if queries else self.item)(*self.tensors(rows))
+
     def _quietly(self, run: Callable[[], Sequence[Tensor]]) -> list[Any]:
         """Outputs as arrays, without gradients and dropout; the model's mode comes back."""
         with self._turn, torch.inference_mode():

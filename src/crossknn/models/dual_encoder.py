@@ -86,6 +86,7 @@ class DualEncoderModel(TorchModel):
         config: DualEncoderConfig,
     ) -> None:
         super().__init__([query_encoder, item_encoder], tokenizer, config)
+        self.dimensions = int(query_encoder.config.hidden_size)
         settings = config.pooling, config.normalize, self.tokenizer.marks
         self.query = Tower(query_encoder, *settings)
         self.item = self.query if config.shared else Tower(item_encoder, *settings)
@@ -97,18 +98,9 @@ class DualEncoderModel(TorchModel):
         other = encoder if config.shared else open_backbone(source, marked=config.marked)[0]
         return cls(encoder, other, tokenizer, config)
 
-    @property
-    def dimensions(self) -> int:
-        """d, the length of a vector."""
-        return int(self.query.encoder.config.hidden_size)
-
-    def forward(self, rows: Sequence[Row], *, queries: bool) -> Tensor:
-        """Rows of single texts (b) -> vectors (b, d)."""
-        vectors: Tensor = (self.query if queries else self.item)(*self.tensors(rows))
-        return vectors
-
     def outputs(self, rows: Sequence[Row], *, queries: bool) -> Sequence[Tensor]:
-        return [self(rows, queries=queries)]
+        """Rows of single texts (b) -> vectors (b, d)."""
+        return [self.encode(rows, queries=queries)]
 
 
 def trainable_folder(source: str | Path) -> Path:

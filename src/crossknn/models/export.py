@@ -20,6 +20,7 @@ from crossknn.errors import InputError, MissingExtraError
 from crossknn.files import write_file
 from crossknn.models.folder import (
     COMPARE_MODEL,
+    COMPARED,
     DATA,
     GRAPHS,
     INPUTS,
@@ -238,7 +239,7 @@ def _late_graphs(model: LateInteractionModel, encoding: Encoding) -> dict[str, G
     if model.config.shared and head.query_reads == head.item_reads:
         del graphs[ITEM_MODEL]
     text, lists = {0: "b", 1: "t_q"}, {0: "b", 1: "c", 2: "t_i"}
-    axes = {"query": text, "query_mask": text, "items": lists, "item_mask": lists}
+    axes = dict(zip(COMPARED, (text, text, lists, lists), strict=True))
     example, listed = (_lists(states, *sizes) for sizes in ((2, 5), (3, _N_LISTED)))
     scores, expected = {"scores": {0: "b", 1: "c"}}, _outputs(head, listed)
     graphs[COMPARE_MODEL] = Graph(head, axes, scores, example, listed, expected)
@@ -251,12 +252,8 @@ def _lists(states: Sequence[Any], count: int, n_listed: int) -> Arrays:
     drawn = np.random.default_rng(n_listed).integers(len(items), size=(count, n_listed))
     item_mask = mask[drawn].astype(bool)
     item_mask[:, 1::10] = False
-    return {
-        "query": query[:count],
-        "query_mask": query_mask[:count].astype(bool),
-        "items": items[drawn],
-        "item_mask": item_mask,
-    }
+    found = query[:count], query_mask[:count].astype(bool), items[drawn], item_mask
+    return dict(zip(COMPARED, found, strict=True))
 
 
 def _reader(module: nn.Module, encoding: Encoding, kind: Kind, what: str) -> Graph:

@@ -30,6 +30,8 @@ COMPARE_MODEL = "compare.onnx"
 TOKENIZER = "tokenizer.json"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """What the graphs that read tokens take, int64 (b, t) each."""
+COMPARED = ("query", "query_mask", "items", "item_mask")
+"""What the graph takes that compares."""
 DATA = ".data"
 """Behind the name of a graph: its weights, where they have a file of their own."""
 GRAPHS = (MODEL, QUERY_MODEL, COMPARE_MODEL, ITEM_MODEL)
@@ -53,11 +55,10 @@ def content_hash(folder: Path, settings: Mapping[str, Any] | None = None) -> str
         if (folder / name).exists():
             with (folder / name).open("rb") as file:
                 hashlib.file_digest(file, lambda: digest)
-    if settings is None:
-        return digest.hexdigest()
-    kept = {key: value for key, value in settings.items() if key not in _ABOUT}
-    text = digest.hexdigest() + json.dumps(kept, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    if settings is not None:
+        kept = {key: value for key, value in settings.items() if key not in _ABOUT}
+        digest.update(json.dumps(kept, sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def read_json(path: Path) -> Any:

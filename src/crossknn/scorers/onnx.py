@@ -14,6 +14,7 @@ from typing import Any
 from crossknn.errors import InputError
 from crossknn.models.folder import (
     COMPARE_MODEL,
+    COMPARED,
     INPUTS,
     ITEM_MODEL,
     MANIFEST,
@@ -28,7 +29,6 @@ from crossknn.types import BoolArray, FloatArray, as_count
 
 FORMAT = 1
 LATE_INTERACTION = "late-interaction"
-_COMPARED = ("query", "query_mask", "items", "item_mask")
 _GRAPHS = {
     "cross-encoder": {MODEL: ["scores"]},
     "dual-encoder": {MODEL: ["vectors"]},
@@ -92,7 +92,7 @@ class OnnxModel:
         return found
 
     def compare(self, *states: FloatArray | BoolArray) -> FloatArray:
-        scores: FloatArray = self._compare.run(None, dict(zip(_COMPARED, states, strict=True)))[0]
+        scores: FloatArray = self._compare.run(None, dict(zip(COMPARED, states, strict=True)))[0]
         return scores
 
     def _fingerprint(self, kind: str) -> str:
@@ -153,7 +153,7 @@ class OnnxModel:
         except Exception as error:  # onnxruntime's own classes share no base
             said = (str(error).strip() or repr(error)).splitlines()[0]
             raise InputError(f"{path} is not a model that ONNX Runtime can load: {said}") from error
-        inputs = sorted(_COMPARED if file == COMPARE_MODEL else INPUTS)
+        inputs = sorted(COMPARED if file == COMPARE_MODEL else INPUTS)
         takes = sorted(value.name for value in session.get_inputs())
         gives = [value.name for value in session.get_outputs()]
         if (takes, gives) != (inputs, outputs):

@@ -165,7 +165,7 @@ def vectors(
 
     def encoded(texts: Sequence[str], of_queries: bool) -> Tensor:
         rows = checked_rows(model.encoding.texts(texts, queries=of_queries))
-        return in_passes(model, rows, lambda batch: model(batch, queries=of_queries))
+        return in_passes(model, rows, lambda batch: model.encode(batch, queries=of_queries))
 
     return encoded(queries, True), encoded(items, False)
 

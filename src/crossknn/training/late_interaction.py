@@ -194,7 +194,7 @@ def tower_states(
 ) -> tuple[Tensor, Tensor]:
     """States (n, t, d) of texts and their mask (n, t), with gradients if they are on."""
     rows = checked_rows(model.encoding.texts(texts, queries=queries))
-    values = in_passes(model, rows, lambda batch: model.tower_states(batch, queries=queries)[0])
+    values = in_passes(model, rows, lambda batch: model.encode(batch, queries=queries)[0])
     reads = (model.query if queries else model.item).reads
     counts = torch.tensor([len(row.ids) if reads == "tokens" else 1 for row in rows])
     mask = torch.arange(values.shape[1]) < counts.unsqueeze(1)

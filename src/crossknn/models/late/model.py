@@ -145,19 +145,10 @@ class LateInteractionModel(TorchModel):
         model.head.take_over(query, item)
         return model
 
-    def tower_states(self, rows: Sequence[Row], *, queries: bool) -> tuple[Tensor, Tensor]:
-        """What the head reads of texts: (b, t, d) float32 and the mask (b, t).
-
-        Nothing of the head is in it, so that it stays the same while a frozen tower does.
-        """
-        tower = self.query if queries else self.item
-        result: tuple[Tensor, Tensor] = tower(*self.tensors(rows))
-        return result
-
     def outputs(self, rows: Sequence[Row], *, queries: bool) -> tuple[Tensor, Tensor]:
         """What is compared of queries or stored of items: (b, t, d) and the mask (b, t)."""
         of = self.head.of_queries if queries else self.head.of_items
-        result: tuple[Tensor, Tensor] = of(*self.tower_states(rows, queries=queries))
+        result: tuple[Tensor, Tensor] = of(*self.encode(rows, queries=queries))
         return result
 
     def freeze(self, what: Frozen) -> None:

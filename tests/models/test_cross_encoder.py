@@ -41,7 +41,7 @@ def new(folder, seed=0, **config):
 def score(model, queries, items, pairs=None):
     pairs = grid(len(queries), len(items)) if pairs is None else pairs
     with torch.inference_mode():
-        return model.score_rows(model.encoding.pairs(pairs, queries, items)).numpy()
+        return model.encode(model.encoding.pairs(pairs, queries, items)).numpy()
 
 
 # The interaction head by hand (the others: golden/test_model_values.py, lab/tests/test_checkpoints.py)

@@ -144,13 +144,6 @@ def test_single_texts_have_their_own_limit(texts, query_length, item_length):
         assert not row.kinds.any()
 
 
-def test_prefixes_come_first():
-    encoding = Encoding(PLAIN, Window(max_length=20), "the ", "a ")
-    oak, the, a = (PLAIN.ids([word])[0].item() for word in ("oak", "the", "a"))
-    assert text(encoding, "oak", queries=True).ids.tolist() == [CLS, the, oak, SEP]
-    assert pair(encoding, "oak", "oak").ids.tolist() == [CLS, the, oak, SEP, a, oak, SEP]
-
-
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 200))
 def test_batches_hold_every_row_once_within_the_tokens(lengths, tokens):
     batches = list(token_batches(np.array(lengths), tokens))

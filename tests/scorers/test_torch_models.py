@@ -9,10 +9,10 @@ from tiny_models import grid, save_bert, scores_of
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from crossknn.errors import InputError, ScorerError  # noqa: E402
+from crossknn.errors import ScorerError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
-from crossknn.scorers import CrossEncoder, DualEncoder, TokenEncoder, TokenScorer  # noqa: E402
+from crossknn.scorers import TokenEncoder, TokenScorer  # noqa: E402
 from crossknn.scorers.base import Encoder, Scorer  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -46,7 +46,7 @@ def test_a_cross_encoder_is_a_scorer_that_gives_the_models_scores(bert):
     found = scores_of(scorer, QUERIES, ITEMS)
     with torch.inference_mode():
         rows = model.encoding.pairs(grid(4, 5), QUERIES, ITEMS)
-        expected = [float(model.score_rows([row])) for row in rows]
+        expected = [float(model.encode([row])) for row in rows]
     np.testing.assert_allclose(found, expected, **CLOSE)
     assert (scorer.max_length, scorer.truncated) == (32, 8)  # all with a long query or a long item
 
@@ -54,7 +54,7 @@ def test_a_cross_encoder_is_a_scorer_that_gives_the_models_scores(bert):
 def test_scoring_has_no_dropout_and_no_gradients_and_leaves_the_mode(bert):
     model = cross_encoder(bert, head="cls").train()
     rows = model.encoding.pairs(grid(2, 2), QUERIES, ITEMS)
-    assert not torch.equal(model.score_rows(rows), model.score_rows(rows))  # it drops out itself
+    assert not torch.equal(model.encode(rows), model.encode(rows))  # it drops out itself
     scorer = TokenScorer(model)
     first, second = (scores_of(scorer, QUERIES, ITEMS) for _ in range(2))
     np.testing.assert_array_equal(first, second)
@@ -65,19 +65,6 @@ def test_scoring_has_no_dropout_and_no_gradients_and_leaves_the_mode(bert):
     assert model.training
     assert torch.is_grad_enabled()
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_folders_open_by_what_they_are(bert, tmp_path):
-    model = cross_encoder(bert)
-    scorer = CrossEncoder(model.save_pretrained(tmp_path / "ce"))
-    assert (type(scorer.runtime), scorer.name) == (CrossEncoderModel, "ce")
-    kept = TokenScorer(model)
-    found, expected = (scores_of(s, QUERIES, ITEMS) for s in (scorer, kept))
-    np.testing.assert_array_equal(found, expected)
-    encoder = DualEncoder(str(dual_encoder(bert).save_pretrained(tmp_path / "dense")))
-    assert type(encoder.runtime) is DualEncoderModel
-    with pytest.raises(InputError, match="is a dual encoder, where a cross-encoder is needed"):
-        CrossEncoder(tmp_path / "dense")
 
 
 def test_a_fingerprint_names_everything_a_score_depends_on(bert):

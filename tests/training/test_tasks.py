@@ -23,7 +23,7 @@ def plain_scores(model, query, items):
     first = Pairs(np.array([0]), np.array([0]))
     with torch.inference_mode():
         rows = [model.encoding.pairs(first, [query], [item]) for item in items]
-        return np.array([float(model.score_rows(row)) for row in rows])
+        return np.array([float(model.encode(row)) for row in rows])
 
 
 @pytest.mark.parametrize("head", ["cls", "emb"])

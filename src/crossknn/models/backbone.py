@@ -15,9 +15,8 @@ from torch.nn import functional
 
 from crossknn.data.queries import MARKS
 from crossknn.errors import InputError
-from crossknn.models.folder import TOKENIZER, first_line
+from crossknn.models.folder import first_line
 
-MASKED = -1e9
 UNUSED = tuple(f"[unused{place}]" for place in range(len(MARKS)))
 """The tokens of a vocabulary whose places the marks take (ANNCUR, A.2)."""
 _SPECIAL = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
@@ -120,7 +119,7 @@ def has_token_types(config: Any) -> bool:
 
 def bias_of(mask: Tensor) -> Tensor:
     """What is added to attention logits, 0 or so low that nothing is left: (...) -> (...)."""
-    return (1.0 - mask.float()) * MASKED
+    return (1.0 - mask.float()) * -1e9
 
 
 def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
@@ -147,7 +146,6 @@ def save_backbone(encoder: Any, tokenizer: Tokenizer, folder: Path) -> None:
     limit = position_limit(encoder.config)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=limit, **known)
     fast.save_pretrained(folder)
-    tokenizer.save(str(folder / TOKENIZER), pretty=False)
 
 
 # Layers of encoders built as BERT is, run one by one.

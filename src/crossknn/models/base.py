@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from crossknn.errors import InputError
 from crossknn.files import write_file
 from crossknn.models.backbone import open_backbone, position_limit, save_backbone
-from crossknn.models.folder import KINDS, first_line, read_json
+from crossknn.models.folder import KINDS, first_line, json_in
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
 from crossknn.types import BoolArray, FloatArray
 
@@ -64,17 +64,11 @@ class TorchModel(nn.Module):  # type: ignore[misc]
             raise InputError(f"{names} is {longest}; the encoder has {limit} positions")
         self.name, self._turn = type(self).__name__, threading.Lock()
         self.config = config
+        self.encoders = list(dict.fromkeys(encoders))  # one where there is one for both
         self.head: Any = None
         self.tokenizer = Tokenizer(tokenizer)
         window = Window(max_length=longest, **halves)
         self.encoding = Encoding(self.tokenizer, window, marked=config.marked)
-
-    def encoders(self) -> list[Any]:
-        """The encoders of queries and of items; one where there is one for both."""
-        if self.n_towers == 1:
-            return [self.encoder]
-        towers = [self.query] if self.config.shared else [self.query, self.item]
-        return [tower.encoder for tower in towers]
 
     @property
     def device(self) -> torch.device:
@@ -110,11 +104,12 @@ class TorchModel(nn.Module):  # type: ignore[misc]
 
     def outputs(self, rows: Sequence[Row], *, queries: bool) -> Sequence[Tensor]:
         """What `read` gives, as tensors."""
-        raise NotImplementedError
+        return [self.encode(rows, queries=queries)]
 
-    def encode(self, rows: Sequence[Row], *, queries: bool) -> Any:
-        """What one of two towers makes of rows of single texts."""
-        return (self.query if queries else self.item)(*self.tensors(rows))
+    def encode(self, rows: Sequence[Row], *, queries: bool = True) -> Any:
+        """Raw scores (b,) of rows of pairs, or what a tower makes of rows of single texts."""
+        towers = [self, self] if self.n_towers == 1 else [self.query, self.item]
+        return towers[0 if queries else 1](*self.tensors(rows))
 
     def _quietly(self, run: Callable[[], Sequence[Tensor]]) -> list[Any]:
         """Outputs as arrays, without gradients and dropout; the model's mode comes back."""
@@ -159,8 +154,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         path, kind = folder / cls.SETTINGS, KINDS[cls.SETTINGS]
         if not path.is_file():
             raise InputError(f"{folder} is not a crossknn {kind}: it has no {path.name}")
-        content = read_json(path)
-        content = content if isinstance(content, dict) else {}
+        content = json_in(folder, path.name, {})
         if [content.pop(key, None) for key in ("kind", "format")] != [kind, FORMAT]:
             raise InputError(f"{path} is of no {kind} of format {FORMAT}: upgrade crossknn")
         try:
@@ -179,7 +173,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         folder.mkdir(parents=True, exist_ok=True)
         for name in (*KINDS, HEAD):  # of a model that was here before
             (folder / name).unlink(missing_ok=True)
-        for name, encoder in zip(("", ITEM_TOWER), self.encoders(), strict=False):
+        for name, encoder in zip(("", ITEM_TOWER), self.encoders, strict=False):
             save_backbone(encoder, self.tokenizer.fast, folder / name)
         weights = self.head.state_dict() if self.head is not None else {}
         if weights:

@@ -24,7 +24,7 @@ from torch.nn import functional
 from crossknn.errors import InputError
 from crossknn.models.backbone import masked_mean, open_backbone, position_limit, states
 from crossknn.models.base import TorchModel
-from crossknn.models.tokens import Row, Tokenizer
+from crossknn.models.tokens import Tokenizer
 
 AVERAGE_LENGTH = 80.0
 """Tokens of an item at which the interaction head's length normalisation is neutral."""
@@ -211,14 +211,6 @@ class CrossEncoderModel(TorchModel):
         last = states(self.encoder, *given, self.positions(token_type_ids))
         scores: Tensor = self.head(last, *given)
         return scores
-
-    def score_rows(self, rows: Sequence[Row]) -> Tensor:
-        """Rows of pairs (b) -> raw scores (b,)."""
-        scores: Tensor = self(*self.tensors(rows))
-        return scores
-
-    def outputs(self, rows: Sequence[Row], *, queries: bool) -> Sequence[Tensor]:
-        return [self.score_rows(rows)]
 
     def positions(self, token_type_ids: Tensor) -> Tensor | None:
         """Positions (b, t) if the item's first token has one of its own."""

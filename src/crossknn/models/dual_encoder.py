@@ -19,7 +19,6 @@ from crossknn.errors import InputError
 from crossknn.models.backbone import masked_mean, open_backbone, position_limit, states
 from crossknn.models.base import TorchModel
 from crossknn.models.folder import MANIFEST, is_bi_encoder, model_folder, open_library
-from crossknn.models.tokens import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +96,6 @@ class DualEncoderModel(TorchModel):
         encoder, tokenizer = open_backbone(source, marked=config.marked)
         other = encoder if config.shared else open_backbone(source, marked=config.marked)[0]
         return cls(encoder, other, tokenizer, config)
-
-    def outputs(self, rows: Sequence[Row], *, queries: bool) -> Sequence[Tensor]:
-        """Rows of single texts (b) -> vectors (b, d)."""
-        return [self.encode(rows, queries=queries)]
 
 
 def trainable_folder(source: str | Path) -> Path:

@@ -196,7 +196,7 @@ def _own_model(model: Any, kind: Kind, max_length: int | None, prefixes: Prefixe
         window = Window(max_length=max_length)
     texts = [prefix or "" for prefix in prefixes]
     encoding = Encoding(model.tokenizer, window, *texts, marked=model.config.marked)
-    for encoder in model.encoders():
+    for encoder in model.encoders:
         encoder.set_attn_implementation("eager")
     settings: dict[str, object] = {"marked": model.config.marked}
     if kind == "cross-encoder":

@@ -69,7 +69,7 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path} cannot be read: {error}") from error
 
 
-def _json_in(folder: Path, file: str, without: Any) -> Any:
+def json_in(folder: Path, file: str, without: Any) -> Any:
     """The content of a folder's JSON file; `without` if it is absent or of another type."""
     found = read_json(folder / file) if (folder / file).is_file() else without
     return found if isinstance(found, type(without)) else without
@@ -141,7 +141,7 @@ def architecture(folder: Path, name: str) -> str:
     and is no sentence-transformers folder either."""
     if not any((folder / file).is_file() for file in ("config.json", "modules.json")):
         raise InputError(f"{name} is not a model folder: it has neither {MANIFEST} nor config.json")
-    return str((_json_in(folder, "config.json", {}).get("architectures") or [""])[0])
+    return str((json_in(folder, "config.json", {}).get("architectures") or [""])[0])
 
 
 def check_cross_encoder(folder: Path, name: str) -> None:
@@ -158,7 +158,7 @@ def check_cross_encoder(folder: Path, name: str) -> None:
     elif not made_of.endswith("ForSequenceClassification"):
         reason = f"has no classification head ({made_of or 'no architecture'}); {_EMB}"
     else:
-        config = _json_in(folder, "config.json", {})
+        config = json_in(folder, "config.json", {})
         labels = config.get("id2label")
         # 2 is the library's default where the file says nothing.
         count = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
@@ -182,7 +182,7 @@ def check_outputs(count: int, name: str) -> None:
 def _chat_template(folder: Path) -> str:
     if (folder / "chat_template.jinja").is_file():
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    return str(_json_in(folder, "tokenizer_config.json", {}).get("chat_template") or "")
+    return str(json_in(folder, "tokenizer_config.json", {}).get("chat_template") or "")
 
 
 def weight_names(folder: Path) -> list[str] | None:
@@ -218,7 +218,7 @@ def has_head(names: Iterable[str]) -> bool:
 
 def is_bi_encoder(folder: Path) -> bool:
     """Whether a folder is a sentence-transformers model that encodes texts one by one."""
-    kind = _json_in(folder, "config_sentence_transformers.json", {}).get("model_type")
+    kind = json_in(folder, "config_sentence_transformers.json", {}).get("model_type")
     if kind is not None:
         return kind in ("SentenceTransformer", "SparseEncoder")
     return any("Pooling" in kind or "StaticEmbedding" in kind for kind in _modules(folder))
@@ -226,7 +226,7 @@ def is_bi_encoder(folder: Path) -> bool:
 
 def _modules(folder: Path) -> list[str]:
     """Names of the modules of a sentence-transformers folder, in order; none of another folder."""
-    modules = _json_in(folder, "modules.json", [])
+    modules = json_in(folder, "modules.json", [])
     return [str(module.get("type", "")).split(".")[-1] for module in modules]
 
 
@@ -279,4 +279,4 @@ def settings(model: Any) -> str:
     size, template = getattr(model, "truncate_dim", None), None
     if "message" in (getattr(model[0], "modality_config", None) or ()):
         template = model.tokenizer.chat_template
-    return json.dumps([modules, size, template], sort_keys=True, default=repr)
+    return json.dumps([modules, size, template], default=lambda value: type(value).__name__)

@@ -159,9 +159,7 @@ class Encoding:
         read = [prefix + text[:limit] if isinstance(text, str) else text for text in texts]
         return self.tokenizer.ids(read)
 
-    def _pair(self, query: IntArray | None, item: IntArray | None) -> Row:
-        if query is None or item is None:
-            raise InputError("a text is not a valid string")
+    def _pair(self, query: IntArray, item: IntArray) -> Row:
         window, template = self.window, self.tokenizer.pair
         if window.query_length is None or window.item_length is None:
             room = window.max_length - template.n_special
@@ -172,9 +170,7 @@ class Encoding:
         is_cut = len(kept[0]) + len(kept[1]) < len(query) + len(item)
         return Row(*template.assemble(*kept), is_cut)
 
-    def _text(self, ids: IntArray | None, is_query: bool) -> Row:
-        if ids is None:
-            raise InputError("a text is not a valid string")
+    def _text(self, ids: IntArray, is_query: bool) -> Row:
         window, template = self.window, self.tokenizer.single
         half = window.query_length if is_query else window.item_length
         limit = window.max_length if half is None else min(half, window.max_length)
@@ -198,7 +194,9 @@ class Encoding:
         return np.append(ids[: room - 1], marks)
 
 
-def _or_error(make: Callable[..., Row], *given: object) -> Row | InputError:
+def _or_error(make: Callable[..., Row], *given: IntArray | bool | None) -> Row | InputError:
+    if any(ids is None for ids in given):
+        return InputError("a text is not a valid string")
     try:
         return make(*given)
     except InputError as error:

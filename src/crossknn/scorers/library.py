@@ -45,7 +45,12 @@ class PredictScorer(BatchedScorer):
         self._turn = threading.Lock()
         library = sys.modules.get("sentence_transformers")
         self._is_library = library is not None and isinstance(model, library.CrossEncoder)
+        self._options: dict[str, Any] = {}
         if self._is_library:
+            import torch
+
+            raw = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False}
+            self._options = {"batch_size": self._batch, **raw}
             check_outputs(model.num_labels, self.name)
             last = list(model)[-1]
             if (word := getattr(last, "true_token_id", None)) and word == last.false_token_id:
@@ -70,18 +75,8 @@ class PredictScorer(BatchedScorer):
             yield from (order[at : at + self._batch] for at in range(0, len(order), self._batch))
 
     def _run(self, call: Call, positions: IntArray) -> object:
-        texts = call.texts(positions)
         with self._turn:
-            if not self._is_library:
-                return self._model.predict(texts)
-            import torch
-
-            return self._model.predict(
-                texts,
-                batch_size=len(texts),
-                activation_fn=torch.nn.Identity(),
-                show_progress_bar=False,
-            )
+            return self._model.predict(call.texts(positions), **self._options)
 
 
 class SentenceTransformerEncoder:

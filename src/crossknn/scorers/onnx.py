@@ -22,7 +22,7 @@ from crossknn.models.folder import (
     QUERY_MODEL,
     TOKENIZER,
     content_hash,
-    read_json,
+    json_in,
 )
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
 from crossknn.types import BoolArray, FloatArray, as_count
@@ -168,8 +168,8 @@ def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder} is not a crossknn model folder: it has no {MANIFEST}")
-    raw = read_json(path)
-    if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
+    raw: dict[str, Any] = json_in(folder, MANIFEST, {})
+    if not isinstance(raw.get("format"), int):
         raise InputError(f"{path} is not a crossknn model description")
     if raw["format"] > FORMAT:
         raise InputError(

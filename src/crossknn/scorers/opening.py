@@ -33,8 +33,6 @@ from crossknn.scorers.token_models import LateInteractionScorer, TokenEncoder, T
 
 PathOrName: TypeAlias = str | Path | None
 
-BUNDLED = "bundled"
-
 _OWN: dict[str, tuple[Any, str, str]] = {
     "cross-encoder": (TokenScorer, "cross_encoder", "CrossEncoderModel"),
     "dual-encoder": (TokenEncoder, "dual_encoder", "DualEncoderModel"),
@@ -163,7 +161,7 @@ def _open_own(
 
     Raises InputError for a model of ours of another kind.
     """
-    if path_or_name is None or path_or_name == BUNDLED:
+    if path_or_name is None or path_or_name == "bundled":
         path_or_name = bundled_folder(kind)
     folder = model_folder(path_or_name, options.pop("revision", None))
     settings = f"{kind.replace('-', '_')}.json"

@@ -87,7 +87,7 @@ class CrossEncoderTask(LabelledTask):
         there = lists != NO_ITEM
         pairs = Pairs(np.repeat(np.asarray(rows), there.sum(1)), lists[there])
         encoded = self.model.encoding.pairs(pairs, corpora.queries, corpora.items)
-        found = in_passes(self.model, checked_rows(encoded), self.model.score_rows)
+        found = in_passes(self.model, checked_rows(encoded), self.model.encode)
         table = found.new_full(lists.shape, float("-inf"))
         table[torch.from_numpy(there).to(found.device)] = found
         return table

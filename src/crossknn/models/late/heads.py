@@ -207,7 +207,6 @@ class Poly(Head):
         self.codes = nn.Parameter(torch.randn(codes, self.dimensions) * self.dimensions**-0.5)
 
     def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The views of queries: (b, t, d) and (b, t) -> (b, m, d) and (b, m)."""
         views = _attended(self.codes @ states.transpose(1, 2), mask, states)
         return views, mask.any(1, keepdim=True).expand(-1, len(self.codes))
 
@@ -244,7 +243,6 @@ class SumOfMax(Head):
             self.dimensions = dimensions
 
     def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(b, t, d) and (b, t) -> (b, t, d') and (b, t)."""
         return self.project(states).float(), mask
 
     of_items = of_queries

@@ -32,10 +32,6 @@ def top_k(scores: FloatArray, count: int) -> Candidates:
     >>> top_k(np.array([[1.0, 3.0, 3.0, 2.0]]), 3).items
     array([[1, 2, 3]])
     """
-    m, n = scores.shape
-    count = min(count, n)
-    if count <= 0:
-        return Candidates(np.empty((m, 0), np.int64), np.empty((m, 0), np.float32))
     return Candidates.from_rows([_top_of_row(row, count) for row in scores])
 
 
@@ -54,13 +50,13 @@ def solve_scaled(products: FloatArray, known: FloatArray, rcond: float = 1e-12) 
 
 
 def _top_of_row(row: FloatArray, count: int) -> tuple[IntArray, FloatArray]:
-    if count < len(row):
+    if 0 < count < len(row):
         threshold = np.partition(row, len(row) - count)[len(row) - count]
         above = np.flatnonzero(row > threshold)
         ties = np.flatnonzero(row == threshold)[: count - len(above)]
         chosen = np.concatenate([above, ties])
     else:
-        chosen = np.arange(len(row))
+        chosen = np.arange(min(count, len(row)))
     chosen = chosen[row[chosen] > -np.inf]
     order = np.lexsort((chosen, -row[chosen]))
     chosen = chosen[order]

@@ -141,10 +141,8 @@ def check_options(name: str, configuration: Any) -> None:
     for option in fields(configuration):
         value = getattr(configuration, option.name)
         if value is not option.default:
-            where = f"{name}({option.name}={value})"
-            object.__setattr__(
-                configuration, option.name, _convert(value, hints[option.name], where)
-            )
+            found = _convert(value, hints[option.name], f"{name}({option.name}={value})")
+            object.__setattr__(configuration, option.name, found)
 
 
 @cache
@@ -160,17 +158,25 @@ _KINDS = {
     Spec: "a name or a spec",
     type(None): "none",
 }
-_OTHER = object()
+_NUMBERS = {int: Integral, float: Real}
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
     """A parsed or a Python value as the annotated type `hint`; the error names the option."""
-    is_union = get_origin(hint) in (Union, types.UnionType)
-    kinds = get_args(hint) if is_union else (hint,)
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    bare = isinstance(value, Spec) and not value.args and not value.options
+    word = value.name if bare else value
     for kind in sorted(kinds, key=lambda kind: kind is not type(None)):  # none is no name
-        found = _as_kind(value, kind)
-        if found is not _OTHER:
-            return found
+        if kind is type(None) and (word is None or word == "none"):
+            return None
+        if kind is bool and (isinstance(word, bool) or word in ("true", "false")):
+            return word in (True, "true")
+        if kind is Spec and isinstance(value, str | Spec):
+            return parse(value) if isinstance(value, str) else value
+        if isinstance(word, str) and (kind is str or word in get_args(kind)):
+            return word
+        if isinstance(value, _NUMBERS.get(kind, ())) and not isinstance(value, bool):
+            return kind(value)
     expected = [
         f"one of {', '.join(map(str, get_args(kind)))}"
         if get_origin(kind) is Literal
@@ -178,21 +184,3 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         for kind in kinds
     ]
     raise SpecError(f"{where}: expected {' or '.join(expected)}")
-
-
-def _as_kind(value: Any, kind: Any) -> Any:
-    """The value as one type, or `_OTHER`."""
-    bare = isinstance(value, Spec) and not value.args and not value.options
-    word = value.name if bare else value
-    if kind is type(None) and (word is None or word == "none"):
-        return None
-    if kind is bool and (isinstance(word, bool) or word in ("true", "false")):
-        return word in (True, "true")
-    if kind is Spec and isinstance(value, str | Spec):
-        return parse(value) if isinstance(value, str) else value
-    if get_origin(kind) is Literal and isinstance(word, str) and word in get_args(kind):
-        return word
-    if kind is str and isinstance(word, str):
-        return word
-    number = {int: Integral, float: Real}.get(kind, ())
-    return kind(value) if isinstance(value, number) and not isinstance(value, bool) else _OTHER

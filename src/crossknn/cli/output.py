@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +13,6 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn
 from crossknn.errors import visible
 from crossknn.types import Progress as Report
 
-_ESCAPED = re.compile(r"[\x7f-\x9f\ud800-\udfff]")
 _EVERY = 20.0
 """Seconds between two lines of progress where standard error is a file."""
 
@@ -33,9 +31,8 @@ def note(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON object on one line; control characters are escaped."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    print(_ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
+    """Print one JSON object on one line; all but printable ASCII is escaped."""
+    print(json.dumps(value, default=str), flush=True)
 
 
 def answer(summary: Mapping[str, Any], text: str | None, as_json: bool) -> None:

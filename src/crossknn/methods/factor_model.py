@@ -60,7 +60,6 @@ def fit_sparse(
     *,
     rank: int = RANK,
     anchors: Dense | None = None,
-    seed: int = 0,
 ) -> Prior:
     """A prior as `fit_dense` makes it, from sparse `scores`, by expectation maximisation.
 
@@ -71,7 +70,6 @@ def fit_sparse(
         cheap: scores of each retriever stage at the entries, (e,) each, in their order.
         vectors: (n, d) of the items by a dual encoder, of any length.
         anchors: more queries, with all items scored.
-        seed: decides, with a query's text, which of its entries are held out.
 
     Raises:
         InputError: fewer than two queries have scores.
@@ -85,11 +83,11 @@ def fit_sparse(
         )
     unit = _directions(vectors[seen])
     texts = [scores.queries[query] for query in scores.scored_queries.tolist()]
-    fitted, held = rows.split(texts, seed)
+    fitted, held = rows.split(texts)
     counts: tuple[int, ...] = FEW
     if any(len(row.scores) for row in held):
-        _, counts = _fit(fitted, unit, rank, seed, (SWEEPS, SWEEPS), held)
-    model, _ = _fit(rows, unit, rank, seed, counts)
+        _, counts = _fit(fitted, unit, rank, (SWEEPS, SWEEPS), held)
+    model, _ = _fit(rows, unit, rank, counts)
     return _prior(model, rows, seen, vectors)
 
 
@@ -97,7 +95,6 @@ def _fit(
     rows: Rows,
     unit: FloatArray,
     rank: int,
-    seed: int,
     counts: tuple[int, ...],
     held: Sequence[Row] = (),
 ) -> tuple[FactorModel, tuple[int, ...]]:
@@ -105,7 +102,7 @@ def _fit(
     model, used = _start(rows, unit), []
     for own_loadings, most in zip((False, True), counts, strict=True):
         if own_loadings:
-            model = _with_own_loadings(model, min(rank, len(rows)), seed)
+            model = _with_own_loadings(model, min(rank, len(rows)))
         least, best, count = np.inf, model, 0
         for sweep in range(most + bool(held)):
             step = Sweep(model, rows, unit, own_loadings, held)
@@ -154,12 +151,12 @@ class Rows:
         values = (values.astype(np.float64) - self.centre) / self.size
         return Row(items, np.column_stack([np.ones(len(values)), values[:, 1:]]), values[:, 0])
 
-    def split(self, texts: Sequence[str], seed: int) -> tuple[Rows, list[Row]]:
+    def split(self, texts: Sequence[str]) -> tuple[Rows, list[Row]]:
         """The rows without a random share of each sparse query's entries, and these; drawn by the
         query's text."""
         fitted, held = [], []
         for text, row in zip(texts, self.sparse, strict=True):
-            rng = np.random.default_rng([seed, zlib.crc32(text.encode("utf-8", "surrogatepass"))])
+            rng = np.random.default_rng([0, zlib.crc32(text.encode("utf-8", "surrogatepass"))])
             out = rng.random(len(row.scores)) < HELD_OUT
             out[0] = False  # no query without an entry
             fitted.append(row.take(~out))
@@ -211,11 +208,6 @@ class FactorModel:
     weights: FloatArray
     precision: FloatArray
     noise: float
-
-    def products(self) -> FloatArray:
-        """Of all items' loadings over their noise: (r, r)."""
-        loadings = self.theta[:, 1:]
-        return loadings.T @ (loadings / (self.noise + self.own)[:, None])
 
     def posterior(
         self, row: Row, products: FloatArray | None = None
@@ -274,7 +266,7 @@ def _start(rows: Rows, unit: FloatArray) -> FactorModel:
     )
 
 
-def _with_own_loadings(model: FactorModel, rank: int, seed: int) -> FactorModel:
+def _with_own_loadings(model: FactorModel, rank: int) -> FactorModel:
     """The model of `rank` factors, in each of which items have something of their own: all of it
     half of what was noise. Where content has fewer directions, the others are items' alone."""
     loadings = model.theta[:, 1:]
@@ -285,7 +277,7 @@ def _with_own_loadings(model: FactorModel, rank: int, seed: int) -> FactorModel:
     turn[0, 0], turn[1:, 1:] = 1, vectors[:, kept]
     strength = np.maximum(np.append(values[kept], np.full(more, values.mean())), LEAST)
     spread = strength * (model.noise / 2) / strength.sum()
-    extra = np.random.default_rng(seed).normal(size=(len(loadings), more))
+    extra = np.random.default_rng(0).normal(size=(len(loadings), more))
     return replace(
         model,
         theta=np.hstack([model.theta @ turn, extra * np.sqrt(spread[len(kept) :])]),
@@ -320,8 +312,11 @@ class Sweep:
         self.queries: list[FloatArray] = []  # E[v v'] of each sparse query
         self.shared = np.zeros((t, t))  # their sum over the dense ones, of every item
         self.square, self.count, self.error = 0.0, 0, 0.0
-        dense = len(rows.dense[0]) > 0
-        self.known = (model.products(), model.theta.T @ model.theta) if dense else (None, None)
+        theta, noise = model.theta, model.noise + model.own
+        if len(
+            rows.dense[0]
+        ):  # of all items' loadings over their noise (r, r), and of theta (t, t)
+            self.all = theta[:, 1:].T @ (theta[:, 1:] / noise[:, None]), theta.T @ theta
         for number, (row, out) in enumerate(zip_longest(rows, held)):
             mean = self._add(row, number >= len(rows.sparse))
             if out is not None:
@@ -330,7 +325,7 @@ class Sweep:
 
     def _add(self, row: Row, dense: bool) -> FloatArray:
         model, g = self.before, len(self.rows.size)
-        noisy, plain = self.known if dense else (None, None)
+        noisy, plain = self.all if dense else (None, None)
         mean, covariance = model.posterior(row, noisy)
         squares = np.outer(mean, mean) + covariance  # E[u u']
         self.first += mean

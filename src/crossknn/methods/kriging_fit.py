@@ -54,7 +54,7 @@ STEP = 2**0.5
 FARTHEST = 6
 """Steps that a parameter may be from its start."""
 
-_AT_ONCE = 64
+SEED, _AT_ONCE = 0, 64
 
 
 def fit_prior(
@@ -64,7 +64,6 @@ def fit_prior(
     retriever: str | Spec = HYBRID,
     rank: int = RANK,
     parameters: KernelParameters | None = None,
-    seed: int = 0,
 ) -> Prior:
     """Fit how items vary together, for `kriging` searches from now on; kept with the index.
 
@@ -79,20 +78,18 @@ def fit_prior(
     """
     retriever = parse(retriever) if isinstance(retriever, str) else retriever
     anchors, count = index.anchors, len(index.anchor_queries)
-    fingerprint = index.scorer_fingerprint("anchors") if anchors is not None else None
+    fingerprint, dense = None if scores is None else scores.fingerprint, None
     if rank < 1:
         raise InputError(f"rank is {rank}; it must be 1 or more")
     if not index.vectors:
         raise InputError("kriging needs item vectors: build the index with some")
-    if scores is not None and anchors is None:
-        fingerprint = scores.fingerprint
-    dense = None
     if anchors is not None:
-        dense = anchors.scores, anchor_scores(index, retriever, seed)
+        fingerprint = index.scorer_fingerprint("anchors")
+        dense = anchors.scores, anchor_scores(index, retriever, SEED)
     if scores:
-        cheap = _scores_at(index, retriever, scores, seed)
+        cheap = _scores_at(index, retriever, scores)
         vectors = index.vectors[unfitted(index) or default_vectors(index)]
-        prior = fit_sparse(scores, cheap, vectors, rank=rank, anchors=dense, seed=seed)
+        prior = fit_sparse(scores, cheap, vectors, rank=rank, anchors=dense)
     elif dense is not None:
         prior = fit_dense(*dense, rank)
     else:
@@ -123,7 +120,7 @@ def check_same_scorer(known: str | None, given: str | None, anchors: int) -> Non
         )
 
 
-def _scores_at(index: Index, retriever: Spec, scores: SparseScores, seed: int) -> list[FloatArray]:
+def _scores_at(index: Index, retriever: Spec, scores: SparseScores) -> list[FloatArray]:
     """Each stage's scores at the entries: (e,)."""
     chosen, parts = scores.scored_queries, []
     for start in range(0, len(chosen), _AT_ONCE):
@@ -131,7 +128,7 @@ def _scores_at(index: Index, retriever: Spec, scores: SparseScores, seed: int) -
         where = slice(scores.by_query[rows[0]], scores.by_query[rows[-1] + 1])
         query, item = np.searchsorted(rows, scores.query[where]), scores.item[where]
         texts = Queries([scores.queries[row] for row in rows])
-        cheap = retriever_scores(index, retriever, texts, seed)
+        cheap = retriever_scores(index, retriever, texts, SEED)
         parts.append([stage[query, item] for stage in cheap])
     return [np.concatenate(stage) for stage in zip(*parts, strict=True)]
 
@@ -185,10 +182,12 @@ def fit_hyperparameters(index: Index, retriever: Spec, rank: int = RANK) -> Kern
     start = KernelParameters()
     if index.anchors is None or len(index.anchors.scores) < LEAST:
         return start
-    parts = [part for part in _searched(index, retriever, rank) if np.ptp(part.scores) > 0]
-    if len(parts) < LEAST:
+    parts = zip(*_searched(index, retriever, rank), strict=True)
+    whole = Revealed(*map(np.concatenate, parts))
+    telling = np.ptp(whole.scores, axis=1) > 0
+    if telling.sum() < LEAST:
         return start
-    return climb(Revealed(*map(np.concatenate, zip(*parts, strict=True))), start)
+    return climb(Revealed(*(part[telling] for part in whole)), start)
 
 
 def climb(revealed: Revealed, start: KernelParameters) -> KernelParameters:
@@ -214,27 +213,26 @@ def climb(revealed: Revealed, start: KernelParameters) -> KernelParameters:
 
 
 def _searched(index: Index, retriever: Spec, rank: int) -> Iterator[Revealed]:
-    """What a search of each anchor reveals (q = 1), with what the other folds teach."""
+    """What a search of each anchor reveals, with what the other folds teach: fold by fold."""
     assert index.anchors is not None
-    exact, queries = index.anchors.scores, index.anchors.queries
-    batches = equal_rounds(min(BUDGET, index.n), ROUNDS)
+    exact, batches = index.anchors.scores, equal_rounds(min(BUDGET, index.n), ROUNDS)
     searched = np.unique(np.linspace(0, len(exact) - 1, MOST).round().astype(int))
-    name, seed = default_vectors(index), 0
-    for fold, prior in cross_fitted(index, retriever, rank, FOLDS, seed):
-        for row in np.intersect1d(fold, searched).tolist():
-            query = queries.take(np.array([row]))
-            stage, vectors = open_retriever(index, retriever, seed), index.vectors[name]
-            predictor = process(vectors, stage, prior, KernelParameters())
-            plan = Plan(retriever=stage, predictor=predictor, batches=batches, shortlist=SHORTLIST)
-            items = simulate(plan, query, exact[row : row + 1]).observed().items[0]
-            factor = prior.factor[items].astype(np.float64)
-            points = vectors[items].astype(np.float64)
-            yield Revealed(
-                products=(factor @ factor.T)[None],
-                distances=squared_distances(points, points)[None],
-                variance=np.array([prior.variance]),
-                basis=predictor.start(query).basis[:, 0, items].T[None].astype(np.float64),
-                weights=prior.weights[None],
-                precision=prior.precision[None],
-                scores=exact[row : row + 1, items].astype(np.float64),
-            )
+    stage = open_retriever(index, retriever, SEED)
+    vectors = index.vectors[default_vectors(index)]
+    for fold, prior in cross_fitted(index, retriever, rank, FOLDS, SEED):
+        rows = np.intersect1d(fold, searched)
+        queries, scores, q = index.anchors.queries.take(rows), exact[rows], len(rows)
+        predictor = process(vectors, stage, prior, KernelParameters())
+        plan = Plan(retriever=stage, predictor=predictor, batches=batches, shortlist=SHORTLIST)
+        items = simulate(plan, queries, scores).observed().items
+        factor, points = (a[items].astype(np.float64) for a in (prior.factor, vectors))
+        basis = np.take_along_axis(predictor.start(queries).basis, items[None], axis=2)
+        yield Revealed(
+            products=factor @ factor.transpose(0, 2, 1),
+            distances=np.stack([squared_distances(own, own) for own in points]),
+            variance=np.full(q, prior.variance),
+            basis=basis.transpose(1, 2, 0).astype(np.float64),
+            weights=np.tile(prior.weights, (q, 1)),
+            precision=np.tile(prior.precision, (q, 1, 1)),
+            scores=np.take_along_axis(scores, items, axis=1).astype(np.float64),
+        )

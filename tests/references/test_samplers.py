@@ -41,6 +41,13 @@ def second_batches(data, sample):
     return np.array(picked)
 
 
+def assert_shares_same(found, expected, n):
+    """Shares of draws that items are in, (draws, size) each: five standard errors apart at most."""
+    one, other = (np.bincount(np.ravel(d), minlength=n) / len(d) for d in (found, expected))
+    errors = np.sqrt(other * (1 - other) * (1 / len(found) + 1 / len(expected)))
+    assert (np.abs(one - other) <= 5 * errors + 2e-3).all()
+
+
 def assert_same(counts, expected):
     """Chi-square, with the cells that expect few drawn together; fixed seeds: it cannot flicker."""
     few = expected < 5
@@ -64,37 +71,28 @@ def test_adacur_draws_as_the_reference_does(sample):
     assert_same(retriever, DRAWS * cur.masked_softmax(logits, scored))
     rng = np.random.default_rng(0)
     drawn = [cur.draw(logits, scored, SIZE, rng) for _ in range(4000)]
-    inclusion = np.bincount(np.concatenate(drawn), minlength=24) / 4000
-    found = np.bincount(picked.ravel(), minlength=24) / DRAWS
-    # Both are shares of thousands of draws: five standard errors of their difference.
-    allowed = 5 * np.sqrt(inclusion * (1 - inclusion) * (1 / DRAWS + 1 / 4000)) + 2e-3
-    assert (np.abs(found - inclusion) <= allowed).all()
+    assert_shares_same(picked, drawn, 24)
 
 
 @pytest.mark.parametrize(("masked", "share"), [(0, 0.0), (3, 0.5), (5, 1.0)])
 def test_the_oracles_draw_as_the_reference_does(masked, share):
     rng = np.random.default_rng(1)
-    exact = rng.normal(size=(1, 20)).astype(np.float32)
-    count = 6
-    found = {}
-    for kind in (OracleTopK, OracleSoftMax):
-        retriever = [
-            OracleRetriever(kind(masked=masked, epsilon=share), exact, seed).top(
-                Queries(["q"]), count
-            )
-            for seed in range(DRAWS)
-        ]
-        found[kind] = np.array([candidates.items[0] for candidates in retriever])
-    row = exact[0].astype(np.float64)
-    included = np.bincount(found[OracleTopK].ravel(), minlength=20)
+    exact, query, count = rng.normal(size=(1, 20)).astype(np.float32), Queries(["q"]), 6
+
+    def drawn(kind):
+        options = kind(masked=masked, epsilon=share)
+        oracles = (OracleRetriever(options, exact, seed) for seed in range(DRAWS))
+        return np.array([one.top(query, count).items[0] for one in oracles])
+
+    row, greedy, soft = exact[0].astype(np.float64), drawn(OracleTopK), drawn(OracleSoftMax)
+    included = np.bincount(greedy.ravel(), minlength=20)
     expected = oracle.topk_inclusion(row, count, masked, share)
     certain = expected == 1
     assert (included[certain] == DRAWS).all()
     assert_same(included[~certain], DRAWS * expected[~certain])
     if share < 1:
-        head = np.bincount(found[OracleSoftMax][:, 0], minlength=20)
-        assert_same(head, DRAWS * oracle.softmax_probabilities(row, masked))
-    soft = np.bincount(found[OracleSoftMax].ravel(), minlength=20) / DRAWS
-    due = oracle.softmax_inclusion(row, count, masked, share, 4000, rng)
-    allowed = 5 * np.sqrt(due * (1 - due) * (1 / DRAWS + 1 / 4000)) + 2e-3
-    assert (np.abs(soft - due) <= allowed).all()
+        hidden = np.argsort(-row)[:masked]
+        first = np.bincount(soft[:, 0], minlength=20)
+        assert_same(first, DRAWS * cur.masked_softmax(row, hidden))
+    due = [oracle.softmax_draw(row, count, masked, share, rng) for _ in range(4000)]
+    assert_shares_same(soft, due, 20)

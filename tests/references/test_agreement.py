@@ -100,11 +100,9 @@ class Case:
     def rank(self, problem: Problem) -> Rank:
         """The reference, with those of the spec's options that it has."""
         rank = REFERENCES[self.name]
-        known = {"budget": self.budget, **self.options}
-        if known.get("center") == "auto":
-            known["center"] = True if self.name == "itemcur" else cur.encoder_zero(problem)
-        else:
-            known["center"] = False
+        known = {"budget": self.budget, **self.options, "center": False}
+        if self.options.get("center") == "auto":
+            known["center"] = self.name == "itemcur" or cur.encoder_zero(problem)
         return partial(rank, **{k: v for k, v in known.items() if k in signature(rank).parameters})
 
     def sizes(self) -> Sequence[int]:
@@ -142,62 +140,50 @@ def stored(name: str) -> StoredMatrix:
 
 
 @cache
-def neighbours(name: str) -> np.ndarray:
-    """The 16 nearest other items by cosine, ties by position."""
-    vectors = stored(name).item_vectors.astype(np.float64)
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+def known_of(name: str) -> dict[str, np.ndarray]:
+    """What all problems of a matrix share; neighbours are by cosine, ties by position."""
+    data = stored(name)
+    items, queries = (a.astype(np.float64) for a in (data.item_vectors, data.query_vectors))
+    unit = items / np.linalg.norm(items, axis=1, keepdims=True)
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, -np.inf)
-    return np.argsort(-cosines, axis=1, kind="stable")[:, :16]
+    return {
+        "items": items,
+        "anchor_scores": data.scores[: data.n_anchors].astype(np.float64),
+        "anchor_queries": queries[: data.n_anchors],
+        "neighbours": np.argsort(-cosines, axis=1, kind="stable")[:, :16],
+        "item_scores": data.item_scores and data.item_scores.scores.astype(np.float64),
+        "item_queries": data.item_scores and data.item_scores.items,
+    }
 
 
 @cache
-def arrays(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Vectors of items and of queries, the anchors' exact scores, and the retrievers' scores."""
+def cheap_scores(name: str) -> dict[str, np.ndarray]:
+    """Scores (q, n) by each retriever of all queries, the anchors first."""
     data = stored(name)
-    items = data.item_vectors.astype(np.float64)
-    queries = data.query_vectors.astype(np.float64)
-    cheap = {"dense": queries @ items.T, "bm25": data.firsts["bm25"].astype(np.float64)}
-    return items, queries, data.scores[: data.n_anchors].astype(np.float64), cheap
+    dense = data.query_vectors.astype(np.float64) @ data.item_vectors.astype(np.float64).T
+    return {"dense": dense, "bm25": data.firsts["bm25"].astype(np.float64)}
 
 
 def problem_of(name: str, query: int, case: Case) -> Problem:
     """What the reference may read of test query `query`: from the file's arrays alone."""
-    data, (items, queries, exact, cheap) = stored(name), arrays(name)
-    row, n = data.n_anchors + query, data.scores.shape[1]
-    anchors = slice(0, data.n_anchors)
-
-    def ahead(order: np.ndarray) -> np.ndarray:
-        retriever = np.full(n, -1e9)
+    data, cheap = stored(name), cheap_scores(name)
+    row = data.n_anchors + query
+    if case.retriever in cheap:
+        retriever = cheap[case.retriever][row]
+    elif case.retriever == "hybrid":
+        orders = (np.argsort(-scores[row], kind="stable") for scores in cheap.values())
+        retriever = sum(1 / (61 + np.argsort(order)) for order in orders)
+    else:
+        order = data.anchor_items if case.retriever == "fixed" else data.item_scores.items
+        retriever = np.full(data.scores.shape[1], -1e9)
         retriever[order] = -np.arange(len(order), dtype=np.float64)
-        return retriever
-
-    def fused() -> np.ndarray:
-        total = np.zeros(n)
-        for scores in (cheap["bm25"][row], cheap["dense"][row]):
-            order = np.argsort(-scores, kind="stable")
-            total[order] += 1 / (60 + np.arange(1, n + 1))
-        return total
-
-    firsts = {
-        "dense": lambda: cheap["dense"][row],
-        "bm25": lambda: cheap["bm25"][row],
-        "hybrid": fused,
-        "fixed": lambda: ahead(data.anchor_items),
-        "fixed items": lambda: ahead(data.item_scores.items),
-    }
-    pairs = data.item_scores
     return Problem(
-        retriever=firsts[case.retriever](),
-        items=items,
-        query=queries[row],
-        anchor_scores=exact,
-        anchor_queries=queries[anchors],
-        neighbours=neighbours(name),
+        **known_of(name),
+        retriever=retriever,
+        query=data.query_vectors[row].astype(np.float64),
         trends=tuple(cheap[trend][row] for trend in case.trends),
-        anchor_trends=tuple(cheap[trend][anchors] for trend in case.trends),
-        item_scores=None if pairs is None else pairs.scores.astype(np.float64),
-        item_queries=None if pairs is None else pairs.items,
+        anchor_trends=tuple(cheap[trend][: data.n_anchors] for trend in case.trends),
     )
 
 

@@ -86,6 +86,7 @@ NO_RUN = {name: text for name, text in TREC.items() if "run" not in name}
         (NO_RUN | {"qrels.robust.tsv": "1 0 d1 1\n"}, "qrels.robust.* hold the same: keep one"),
         (NO_RUN | {"qrels.robust.txt": "1 0 d1 0\n"}, "split robust: no query has a relevant item"),
         (NO_RUN, "split robust: no lists of candidates"),
+        ({"topics.robust.tsv": "1\tx\n"}, "has 0 files of items .* there must be one"),
     ],
 )
 def test_folders_that_lack_something_or_have_too_much(tmp_path, files, sentence):
@@ -110,8 +111,9 @@ def test_what_does_not_fit_together_is_logged_and_kept(tmp_path, caplog):
         assert f"{tmp_path.name}: {finding}" in caplog.text
 
 
-def test_the_query_and_judgement_readers_take_a_folder(tmp_path):
-    write(tmp_path, PROCESSED)
+def test_the_readers_of_items_queries_and_judgements_take_a_folder(tmp_path):
+    write(tmp_path, {name: text for name, text in PROCESSED.items() if "trees" not in name})
+    assert list(read_items(tmp_path).ids) == ["f0", "f1"]
     assert read_queries(tmp_path, split="valid").ids == ("m2",)
     assert read_qrels(tmp_path, split="valid") == {"m2": {"f0": 1}}
 

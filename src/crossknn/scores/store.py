@@ -2,11 +2,7 @@
 
 A score belongs to a cross-encoder (its fingerprint), a query and an item (their texts). Texts are
 named by digests once, and by integers from then on. Scores lie in blocks of one query with many
-items, each with a CRC-32 that is checked whenever the block is read:
-
-    scorers   id, fingerprint, and in how many seconds how many pairs were scored
-    texts     id, digest (16 bytes), text (of queries), checksum
-    blocks    scorer, query, item ids (`start`, start + 1, ... or int32 `items`), float32 scores
+items, each with a CRC-32 that is checked whenever the block is read (`docs/formats.md`).
 
 The file is SQLite's, in WAL mode: a kill loses no transaction, and many processes of one host may
 share it. 10^8 pairs of 1,000 queries take 400 MB; they are written in 3 s and read in 1 s.

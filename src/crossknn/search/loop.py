@@ -1,10 +1,5 @@
 """The loop all methods share: ask which pairs to score next, tell their exact scores.
 
-    search = Search(plan, queries, n)
-    while len(pairs := search.ask()):
-        search.tell(pairs, scores_of(pairs))
-    search.best(k=10)
-
 Pure: no clock, no device, no text. Deadlines, asynchronous scorers and remote workers live outside.
 """
 
@@ -216,9 +211,15 @@ class Search:
         return max(target - int(self.n_scored.sum()), 0)
 
     def _pick(self, calls: int) -> Pairs:
-        """Choose `calls` new items, of all queries, and request them."""
+        """Choose `calls` new items, of all queries: first the retriever's, then the predictor's."""
         seen = self._rows["items"].copy()
-        wanted, candidates = self._retrieve() if self.round == 1 else self._predict(calls, seen)
+        if self.round == 1:
+            wanted, shortlist = self._equal(), self.plan.shortlist
+            width = int(wanted.max()) if shortlist is None else max(shortlist, self.budget)
+            candidates = self.plan.retriever.top(self.queries, width, self.allowed)
+            self._retrieved = candidates.items
+        else:
+            wanted, candidates = self._predict(calls, seen)
         shape = len(wanted), int(wanted.max())
         new = {name: np.full(shape, fill, kind) for name, (fill, kind) in _COLUMNS.items()}
         for q in np.flatnonzero(wanted).tolist():
@@ -232,14 +233,6 @@ class Search:
         asked = zip(query.tolist(), pairs.item.tolist(), strict=True)
         self._column = dict(zip(asked, (self._begun + column).tolist(), strict=True))
         return pairs
-
-    def _retrieve(self) -> tuple[IntArray, Candidates]:
-        """Of the first round: how many new items each query gets, (m,), and which."""
-        wanted, shortlist = self._equal(), self.plan.shortlist
-        width = int(wanted.max()) if shortlist is None else max(shortlist, self.budget)
-        candidates = self.plan.retriever.top(self.queries, width, self.allowed)
-        self._retrieved = candidates.items
-        return wanted, candidates
 
     def _predict(self, calls: int, seen: IntArray) -> tuple[IntArray, Candidates]:
         """Of a later round: how many new items each query gets, (m,), and which."""

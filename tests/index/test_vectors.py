@@ -133,13 +133,8 @@ def test_what_two_open_indexes_of_one_folder_add_is_kept_and_replaced_only_if_as
         ("own", {}, "has something else named 'own'"),
         ("x", {"values": draw(N - 1, 3)}, r"'x' have the shape \(19, 3\); it must be \(20, d\)"),
         ("x", {"values": np.full((N, 3), np.nan, np.float16)}, "'x': row 0 holds a NaN"),
-        ("x", {"base": "dee"}, "start from the vectors 'dee'.* has own, dense"),
+        ("x", {"base": "dee"}, "start from 'dee': the index has own, dense"),
         ("x", {"values": draw(N, 4)}, "queries' vectors for .* 'x' have 3 dimensions, the items'"),
-        (
-            "x",
-            {"encoder": RememberedModel.of("dual encoder", LengthEncoder())},
-            "they have no encoder then",
-        ),
         ("x", {"details": {"losses": np.zeros(2)}}, "vectors/x cannot be stored as JSON"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 
@@ -29,8 +29,7 @@ class Cache:
         if len(parts) != len(of) or any(a is not b for a, b in zip(parts, of, strict=True)):
             value = make()
             self._made[key] = of, value
-        made: Value = value
-        return made
+        return cast(Value, value)
 
 
 @dataclass(frozen=True, slots=True)

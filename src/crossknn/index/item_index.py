@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -61,8 +61,6 @@ from crossknn.types import (
 )
 
 logger = logging.getLogger(__name__)
-
-Source: TypeAlias = Items | str | Path | Iterable[str | Mapping[str, object]]
 
 DUAL_ENCODER, LSA_NAME, GIVEN = "dense", "lsa", "vectors"
 ANCHORS, ITEM_SCORES = "anchors", "item_scores"
@@ -120,7 +118,7 @@ class ItemIndex:
     @classmethod
     def build(
         cls,
-        items: Source,
+        items: Items | str | Path | Iterable[str | Mapping[str, object]],
         *,
         encoder: GivenModel | None = None,
         vectors: FloatArray | Mapping[str, FloatArray] | None = None,

@@ -244,24 +244,21 @@ def _check(arrays: Mapping[str, Any], path: str) -> None:
         if (one in arrays) != (other in arrays):
             raise InputError(f"{path} needs both {one!r} and {other!r}, or neither")
     for key, values in arrays.items():
-        start = next((start for start in _KEYS if key.startswith(start)), None)
         sizes = {"q": q, "n": n, "a": arrays.get("item_score_items", np.zeros(0)).size}
-        if start == "query_vectors":
+        if key.startswith("query_vectors"):
             partner = key.replace("query_", "item_", 1)
             if partner not in arrays:
                 raise InputError(f"{path} has '{key}' but no such item vectors")
             sizes["d"] = arrays[partner].size // n
-        (kinds, what), axes = _KEYS[start] if start else (("", ""), "")
-        wanted = tuple(
-            sizes.get(axis, size) for axis, size in zip(axes, values.shape, strict=False)
-        )
-        same = (len(axes), wanted) == (values.ndim, values.shape)
-        if start and not (same and (values.dtype.kind in kinds or not values.size)):
-            shape = ", ".join(str(sizes.get(axis, axis)) for axis in axes)
-            raise InputError(
-                f"{path}: '{key}' is an array {values.shape} of {values.dtype}; it must be "
-                f"({shape}) of {what}: mend it, or leave it out"
-            )
+        for (kinds, what), axes in (_KEYS[start] for start in _KEYS if key.startswith(start)):
+            wanted = [sizes.get(axis, size) for axis, size in zip(axes, values.shape, strict=False)]
+            same = values.ndim == len(axes) and wanted == [*values.shape]
+            if not (same and (values.dtype.kind in kinds or not values.size)):
+                shape = ", ".join(str(sizes.get(axis, axis)) for axis in axes)
+                raise InputError(
+                    f"{path}: '{key}' is an array {values.shape} of {values.dtype}; it must be "
+                    f"({shape}) of {what}: mend it, or leave it out"
+                )
         if values.dtype.kind == "f" and not (finite := np.abs(values) <= _LARGEST).all():
             row = tuple(map(int, np.argwhere(~finite)[0]))
             raise InputError(f"{path}: '{key}' is {values[row]} at {row}")

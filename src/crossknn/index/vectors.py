@@ -188,12 +188,9 @@ class ItemVectors:
         values = check_vectors(self.values, n, None, what, half=True)
         source = None if self.encoder is None else self.encoder.dimensions
         if self.base is not None:
-            if source is not None or self.base not in own:
-                raise InputError(
-                    f"{what} start from the vectors {self.base!r}: they have no encoder then, and "
-                    f"the index has such vectors of its own (it has {', '.join(own) or 'none'})"
-                )
-            source = own[self.base].values.shape[1]
+            if self.base not in own:
+                raise InputError(f"{what} start from {self.base!r}: the index has {', '.join(own)}")
+            source = source or own[self.base].values.shape[1]
         if source is not None:
             made = self.map(np.zeros((1, source), np.float32))
             check_vectors(made, 1, values.shape[1], f"the queries' vectors for {what}")

@@ -18,22 +18,19 @@ from crossknn.files import (
 )
 
 
-def opened(path, entry):
-    return CheckedFile(path, entry, "the index X")
-
-
-def damage(path, at):
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(bytes(data))
+def stored(path, values, *, damaged=None):
+    entry = write_array(path, values)
+    if damaged is not None:
+        data = bytearray(path.read_bytes())
+        data[damaged] ^= 1
+        path.write_bytes(data)
+    return StoredArray(CheckedFile(path, entry, "the index X"))
 
 
 @pytest.mark.parametrize("rows", [7, slice(3, 9), [5, 1, -1], "mask", np.array([[2, 3], [4, 2]])])
 def test_an_array_checks_what_is_read_of_it(tmp_path, rows):
     values = np.random.default_rng(0).random((9000, 5))  # 40 bytes a row: six chunks
-    entry = write_array(tmp_path / "a.npy", values)
-    damage(tmp_path / "a.npy", 3 * CHUNK + 10)
-    array = StoredArray(opened(tmp_path / "a.npy", entry))
+    array = stored(tmp_path / "a.npy", values, damaged=3 * CHUNK + 10)
     rows = np.arange(9000) % 9000 < 20 if isinstance(rows, str) else rows
     np.testing.assert_array_equal(array[rows], values[rows])
     damaged = 3 * CHUNK // 40
@@ -47,8 +44,7 @@ def test_an_array_checks_what_is_read_of_it(tmp_path, rows):
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1,), (70_000, 3)])
 def test_arrays_of_all_shapes_come_back(tmp_path, shape):
     values = np.random.default_rng(0).random(shape).astype(np.float16)
-    entry = write_array(tmp_path / "a.npy", values)
-    array = StoredArray(opened(tmp_path / "a.npy", entry))
+    array = stored(tmp_path / "a.npy", values)
     np.testing.assert_array_equal(np.asarray(array), values)
     assert (array.shape, array.dtype) == (values.shape, values.dtype)
     if values.ndim:

@@ -8,7 +8,6 @@ Axes: n items, s states, d dimensions.
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -60,8 +59,7 @@ def encode_states(
     if folder is None:
         return _encode(model, texts, progress)
     n, work = len(texts), work_folder(folder, model.name)
-    what = f"{model.fingerprint}|{model.dimensions}|{digest(texts)}"
-    key = hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
+    key = digest([str(model.fingerprint), str(model.dimensions), *texts])
     paths = {start: work / f"{key}-{start}.npz" for start in range(0, n, AT_ONCE)}
     with translate_os_errors(work, "states"):
         work.mkdir(exist_ok=True)
@@ -88,11 +86,9 @@ def _read(work: Path, paths: Collection[Path], d: int) -> States:
     counts = np.concatenate([np.load(path)["counts"] for path in paths])
     starts = np.concatenate([[0], np.cumsum(counts)])
     values = np.memmap(work / "all.f16", np.float16, "w+", shape=(int(starts[-1]), d))
-    end = 0
-    for path in paths:
+    for path, start in zip(paths, starts[::AT_ONCE].tolist(), strict=False):
         part = np.load(path)["values"]
-        values[end : end + len(part)] = part
-        end += len(part)
+        values[start : start + len(part)] = part
     return States(values, starts)
 
 

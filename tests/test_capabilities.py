@@ -25,14 +25,9 @@ def test_files_and_commands_exist(where, command):
         assert (ROOT / path).exists() or (ROOT / "src/crossknn" / path).exists(), path
     if command:
         program, *words = command.strip("`").split()
-        found = _program(program)
+        lab = None if program == "crossknn" else pytest.importorskip("crossknn_lab.cli")
+        found = typer.main.get_command(lab.app if lab else app)
         for name in [word for word in words if not word.startswith("--")]:
             found = found.commands[name]
         options = {option for parameter in found.params for option in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= options
-
-
-def _program(name):
-    if name == "crossknn":
-        return typer.main.get_command(app)
-    return typer.main.get_command(pytest.importorskip("crossknn_lab.cli").app)

@@ -54,17 +54,10 @@ def save_bert(folder, *, hidden=16, dropout=0.0, seed=0, positions=64, unused=Tr
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
     made = tokenizer(unused=unused)
-    config = BertConfig(
-        vocab_size=made.get_vocab_size(),
-        hidden_size=hidden,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=2 * hidden,
-        max_position_embeddings=positions,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-        initializer_range=std,
-    )
+    dropouts = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
+    widths = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "initializer_range": std}
+    sizes = {"vocab_size": made.get_vocab_size(), "max_position_embeddings": positions}
+    config = BertConfig(**SIZES | widths | sizes | dropouts)
     torch.manual_seed(seed)
     BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     names = {f"{t.strip('[]').lower()}_token": t for t in SPECIAL}

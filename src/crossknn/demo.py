@@ -30,8 +30,6 @@ from crossknn.data.queries import QuerySet
 from crossknn.data.records import given_records
 from crossknn.types import Progress
 
-BUDGETS = (25, 50, 100, 200)
-KS = (1, 10, 50)
 METHODS = (
     "rerank(retriever=bm25)",
     "rerank(retriever=dense)",

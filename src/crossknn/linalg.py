@@ -82,9 +82,8 @@ def least_squares(vectors: FloatArray, scores: FloatArray, rcond: float) -> Floa
     Singular values below `rcond` times the largest are dropped. Solved on V itself, not on V'V,
     which would square the conditioning.
     """
-    return np.linalg.lstsq(
-        np.asarray(vectors, np.float64), np.asarray(scores, np.float64), rcond=rcond
-    )[0]
+    u, *_ = np.linalg.lstsq(vectors.astype(np.float64), scores.astype(np.float64), rcond=rcond)
+    return u
 
 
 def softmax(values: FloatArray) -> FloatArray:

@@ -49,12 +49,13 @@ def train(
 
     Stop it any time: the same command goes on.
     """
+    from crossknn.plots import training_curve
+    from crossknn.scorers.opening import needs_torch
+
     if kind not in KINDS:
         raise InputError(f"unknown kind of model {kind!r}: {nearest(kind, KINDS)}")
-    try:
+    with needs_torch("training"):
         from crossknn.training import run, settings
-    except ImportError as error:
-        raise MissingExtraError("training", "torch") from error
 
     path = _config(config)
     base = Path.cwd() if path.parent == SHIPPED else None  # the user's data are not in the package
@@ -70,8 +71,6 @@ def train(
     with progress("training", "steps") as report:
         fitted = run.train(wanted, folder, progress=report)
     try:
-        from crossknn.plots import training_curve
-
         training_curve(folder / run.RUN / "log.jsonl", folder / run.RUN / "loss.png")
     except MissingExtraError as error:
         note(f"no loss plot: {error}")

@@ -9,12 +9,10 @@ from tiny_models import save_bert
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory):
     """An encoder without dropout."""
-    pytest.importorskip("transformers")
     return save_bert(tmp_path_factory.mktemp("bert"), hidden=32, std=0.1)
 
 
 @pytest.fixture(scope="session")
 def dropping_bert(tmp_path_factory):
     """An encoder with dropout."""
-    pytest.importorskip("transformers")
     return save_bert(tmp_path_factory.mktemp("bert"), dropout=0.2)

@@ -15,6 +15,7 @@ pytest.importorskip("transformers")
 
 from crossknn.errors import InputError  # noqa: E402
 from crossknn.fitting.distill import _lists, best_of_rows, distill, student  # noqa: E402
+from crossknn.linalg import top_k  # noqa: E402
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel  # noqa: E402
 from crossknn.models.export import export_model  # noqa: E402
 from crossknn.scorers import DualEncoder  # noqa: E402
@@ -22,12 +23,15 @@ from crossknn.scores.store import SparseScores  # noqa: E402
 from crossknn.training import loop  # noqa: E402
 from crossknn.training.distillation import DistillationTask  # noqa: E402
 from crossknn.training.settings import TrainingSettings  # noqa: E402
-from crossknn.types import NO_ITEM, Candidates, Pairs  # noqa: E402
+from crossknn.types import NO_ITEM, Pairs  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 CONFIG = DualEncoderConfig(query_length=16, item_length=16)
 WOODS = corpus(12, 16)
+TEXTS = WOODS.queries.texts, WOODS.items.texts
+SCORES = np.random.default_rng(0).normal(0, 2, (12, 16)).astype(np.float32)
+"""As a cross-encoder gives them."""
 
 
 def training(**changes):
@@ -35,22 +39,9 @@ def training(**changes):
     return TrainingSettings(**(settings | {"precision": "float32"} | changes))
 
 
-def teacher():
-    """Dense scores (12, 16) as a cross-encoder gives them."""
-    return np.random.default_rng(0).normal(0, 2, (12, 16)).astype(np.float32)
-
-
-def lists_of(rows, width):
-    best = np.argsort(-rows, axis=1, kind="stable")[:, :width]
-    return Candidates(best, np.take_along_axis(rows, best, axis=1))
-
-
-TEXTS = WOODS.queries.texts, WOODS.items.texts
-
-
 def make(bert, lists=None, **options):
     torch.manual_seed(0)
-    lists = lists_of(teacher(), 5) if lists is None else lists
+    lists = lists or top_k(SCORES, 5)
     return DistillationTask(DualEncoderModel.new(bert, CONFIG), *TEXTS, lists, k=3, **options)
 
 
@@ -62,8 +53,7 @@ def log_softmax(values):
 def test_a_loss_is_that_of_the_scores_over_each_list(bert, tmp_path, loss):
     """Twenty times the cosines: their softmax against that of the teacher's scores, or the j-th
     neighbour against the j-th nearest item outside the list."""
-    rows = teacher()
-    lists = lists_of(rows, 5)
+    lists = top_k(SCORES, 5)
     for row, scores in enumerate(lists.scores):  # the best 5, 4, 3 or 2 items of each query
         lists.items[row, 5 - row % 4 :], scores[5 - row % 4 :] = NO_ITEM, -np.inf
     task = make(bert, lists, loss=loss)
@@ -72,7 +62,7 @@ def test_a_loss_is_that_of_the_scores_over_each_list(bert, tmp_path, loss):
     for query in task.train[[0, 4, 7]]:
         right = lists.items[query][lists.items[query] != NO_ITEM]
         if loss == "match":
-            wanted = np.exp(log_softmax(rows[query, right]))
+            wanted = np.exp(log_softmax(SCORES[query, right]))
             expected.append(-(wanted * log_softmax(scores[query, right])).sum())
         else:
             wrong = [item for item in np.argsort(-scores[query]) if item not in right]
@@ -88,7 +78,7 @@ def test_the_measures_are_of_held_out_queries_against_all_items(bert, monkeypatc
     assert len(task.held) == 3
     assert sorted([*task.held, *task.train]) == list(range(12))
     near = np.argsort(-products(task.model, *TEXTS), axis=1)[:, :3]
-    best = lists_of(teacher(), 3).items
+    best = top_k(SCORES, 3).items
     recall = [len({*near[row]} & {*best[row]}) / 3 for row in task.held]
     first = [best[row, 0] in near[row] for row in task.held]
     measures = loop.evaluate(task, nullcontext)
@@ -98,10 +88,9 @@ def test_the_measures_are_of_held_out_queries_against_all_items(bert, monkeypatc
 
 def test_a_run_of_other_scores_is_not_resumed(bert, tmp_path):
     loop.fit(make(bert), training(), tmp_path)
-    scores = lists_of(teacher(), 5)
-    scores.scores[0, 0] += 1
+    others = top_k(SCORES + 1, 5)
     with pytest.raises(InputError, match="other settings, data or model"):
-        loop.fit(make(bert, scores), training(), tmp_path)
+        loop.fit(make(bert, others), training(), tmp_path)
 
 
 def sparse(width=5):
@@ -109,7 +98,7 @@ def sparse(width=5):
     generator = np.random.default_rng(0)
     chosen = [generator.permutation(16)[:width] for _ in range(12)]
     pairs = Pairs(np.repeat(np.arange(12), width), np.concatenate(chosen))
-    return SparseScores.of(WOODS.queries.texts, 16, pairs, teacher()[pairs.query, pairs.item])
+    return SparseScores.of(WOODS.queries.texts, 16, pairs, SCORES[pairs.query, pairs.item])
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +110,8 @@ def base(bert, tmp_path_factory):
 
 
 def test_sparse_scores_become_a_dual_encoder(base, tmp_path):
-    scores, items = sparse(), WOODS.items.texts
-    found = distill(scores, items, base, tmp_path, settings=training())
+    given, items = (sparse(), WOODS.items.texts, base, tmp_path), WOODS.items.texts
+    found = distill(*given, settings=training())
     assert found[0] == "match"
     card = (tmp_path / "README.md").read_text()
     assert "12 train queries with lists of up to 5 items, by the loss match" in card
@@ -130,17 +119,14 @@ def test_sparse_scores_become_a_dual_encoder(base, tmp_path):
     assert np.abs(moved).max() > 0.01
     # Again: nothing is left to train, and the folder is the same.
     weights = (tmp_path / "model.safetensors").read_bytes()
-    again = distill(scores, items, base, tmp_path, settings=training())
-    assert again == found
+    assert distill(*given, settings=training()) == found
     assert (tmp_path / "model.safetensors").read_bytes() == weights
 
 
 def test_the_better_of_two_losses_is_kept(base, tmp_path):
-    scores = best_of_rows(WOODS.queries.texts, teacher(), 4)
-    options = {"settings": training(seed=2)}
-    losses = ("match", "pair")
-    found = distill(scores, WOODS.items.texts, base, tmp_path, losses=losses, **options)
-    recall = {}
+    given = best_of_rows(WOODS.queries.texts, SCORES, 4), WOODS.items.texts, base, tmp_path
+    losses, recall = ("match", "pair"), {}
+    found = distill(*given, losses=losses, settings=training(seed=2))
     for loss in losses:
         lines = map(json.loads, (tmp_path / "run" / loss / loop.LOG).read_text().splitlines())
         recall[loss] = max(line["dev"]["recall"] for line in lines if "dev" in line)
@@ -158,8 +144,7 @@ def test_a_list_is_the_best_of_what_is_scored(base, tmp_path, caplog):
     assert rows.tolist() == [0, 3, 5]
     assert lists.items.tolist() == [[4, 9, 1], [2, 8, NO_ITEM], [3, 2, 1]]
     assert lists.scores.tolist() == [[3, 2, 1], [5, 5, -np.inf], [3, 2, 1]]
-    settings = training(epochs=1, batch=2)
-    distill(scores, WOODS.items.texts, base, tmp_path, settings=settings)
+    distill(scores, WOODS.items.texts, base, tmp_path, settings=training(epochs=1, batch=2))
     assert "3 train queries" in (tmp_path / "README.md").read_text()
     assert "9 train queries have fewer than two scored items: left out" in caplog.text
 

@@ -177,8 +177,7 @@ def _rankings(
 
 
 def _listed(part: Labelled, count: int) -> Ranked:
-    """By the lists that come with the queries; a right item outside its list scores 0, or as the
-    last if that is below 0."""
+    """By the queries' own lists; a right item that is not in them scores as the last, 0 at most."""
     assert part.lists is not None
     rows = zip(part.lists.items, part.lists.scores, part.positives, strict=True)
     for items, scores, positives in rows:

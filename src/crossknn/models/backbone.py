@@ -51,8 +51,6 @@ def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tok
     tokenizer = open_tokenizer(source).backend_tokenizer
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     return encoder, add_marks(tokenizer, encoder) if marked else tokenizer
 
 

@@ -73,8 +73,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        device: torch.device = next(self.parameters()).device
-        return device
+        return torch.device(next(self.parameters()).device)
 
     @property
     def tokens_per_run(self) -> int:
@@ -89,18 +88,15 @@ class TorchModel(nn.Module):  # type: ignore[misc]
     @property
     def fingerprint(self) -> str:
         """Hash of weights, tokenizer and settings, as they are when asked for."""
-        if self.late_kind:  # as its export has it
-            return f"{self.late_kind}:{weights_hash(self)}"
-        kind = self.SETTINGS.removesuffix(".json").replace("_", "-")
-        return f"{kind}:{weights_hash(self)}|float32"
+        kind = self.late_kind or self.SETTINGS.removesuffix(".json").replace("_", "-")
+        return f"{kind}:{weights_hash(self)}"
 
-    def read(self, rows: Sequence[Row], queries: bool = True) -> list[Any]:
+    def read(self, rows: Sequence[Row], queries: bool = True) -> list[FloatArray]:
         return self._quietly(lambda: self.outputs(rows, queries=queries))
 
     def compare(self, *states: FloatArray | BoolArray) -> FloatArray:
         given = [torch.from_numpy(np.ascontiguousarray(part)).to(self.device) for part in states]
-        scores: FloatArray = self._quietly(lambda: [self.head(*given)])[0]
-        return scores
+        return self._quietly(lambda: [self.head(*given)])[0]
 
     def outputs(self, rows: Sequence[Row], *, queries: bool) -> Sequence[Tensor]:
         """What `read` gives, as tensors."""
@@ -111,7 +107,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         towers = [self, self] if self.n_towers == 1 else [self.query, self.item]
         return towers[0 if queries else 1](*self.tensors(rows))
 
-    def _quietly(self, run: Callable[[], Sequence[Tensor]]) -> list[Any]:
+    def _quietly(self, run: Callable[[], Sequence[Tensor]]) -> list[FloatArray]:
         """Outputs as arrays, without gradients and dropout; the model's mode comes back."""
         with self._turn, torch.inference_mode():
             mode = self.training

@@ -60,13 +60,12 @@ class CrossEncoderConfig:
         if self.head not in ("cls", "emb", "interaction"):
             raise InputError(f"head is {self.head!r}; it must be 'cls', 'emb' or 'interaction'")
         query, item = self.query_length or 0, self.item_length or 0
-        is_apart = self.item_position is None or 0 < query <= self.item_position
         if not query == item == 0 and not (query and item and query + item <= self.max_length):
             raise InputError(
                 f"query_length is {self.query_length}, item_length {self.item_length}: give both, "
                 f"at most {self.max_length} together (max_length), or neither"
             )
-        if not is_apart:
+        if self.item_position is not None and not 0 < query <= self.item_position:
             raise InputError(f"item_position is {self.item_position}, before the query's end")
 
 

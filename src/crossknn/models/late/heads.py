@@ -273,8 +273,8 @@ class Deformer(Head):
         super().__init__(encoder)
         own = layers_of(encoder)
         # A tower whose layers were taken before may have too few: weights are loaded later.
-        chosen = (own[-min(left, len(own))] for left in range(layers, 0, -1))
-        self.layers = nn.ModuleList(copy.deepcopy(layer) for layer in chosen)
+        chosen = [own[-min(left, len(own))] for left in range(layers, 0, -1)]
+        self.layers = nn.ModuleList(map(copy.deepcopy, chosen))
         self.out = ClsHead(self.dimensions, dropout=dropout)
 
     def take_over(self, query: Any, item: Any) -> None:

@@ -35,7 +35,6 @@ HEADS: dict[str, type[Head]] = {
     "deformer": Deformer,
     "mixencoder": MixEncoder,
 }
-Pooling = Literal["cls", "mean", "marks"]
 Frozen = Literal["none", "items", "both"]
 
 
@@ -51,7 +50,7 @@ class LateInteractionConfig:
     """
 
     head: str
-    pooling: Pooling | None = None
+    pooling: Literal["cls", "mean", "marks"] | None = None
     marked: bool = False
     query_length: int = 128
     item_length: int = 128

@@ -279,15 +279,21 @@ def _cheap(index: ItemIndex, queries: QuerySet) -> dict[str, Any]:
     own = [name for name in (DUAL_ENCODER, *index.fitted) if name in index.vectors]
     for name in own:
         end = "" if name == DUAL_ENCODER else f"_{name}"
-        found[f"item_vectors{end}"] = index.vectors[name]
+        found[f"item_vectors{end}"] = _narrowed(index.vectors[name])
         if index.has_query_vectors(name):
-            found[f"query_vectors{end}"] = index.query_vectors(every, name)
+            found[f"query_vectors{end}"] = _narrowed(index.query_vectors(every, name))
     for name in (name for name in (*index.retrievers, *index.vectors) if name not in own):
         try:
-            found[f"first_{name}"] = open_retriever(index, Spec(name)).scores(every)
+            found[f"first_{name}"] = _narrowed(open_retriever(index, Spec(name)).scores(every))
         except InputError as error:
             logger.warning("no retriever %s in the score matrix: %s", name, error)
     return found
+
+
+def _narrowed(values: FloatArray) -> FloatArray:
+    """As float16 if that holds them: vectors and cheap scores need no more."""
+    holds = np.abs(values).max(initial=0) <= np.finfo(np.float16).max
+    return values.astype(np.float16 if holds else np.float32)
 
 
 def _labels(queries: QuerySet, qrels: Qrels, item_ids: Sequence[str]) -> IntArray:

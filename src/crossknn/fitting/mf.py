@@ -30,13 +30,7 @@ _PAIRS_AT_ONCE, _ROWS_AT_ONCE = 16_384, 8_192
 _FIRST_GATE = -5.0
 
 
-def mf_trns(
-    targets: Targets,
-    *,
-    lr: float = 0.001,
-    epochs: int = 10,
-    **settings: Any,
-) -> Fit:
+def mf_trns(targets: Targets, *, lr: float = 0.001, epochs: int = 10, **settings: Any) -> Fit:
     """Item vectors (n, d) and query vectors (q, d) by AdamW on G, from the initial ones (A.2.2).
 
     Weight decay draws to the initial vectors, not to zero, so that what no score says anything of

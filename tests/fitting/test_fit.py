@@ -88,6 +88,8 @@ def test_no_pair_is_paid_twice_and_a_stop_is_gone_on_from(world, tmp_path):
     third = fit(index, world, world.queries[TRAIN], per=10)
     assert (third.collected.calls, third.collected.reused, world.asked) == (0, 10 * Q, 10 * Q)
     np.testing.assert_array_equal(second.vectors.values, third.vectors.values)
+    fewer = fit(index, world, world.queries[TRAIN], per=4)
+    assert fewer.vectors.cost.calls == 10 * Q  # all that is known of train queries
     whole = fit(world.index(), world, world.queries[TRAIN], per=10)
     np.testing.assert_allclose(whole.vectors.values, third.vectors.values, atol=1e-6)
 

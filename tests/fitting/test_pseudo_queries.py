@@ -39,9 +39,7 @@ CROWD = [
 
 def test_a_title_a_first_sentence_and_a_telling_span():
     """Of the rare words, five stand together in one clause of the second sentence."""
-    text = (
-        "The town is on the coast. It has a market, quartz lantern beacons guiding whalers, a bell."
-    )
+    text = "The town is on the coast. It has a bell, quartz lantern beacons guiding whalers, oxen."
     found = all_of(titled(("Beacon Point", text), *CROWD))
     assert "Beacon Point" in found
     assert "The town is on the coast." in found
@@ -84,9 +82,7 @@ def test_first_sentences(text, sentence):
 
 def test_every_item_gives_one_before_any_gives_two():
     n = 30
-    items = titled(
-        *((f"Name {p}a", f"The word {p}b is here. Odd thing{p} lies there.") for p in range(n))
-    )
+    items = titled(*((f"Name {p}a", f"A word {p}b is. Odd thing{p} lies there.") for p in range(n)))
     found = pseudo_queries(items, 1000)
     for part in (found[:n], found[n : 2 * n]):
         assert len({re.search(r"\d+", query)[0] for query in part}) == n

@@ -5,7 +5,7 @@ import pytest
 
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
-from crossknn.retrievers.base import CandidateLists, Retriever
+from crossknn.retrievers.base import CandidateLists, RankFusion, Retriever
 from crossknn.types import NO_ITEM, Queries
 
 IDS = ["a", "b", "c", "d"]
@@ -20,6 +20,8 @@ def test_lists_with_and_without_scores(caplog):
     assert "no candidate list for the query 'three'" in caplog.text
     allowed = np.array([True, True, False, True])
     assert stage.top(queries, 2, allowed).items.tolist() == [[0, NO_ITEM], [1, 3], [NO_ITEM] * 2]
+    turned = RankFusion([CandidateLists({"one": ids}, IDS) for ids in (["a", "b"], ["b", "a"])])
+    assert turned.top(Queries(["one"]), 2).items.tolist() == [[0, 1]]  # ties by position
 
 
 def test_from_a_trec_run(tmp_path):

@@ -60,36 +60,25 @@ def test_factors_of_uncentred_anchors_without_regression_and_noise_are_adacur(se
 # What it must not care about
 
 
-def grid(seed: int) -> StoredMatrix:
-    """A matrix whose scores, and the means of 16 anchors, single precision holds when shifted."""
-    data = matrix(seed=seed, anchors=16, tests=4)
-    return replace(data, scores=(np.round(256 * data.scores) / 256).astype(np.float32))
-
-
-def assert_same(spec, data, scores, factor, shift):
-    """The picks where `scores` are `factor` times those of `data` and `shift` (m,) above, and what
-    was predicted of them from the third round on."""
-    plain, moved = (run(spec, d, 24).picks() for d in (data, replace(data, scores=scores)))
-    found = []
-    for picks in (plain, moved):
-        order = np.lexsort((picks.items, picks.rounds))
-        found.append([np.take_along_axis(v, order, axis=1) for v in (picks.items, picks.approx)])
-    (items, approx), (other_items, other_approx) = found
-    assert items.tolist() == other_items.tolist()
-    later = np.broadcast_to(np.sort(plain.rounds, axis=1) > 2, items.shape)
-    expected = factor * approx + np.reshape(shift, (-1, 1))
-    np.testing.assert_allclose(other_approx[later], expected[later], rtol=1e-4, atol=2e-3 * factor)
-
-
 @every_spec
 @pytest.mark.parametrize(
     ("factor", "shift"), [(4.0, -3), (0.125, 64), (1.0, 256), (2.0**18, 0), (2.0**-20, 0)]
 )
 def test_a_shift_and_scale_of_all_scores_changes_no_pick(spec, factor, shift):
     for seed in range(2):
-        data = grid(seed)
-        scores = (data.scores + np.float32(shift)) * np.float32(factor)
-        assert_same(spec, data, scores, factor, factor * shift)
+        # Single precision holds such scores, and the means of 16 anchors, when they are shifted.
+        data = matrix(seed=seed, anchors=16, tests=4)
+        scores, found = (np.round(256 * data.scores) / 256).astype(np.float32), []
+        for exact in (scores, (scores + np.float32(shift)) * np.float32(factor)):
+            picks = run(spec, replace(data, scores=exact), 24).picks()
+            order = np.lexsort((picks.items, picks.rounds))
+            parts = (picks.items, picks.approx, picks.rounds)
+            found.append([np.take_along_axis(part, order, axis=1) for part in parts])
+        (items, approx, rounds), (other_items, other_approx, _) = found
+        assert items.tolist() == other_items.tolist()
+        near = {"rtol": 1e-4, "atol": 2e-3 * factor}
+        later = rounds > 2
+        np.testing.assert_allclose(other_approx[later], factor * (approx + shift)[later], **near)
 
 
 # What it must bear

@@ -168,15 +168,6 @@ def test_constant_scores_leave_numbers(value):
         assert all(np.isfinite(getattr(found, name)).all() for name in ARRAYS)
 
 
-@pytest.mark.parametrize("q", [0, 1])
-def test_one_query_is_too_few(q):
-    of = world(20, 15)
-    with pytest.raises(InputError, match=r"one anchor query .* kriging\(use_anchors=false\)"):
-        fit_dense(of.exact[:q], [of.cheap[:q]])
-    with pytest.raises(InputError, match=r"one query .* kriging\(use_anchors=false\)"):
-        fit(of, np.arange(20)[:, None] + np.zeros(15) < q)
-
-
 # From what searches left
 
 

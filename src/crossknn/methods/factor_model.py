@@ -29,7 +29,7 @@ from crossknn.errors import InputError
 from crossknn.methods.kriging import RANK, Prior
 from crossknn.methods.posterior import lengths
 from crossknn.scores.store import SparseScores
-from crossknn.types import BoolArray, FloatArray, IntArray
+from crossknn.types import FloatArray, IntArray
 
 SWEEPS = 6
 """Over the queries, at most: for the content, and then for the items."""
@@ -123,17 +123,13 @@ class Row(NamedTuple):
     basis: FloatArray
     scores: FloatArray
 
-    def take(self, entries: BoolArray) -> Row:
-        assert not isinstance(self.items, slice)
-        return Row(self.items[entries], self.basis[entries], self.scores[entries])
-
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Queries some of whose items are scored, then `dense` ones with all of them; exact and cheap
-    scores less `centre` and over `size`, both (g,)."""
+    """Queries some of whose items are scored, as positions (b,) and exact and cheap scores (b, g),
+    then `dense` ones with all. A row has scores less `centre` and over `size`, both (g,)."""
 
-    sparse: Sequence[Row]
+    sparse: Sequence[tuple[IntArray, FloatArray]]
     dense: Dense
     centre: FloatArray
     size: FloatArray
@@ -142,12 +138,12 @@ class Rows:
         return len(self.sparse) + len(self.dense[0])
 
     def __iter__(self) -> Iterator[Row]:
-        yield from self.sparse
+        for items, values in self.sparse:
+            yield self.row(items, values)
         for values in _dense_values(self.dense):
             yield self.row(slice(None), values)
 
     def row(self, items: IntArray | slice, values: FloatArray) -> Row:
-        """From exact and cheap scores (b, g)."""
         values = (values.astype(np.float64) - self.centre) / self.size
         return Row(items, np.column_stack([np.ones(len(values)), values[:, 1:]]), values[:, 0])
 
@@ -155,12 +151,12 @@ class Rows:
         """The rows without a random share of each sparse query's entries, and these; drawn by the
         query's text."""
         fitted, held = [], []
-        for text, row in zip(texts, self.sparse, strict=True):
+        for text, (items, values) in zip(texts, self.sparse, strict=True):
             rng = np.random.default_rng([0, zlib.crc32(text.encode("utf-8", "surrogatepass"))])
-            out = rng.random(len(row.scores)) < HELD_OUT
+            out = rng.random(len(items)) < HELD_OUT
             out[0] = False  # no query without an entry
-            fitted.append(row.take(~out))
-            held.append(row.take(out))
+            fitted.append((items[~out], values[~out]))
+            held.append(self.row(items[out], values[out]))
         return replace(self, sparse=fitted), held
 
 
@@ -185,8 +181,8 @@ def _rows(
         within += np.square(exact - exact.mean(axis=0)).sum(axis=0)
         count += len(exact)
     centre, size = total / max(count, 1), np.sqrt(within / max(count, 1))
-    rows = Rows([], dense, centre, np.where(size <= 1e-6 * np.abs(centre), 1.0, size))
-    return replace(rows, sparse=list(map(rows.row, np.split(items, begin), sparse)))
+    size = np.where(size <= 1e-6 * np.abs(centre), 1.0, size)
+    return Rows([*zip(np.split(items, begin), sparse, strict=False)], dense, centre, size)
 
 
 def _directions(vectors: FloatArray) -> FloatArray:
@@ -393,8 +389,8 @@ class Sweep:
         prior = np.diag(1 / np.maximum(model.spread, LEAST**2))
         common = np.linalg.inv(prior + self.shared / model.noise)
         scorers: list[list[int]] = [[] for _ in range(n)]
-        for query, row in enumerate(self.rows.sparse):
-            for item in np.asarray(row.items).tolist():
+        for query, (items, _) in enumerate(self.rows.sparse):
+            for item in items.tolist():
                 scorers[item].append(query)
         for item, queries in enumerate(scorers):
             products, covariance = self.shared, common

@@ -81,18 +81,13 @@ class GaussianProcess(Predictor[Posteriors]):
 
     has_std = True
 
-    @property
-    def n(self) -> int:
-        """Number of items."""
-        return len(self.arrays[0])
-
     def points(self, items: IntArray | slice) -> FloatArray:
         """Points (c, p) of items (c,), in single precision or better."""
         single = [a[items].astype(np.promote_types(a.dtype, "f4"), copy=False) for a in self.arrays]
         return np.hstack(single) if len(single) > 1 else single[0]
 
     def start(self, queries: Queries) -> Posteriors:
-        shape = len(queries), self.n
+        shape = len(queries), len(self.arrays[0])
         basis = [np.broadcast_to(np.float32(1), shape)] * self.intercept
         basis += [stage.scores(queries) for stage in self.stages]
         if self.item_mean is not None:
@@ -116,7 +111,7 @@ class GaussianProcess(Predictor[Posteriors]):
         return replace(state, known=known)
 
     def predict(self, state: Posteriors, items: IntArray | None = None) -> Prediction:
-        m, count = (len(state.queries), self.n) if items is None else items.shape
+        m, count = (len(state.queries), state.basis.shape[2]) if items is None else items.shape
         mean, std = np.empty((m, count), np.float32), np.full((m, count), np.nan, np.float32)
         if len(state.known) < m:
             scores = self.retriever.scores(state.queries)
@@ -159,7 +154,7 @@ class GaussianProcess(Predictor[Posteriors]):
         terms = np.stack([kernel.linear_term(each.pull, each.points) for _, each in known])
         trend = np.stack([each.weights @ state.basis[:, q] for q, each in known])
         linear = trend.astype(np.float32)
-        for part in _blocks(self.n):
+        for part in _blocks(linear.shape[1]):
             linear[:, part] += kernel.linear_scores(terms, self.points(part))
         if allowed is not None:
             linear[:, ~allowed] = -np.inf

@@ -183,17 +183,12 @@ class Kriging(Method):
                 "with  crossknn collect INDEX --anchors QUERIES, or leave out use_anchors=false"
             )
         exact, free = anchors.scores, replace(self, target_recall=None, **asdict(parameters))
-
-        def searches() -> Iterator[tuple[Plan, Queries, FloatArray]]:
-            for fold, prior in cross_fitted(index, self._mean, self.rank, FOLDS, seed):
-                yield (
-                    free._plan(index, budget, seed, prior),
-                    anchors.queries.take(fold),
-                    exact[fold],
-                )
-
+        searches = (
+            (free._plan(index, budget, seed, prior), anchors.queries.take(fold), exact[fold])
+            for fold, prior in cross_fitted(index, self._mean, self.rank, FOLDS, seed)
+        )
         key = ("curve", str(free), self.k, budget, seed)
-        return index.cache.get(key, (exact,), lambda: record_curve(searches(), self.k))
+        return index.cache.get(key, (exact,), lambda: record_curve(searches, self.k))
 
 
 def anchor_scores(index: Index, retriever: Spec, seed: int) -> list[FloatArray]:

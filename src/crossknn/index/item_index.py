@@ -45,7 +45,7 @@ from crossknn.index.vectors import (
     check_vectors,
 )
 from crossknn.retrievers.base import ItemPriors, Late, Retriever
-from crossknn.retrievers.lexical import BM25, LSA, TFIDF
+from crossknn.retrievers.lexical import BM25, LSA, LSA_DIMENSIONS, TFIDF
 from crossknn.retrievers.specs import unfitted
 from crossknn.scores.store import ScoreStore
 from crossknn.types import (
@@ -161,12 +161,13 @@ class ItemIndex:
             values = _encode_items(model, items.texts, previous, progress)
             values = check_vectors(values, n, model.dimensions, "the encoder's vectors")
             made[f"vectors/{DUAL_ENCODER}"] = ItemVectors(values=values, encoder=model)
-        lsa = None if lsa is None else as_count(lsa, "lsa", 0)
+        if lsa is None:
+            lsa = 0 if made else LSA_DIMENSIONS
+        as_count(lsa, "lsa", 0)
         for name in ["bm25"] * bm25 + ["tfidf"] * tfidf:
             made[f"words/{name}"] = WORDS[name].fit(items.texts)
-        if lsa or (lsa is None and not any(key.startswith("vectors/") for key in made)):
-            options = {"dimensions": lsa} if lsa else {}
-            made[f"words/{LSA_NAME}"], values = LSA.fit(items.texts, **options)
+        if lsa:
+            made[f"words/{LSA_NAME}"], values = LSA.fit(items.texts, dimensions=lsa)
             made[f"vectors/{LSA_NAME}"] = ItemVectors(values=values)
         order = np.random.default_rng(seed).permutation(n)[:N_ANCHOR_ITEMS]
         encode = _by_name(query_vectors, GIVEN)

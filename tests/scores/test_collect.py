@@ -138,10 +138,13 @@ def test_pairs_that_cannot_be_scored_are_left_out_and_asked_again(store):
     assert (report.calls, report.complete) == (7, True)
 
 
-def test_a_model_that_scores_nothing_is_given_up(store):
+def test_a_model_that_scores_nothing_is_given_up(store, monkeypatch):
     fn = Counting(broken=set(ITEMS))
     with pytest.raises(ScorerError, match="could not score any"):
-        collect(store, fn.scorer, QUERIES * 9, ITEMS)
+        collect(store, fn.scorer, QUERIES, ITEMS)
+    monkeypatch.setattr("crossknn.scores.collect._HOPELESS", 2)
+    with pytest.raises(ScorerError, match="no pair of 2 blocks in a row"):
+        collect(store, fn.scorer, QUERIES, ITEMS)
     for wrong in ({"workers": 0}, {"max_calls": -1}):
         with pytest.raises(InputError, match=r"is (0|-1); it"):
             Limits(**wrong)

@@ -32,15 +32,10 @@ logger = logging.getLogger(__name__)
 Texts: TypeAlias = str | Sequence[str] | Mapping[str, str] | QuerySet
 """One query, several, or several with ids."""
 
-FAILURES_IN_A_ROW = 3
-"""So many queries failing one after the other, with no pair scored between, stand for a scorer
-that is down."""
-
-PER_QUERY = 100
-"""Pairs that a query may score if nothing is said."""
-
-_CELLS = 1 << 26
-"""Approximate scores held at once (m x n): 256 MB; more queries are searched in turn."""
+FAILURES_IN_A_ROW = 3  # so many failing queries, with no pair scored between: the scorer is down
+PER_QUERY = 100  # pairs that a query may score if nothing is said
+_CELLS = 1 << 26  # approximate scores held at once (m x n), 256 MB; more queries come in turn
+_REASONS = "cancelled", "deadline", "scorer", "budget", "target"  # of all parts the first is told
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,7 +169,7 @@ class Searcher:
             n_scored=run.n_scored,
             seconds=time.perf_counter() - began,
             scoring_seconds=run.scoring_seconds,
-            stopped_by=run.stopped_by,
+            stopped_by=min(run.stops, key=_REASONS.index),
             errors=tuple(run.errors),
             n_failed=run.n_failed,
             n_backfilled=run.n_backfilled,
@@ -233,12 +228,6 @@ class _Run:
         self.failure: Exception | None = None  # the first error of the scorer
         self.broken: str | None = None  # why nothing is asked of the scorer any more
         self.in_a_row = 0  # queries that failed since a pair was scored
-
-    @property
-    def stopped_by(self) -> str:
-        """Of all parts: `target` if all reached it, or the reason of one that ended early."""
-        early = sorted(self.stops - {"budget", "target"})
-        return early[0] if early else "target" if self.stops == {"target"} else "budget"
 
     def part(self, start: int, stop: int) -> None:
         """Search the queries from `start` to `stop`, as many as fit into memory."""

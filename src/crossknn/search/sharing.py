@@ -14,15 +14,9 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.types import FloatArray, IntArray
 
-MOST = 4
-"""Times its equal share that a query may take of a shared budget."""
-
-FAR = 5.0
-"""Deviations after which an item is taken to be no rival."""
-
-STEPS = 20
-"""Bisections: to a millionth of the range of scores."""
-
+MOST = 4  # times its equal share that a query may take of a shared budget
+FAR = 5.0  # deviations after which an item is taken to be no rival
+STEPS = 20  # bisections: to a millionth of the range of scores
 _LITTLE = 1e-6
 _LEAST = np.finfo(np.float32).tiny
 

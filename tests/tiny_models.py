@@ -232,10 +232,8 @@ def write_beir(folder, n=12):
     jsonl(folder / "queries.jsonl", ({"_id": i, "text": t} for i, t in queries))
     (folder / "qrels").mkdir()
     for split, rows in (("train", range(0, 2 * n // 3)), ("dev", range(2 * n // 3, n))):
-        lines = [f"q{row}\ti{row}\t1\n" for row in rows]
-        (folder / "qrels" / f"{split}.tsv").write_text(
-            "query-id\tcorpus-id\tscore\n" + "".join(lines)
-        )
+        lines = ["query-id\tcorpus-id\tscore", *(f"q{row}\ti{row}\t1" for row in rows)]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from faulty_server import Faulty, good, score
+from tiny_models import jsonl
 
 import crossknn as ck
 from crossknn import demo
@@ -28,21 +29,13 @@ BM25 = ("--method", "rerank(retriever=bm25)")
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_items(range(N))
-    queries = [{"id": f"q{i}", "text": f"about {t}"} for i, t in enumerate(TOPICS)]
-    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in queries))
+    items = [{"title": TOPICS[i % 5], "text": f"part {i} on {TOPICS[i % 5]}"} for i in range(N)]
+    jsonl(tmp_path / "docs.jsonl", ({"id": f"d{i}", "page": i} | r for i, r in enumerate(items)))
+    queries = ({"id": f"q{i}", "text": f"about {topic}"} for i, topic in enumerate(TOPICS))
+    jsonl(tmp_path / "queries.jsonl", queries)
     (tmp_path / "train.txt").write_text("open threads\nclose files\n")
     (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td99\t1\n")
     return tmp_path
-
-
-def write_items(numbers):
-    rows = [
-        {"id": f"d{i}", "title": TOPICS[i % 5], "text": f"part {i} on {TOPICS[i % 5]}", "page": i}
-        for i in numbers
-    ]
-    with open("docs.jsonl", "w") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 @pytest.fixture
@@ -205,7 +198,7 @@ def test_fitting_and_what_it_cost(build, command, folder):
     assert (folder / "offline.png").stat().st_size > 5_000
 
 
-def test_searches_are_learned_from(build, command):
+def test_searches_are_learned_from_and_a_store_is_shared(build, command):
     build()
     for query in TOPICS:
         command("search", "docs.index", f"on {query}", *BM25, "--budget", "9", "-k", "3")
@@ -213,14 +206,10 @@ def test_searches_are_learned_from(build, command):
     assert (found["queries"], found["pairs"]) == (5, 45)
     options = ("--method", "kriging(retriever=bm25)", "--budget", "10", "-k", "3")
     assert command("search", "docs.index", "on files", *options)[0]["n_scored"] == 10
-
-
-def test_a_store_is_shared_by_indexes(build, command, capsys):
-    build()
     command("index", "build", "docs.jsonl", "other.index", "--encoder", "none")
-    options = ("about files", *BM25, "--budget", "9", "-k", "3", "--store", "scores.sqlite")
-    assert command("search", "docs.index", *options)[0]["n_calls"] == 9
-    assert command("search", "other.index", *options)[0]["n_calls"] == 0
+    for index, calls in (("docs.index", 9), ("other.index", 0)):
+        options = ("about files", *BM25, "--budget", "9", "-k", "3", "--store", "scores.sqlite")
+        assert command("search", index, *options)[0]["n_calls"] == calls
 
 
 def test_a_filter_a_deadline_and_lists(build, command, folder):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from faulty_server import Faulty, good, score
+from tiny_models import jsonl
 
 import crossknn as ck
 from crossknn.cli.app import run
@@ -33,7 +34,7 @@ def endpoint(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     items = [{"id": f"d{i}", "text": f"part {i} on topic {i % 5}"} for i in range(N)]
-    Path("docs.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    jsonl(Path("docs.jsonl"), items)
     Path("queries.txt").write_text("".join(f"query {i}\n" for i in range(QUERIES)))
     assert run(["index", "build", "docs.jsonl", "docs.index", "--encoder", "none"]) == 0
     server = Faulty(count)

@@ -379,6 +379,7 @@ def test_anchors_are_added_to_what_is_sparse_are_enough_and_are_not_passed_over(
 def test_a_retriever_that_was_not_learned_for_is_refused_but_not_in_other_words(library):
     index = library.index()
     library.search(index, 0, 20)
+    collect_anchors(index, library.scorer, library.texts(20, 24))
     library.learn(index)
     with pytest.raises(InputError, match="the prior predicts from vectors"):
         parse_method("kriging(retriever=random)").plan(index, 25, 0)

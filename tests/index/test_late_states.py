@@ -97,27 +97,23 @@ def test_states_that_do_not_fit_change_nothing(saved, change):
 
 
 class Counting(WordStates):
-    """Notes which texts it encodes; before text `stop` it raises `error`."""
+    """Notes which texts it encodes; at the text `stop` it fails."""
 
-    def __init__(self, stop=None, error=None, **given):
+    def __init__(self, stop=None, **given):
         super().__init__(**given)
-        self.stop, self.error, self.seen = stop, error, []
+        self.stop, self.seen = stop, []
 
     def encode_items(self, texts, progress=None):
         if self.stop in texts:
-            raise self.error
+            raise ScorerError("not finite")
         self.seen += texts
         return super().encode_items(texts, progress)
 
 
-class StopError(Exception):
-    pass
-
-
-def begun(index, at=10, **given):
-    """The index, whose encoding was stopped at an item: two parts are there."""
-    with pytest.raises(StopError):
-        index.add_late(Counting(index.items.texts[at], StopError(), **given))
+def begun(index, **given):
+    """The index, whose encoding failed at an item: two parts are there."""
+    with pytest.raises(ScorerError, match="not finite"):
+        index.add_late(Counting(index.items.texts[10], **given))
     assert not ItemIndex.load(index.folder).late
     return ItemIndex.load(index.folder)
 
@@ -153,8 +149,7 @@ def test_one_process_at_a_time_and_a_failure_loses_one_part(saved):
         pytest.raises(InputError, match=r"another process is adding states to .*work-late-cmc"),
     ):
         saved.add_late(WordStates())
-    with pytest.raises(ScorerError, match="not finite"):
-        saved.add_late(Counting(saved.items.texts[10], ScorerError("not finite")))
+    begun(saved)
     full = patch.object(late, "write_file", side_effect=OSError(28, "No space left"))
     with full, pytest.raises(InputError, match=r"states cannot be kept in .*: No space left; what"):
         saved.add_late(WordStates())

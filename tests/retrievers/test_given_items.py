@@ -8,7 +8,13 @@ from late_helpers import WordStates
 
 import crossknn as ck
 from crossknn.errors import InputError
-from crossknn.retrievers.base import CandidateLists, DenseRetriever, ItemPriors, Retriever
+from crossknn.retrievers.base import (
+    CandidateLists,
+    DenseRetriever,
+    ItemPriors,
+    RankFusion,
+    Retriever,
+)
 from crossknn.retrievers.specs import open_retriever
 from crossknn.types import NO_ITEM, Queries
 
@@ -49,7 +55,7 @@ class Database:
     def __init__(self, values):
         self.inner, self.values = DenseRetriever(values, lambda vectors: vectors), values
 
-    def top(self, vectors, count, allowed=None):
+    def top(self, vectors, count, exclude=None, allowed=None):
         return self.inner.top(vectors, count, allowed)
 
     def vectors(self, items):
@@ -69,5 +75,7 @@ def test_a_vector_store_of_your_own_is_searched_as_an_array(index):
         found, expected = (stage.top(queries, 5, allowed) for stage in (dense, array))
         assert np.array_equal(found.items, expected.items)
     assert np.array_equal(dense.scores(queries, items), array.scores(queries, items))
+    fused = [RankFusion([stage, open_retriever(index, "bm25")]) for stage in (dense, array)]
+    assert np.array_equal(*(stage.scores(queries, items) for stage in fused))
     with pytest.raises(InputError, match="need their vectors as an array"):
         dense.scores(queries)

@@ -46,9 +46,7 @@ def stopped(task, folder, after):
 def same_run(first, second):
     """Both folders hold the same log, weights, moments, best weights and measures."""
     assert (first / loop.LOG).read_bytes() == (second / loop.LOG).read_bytes()
-    one, other = (torch.load(folder / loop.CHECKPOINT) for folder in (first, second))
-    assert one["state"].pop("signature") == other["state"].pop("signature")
-    torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert (first / loop.CHECKPOINT).read_bytes() == (second / loop.CHECKPOINT).read_bytes()
     assert not [*first.glob("*.part"), *second.glob("*.part")]
 
 

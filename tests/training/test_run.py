@@ -8,6 +8,7 @@ from tiny_models import write_beir, write_zeshel
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
+from safetensors.torch import load_file  # noqa: E402
 
 import crossknn as ck  # noqa: E402
 from crossknn.data.reading import read_labelled  # noqa: E402
@@ -67,9 +68,9 @@ def test_from_settings_to_a_folder_that_opens(bert, data, tmp_path, kind, layout
     assert str(bert.parent) not in card
     assert f"from crossknn import {OPENERS[kind].__name__}" in card
     model = OPENERS[kind](tmp_path, device="cpu").runtime
-    best = torch.load(tmp_path / "run" / loop.CHECKPOINT)["state"]["best_weights"]
+    best = load_file(tmp_path / "run" / loop.CHECKPOINT)
     for name, value in model.state_dict().items():
-        assert torch.equal(value, best[name])
+        assert torch.equal(value, best[f"best.{name}"])
     files = {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
     assert run.train(settings, tmp_path).best == fitted.best  # nothing is left to train
     assert files == {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}

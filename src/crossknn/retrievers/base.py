@@ -187,11 +187,17 @@ class VectorStore(Protocol):
     """Item vectors that are searched by inner product, such as a vector database."""
 
     def top(
-        self, vectors: FloatArray, count: int, *, allowed: BoolArray | None = None
+        self,
+        vectors: FloatArray,
+        count: int,
+        exclude: IntArray | None = None,
+        allowed: BoolArray | None = None,
     ) -> Candidates:
         """The `count` items of the largest inner products with query vectors (m, d).
 
-        `allowed` (n,) restricts the items.
+        Args:
+            exclude: Positions (m, e) that are left out, padded with `NO_ITEM`.
+            allowed: (n,) restricts the items.
         """
 
     def vectors(self, items: IntArray) -> FloatArray:
@@ -223,14 +229,41 @@ class DenseRetriever:
         """
         vectors, known = self.encode(queries), self.items
         if items is not None:
-            chosen = known.vectors(items) if isinstance(known, VectorStore) else known[items]
-            return np.einsum("md,mcd->mc", vectors, chosen)
+            given = known.vectors if isinstance(known, VectorStore) else known.__getitem__
+            rows = zip(vectors, items, strict=True)
+            return np.concatenate([inner(vector[None], given(chosen)) for vector, chosen in rows])
         if isinstance(known, VectorStore):
             raise InputError("scores of all items need their vectors as an array, not a store")
         return inner(vectors, known)
 
 
-class CandidateLists(AllScores):
+class Ranked(AllScores):
+    """A retriever whose scores follow from its ranking."""
+
+    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
+        """Scores (m, c) of given items, by the first 10,000 of the ranking, or of all: (m, n)."""
+        if items is None:
+            return self.of_all(queries)
+        found, rows = self.top(queries, _RANKED), []
+        for q, other in enumerate(self.others(found).tolist()):
+            ranked = zip(found.items[q].tolist(), found.scores[q].tolist(), strict=True)
+            known = dict(ranked)
+            rows.append([known.get(item, other) for item in items[q].tolist()])
+        return np.array(rows, np.float32)
+
+    def others(self, found: Candidates) -> FloatArray:
+        """The score (m,) of items that are not found: that of the worst, or 0 if that is less."""
+        return np.where(np.isfinite(found.scores), found.scores, 0).min(axis=1, initial=0)
+
+    def spread(self, found: Candidates, n: int) -> FloatArray:
+        """The scores (m, n) of all items."""
+        scores = np.repeat(self.others(found)[:, None].astype(np.float32), n, axis=1)
+        rows, places = np.nonzero(found.items != NO_ITEM)
+        scores[rows, found.items[rows, places]] = found.scores[rows, places]
+        return scores
+
+
+class CandidateLists(Ranked):
     """Ranked lists by query text.
 
     A list without scores is scored 1 / rank. Other items score 0, or as the worst listed item if
@@ -271,16 +304,7 @@ class CandidateLists(AllScores):
 
     def of_all(self, queries: Queries) -> FloatArray:
         """Scores of all items: (m, n)."""
-        return _spread(self.top(queries, self.n), self.n)
-
-
-def _spread(found: Candidates, n: int) -> FloatArray:
-    """The scores of all items (m, n): others than the `found` are as the worst of them, or 0."""
-    worst = np.where(np.isfinite(found.scores), found.scores, 0).min(axis=1, initial=0)
-    scores = np.repeat(worst[:, None].astype(np.float32), n, axis=1)
-    rows, places = np.nonzero(found.items != NO_ITEM)
-    scores[rows, found.items[rows, places]] = found.scores[rows, places]
-    return scores
+        return self.spread(self.top(queries, self.n), self.n)
 
 
 def _row(text: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[IntArray, FloatArray]:
@@ -302,7 +326,7 @@ def _row(text: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[Int
 
 
 @dataclass(eq=False)
-class RankFusion(AllScores):
+class RankFusion(Ranked):
     """Reciprocal rank fusion (Cormack et al. 2009): items by the sum of 1 / (60 + rank) over the
     rankings of `stages`, ranks from 1; the first 10,000 of each are read, or `count` if more."""
 
@@ -317,7 +341,7 @@ class RankFusion(AllScores):
         """Sums (m, n), by rankings of all items."""
         scores = [stage.scores(queries) for stage in self.stages]
         n = scores[0].shape[1]
-        return _spread(_fused([top_k(stage, n).items for stage in scores], n), n)
+        return self.spread(_fused([top_k(stage, n).items for stage in scores], n), n)
 
 
 def _fused(rankings: Sequence[IntArray], count: int) -> Candidates:
@@ -340,7 +364,7 @@ def stages_of(retriever: Retriever) -> Sequence[Retriever]:
 
 
 @dataclass(eq=False)
-class LateRetriever(AllScores):
+class LateRetriever(Ranked):
     """The first `depth` candidates of `stage`, ranked by `model`; below them the stage's own order.
 
     `states` are those of all n items; the queries' are kept in `queries.states[name]`.
@@ -368,7 +392,11 @@ class LateRetriever(AllScores):
         """Scores (m, n); those of items that are not compared fall by 1 in the stage's order."""
         found, n = self.top(queries, self.depth), len(self.states)
         others = mask(self.stage.scores(queries).copy(), found.items, None)
-        return _spread(_extended(found, top_k(others, n).items), n)
+        return self.spread(_extended(found, top_k(others, n).items), n)
+
+    def others(self, found: Candidates) -> FloatArray:
+        """One below the worst, as the stage's order goes on."""
+        return _lowest(found) - 1
 
     def _candidates(self, queries: Queries, count: int, allowed: BoolArray | None) -> Candidates:
         """The stage's candidates; the queries are encoded meanwhile (CMC 3.3: in parallel)."""
@@ -383,9 +411,13 @@ class LateRetriever(AllScores):
 
 def _extended(found: Candidates, below: IntArray, count: int | None = None) -> Candidates:
     """What was found and, below it, other items (m, e), whose scores fall by 1: `count` in all."""
-    lowest = found.scores.min(axis=1, initial=np.inf, where=found.items != NO_ITEM)
-    under = np.where(np.isinf(lowest), 0, lowest)[:, None] - 1 - np.arange(below.shape[1])
+    under = _lowest(found)[:, None] - 1 - np.arange(below.shape[1])
     under[below == NO_ITEM] = -np.inf
     items = np.concatenate([found.items, below], axis=1)[:, :count]
     scores = np.concatenate([found.scores, under.astype(np.float32)], axis=1)[:, :count]
     return Candidates(items, scores)
+
+
+def _lowest(found: Candidates) -> FloatArray:
+    lowest = found.scores.min(axis=1, initial=np.inf, where=found.items != NO_ITEM)
+    return np.where(np.isinf(lowest), 0, lowest)

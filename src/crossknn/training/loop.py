@@ -25,6 +25,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from crossknn.errors import InputError, TrainingError
@@ -33,7 +35,7 @@ from crossknn.models.base import weights_hash
 from crossknn.training.settings import TrainingSettings
 from crossknn.types import Progress
 
-CHECKPOINT, LOG = "checkpoint.pt", "log.jsonl"
+CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
 CLIP = 1.0
 """The norm above which gradients are cut."""
 
@@ -251,28 +253,36 @@ def autocast_of(model: nn.Module, settings: TrainingSettings) -> Autocast:
 
 
 def _save(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: State) -> None:
-    parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    buffer = io.BytesIO()
-    torch.save(parts | {"state": vars(state)}, buffer)
-    write_file(path, buffer.getvalue())
+    about = dict(vars(state))
+    parts = {"model": model.state_dict(), "best": about.pop("best_weights")}
+    parts |= {f"moments{p}": of for p, of in optimizer.state_dict()["state"].items()}
+    named = {f"{part}.{name}": value for part, of in parts.items() for name, value in of.items()}
+    tensors = {name: value.clone().contiguous() for name, value in named.items()}
+    write_file(path, save(tensors, {"state": json.dumps(about)}))
 
 
 def _load(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature: str) -> State:
     """The state of the checkpoint, its weights and moments put in place; a new state if none."""
     if not path.exists():
         return State(signature)
+    parts: dict[str, dict[str, Tensor]] = {"best": {}}
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # bytes can be wrong in any way
+        with safe_open(path, "pt") as file:
+            about = json.loads(file.metadata()["state"])
+            for name in file.keys():  # noqa: SIM118
+                part, _, rest = name.partition(".")
+                parts.setdefault(part, {})[rest] = file.get_tensor(name)
+    except SafetensorError as error:
         raise InputError(f"the checkpoint {path} is damaged; remove it to begin again") from error
-    state = State(**found["state"])
+    state = State(**about, best_weights=parts.pop("best"))
     if state.signature != signature:
         raise InputError(
             f"{path.parent} holds a run with other settings, data or model: train into "
             f"another folder, or remove {path}"
         )
-    model.load_state_dict(found["model"])
-    optimizer.load_state_dict(found["optimizer"])
+    model.load_state_dict(parts.pop("model"))
+    moments = {int(part.removeprefix("moments")): of for part, of in parts.items()}
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
     return state
 
 

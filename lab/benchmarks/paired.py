@@ -84,7 +84,8 @@ n, calls, shortlist = SIZES
 items, given = (rng.standard_normal((size, 64), dtype=np.float32) for size in (n, 4))
 index = ItemIndex.build([f"item {i}" for i in range(n)], vectors=items, query_vectors=lambda q: given)
 name = "first=vectors" if OLD else "retriever=vectors"
-options = f", {"" if OLD else "use_"}anchors=false, shortlist={shortlist}" if shortlist else ""
+unused = "anchors" if OLD else "use_anchors"
+options = f", {unused}=false, shortlist={shortlist}" if shortlist else ""
 spec = f"{'kriging' if shortlist else 'gp'}({name}{options})"
 scorer = lambda pairs: [float(len(q) * 7 % 5 + int(i.split()[1]) % 97) for q, i in pairs]
 searcher = Searcher(index, scorer, spec)

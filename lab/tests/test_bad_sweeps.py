@@ -118,7 +118,7 @@ def test_what_a_sweep_goes_on_with_is_said(place, capsys, given, words, code):
     assert app.run(arguments(given | {"measures": []}, "said")) == code
     said = capsys.readouterr()
     assert words in said.err
-    assert "said/table.csv: " in said.out
+    assert "table: said/table.csv" in said.out
 
 
 def test_json_counts_what_was_searched_and_what_was_there(place, capsys):

@@ -21,12 +21,12 @@ from synthetic import matrix as synthetic_matrix
 
 from crossknn.errors import InputError
 from crossknn.evaluation.replay import replay
-from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.evaluation.task import TaskMeasures
 from crossknn.files import exclusive_lock
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import parse_methods
 from crossknn_lab import cells as cell_module
-from crossknn_lab.cells import divided
+from crossknn_lab.cells import divided, judgements_of
 from crossknn_lab.sweep import run_sweep
 from crossknn_lab.sweep_file import Sweep, read_sweep
 from crossknn_lab.table import read_table
@@ -74,7 +74,7 @@ def test_rows_are_those_of_a_replay(folder):
     assert len(found) == done.cells * 2 == 2 * 2 * 2 * 2 * 2
     for row in found:
         matrix = StoredMatrix.load(folder / f"{row['data']}.npz")
-        judged = Judgements.of_matrix(matrix)
+        judged = judgements_of(matrix)
         options = {"seed": int(row["seed"]), "task": judged and TaskMeasures(judged, ["accuracy"])}
         budgets, ks = [int(row["budget"])], [int(row["k"])]
         (same,) = replay(matrix, parse_methods(row["spec"]), budgets, ks, **options)

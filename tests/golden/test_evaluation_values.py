@@ -26,6 +26,7 @@ from crossknn_lab.analysis import (
     recall_by_split,
     retrieved,
 )
+from crossknn_lab.cells import judgements_of
 
 CLOSE = 2e-6
 NAMES = (
@@ -108,7 +109,7 @@ def test_replay():
     data = matrix(tests=70, noise=1.0)
     gold = top_k(data.scores, 3).items[np.arange(90), np.arange(90) % 3]
     data = replace(data, labels=np.where(np.arange(90) % 7 == 0, -1, gold))
-    task = TaskMeasures(Judgements.of_matrix(data))
+    task = TaskMeasures(judgements_of(data))
     found = {}
     for name, spec in SPECS.items():
         rows = replay(data, parse_methods(spec), [10, 20], [1, 10], seed=1, task=task)

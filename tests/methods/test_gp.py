@@ -15,6 +15,7 @@ from crossknn.methods.posterior import (
     Linear,
     LowRankPlusResidual,
     Model,
+    Whitened,
 )
 
 CONTENT = Directional(2.0, 0.3, 0.5)
@@ -45,8 +46,8 @@ def test_the_posterior_is_universal_kriging_by_the_textbook(kernel, b, seed, noi
     new_basis = np.column_stack([np.ones(7), rng.normal(size=7)])
     model = Model(kernel=kernel, noise=noise, likely=likely)
     posterior = model.posterior(points, scores, basis)
-    white = posterior.whitened(np.empty((0, 7)), kernel(points, new))
-    mean, std = posterior.at(white, kernel.variance(new), new_basis)
+    white = Whitened(kernel.variance(new)).extended(posterior, kernel(points, new))
+    mean, std = posterior.at(white, new_basis)
 
     unit_of = kernel.unit(points)
     inverse = np.linalg.inv(kernel(points, points) + noise * unit_of * np.eye(b))

@@ -15,6 +15,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import crossknn
+from crossknn.data.queries import Qrels
 from crossknn.errors import CrossknnError, InputError
 from crossknn.evaluation.replay import Outcome, Part, RecallRow, check, outcome, parts_of, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
@@ -303,10 +304,25 @@ def _data(
     path: Path, expected: str, anchors: int, drawn: int | None, dev: bool, queries: int, k: int
 ) -> _Data:
     matrix, rows = divided(_matrix(path, expected), anchors=anchors, seed=drawn, dev=dev)
-    parts, judged = parts_of(matrix, queries), Judgements.of_matrix(matrix)
+    parts, judged = parts_of(matrix, queries), judgements_of(matrix)
     return _Data(
         rows=rows[matrix.n_anchors :][:queries],
         parts=parts,
         truth=truth_of(parts, k),
         judged=None if judged is None else judged.take(0, queries),
     )
+
+
+def judgements_of(matrix: StoredMatrix, qrels: Qrels | None = None) -> Judgements | None:
+    """Of a matrix's test queries: by `qrels`, or else its labels; None without either.
+
+    Raises InputError if the matrix lacks the ids that qrels need.
+    """
+    if qrels is None:
+        known = matrix.labels
+        return None if known is None else Judgements.from_labels(known[matrix.n_anchors :])
+    if matrix.item_ids is None:
+        raise InputError(
+            "qrels name items by id, and the matrix has no ids: it needs the key 'item_ids'"
+        )
+    return Judgements.from_qrels(qrels, matrix.query_ids[matrix.n_anchors :], matrix.item_ids)

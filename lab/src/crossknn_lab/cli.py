@@ -86,14 +86,15 @@ def _replay(
     """Replay methods on stored scores: one JSON object per line for each method, budget and k."""
     from crossknn.data.reading import read_qrels
     from crossknn.evaluation.replay import check, parts_of, replay
-    from crossknn.evaluation.task import LABELLED, Judgements, TaskMeasures, measure_names
+    from crossknn.evaluation.task import LABELLED, TaskMeasures, measure_names
     from crossknn.methods import parse_methods
+    from crossknn_lab.cells import judgements_of
 
     chosen, costs = parse_methods(methods), numbers(budgets, "budgets")
     matrix = StoredMatrix.load(file)
     check(parts_of(matrix, queries), chosen, costs[0], seed)
     ks = neighbours(k, matrix.scores.shape[1], file)
-    judged = Judgements.of_matrix(matrix, read_qrels(qrels) if qrels is not None else None)
+    judged = judgements_of(matrix, read_qrels(qrels) if qrels is not None else None)
     if judged is None and measures is not None:
         raise InputError(f"--measures needs judgements: give --qrels, or 'labels' in {file}")
     task = None
@@ -140,11 +141,7 @@ def _sweep(
             f"{done.older} cells were searched by other source files of crossknn: remove "
             f"{folder / 'cells'} to search them again"
         )
-    sentence = (
-        f"{summary['table']}: {summary['rows']} rows; {done.searched} searched now, {done.kept} "
-        f"kept from before, {failed} failed, {summary['seconds']} s"
-    )
-    answer(summary, sentence, as_json)
+    answer(summary, as_json)
     return int(failed > 0)
 
 
@@ -366,5 +363,5 @@ def _convert(
         head, use = f"[{model.config.head.upper()}] cross-encoder", "--scorer"
     elif isinstance(model, LateInteractionModel):
         head, use = "late-interaction model (cmc)", "crossknn index add INDEX --late"
-    summary = {"model": str(written), "kind": head, "settings": vars(model.config)}
-    answer(summary, f"{written}: a {head}; use it with  {use} {written}", as_json)
+    answer({"model": str(written), "kind": head, "settings": vars(model.config)}, as_json)
+    note(f"use it with  {use} {written}")

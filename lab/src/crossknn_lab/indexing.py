@@ -13,7 +13,7 @@ from typing import Any
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Estimate
 from crossknn.evaluation.replay import outcome, parts_of, truth_of
-from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.evaluation.task import TaskMeasures
 from crossknn.fitting.factors import Targets, als, inner_products, per_item, per_query
 from crossknn.index.base import Scale
 from crossknn.index.stored import StoredMatrix
@@ -22,7 +22,7 @@ from crossknn.plots import Curve, curves
 from crossknn.retrievers.base import DenseRetriever
 from crossknn.scores.store import SparseScores
 from crossknn.types import FloatArray, Pairs, Queries
-from crossknn_lab.cells import MatrixFile, divided
+from crossknn_lab.cells import MatrixFile, divided, judgements_of
 from crossknn_lab.experiment import Experiment
 from crossknn_lab.figures import TASK, nearest_value
 from crossknn_lab.page import Block, Table, draw
@@ -131,7 +131,7 @@ def _searched(
     """The outcome at both goals; the task's measures are of the first one."""
     parts = parts_of(matrix, run.preset.queries)
     truth = truth_of(parts, max(k for _, k in goals(run)))
-    judged = Judgements.of_matrix(matrix)
+    judged = judgements_of(matrix)
     found: dict[str, Any] = {"way": way, **cost, "recall": {}, "task": {}}
     for budget, k in goals(run):
         tasks = None if judged is None or found["task"] else TaskMeasures(judged, TASK)

@@ -106,6 +106,6 @@ def command(
         "anchor_queries": len(index.anchor_queries),
         "matrix": None if file is None else str(file),
     }
-    answer(summary, None, json)
+    answer(summary, json)
     if not complete:
         note("not finished: the same command goes on from here")

@@ -57,4 +57,4 @@ def command(
     found: dict[str, Any] = {"n": n, "pairs_per_second": scored / spent}
     for name, calls in (("anchors", n_anchors * n), ("search", min(budget, n)), ("exact", n)):
         found |= {f"{name}_calls": calls, f"{name}_seconds": calls * spent / scored}
-    answer(found, None, json)
+    answer(found, json)

@@ -82,7 +82,7 @@ def command(
         index = ItemIndex.load(folder)
         exact = o.open_scorer(scorer, model, scorer_option)
         _take(index, exact, store)
-        answer(_fit_stored(index, exact.fingerprint, retriever, rank), None, json)
+        answer(_fit_stored(index, exact.fingerprint, retriever, rank), json)
         return
     if queries is None:
         raise InputError("--queries is missing: give a file of train queries, or 'auto'")
@@ -127,7 +127,7 @@ def command(
         "details": dict(made.details),
         "notes": found.notes,
     }
-    answer(summary, None, json)
+    answer(summary, json)
     note(f"searches use it from now on; vectors={found.name} or retriever={found.name} name it")
 
 

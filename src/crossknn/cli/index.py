@@ -170,7 +170,7 @@ def verify(
     from crossknn.index.item_index import ItemIndex
 
     damages = ItemIndex.load(folder).verify(repair=repair)
-    answer({"index": str(folder), "damages": damages, "repaired": repair}, None, json)
+    answer({"index": str(folder), "damages": damages, "repaired": repair}, json)
     if damages:
         raise typer.Exit(6)
 
@@ -196,4 +196,4 @@ def _answer(index: ItemIndex, folder: Path, json: bool, began: float | None = No
         summary["seconds"] = round(time.perf_counter() - began, 2)
     elif json:
         summary["details"] = index.description()
-    answer(summary, None, json)
+    answer(summary, json)

@@ -10,7 +10,7 @@ import typer
 
 import crossknn
 from crossknn.cli.options import AsJson, Template, check_out, examples
-from crossknn.cli.output import answer, note, progress
+from crossknn.cli.output import answer, note, print_json, progress, say
 from crossknn.errors import InputError, MissingExtraError, nearest
 
 app = typer.Typer(help="Train models, and export them to ONNX.", no_args_is_help=True)
@@ -63,7 +63,7 @@ def train(
     of = getattr(settings, KINDS[kind])
     wanted: Any = settings.read_settings(path, of, relative_to=base, given=given)
     if dry_run:
-        answer(asdict(run.estimate(wanted)), None, json)
+        answer(asdict(run.estimate(wanted)), json)
         return
     if folder is None:
         raise InputError("--out is missing: name the folder for the model")
@@ -75,7 +75,7 @@ def train(
     except MissingExtraError as error:
         note(f"no loss plot: {error}")
     found = asdict(fitted)
-    answer({"model": str(folder), "dev": found.pop("best"), **found}, None, json)
+    answer({"model": str(folder), "dev": found.pop("best"), **found}, json)
 
 
 @app.command("configs", epilog=examples("crossknn model configs", "crossknn model configs cmc"))
@@ -86,13 +86,13 @@ def configs(
     """List the settings files that come with the package, or print one of them."""
     if name is not None:
         text = _config(name).read_text(encoding="utf-8")
-        answer({"name": name, "text": text}, text.rstrip("\n"), json)
+        print_json({"name": name, "text": text}) if json else say(text.rstrip("\n"))
         return
     titles = {
         path.stem: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
         for path in sorted(SHIPPED.glob("*.toml"))
     }
-    answer(titles, "\n".join(f"{name}: {title}" for name, title in titles.items()), json)
+    answer(titles, json)
 
 
 @app.command(
@@ -153,7 +153,7 @@ def export(
         with progress("comparing", "pairs") as report:
             asked = read_queries(queries, limit=20).texts
             summary["agreement"] = agreement(*both, asked, texts, progress=report)
-    answer(summary, None, json)
+    answer(summary, json)
 
 
 def _config(name: str) -> Path:

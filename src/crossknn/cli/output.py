@@ -35,12 +35,10 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, default=str), flush=True)
 
 
-def answer(summary: Mapping[str, Any], text: str | None, as_json: bool) -> None:
-    """Print what a command did: `summary` as JSON, or `text`, or a line for each entry."""
+def answer(summary: Mapping[str, Any], as_json: bool) -> None:
+    """Print what a command did: as JSON, or a line for each entry."""
     if as_json:
         print_json(dict(summary))
-    elif text is not None:
-        say(text)
     else:
         for name, value in summary.items():
             if value is not None:

@@ -108,6 +108,7 @@ def items_from(
     for record in records.rows:
         if not ids:
             id_name = id_field or record.first_of(ID_FIELDS)
+            used = {id_name, title, text_name}
         found = id_name or record.first_of(ID_FIELDS)
         if found != id_name:
             raise InputError(f"{record.place} has an {found!r}, but the first record has none")
@@ -120,7 +121,6 @@ def items_from(
             raise InputError(f"{record.place} has an empty text")
         texts.append(text)
         titles.append(values["title"])
-        used = {id_name, title, text_name}
         extra.append({str(k): v for k, v in record.fields.items() if k not in used})
     if not ids:
         raise InputError(f"{records.source} holds no items")

@@ -152,11 +152,12 @@ def given_records(source: Iterable[object]) -> Records:
 
 
 def _json_lines(path: Path) -> Fields:
+    decode = json.JSONDecoder().decode
     for number, line in read_lines(path):
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = decode(line)
         except (ValueError, RecursionError) as error:
             # Only the reason: the line itself may be a megabyte long.
             reason = getattr(error, "msg", error)

@@ -13,7 +13,6 @@ import numpy as np
 
 from crossknn.data.queries import Qrels
 from crossknn.errors import InputError
-from crossknn.index.stored import StoredMatrix
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray
 
 ACCURACY, NORMALISED = "accuracy", "accuracy_normalised"
@@ -67,22 +66,6 @@ class Judgements:
             tuple({position.get(i, f"absent {i}"): g for i, g in row.items()} for row in judged),
             absent=sum(item not in position for row in judged for item in row),
         )
-
-    @classmethod
-    def of_matrix(cls, matrix: StoredMatrix, qrels: Qrels | None = None) -> Judgements | None:
-        """Of a stored matrix's test queries: by `qrels`, or else its labels; None without either.
-
-        Raises:
-            InputError: if the matrix lacks the ids that qrels need.
-        """
-        if qrels is None:
-            known = matrix.labels
-            return None if known is None else cls.from_labels(known[matrix.n_anchors :])
-        if matrix.item_ids is None:
-            raise InputError(
-                "qrels name items by id, and the matrix has no ids: it needs the key 'item_ids'"
-            )
-        return cls.from_qrels(qrels, matrix.query_ids[matrix.n_anchors :], matrix.item_ids)
 
     def take(self, start: int, stop: int) -> Judgements:
         """Those of the queries from `start` to `stop`."""

@@ -28,6 +28,7 @@ from crossknn.methods.posterior import (
     LowRankPlusResidual,
     Model,
     Posterior,
+    Whitened,
 )
 from crossknn.retrievers.base import Retriever, stages_of
 from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
@@ -35,7 +36,7 @@ from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Observed, Queries
 
-BLOCK = 8_192
+BLOCK = 16_384
 """Items predicted together: bounds what is computed at once to b x BLOCK covariances."""
 
 KEPT = 2**31
@@ -47,13 +48,15 @@ class Posteriors:
     """State of a Gaussian process over m queries.
 
     `basis` (f, m, n) holds the basis functions, `own` (m, d) the queries' vectors where they count
-    as observed. A query whose scores say too little has no posterior among `known`.
+    as observed. A query whose scores say too little has no posterior among `known`. `points` of the
+    items predicted before, of given ones, are kept for the next rounds.
     """
 
     queries: Queries
     basis: FloatArray
     own: FloatArray | None
     known: dict[int, Posterior]
+    points: dict[int | bytes, FloatArray]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,7 +96,7 @@ class GaussianProcess(Predictor[Posteriors]):
         if self.item_mean is not None:
             basis.append(np.broadcast_to(self.item_mean, shape))
         known = np.stack(basis) if basis else np.empty((0, *shape), np.float32)
-        return Posteriors(queries, known, None if self.own is None else self.own(queries), {})
+        return Posteriors(queries, known, None if self.own is None else self.own(queries), {}, {})
 
     def update(self, state: Posteriors, observed: Observed) -> Posteriors:
         known = {}
@@ -123,18 +126,21 @@ class GaussianProcess(Predictor[Posteriors]):
         kernel = self.model.kernel
         for part, queries in product(_blocks(count), groups):
             block = part if items is None else items[queries[0], part]
-            key, points = part.start if items is None else block.tobytes(), self.points(block)
-            none, variance = np.empty((0, len(points)), points.dtype), kernel.variance(points)
+            key = part.start if items is None else block.tobytes()
+            points = state.points[key] if key in state.points else self.points(block)
+            if keep and items is not None:
+                state.points[key] = points
             known = [state.known[q] for q in queries]
+            none = Whitened(kernel.variance(points))
             rows = [each.kept.pop(key, none) for each in known]
-            new = [each.points[len(row) :] for each, row in zip(known, rows, strict=True)]
+            new = [each.points[row.count :] for each, row in zip(known, rows, strict=True)]
             ends = np.cumsum([len(each) for each in new])[:-1]
             found = np.split(kernel(np.vstack(new), points), ends)
             for q, each, row, covariances in zip(queries, known, rows, found, strict=True):
-                white = each.whitened(row, covariances)
-                mean[q, part], std[q, part] = each.at(white, variance, state.basis[:, q, block].T)
+                row = row.extended(each, covariances)
+                mean[q, part], std[q, part] = each.at(row, state.basis[:, q, block].T)
                 if keep:
-                    each.kept[key] = white
+                    each.kept[key] = row
         return Prediction(mean, std)
 
     def acquisition(self, prediction: Prediction) -> FloatArray:

@@ -60,6 +60,8 @@ class Directional:
             near = (1 + far + far**2 / 3) * np.exp(-far)
         else:
             near = np.exp(-self.scale * distances)
+        if self.linear == 0 and self.smooth == 1:
+            return near
         return self.smooth * near + self.linear * (1 - distances / 2)  # cos = 1 - |x - y|^2 / 2
 
     def variance(self, points: FloatArray) -> FloatArray:
@@ -111,9 +113,10 @@ itself (c,); `unit`, the mean variance of points: what noise is a share of."""
 def squared_distances(left: FloatArray, right: FloatArray) -> FloatArray:
     """Between the directions of vectors: (a, d) and (c, d) -> (a, c), from 0 to 4."""
     cosines = left @ right.T
-    cosines /= lengths(left)[:, None]
+    cosines /= lengths(left)[:, None] / -2
     cosines /= lengths(right)
-    return np.maximum(2 - 2 * cosines, 0)
+    cosines += 2
+    return np.maximum(cosines, 0, out=cosines)
 
 
 def lengths(vectors: FloatArray) -> FloatArray:
@@ -157,20 +160,27 @@ class Model:
         before: Posterior | None = None,
     ) -> Posterior:
         """Condition on `scores` (b,) at `points` (b, p), where h is `basis` (b, f); `before` was
-        that of the first ones. `InputError` if the covariance is not positive definite."""
-        exact, b = points.astype(np.float64), len(points)
-        unit = self.kernel.unit(exact) if before is None else before.unit
-        covariance = self.kernel(exact, exact) + max(self.noise, FLOOR) * unit * np.eye(b)
+        that of the first a ones. `InputError` if the covariance is not positive definite."""
+        exact, b, a = points.astype(np.float64), len(points), 0
+        factor, inverse, unit = np.zeros((b, b)), np.zeros((b, b)), self.kernel.unit(exact)
+        if before is not None:
+            a, unit = len(before.points), before.unit
+            factor[:a, :a], inverse[:a, :a] = before.factor, before.inverse
+            factor[a:, :a] = self.kernel(exact[a:], exact[:a]) @ before.inverse.T
+        # The new rows of L: L_21 = K_21 L_11^-T, and L_22 L_22' = K_22 - L_21 L_21'.
+        covariance = self.kernel(exact[a:], exact[a:]) - factor[a:, :a] @ factor[a:, :a].T
+        covariance[np.diag_indices_from(covariance)] += max(self.noise, FLOOR) * unit
         try:
-            factor = np.linalg.cholesky(covariance)
+            factor[a:, a:] = np.linalg.cholesky(covariance)
         except np.linalg.LinAlgError:
-            factor = covariance * np.nan
+            factor[a:] = np.nan
         if not np.isfinite(factor).all():
             raise InputError(
                 f"the covariance of {b} scored items is not positive definite: their vectors are "
                 "not all numbers, or the kernel is none"
             )
-        inverse = np.linalg.inv(factor)
+        inverse[a:, a:] = np.linalg.inv(factor[a:, a:])
+        inverse[a:, :a] = -inverse[a:, a:] @ factor[a:, :a] @ inverse[:a, :a]
         offset = float(scores.mean()) if self.centre else 0.0
         white = inverse @ np.column_stack([basis, scores - offset])
         weights = self._weights(white[:, :-1], white[:, -1])
@@ -208,26 +218,48 @@ class Posterior:
     weights: FloatArray
     amplitude: float
     unit: float
-    kept: dict[int | bytes, FloatArray]
+    kept: dict[int | bytes, Whitened]
 
     @property
     def pull(self) -> FloatArray:
         """K^-1 (scores - offset - h w): the weights (b,) of the scored points' covariances."""
         return (self.inverse.T @ self.residual).astype(self.points.dtype)
 
-    def whitened(self, known: FloatArray, covariances: FloatArray) -> FloatArray:
-        """V = L^-1 k(scored, others) (b, c), from its rows `known` (a, c) and k(new, others)
-        (b - a, c), overwritten: as L V = k, the new rows are L_22^-1 (k_2 - L_21 V_1)."""
-        a, single = len(known), covariances.dtype
-        covariances -= self.factor[a:, :a].astype(single) @ known
-        return np.vstack([known, self.inverse[a:, a:].astype(single) @ covariances])
-
-    def at(
-        self, whitened: FloatArray, variance: FloatArray, basis: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """Mean and std (c,) at other points, of `variance` k(x, x) (c,) and `basis` (c, f):
-        offset + h w + r' V (2.25, 2.41), and sqrt(amplitude (k(x, x) - sum V^2)) (2.26), without
-        noise, w taken as known."""
-        mean = self.offset + basis @ self.weights + self.residual.astype(whitened.dtype) @ whitened
-        left = np.maximum(variance - np.einsum("bc,bc->c", whitened, whitened), 0)
+    def at(self, others: Whitened, basis: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Mean and std (c,) at other points, with `basis` (c, f): offset + h w + r' V (2.25, 2.41),
+        and sqrt(amplitude (k(x, x) - sum V^2)) (2.26), without noise, w taken as known."""
+        mean, start = self.offset + basis @ self.weights, 0
+        for rows in others.blocks:
+            mean = mean + self.residual[start : start + len(rows)].astype(rows.dtype) @ rows
+            start += len(rows)
+        left = np.maximum(others.variance - others.explained, 0)
         return mean, np.sqrt(self.amplitude * left)
+
+
+@dataclass(frozen=True, slots=True)
+class Whitened:
+    """V = L^-1 k(scored, others) for c other points: its rows (b, c) in `blocks`, one a round,
+    the sums of squares of its columns in `explained` (c,); `variance` (c,) is k(x, x)."""
+
+    variance: FloatArray
+    explained: FloatArray | float = 0.0
+    blocks: tuple[FloatArray, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Scored points that are in it."""
+        return sum(map(len, self.blocks))
+
+    def extended(self, posterior: Posterior, covariances: FloatArray) -> Whitened:
+        """With k(new, others) (b', c), overwritten, of the scored points that are not in it yet: as
+        L V = k, the new rows of V are L_22^-1 (k_2 - L_21 V_1)."""
+        if not len(covariances):
+            return self
+        known, single, start = self.count, covariances.dtype, 0
+        for rows in self.blocks:
+            below = posterior.factor[known:, start : start + len(rows)]
+            covariances -= below.astype(single) @ rows
+            start += len(rows)
+        new = posterior.inverse[known:, known:].astype(single) @ covariances
+        explained = self.explained + np.einsum("bc,bc->c", new, new)
+        return Whitened(self.variance, explained, (*self.blocks, new))

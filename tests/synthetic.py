@@ -31,7 +31,7 @@ METHODS = (
     "fixeditem(anchor_share=0.5)",
     "itemcur(anchor_share=0.5)",
     "gp(retriever=dense, rounds=3)",
-    "gp(retriever=hybrid, rounds=4, mean=first, query=true, shortlist=40)",
+    "gp(retriever=hybrid, rounds=4, mean=retriever, query=true, shortlist=40)",
     "gp(retriever=bm25, rounds=3, kernel=matern, mean=average, beta=0.5)",
     "gp(retriever=random, rounds=3, kernel=linear, mean=none, beta=0)",
     "kriging(retriever=dense, rounds=3)",

@@ -38,7 +38,7 @@ IN_FLIGHT = 8
 """Requests that the endpoint's scorer has under way at most."""
 
 SEARCH = ("search", "d.index", "--queries", "queries.jsonl", "--k", "5", "--budget", "20")
-SCORED = ("--scorer", "URL", "--model", "m", "--json")
+SCORED = ("--scorer", "URL", "--endpoint-model", "m", "--json")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "build": ("index", "build", "docs.jsonl", "d.index", "--encoder", "none", "--lsa", "8"),
     "collect": ("collect", "d.index", "--anchors", "train.jsonl", "--workers", "2", *SCORED),

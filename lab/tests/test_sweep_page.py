@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 from sweep_helpers import write_matrix, write_sweep
 
-from crossknn.methods import in_full
 from crossknn_lab.cli import run
 from crossknn_lab.page import Page
 from crossknn_lab.page import Table as TableOf
 from crossknn_lab.sweep import run_sweep
 from crossknn_lab.sweep_file import read_sweep
-from crossknn_lab.sweep_report import percent, sweep_page
+from crossknn_lab.sweep_report import in_full, percent, sweep_page
 from crossknn_lab.table import compared, read_table
 
 AXN = "axn(retriever=random, rounds={rounds})"

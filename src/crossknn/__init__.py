@@ -1,8 +1,8 @@
 """crossknn: k-nearest-neighbour search directly with a cross-encoder, under a budget of calls.
 
     import crossknn as ck
-    search = ck.Searcher(ck.ItemIndex.load("docs.index"), ck.CrossEncoder())
-    results = search.search(["how do I unzip a file"], k=10, budget=100)
+    searcher = ck.Searcher(ck.ItemIndex.load("docs.index"), ck.CrossEncoder())
+    results = searcher.search(["how do I unzip a file"], k=10, budget=100)
 
 Names are loaded on first use: importing the package loads nothing heavier than NumPy.
 """

@@ -14,6 +14,7 @@ from .errors import InputError as InputError
 from .errors import MissingExtraError as MissingExtraError
 from .errors import ScorerError as ScorerError
 from .errors import SpecError as SpecError
+from .evaluation.replay import Outcome as Outcome
 from .evaluation.replay import compare as compare
 from .fitting.anchors import collect_anchors as collect_anchors
 from .fitting.anchors import collect_item_scores as collect_item_scores
@@ -48,6 +49,7 @@ from .retrievers.specs import open_retriever as open_retriever
 from .scorers import CallableScorer as CallableScorer
 from .scorers import CrossEncoder as CrossEncoder
 from .scorers import DualEncoder as DualEncoder
+from .scorers import Encoder as Encoder
 from .scorers import HttpScorer as HttpScorer
 from .scorers import LateInteraction as LateInteraction
 from .scorers import MatrixScorer as MatrixScorer

@@ -121,14 +121,14 @@ def build(spec: Spec, known: Mapping[str, type[T]], kind: str) -> T:
     return found
 
 
-def text_of(name: str, configuration: Any) -> str:
-    """The spec that `build` makes such a dataclass of: what differs from its defaults."""
-    changed = [
+def text_of(name: str, configuration: Any, *, full: bool = False) -> str:
+    """The spec that `build` makes such a dataclass of: what differs from its defaults, or all."""
+    options = [
         f"{f.name}={str(getattr(configuration, f.name)).lower()}"
         for f in fields(configuration)
-        if getattr(configuration, f.name) != f.default
+        if full or getattr(configuration, f.name) != f.default
     ]
-    return f"{name}({', '.join(changed)})" if changed else name
+    return f"{name}({', '.join(options)})" if options else name
 
 
 def check_options(name: str, configuration: Any) -> None:

@@ -51,7 +51,7 @@ adacur(center=sometimes);anncur(anchor_share=-0.5);tour(lr=x);tour(lr=nan);tour(
 gp(scale=-1);gp(noise=nan);gp(noise=inf);gp(beta=nan);gp(beta=-1);gp(kernel=cubic);gp(mean=median)
 gp(query=perhaps);kriging(scale=nan, use_anchors=false);kriging(noise=inf, use_anchors=false)
 kriging(beta=nan, use_anchors=false);kriging(share=nan, use_anchors=false);kriging(rank=0);kriging(k=0)
-kriging(target_recall=nan);gar(neighbours=0);gar(batch=0);gar(best=2, affinity=set);gar(softmax=loud)
+kriging(target_recall=nan);gar(neighbours=0);gar(batch=0);gar(set_share=2, affinity=set);gar(softmax=loud)
 ladr(depth=0);ladr(mode=lazy);greedy(retriever_share=-1);feedback(b=-1);feedback(b=nan);feedback(a=inf)
 feedback(c=nan);feedback(pairs=0);refit(lr=0);refit(lr=nan);refit(steps=0);cmc(depth=0)
 retrieve(first=);exact(retriever=bm25)""".replace(";", "\n").splitlines(),
@@ -101,7 +101,7 @@ COMMANDS: dict[str, Iterable[str]] = {
         *("nothing=1", "api_key=secret", "timeuot=5"),
     ),
     f"{SEARCH} --scorer-option {{}}": ("max_length=0", "max_length=x", "threads=-1", "timeout=5"),
-    f"{SEARCH} --model {{}}": ("m",),
+    f"{SEARCH} --endpoint-model {{}}": ("m",),
     f"{SEARCH} --scorer http://127.0.0.1:9/ --store {{}}": ("c.db",),
     f"{SEARCH} --queries {{}}": PATHS,
     f"{SEARCH} --filter {{}}": (*PATHS, "ids.txt"),

@@ -88,8 +88,8 @@ CASES = """
 2 mine: FIT --vectors mine
 2 500ms: FIT --deadline soon
 2 50: FIT --strategy i --per 50
-2 --model: FIT --model m
-2 --ray: FIT --scorer URL/nan --model m --ray local
+2 --endpoint-model: FIT --endpoint-model m
+2 --ray: FIT --scorer URL/nan --endpoint-model m --ray local
 2 fingerprint: FIT --scorer URL/nan
 2 --queries: fit docs.index als
 2 leave --queries out: fit docs.index stored --queries queries.txt

@@ -62,7 +62,7 @@ def build(command):
 @pytest.fixture
 def endpoint():
     server = Faulty(lambda body: [good(body)])
-    yield ("--scorer", server.url, "--model", "m", "--scorer-option", "timeout=20"), server
+    yield ("--scorer", server.url, "--endpoint-model", "m", "--scorer-option", "timeout=20"), server
     server.close()
 
 
@@ -109,7 +109,7 @@ def test_text_output_can_be_read(build, folder, capsys):
     shown = capsys.readouterr().out
     assert "recall of the true neighbours" in shown
     assert re.search(rf"^ +{N} +100\.0 \[100-100\]$", shown, re.MULTILINE)
-    assert run(["estimate", "docs.index", "--n-anchors", "3"]) == 0
+    assert run(["estimate", "docs.index", "--anchor-queries", "3"]) == 0
     assert f"anchors calls: {3 * N}" in capsys.readouterr().out
     assert run(["index", "info", "docs.index"]) == 0
     assert "retrievers: bm25, lsa" in capsys.readouterr().out
@@ -262,7 +262,7 @@ def test_an_endpoint_serves_every_command_that_scores(build, command, endpoint, 
     assert (found["n_calls"], server.count) == (0, asked)  # an anchor's scores are there
     unnamed = ["search", "docs.index", "topic", *BM25, *given[:2], "--store", "scores.db"]
     assert run(unnamed) == 2
-    assert "name the model behind the URL with --model NAME" in capsys.readouterr().err
+    assert "name the model behind the URL with --endpoint-model" in capsys.readouterr().err
 
 
 def registered():

@@ -38,7 +38,7 @@ def endpoint(tmp_path, monkeypatch):
     Path("queries.txt").write_text("".join(f"query {i}\n" for i in range(QUERIES)))
     assert run(["index", "build", "docs.jsonl", "docs.index", "--encoder", "none"]) == 0
     server = Faulty(count)
-    yield ["--scorer", server.url, "--model", "sums"], asked
+    yield ["--scorer", server.url, "--endpoint-model", "sums"], asked
     server.close()
 
 

@@ -34,7 +34,7 @@ DEFAULTS = """
 exact()
 rerank(retriever=hybrid)
 retrieve(retriever=hybrid)
-anncur(anchor_share=0.5, retriever=random, center=auto, rcond=1e-06)
+anncur(anchor_share=0.5, retriever=fixed, center=auto, rcond=1e-06)
 adacur(retriever=hybrid, rounds=5, sample=top, anchor_share=none, center=auto, rcond=1e-06,
     shortlist=none)
 axn(retriever=hybrid, rounds=10, blend=0.0, ridge=none, vectors=auto, normalize=auto,
@@ -42,7 +42,7 @@ axn(retriever=hybrid, rounds=10, blend=0.0, ridge=none, vectors=auto, normalize=
 tour(loss=kl, retriever=hybrid, rounds=5, lr=none, vectors=auto, normalize=none)
 fixeditem(anchor_share=0.5)
 itemcur(anchor_share=0.5, center=auto, rcond=1e-06)
-gar(retriever=hybrid, graph=auto, neighbours=16, batch=16, affinity=score, best=0.3,
+gar(retriever=hybrid, graph=auto, neighbours=16, batch=16, affinity=score, set_share=0.3,
     softmax=scaled)
 ladr(retriever=hybrid, graph=auto, neighbours=16, retriever_share=0.5, depth=50, mode=adaptive, batch=16)
 greedy(retriever=hybrid, graph=auto, neighbours=16, retriever_share=0.5, batch=16)
@@ -97,7 +97,7 @@ refit: none; retriever=dense, steps=5; retriever=dense, retriever_share=0.3, rou
 gar: none; retriever=dense, batch=5; retriever=bm25, batch=5; retriever=random, batch=5;
     retriever=dense, graph=dense, neighbours=4, batch=5;
     retriever=dense, graph=other, neighbours=8, batch=5; retriever=dense, batch=5, affinity=set;
-    retriever=hybrid, batch=5, affinity=set, best=0.1;
+    retriever=hybrid, batch=5, affinity=set, set_share=0.1;
     retriever=hybrid, batch=5, affinity=set, softmax=raw
 ladr: none; retriever=dense, batch=5; retriever=bm25, batch=5;
     retriever=dense, neighbours=4, retriever_share=0.2, depth=5, batch=3;
@@ -109,7 +109,7 @@ greedy: none; retriever=dense, batch=5; retriever=bm25, batch=5;
 gp: none; retriever=dense, rounds=5; retriever=bm25, rounds=5; retriever=random, rounds=5;
     retriever=dense, rounds=5, kernel=matern; retriever=dense, rounds=5, kernel=linear;
     retriever=dense, rounds=5, mean=none; retriever=dense, rounds=5, mean=average;
-    retriever=dense, rounds=5, mean=first; retriever=hybrid, rounds=5, mean=first;
+    retriever=dense, rounds=5, mean=retriever; retriever=hybrid, rounds=5, mean=retriever;
     retriever=dense, rounds=5, scale=0.5, noise=0.2; retriever=dense, rounds=5, beta=0;
     retriever=dense, rounds=5, query=true;
     retriever=dense, rounds=5, vectors=other, query=true, beta=0.5;

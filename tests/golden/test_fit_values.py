@@ -130,7 +130,7 @@ def distilled(method):
         bert, folder = save_bert(Path(work) / "bert"), Path(work) / "encoder"
         config = DualEncoderConfig(query_length=12, item_length=12)
         DualEncoderModel.new(bert, config).save_pretrained(folder)
-        options = {"per": 12, "encoder_folder": Path(work) / "distilled"}
+        options = {"per": 12, "encoder_out": Path(work) / "distilled"}
         return indexed(method, options, {"encoder": folder})
 
 

@@ -132,7 +132,7 @@ SPECS = {
     "gp": "gp(retriever=hybrid, rounds=4)",
     "gp linear": "gp(retriever=dense, rounds=4, kernel=linear, mean=none, beta=0)",
     "gp matern": "gp(retriever=bm25, rounds=4, kernel=matern, mean=average, beta=0.5)",
-    "gp first": "gp(retriever=hybrid, rounds=4, mean=first, query=true, shortlist=120, scale=2)",
+    "gp first": "gp(retriever=hybrid, rounds=4, mean=retriever, query=true, shortlist=120, scale=2)",
 }
 
 

@@ -69,7 +69,7 @@ def test_vectors_that_are_no_numbers_are_said():
 
 
 FREE = "rounds=3, blend=0, normalize=none", "rounds=3, kernel=linear, mean=none, noise=0"
-RIDGE = "rounds=5, ridge=0.3", "rounds=5, kernel=linear, mean=first, noise=0.3"
+RIDGE = "rounds=5, ridge=0.3", "rounds=5, kernel=linear, mean=retriever, noise=0.3"
 
 
 @pytest.mark.parametrize(("budget", "axn", "linear"), [(9, *FREE), (12, *FREE), (30, *RIDGE)])

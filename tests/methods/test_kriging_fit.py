@@ -314,8 +314,7 @@ class Library:
         return np.mean([np.isin(t, g).mean() for t, g in zip(truth, got, strict=True)])
 
     def learn(self, index, scorer=None):
-        known = (scorer or self.scorer).fingerprint
-        return fit_from_store(index, known, retriever=parse("vectors"))
+        return fit_from_store(index, scorer or self.scorer, retriever=parse("vectors"))
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def gp(
     kernel: Kernel = "rbf",
     scale: float = 1.0,
     noise: float = 0.05,
-    mean: Literal["average", "constant", "first"] = "constant",
+    mean: Literal["average", "constant", "retriever"] = "constant",
     beta: float = 1.0,
     query: bool = False,
 ) -> Ranked:
@@ -54,7 +54,7 @@ def gp(
     """
     items, y = observed(batches)
     H = np.ones((len(problem.retriever), 1))
-    if mean == "first":
+    if mean == "retriever":
         H = np.column_stack([H, *problem.trends])
     elif mean == "average":
         H = H[:, :0]

@@ -88,7 +88,7 @@ def gar(
     budget: int,
     neighbours: int,
     affinity: Literal["score", "set"] = "score",
-    best: float = 0.3,
+    set_share: float = 0.3,
     softmax_of: Literal["raw", "standardized"] = "standardized",
 ) -> Ranked:
     """GAR (MacAvaney, Tonellotto, Macdonald, CIKM 2022, algorithm 1): batches come in turn from the
@@ -106,7 +106,7 @@ def gar(
     items, scores = observed(batches)
     if affinity == "score":
         return ranked_by(problem, batches, walk(graph, *by_score(items, scores), skip=items))
-    unit, size = directions(problem.items), max(1, int(best * budget + 1e-9))
+    unit, size = directions(problem.items), max(1, int(set_share * budget + 1e-9))
     return ranked_by(problem, batches, frontier_by_set(graph, unit, batches, size, softmax_of))
 
 

@@ -39,6 +39,6 @@ def test_it_finds_what_exact_search_finds_and_respects_a_filter(page):
 
 
 def test_it_has_a_spec(page):
-    assert str(page["Rocchio"](best=5)) == "rocchio(best=5)"
+    assert str(page["Rocchio"](n_best=5)) == "rocchio(n_best=5)"
     with pytest.raises(ck.InputError, match=r"rocchio\(rounds=many\): expected a whole number"):
         page["Rocchio"](rounds="many")

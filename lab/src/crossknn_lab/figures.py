@@ -460,7 +460,7 @@ def scatter(
 
 
 SAMPLERS = {
-    "anncur, random": "anncur(center=none, anchor_share=1, retriever=random)",
+    "anncur, random": "anncur(center=none, anchor_share=1, retriever=fixed)",
     "adacur, five rounds from random": "adacur(center=none, retriever=random, rounds=5)",
     "adacur, five rounds from dense": "adacur(center=none, retriever=dense, rounds=5)",
     **{

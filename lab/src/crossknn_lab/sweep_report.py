@@ -8,7 +8,7 @@ import platform
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import Any
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Comparison, Estimate
-from crossknn.methods import in_full
+from crossknn.methods import METHODS
 from crossknn.plots import Curve, Styles, curves, family, labels_of, styles_of
+from crossknn.spec import split
 from crossknn_lab.page import Block, Cell, Page, Section, draw
 from crossknn_lab.page import Table as PageTable
 from crossknn_lab.table import Group, Of, Table, compared
@@ -417,3 +418,24 @@ def environment() -> dict[str, str]:
 def cores() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_full(spec: str) -> str:
+    """A method's spec, or a template of one, with the options it leaves at their defaults.
+
+    A table that prints it cannot be read as if a bare name were the method's best.
+
+    >>> in_full("tour(retriever={stage}, rounds=10)")
+    'tour(retriever={stage}, rounds=10, loss=kl, lr=none, vectors=auto, normalize=none)'
+    """
+    name, _, inside = spec.strip().partition("(")
+    if name not in METHODS:
+        return spec
+    given = split(inside.removesuffix(")"))
+    named = {option.partition("=")[0].strip() for option in given}
+    left = [
+        f"{option.name}={str(option.default).lower()}"
+        for option in fields(METHODS[name])
+        if option.name not in named
+    ]
+    return f"{name}({', '.join([*given, *left])})" if given or left else name

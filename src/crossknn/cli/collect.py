@@ -25,12 +25,14 @@ def command(
     folder: o.Folder,
     anchors: Annotated[Path | None, Option(help="Anchor queries: scored with every item.")] = None,
     item_scores: Annotated[
-        int | None, Option(min=1, help="Score N items, as queries, with every item.")
+        int | None,
+        Option(min=1, help="Score so many items, in the query's place, with every item."),
     ] = None,
     queries: Annotated[Path | None, Option(help="Queries to score with every item.")] = None,
     file: Annotated[Path | None, Option("--out", help="Write a score matrix, .npz.")] = None,
     n_anchors: Annotated[
-        int | None, Option(help="Anchor queries in --out; half by default.")
+        int | None,
+        Option(help="The first so many --queries become anchor queries of --out; half by default."),
     ] = None,
     qrels: Annotated[Path | None, Option(help="Judgements, for the labels of --out.")] = None,
     max_calls: o.MaxCalls = None,
@@ -46,8 +48,8 @@ def command(
 ) -> None:
     """Compute exact scores and keep them in the index: nothing is computed twice.
 
-    After an interruption the same command goes on, and searches, comparisons and fits of the index
-    use what is there. Anchor queries also fit the prior of `kriging`.
+    After an interruption run the same command again to resume. Searches, comparisons and fits of
+    the index use what is there. Anchor queries also fit the prior of `kriging`.
     """
     from crossknn.data.reading import read_qrels
     from crossknn.fitting.anchors import collect_anchors, collect_item_scores, collect_matrix
@@ -94,7 +96,7 @@ def command(
             score("queries", collect, index.scores, exact, *pairs, source=source)
     enough = len(index.anchor_queries) > 1 and index.retrievers and index.vectors
     if anchors is not None and enough:
-        fit_from_store(index, exact.fingerprint)
+        fit_from_store(index, exact)
     totals = ("pairs", "reused", "scored", "calls", "failed")
     complete = all(report.complete for report in reports)
     summary = {
@@ -108,4 +110,4 @@ def command(
     }
     answer(summary, json)
     if not complete:
-        note("not finished: the same command goes on from here")
+        note("not finished: run the same command again to resume")

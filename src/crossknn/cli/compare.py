@@ -56,7 +56,7 @@ def command(
     """Compare methods against exact search, which scores every item for every query once.
 
     The exact scores cost (queries x items) calls: see `crossknn estimate`. They stay in the index,
-    or in --store: an interrupted run goes on where it stopped, and the next one costs nothing.
+    or in --store: an interrupted run resumes where it stopped, and the next one costs nothing.
     """
     from crossknn.data.reading import read_qrels
     from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures, measure_names
@@ -139,7 +139,8 @@ def run(
 
 def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
     """Print a block for each method: a line for each of its budgets, which has a row for each k."""
-    from crossknn.methods import in_full
+    from crossknn.methods import parse_method
+    from crossknn.spec import text_of
 
     measures, offline = list(table[0][0].measures), any(rows[0].index_calls for rows in table)
     widths = [7, *[11] * offline, *[15] * len(ks), *(len(m) + 2 for m in measures)]
@@ -153,7 +154,8 @@ def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
     for rows in table:
         method = rows[0].method
         if method != previous:
-            full = in_full(method)
+            parsed = parse_method(method)
+            full = text_of(parsed.name, parsed, full=True)
             said = [(method, "bold"), (f" = {full}" if full != method else "", "dim")]
             out.print(Text.assemble(*said), soft_wrap=True)
         previous = method

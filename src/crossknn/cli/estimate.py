@@ -13,16 +13,16 @@ from crossknn.cli import options as o
 from crossknn.cli.output import answer, err
 
 EPILOG = o.examples(
-    "crossknn estimate docs.jsonl --n-anchors 100",
+    "crossknn estimate docs.jsonl --anchor-queries 100",
     "crossknn estimate docs.index --scorer http://localhost:8080/rerank --budget 50",
 )
 _BATCH, _WORDS, _SECONDS = 16, 10, 1.0
 
 
 def command(
-    items: Annotated[Path, Argument(help="Items to index, or an index; - is standard input.")],
-    budget: Annotated[int, Option(min=1, help="Calls per query of the search.")] = 100,
-    n_anchors: Annotated[
+    items: Annotated[Path, Argument(metavar="ITEMS_OR_INDEX", help="- is standard input.")],
+    budget: Annotated[int, Option(min=1, help="Distinct pairs per query of the search.")] = 100,
+    anchor_queries: Annotated[
         int, Option(min=0, help="Anchor queries to score against every item.")
     ] = 0,
     scorer: o.ScorerName = "bundled",
@@ -55,6 +55,6 @@ def command(
         while (spent := time.perf_counter() - began) < _SECONDS or not scored:
             scored += probe()
     found: dict[str, Any] = {"n": n, "pairs_per_second": scored / spent}
-    for name, calls in (("anchors", n_anchors * n), ("search", min(budget, n)), ("exact", n)):
+    for name, calls in (("anchors", anchor_queries * n), ("search", min(budget, n)), ("exact", n)):
         found |= {f"{name}_calls": calls, f"{name}_seconds": calls * spent / scored}
     answer(found, json)

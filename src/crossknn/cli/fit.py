@@ -16,6 +16,7 @@ from crossknn.errors import InputError
 
 if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
+    from crossknn.scorers.base import Scorer
 
 EPILOG = o.examples(
     "crossknn fit docs.index als --queries train-queries.jsonl --deadline 30m",
@@ -35,19 +36,21 @@ def command(
     queries: Annotated[
         str | None,
         Option(
-            help="A file of train queries, or 'auto': made of the items' titles, first sentences "
-            "and telling words."
+            help="Train queries: a file, or 'auto' for queries made from the items. Required, but "
+            "for 'stored'."
         ),
     ] = None,
     strategy: Annotated[
         Literal["q", "i"],
-        Option(help="q: --per items of each query. i: --per queries of each item."),
+        Option(help="q: score --per items for each query. i: --per queries for each item."),
     ] = "q",
     per: Annotated[
         int | None, Option(min=1, help="100 items (q) or 5 queries (i) by default.")
     ] = None,
     retriever: Annotated[str | None, Option(help="Picks the items of strategy q.")] = None,
-    count: Annotated[int | None, Option(min=1, help="Train queries: all, or 500 of auto.")] = None,
+    count: Annotated[
+        int | None, Option(min=1, help="How many train queries: all, or 500 of 'auto'.")
+    ] = None,
     name: Annotated[str | None, Option(help="The vectors' name; by default the method's.")] = None,
     vectors: Annotated[str, Option(help="The item vectors to start from.")] = "auto",
     rank: Annotated[int, Option(min=1, help="With stored: factors of the covariance.")] = 100,
@@ -67,7 +70,7 @@ def command(
 ) -> None:
     """Fit item vectors, or kriging's prior, to exact scores of train queries.
 
-    Scores are kept in the index batch by batch: after an interruption the same command goes on,
+    Scores are kept in the index batch by batch: after an interruption the same command resumes,
     and no pair is scored twice. Later searches use what was fitted.
     """
     from crossknn.fitting.fit import fit
@@ -82,7 +85,7 @@ def command(
         index = ItemIndex.load(folder)
         exact = o.open_scorer(scorer, model, scorer_option)
         _take(index, exact, store)
-        answer(_fit_stored(index, exact.fingerprint, retriever, rank), json)
+        answer(_fit_stored(index, exact, retriever, rank), json)
         return
     if queries is None:
         raise InputError("--queries is missing: give a file of train queries, or 'auto'")
@@ -111,7 +114,7 @@ def command(
         limits=Limits(workers=at_once, ray=ray, max_calls=max_calls, deadline=deadline),
         replace=replace,
         start=start,
-        encoder_folder=encoder_out,
+        encoder_out=encoder_out,
         seed=seed,
         progress=progress,
     )
@@ -147,7 +150,7 @@ def _take(index: ItemIndex, exact: Any, store: Path | None) -> None:
 
 
 def _fit_stored(
-    index: ItemIndex, fingerprint: str | None, retriever: str | None, rank: int
+    index: ItemIndex, scorer: Scorer, retriever: str | None, rank: int
 ) -> dict[str, Any]:
     """Fit to the scores that the index has; what was fitted."""
     from crossknn.fitting.fit import VECTORS, fit_from_store
@@ -156,7 +159,7 @@ def _fit_stored(
 
     began = time.perf_counter()
     spec = HYBRID if retriever is None else parse(retriever)
-    found = fit_from_store(index, fingerprint, retriever=spec, rank=rank)
+    found = fit_from_store(index, scorer, retriever=spec, rank=rank)
     note(f"use it with --method 'kriging(retriever={found.retriever})'; axn takes its vectors")
     return {
         "pairs": found.pairs,

@@ -25,7 +25,9 @@ Graph = Annotated[
 ]
 GraphFrom = Annotated[
     str | None,
-    Option(help="What neighbours are nearest by: dense, lsa, bm25, ...; vectors by default."),
+    Option(
+        help="What neighbours are nearest by: dense, lsa, bm25, ...; unfitted vectors by default."
+    ),
 ]
 
 
@@ -39,9 +41,12 @@ GraphFrom = Annotated[
 def build(
     items: Annotated[
         Path,
-        Argument(help="JSON lines, CSV, TSV, text lines, a BEIR folder, or - for standard input."),
+        Argument(
+            metavar="ITEMS",
+            help="JSON lines, CSV, TSV, text lines, a BEIR folder, or - for standard input.",
+        ),
     ],
-    folder: Annotated[Path, Argument(help="Where to save the index.")],
+    folder: Annotated[Path, Argument(metavar="INDEX", help="Where to save it.")],
     encoder: Annotated[
         str, Option(help="'bundled', a model folder, a hub name, or none.")
     ] = "bundled",
@@ -57,7 +62,7 @@ def build(
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
-    """Build an index of ITEMS and save it in FOLDER.
+    """Build an index of ITEMS and save it in the folder INDEX.
 
     If FOLDER holds an index already, the new one replaces it: vectors of unchanged texts are not
     computed again, and every exact score stays.
@@ -124,7 +129,7 @@ def add(
 ) -> None:
     """Add TF-IDF, an item graph or a late-interaction model to an index.
 
-    Nothing that the index has is computed again, and an interrupted command goes on where it
+    Nothing that the index has is computed again, and an interrupted command resumes where it
     stopped. A late-interaction model reorders what another retriever finds:
     --method "rerank(retriever=cmc(retriever=bm25))".
     """

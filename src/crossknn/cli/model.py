@@ -47,7 +47,7 @@ def train(
 ) -> None:
     """Train a cross-encoder, a dual encoder, or a late-interaction model (CMC and its rivals).
 
-    Stop it any time: the same command goes on.
+    Stop it any time: the same command resumes.
     """
     from crossknn.plots import training_curve
     from crossknn.scorers.opening import needs_torch
@@ -128,10 +128,7 @@ def export(
     template: Template = "{title}\\n{text}",
     json: AsJson = False,
 ) -> None:
-    """Export MODEL to FOLDER, and say how near the two are on twenty of the queries.
-
-    Mentions of a ZESHEL file are marked; its items need --template "{title} [ENT] {text}".
-    """
+    """Export MODEL to FOLDER; with --items and --queries, compare the two on twenty queries."""
     from crossknn.models.export import export_model
 
     if (items is None) != (queries is None):

@@ -35,26 +35,29 @@ def duration(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-Folder = Annotated[Path, typer.Argument(help="An index made by `crossknn index build`.")]
+Folder = Annotated[Path, typer.Argument(metavar="INDEX", help="Made by `crossknn index build`.")]
 ScorerName = Annotated[
     str,
     typer.Option(
         "--scorer",
         help="The cross-encoder: 'bundled', an ONNX or sentence-transformers folder, a hub name, "
-        "or the URL of a /rerank endpoint.",
+        "(cross-encoder/ms-marco-MiniLM-L6-v2) or the URL of a /rerank endpoint.",
     ),
 ]
 ScorerModel = Annotated[
     str | None,
-    typer.Option("--model", help="The model at the URL; stored scores are kept under its name."),
+    typer.Option(
+        "--endpoint-model",
+        help="The model to ask the endpoint for; without it the scores are not kept.",
+    ),
 ]
 ScorerOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--scorer-option",
         metavar="KEY=VALUE",
-        help="An option of the scorer, as often as there are some: probabilities, timeout, "
-        "retries, batch, concurrency, shape of an endpoint; max_length of a model.",
+        help="An option of the scorer; may be repeated. Endpoints: api (auto, cohere, tei), "
+        "probabilities, timeout, retries, batch, concurrency. Models: max_length.",
     ),
 ]
 Store = Annotated[
@@ -66,7 +69,7 @@ Store = Annotated[
 ]
 Lists = Annotated[
     Path | None,
-    typer.Option("--lists", help="A TREC run: your own candidates, the retriever 'lists'."),
+    typer.Option("--lists", help="A TREC run of your own candidates, the retriever 'lists'."),
 ]
 Neighbours = Annotated[
     str | None,
@@ -94,7 +97,7 @@ Ray = Annotated[
     typer.Option("--ray", help="Score on Ray: 'local' starts it here, else a cluster's address."),
 ]
 Replace = Annotated[
-    bool, typer.Option("--replace", help="Replace anchors of another cross-encoder, or the file.")
+    bool, typer.Option("--replace", help="Replace what another model has left there.")
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Random seed.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -134,7 +137,9 @@ def open_scorer(
             given[key] = text
     if model is not None:
         if not is_url(name):
-            raise InputError("--model names the model behind a URL: give it with --scorer URL")
+            raise InputError(
+                "--endpoint-model is for endpoints: name a cross-encoder with --scorer"
+            )
         given["model"] = model
     return CrossEncoder(name, cores=max(1, threads(None) // workers), **given)
 
@@ -157,7 +162,7 @@ def open_store(scorer: Scorer, index: ItemIndex, path: Path | None) -> ScoreStor
         return index.scores if path is None else ScoreStore(path)
     if path is not None:
         raise InputError(
-            "--store keeps scores by model: name the model behind the URL with --model NAME"
+            "--store keeps scores by model: name the model behind the URL with --endpoint-model"
         )
     return ScoreStore()
 

@@ -31,17 +31,20 @@ def command(
     k: Annotated[int, Option("-k", "--k", help="How many items to return.")] = 10,
     budget: Annotated[int, Option(help="Distinct pairs to score per query.")] = 100,
     total_budget: Annotated[
-        int | None, Option(help="Pairs of all queries, in place of --budget.")
+        int | None, Option(help="Distinct pairs that all queries share, in place of --budget.")
     ] = None,
     target_recall: Annotated[
-        float | None, Option(help="Stop a query at this estimated recall (kriging).")
+        float | None, Option(help="With kriging: end a query once it expects this recall (0-1).")
     ] = None,
-    method: Annotated[str | None, Option(help="A method's spec; AXN by default.")] = None,
+    method: Annotated[
+        str | None,
+        Option(help="A method's spec; by default axn(retriever=hybrid, rounds=10, ridge=0.3)."),
+    ] = None,
     filter: Annotated[Path | None, Option(help="Ids of the items allowed, one a line.")] = None,
     deadline: o.Deadline = None,
     lists: o.Lists = None,
-    run: Annotated[Path | None, Option(help="Also write a TREC run.")] = None,
-    explain: Annotated[bool, Option("--explain", help="Show rounds and predicted scores.")] = False,
+    run: Annotated[Path | None, Option(help="Also write a TREC run to this file.")] = None,
+    explain: Annotated[bool, Option("--explain", help="Show rounds and approximations.")] = False,
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
     scorer_option: o.ScorerOptions = None,

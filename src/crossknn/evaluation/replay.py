@@ -347,9 +347,9 @@ def compare(
     """Compare methods with exact search, given the exact scores of all pairs.
 
     Args:
-        scores: of every query with every item (m, n).
-        methods: by name, e.g. from `crossknn.methods.methods`.
-        budgets: calls per query. A method that makes no calls has one budget, 0.
+        scores: of every query with every item (m, n), such as `ck.exact_scores` computes.
+        methods: by name, such as `ck.parse_methods("rerank, axn(ridge=0.3)")`.
+        budgets: distinct pairs per query. A method that makes no calls has one budget, 0.
         ks: the depths of recall.
         qrels: judgements, for the task's own `measures`.
 

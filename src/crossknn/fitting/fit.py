@@ -85,7 +85,7 @@ def fit(
     limits: Limits | None = None,
     replace: bool = False,
     start: str | Path | None = None,
-    encoder_folder: str | Path | None = None,
+    encoder_out: str | Path | None = None,
     seed: int = 0,
     progress: OpenProgress = lambda what, unit: nullcontext(),
 ) -> FitReport:
@@ -99,9 +99,9 @@ def fit(
         strategy: "q" scores `per` items (100) for each query, a tenth of them random, the others
             the best of `retriever` (by default of the vectors); "i" scores `per` random queries (5)
             for each item (AXN 2.1, B.4).
-        limits: what may be spent; what was scored by then is used, and the next run goes on.
+        limits: what may be spent; what was scored by then is used, and the same call resumes.
         replace: drop anchors that another cross-encoder has scored.
-        start, encoder_folder: the model that distillation begins with (by default the index's
+        start, encoder_out: the model that distillation begins with (by default the index's
             own), and where it leaves its own.
 
     Raises InputError for queries or options that cannot be used, and a full disk; ScorerError for a
@@ -112,7 +112,7 @@ def fit(
     index.check_free(name)
     if strategy not in PER:
         raise InputError(f"strategy is {strategy!r}; it must be 'q' or 'i'")
-    if chosen.name != "distill" and (start is not None or encoder_folder is not None):
+    if chosen.name != "distill" and (start is not None or encoder_out is not None):
         raise InputError(
             f"{chosen.name} trains no dual encoder: a start or a folder is for distill"
         )
@@ -133,7 +133,7 @@ def fit(
         limits=limits or Limits(),
         replace=replace,
         start=start,
-        encoder_folder=encoder_folder,
+        encoder_out=encoder_out,
         seed=seed,
         progress=progress,
     )
@@ -142,7 +142,7 @@ def fit(
     assert task.collected is not None
     notes = []
     if not task.collected.complete:
-        notes.append("not all train queries have their scores yet: the same fit goes on from here")
+        notes.append("not all train queries have their scores yet: run the fit again to resume")
     if untouched := made.details.get("untouched"):
         notes.append(f"{untouched} of {index.n} items have no score to fit to: they stay as before")
     return FitReport(name=name, vectors=made, collected=task.collected, notes=tuple(notes))
@@ -162,7 +162,7 @@ class FitTask:
     limits: Limits
     replace: bool
     start: str | Path | None
-    encoder_folder: str | Path | None
+    encoder_out: str | Path | None
     seed: int
     progress: OpenProgress
     collected: CollectReport | None = None
@@ -365,7 +365,7 @@ class Distill(FitMethod):
             from crossknn.fitting.distill import best_of_rows, distill, paper_settings, student
 
         index = task.index
-        if task.encoder_folder is None:
+        if task.encoder_out is None:
             raise InputError(
                 "distill trains a dual encoder: say in which folder to keep it (--encoder-out)"
             )
@@ -388,7 +388,7 @@ class Distill(FitMethod):
         losses = ("match", "pair") if self.loss == "both" else (self.loss,)
         options: dict[str, Any] = {"losses": losses, "top": self.top}
         options["settings"] = paper_settings(listed, self.epochs, task.seed)
-        texts, folder, began = index.items.texts, Path(task.encoder_folder), time.perf_counter()
+        texts, folder, began = index.items.texts, Path(task.encoder_out), time.perf_counter()
         with task.progress("distilling", "steps") as report:
             loss, measures = distill(scores, texts, start, folder, progress=report, **options)
         seconds, encoder = time.perf_counter() - began, DualEncoder(folder)
@@ -434,22 +434,18 @@ def fitted_vectors(
 
 
 def fit_from_store(
-    index: ItemIndex,
-    fingerprint: str | None,
-    *,
-    retriever: Spec = HYBRID,
-    rank: int = RANK,
+    index: ItemIndex, scorer: Scorer, *, retriever: Spec = HYBRID, rank: int = RANK
 ) -> Prior:
-    """Fit what `kriging` knows, and item vectors for `axn`, to all scores of a cross-encoder.
+    """Fit what `kriging` knows, and item vectors for `axn`, to the store's scores by `scorer`.
 
-    `fingerprint` names it; the scores are those of the index's store. Kriging's prior has the
-    kernel parameters that the anchors choose. Queries scored with every item are anchors or
-    ground truth; nothing is fitted to ground truth. Scores of other queries also
-    give fitted vectors `stored`, by alternating least squares from the index's own, unless it has
-    others.
+    Kriging's prior has the kernel parameters that the anchors choose. Queries scored with every
+    item that are no anchors, as `compare` leaves them, are ground truth and left out. Partly scored
+    queries also give the vectors `stored`, by alternating least squares from the index's own,
+    unless it has other fitted vectors.
 
     Raises InputError for scores of another cross-encoder than the anchors', and if there are none.
     """
+    fingerprint = scorer.fingerprint
     check_same_scorer(index.scorer_fingerprint("anchors"), fingerprint, len(index.anchor_queries))
     known = index.scores.sparse_scores(fingerprint or "", index.items.texts)
     anchors = set(index.anchor_queries)

@@ -134,8 +134,8 @@ class ItemIndex:
 
         Args:
             items: Items, or whatever `read_items` reads them from.
-            encoder: A dual encoder or its name ("bundled", a folder, a hub name): the vectors
-                "dense".
+            encoder: A dual encoder or its name ("bundled", as on the command line, a folder, a hub
+                name): makes the vectors "dense". None makes none, and LSA takes their place.
             vectors: Your own (n, d), called "vectors", or several by name.
             query_vectors: Function from query texts (m) to vectors (m, d).
             lsa: Dimensions of latent semantic analysis, 0 for none; None makes 128 where there
@@ -253,7 +253,8 @@ class ItemIndex:
 
     @cached_property
     def scores(self) -> ScoreStore:
-        """All exact scores that were computed with this index, in its folder if it has one."""
+        """The store of exact scores: what collections, fits and the commands computed, and searches
+        whose scorer is `StoredScorer(scorer, index.scores)`, in its folder if it has one."""
         return ScoreStore(None if self.folder is None else self.folder / SCORES)
 
     @property
@@ -411,7 +412,7 @@ class ItemIndex:
     ) -> str:
         """Encode all items with a late-interaction model, for the retriever `name` (its kind).
 
-        Stopped by an error or a kill, the same call goes on where it was; items that the same model
+        Stopped by an error or a kill, the same call resumes; items that the same model
         has encoded are not encoded again. Returns the name. Raises `InputError` if the name is
         taken (by states of another model: unless `replace`), the model is none, there is no room,
         or another process is encoding; the index stays as it was then.

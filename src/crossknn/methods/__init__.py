@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from crossknn.errors import SpecError
 from crossknn.methods.adacur import ADACUR
 from crossknn.methods.axn import AXN
@@ -19,7 +17,7 @@ from crossknn.methods.tour import TOUR
 from crossknn.retrievers.base import KINDS
 from crossknn.spec import Spec, build, parse, split
 
-__all__ = ["DEFAULT", "METHODS", "Method", "in_full", "parse_method", "parse_methods"]
+__all__ = ["DEFAULT", "METHODS", "Method", "parse_method", "parse_methods"]
 
 DEFAULT = "axn(retriever=hybrid, rounds=10, ridge=0.3)"
 """What a search does unless it is told otherwise."""
@@ -51,27 +49,6 @@ def parse_method(spec: str | Spec | Method) -> Method:
     if parsed.name in KINDS:
         parsed = Spec(Retrieve.name, options={"retriever": parsed})
     return build(parsed, METHODS, "method")
-
-
-def in_full(spec: str) -> str:
-    """A method's spec, or a template of one, with the options it leaves at their defaults.
-
-    A table that prints it cannot be read as if a bare name were the method's best.
-
-    >>> in_full("tour(retriever={stage}, rounds=10)")
-    'tour(retriever={stage}, rounds=10, loss=kl, lr=none, vectors=auto, normalize=none)'
-    """
-    name, _, inside = spec.strip().partition("(")
-    if name not in METHODS:
-        return spec
-    given = split(inside.removesuffix(")"))
-    named = {option.partition("=")[0].strip() for option in given}
-    left = [
-        f"{option.name}={str(option.default).lower()}"
-        for option in fields(METHODS[name])
-        if option.name not in named
-    ]
-    return f"{name}({', '.join([*given, *left])})" if given or left else name
 
 
 def parse_methods(specs: str) -> dict[str, Method]:

@@ -33,6 +33,8 @@ from crossknn.types import FloatArray
 class AXN(Method):
     """Refit the query's vector to its exact scores each round, and score its best items.
 
+    Without `ridge` it is AXN as published; the default of a search is `AXN(ridge=0.3)`.
+
     Args:
         retriever: Picks the first batch.
         rounds: Number of batches.

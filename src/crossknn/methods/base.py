@@ -16,7 +16,7 @@ from crossknn.spec import Spec, check_options, text_of
 HYBRID = Spec("hybrid")
 
 COUNTS = ("rounds", "shortlist", "neighbours", "batch", "depth", "pairs", "steps", "rank", "k")
-SHARES = ("anchor_share", "retriever_share", "blend", "best", "rcond", "target_recall")
+SHARES = ("anchor_share", "retriever_share", "blend", "set_share", "rcond", "target_recall")
 """Options that are 1 or more, and those between 0 and 1, in every method that has them."""
 
 

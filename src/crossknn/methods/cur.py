@@ -30,7 +30,7 @@ from crossknn.types import FloatArray
 Center: TypeAlias = Literal["auto", "none"]
 """What CUR subtracts from exact scores: the constant that the index knows, or nothing."""
 
-RANDOM = Spec("random")
+FIXED = Spec("fixed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +39,8 @@ class ANNCUR(Method):
 
     Args:
         anchor_share: Share of the budget that is spent on anchor items, 0 to 1.
-        retriever: Picks the anchor items: `random` the same ones for every query, any other
-            retriever X per query (ANNCUR_X).
+        retriever: Picks the anchor items: `fixed` the same ones for every query, any other
+            retriever X new ones for each (ANNCUR_X).
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
         rcond: Cut of the pseudo-inverse. The paper's code keeps everything (1e-15), and its recall
             collapses where anchor items are about as many as anchor queries; 0.01 avoids that.
@@ -49,14 +49,13 @@ class ANNCUR(Method):
     name = "anncur"
     reads = ("anchors",)
     anchor_share: float = 0.5
-    retriever: Spec = RANDOM
+    retriever: Spec = FIXED
     center: Center = "auto"
     rcond: float = 1e-6
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        chosen = Spec("fixed") if self.retriever == RANDOM else self.retriever
         predictor = cur_predictor(anchors_of(index, self.name), self.center, self.rcond)
-        return _two_rounds(self, open_retriever(index, chosen, seed), predictor, budget)
+        return _two_rounds(self, open_retriever(index, self.retriever, seed), predictor, budget)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,8 @@ class Feedback(Method):
         retriever: Picks the sample.
         retriever_share: Share of the budget, 0 to 1.
         rounds: How often the formula is applied, each time to all scores so far.
-        a, b, c: The formula's, 1 as Qdrant's training starts; they mean little untrained.
+        a, b, c: F(d) = a sim(q, d) + sum over pairs of gap^b c (sim(d, better) - sim(d, worse));
+            1 as Qdrant's training starts, and little worth untrained.
         pairs: Take so many pairs of the widest gaps, not all.
         vectors: Name of the item vectors, which must have an encoder of queries.
         normalize: Scale of the exact scores: `anchors` (from theirs), `first` (from the query's

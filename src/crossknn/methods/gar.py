@@ -47,7 +47,7 @@ class GAR(Method):
         batch: Pairs scored at once.
         affinity: A neighbour counts by its best source's `score` (GAR), or by its cosine to the
             `set` of the best scored items (the loop of Quam, 2410.20286).
-        best: Size of that set, as a share of the budget.
+        set_share: Size of that set, as a share of the budget.
         softmax: Weights in the set are a softmax of exact scores (`raw`, as in Quam), or of these
             over their standard deviation (`scaled`).
     """
@@ -58,7 +58,7 @@ class GAR(Method):
     neighbours: int = NEIGHBOURS
     batch: int = 16
     affinity: Literal["score", "set"] = "score"
-    best: float = 0.3
+    set_share: float = 0.3
     softmax: Literal["scaled", "raw"] = "scaled"
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
@@ -78,7 +78,7 @@ class GAR(Method):
         vectors = name if name in index.vectors else unfitted(index)
         if vectors is None:
             raise InputError(f"{self}: affinity=set needs item vectors, and there are none here")
-        best, raw = part(budget, self.best), self.softmax == "raw"
+        best, raw = part(budget, self.set_share), self.softmax == "raw"
         return partial(by_affinity, graph, index.vectors[vectors], best, raw)
 
 

@@ -183,11 +183,13 @@ class GP(Method):
     """Score what has the highest predicted mean plus `beta` std.
 
     Args:
+        retriever: Picks the first batch. rounds: Number of batches.
+        kernel: Covariance of two items by their `vectors`.
         scale: of squared distances in the kernels `rbf` and `matern`.
         noise: variance that vectors cannot explain, as a share of what they can.
         mean: `none`; `average`, that of the scores known so far; `constant`, by generalised least
-            squares (ordinary kriging); `first`, linear in the scores of the retriever, or of each
-            stage of a fusion (universal kriging).
+            squares (ordinary kriging); `retriever`, linear in the retriever's scores, or those of
+            each stage of a fusion (universal kriging).
         query: count the query's vector as an item with the best score known.
         shortlist: restrict a query to so many items of the retriever.
     """
@@ -198,7 +200,7 @@ class GP(Method):
     kernel: Literal["rbf", "matern", "linear"] = "rbf"
     scale: float = 1.0
     noise: float = 0.05
-    mean: Literal["none", "average", "constant", "first"] = "constant"
+    mean: Literal["none", "average", "constant", "retriever"] = "constant"
     beta: float = 1.0
     query: bool = False
     vectors: str = "auto"
@@ -222,8 +224,8 @@ class GP(Method):
             ),
             retriever=retriever,
             beta=self.beta,
-            intercept=self.mean in ("constant", "first"),
-            stages=stages_of(retriever) if self.mean == "first" else (),
+            intercept=self.mean in ("constant", "retriever"),
+            stages=stages_of(retriever) if self.mean == "retriever" else (),
             own=own,
         )
         return Plan(

@@ -68,8 +68,9 @@ class Kriging(Method):
         rounds: how often it predicts anew.
         use_anchors: false: ignore the scores of anchor queries.
         rank: factors of the covariance over other queries, at most.
-        share, scale, smooth, linear, noise: see `KernelParameters`; what is not given is as in the
-            index's prior, or the default.
+        share, scale, smooth, linear, noise: of the covariance: the share that other queries teach
+            (0.7); scale of squared distances (2), weight of exp(-scale distance^2) (0.3), of the
+            cosine (0.5); unexplained variance (0.25). By default the index's prior has them.
         beta: standard deviations that are added to the prediction to rank items.
         vectors: name of the item vectors of the content kernel.
         shortlist: restricts a query to so many items: half the retriever's best, half those that
@@ -259,9 +260,7 @@ def record_curve(searches: Iterable[tuple[Plan, Queries, FloatArray]], k: int) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelParameters:
-    """`share` of the covariance over the other queries; `smooth` of exp(-`scale` * distance^2) and
-    `linear` of the cosine, in units of the residuals' variance; `noise`, the variance that none of
-    it explains, as a share of those two's sum."""
+    """See `Kriging`: in units of the residuals' variance, `noise` as a share of smooth + linear."""
 
     share: float = 0.7
     scale: float = 2.0

@@ -58,7 +58,7 @@ class Retriever(Protocol):
         """
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Scores of given items.
+        """Approximate scores of given items.
 
         Args:
             items: Positions (m, c), any score for `NO_ITEM`. None for all n items, which is asked

@@ -44,7 +44,7 @@ _OWN: dict[str, tuple[Any, str, str]] = {
 def CrossEncoder(  # noqa: N802
     path_or_name: PathOrName = None, *, cores: int | None = None, **options: Any
 ) -> Scorer:
-    """Open a cross-encoder.
+    """Open a cross-encoder as a `Scorer`: a function, not sentence-transformers' class.
 
     - None or "bundled": the small model that comes with the package;
     - a folder with `crossknn.json`: `TokenScorer` of an `OnnxModel`;

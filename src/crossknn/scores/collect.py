@@ -60,8 +60,8 @@ class Limits:
 class CollectReport:
     """What a collection did with so many different `pairs` of texts.
 
-    `reused` pairs already had a score, `scored` pairs were scored now, with `calls` calls of the
-    scorer; `failed` pairs could not be scored. `stopped_by` is "max_calls", "deadline" or None.
+    `reused` pairs already had a score, `scored` pairs were scored now, by `calls` computed pairs;
+    `failed` pairs could not be scored. `stopped_by` is "max_calls", "deadline" or None.
     """
 
     pairs: int = 0
@@ -162,7 +162,7 @@ def fingerprint_of(scorer: Scorer, store: ScoreStore) -> str:
     if scorer.fingerprint is None and store.path is not None:
         raise InputError(
             f"the cross-encoder has no fingerprint, so that its scores in {store.path} could be "
-            "mistaken for another model's: name it (--model NAME for a URL; name='...' for a "
+            "mistaken for another model's: name it (--endpoint-model for a URL; name='...' for a "
             "function)"
         )
     return scorer.fingerprint or f"unnamed-{id(scorer)}"

@@ -1,4 +1,4 @@
-"""The loop all methods share: ask which pairs to score next, tell their exact scores.
+"""The loop behind `Searcher`, for whoever scores pairs otherwise: ask which, tell their scores.
 
 Pure: no clock, no device, no text. Deadlines, asynchronous scorers and remote workers live outside.
 """
@@ -41,10 +41,10 @@ _COLUMNS = {
 class Search:
     """Budgeted search over m queries and n items.
 
-    Every query reveals min(budget, allowed items) distinct pairs, unless it stops early or pairs
+    Every query scores min(budget, allowed items) distinct pairs, unless it stops early or pairs
     cannot be scored: a pair that `ask` returned and whose score `tell` has not got before the next
     `ask` counts as failed; it is not charged, and another item takes its place. Queries with a
-    shared budget reveal its total, or all that they may.
+    shared budget score its total, or all that they may.
 
     All arrays that it returns are copies.
 
@@ -71,7 +71,7 @@ class Search:
         if plan.share is not None:
             most = most_of(plan.share, m, known=plan.predictor.has_std)
         self.budget = budget = min(most, self.available)
-        """Pairs that a query reveals at most."""
+        """Pairs that a query scores at most."""
         self.targets = [min(t, budget) for t in accumulate(plan.batches)]
         self.round = 0
         """Rounds begun so far."""
@@ -110,7 +110,7 @@ class Search:
 
     @property
     def unfinished(self) -> BoolArray:
-        """(m,) which queries may still reveal pairs."""
+        """(m,) which queries may still score pairs."""
         return self._room() > 0
 
     def ask(self) -> Pairs:

@@ -39,7 +39,7 @@ class Predictor(ABC, Generic[State]):
 
     @abstractmethod
     def update(self, state: State, observed: Observed) -> State:
-        """The state once the scores in `observed` (all so far) are known."""
+        """The next state, once the scores in `observed` (all so far) are known."""
 
     @abstractmethod
     def predict(self, state: State, items: IntArray | None = None) -> Prediction:

@@ -54,7 +54,7 @@ class Results:
 
     Args:
         queries: The texts, and `query_ids` their ids: those given, or positions.
-        budget: Pairs that a query could reveal at most.
+        budget: Distinct pairs that a query could score at most, stored scores included.
         n_calls: Pairs really computed, of all queries.
         n_scored: Pairs whose score was used, stored scores included.
         seconds: Of the whole search; `scoring_seconds` was spent waiting for the scorer.

@@ -5,7 +5,7 @@
 Kills: a command that scores with a counting endpoint is killed at a random moment and run again;
 its answer must be that of an undisturbed run, and pairs that were asked twice must be those of the
 requests in flight. Damages: a bit is flipped, a file truncated or a block zeroed, files drawn by
-their bytes; a search must answer as before or refuse in one sentence. Trials are drawn by number
+their bytes, every tenth time a score matrix; a search, or a replay, must answer as before or refuse in one sentence. Trials are drawn by number
 and kept in the folder, so that a stopped campaign goes on. Writes benchmarks/results/campaign.json.
 """
 
@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.cli.app import run
+from crossknn_lab.cli import app as lab
 
 ROOT = Path(__file__).parents[2]
 TOPICS = ("archives", "threads", "files", "strings", "queues")
@@ -41,6 +42,7 @@ SEARCH = ("search", "d.index", "--queries", "queries.jsonl", "--k", "5", "--budg
 SCORED = ("--scorer", "URL", "--endpoint-model", "m", "--json")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "build": ("index", "build", "docs.jsonl", "d.index", "--encoder", "none", "--lsa", "8"),
+    "add": ("index", "add", "d.index", "--tfidf", "--graph", "4", "--graph-from", "bm25", "--json"),
     "collect": ("collect", "d.index", "--anchors", "train.jsonl", "--workers", "2", *SCORED),
     "fit": ("fit", "d.index", "als", "--queries", "train.jsonl", "--per", "20", *SCORED),
     "search": (*SEARCH, "--method", "axn(retriever=bm25, rounds=4)", *SCORED),
@@ -48,8 +50,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("compare", "d.index", "--queries", "queries.jsonl", "--budgets", "10", "-k", "1"),
         *("--methods", "rerank(retriever=bm25), axn(retriever=als)", *SCORED),
     ),
+    "matrix": ("collect", "d.index", "--queries", "queries.jsonl", "--out", "m.npz", *SCORED),
 }
 """The writing commands, each on what the ones before it have left."""
+REPLAY = ("replay", "m.npz", "--methods", "axn(retriever=bm25, vectors=als)", "--budgets", "20")
 
 
 class Endpoint(BaseHTTPRequestHandler):
@@ -105,6 +109,8 @@ class Campaign:
             self.seconds[name] = time.perf_counter() - began
             assert code == 0, (name, said)
             self.expected[name] = out
+        with contextlib.chdir(after):
+            self.expected["replay"] = quietly(REPLAY, lab)[1]
 
     def start(self, name: str, folder: Path) -> subprocess.Popen[str]:
         """A command in a process of its own."""
@@ -154,6 +160,9 @@ class Campaign:
             files = sorted(path for path in (folder / "d.index").rglob("*") if path.is_file())
             sizes = np.array([path.stat().st_size for path in files], float)
             path = files[rng.choice(len(files), p=sizes / sizes.sum())]
+            name = path.relative_to(folder / "d.index").as_posix()
+            if matrix := trial % 10 == 9:
+                name, path = "m.npz", folder / "m.npz"
             kind = ("flip", "truncate", "zero")[trial % 3]
             data = bytearray(path.read_bytes())
             at = int(rng.integers(len(data)))
@@ -166,18 +175,21 @@ class Campaign:
             changed = bytes(data) != path.read_bytes()
             path.write_bytes(data)
             with contextlib.chdir(folder):
-                given = [part.replace("URL", self.url) for part in COMMANDS["search"]]
-                code, out, said = quietly(given)
+                if matrix:
+                    code, out, said = quietly(REPLAY, lab)
+                else:
+                    code, out, said = quietly(
+                        [p.replace("URL", self.url) for p in COMMANDS["search"]]
+                    )
                 verified, _, sentence = quietly(["index", "verify", "d.index"])
         if "Traceback" in said + sentence or len(said.splitlines()) > 1:
             verdict = "traceback"
-        elif code == 0 and out != self.expected["search"]:
+        elif code == 0 and out != self.expected["replay" if matrix else "search"]:
             verdict = "silent change"
         elif code or verified:
             verdict = "refused"
         else:
             verdict = "unseen, same answer" if changed else "nothing changed"
-        name = path.relative_to(folder / "d.index").as_posix()
         return {
             "file": name,
             "kind": kind,
@@ -195,12 +207,12 @@ def answers(out: str) -> list[Any]:
     ]
 
 
-def quietly(arguments: list[str]) -> tuple[int, list[Any], str]:
+def quietly(arguments: Sequence[str], *commands: Any) -> tuple[int, list[Any], str]:
     """A command in this process."""
     out, said = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
         try:
-            code = run(arguments)
+            code = run([*arguments], *commands)
         except Exception as error:
             return 99, [], f"Traceback: {error!r}"
     return code, answers(out.getvalue()), said.getvalue()

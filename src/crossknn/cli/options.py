@@ -40,7 +40,7 @@ ScorerName = Annotated[
     str,
     typer.Option(
         "--scorer",
-        help="The cross-encoder: 'bundled', an ONNX or sentence-transformers folder, a hub name, "
+        help="The cross-encoder: 'bundled', an ONNX or sentence-transformers folder, a hub name "
         "(cross-encoder/ms-marco-MiniLM-L6-v2) or the URL of a /rerank endpoint.",
     ),
 ]
@@ -97,7 +97,7 @@ Ray = Annotated[
     typer.Option("--ray", help="Score on Ray: 'local' starts it here, else a cluster's address."),
 ]
 Replace = Annotated[
-    bool, typer.Option("--replace", help="Replace what another model has left there.")
+    bool, typer.Option("--replace", help="Replace what another model has left in the index.")
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Random seed.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

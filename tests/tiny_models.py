@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from crossknn.data.dataset import Labelled
+from crossknn.data.dataset import Dataset
 from crossknn.data.items import Items
 from crossknn.data.queries import QuerySet
 from crossknn.types import Pairs
@@ -156,9 +156,10 @@ def labelled(texts, queries, positives, name="woods", ids=None):
     n = len(texts)
     names = [f"i{i}" for i in range(n)]
     items = Items(ids=names, texts=list(texts), titles=[""] * n, extra=[{}] * n)
-    found = tuple(np.array(p, dtype=np.int64) for p in positives)
     asked = QuerySet(tuple(ids or (f"{name}{q}" for q in range(len(queries)))), tuple(queries))
-    return Labelled(name=name, items=items, queries=asked, positives=found)
+    right = zip(asked.ids, positives, strict=True)
+    qrels = {query: {names[position]: 1 for position in found} for query, found in right}
+    return Dataset(name=name, items=items, queries=asked, qrels=qrels)
 
 
 def make_task(

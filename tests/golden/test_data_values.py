@@ -29,12 +29,21 @@ CASES = json.loads((Path(__file__).parent / "data_cases.json").read_text(encodin
 """`reads`: sample -> [reader, path below the sample, options]; `damages`: [sample, reader, options,
 file, what is replaced, by what], the whole file if nothing is named."""
 
+
+def labelled(*source: Any, **options: Any) -> list[Any]:
+    """Training's view of each corpus."""
+    return [
+        [d.name, len(d.items), told(d.queries), d.positives, d.candidates and d.lists.items]
+        for d in reading.read_labelled(*source, **options)
+    ]
+
+
 READERS: dict[str, Callable[..., Any]] = {
     "items": reading.read_items,
     "queries": reading.read_queries,
     "qrels": reading.read_qrels,
     "dataset": reading.read_dataset,
-    "labelled": reading.read_labelled,
+    "labelled": labelled,
     "run": queries.read_run,
 }
 
@@ -57,9 +66,6 @@ def told(value: Any) -> Any:
     if isinstance(value, dataset.Dataset):
         parts = (value.items, value.queries, value.qrels, value.candidates)
         return [str(value), *map(told, parts)]
-    if isinstance(value, dataset.Labelled):
-        ranked = value.lists and value.lists.items
-        return [value.name, len(value.items), told(value.queries), value.positives, ranked]
     return [told(part) for part in value] if isinstance(value, list) else value
 
 

@@ -130,10 +130,9 @@ def test_items_come_from_the_querys_own_corpus(kind):
 
 
 def test_lists_that_come_with_the_queries_are_candidates():
-    items = np.array([[1, 0, 4], [4, 1, NO_ITEM], [NO_ITEM] * 3])  # the second has no right item
-    listed = Candidates(items, np.array([[3.0, 2, 1], [-1, -2, -np.inf], [-np.inf] * 3]))
-    part = replace(PART, lists=listed)
-    other = replace(OTHER, lists=Candidates(listed.items[1:], listed.scores[1:]))
+    second = [("i4", -1.0), ("i1", -2.0)]  # has no right item
+    lists = {"woods0": [("i1", 3.0), ("i0", 2.0), ("i4", 1.0)], "woods1": second}
+    part, other = replace(PART, candidates=lists), replace(OTHER, candidates={"other0": second[1:]})
     both = Corpora([other, part])
     right, wrong = found_wrong(both, "lists", 2)
     assert right.items[2:].tolist() == [[3, NO_ITEM], [5, 6], [4, NO_ITEM]]
@@ -165,7 +164,7 @@ def test_corpora_are_numbered_one_after_the_other():
 def test_a_digest_tells_data_apart():
     base = corpus(4, 4)
     others = [corpus(4, 5), corpus(4, 4, start=1), corpus(4, 4, name="other"), corpus(2, 4)]
-    others.append(replace(base, positives=base.positives[::-1]))
+    others.append(replace(base, qrels=base.qrels | {"q0": {"i3": 1}}))
     assert len({Corpora([part]).digest for part in (base, corpus(4, 4), *others)}) == 6
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from crossknn.data.dataset import Labelled
+from crossknn.data.dataset import Dataset
 from crossknn.data.queries import ENTITY, MENTION_END, MENTION_START
 from crossknn.data.reading import read_labelled
 from crossknn.demo import (
@@ -196,6 +196,6 @@ def wordnet(folder: Path) -> Corpus:
     return corpus
 
 
-def _queries(part: Labelled) -> list[tuple[str, set[int]]]:
+def _queries(part: Dataset) -> list[tuple[str, set[int]]]:
     relevant = [set(found.tolist()) for found in part.positives]
     return list(zip(part.queries.texts, relevant, strict=True))

@@ -1,4 +1,4 @@
-"""Data sets: `Dataset` leaves nothing out and counts what is amiss, `Labelled` is for training."""
+"""Data sets, what is amiss in them, and random parts of them."""
 
 from __future__ import annotations
 
@@ -62,6 +62,31 @@ class Dataset:
         ids = enumerate(self.queries.ids)
         return self.take(row for row, query in ids if _has_relevant(self.qrels, query))
 
+    def sample(self, count: int, seed: int) -> Dataset:
+        """`count` random queries, in their order; all if there are no more."""
+        return self.take(split(len(self), {"sample": min(count, len(self))}, seed)["sample"])
+
+    @cached_property
+    def positives(self) -> tuple[IntArray, ...]:
+        """Positions (p,) of each query's relevant items; `InputError` if one is not there."""
+        found = []
+        for query in self.queries.ids:
+            grades = self.qrels.get(query, {}).items()
+            try:
+                found.append(self.items.positions(item for item, grade in grades if grade > 0))
+            except InputError as error:
+                raise InputError(f"query {query!r}: {error}") from None
+        return tuple(found)
+
+    @cached_property
+    def lists(self) -> Candidates:
+        """The queries' candidates by position (m, c); `InputError` if an item is not there."""
+        run = self.candidates or {}
+        listed = [run.get(query, []) for query in self.queries.ids]
+        items = [self.items.positions(item for item, _ in row) for row in listed]
+        scores = [np.array([score for _, score in row]) for row in listed]
+        return Candidates.from_rows(list(zip(items, scores, strict=True)))
+
     @cached_property
     def findings(self) -> tuple[str, ...]:
         """What does not fit together, counted, with the first of each."""
@@ -95,36 +120,6 @@ def _without_text(texts: Items | QuerySet) -> list[str]:
 
 def _has_relevant(qrels: Qrels, query: str) -> bool:
     return any(grade > 0 for grade in qrels.get(query, {}).values())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Labelled:
-    """m queries, n items, and for each query the positions of its relevant items (at least one).
-
-    The strict view of a data set: every item that a judgement names is there. `lists` are those
-    that come with the queries (m, c), if they were asked for.
-    """
-
-    name: str
-    items: Items
-    queries: QuerySet
-    positives: tuple[IntArray, ...]
-    lists: Candidates | None = None
-
-    def __len__(self) -> int:
-        return len(self.queries)
-
-    def sample(self, count: int | None, seed: int) -> Labelled:
-        """`count` random queries, in their order; all if None or if there are no more."""
-        if count is None or count >= len(self):
-            return self
-        rows, lists = split(len(self), {"sample": count}, seed)["sample"], self.lists
-        return replace(
-            self,
-            queries=self.queries.take(rows.tolist()),
-            positives=tuple(self.positives[row] for row in rows),
-            lists=lists and Candidates(lists.items[rows], lists.scores[rows]),
-        )
 
 
 def split(n: int, sizes: Mapping[str, int], seed: int = 0) -> dict[str, IntArray]:

@@ -7,16 +7,13 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
-from crossknn.data.dataset import Dataset, Labelled
+from crossknn.data.dataset import Dataset
 from crossknn.data.formats import Beir, DataFolder, Irds, MsMarco, Trec, Zeshel
 from crossknn.data.items import DEFAULT_TEMPLATE, Items, item_records, items_from
 from crossknn.data.queries import Qrels, QuerySet, file_qrels, queries_from, query_records
 from crossknn.data.records import existing, given_records
 from crossknn.errors import InputError, nearest
 from crossknn.files import as_path
-from crossknn.types import Candidates
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +175,7 @@ def read_labelled(
     domains: Iterable[str] | None = None,
     *,
     lists: bool = False,
-) -> list[Labelled]:
+) -> list[Dataset]:
     """What a data folder (docs/data.md) holds of a split: one corpus, or one per domain.
 
     Queries without a relevant item are left out.
@@ -197,27 +194,16 @@ def read_labelled(
     return [_labelled(data, place, lists) for data in source.datasets(split, domains, lists)]
 
 
-def _labelled(data: Dataset, place: str, lists: bool) -> Labelled:
+def _labelled(data: Dataset, place: str, lists: bool) -> Dataset:
     if unknown := set(data.qrels).difference(data.queries.ids):
         raise InputError(f"{place}: the judged query {min(unknown)!r} is not among the queries")
-    judged, positives = data.judged(), []
-    for query, grades in judged.qrels.items():
-        relevant = [item for item, grade in grades.items() if grade > 0]
-        try:
-            positives.append(data.items.positions(relevant))
-        except InputError as error:
-            raise InputError(f"{place}, query {query!r}: {error}") from None
+    judged = data.judged()
+    try:
+        positives = judged.positives
+    except InputError as error:
+        raise InputError(f"{place}, {error}") from None
     if not positives:
         raise InputError(f"{place}: no query has a relevant item")
-    run = data.candidates or {}
-    if lists and not run:
+    if lists and not judged.lists.items.size:
         raise InputError(f"{place}: no lists of candidates")
-    listed = [run.get(query, []) for query in judged.queries.ids]
-    ranked = [(data.items.positions(i for i, _ in r), np.array([s for _, s in r])) for r in listed]
-    return Labelled(
-        name=data.name,
-        items=data.items,
-        queries=judged.queries,
-        positives=tuple(positives),
-        lists=Candidates.from_rows(ranked) if lists else None,
-    )
+    return judged

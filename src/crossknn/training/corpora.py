@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from crossknn.data.dataset import Labelled
+from crossknn.data.dataset import Dataset
 from crossknn.data.queries import unmarked
 from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError
@@ -38,7 +38,7 @@ _QUERIES_AT_ONCE = 256
 class Corpora:
     """The texts of several corpora in one numbering, and each query's right items (one or more)."""
 
-    def __init__(self, parts: Sequence[Labelled]) -> None:
+    def __init__(self, parts: Sequence[Dataset]) -> None:
         if not any(len(part) for part in parts):
             raise InputError("there are no train queries")
         self.parts = tuple(parts)
@@ -77,12 +77,12 @@ class Corpora:
         return lists
 
 
-def read_corpora(settings: RunSettings) -> tuple[list[Labelled], list[Labelled]]:
+def read_corpora(settings: RunSettings) -> tuple[list[Dataset], list[Dataset]]:
     """Train and dev queries; InputError if they share one."""
     data, candidates = settings.data, getattr(settings, "candidates", None)
     lists = candidates is not None and candidates.retriever == LISTS
 
-    def read(folders: Sequence[Path], split: str) -> list[Labelled]:
+    def read(folders: Sequence[Path], split: str) -> list[Dataset]:
         return [part for folder in folders for part in read_labelled(folder, split, lists=lists)]
 
     train = read(data.folder, data.train)
@@ -94,7 +94,7 @@ def read_corpora(settings: RunSettings) -> tuple[list[Labelled], list[Labelled]]
     return train, dev
 
 
-def sampled(parts: list[Labelled], count: int, seed: int) -> list[Labelled]:
+def sampled(parts: list[Dataset], count: int, seed: int) -> list[Dataset]:
     """`count` queries over all parts, in proportion to their sizes."""
     total = sum(len(part) for part in parts)
     if count >= total:
@@ -176,9 +176,8 @@ def _rankings(
         yield from ((items + start, scores, right) for items, scores, right in found)
 
 
-def _listed(part: Labelled, count: int) -> Ranked:
+def _listed(part: Dataset, count: int) -> Ranked:
     """By the queries' own lists; a right item that is not in them scores as the last, 0 at most."""
-    assert part.lists is not None
     rows = zip(part.lists.items, part.lists.scores, part.positives, strict=True)
     for items, scores, positives in rows:
         items, scores = items[items != NO_ITEM], scores[items != NO_ITEM]
@@ -188,7 +187,7 @@ def _listed(part: Labelled, count: int) -> Ranked:
         yield items[:count], scores[:count], right
 
 
-def _ranked(part: Labelled, kind: str, count: int, encoder: Encoder | None, seed: int) -> Ranked:
+def _ranked(part: Dataset, kind: str, count: int, encoder: Encoder | None, seed: int) -> Ranked:
     """By a retriever over the corpus, which reads no marks if it knows none."""
     texts, items = list(part.queries.texts), part.items.texts
     if kind in WORDS or (encoder is not None and not _reads_marks(encoder)):

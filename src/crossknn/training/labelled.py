@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from crossknn.data.dataset import Labelled
+from crossknn.data.dataset import Dataset
 from crossknn.models.dual_encoder import DualEncoderModel
 from crossknn.models.tokens import checked_rows
 from crossknn.scorers.base import Encoder
@@ -38,8 +38,8 @@ class LabelledTask(Task):
     def __init__(
         self,
         model: Any,
-        train: Sequence[Labelled],
-        dev: Sequence[Labelled],
+        train: Sequence[Dataset],
+        dev: Sequence[Dataset],
         settings: Any,
         encoder: Encoder | None = None,
     ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from crossknn import __version__
-from crossknn.data.dataset import Labelled
+from crossknn.data.dataset import Dataset
 from crossknn.errors import InputError, nearest
 from crossknn.models.cross_encoder import CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderModel
@@ -108,7 +108,7 @@ def _easy(settings: Any) -> Any:
     return settings.model_copy(update={name: section.model_copy(update=update)})
 
 
-def _task(settings: Any, train: list[Labelled], dev: list[Labelled]) -> LabelledTask:
+def _task(settings: Any, train: list[Dataset], dev: list[Dataset]) -> LabelledTask:
     """The task of the settings, with a new model."""
     device, (kind, task) = start_on(settings.training), _TRAINED[type(settings)]
     head = {"head": settings.kind} if kind is LateInteractionModel else {}

@@ -69,8 +69,8 @@ def matrix(
     return StoredMatrix(
         scores=scores.astype(np.float32),
         n_anchors=anchors,
-        item_vectors=items / np.linalg.norm(items, axis=1, keepdims=True),
-        query_vectors=queries / np.linalg.norm(queries, axis=1, keepdims=True),
+        dense_items=items / np.linalg.norm(items, axis=1, keepdims=True),
+        dense_queries=queries / np.linalg.norm(queries, axis=1, keepdims=True),
         firsts={"bm25": np.maximum(0, scores + 2 * rng.normal(size=(q, n)) - 4).astype(np.float32)},
         query_ids=tuple(f"query {i}" for i in range(q)),
         anchor_items=rng.permutation(n),
@@ -94,11 +94,11 @@ ALIGNED_METHODS = (
 def aligned_matrix(**options) -> StoredMatrix:
     """`matrix`, with vectors `cur` in half precision and without queries', and then `mf`."""
     data = matrix(**options)
-    rows = (data.scores[: data.n_anchors] - data.scale.alpha).astype(np.float16)
-    noise = np.random.default_rng(1).normal(size=data.item_vectors.shape)
-    moved = (data.item_vectors + 0.1 * noise).astype(np.float32)
-    data = data.with_vectors("cur", rows.T.copy(), scale=Scale(alpha=data.scale.alpha))
-    return data.with_vectors("mf", moved, data.query_vectors)
+    rows = (data.scores[: data.n_anchors] - data.anchors.center).astype(np.float16)
+    noise = np.random.default_rng(1).normal(size=data.dense_items.shape)
+    moved = (data.dense_items + 0.1 * noise).astype(np.float32)
+    data = data.with_vectors("cur", rows.T.copy(), scale=Scale(alpha=data.anchors.center))
+    return data.with_vectors("mf", moved, data.dense_queries)
 
 
 def run(method, data: StoredMatrix, budget: int, *, seed=0, allowed=None, tests=None, lost=()):
@@ -125,7 +125,7 @@ def permuted(data: StoredMatrix, order: np.ndarray) -> StoredMatrix:
     return replace(
         data,
         scores=data.scores[:, order],
-        item_vectors=data.item_vectors[order],
+        dense_items=data.dense_items[order],
         firsts={name: values[:, order] for name, values in data.firsts.items()},
         anchor_items=back[data.anchor_items],
         item_scores=ItemScores(back[data.item_scores.items], data.item_scores.scores[:, order]),

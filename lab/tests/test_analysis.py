@@ -122,7 +122,7 @@ ANNCUR = parse_method("anncur(anchor_share=1, rcond=1e-15)")
 
 def paper_recall(data, k_i: int, k_r: int, k: int) -> np.ndarray:
     """As the reference code of ANNCUR counts: top k_r of the approximation, reranked, top k."""
-    center = data.scale.alpha
+    center = data.anchors.center
     anchors = data.anchor_items[:k_i]
     approx = cur(data.scores - center, np.arange(data.n_anchors), anchors)[data.n_anchors :]
     exact = data.scores[data.n_anchors :]

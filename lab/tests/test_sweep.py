@@ -279,7 +279,7 @@ def test_every_query_keeps_its_scores_and_is_an_anchor_or_a_test(seed, anchors, 
     assert made.n_anchors == min(anchors, 6 if dev else 9)
     assert made.n_tests == (3 if dev else 5)
     assert (made.scores == DATA.scores[rows]).all()
-    assert (made.query_vectors == DATA.query_vectors[rows]).all()
+    assert (made.dense_queries == DATA.dense_queries[rows]).all()
     assert (made.firsts["bm25"] == DATA.firsts["bm25"][rows]).all()
     assert made.query_ids == tuple(DATA.query_ids[row] for row in rows)
     assert (made.anchor_items is None) == (seed is not None)

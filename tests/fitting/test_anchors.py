@@ -141,7 +141,7 @@ def test_a_matrix_file_is_exact_and_replays(index, path):
     assert data.labels.tolist() == [-1, 7, -1, -1, -1]
     assert arrays["item_ids"].tolist() == list(index.items.ids)
     np.testing.assert_array_equal(data.anchor_items, index.anchor_items)
-    np.testing.assert_allclose(data.item_vectors, index.vectors["dense"], rtol=1e-3)
+    np.testing.assert_allclose(data.dense_items, index.vectors["dense"], rtol=1e-3)
     assert set(data.firsts) == {"bm25", "tfidf"}
     bm25 = index.retrievers["bm25"].scores(Queries(TEXTS))
     np.testing.assert_allclose(data.firsts["bm25"], bm25, rtol=1e-3)

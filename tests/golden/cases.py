@@ -223,18 +223,18 @@ def matrix(name):
     cut = StoredMatrix(
         scores=data.scores[queries][:, chosen],
         n_anchors=ANCHORS,
-        item_vectors=data.item_vectors[chosen],
-        query_vectors=data.query_vectors[queries],
+        dense_items=data.dense_items[chosen],
+        dense_queries=data.dense_queries[queries],
         firsts={"bm25": data.firsts["bm25"][queries][:, chosen]},
         query_ids=tuple(data.query_ids[query] for query in queries),
         anchor_items=order[order >= 0],
         item_scores=pairs,
     )
     # Vectors of another space, and some that queries have none beside.
-    items, exact = cut.item_vectors, cut.scores[:ANCHORS]
+    items, exact = cut.dense_items, cut.scores[:ANCHORS]
     other = (items + rng.normal(size=items.shape) * items.std() / 2).astype(np.float32)
     rows = cut.with_vectors("rows", (exact - exact.mean()).T)
-    return rows.with_vectors("other", other, cut.query_vectors)
+    return rows.with_vectors("other", other, cut.dense_queries)
 
 
 WORDS = (  # noqa: SIM905

@@ -121,7 +121,7 @@ def values(index):
     scales = {name: index.scale(name) for name in ("dense", "lsa", "own")}
     found["scales"] = {name: [scale.alpha, scale.beta] for name, scale in scales.items()}
     found["scales"]["center"] = index.anchors.center
-    found["graphs"] = {name: index.graph(name, 5)[::5].tolist() for name in GRAPHS}
+    found["graphs"] = {name: index.graphs[name][::5, :5].tolist() for name in GRAPHS}
     for name, spec in SPECS.items():
         made = open_retriever(index, parse(spec), 7)
         top, few = made.top(Queries(QUERIES), K), made.top(Queries(QUERIES), 4, ALLOWED)

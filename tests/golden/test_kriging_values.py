@@ -42,8 +42,8 @@ def cut() -> StoredMatrix:
     return StoredMatrix(
         scores=data.scores[rows][:, :N],
         n_anchors=ANCHORS,
-        item_vectors=data.item_vectors[:N],
-        query_vectors=data.query_vectors[rows],
+        dense_items=data.dense_items[:N],
+        dense_queries=data.dense_queries[rows],
         firsts={name: values[rows][:, :N] for name, values in data.firsts.items()},
         query_ids=tuple(data.query_ids[row] for row in rows),
     )
@@ -69,7 +69,7 @@ def sparse_fit(seen: np.ndarray, rank: int, anchors: bool) -> Prior:
     return fit_sparse(
         SparseScores.of(texts, N, Pairs(*pairs), data.scores[ANCHORS:][pairs]),
         [values[pairs] for values in cheap_scores("tests")],
-        data.item_vectors,
+        data.dense_items,
         rank=rank,
         anchors=dense if anchors else None,
     )

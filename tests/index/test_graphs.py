@@ -11,7 +11,7 @@ from synthetic import aligned_matrix
 
 from crossknn.errors import InputError
 from crossknn.index import graphs
-from crossknn.index.graphs import cosines, nearest_by_vectors
+from crossknn.index.graphs import cosines, nearest_by_vectors, nearest_neighbours
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.stored import StoredMatrix
 from crossknn.index.vectors import ItemVectors
@@ -64,9 +64,9 @@ def test_graphs_are_kept_as_deep_as_they_were_asked_for(index, tmp_path):
         found = {name: graph.shape for name, graph in loaded.graphs.items()}
         assert found == {"dense": (30, 6), "lsa": (30, 5), "bm25": (30, 9)}
         for name, graph in index.graphs.items():
-            assert np.array_equal(loaded.graph(name, 3), graph[:, :3])
+            assert np.array_equal(loaded.graphs[name][:, :3], graph[:, :3])
     with pytest.raises(InputError, match=r"'dense' has 6 neighbours of each item, not 10: use"):
-        index.graph("dense", 10)
+        nearest_neighbours(index.graphs, "dense", 10)
 
 
 def test_a_graph_goes_with_the_vectors_that_it_is_made_of(index, tmp_path, caplog):
@@ -77,7 +77,7 @@ def test_a_graph_goes_with_the_vectors_that_it_is_made_of(index, tmp_path, caplo
         index.add_graph(name, 3)
     same = ItemIndex.build(corpus(30), lsa=5, previous=index)
     assert set(same.graphs) == {"moved", "bm25", "lsa"}
-    assert np.array_equal(same.graph("moved", 3), index.graph("moved", 3))
+    assert np.array_equal(same.graphs["moved"][:, :3], index.graphs["moved"][:, :3])
     assert "dropped graphs/dense" in caplog.text
     other = ItemIndex.build(corpus(30), lsa=4, previous=index)
     assert set(other.graphs) == {"bm25"}
@@ -85,19 +85,19 @@ def test_a_graph_goes_with_the_vectors_that_it_is_made_of(index, tmp_path, caplo
     index.add_fitted("moved", replace(moved, values=-moved.values), replace=True)
     for one in (index, ItemIndex.load(tmp_path / "index")):
         with pytest.raises(InputError, match="no item graph 'moved'"):
-            one.graph("moved", 3)
+            nearest_neighbours(one.graphs, "moved", 3)
 
 
 def test_stored_matrices_compute_the_graph_of_their_vectors_once():
     data = aligned_matrix()
     index, _, _ = data.rows(0, 2)
     assert sorted(index.graphs) == ["cur", "dense", "mf"]
-    graph = index.graph("dense", 5)
-    assert np.array_equal(graph, nearest_by_vectors(data.item_vectors, 5))
-    assert np.shares_memory(graph, data.rows(2, 4)[0].graph("dense", 3))
-    assert np.array_equal(index.graph("dense", 7)[:, :5], graph)
-    moved = replace(data, item_vectors=data.item_vectors[::-1].copy())
-    assert not np.array_equal(moved.graph("dense", 5), graph)
+    graph = index.graphs["dense"][:, :5]
+    assert np.array_equal(graph, nearest_by_vectors(data.dense_items, 5))
+    assert np.shares_memory(graph, data.rows(2, 4)[0].graphs["dense"][:, :3])
+    assert np.array_equal(index.graphs["dense"][:, :7][:, :5], graph)
+    moved = replace(data, dense_items=data.dense_items[::-1].copy())
+    assert not np.array_equal(moved.graphs["dense"][:, :5], graph)
 
 
 def test_files_hold_graphs_by_name(tmp_path):
@@ -106,7 +106,7 @@ def test_files_hold_graphs_by_name(tmp_path):
     np.savez(tmp_path / "m.npz", scores=np.ones((2, 6)), graph_dense=graph, graph_bm25=one)
     index, _, _ = StoredMatrix.load(tmp_path / "m.npz").rows(0, 1)
     assert sorted(index.graphs) == ["bm25", "dense"]
-    assert index.graph("dense", 2).tolist() == graph.tolist()
-    assert index.graph("bm25", 1).tolist() == [[1], [0], [3], [2], [5], [3]]
+    assert index.graphs["dense"][:, :2].tolist() == graph.tolist()
+    assert index.graphs["bm25"][:, :1].tolist() == [[1], [0], [3], [2], [5], [3]]
     with pytest.raises(InputError, match="'dense' has 2 neighbours of each item, not 3"):
-        index.graph("dense", 3)
+        nearest_neighbours(index.graphs, "dense", 3)

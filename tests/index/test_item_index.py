@@ -9,6 +9,7 @@ from late_helpers import WordStates
 
 from crossknn.data.items import Items
 from crossknn.errors import InputError
+from crossknn.index.graphs import nearest_neighbours
 from crossknn.index.item_index import ItemIndex
 from crossknn.retrievers.base import CandidateLists, ItemPriors
 from crossknn.types import Queries
@@ -76,7 +77,7 @@ def build(**given):
         (lambda _: build(vectors=np.array([["x"], ["y"]])), "not of numbers"),
         (lambda _: build(query_vectors={"own": len}), "query_vectors names 'own'"),
         (lambda _: build(encoder=object()), "is no dual encoder: give one"),
-        (lambda i: i.graph("bm25", 4), r"no item graph 'bm25' .*there are: none.*--graph 16"),
+        (lambda i: nearest_neighbours(i.graphs, "bm25", 4), r"no item graph 'bm25' .*--graph 16"),
     ],
 )
 def test_what_is_not_there_or_does_not_fit_is_named_and_changes_nothing(ask, sentence):

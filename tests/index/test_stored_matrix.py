@@ -24,32 +24,32 @@ def test_vectors_by_name_with_their_own_scale():
     assert default_vectors(index) == "mf"
     moved = data.fitted["mf"].items
     assert index.vectors["mf"] is moved
-    assert np.array_equal(index.vectors["dense"], data.item_vectors)
-    assert np.array_equal(index.query_vectors(queries, "mf"), data.query_vectors[22:25])
+    assert np.array_equal(index.vectors["dense"], data.dense_items)
+    assert np.array_equal(index.query_vectors(queries, "mf"), data.dense_queries[22:25])
     known = data.scores[:20]
-    assert index.scale("mf") == Scale.match(known, data.query_vectors[:20] @ moved.T)
-    assert index.scale("cur") == Scale(alpha=data.scale.alpha)
-    assert index.scale("dense") == data.scale
+    assert index.scale("mf") == Scale.match(known, data.dense_queries[:20] @ moved.T)
+    assert index.scale("cur") == Scale(alpha=data.anchors.center)
+    assert index.scale("dense") == Scale.match(known, data.dense_queries[:20] @ data.dense_items.T)
 
 
 def test_a_scale_that_is_not_given_only_centres_without_query_vectors_or_is_unknown():
     data = matrix()
-    index, queries, _ = data.with_vectors("x", data.item_vectors).rows(0, 1)
+    index, queries, _ = data.with_vectors("x", data.dense_items).rows(0, 1)
     assert index.scale("x") == Scale(alpha=float(data.scores[:20].mean(dtype=np.float64)))
     with pytest.raises(InputError, match="no query vectors beside its item vectors 'x'"):
         index.query_vectors(queries, "x")
     bare = StoredMatrix(data.scores, 0, None, None, {}, data.query_ids)
-    index, _, _ = bare.with_vectors("x", data.item_vectors, data.query_vectors).rows(0, 1)
+    index, _, _ = bare.with_vectors("x", data.dense_items, data.dense_queries).rows(0, 1)
     assert index.scale("x") is None
     assert default_vectors(index) == "x"
 
 
 def test_files_hold_spaces_by_name_the_latest_last(tmp_path):
     data = aligned_matrix()
-    arrays = {name: getattr(data, name) for name in ("scores", "item_vectors", "query_vectors")}
-    moved = {f"item_vectors_{name}": space.items for name, space in data.fitted.items()}
-    queries = data.query_vectors
-    np.savez(tmp_path / "m.npz", n_anchors=20, query_vectors_mf=queries, **arrays, **moved)
+    arrays = {f"item_vectors_{name}": space.items for name, space in data.fitted.items()}
+    arrays |= {"item_vectors": data.dense_items, "query_vectors": data.dense_queries}
+    arrays |= {"scores": data.scores, "query_vectors_mf": data.dense_queries}
+    np.savez(tmp_path / "m.npz", n_anchors=20, **arrays)
     loaded = StoredMatrix.load(tmp_path / "m.npz")
     assert list(loaded.fitted) == ["cur", "mf"]
     assert loaded.fitted["cur"].queries is None

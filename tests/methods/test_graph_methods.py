@@ -29,11 +29,11 @@ def by_hand(exact=EXACT, graph=GRAPH) -> StoredMatrix:
     return StoredMatrix(
         scores=np.array([exact], np.float32),
         n_anchors=0,
-        item_vectors=None,
-        query_vectors=None,
+        dense_items=None,
+        dense_queries=None,
         firsts={"words": -np.arange(n, dtype=np.float32)[None]},
         query_ids=("query",),
-        graphs={"near": np.array(graph, np.int32)},
+        stored_graphs={"near": np.array(graph, np.int32)},
     )
 
 
@@ -78,12 +78,12 @@ def drawn(seed, n=50, k=3) -> StoredMatrix:
 def test_a_filter_is_a_graph_without_the_other_items(seed, budget, spec):
     data, allowed = drawn(seed), np.random.default_rng(seed).random(50) < 0.6
     allowed[:2] = True
-    graph = data.graphs["near"]
+    graph = data.stored_graphs["near"]
     restricted = np.where(allowed[graph], graph, np.int32(NO_ITEM))
     spec = spec.replace("(", "(retriever=words, graph=near, neighbours=3, ", 1).replace(", )", ")")
     found, expected = (
         run(spec, one, budget, allowed=allowed).picks().items.tolist()
-        for one in (data, replace(data, graphs={"near": restricted}))
+        for one in (data, replace(data, stored_graphs={"near": restricted}))
     )
     assert found == expected
 
@@ -101,7 +101,7 @@ def test_a_first_stage_that_runs_short_leaves_the_rest_to_the_graph(name):
 
 @pytest.mark.parametrize("name", ["gar", "greedy", "ladr"])
 def test_the_first_stage_is_read_deeper_where_pairs_are_lost(name):
-    lonely = replace(drawn(3), graphs={"near": np.full((50, 3), NO_ITEM, np.int32)})
+    lonely = replace(drawn(3), stored_graphs={"near": np.full((50, 3), NO_ITEM, np.int32)})
     index, queries, scores = lonely.rows(0, 1)
     plan = parse_method(f"{name}(retriever=words, graph=near, neighbours=3, batch=2)").plan(
         index, 6, 0
@@ -123,7 +123,7 @@ def test_the_graph_is_that_of_the_vectors_by_default():
     )
     assert named == auto
     with pytest.raises(InputError, match=r"no item graph .* here .there are: none"):
-        run("gar(retriever=bm25)", replace(data, item_vectors=None), 10)
+        run("gar(retriever=bm25)", replace(data, dense_items=None), 10)
     with pytest.raises(InputError, match="no item graph 'other' here"):
         run("ladr(retriever=bm25, graph=other)", data, 10)
     with pytest.raises(InputError, match="affinity=set needs item vectors"):

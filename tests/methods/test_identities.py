@@ -29,7 +29,7 @@ def test_adacur_with_one_round_of_fixed_anchors_and_a_split_is_anncur(seed, half
 @given(seed=st.integers(0, 50), rounds=st.integers(1, 6))
 def test_axn_on_anchor_vectors_that_queries_have_none_beside_is_adacur(seed, rounds):
     data = matrix(seed=seed, noise=0.5)
-    center = Scale(alpha=data.scale.alpha)
+    center = Scale(alpha=data.anchors.center)
     rows = data.scores[: data.n_anchors] - np.float32(center.alpha)
     fitted = data.with_vectors("cur", rows.T.copy(), scale=center)
     adacur = run(f"adacur(retriever=bm25, rounds={rounds})", data, 24).picks()
@@ -47,7 +47,7 @@ def test_a_matrix_of_low_rank_is_recovered(spec, rank):
     data = matrix(tests=8)
     low = (rng.normal(size=(28, rank)) @ rng.normal(size=(rank, 80))).astype(np.float32)
     # A centre of 0 keeps the rank; the scale of the dual encoder would add one.
-    data = replace(data, scores=low - low[:20].mean(), item_vectors=None, query_vectors=None)
+    data = replace(data, scores=low - low[:20].mean(), dense_items=None, dense_queries=None)
     budget = 4 * (rank + 1)
     best = run(spec, data, budget).best(2 * rank)
     truth = np.sort(data.scores[20:], axis=1)[:, ::-1][:, : 2 * rank]
@@ -86,7 +86,7 @@ MISSING = (
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_scored(spec, words):
-    data = replace(matrix(), n_anchors=0, item_scores=None, item_vectors=None)
+    data = replace(matrix(), n_anchors=0, item_scores=None, dense_items=None)
     index, queries, _ = (data if (spec, words) in MISSING else aligned_matrix()).rows(0, 2)
     with pytest.raises(InputError, match=words):
         Search(parse_method(spec).plan(index, 10, 0), queries, index.n).ask()

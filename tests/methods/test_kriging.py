@@ -37,7 +37,7 @@ every_spec = pytest.mark.parametrize("spec", SPECS)
 def test_factors_of_uncentred_anchors_without_regression_and_noise_are_adacur(seed, rounds):
     """Their covariance is R' R: the posterior mean is c pinv(R[:, S]) R."""
     data = matrix(anchors=48, tests=8, noise=3.0, seed=seed)
-    data = replace(data, scores=data.scores - np.float32(data.scale.alpha))  # ADACUR's centre
+    data = replace(data, scores=data.scores - np.float32(data.anchors.center))  # ADACUR's centre
     assert np.linalg.cond(data.scores[:48, :20]) < 30
     index, queries, scores = data.rows(0, data.n_tests)
     retriever = open_retriever(index, parse("dense"), 0)
@@ -86,7 +86,7 @@ def test_a_shift_and_scale_of_all_scores_changes_no_pick(spec, factor, shift):
 
 def changed(data: StoredMatrix, case: str) -> StoredMatrix:
     """The matrix, with what is degenerate in `case`."""
-    scores, items, queries = data.scores.copy(), data.item_vectors.copy(), data.query_vectors.copy()
+    scores, items, queries = data.scores.copy(), data.dense_items.copy(), data.dense_queries.copy()
     anchors, tests = scores[: data.n_anchors], scores[data.n_anchors :]
     half = len(items) // 2
     match case:
@@ -114,7 +114,7 @@ def changed(data: StoredMatrix, case: str) -> StoredMatrix:
             anchors[:] = anchors[0]
         case "the retriever is exact":
             scores = queries @ items.T
-    return replace(data, scores=scores, item_vectors=items, query_vectors=queries)
+    return replace(data, scores=scores, dense_items=items, dense_queries=queries)
 
 
 CASES = (
@@ -155,7 +155,7 @@ ENDS = """retriever=dense, rank=1000; retriever=dense, rank=1; retriever=hybrid(
         *((spec, matrix(), budget) for spec in SPECS for budget in (1, 2, 4, 9)),
         *((spec, matrix(anchors=count), 24) for spec in (WITH, FUSED) for count in (2, 4, 6)),
         *((FUSED, matrix(n=n, anchors=q, tests=2), n) for n, q in ((15, 2), (18, 5), (20, 8))),
-        ("kriging(vectors=cur)", matrix().with_vectors("cur", matrix().item_vectors), 24),
+        ("kriging(vectors=cur)", matrix().with_vectors("cur", matrix().dense_items), 24),
     ],
 )
 def test_ends_of_options_budgets_and_anchors_are_borne(spec, data, budget):
@@ -169,7 +169,7 @@ def test_ends_of_options_budgets_and_anchors_are_borne(spec, data, budget):
         ("kriging(vectors=nope)", matrix(), "no item vectors 'nope'; it has dense"),
         (
             "kriging(retriever=bm25)",
-            replace(matrix(), item_vectors=None, query_vectors=None),
+            replace(matrix(), dense_items=None, dense_queries=None),
             "this index has no item vectors 'auto'; it has none",
         ),
         *(

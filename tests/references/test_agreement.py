@@ -143,7 +143,7 @@ def stored(name: str) -> StoredMatrix:
 def known_of(name: str) -> dict[str, np.ndarray]:
     """What all problems of a matrix share; neighbours are by cosine, ties by position."""
     data = stored(name)
-    items, queries = (a.astype(np.float64) for a in (data.item_vectors, data.query_vectors))
+    items, queries = (a.astype(np.float64) for a in (data.dense_items, data.dense_queries))
     unit = items / np.linalg.norm(items, axis=1, keepdims=True)
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, -np.inf)
@@ -161,7 +161,7 @@ def known_of(name: str) -> dict[str, np.ndarray]:
 def cheap_scores(name: str) -> dict[str, np.ndarray]:
     """Scores (q, n) by each retriever of all queries, the anchors first."""
     data = stored(name)
-    dense = data.query_vectors.astype(np.float64) @ data.item_vectors.astype(np.float64).T
+    dense = data.dense_queries.astype(np.float64) @ data.dense_items.astype(np.float64).T
     return {"dense": dense, "bm25": data.firsts["bm25"].astype(np.float64)}
 
 
@@ -181,7 +181,7 @@ def problem_of(name: str, query: int, case: Case) -> Problem:
     return Problem(
         **known_of(name),
         retriever=retriever,
-        query=data.query_vectors[row].astype(np.float64),
+        query=data.dense_queries[row].astype(np.float64),
         trends=tuple(cheap[trend][row] for trend in case.trends),
         anchor_trends=tuple(cheap[trend][: data.n_anchors] for trend in case.trends),
     )

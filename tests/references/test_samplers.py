@@ -21,7 +21,7 @@ SIZE = 4
 def observed_problem(data):
     """Test query 0 of a matrix after a first batch by the dual encoder."""
     row = data.n_anchors
-    retriever = (data.item_vectors @ data.query_vectors[row]).astype(np.float64)
+    retriever = (data.dense_items @ data.dense_queries[row]).astype(np.float64)
     problem = Problem(retriever=retriever, anchor_scores=data.scores[:row].astype(np.float64))
     items = np.argsort(-retriever, kind="stable")[:SIZE]
     return problem, [Batch(items, data.scores[row][items].astype(np.float64))]

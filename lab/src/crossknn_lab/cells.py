@@ -124,12 +124,12 @@ def divided(
     rows = np.concatenate([known, tests])
     if len(known) == a and seed is None:
         return matrix, rows
-    vectors, labels = matrix.query_vectors, matrix.labels
+    vectors, labels = matrix.dense_queries, matrix.labels
     return replace(
         matrix,
         scores=matrix.scores[rows],
         n_anchors=len(known),
-        query_vectors=None if vectors is None else vectors[rows],
+        dense_queries=None if vectors is None else vectors[rows],
         firsts={name: values[rows] for name, values in matrix.firsts.items()},
         query_ids=tuple(matrix.query_ids[row] for row in rows),
         anchor_items=matrix.anchor_items if seed is None else None,

@@ -311,7 +311,7 @@ def raw_scores(run: Experiment) -> list[Block]:
         for cheap in (scores[matrix.n_anchors :] for scores in _cheap(matrix).values()):
             best = top_k(cheap, nearest_value(run.budgets, 100)).items
             kinds = {data.name: exact}
-            if (scale := matrix.scale) is not None:
+            if (scale := matrix.scale("dense")) is not None:
                 kinds[f"{data.name}, normalised"] = scale.beta * (exact - scale.alpha)
             for name, scores in kinds.items():
                 picked = np.take_along_axis(scores, best, axis=1)
@@ -339,9 +339,9 @@ def _grid(
 
 def _cheap(matrix: StoredMatrix) -> dict[str, FloatArray]:
     """The dual encoder's scores of all queries, if the matrix has its vectors."""
-    if matrix.item_vectors is None or matrix.query_vectors is None:
+    if matrix.dense_items is None or matrix.dense_queries is None:
         return {}
-    return {"dual encoder": inner(matrix.query_vectors, matrix.item_vectors)}
+    return {"dual encoder": inner(matrix.dense_queries, matrix.dense_items)}
 
 
 def ranks(run: Experiment) -> list[Block]:

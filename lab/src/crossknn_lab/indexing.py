@@ -101,9 +101,9 @@ def _fit(
     G has `count` train queries for each item, or of each train query the dual encoder's `count`
     best items, and a tenth at random for the scale.
     """
-    assert matrix.item_vectors is not None
-    assert matrix.query_vectors is not None
-    items, queries, n = matrix.item_vectors, matrix.query_vectors[:train], matrix.scores.shape[1]
+    assert matrix.dense_items is not None
+    assert matrix.dense_queries is not None
+    items, queries, n = matrix.dense_items, matrix.dense_queries[:train], matrix.scores.shape[1]
     names = [str(row) for row in range(train)]
     if by_item:
         plan = per_item(n, train, count)
@@ -120,7 +120,7 @@ def _fit(
     scale = Scale.match(scores(plan.random), products)
     made = als(Targets.of(g, items, queries, scale=scale))
     assert made.map is not None
-    fitted = matrix.with_vectors("als", made.items, made.map(matrix.query_vectors), made.scale)
+    fitted = matrix.with_vectors("als", made.items, made.map(matrix.dense_queries), made.scale)
     what = f"{count} per item" if by_item else f"{count} items"
     return fitted, {"what": what, "train": train, "calls": len(g), "seconds": made.seconds}
 

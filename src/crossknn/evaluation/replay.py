@@ -34,6 +34,7 @@ from crossknn.types import (
     Named,
     Neighbours,
     Queries,
+    Value,
 )
 
 BATCH = 64
@@ -202,17 +203,12 @@ class Replayed:
     @property
     def vectors(self) -> Named[FloatArray]:
         """Item vectors (n, d) by name."""
+        return self._noting(self._index.vectors)
 
-        def read(name: str) -> FloatArray:
-            self._read.add(name)
-            return self._index.vectors[name]
-
-        return Named(self._index.vectors, read)
-
-    def graph(self, name: str, k: int) -> Neighbours:
-        """The nearest other items of every item, by vectors or words: (n, k)."""
-        self._read.add(name)
-        return self._index.graph(name, k)
+    @property
+    def graphs(self) -> Named[Neighbours]:
+        """Item graphs (n, k) by the vectors or words that they are made of."""
+        return self._noting(self._index.graphs)
 
     def scale(self, name: str) -> Scale | None:
         """The scale of vectors: fitted with them, or on the anchors."""
@@ -229,6 +225,15 @@ class Replayed:
         item_scores = index.item_scores if "item_scores" in read else None
         calls += item_scores.scores.size if item_scores else 0
         return calls + sum(cost for name, cost in self._costs.items() if name in read)
+
+    def _noting(self, values: Mapping[str, Value]) -> Named[Value]:
+        """The same values; that one was read is noted."""
+
+        def read(name: str) -> Value:
+            self._read.add(name)
+            return values[name]
+
+        return Named(values, read)
 
 
 def outcome(

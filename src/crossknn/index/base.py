@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
 from crossknn.retrievers.specs import Searchable
-from crossknn.types import Artifact, FloatArray, IntArray, Neighbours, Queries
-
-Value = TypeVar("Value")
+from crossknn.types import Artifact, FloatArray, IntArray, Neighbours, Queries, Value
 
 
 class Cache:
@@ -78,13 +76,7 @@ class Index(Searchable, Protocol):
 
     @property
     def graphs(self) -> Mapping[str, Neighbours]:
-        """Item graphs (n, k), by the vectors or the retriever that they are made of."""
-
-    def graph(self, name: str, k: int) -> Neighbours:
-        """The k nearest other items of every item (n, k), possibly mapped.
-
-        Raises `InputError` if there is no such graph, or a less deep one.
-        """
+        """The nearest other items of every item (n, k), by the vectors or words they are of."""
 
     def scale(self, name: str) -> Scale | None:
         """Brings exact scores to the scale of `vectors[name]`; None if nothing is known of it."""

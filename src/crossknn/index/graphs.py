@@ -96,12 +96,13 @@ def nearest_neighbours(graphs: Mapping[str, Neighbours], name: str, k: int) -> N
             f"make it with  crossknn index add INDEX --graph {NEIGHBOURS} --graph-from {name}  "
             f"(in a matrix file: the key graph_{name})"
         )
-    if k > (stored := graphs[name].shape[1]):
+    graph = graphs[name]
+    if k > (stored := graph.shape[1]):
         raise InputError(
             f"the item graph {name!r} has {stored} neighbours of each item, not {k}: use "
             f"neighbours={stored}, or make it again with  crossknn index add INDEX --graph {k}"
         )
-    return graphs[name][:, :k]
+    return graph[:, :k]
 
 
 def default_graph(index: Index, name: str) -> str:

@@ -29,12 +29,7 @@ from crossknn.data.reading import read_items
 from crossknn.errors import IndexFormatError, InputError, nearest
 from crossknn.files import as_path, rows_of
 from crossknn.index.base import Anchors, Cache, ItemScores, Scale
-from crossknn.index.graphs import (
-    NEIGHBOURS,
-    nearest_by_vectors,
-    nearest_items,
-    nearest_neighbours,
-)
+from crossknn.index.graphs import NEIGHBOURS, nearest_by_vectors, nearest_items
 from crossknn.index.late import LateStates, encode_states, work_folder
 from crossknn.index.storage import SCORES, damages, read_parts, write_parts
 from crossknn.index.vectors import (
@@ -288,11 +283,6 @@ class ItemIndex:
     def artifacts(self) -> Mapping[str, Artifact]:
         """What fits have left, by name."""
         return {name: self._open("artifacts", name) for name in self._names("artifacts")}
-
-    def graph(self, name: str, k: int) -> Neighbours:
-        """The k nearest other items of every item (n, k); `InputError` if there is no such graph,
-        or a less deep one."""
-        return nearest_neighbours(self.graphs, name, k)
 
     def has_query_vectors(self, name: str) -> bool:
         """Whether the index can make query vectors in the space of `vectors[name]`."""

@@ -20,17 +20,14 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Anchors, Cache, ItemScores, Scale
-from crossknn.index.graphs import (
-    NEIGHBOURS,
-    check_neighbours,
-    nearest_by_vectors,
-    nearest_neighbours,
-)
+from crossknn.index.graphs import check_neighbours, nearest_by_vectors
 from crossknn.linalg import inner
 from crossknn.retrievers.base import Late, Retriever, StoredRetriever
 from crossknn.types import NO_ITEM, Artifact, FloatArray, IntArray, Named, Neighbours, Queries
 
 DUAL_ENCODER = "dense"
+DEPTH = 64
+"""Neighbours in a graph that is not stored, but made of vectors."""
 
 _LARGEST = np.finfo(np.float32).max
 _NUMBERS, _POSITIONS, _TEXTS = ("fiu", "numbers"), ("iu", "whole numbers"), ("USiu", "texts")
@@ -61,12 +58,12 @@ class StoredVectors:
 
 @dataclass(frozen=True, eq=False)
 class StoredMatrix:
-    """Arrays of a score matrix; the first `n_anchors` of its q queries are anchors."""
+    """A score matrix, an `Index` for its own q queries; the first `n_anchors` are anchors."""
 
     scores: FloatArray
     n_anchors: int
-    item_vectors: FloatArray | None
-    query_vectors: FloatArray | None
+    dense_items: FloatArray | None
+    dense_queries: FloatArray | None
     firsts: Mapping[str, FloatArray]
     query_ids: tuple[str, ...]
     anchor_items: IntArray | None = None
@@ -74,8 +71,9 @@ class StoredMatrix:
     item_scores: ItemScores | None = None
     item_ids: tuple[str, ...] | None = None
     fitted: Mapping[str, StoredVectors] = field(default_factory=dict)
-    graphs: Mapping[str, Neighbours] = field(default_factory=dict)
+    stored_graphs: Mapping[str, Neighbours] = field(default_factory=dict)
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
+    late: Mapping[str, Late] = field(default_factory=dict, init=False, repr=False)
     cache: Cache = field(default_factory=Cache, init=False, repr=False)
 
     @classmethod
@@ -94,15 +92,15 @@ class StoredMatrix:
         made = cls(
             scores=read("scores"),
             n_anchors=arrays["n_anchors"].item() if "n_anchors" in arrays else 0,
-            item_vectors=read("item_vectors"),
-            query_vectors=read("query_vectors"),
+            dense_items=read("item_vectors"),
+            dense_queries=read("query_vectors"),
             firsts=named("first_"),
             query_ids=tuple(map(str, arrays.get("query_ids", np.arange(len(arrays["scores"]))))),
             anchor_items=read("anchor_items", np.int64),
             labels=read("labels", np.int64),
             item_scores=None if of_items is None else ItemScores(items, of_items),
             item_ids=tuple(map(str, arrays["item_ids"])) if "item_ids" in arrays else None,
-            graphs={
+            stored_graphs={
                 name: check_neighbours(values, f"{path}: 'graph_{name}'")
                 for name, values in named("graph_").items()
             },
@@ -113,30 +111,47 @@ class StoredMatrix:
         return made
 
     @property
+    def n(self) -> int:
+        """Number of items."""
+        return self.scores.shape[1]
+
+    @property
     def n_tests(self) -> int:
         """Queries that are not anchors."""
         return len(self.scores) - self.n_anchors
 
     @cached_property
-    def scale(self) -> Scale | None:
-        """From the anchors' exact scores to their inner products; centred only without vectors."""
-        return self._scale_of(self.item_vectors, self.query_vectors)
-
-    @cached_property
     def anchors(self) -> Anchors | None:
         """The scores of the anchor queries, if there are any."""
-        if self.scale is None:
+        where, dense = slice(0, self.n_anchors), self.spaces.get(DUAL_ENCODER)
+        scale = self._scale_of(None, None) if dense is None else dense.scale
+        if scale is None:
             return None
-        queries = self.queries(slice(0, self.n_anchors))
-        return Anchors(self.scores[: self.n_anchors], self.scale.alpha, queries)
+        return Anchors(self.scores[where], scale.alpha, self.queries(where))
 
     @cached_property
     def spaces(self) -> Mapping[str, StoredVectors]:
         """All vectors by name: `dense` if there are some, and the fitted ones."""
-        if self.item_vectors is None or self.query_vectors is None:
+        items, queries = self.dense_items, self.dense_queries
+        if items is None or queries is None:
             return self.fitted
-        encoded = StoredVectors(self.item_vectors, self.query_vectors, self.scale)
+        encoded = StoredVectors(items, queries, self._scale_of(items, queries))
         return {DUAL_ENCODER: encoded, **self.fitted}
+
+    @property
+    def vectors(self) -> Mapping[str, FloatArray]:
+        """Item vectors (n, d) by name."""
+        return {name: space.items for name, space in self.spaces.items()}
+
+    @property
+    def retrievers(self) -> Mapping[str, Retriever]:
+        """Retrievers whose scores are stored."""
+        return {name: StoredRetriever(f"first_{name}") for name in self.firsts}
+
+    @property
+    def graphs(self) -> Mapping[str, Neighbours]:
+        """Item graphs (n, k): those that are stored, and of all vectors, made once."""
+        return Named({**self.stored_graphs, **self.spaces}, self._graph)
 
     def queries(self, where: slice) -> Queries:
         """The queries in the rows `where`, with their vectors and the retrievers' scores."""
@@ -145,17 +160,19 @@ class StoredMatrix:
         firsts = {f"first_{name}": scores[where] for name, scores in self.firsts.items()}
         return Queries(self.query_ids[where], vectors | firsts)
 
-    def graph(self, name: str, k: int) -> Neighbours:
-        """The k nearest other items of every item (n, k): stored, or of the vectors `name`, once.
+    def has_query_vectors(self, name: str) -> bool:
+        """Whether the queries have vectors beside the item vectors `name`."""
+        return name in self.spaces and self.spaces[name].queries is not None
 
-        Raises `InputError` for a name that is neither, or where fewer are stored.
-        """
-        if name in self.graphs or name not in self.spaces:
-            return nearest_neighbours(self.graphs, name, k)
-        items = self.spaces[name].items
-        depth = max(k, min(NEIGHBOURS, len(items) - 1))
-        key = "graph", name, depth
-        return self.cache.get(key, (items,), lambda: nearest_by_vectors(items, depth))[:, :k]
+    def query_vectors(self, queries: Queries, name: str) -> FloatArray:
+        """Query vectors (m, d); `InputError` where there are none."""
+        if name not in queries.vectors:
+            raise InputError(f"the matrix has no query vectors beside its item vectors {name!r}")
+        return queries.vectors[name]
+
+    def scale(self, name: str) -> Scale | None:
+        """Exact scores brought to the mean and deviation of the anchors' inner products."""
+        return self.spaces[name].scale
 
     def with_vectors(
         self,
@@ -174,10 +191,16 @@ class StoredMatrix:
         fitted[name] = StoredVectors(items, queries, scale or self._scale_of(items, queries))
         return replace(self, fitted=fitted)
 
-    def rows(self, start: int, stop: int) -> tuple[StoredIndex, Queries, FloatArray]:
-        """The index, test queries start..stop (0-based), and their scores."""
+    def rows(self, start: int, stop: int) -> tuple[StoredMatrix, Queries, FloatArray]:
+        """The matrix as an index, test queries start..stop (0-based), and their scores."""
         where = slice(self.n_anchors + start, self.n_anchors + min(stop, self.n_tests))
-        return StoredIndex(self), self.queries(where), self.scores[where]
+        return self, self.queries(where), self.scores[where]
+
+    def _graph(self, name: str) -> Neighbours:
+        if name in self.stored_graphs:
+            return self.stored_graphs[name]
+        items = self.spaces[name].items
+        return self.cache.get(("graph", name), (items,), lambda: nearest_by_vectors(items, DEPTH))
 
     def _scale_of(self, items: FloatArray | None, queries: FloatArray | None) -> Scale | None:
         """From the anchors' exact scores to inner products."""
@@ -187,38 +210,6 @@ class StoredMatrix:
         if items is None or queries is None:
             return Scale(alpha=float(known.mean(dtype=np.float64)))
         return Scale.match(known, inner(queries[: self.n_anchors], items))
-
-
-class StoredIndex:
-    """An `Index` over a stored matrix, for its own queries."""
-
-    def __init__(self, matrix: StoredMatrix) -> None:
-        self.n, self._spaces = matrix.scores.shape[1], matrix.spaces
-        self.anchors, self.anchor_items = matrix.anchors, matrix.anchor_items
-        self.item_scores, self.artifacts = matrix.item_scores, matrix.artifacts
-        self.fitted, self.cache = matrix.fitted, matrix.cache
-        self.vectors = Named(matrix.spaces, lambda name: matrix.spaces[name].items)
-        self.retrievers: Mapping[str, Retriever] = {
-            name: StoredRetriever(f"first_{name}") for name in matrix.firsts
-        }
-        self.late: Mapping[str, Late] = {}
-        names, depth = {**matrix.graphs, **matrix.spaces}, min(NEIGHBOURS, self.n - 1)
-        self.graph = matrix.graph
-        self.graphs = Named(names, lambda name: matrix.graph(name, depth))
-
-    def has_query_vectors(self, name: str) -> bool:
-        """Whether the queries have vectors beside the item vectors `name`."""
-        return name in self._spaces and self._spaces[name].queries is not None
-
-    def query_vectors(self, queries: Queries, name: str) -> FloatArray:
-        """Query vectors (m, d); `InputError` where there are none."""
-        if name not in queries.vectors:
-            raise InputError(f"the matrix has no query vectors beside its item vectors {name!r}")
-        return queries.vectors[name]
-
-    def scale(self, name: str) -> Scale | None:
-        """Exact scores brought to the mean and deviation of the anchors' inner products."""
-        return self._spaces[name].scale
 
 
 def read_arrays(path: str | Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 paper            here
 R_0              `retriever`, as deep as it is
-G, k             index.graph(`graph`, `neighbours`)
+G, k             index.graphs[`graph`][:, :`neighbours`]
 b                `batch`
 F                the frontier: `by_best_source`, or `by_affinity` with `affinity=set` (Quam)
 c                the budget

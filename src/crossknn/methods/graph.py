@@ -2,7 +2,7 @@
 
 LADR (Kulkarni et al. 2023, 2307.16779)   here
 lexical seeds                             `retriever`, `retriever_share` of the budget
-corpus graph, k                           index.graph(`graph`, `neighbours`)
+corpus graph, k                           index.graphs[`graph`][:, :`neighbours`]
 c                                         `depth`, in the adaptive mode
 
 bi-metric search (2406.02891), RGS (2509.07163)   here: `Greedy`
@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from crossknn.index.base import Index
-from crossknn.index.graphs import NEIGHBOURS, default_graph
+from crossknn.index.graphs import NEIGHBOURS, default_graph, nearest_neighbours
 from crossknn.methods.base import HYBRID, Method, part
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import open_retriever
@@ -98,7 +98,8 @@ class Greedy(Method):
 
 def graph_of(index: Index, method: Any) -> Neighbours:
     """The graph that GAR, LADR or Greedy walks; `InputError` where there is none."""
-    return index.graph(default_graph(index, method.graph), method.neighbours)
+    name = default_graph(index, method.graph)
+    return nearest_neighbours(index.graphs, name, method.neighbours)
 
 
 def _from_seeds(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -52,6 +53,15 @@ class MissingExtraError(CrossknnError, ImportError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs an extra: run  pip install 'crossknn[{extra}]'")
+
+
+@contextmanager
+def needs_extra(what: str, extra: str = "torch") -> Iterator[None]:
+    """Turns a missing import inside into the error that names the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(what, extra) from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

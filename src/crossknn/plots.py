@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from crossknn.errors import MissingExtraError, SpecError
+from crossknn.errors import SpecError, needs_extra
 from crossknn.evaluation.measures import Estimate
 from crossknn.evaluation.replay import RecallRow
 from crossknn.retrievers.base import KINDS
@@ -298,11 +298,9 @@ def picture(
     size: tuple[float, float] | None = None,
 ) -> Iterator[list[Any]]:
     """Panels of `size` inches each; saved at the end. `note` stands below in small letters."""
-    try:
+    with needs_extra("the plot", "plots"):
         import matplotlib
         from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("the plot", "plots") from None
     rows = -(-panels // max(SIZES))
     columns = -(-panels // rows)
     width, height = size or SIZES[columns]

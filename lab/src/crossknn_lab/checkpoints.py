@@ -41,8 +41,8 @@ from crossknn.models.folder import (
     first_line,
     has_head,
     is_bi_encoder,
+    refusing,
     snapshot,
-    weight_names,
 )
 from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel
 
@@ -228,11 +228,8 @@ class _Checkpoint:
             layers = {m[1] for n in found if (m := re.match(r"encoder\.layer\.(\d+)\.", n))}
             heads = max(1, sizes["hidden_size"] // _HEAD_WIDTH)
             return BertConfig(**sizes, num_hidden_layers=len(layers), num_attention_heads=heads)
-        try:
+        with refusing(f"cannot read the configuration of {self.base}"):
             config = AutoConfig.from_pretrained(str(self.base), trust_remote_code=False)
-        except Exception as error:
-            why = first_line(error)
-            raise InputError(f"cannot read the configuration of {self.base}: {why}") from error
         if config.model_type != "bert":
             raise InputError(f"{self.base} is a {config.model_type}, and {self.path} holds a BERT")
         return config
@@ -381,8 +378,7 @@ def _headless(source: str | Path) -> CrossEncoderModel:
     )
     if not (folder / "config.json").is_file():
         raise InputError(f"{source} is not a Hugging Face folder: it has no config.json")
-    names = weight_names(folder)
-    if is_bi_encoder(folder) or (names is not None and has_head(names)):
+    if is_bi_encoder(folder) or has_head(folder):
         raise InputError(
             f"{source} is no [EMB] checkpoint: it is a bi-encoder, or has a classification head"
         )

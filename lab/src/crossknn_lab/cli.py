@@ -25,7 +25,7 @@ from crossknn.cli.options import (
     numbers,
 )
 from crossknn.cli.output import answer, err, note, out, print_json, progress, say
-from crossknn.errors import InputError
+from crossknn.errors import InputError, needs_extra
 from crossknn.index.stored import StoredMatrix
 
 FEW = ("n_queries", "n_items", "mean", "std", "rank", "effective_rank")
@@ -343,11 +343,9 @@ def _convert(
     as_json: AsJson = False,
 ) -> None:
     """Convert a CHECKPOINT of ANNCUR's ZESHEL models, CMC or the MS MARCO [EMB]-CE to FOLDER."""
-    from crossknn.scorers.opening import needs_torch
-
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already and not empty: choose another folder")
-    with needs_torch("converting a checkpoint"):
+    with needs_extra("converting a checkpoint"):
         from crossknn.models.cross_encoder import CrossEncoderModel
         from crossknn.models.late.model import LateInteractionModel
         from crossknn_lab.checkpoints import open_checkpoint

@@ -11,7 +11,7 @@ import typer
 import crossknn
 from crossknn.cli.options import AsJson, Template, check_out, examples
 from crossknn.cli.output import answer, note, print_json, progress, say
-from crossknn.errors import InputError, MissingExtraError, nearest
+from crossknn.errors import InputError, MissingExtraError, nearest, needs_extra
 
 app = typer.Typer(help="Train models, and export them to ONNX.", no_args_is_help=True)
 
@@ -50,11 +50,10 @@ def train(
     Stop it any time: the same command resumes.
     """
     from crossknn.plots import training_curve
-    from crossknn.scorers.opening import needs_torch
 
     if kind not in KINDS:
         raise InputError(f"unknown kind of model {kind!r}: {nearest(kind, KINDS)}")
-    with needs_torch("training"):
+    with needs_extra("training"):
         from crossknn.training import run, settings
 
     path = _config(config)

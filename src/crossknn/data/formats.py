@@ -21,7 +21,7 @@ from crossknn.data.queries import (
     read_run,
 )
 from crossknn.data.records import Record, Records, read_records
-from crossknn.errors import InputError, MissingExtraError, nearest
+from crossknn.errors import InputError, nearest, needs_extra
 
 
 class DataFolder(ABC):
@@ -253,11 +253,10 @@ class Irds(DataFolder):
         """The data set of a split (added to the name unless it is its end), which has `part`."""
         name = self.name if split in (None, *self.splits()) else f"{self.name}/{split}"
         try:
-            import ir_datasets
+            with needs_extra(f"reading irds:{self.name}", "irds"):
+                import ir_datasets
 
-            data = ir_datasets.load(name)
-        except ImportError as error:
-            raise MissingExtraError(f"reading irds:{self.name}", "irds") from error
+                data = ir_datasets.load(name)
         except KeyError:
             raise InputError(f"ir_datasets knows no data set {name!r}") from None
         if not getattr(data, f"has_{part}")():

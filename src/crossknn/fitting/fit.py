@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from crossknn.errors import InputError, SpecError
+from crossknn.errors import InputError, SpecError, needs_extra
 from crossknn.fitting.anchors import check_texts, collect_anchors, named
 from crossknn.fitting.factors import (
     Fit,
@@ -39,7 +39,7 @@ from crossknn.retrievers.base import RandomItems
 from crossknn.retrievers.specs import HYBRID, default_vectors, open_retriever, unfitted
 from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.opening import DualEncoder, needs_torch
+from crossknn.scorers.opening import DualEncoder
 from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
 from crossknn.scores.store import ScoreStore, SparseScores
 from crossknn.spec import Spec, build, parse, text_of
@@ -277,7 +277,7 @@ class Factorization(FitMethod):
     def fit(self, task: FitTask) -> ItemVectors:
         options, ways = vars(self).copy(), dict[str, Any](als=als)
         if self.name not in ways:
-            with needs_torch(self.name):
+            with needs_extra(self.name):
                 from crossknn.fitting.mf import mf_ind, mf_trns
             ways, options["seed"] = {"mf-trns": mf_trns, "mf-ind": mf_ind}, task.seed
         began, items = time.perf_counter(), task.index.vectors[task.base]
@@ -361,7 +361,7 @@ class Distill(FitMethod):
     epochs: int | None = None
 
     def fit(self, task: FitTask) -> ItemVectors:
-        with needs_torch("distill"):
+        with needs_extra("distill"):
             from crossknn.fitting.distill import best_of_rows, distill, paper_settings, student
 
         index = task.index

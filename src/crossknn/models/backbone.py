@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from crossknn.data.queries import MARKS
 from crossknn.errors import InputError
-from crossknn.models.folder import first_line
+from crossknn.models.folder import refusing
 
 UNUSED = tuple(f"[unused{place}]" for place in range(len(MARKS)))
 """The tokens of a vocabulary whose places the marks take (ANNCUR, A.2)."""
@@ -35,13 +35,11 @@ def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tok
     logging.set_verbosity_error()  # or it reports the pooler, which nobody reads
     logging.disable_progress_bar()
     settings = {"attn_implementation": "sdpa", "trust_remote_code": False}
-    try:
+    with refusing(f"cannot load an encoder from {source}"):
         encoder, report = AutoModel.from_pretrained(
             str(source), output_loading_info=True, **settings
         )
         encoder = encoder.float()  # whatever precision the weights are kept in
-    except Exception as error:
-        raise InputError(f"cannot load an encoder from {source}: {first_line(error)}") from error
     # The library fills what is missing with random numbers.
     missing = sorted(
         key for key in report["missing_keys"] if not {"pooler", "position_ids"} & {*key.split(".")}
@@ -58,13 +56,11 @@ def open_tokenizer(source: str | Path) -> Any:
     """The fast Hugging Face tokenizer of a folder or hub name; InputError if it has none."""
     from transformers import AutoTokenizer
 
-    try:
+    with refusing(f"cannot load a tokenizer from {source}"):
         tokenizer = AutoTokenizer.from_pretrained(
             str(source), use_fast=True, trust_remote_code=False
         )
         tokenizer.backend_tokenizer.get_vocab_size()
-    except Exception as error:
-        raise InputError(f"cannot load a tokenizer from {source}: {first_line(error)}") from error
     return tokenizer
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from crossknn.errors import InputError
 from crossknn.files import write_file
 from crossknn.models.backbone import open_backbone, position_limit, save_backbone
-from crossknn.models.folder import KINDS, first_line, json_in
+from crossknn.models.folder import KINDS, json_in, refusing
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
 from crossknn.types import BoolArray, FloatArray
 
@@ -89,7 +89,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
     def fingerprint(self) -> str:
         """Hash of weights, tokenizer and settings, as they are when asked for."""
         kind = self.late_kind or self.SETTINGS.removesuffix(".json").replace("_", "-")
-        return f"{kind}:{weights_hash(self)}"
+        return f"{kind}:{state_hash(self, self.tokenizer.fast.to_str(), repr(self.config))}"
 
     def read(self, rows: Sequence[Row], queries: bool = True) -> list[FloatArray]:
         return self._quietly(lambda: self.outputs(rows, queries=queries))
@@ -153,10 +153,8 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         content = json_in(folder, path.name, {})
         if [content.pop(key, None) for key in ("kind", "format")] != [kind, FORMAT]:
             raise InputError(f"{path} is of no {kind} of format {FORMAT}: upgrade crossknn")
-        try:
+        with refusing(str(path)):
             return cls.Config(**content)
-        except (InputError, TypeError) as error:
-            raise InputError(f"{path}: {first_line(error)}") from error
 
     def save_pretrained(self, folder: str | Path, card: str | None = None) -> Path:
         """Write encoders, head, settings and a model card (README.md); returns the folder.
@@ -194,11 +192,6 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         except RuntimeError as error:
             first = str(error).splitlines()[1].strip()
             raise InputError(f"{path} does not fit the encoder beside it: {first}") from error
-
-
-def weights_hash(model: TorchModel) -> str:
-    """Hash of every weight, the tokenizer and the settings of a model."""
-    return state_hash(model, model.tokenizer.fast.to_str(), repr(model.config))
 
 
 def state_hash(module: Any, *texts: str, unread: str | None = None) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from crossknn.errors import InputError, MissingExtraError
+from crossknn.errors import InputError, needs_extra
 from crossknn.files import write_file
 from crossknn.models.folder import (
     COMPARE_MODEL,
@@ -40,7 +40,7 @@ from crossknn.models.folder import (
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, checked_rows, padded
 from crossknn.types import Pairs
 
-try:
+with needs_extra("exporting a model"):
     import onnx
     import torch
     from tokenizers import Tokenizer as FastTokenizer
@@ -52,8 +52,6 @@ try:
     from crossknn.models.dual_encoder import DualEncoderModel
     from crossknn.models.late.model import LateInteractionModel
     from crossknn.models.quantize import quantize
-except ImportError as error:
-    raise MissingExtraError("exporting a model", "torch") from error
 
 Kind = Literal["cross-encoder", "dual-encoder", "late-interaction"]
 Prefixes: TypeAlias = tuple[str | None, str | None]

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from crossknn.errors import InputError, MissingExtraError
+from crossknn.errors import InputError, MissingExtraError, needs_extra
 from crossknn.files import as_path
 
 KINDS = {
@@ -61,17 +62,13 @@ def content_hash(folder: Path, settings: Mapping[str, Any] | None = None) -> str
     return digest.hexdigest()
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises InputError if it is none."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-
-
 def json_in(folder: Path, file: str, without: Any) -> Any:
     """The content of a folder's JSON file; `without` if it is absent or of another type."""
-    found = read_json(folder / file) if (folder / file).is_file() else without
+    path = folder / file
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else without
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
     return found if isinstance(found, type(without)) else without
 
 
@@ -84,6 +81,15 @@ def first_line(error: Exception) -> str:
     if "trust_remote_code" in text:
         return "it needs Python code from its own folder, which crossknn never runs"
     return text.splitlines()[0] if text else type(error).__name__
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Turns any error inside into an InputError: `what`, and the error's first line."""
+    try:
+        yield
+    except Exception as error:
+        raise InputError(f"{what}: {first_line(error)}") from error
 
 
 # Where a model is
@@ -102,20 +108,13 @@ def existing(path_or_name: str | Path) -> Path | None:
 
 def snapshot(name: str, revision: str | None, allow: Sequence[str]) -> Path:
     """A local folder with the files of a hub name that match. Raises InputError if it has none."""
-    try:
+    with needs_extra(f"{name} is no folder; to load it from the Hugging Face hub"):
         from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{name} is no folder; to load it from the Hugging Face hub", "torch"
-        ) from error
-    try:
-        files = {"allow_patterns": list(allow), "ignore_patterns": ["onnx/*", "openvino/*"]}
+    files = {"allow_patterns": list(allow), "ignore_patterns": ["onnx/*", "openvino/*"]}
+    with refusing(
+        f"there is no folder {name!r}, and the Hugging Face hub gave no model of that name"
+    ):
         return Path(snapshot_download(name, revision=revision, **files))
-    except Exception as error:
-        raise InputError(
-            f"there is no folder {name!r}, and the Hugging Face hub gave no model of that name: "
-            f"{first_line(error)}"
-        ) from error
 
 
 def model_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
@@ -163,8 +162,7 @@ def check_cross_encoder(folder: Path, name: str) -> None:
         # 2 is the library's default where the file says nothing.
         count = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
         check_outputs(count, name)
-        names = weight_names(folder)
-        if names is None or has_head(names):
+        if has_head(folder) is not False:
             return
         reason = f"has no weights for its head, so that its scores would be random; {_EMB}"
     raise InputError(f"{name} {reason}; a cross-encoder with one score is needed")
@@ -185,34 +183,31 @@ def _chat_template(folder: Path) -> str:
     return str(json_in(folder, "tokenizer_config.json", {}).get("chat_template") or "")
 
 
-def weight_names(folder: Path) -> list[str] | None:
-    """Names of the weights in a folder's files; None where only loading them would say.
-
-    Raises InputError for a damaged file.
-    """
-    index, weights = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    pickled = folder / "pytorch_model.bin"
+def has_head(folder: Path) -> bool | None:
+    """Whether a classification head is among the weights in a folder's files; None where only
+    loading them would say. Raises InputError for a damaged file."""
+    index = json_in(folder, "model.safetensors.index.json", {})
+    weights, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    names: Iterable[str]
     try:
-        if index.is_file():
-            return list(read_json(index)["weight_map"])
-        if weights.is_file():
+        if index:
+            names = index["weight_map"]
+        elif weights.is_file():
             from safetensors import safe_open
 
             with safe_open(weights, framework="numpy") as file:
-                return list(file.keys())
-        if pickled.is_file():
-            import torch
+                names = file.keys()
+        elif pickled.is_file():
+            with needs_extra(f"the model in {folder}"):
+                import torch
 
-            return list(torch.load(pickled, map_location="meta", weights_only=True))
-    except ImportError as error:
-        raise MissingExtraError(f"the model in {folder}", "torch") from error
+            names = torch.load(pickled, map_location="meta", weights_only=True)
+        else:
+            return None
+    except MissingExtraError:
+        raise
     except Exception as error:  # safetensors' own, and a pickle can be wrong in any way
         raise InputError(f"the weights in {folder} are damaged: copy them again") from error
-    return None
-
-
-def has_head(names: Iterable[str]) -> bool:
-    """Whether a classification head is among these weights."""
     return any(head in name.split(".") for name in names for head in _HEADS)
 
 
@@ -244,10 +239,8 @@ def open_library(
     Raises InputError if it cannot be loaded, or not without running Python code that it brings;
     MissingExtraError without sentence-transformers.
     """
-    try:
+    with needs_extra(what):
         import sentence_transformers as library
-    except ImportError as error:
-        raise MissingExtraError(what, "torch") from error
     if "'trust_remote_code': True" in repr(options):  # at any depth
         raise InputError(
             f"{what} cannot be loaded with trust_remote_code: crossknn never runs Python code from "

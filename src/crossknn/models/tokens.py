@@ -17,6 +17,7 @@ import numpy as np
 
 from crossknn.data.queries import MARKS
 from crossknn.errors import InputError
+from crossknn.models.folder import refusing
 from crossknn.types import IntArray, Pairs
 
 _MULTIPLE = 8
@@ -45,10 +46,8 @@ class Tokenizer:
         """The tokenizer in a `tokenizer.json`. Raises InputError if the file is not one."""
         import tokenizers
 
-        try:
+        with refusing(f"{path} is not a tokenizer"):
             return cls(tokenizers.Tokenizer.from_file(str(path)))
-        except Exception as error:  # the Rust side raises bare Exception
-            raise InputError(f"{path} is not a tokenizer: {error}") from error
 
     @property
     def marks(self) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from crossknn.models.folder import (
     TOKENIZER,
     content_hash,
     json_in,
+    refusing,
 )
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
 from crossknn.types import BoolArray, FloatArray, as_count
@@ -142,7 +143,7 @@ class OnnxModel:
         options.add_session_config_entry("session.x64quantprecision", "1")
         options.log_severity_level = 3
         path = self._folder / file
-        try:
+        with refusing(f"{path} is not a model that ONNX Runtime can load"):
             session = onnxruntime.InferenceSession(
                 str(path),
                 options,
@@ -150,9 +151,6 @@ class OnnxModel:
                 # The fused operator is slower than Add + LayerNormalization on CPUs.
                 disabled_optimizers=["SkipLayerNormFusion"],
             )
-        except Exception as error:  # onnxruntime's own classes share no base
-            said = (str(error).strip() or repr(error)).splitlines()[0]
-            raise InputError(f"{path} is not a model that ONNX Runtime can load: {said}") from error
         inputs = sorted(COMPARED if file == COMPARE_MODEL else INPUTS)
         takes = sorted(value.name for value in session.get_inputs())
         gives = [value.name for value in session.get_outputs()]

@@ -6,15 +6,13 @@ or a model without a classifier, as a cross-encoder with random weights in its h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from importlib.resources import files
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from crossknn.errors import InputError, MissingExtraError, nearest
+from crossknn.errors import InputError, nearest, needs_extra
 from crossknn.models.folder import (
     KINDS,
     MANIFEST,
@@ -145,15 +143,6 @@ def bundled_folder(kind: str) -> Path:
     return Path(str(files("crossknn"))) / "bundled" / kind
 
 
-@contextmanager
-def needs_torch(what: str) -> Iterator[None]:
-    """Turns a missing import inside into the error that names the extra."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(what, "torch") from error
-
-
 def _open_own(
     path_or_name: PathOrName, kind: str, options: dict[str, Any], cores: int | None = None
 ) -> tuple[Path, Any]:
@@ -175,7 +164,7 @@ def _open_own(
         return folder, scorer(OnnxModel(folder, kind, **options))
     if not (folder / settings).exists():
         return folder, None
-    with needs_torch(f"the {KINDS[settings]} {path_or_name}"):
+    with needs_extra(f"the {KINDS[settings]} {path_or_name}"):
         model = getattr(import_module(f"crossknn.models.{module}"), name)
     _check_options(model.open, options)
     return folder, scorer(model.open(folder, **options))

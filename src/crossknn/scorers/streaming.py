@@ -110,6 +110,12 @@ class Call:
         both = zip(chosen.query.tolist(), chosen.item.tolist(), strict=True)
         return [(self.queries[query], self.items[item]) for query, item in both]
 
+    def described(self, position: int) -> str:
+        """Names a pair by position and text, for messages."""
+        query, item = int(self.pairs.query[position]), int(self.pairs.item[position])
+        texts = excerpt(str(self.queries[query])), excerpt(str(self.items[item]))
+        return f"query {query} {texts[0]} with item {item} {texts[1]}"
+
     def slices(self, size: int) -> Iterator[IntArray]:
         """All positions in order, `size` at a time."""
         for start in range(0, len(self.pairs), size):
@@ -196,7 +202,7 @@ class BatchedScorer(ABC):
                     said = str(answer)  # an error of ours says all by itself
                     if not isinstance(answer, CrossknnError):
                         said = f"{type(answer).__name__}: {answer}"
-                    what = describe_pair(call.pairs, call.queries, call.items, int(positions[0]))
+                    what = call.described(positions[0])
                     logger.warning("%s could not score %s: %s", self.who, what, said)
                     if n_failed >= min(GIVE_UP_AFTER, len(call.pairs)) and not any_scored:
                         raise NothingScoredError(
@@ -233,8 +239,8 @@ class BatchedScorer(ABC):
             scores = as_scores(self._run(call, batch), len(batch), self.who)
             if len(bad := np.flatnonzero(~np.isfinite(scores))):
                 faulty = batch[bad[:1]]
-                what = describe_pair(call.pairs, call.queries, call.items, int(faulty[0]))
-                raise ScorerError(f"{self.who} gave {scores[bad[0]]} as the score of {what}")
+                said = f"{self.who} gave {scores[bad[0]]} as the score of"
+                raise ScorerError(f"{said} {call.described(faulty[0])}")
         except Exception as error:
             queries = np.unique(call.pairs.query[faulty])
             if isinstance(error, ScorerError) and len(queries) == 1:
@@ -275,11 +281,3 @@ def excerpt(text: str, length: int = 60) -> str:
     """The beginning of a text, quoted, for messages."""
     flat = " ".join(text.split())
     return repr(flat if len(flat) <= length else flat[: length - 1] + "…")
-
-
-def describe_pair(pairs: Pairs, queries: Sequence[str], items: Sequence[str], position: int) -> str:
-    """Names a pair by position and text, for messages."""
-    query, item = int(pairs.query[position]), int(pairs.item[position])
-    return (
-        f"query {query} {excerpt(str(queries[query]))} with item {item} {excerpt(str(items[item]))}"
-    )

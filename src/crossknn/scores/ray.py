@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.errors import CrossknnError, InputError, MissingExtraError, ScorerError
+from crossknn.errors import CrossknnError, InputError, MissingExtraError, ScorerError, needs_extra
 from crossknn.scorers.base import Scorer
 from crossknn.types import FloatArray, IntArray, Pairs
 
@@ -115,10 +115,8 @@ class _Worker:
 @contextmanager
 def _ray(workers: int, address: str | None) -> Iterator[Any]:
     """Ray, as it runs in this process, or else started, or joined, and left at the end."""
-    try:
+    with needs_extra("collecting scores on Ray", "ray"):
         ray: Any = import_module("ray")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("collecting scores on Ray", "ray") from error
     ours = not ray.is_initialized()
     if ours:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

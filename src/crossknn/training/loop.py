@@ -31,7 +31,6 @@ from torch import Tensor, nn
 
 from crossknn.errors import InputError, TrainingError
 from crossknn.files import write_file
-from crossknn.models.base import weights_hash
 from crossknn.training.settings import TrainingSettings
 from crossknn.types import Progress
 
@@ -118,7 +117,7 @@ def fit(
             module.p = settings.dropout
     run = _Steps(task, settings)
     fixed = settings.model_dump_json(exclude={"accumulate", "evaluations", "precision"})
-    signature = digest_of(fixed, task.signature, weights_hash(model))
+    signature = digest_of(fixed, task.signature, model.fingerprint)
     state = _load(folder / CHECKPOINT, model, run.optimizer, signature)
     with (folder / LOG).open("ab") as log:
         log.truncate(state.log_size)  # what a killed run wrote after its checkpoint

@@ -21,46 +21,38 @@ import numpy as np
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import least_squares
-from crossknn.methods.base import HYBRID, Method, equal_rounds
-from crossknn.methods.vectors import Fit, Normalize, Scored, encoder_predictor, read_scale
+from crossknn.methods.base import equal_rounds
+from crossknn.methods.vectors import Fit, Scored, VectorMethod, encoder_predictor
 from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan
-from crossknn.spec import Spec
 from crossknn.types import FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
-class AXN(Method):
+class AXN(VectorMethod):
     """Refit the query's vector to its exact scores each round, and score its best items.
 
-    Without `ridge` it is AXN as published; the default of a search is `AXN(ridge=0.3)`.
+    Without `ridge` it is AXN as published; the default of a search is `AXN(ridge=0.3)`. Without
+    `blend` and `ridge`, `vectors` need no encoder of queries (CUR's have none).
 
     Args:
-        retriever: Picks the first batch.
         rounds: Number of batches.
         blend: Weight of the encoder's query vector beside the least-squares one, 0 to 1.
         ridge: Fit by ridge regression towards the encoder's vector instead; takes the
             place of `blend` and `normalize`.
-        vectors: Name of the item vectors. Without `blend` and `ridge` they need no encoder
-            of queries (CUR's have none).
-        normalize: Scale of the exact scores: `anchors` (from theirs), `first` (from the query's
-            first batch), `none`, or `auto`.
         rcond: Singular values below this share of the largest are dropped.
         shortlist: Search only so many items of the retriever, for very large corpora.
     """
 
     name = "axn"
-    retriever: Spec = HYBRID
     rounds: int = 10
     blend: float = 0.0
     ridge: float | None = None
-    vectors: str = "auto"
-    normalize: Normalize = "auto"
     rcond: float = 1e-6
     shortlist: int | None = None
 
     def required_artifacts(self, index: Index) -> Collection[str]:
-        return read_scale(self, index) if self.ridge is None else ()
+        return super().required_artifacts(index) if self.ridge is None else ()
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         vectors = default_vectors(index, self.vectors)

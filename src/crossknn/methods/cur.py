@@ -78,7 +78,7 @@ class ItemCUR(Method):
         scores = _item_scores(index, self.name).scores
         rows = Anchors(scores, center=float(scores.mean(dtype=np.float64)))
         predictor = cur_predictor(rows, self.center, self.rcond)
-        return _two_rounds(self, open_retriever(index, Spec("fixed"), seed), predictor, budget)
+        return _two_rounds(self, open_retriever(index, FIXED, seed), predictor, budget)
 
 
 @dataclass(frozen=True, kw_only=True)

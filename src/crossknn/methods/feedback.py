@@ -23,78 +23,72 @@ import numpy as np
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import softmax
-from crossknn.methods.base import HYBRID, Method, equal_rounds, part
-from crossknn.methods.vectors import Fit, Normalize, Scored, encoder_predictor, read_scale
-from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
+from crossknn.methods.base import equal_rounds, part
+from crossknn.methods.vectors import Fit, Scored, VectorMethod
 from crossknn.search.plan import Plan
-from crossknn.spec import Spec
 from crossknn.types import FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feedback(Method):
-    """Spend part of the budget on the retriever's best, the rest on the top of Qdrant's formula.
+class SampleThenSearch(VectorMethod):
+    """Spend part of the budget on the retriever's best, the rest on what their scores lead to.
 
     Args:
-        retriever: Picks the sample.
-        retriever_share: Share of the budget, 0 to 1.
-        rounds: How often the formula is applied, each time to all scores so far.
+        retriever_share: The first part, as a share of the budget, 0 to 1.
+        rounds: How often the vector is fitted, each time to all scores so far, and searched with.
+    """
+
+    retriever_share: float = 0.5
+    rounds: int = 1
+
+    def sample_then_search(self, index: Index, budget: int, seed: int, fit: Fit) -> Plan:
+        """The plan with vectors that `fit` makes."""
+        sample = part(budget, self.retriever_share)
+        batches = sample, *equal_rounds(budget - sample, self.rounds)
+        return self.vector_plan(index, seed, fit, batches)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feedback(SampleThenSearch):
+    """Search with the top of Qdrant's formula.
+
+    Args:
         a, b, c: F(d) = a sim(q, d) + sum over pairs of gap^b c (sim(d, better) - sim(d, worse));
             1 as Qdrant's training starts, and little worth untrained.
         pairs: Take so many pairs of the widest gaps, not all.
-        vectors: Name of the item vectors, which must have an encoder of queries.
-        normalize: Scale of the exact scores: `anchors` (from theirs), `first` (from the query's
-            first batch), `none`, or `auto`.
     """
 
     name = "feedback"
-    required_artifacts = read_scale
-    retriever: Spec = HYBRID
-    retriever_share: float = 0.5
-    rounds: int = 1
     a: float = 1.0
     b: float = 1.0
     c: float = 1.0
     pairs: int | None = None
-    vectors: str = "auto"
-    normalize: Normalize = "auto"
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         if self.b < 0:
             raise SpecError(f"{self}: b must be 0 or more")
         fit = partial(formula, a=self.a, b=self.b, c=self.c, pairs=self.pairs)
-        return _sample_then_search(self, index, budget, seed, fit)
+        return self.sample_then_search(index, budget, seed, fit)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReFIT(Method):
-    """Rerank a sample, distil its scores into the query's vector, retrieve again with it.
+class ReFIT(SampleThenSearch):
+    """Distil the sample's scores into the query's vector, and retrieve again with it.
 
     Args:
-        retriever: Picks the sample.
-        retriever_share: Share of the budget, 0 to 1.
-        rounds: How often the vector is distilled and searched with.
         steps: Gradient steps of a distillation.
         lr: Size of a step.
-        vectors: Name of the item vectors, which must have an encoder of queries.
-        normalize: Scale of the exact scores before their softmax.
     """
 
     name = "refit"
-    required_artifacts = read_scale
-    retriever: Spec = HYBRID
-    retriever_share: float = 0.5
-    rounds: int = 1
     steps: int = 100
     lr: float = 1.0
-    vectors: str = "auto"
-    normalize: Normalize = "auto"
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         if self.lr <= 0:
             raise SpecError(f"{self}: lr must be above 0")
         fit = partial(distilled, steps=self.steps, lr=self.lr)
-        return _sample_then_search(self, index, budget, seed, fit)
+        return self.sample_then_search(index, budget, seed, fit)
 
 
 def formula(
@@ -124,15 +118,3 @@ def distilled(scored: Scored, *, steps: int, lr: float) -> tuple[FloatArray, flo
     for _ in range(steps):
         query -= lr * ((softmax(vectors @ query) - wanted) @ vectors)
     return query, 0.0
-
-
-def _sample_then_search(
-    method: Feedback | ReFIT, index: Index, budget: int, seed: int, fit: Fit
-) -> Plan:
-    vectors = need_query_vectors(index, default_vectors(index, method.vectors), method.name)
-    sample = part(budget, method.retriever_share)
-    return Plan(
-        retriever=open_retriever(index, method.retriever, seed),
-        predictor=encoder_predictor(index, vectors, fit, method.normalize),
-        batches=(sample, *equal_rounds(budget - sample, method.rounds)),
-    )

@@ -18,33 +18,28 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index
-from crossknn.index.graphs import NEIGHBOURS, cosines, default_graph
+from crossknn.index.graphs import cosines, default_graph
 from crossknn.linalg import softmax
-from crossknn.methods.base import HYBRID, Method, part
+from crossknn.methods.base import part
 from crossknn.methods.graph import (
     Expand,
     Frontier,
+    GraphMethod,
     GraphPredictor,
     best_first,
-    graph_of,
     in_batches,
     reach,
 )
 from crossknn.retrievers.specs import open_retriever, unfitted
 from crossknn.search.plan import Plan
-from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours
 
 
 @dataclass(frozen=True, kw_only=True)
-class GAR(Method):
+class GAR(GraphMethod):
     """Take turns between the retriever's best items and neighbours of what scored best.
 
     Args:
-        retriever: Its ranking gives every other batch.
-        graph: Name of the item graph.
-        neighbours: Neighbours of an item that are followed.
-        batch: Pairs scored at once.
         affinity: A neighbour counts by its best source's `score` (GAR), or by its cosine to the
             `set` of the best scored items (the loop of Quam, 2410.20286).
         set_share: Size of that set, as a share of the budget.
@@ -53,10 +48,6 @@ class GAR(Method):
     """
 
     name = "gar"
-    retriever: Spec = HYBRID
-    graph: str = "auto"
-    neighbours: int = NEIGHBOURS
-    batch: int = 16
     affinity: Literal["score", "set"] = "score"
     set_share: float = 0.3
     softmax: Literal["scaled", "raw"] = "scaled"
@@ -71,7 +62,7 @@ class GAR(Method):
         )
 
     def _expand(self, index: Index, budget: int) -> Expand:
-        graph = graph_of(index, self)
+        graph = self.walked(index)
         if self.affinity == "score":
             return partial(by_best_source, graph)
         name = default_graph(index, self.graph)

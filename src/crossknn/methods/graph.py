@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -42,28 +42,42 @@ from crossknn.types import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class LADR(Method):
+class GraphMethod(Method):
+    """A method that walks the item graph.
+
+    Args:
+        retriever: Picks what is scored first, and what the graph does not reach.
+        graph: Name of the item graph.
+        neighbours: Neighbours of an item that are followed.
+        batch: Pairs scored at once.
+    """
+
+    retriever: Spec = HYBRID
+    graph: str = "auto"
+    neighbours: int = NEIGHBOURS
+    batch: int = 16
+
+    def walked(self, index: Index) -> Neighbours:
+        """The graph; `InputError` where there is none."""
+        name = default_graph(index, self.graph)
+        return nearest_neighbours(index.graphs, name, self.neighbours)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LADR(GraphMethod):
     """Score seeds, then neighbours: of the best scored so far, again and again (adaptive), or of
     the seeds once, in the retriever's order (proactive).
 
     Args:
-        retriever: Picks the seeds.
-        graph: Name of the item graph.
-        neighbours: Neighbours of an item that are followed.
         retriever_share: Share of the budget for the seeds, 0 to 1.
         depth: So many of the best scored items are sources (adaptive).
         mode: `adaptive` or `proactive`.
-        batch: Pairs scored at once.
     """
 
     name = "ladr"
-    retriever: Spec = HYBRID
-    graph: str = "auto"
-    neighbours: int = NEIGHBOURS
     retriever_share: float = 0.5
     depth: int = 50
     mode: Literal["adaptive", "proactive"] = "adaptive"
-    batch: int = 16
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         if self.mode == "proactive":
@@ -73,33 +87,21 @@ class LADR(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Greedy(Method):
+class Greedy(GraphMethod):
     """Score the retriever's best, then again and again the neighbours of the best item scored.
 
+    A batch may have neighbours of several items; with `batch=1` the search goes item by item, as
+    published.
+
     Args:
-        retriever: Picks the seeds.
-        graph: Name of the item graph.
-        neighbours: Neighbours of an item that are followed.
         retriever_share: Share of the budget for the seeds; 0 starts from a single item (RGS).
-        batch: Pairs scored at once, which may be neighbours of several items; with 1 the search
-            goes item by item, as published.
     """
 
     name = "greedy"
-    retriever: Spec = HYBRID
-    graph: str = "auto"
-    neighbours: int = NEIGHBOURS
     retriever_share: float = 0.5
-    batch: int = 16
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         return _from_seeds(self, index, budget, seed, _step_by_step, self.batch)
-
-
-def graph_of(index: Index, method: Any) -> Neighbours:
-    """The graph that GAR, LADR or Greedy walks; `InputError` where there is none."""
-    name = default_graph(index, method.graph)
-    return nearest_neighbours(index.graphs, name, method.neighbours)
 
 
 def _from_seeds(
@@ -113,7 +115,7 @@ def _from_seeds(
     """A share of the budget for the retriever's best, the rest for what the graph offers."""
     retriever = open_retriever(index, method.retriever, seed)
     seeds = part(budget, method.retriever_share)
-    expand = partial(expand, graph_of(index, method))
+    expand = partial(expand, method.walked(index))
     return Plan(
         retriever=retriever,
         predictor=GraphPredictor(retriever, index.n, budget, expand),

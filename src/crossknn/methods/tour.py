@@ -18,11 +18,9 @@ import numpy as np
 
 from crossknn.index.base import Index
 from crossknn.linalg import softmax
-from crossknn.methods.base import HYBRID, Method, equal_rounds
-from crossknn.methods.vectors import Normalize, Scored, encoder_predictor, read_scale
-from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
+from crossknn.methods.base import equal_rounds
+from crossknn.methods.vectors import Normalize, Scored, VectorMethod
 from crossknn.search.plan import Plan
-from crossknn.spec import Spec
 from crossknn.types import FloatArray
 
 Loss: TypeAlias = Literal["kl", "mse"]
@@ -32,37 +30,25 @@ LEARNING_RATES: dict[Loss, float] = {"kl": 0.1, "mse": 1e-3}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TOUR(Method):
+class TOUR(VectorMethod):
     """Take one gradient step on the query's vector a round, and score its best items.
 
     Args:
         loss: `kl` or `mse`, between exact and approximate scores of the latest batch.
-        retriever: Picks the first batch.
         rounds: Number of batches.
         lr: Size of a step; the paper's if it is not given.
-        vectors: Name of the item vectors, which must have an encoder of queries.
-        normalize: Scale of the exact scores: `anchors` (from theirs), `first` (from the query's
-            first batch), `none`, or `auto`.
     """
 
     name = "tour"
-    required_artifacts = read_scale
     loss: Loss = "kl"
-    retriever: Spec = HYBRID
     rounds: int = 5
     lr: float | None = None
-    vectors: str = "auto"
     normalize: Normalize = "none"
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        vectors = need_query_vectors(index, default_vectors(index, self.vectors), self.name)
         lr = LEARNING_RATES[self.loss] if self.lr is None else self.lr
         step = partial(gradient_step, loss=self.loss, lr=lr)
-        return Plan(
-            retriever=open_retriever(index, self.retriever, seed),
-            predictor=encoder_predictor(index, vectors, step, self.normalize),
-            batches=equal_rounds(budget, self.rounds),
-        )
+        return self.vector_plan(index, seed, step, equal_rounds(budget, self.rounds))
 
 
 def gradient_step(scored: Scored, *, loss: Loss, lr: float) -> tuple[FloatArray, float]:

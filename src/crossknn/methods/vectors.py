@@ -10,19 +10,28 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index, Scale
 from crossknn.linalg import inner
-from crossknn.retrievers.specs import default_vectors
-from crossknn.search.plan import Prediction, Predictor
+from crossknn.methods.base import HYBRID, Method
+from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
+from crossknn.search.plan import Plan, Prediction, Predictor
+from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Observed, Queries
 
 Normalize: TypeAlias = Literal["auto", "anchors", "first", "none"]
-"""How exact scores are brought to the scale of the vectors: see `normalizer`."""
+"""How exact scores are brought to the scale of the vectors; fits have no intercept, so where zero
+lies matters (AXN A.2).
+
+`anchors` is the index's scale: mean and standard deviation of exact and approximate scores over
+anchor or train queries. `first` takes the same two moments from the query's own first batch, or
+the mean alone where queries have no vectors. `none` leaves the scores alone; `auto` takes `anchors`
+where the index knows them, else `first`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +137,7 @@ def encoder_predictor(
 def normalizer(
     index: Index, vectors: str, normalize: Normalize
 ) -> Callable[[Scored], Scale] | None:
-    """The scale of exact scores; fits have no intercept, so where zero lies matters (AXN A.2).
-
-    `anchors` is the index's scale: mean and standard deviation of exact and approximate scores over
-    anchor or train queries. `first` takes the same two moments from the query's own first batch, or
-    the mean alone where queries have no vectors. `none` leaves the scores alone; `auto` takes
-    `anchors` where the index knows them, else `first`.
-    """
+    """The scale of exact scores that `Normalize` asks for."""
     if normalize == "none":
         return None
     known = index.scale(vectors) if normalize != "first" else None
@@ -148,13 +151,36 @@ def normalizer(
     return _first_batch
 
 
-def read_scale(method: Any, index: Index) -> Collection[str]:
-    """What normalizing exact scores reads: the name of the vectors whose scale is taken, if any."""
-    if method.normalize in ("auto", "anchors"):
-        return (default_vectors(index, method.vectors),)
-    return ()
-
-
 def _first_batch(scored: Scored) -> Scale:
     known = scored.parametric
     return Scale.match(scored.scores, np.zeros(1) if known is None else scored.vectors @ known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorMethod(Method):
+    """A method that moves the query's vector.
+
+    Args:
+        retriever: Picks the first batch.
+        vectors: Name of the item vectors, which must have an encoder of queries.
+        normalize: See `Normalize`.
+    """
+
+    retriever: Spec = HYBRID
+    vectors: str = "auto"
+    normalize: Normalize = "auto"
+
+    def required_artifacts(self, index: Index) -> Collection[str]:
+        """The name of the vectors whose scale is taken, if any."""
+        if self.normalize in ("auto", "anchors"):
+            return (default_vectors(index, self.vectors),)
+        return ()
+
+    def vector_plan(self, index: Index, seed: int, fit: Fit, batches: tuple[int, ...]) -> Plan:
+        """A search with vectors that `fit` makes of the encoder's."""
+        vectors = need_query_vectors(index, default_vectors(index, self.vectors), self.name)
+        return Plan(
+            retriever=open_retriever(index, self.retriever, seed),
+            predictor=encoder_predictor(index, vectors, fit, self.normalize),
+            batches=batches,
+        )

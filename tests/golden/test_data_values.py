@@ -15,6 +15,7 @@ from crossknn.data import dataset, queries, reading
 from crossknn.data.items import Items
 from crossknn.data.queries import QuerySet
 from crossknn.errors import CrossknnError
+from crossknn.types import Candidates
 
 
 def _files(folder: Path) -> dict[str, str]:
@@ -32,10 +33,13 @@ file, what is replaced, by what], the whole file if nothing is named."""
 
 def labelled(*source: Any, **options: Any) -> list[Any]:
     """Training's view of each corpus."""
-    return [
-        [d.name, len(d.items), told(d.queries), d.positives, d.candidates and d.lists.items]
-        for d in reading.read_labelled(*source, **options)
-    ]
+    found = []
+    for d in reading.read_labelled(*source, **options):
+        listed = [(d.candidates or {}).get(query, []) for query in d.queries.ids]
+        places = [d.items.positions(item for item, _ in row) for row in listed]
+        lists = d.candidates and Candidates.from_rows([(row, row) for row in places]).items
+        found.append([d.name, len(d.items), told(d.queries), d.positives, lists])
+    return found
 
 
 READERS: dict[str, Callable[..., Any]] = {

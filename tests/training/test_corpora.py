@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 from crossknn.errors import InputError
 from crossknn.retrievers.lexical import BM25, TFIDF
-from crossknn.training.corpora import Corpora, found_items, found_wrong, nearest_wrong
+from crossknn.training.corpora import Corpora, found_wrong, nearest_wrong, retrieved
 from crossknn.training.late_interaction import draw_list
 from crossknn.training.settings import CandidateSettings, NegativesSettings
 from crossknn.types import NO_ITEM, Candidates, Queries
@@ -119,7 +119,7 @@ OTHER = labelled(["aa", "bb", "aa cc"], ["aa", "bb"], [[0], [1]], name="other")
 @pytest.mark.parametrize("kind", ["dual-encoder", "random"])
 def test_items_come_from_the_querys_own_corpus(kind):
     both = Corpora([PART, OTHER])
-    top = found_items(both, kind, 4, Letters())
+    top = retrieved(both, kind, 4, Letters())[1].items
     wrong = nearest_wrong(both, NegativesSettings(kind=kind, count=1, depth=4), Letters())
     candidates = found_wrong(both, kind, 4, Letters())[1].items
     for found in (top, wrong, candidates):
@@ -139,7 +139,8 @@ def test_lists_that_come_with_the_queries_are_candidates():
     assert right.scores[2:].tolist() == [[2, -np.inf], [-2, -2], [0, -np.inf]]
     assert wrong.items[2:].tolist() == [[4, 7], [7, 4], [NO_ITEM, NO_ITEM]]
     assert wrong.scores[2:4].tolist() == [[3, 1], [-1, -2]]
-    assert found_items(both, "lists", 2)[2:].tolist() == [[4, 3], [7, 4], [NO_ITEM, NO_ITEM]]
+    top = retrieved(both, "lists", 2)[1].items
+    assert top[2:].tolist() == [[4, 3], [7, 4], [NO_ITEM, NO_ITEM]]
 
 
 def test_marks_are_no_words_for_who_does_not_know_them():
@@ -147,7 +148,7 @@ def test_marks_are_no_words_for_who_does_not_know_them():
     part, encoder = labelled(texts, ["the [Ms] dd [Me] bb"], [[2]]), Letters()
     wanted = NegativesSettings(kind="tfidf", count=1, depth=1)
     assert nearest_wrong(Corpora([part]), wanted).tolist() == [[1]]
-    found_items(Corpora([part]), "dual-encoder", 1, encoder)
+    retrieved(Corpora([part]), "dual-encoder", 1, encoder)
     assert set(encoder.seen) >= {"the dd bb", "dd aa"}
     assert not any("[" in text for text in encoder.seen)
 

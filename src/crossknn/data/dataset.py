@@ -13,7 +13,7 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.data.queries import Qrels, QuerySet, Run
 from crossknn.errors import InputError
-from crossknn.types import Candidates, IntArray, as_count
+from crossknn.types import IntArray, as_count
 
 T = TypeVar("T")
 
@@ -77,15 +77,6 @@ class Dataset:
             except InputError as error:
                 raise InputError(f"query {query!r}: {error}") from None
         return tuple(found)
-
-    @cached_property
-    def lists(self) -> Candidates:
-        """The queries' candidates by position (m, c); `InputError` if an item is not there."""
-        run = self.candidates or {}
-        listed = [run.get(query, []) for query in self.queries.ids]
-        items = [self.items.positions(item for item, _ in row) for row in listed]
-        scores = [np.array([score for _, score in row]) for row in listed]
-        return Candidates.from_rows(list(zip(items, scores, strict=True)))
 
     @cached_property
     def findings(self) -> tuple[str, ...]:

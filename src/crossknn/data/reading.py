@@ -204,6 +204,6 @@ def _labelled(data: Dataset, place: str, lists: bool) -> Dataset:
         raise InputError(f"{place}, {error}") from None
     if not positives:
         raise InputError(f"{place}: no query has a relevant item")
-    if lists and not judged.lists.items.size:
+    if lists and not judged.candidates:
         raise InputError(f"{place}: no lists of candidates")
     return judged

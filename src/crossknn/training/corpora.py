@@ -6,9 +6,8 @@ Axes: m queries, n items, p right items of a query at most, b queries of a step,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError
 from crossknn.models.base import TorchModel
 from crossknn.models.tokens import Row, token_batches
-from crossknn.retrievers.base import DenseRetriever, RandomItems, Retriever
+from crossknn.retrievers.base import CandidateLists, DenseRetriever, RandomItems, Retriever
 from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.scorers.base import Encoder
 from crossknn.training.loop import digest_of
@@ -103,37 +102,46 @@ def sampled(parts: list[Dataset], count: int, seed: int) -> list[Dataset]:
     return [part.sample(size, seed) for part, size in zip(parts, sizes, strict=True)]
 
 
-def found_items(
+def retrieved(
     corpora: Corpora, kind: str, count: int, encoder: Encoder | None = None, seed: int = 0
-) -> IntArray:
-    """Every query's best items of its own corpus, right ones included: (m, count).
+) -> tuple[Candidates, Candidates]:
+    """Every query's right items (m, p) and the best of its own corpus (m, count), right or not.
 
     kind: "bm25", "tfidf", "random", "lists" (those that come with the queries) or, for any other,
-    the dual encoder that is given.
+    the dual encoder that is given. Their scores are the retriever's, cosines times 20. Words find
+    only items that share one with the query. A retriever that knows no marks reads none.
     """
-    found = np.full((len(corpora), count), NO_ITEM, dtype=np.int64)
-    ranked = _rankings(corpora, kind, count, encoder, seed)
-    for row, (items, _, _) in zip(found, ranked, strict=True):
-        row[: len(items)] = items
-    return found
+    right: list[tuple[IntArray, FloatArray]] = []
+    best: list[tuple[IntArray, FloatArray]] = []
+    for part, first in zip(corpora.parts, corpora.starts, strict=False):
+        texts, items = part.queries.texts, part.items.texts
+        if kind in WORDS or (encoder is not None and not _reads_marks(encoder)):
+            texts, items = tuple(map(unmarked, texts)), tuple(map(unmarked, items))
+        retriever, scale = _retriever(part, items, kind, encoder, seed)
+        for start in range(0, len(part), _QUERIES_AT_ONCE):
+            at = slice(start, start + _QUERIES_AT_ONCE)
+            queries, positives = Queries(texts[at]), part.positives[at]
+            wanted = Candidates.from_rows([(p, 0.0 * p) for p in positives]).items
+            known = scale * retriever.scores(queries, wanted)
+            found = retriever.top(queries, count)
+            place = np.where(found.items == NO_ITEM, NO_ITEM, found.items + first)
+            scored = zip(positives, known, strict=True)
+            right += [(those + first, scores[: len(those)]) for those, scores in scored]
+            best += zip(place, scale * found.scores, strict=True)
+    return Candidates.from_rows(right), Candidates.from_rows(best)
 
 
 def found_wrong(
     corpora: Corpora, kind: str, depth: int, encoder: Encoder | None = None, seed: int = 0
 ) -> tuple[Candidates, Candidates]:
-    """Every query's right items (m, p) and best wrong ones (m, depth), from its own corpus.
-
-    Their scores are the retriever's, cosines times 20. Words find only items that share one with
-    the query. `kind` is that of `found_items`.
-    """
-    right, wrong = [], []
+    """Every query's right items (m, p) and best wrong ones (m, depth), as `retrieved` has them."""
     n_right = max(map(len, corpora.positives))
-    ranked = _rankings(corpora, kind, depth + n_right, encoder, seed)
-    for positives, (items, scores, known) in zip(corpora.positives, ranked, strict=True):
-        is_wrong = ~np.isin(items, positives)
-        right.append((positives, known))
+    right, best = retrieved(corpora, kind, depth + n_right, encoder, seed)
+    wrong = []
+    for positives, items, scores in zip(corpora.positives, best.items, best.scores, strict=True):
+        is_wrong = ~np.isin(items, [NO_ITEM, *positives])
         wrong.append((items[is_wrong][:depth], scores[is_wrong][:depth]))
-    return Candidates.from_rows(right), Candidates.from_rows(wrong)
+    return right, Candidates.from_rows(wrong)
 
 
 def nearest_wrong(
@@ -163,48 +171,6 @@ def nearest_wrong(
     return found[:, skip:]
 
 
-Ranked: TypeAlias = Iterator[tuple[IntArray, FloatArray, FloatArray]]
-"""A query's best items and their scores, best first, and the scores of its right items."""
-
-
-def _rankings(
-    corpora: Corpora, kind: str, count: int, encoder: Encoder | None, seed: int
-) -> Ranked:
-    """As a retriever ranks each query's own corpus, in the numbering of all."""
-    for part, start in zip(corpora.parts, corpora.starts, strict=False):
-        found = _listed(part, count) if kind == LISTS else _ranked(part, kind, count, encoder, seed)
-        yield from ((items + start, scores, right) for items, scores, right in found)
-
-
-def _listed(part: Dataset, count: int) -> Ranked:
-    """By the queries' own lists; a right item that is not in them scores as the last, 0 at most."""
-    rows = zip(part.lists.items, part.lists.scores, part.positives, strict=True)
-    for items, scores, positives in rows:
-        items, scores = items[items != NO_ITEM], scores[items != NO_ITEM]
-        known = dict(zip(items.tolist(), scores.tolist(), strict=True))
-        last = float(scores.min(initial=0.0))
-        right = np.array([known.get(item, last) for item in positives.tolist()])
-        yield items[:count], scores[:count], right
-
-
-def _ranked(part: Dataset, kind: str, count: int, encoder: Encoder | None, seed: int) -> Ranked:
-    """By a retriever over the corpus, which reads no marks if it knows none."""
-    texts, items = list(part.queries.texts), part.items.texts
-    if kind in WORDS or (encoder is not None and not _reads_marks(encoder)):
-        texts, items = [unmarked(text) for text in texts], [unmarked(text) for text in items]
-    retriever, scale = _retriever(items, kind, encoder, seed)
-    for start in range(0, len(part), _QUERIES_AT_ONCE):
-        at = slice(start, start + _QUERIES_AT_ONCE)
-        queries, positives = Queries(texts[at]), part.positives[at]
-        found = retriever.top(queries, count)
-        right = Candidates.from_rows([(wanted, 0.0 * wanted) for wanted in positives]).items
-        known = scale * retriever.scores(queries, right)
-        for row, wanted in enumerate(positives):
-            there = found.items[row] != NO_ITEM
-            best = found.items[row][there], scale * found.scores[row][there]
-            yield *best, known[row, : len(wanted)]
-
-
 def _reads_marks(encoder: Encoder) -> bool:
     """One that does takes no query without them."""
     try:
@@ -215,9 +181,12 @@ def _reads_marks(encoder: Encoder) -> bool:
 
 
 def _retriever(
-    texts: Sequence[str], kind: str, encoder: Encoder | None, seed: int
+    part: Dataset, texts: Sequence[str], kind: str, encoder: Encoder | None, seed: int
 ) -> tuple[Retriever, float]:
     """The retriever over n texts, and what its scores are multiplied by before a softmax."""
+    if kind == LISTS:
+        run, asked = part.candidates or {}, zip(part.queries.ids, part.queries.texts, strict=True)
+        return CandidateLists({text: run.get(i, []) for i, text in asked}, part.items.ids), 1.0
     if kind == "random":
         return RandomItems(len(texts), seed), 1.0
     if kind in WORDS:

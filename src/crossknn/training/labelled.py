@@ -21,7 +21,7 @@ from crossknn.models.dual_encoder import DualEncoderModel
 from crossknn.models.tokens import checked_rows
 from crossknn.scorers.base import Encoder
 from crossknn.scorers.token_models import TokenEncoder
-from crossknn.training.corpora import UNIT_SCALE, Corpora, found_items, in_passes, nearest_wrong
+from crossknn.training.corpora import UNIT_SCALE, Corpora, in_passes, nearest_wrong, retrieved
 from crossknn.training.loop import Measures, Task, kept
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs
 
@@ -68,7 +68,7 @@ class CrossEncoderTask(LabelledTask):
         def mine() -> list[IntArray]:
             wanted, encoder = self.settings.negatives, self.encoder
             kind = "dual-encoder" if encoder else "tfidf"
-            on_dev = found_items(self.dev, kind, wanted.dev_candidates, encoder)
+            on_dev = retrieved(self.dev, kind, wanted.dev_candidates, encoder)[1].items
             return [nearest_wrong(self.train, wanted, encoder, self.seed), on_dev]
 
         self._wrong, self._candidates = kept(folder, "negatives", self.signature, mine)
@@ -148,7 +148,7 @@ class DualEncoderTask(LabelledTask):
 
     def evaluate(self) -> Measures:
         """Over dev queries: accuracy, gold among the 64 nearest, mean reciprocal rank in them."""
-        found = found_items(self.dev, "dual-encoder", 64, TokenEncoder(self.model))
+        found = retrieved(self.dev, "dual-encoder", 64, TokenEncoder(self.model))[1].items
         rank = self.dev.first_ranks(found)
         return {**ranked(rank), "at_64": float(np.isfinite(rank).mean())}
 

@@ -19,7 +19,7 @@ from crossknn.errors import InputError
 from crossknn.models.base import state_hash
 from crossknn.models.late.model import LateInteractionModel
 from crossknn.models.tokens import checked_rows
-from crossknn.training.corpora import Corpora, found_items, found_wrong, in_passes
+from crossknn.training.corpora import Corpora, found_wrong, in_passes, retrieved
 from crossknn.training.labelled import LabelledTask, ranked
 from crossknn.training.loop import Measures, digest_of, kept
 from crossknn.training.settings import CandidateSettings, LossSettings
@@ -59,7 +59,7 @@ class LateInteractionTask(LabelledTask):
                     f"the retriever {name!r} finds no wrong item for any query, so "
                     "there is nothing to tell a right one from"
                 )
-            on_dev = found_items(dev, name, wanted.dev_candidates, *how)
+            on_dev = retrieved(dev, name, wanted.dev_candidates, *how)[1].items
             return [right.items, right.scores, wrong.items, wrong.scores, on_dev]
 
         *found, self._dev_lists = kept(folder, "candidates", self.signature, find)

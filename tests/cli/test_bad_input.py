@@ -61,11 +61,8 @@ CASES = """
 2 one of the two: search docs.index
 2 empty query: search docs.index ' '
 2 'nobody': SEARCH --filter ids.txt
-2 unknown method 'axm': SEARCH --method axm
 2 did you mean bm25: SEARCH --method rerank(retriever=bm52)
-2 dense: SEARCH --method rerank(retriever=dense)
 2 anchor: SEARCH --method adacur
-2 anchor: SEARCH --method kriging(target_recall=0.9)
 2 --budgets: SEARCH --budgets 5
 2 no-index: SEARCH --scorer no-index
 2 two: SEARCH --scorer two-logits

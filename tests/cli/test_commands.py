@@ -158,7 +158,7 @@ def test_a_score_matrix_costs_only_what_the_index_lacks(build, command, folder, 
     assert command("collect", "docs.index", "--anchors", "queries.jsonl")[0]["calls"] == 0
 
 
-def test_graphs_and_words_are_added_without_encoding_again(build, command, capsys):
+def test_graphs_and_words_are_added_without_encoding_again(build, command, folder, capsys):
     build()
     options = ("--method", "gar(retriever=bm25, neighbours=4, batch=2)", "--budget", "6", "-k", "3")
     assert run(["search", "docs.index", "a part", *options]) == 2
@@ -169,11 +169,6 @@ def test_graphs_and_words_are_added_without_encoding_again(build, command, capsy
     assert build()["graphs"] == {"lsa": 4}
     (whole,) = command("index", "verify", "docs.index")
     assert whole["damages"] == []
-
-
-def test_damage_is_named_and_repaired(build, command, folder, capsys):
-    build()
-    command("search", "docs.index", "about threads", *BM25, "--budget", "7", "-k", "3")
     largest = max((folder / "docs.index").rglob("*.npy"), key=lambda path: path.stat().st_size)
     content = bytearray(largest.read_bytes())
     content[-20] ^= 255

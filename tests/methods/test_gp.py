@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from references.gaussian_process import universal
 from synthetic import first_scores, matrix, run
 
 from crossknn.errors import InputError
@@ -50,15 +51,12 @@ def test_the_posterior_is_universal_kriging_by_the_textbook(kernel, b, seed, noi
     mean, std = posterior.at(white, new_basis)
 
     unit_of = kernel.unit(points)
-    inverse = np.linalg.inv(kernel(points, points) + noise * unit_of * np.eye(b))
-    weights = np.linalg.solve(basis.T @ inverse @ basis, basis.T @ inverse @ scores)
-    residual, between = scores - basis @ weights, kernel(new, points)
-    np.testing.assert_allclose(mean, new_basis @ weights + between @ inverse @ residual, atol=1e-6)
-    left = kernel.variance(new) - np.einsum("cb,bd,cd->c", between, inverse, between)
-    amplitude = (
-        residual @ inverse @ residual / (b - 2) if likely else (residual**2).mean() / unit_of
-    )
-    np.testing.assert_allclose(std**2, np.maximum(left, 0) * amplitude, atol=1e-8, rtol=1e-6)
+    known = kernel(points, points) + noise * unit_of * np.eye(b)
+    between, own = kernel(new, points), kernel.variance(new)
+    expected, r, variance = universal(between, known, own, new_basis, basis, scores)
+    np.testing.assert_allclose(mean, expected, atol=1e-6)
+    amplitude = r @ np.linalg.solve(known, r) / (b - 2) if likely else (r**2).mean() / unit_of
+    np.testing.assert_allclose(std**2, variance * amplitude, atol=1e-8, rtol=1e-6)
 
 
 def test_vectors_that_are_no_numbers_are_said():

@@ -176,10 +176,6 @@ def test_ends_of_options_budgets_and_anchors_are_borne(spec, data, budget):
             (f"kriging({option})", matrix(), "scale must be above 0; share, smooth, linear, noise")
             for option in ("scale=0", "share=-1", "noise=-0.1", "beta=-1", "smooth=0, linear=0")
         ),
-        *(
-            (f"kriging({option}=0)", matrix(), f"{option} must be 1 or more")
-            for option in ("rank", "rounds", "shortlist", "k")
-        ),
         (
             "kriging(use_anchors=false, target_recall=0.9)",
             matrix(),

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from references.kriging import learn
+from references.problem import Problem
 from synthetic import matrix
 
 from crossknn.errors import InputError
@@ -110,28 +112,21 @@ def rows(q: int, n: int, stages: int, seed: int):
     rank=st.integers(1, 15),
     seed=st.integers(0, 99),
 )
-def test_a_dense_fit_is_what_a_plain_transcription_gives(q, n, stages, rank, seed):
+def test_a_dense_fit_is_what_the_reference_learns(q, n, stages, rank, seed):
     scores, cheap = rows(q, n, stages, seed)
-    weights, residuals = [], []
-    for row in range(q):
-        others = np.delete(scores.astype(np.float64), row, axis=0).mean(axis=0)
-        basis = np.column_stack([np.ones(n), *(c[row] for c in cheap), others])
-        weights.append(np.linalg.lstsq(basis, scores[row].astype(np.float64), rcond=1e-9)[0])
-        residuals.append(scores[row] - basis @ weights[-1])
-    _, values, directions = np.linalg.svd(np.array(residuals) / np.sqrt(q), full_matrices=False)
-    factor = (values[:, None] * directions)[:rank].T
-
-    found = fit_dense(scores, cheap, rank)
-    np.testing.assert_allclose(products(found), factor @ factor.T, atol=2e-3)
+    exact, *trends = (a.astype(np.float64) for a in (scores, *cheap))
+    problem = Problem(retriever=exact[0], anchor_scores=exact, anchor_trends=tuple(trends))
+    lesson, found = learn(problem, rank), fit_dense(scores, cheap, rank)
+    np.testing.assert_allclose(products(found), lesson.factors @ lesson.factors.T, atol=2e-3)
     assert (np.diff(np.square(found.factor).sum(axis=0)) <= 1e-4).all()
-    assert found.variance == pytest.approx(np.square(residuals).mean(), rel=1e-4)
+    assert found.variance == pytest.approx(lesson.variance, rel=1e-4)
     # Up to where zero lies, which is the first weight's and says nothing.
-    np.testing.assert_allclose(np.diff(found.mean), np.diff(scores.mean(axis=0)), atol=1e-4)
-    np.testing.assert_allclose(found.weights[1:], np.mean(weights, axis=0)[1:], atol=1e-4)
+    np.testing.assert_allclose(np.diff(found.mean), np.diff(lesson.mean), atol=1e-4)
+    np.testing.assert_allclose(found.weights[1:], lesson.weights, atol=1e-4)
     assert not found.precision[0].any()
     if q > stages + 3:
-        spread = np.cov(np.array(weights)[:, 1:].T)
-        np.testing.assert_allclose(found.precision[1:, 1:] @ spread, np.eye(1 + stages), atol=1e-2)
+        product = found.precision[1:, 1:] @ lesson.spread
+        np.testing.assert_allclose(product, np.eye(1 + stages), atol=1e-2)
     else:
         assert not found.precision.any()
 

@@ -33,6 +33,23 @@ def covariance(X: FloatArray, Y: FloatArray, kernel: Kernel, scale: float) -> Fl
     return (1 + r + r**2 / 3) * np.exp(-r)
 
 
+def universal(
+    k: FloatArray, K: FloatArray, own: FloatArray, H: FloatArray, H_b: FloatArray, y: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Universal kriging: means (n,), residuals r of y from the trend (b,), and variances (n,).
+
+    `k` (n, b) are covariances with what was observed, `K` (b, b) those within it and noise, `own`
+    (n,) each item's with itself. The variances take the coefficients as known.
+    """
+    weighted = np.linalg.solve(K, H_b)
+    # (H' K^-1 H)^-1 H' K^-1 y, of minimum norm where columns depend on each other
+    coefficients = np.linalg.lstsq(weighted.T @ H_b, weighted.T @ y, rcond=None)[0]
+    r = y - H_b @ coefficients
+    mean = H @ coefficients + k @ np.linalg.solve(K, r)  # 2.25, 2.41
+    variance = own - (k * np.linalg.solve(K, k.T).T).sum(axis=1)  # 2.26
+    return mean, r, np.maximum(variance, 0.0)
+
+
 def gp(
     problem: Problem,
     batches: Sequence[Batch],
@@ -68,16 +85,7 @@ def gp(
         y = np.append(y, y.max())
     K = covariance(X_b, X_b, kernel, scale) + max(noise, LEAST_NOISE) * np.eye(len(y))
     k_star = covariance(X, X_b, kernel, scale)
-    if mean == "average":
-        prior, prior_b = np.full(len(X), y.mean()), np.full(len(y), y.mean())
-    else:
-        weighted = np.linalg.solve(K, H_b)
-        # (H' K^-1 H)^-1 H' K^-1 y, of minimum norm where columns depend on each other
-        coefficients = np.linalg.lstsq(weighted.T @ H_b, weighted.T @ y, rcond=None)[0]
-        prior, prior_b = H @ coefficients, H_b @ coefficients
-    posterior = prior + k_star @ np.linalg.solve(K, y - prior_b)  # 2.25, 2.41
-    if beta == 0:
-        return best_first(posterior, batches)
     own = (X**2).sum(axis=1) if kernel == "linear" else np.ones(len(X))
-    left = np.maximum(own - (k_star * np.linalg.solve(K, k_star.T).T).sum(axis=1), 0.0)
-    return best_first(posterior + beta * np.sqrt(np.mean((y - prior_b) ** 2) * left), batches)
+    average = y.mean() if mean == "average" else 0.0
+    posterior, r, variance = universal(k_star, K, own, H, H_b, y - average)
+    return best_first(average + posterior + beta * np.sqrt(np.mean(r**2) * variance), batches)

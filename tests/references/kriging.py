@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .gaussian_process import squared_distances
+from .gaussian_process import squared_distances, universal
 from .problem import Batch, FloatArray, IntArray, Problem, Ranked, best_first, directions, observed
 
 BELIEF = 10
@@ -151,10 +151,6 @@ def by_content(
     H = np.column_stack([np.ones(len(problem.retriever)), *problem.trends])
     k = content.between(items)
     K = k[items] + content.noise_of(len(y))
-    weighted = np.linalg.solve(K, H[items])
-    w = np.linalg.lstsq(weighted.T @ H[items], weighted.T @ y, rcond=None)[0]
-    r = y - H[items] @ w
-    variance = content.own() - (k * np.linalg.solve(K, k.T).T).sum(axis=1)
+    mean, r, variance = universal(k, K, content.own(), H, H[items], y)
     unit = r @ np.linalg.solve(K, r) / max(len(y) - H.shape[1], 1)
-    deviation = np.sqrt(unit * np.maximum(variance, 0.0))
-    return H @ w + k @ np.linalg.solve(K, r) + beta * deviation
+    return mean + beta * np.sqrt(unit * variance)

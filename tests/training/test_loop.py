@@ -92,7 +92,7 @@ def test_steps_after_the_last_checkpoint_are_made_again(
     parts = loop.fit(make_task(kind, dropping_bert), training(), tmp_path / "a")
     whole = loop.fit(make_task(kind, dropping_bert), training(), tmp_path / "b")
     same_run(tmp_path / "a", tmp_path / "b")
-    assert (parts.steps, parts.best, parts.best_step) == (12, whole.best, whole.best_step)
+    assert (parts.step, parts.best, parts.best_step) == (12, whole.best, whole.best_step)
     lines = [json.loads(line) for line in (tmp_path / "a" / loop.LOG).read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
     assert {"step": parts.best_step, "dev": parts.best} in lines
@@ -139,7 +139,7 @@ def test_what_may_change_between_parts_of_a_run(bert, tmp_path):
     """Passes and precision: a run can go on on another machine."""
     stopped(make_task("cross", bert), tmp_path, 2)
     settings = training(accumulate=2, precision="bfloat16")
-    assert loop.fit(make_task("cross", bert), settings, tmp_path).steps == 12
+    assert loop.fit(make_task("cross", bert), settings, tmp_path).step == 12
 
 
 def test_what_was_mined_is_kept_for_its_key(tmp_path):

@@ -73,8 +73,8 @@ def train(
         training_curve(folder / run.RUN / "log.jsonl", folder / run.RUN / "loss.png")
     except MissingExtraError as error:
         note(f"no loss plot: {error}")
-    found = asdict(fitted)
-    answer({"model": str(folder), "dev": found.pop("best"), **found}, json)
+    made = {"steps": fitted.step, "best_step": fitted.best_step, "seconds": fitted.seconds}
+    answer({"model": str(folder), "dev": fitted.best, **made}, json)
 
 
 @app.command("configs", epilog=examples("crossknn model configs", "crossknn model configs cmc"))

@@ -78,17 +78,13 @@ class Judgements:
 
     def notes(self) -> list[str]:
         """What a reader of the measures must know: how many queries and items are not there."""
-        found = []
-        if self.unjudged:
-            found.append(
-                f"{self.unjudged} of {len(self)} queries have no judgements and are left out of "
-                "the task's measures"
-            )
-        if self.absent:
-            found.append(
-                f"{self.absent} judged items are not among the items; relevant ones count as missed"
-            )
-        return found
+        left_out = "queries have no judgements and are left out of the task's measures"
+        missed = "judged items are not among the items; relevant ones count as missed"
+        notes = {
+            f"{self.unjudged} of {len(self)} {left_out}": self.unjudged,
+            f"{self.absent} {missed}": self.absent,
+        }
+        return [note for note, count in notes.items() if count]
 
 
 def measure_names(text: str) -> list[str]:

@@ -62,7 +62,7 @@ def distill(
     if left := len(scores.queries) - len(rows):
         logger.warning("%d train queries have fewer than two scored items: left out", left)
     queries = [scores.queries[row] for row in rows]
-    trained: list[tuple[loop.Fitted, Loss, DualEncoderModel]] = []
+    trained: list[tuple[loop.State, Loss, DualEncoderModel]] = []
     for loss in losses:
         device = run.start_on(settings)
         model = student(source).to(device)

@@ -76,29 +76,23 @@ class Task(ABC):
 
 @dataclass
 class State:
-    """How far the run of a signature is: steps done, the best dev measures, step and weights."""
+    """How far the run of a signature is: steps done, the best dev measures, step and weights.
+
+    seconds: what the last part of the run took.
+    """
 
     signature: str
     step: int = 0
     best: Measures = field(default_factory=dict)
     best_step: int = 0
     log_size: int = 0
+    seconds: float = 0.0
     best_weights: dict[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fitted:
-    """Steps of a run, its best dev measures and their step, seconds of this part of it."""
-
-    steps: int
-    best: Measures
-    best_step: int
-    seconds: float
 
 
 def fit(
     task: Task, settings: TrainingSettings, folder: Path, *, progress: Progress | None = None
-) -> Fitted:
+) -> State:
     """Train until the last step, from the checkpoint in `folder` if there is one.
 
     Leaves the best weights in the model.
@@ -149,8 +143,8 @@ def fit(
         if progress:
             progress(state.step, total)
     model.load_state_dict(state.best_weights)
-    seconds = time.perf_counter() - began
-    return Fitted(steps=state.step, best=state.best, best_step=state.best_step, seconds=seconds)
+    state.seconds = time.perf_counter() - began
+    return state
 
 
 class _Steps:

@@ -60,7 +60,7 @@ class Estimate:
     precision: str
 
 
-def train(settings: RunSettings, folder: Path, *, progress: Progress | None = None) -> loop.Fitted:
+def train(settings: RunSettings, folder: Path, *, progress: Progress | None = None) -> loop.State:
     """Train by `settings` and leave the best checkpoint in `folder`, resuming what is there.
 
     The class of the settings says what is trained.
@@ -168,7 +168,7 @@ def _peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def model_card(model: Any, story: str, settings: Settings, fitted: loop.Fitted) -> str:
+def model_card(model: Any, story: str, settings: Settings, fitted: loop.State) -> str:
     """A README for a model's folder: `story` says from what and how it learned."""
     kind, opener = KINDS[model.SETTINGS], type(model).__name__.removesuffix("Model")
     measures = "\n".join(f"| {name} | {value:.4f} |" for name, value in fitted.best.items())
@@ -181,7 +181,7 @@ tags: [{kind.replace(" ", "-")}]
 # A {kind} trained with crossknn
 
 {story}
-{fitted.steps} steps; the checkpoint of step {fitted.best_step} was the best on dev queries:
+{fitted.step} steps; the checkpoint of step {fitted.best_step} was the best on dev queries:
 
 | measure | dev |
 |---|---|

@@ -134,9 +134,8 @@ def export(
         raise InputError("--items and --queries come together: both are needed to compare")
     if items is not None and kind != "cross-encoder":
         raise InputError(f"--items and --queries compare cross-encoders, not a {kind}")
-    layers: Any = {"keep_float": ()} if every_layer else {}
     about: Any = {"precision": precision, "max_length": max_length, "license": license}
-    written = export_model(model, folder, kind, **about, **layers)
+    written = export_model(model, folder, kind, every_layer=every_layer, **about)
     size = sum(path.stat().st_size for path in written.glob("*.onnx*"))
     summary: dict[str, Any] = {"model": str(written), "precision": precision, "bytes": size}
     if items is not None and queries is not None:

@@ -20,8 +20,7 @@ from crossknn.linalg import top_k
 from crossknn.models.dual_encoder import (
     DualEncoderConfig,
     DualEncoderModel,
-    dual_encoder_in,
-    trainable_folder,
+    trainable,
 )
 from crossknn.scores.store import SparseScores
 from crossknn.training import loop, run
@@ -103,8 +102,7 @@ def student(source: str | Path) -> DualEncoderModel:
     Raises InputError for an ONNX folder or "bundled", which have no weights to train, and for other
     sentence-transformers models.
     """
-    folder = trainable_folder(source)
-    found = dual_encoder_in(folder, str(source))
+    folder, found = trainable(source)
     return DualEncoderModel.new(folder, DualEncoderConfig()) if found is None else found
 
 

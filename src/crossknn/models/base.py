@@ -124,8 +124,8 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         return [torch.from_numpy(array).to(self.device) for array in arrays.values()]
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> Self:
-        """What `save_pretrained` wrote; InputError for anything else."""
+    def from_pretrained(cls, folder: str | Path, *, device: str | None = "cpu") -> Self:
+        """What `save_pretrained` wrote, or InputError; device None is a GPU, if there is one."""
         folder = Path(folder)
         config = cls.read_config(folder)
         encoder, tokenizer = open_backbone(folder, marked=config.marked)
@@ -136,13 +136,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         model: Self = build(*encoders, tokenizer, config)
         model.load_head(folder)
         model.name = folder.name
-        return model.eval()
-
-    @classmethod
-    def open(cls, folder: str | Path, *, device: str | None = None) -> Self:
-        """What `save_pretrained` wrote, on a device, a GPU if there is one; or InputError."""
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        return cls.from_pretrained(folder).to(device)
+        return model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
     @classmethod
     def read_config(cls, folder: Path) -> Any:

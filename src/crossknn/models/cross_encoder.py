@@ -90,18 +90,19 @@ class ClsHead(nn.Module):  # type: ignore[misc]
 
 
 class EmbHead(nn.Module):  # type: ignore[misc]
-    """Inner product of the query's and the item's state in the joint input (ANNCUR, 2.6)."""
+    """Inner product of the query's and the item's state in the joint input (ANNCUR, 2.6).
 
-    def __init__(self, marks: Sequence[int], separator: int, scale: float = 1.0) -> None:
+    `places` are the ids of the tokens whose states are read: the three marks, or the separator.
+    """
+
+    def __init__(self, places: Sequence[int], scale: float = 1.0) -> None:
         super().__init__()
-        self.marks = tuple(marks)
-        self.separator = separator
-        self.scale = scale
+        self.places, self.scale = tuple(places), scale
 
     def forward(self, states: Tensor, input_ids: Tensor, *inputs: Tensor) -> Tensor:
         """(b, t, d) and (b, t) -> (b,)."""
-        read = [_at(states, input_ids == token) for token in self.marks or [self.separator]]
-        query = (read[0] + read[1]) / 2 if self.marks else states[:, 0]
+        read = [_at(states, input_ids == token) for token in self.places]
+        query = (read[0] + read[1]) / 2 if len(read) > 1 else states[:, 0]
         return (query * read[-1]).sum(-1) * self.scale
 
 
@@ -190,7 +191,7 @@ class CrossEncoderModel(TorchModel):
             self.head = InteractionHead(dimensions, vocabulary, _outside(self.tokenizer))
         else:
             marks = self.tokenizer.marks if config.marked else ()
-            self.head = EmbHead(marks, _separator(self.tokenizer), config.scale)
+            self.head = EmbHead(marks or [_separator(self.tokenizer)], config.scale)
 
     @classmethod
     def new(cls, source: str | Path, config: CrossEncoderConfig) -> Self:

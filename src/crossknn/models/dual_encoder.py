@@ -98,23 +98,19 @@ class DualEncoderModel(TorchModel):
         return cls(encoder, other, tokenizer, config)
 
 
-def trainable_folder(source: str | Path) -> Path:
-    """The folder of a folder or hub name; InputError for an ONNX one or "bundled"."""
+def trainable(source: str | Path) -> tuple[Path, DualEncoderModel | None]:
+    """The folder of a folder or hub name, and the dual encoder in it, if any: one trained here, or
+    a sentence-transformers model that pools by "mean" or "cls". Raises InputError for an ONNX
+    folder or "bundled", and for other sentence-transformers models."""
     folder = None if str(source) == "bundled" else model_folder(source)
     if folder is None or (folder / MANIFEST).is_file():
         raise InputError(
             f"{source} is an ONNX model, whose weights cannot be trained: name a torch one"
         )
-    return folder
-
-
-def dual_encoder_in(folder: Path, source: str) -> DualEncoderModel | None:
-    """The dual encoder in a folder: one trained here, or a sentence-transformers model that pools
-    by "mean" or "cls"; None if there is none. Raises InputError for other such models."""
     if (folder / DualEncoderModel.SETTINGS).is_file():
-        return DualEncoderModel.from_pretrained(folder)
+        return folder, DualEncoderModel.from_pretrained(folder)
     if not is_bi_encoder(folder):
-        return None
+        return folder, None
     loaded = open_library("SentenceTransformer", str(folder), f"the encoder {source}", device="cpu")
     kinds = [type(module).__name__ for module in loaded]
     pooling = loaded[1].pooling_mode if kinds[1:2] == ["Pooling"] else None
@@ -127,4 +123,4 @@ def dual_encoder_in(folder: Path, source: str) -> DualEncoderModel | None:
     length = min(int(loaded.max_seq_length or 512), limit)
     lengths: dict[str, Any] = {"query_length": length, "item_length": length}
     config = DualEncoderConfig(pooling=pooling, normalize="Normalize" in kinds, **lengths)
-    return DualEncoderModel.new(folder, config)
+    return folder, DualEncoderModel.new(folder, config)

@@ -58,7 +58,7 @@ Prefixes: TypeAlias = tuple[str | None, str | None]
 Arrays: TypeAlias = dict[str, Any]
 Axes: TypeAlias = Mapping[str, Mapping[int, str]]
 
-FFN_OUTPUT = tuple(f"layer.{depth}/output/dense" for depth in range(64))
+_FFN_OUTPUT = tuple(f"layer.{depth}/output/dense" for depth in range(64))
 """The layers after GELU, whose activations have the longest tails."""
 OPSET = 17
 TOLERANCE = 1e-3
@@ -118,7 +118,7 @@ def export_model(
     license: str = "see the model's own card",
     query_prefix: str | None = None,
     item_prefix: str | None = None,
-    keep_float: tuple[str, ...] = FFN_OUTPUT,
+    every_layer: bool = False,
 ) -> Path:
     """Write a model as an ONNX folder, its head in the graph, and return its path.
 
@@ -129,12 +129,12 @@ def export_model(
         folder: where to write; files of the same names are replaced.
         kind: "cross-encoder", "dual-encoder" or "late-interaction" (CMC and its rivals).
         precision: "int8" quantizes linear layers and embedding tables (`crossknn.models.quantize`)
-            but those whose weight's name contains one of `keep_float`: by default the outputs of
-            the feed-forward blocks, which keeps the ranking of the top items.
+            but the outputs of the feed-forward blocks, which keeps the ranking of the top items.
         max_length: tokens of an input; by default the model's own limit.
         license: the licence to record.
         query_prefix, item_prefix: of a dual encoder: texts to put before queries and items, as it
             was trained; by default the prompts of its own configuration, "" for none.
+        every_layer: quantize the outputs of the feed-forward blocks, too.
 
     Raises:
         InputError: if the model is of another kind or has not exactly one trained output, if it
@@ -176,7 +176,9 @@ def export_model(
         traced = _trace(graph, folder / file, source.name)
         if kind == "dual-encoder":
             manifest["dimensions"] = graph.expected[0].shape[-1]
-        _save(quantize(traced, keep_float) if precision == "int8" else traced, folder / file)
+        if precision == "int8":
+            traced = quantize(traced, keep_float=() if every_layer else _FFN_OUTPUT)
+        _save(traced, folder / file)
     encoding.tokenizer.fast.save(str(folder / TOKENIZER), pretty=False)
     manifest["content"] = content_hash(folder, manifest if kind == "late-interaction" else None)
     manifest["revision"] = manifest["content"][:12]
@@ -341,8 +343,7 @@ def _library_model(
 
 
 def _trace(graph: Graph, path: Path, name: str) -> Any:
-    """The ONNX graph of a module. Raises InputError if it cannot be traced, or if it gives other
-    outputs than the checks want, by more than `TOLERANCE`."""
+    """The ONNX graph of a module. Raises InputError if it cannot be traced or is another model."""
     example = tuple(map(torch.from_numpy, graph.example.values()))
     # A folder: torch writes the weights of a large model to files of their own.
     with TemporaryDirectory(dir=path.parent) as scratch, warnings.catch_warnings():
@@ -362,15 +363,8 @@ def _trace(graph: Graph, path: Path, name: str) -> Any:
                 )
         except RuntimeError as error:  # an operator or a form that ONNX has not
             raise InputError(_REFUSED.format(name, first_line(error))) from error
-        answers = _run(part, graph.given)
+        _check(graph, part, name)
         traced = onnx.load(part)
-    for found, expected in zip(answers, graph.expected, strict=True):
-        size = np.abs(expected[np.isfinite(expected)]).max(initial=1.0)
-        is_near = found.shape == expected.shape and np.allclose(
-            found, expected, rtol=0, atol=TOLERANCE * size
-        )
-        if not is_near:
-            raise InputError(_REFUSED.format(name, "the graph's answers differ from the model's"))
     known = {value.name for value in traced.graph.input}
     for key in graph.inputs.keys() - known:  # token types, where there are none
         info = onnx.helper.make_tensor_value_info(key, onnx.TensorProto.INT64, ["b", "t"])
@@ -378,16 +372,20 @@ def _trace(graph: Graph, path: Path, name: str) -> Any:
     return traced
 
 
-def _run(path: str, batch: Arrays) -> list[Any]:
-    """The outputs of an ONNX file on arrays by name."""
+def _check(graph: Graph, path: str, name: str) -> None:
+    """Raises InputError if an ONNX file gives other outputs than it has to, by `TOLERANCE`."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = {value.name for value in session.get_inputs()}
-    outputs: list[Any] = session.run(None, {k: v for k, v in batch.items() if k in names})
-    return outputs
+    answers = session.run(None, {k: v for k, v in graph.given.items() if k in names})
+    for found, expected in zip(answers, graph.expected, strict=True):
+        size = np.abs(expected[np.isfinite(expected)]).max(initial=1.0)
+        near = {"rtol": 0, "atol": TOLERANCE * size}
+        if found.shape != expected.shape or not np.allclose(found, expected, **near):
+            raise InputError(_REFUSED.format(name, "the graph's answers differ from the model's"))
 
 
 def _save(graph: Any, path: Path) -> None:

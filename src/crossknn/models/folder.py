@@ -258,16 +258,13 @@ def own_prompts(model: Any) -> tuple[str, str]:
 
     The library's `encode_document` stops at the empty "document" that it adds to every model.
     """
-    prompts = getattr(model, "prompts", None) or {}
-    item = next((prompts[name] for name in _ITEM_PROMPTS if prompts.get(name)), "")
-    return str(prompts.get("query") or ""), str(item)
+    item = next((model.prompts[name] for name in _ITEM_PROMPTS if model.prompts.get(name)), "")
+    return str(model.prompts.get("query") or ""), str(item)
 
 
 def settings(model: Any) -> str:
     """What a model's answers depend on beside weights, tokenizer and prompts, as JSON: settings of
-    its modules, the length its vectors are cut to, its chat template. "" if it has no modules."""
-    if not hasattr(model, "__iter__"):
-        return ""
+    its modules, the length its vectors are cut to, its chat template."""
     modules = [(type(module).__name__, module.get_config_dict()) for module in model]
     size, template = getattr(model, "truncate_dim", None), None
     if "message" in (getattr(model[0], "modality_config", None) or ()):

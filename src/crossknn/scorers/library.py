@@ -128,8 +128,8 @@ class SentenceTransformerEncoder:
     def fingerprint(self) -> str | None:
         """Hash of weights and tokenizer, length limit, prefixes and settings."""
         found = _weights_hash(self._model, unread=".pooler." if _pools(self._model) else None)
-        limit = getattr(self._model, "max_seq_length", None)
-        parts = f"max_length={limit}|prefixes={self._prefixes}|settings={settings(self._model)}"
+        limit, about = self._model.max_seq_length, settings(self._model)
+        parts = f"max_length={limit}|prefixes={self._prefixes}|settings={about}"
         return f"bi-encoder:{found}|{parts}"
 
     def encode_queries(self, texts: Sequence[str]) -> FloatArray:
@@ -166,8 +166,7 @@ class SentenceTransformerEncoder:
 def _pools(model: Any) -> bool:
     """Whether vectors come from the tokens' states: a BERT's own pooler, which the library fills
     with random numbers where a folder has none, is then not read."""
-    first = next(iter(model), None) if hasattr(model, "__iter__") else None
-    return getattr(first, "module_output_name", None) == "token_embeddings"
+    return getattr(model[0], "module_output_name", None) == "token_embeddings"
 
 
 def _weights_hash(model: Any, unread: str | None = None) -> str:

@@ -166,8 +166,8 @@ def _open_own(
         return folder, None
     with needs_extra(f"the {KINDS[settings]} {path_or_name}"):
         model = getattr(import_module(f"crossknn.models.{module}"), name)
-    _check_options(model.open, options)
-    return folder, scorer(model.open(folder, **options))
+    _check_options(model.from_pretrained, options)
+    return folder, scorer(model.from_pretrained(folder, **{"device": None} | options))
 
 
 def _check_options(make: Any, options: dict[str, Any]) -> None:

@@ -34,7 +34,26 @@ _PAIRS_AT_ONCE_IN_TIME = 64
 _TEXTS_AT_ONCE = 4096
 
 
-class TokenScorer(BatchedScorer):
+class _TokenReader:
+    """Uses a model that reads rows of tokens; `truncated` counts those that had to be cut."""
+
+    truncated = 0
+
+    def __init__(self, model: TokenModel) -> None:
+        self.runtime, self.max_length = model, model.encoding.window.max_length
+        self._lock = threading.Lock()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names everything that the answers depend on; worked out when first asked for."""
+        return self.runtime.fingerprint
+
+    def _count(self, rows: Sequence[Row]) -> None:
+        with self._lock:
+            self.truncated += sum(row.cut for row in rows)
+
+
+class TokenScorer(_TokenReader, BatchedScorer):
     """Scores pairs, sorted by length within windows of a thousand.
 
     So whoever stops early has the pairs asked for first. A pair longer than the limit loses tokens
@@ -42,17 +61,9 @@ class TokenScorer(BatchedScorer):
     pairs are counted in `truncated`.
     """
 
-    truncated = 0
-
     def __init__(self, model: TokenModel) -> None:
-        super().__init__(model.name)
-        self.runtime, self.max_length = model, model.encoding.window.max_length
-        self._lock = threading.Lock()
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Names everything that the scores depend on; worked out when first asked for."""
-        return self.runtime.fingerprint
+        BatchedScorer.__init__(self, model.name)
+        super().__init__(model)
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
         at_once = _PAIRS_AT_ONCE_IN_TIME if call.deadline.limited else _PAIRS_AT_ONCE
@@ -67,28 +78,19 @@ class TokenScorer(BatchedScorer):
     def _run(self, call: Call, positions: IntArray) -> FloatArray:
         rows = checked_rows([call.prepared[position] for position in positions.tolist()])
         logits: FloatArray = self.runtime.read(rows)[0]
-        with self._lock:
-            self.truncated += sum(row.cut for row in rows)
+        self._count(rows)
         return logits
 
 
-class TextReader(ABC, Generic[Made]):
+class TextReader(_TokenReader, ABC, Generic[Made]):
     """Reads single texts as rows of tokens, in batches of at most `tokens_per_run` tokens.
 
     Texts longer than `max_length` lose their end and are counted in `truncated`.
     """
 
-    truncated = 0
-
     def __init__(self, model: TokenModel) -> None:
-        self.runtime, self.name, self.dimensions = model, model.name, model.dimensions
-        self.max_length = model.encoding.window.max_length
-        self._lock = threading.Lock()
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Names everything that the answers depend on; worked out when first asked for."""
-        return self.runtime.fingerprint
+        super().__init__(model)
+        self.name, self.dimensions = model.name, model.dimensions
 
     def encode_queries(self, texts: Sequence[str]) -> Made:
         """What the model makes of queries. Raises InputError for what is not a text."""
@@ -110,8 +112,7 @@ class TextReader(ABC, Generic[Made]):
             window = texts[start : start + _TEXTS_AT_ONCE]
             made = self.runtime.encoding.texts(window, queries=what == "query")
             rows = checked_rows(made, f"{what} {{}}: ", start)
-            with self._lock:
-                self.truncated += sum(row.cut for row in rows)
+            self._count(rows)
             lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
             for batch in token_batches(lengths, self.runtime.tokens_per_run):
                 yield start + batch, [rows[r] for r in batch]

@@ -19,12 +19,7 @@ from torch import Tensor
 from crossknn.errors import InputError, nearest
 from crossknn.models.backbone import add_marks, open_backbone, states
 from crossknn.models.base import TorchModel
-from crossknn.models.dual_encoder import (
-    DualEncoderConfig,
-    Tower,
-    dual_encoder_in,
-    trainable_folder,
-)
+from crossknn.models.dual_encoder import DualEncoderConfig, Tower, trainable
 from crossknn.models.late.heads import CMC, Deformer, Head, MixEncoder, Poly, Reads, SumOfMax
 from crossknn.models.tokens import Row
 
@@ -119,13 +114,12 @@ class LateInteractionModel(TorchModel):
         late-interaction model with the same settings is taken as it is. Raises InputError for other
         sources, and for two towers where the config wants one.
         """
-        folder = trainable_folder(source)
+        folder, start = trainable(source)
         if (folder / cls.SETTINGS).is_file():
             found = cls.from_pretrained(folder)
             if replace(config, pooling=config.pooling or found.config.pooling) != found.config:
                 raise InputError(f"{folder} is a trained model with other settings: {found.config}")
             return found.train()
-        start = dual_encoder_in(folder, str(source))
         if start is None:
             query, tokenizer = open_backbone(folder)
             item = query

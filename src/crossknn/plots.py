@@ -146,7 +146,6 @@ def curves(
     x_label: str,
     y_label: str = "recall against exact search (%)",
     log: bool = True,
-    log_y: bool = False,
     percent: bool = True,
     labels: Mapping[str, str] | None = None,
     styles: Styles | None = None,
@@ -155,8 +154,9 @@ def curves(
     """Save a plot with a panel for each title and a line for each of its curves.
 
     Args:
-        log, log_y: Whether the axes are logarithmic.
-        percent: Values are in 0-1, drawn from 0 to 100%.
+        log: Whether the x axis is logarithmic.
+        percent: Values are in 0-1, drawn from 0 to 100%; otherwise they are drawn as they are, on
+            a logarithmic axis.
         labels, styles: By the curves' names; `labels_of` and `styles_of` by default.
     """
     names = list(dict.fromkeys(curve.name for found in panels.values() for curve in found))
@@ -169,11 +169,11 @@ def curves(
                 _draw(panel, curve, look, 100.0 if percent else 1.0)
             if log:
                 _logarithmic(panel, {x for curve in found for x in curve.x if x is not None})
-            if log_y:
-                panel.set_yscale("log")
-                panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
             if percent:  # the same for all, so that plots beside each other can be compared
                 panel.set(ylim=(0, 103), yticks=range(0, 101, 20))
+            else:
+                panel.set_yscale("log")
+                panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
             panel.grid(axis="y")
             if panel.get_subplotspec().is_first_col():
                 panel.set_ylabel(y_label)

@@ -316,7 +316,6 @@ def _draw_analysis(
         title="Singular values",
         x_label="number of the singular value",
         y_label="relative to the largest",
-        log_y=True,
         percent=False,
     )
 

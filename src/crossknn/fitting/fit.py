@@ -34,7 +34,7 @@ from crossknn.index.base import Anchors, Scale
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost, ItemVectors, RememberedModel, Same
 from crossknn.methods.kriging import RANK, Prior
-from crossknn.methods.kriging_fit import check_same_scorer, fit_hyperparameters, fit_prior
+from crossknn.methods.kriging_fit import fit_hyperparameters, fit_prior
 from crossknn.retrievers.base import RandomItems
 from crossknn.retrievers.specs import HYBRID, default_vectors, open_retriever, unfitted
 from crossknn.scorers import as_scorer
@@ -446,7 +446,13 @@ def fit_from_store(
     Raises InputError for scores of another cross-encoder than the anchors', and if there are none.
     """
     fingerprint = scorer.fingerprint
-    check_same_scorer(index.scorer_fingerprint("anchors"), fingerprint, len(index.anchor_queries))
+    anchors_are_of = index.scorer_fingerprint("anchors")
+    if index.anchor_queries and anchors_are_of != fingerprint:
+        raise InputError(
+            f"the index has anchor queries scored by the cross-encoder {anchors_are_of}, and these "
+            f"scores are of {fingerprint or 'one without a fingerprint'}: scores of two are never "
+            "mixed, so fit to those of the index's own, or build an index without these anchors"
+        )
     known = index.scores.sparse_scores(fingerprint or "", index.items.texts)
     anchors = set(index.anchor_queries)
     anchored = np.array([text in anchors for text in known.queries], np.bool_)

@@ -34,11 +34,26 @@ FIXED = Spec("fixed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ANNCUR(Method):
+class TwoRounds(Method):
     """Score anchor items, approximate all others, score the best of those.
 
     Args:
         anchor_share: Share of the budget that is spent on anchor items, 0 to 1.
+    """
+
+    anchor_share: float = 0.5
+
+    def two_rounds(self, retriever: Retriever, predictor: VectorPredictor, budget: int) -> Plan:
+        """Anchor items by `retriever`, then the best by `predictor`."""
+        k_i = part(budget, self.anchor_share)
+        return Plan(retriever=retriever, predictor=predictor, batches=(k_i, budget - k_i))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ANNCUR(TwoRounds):
+    """CUR of the anchor queries' scores.
+
+    Args:
         retriever: Picks the anchor items: `fixed` the same ones for every query, any other
             retriever X new ones for each (ANNCUR_X).
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
@@ -48,29 +63,26 @@ class ANNCUR(Method):
 
     name = "anncur"
     reads = ("anchors",)
-    anchor_share: float = 0.5
     retriever: Spec = FIXED
     center: Center = "auto"
     rcond: float = 1e-6
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         predictor = cur_predictor(anchors_of(index, self.name), self.center, self.rcond)
-        return _two_rounds(self, open_retriever(index, self.retriever, seed), predictor, budget)
+        return self.two_rounds(open_retriever(index, self.retriever, seed), predictor, budget)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ItemCUR(Method):
-    """CUR of the item x item matrix: items in the place of anchor queries.
+class ItemCUR(TwoRounds):
+    """CUR of the item x item matrix: items, others than the anchor items, in the place of queries.
 
     Args:
-        anchor_share: Share of the budget for anchor items, others than the matrix's rows.
         center: `none` is CUR as published; `auto` subtracts the mean of the matrix first.
         rcond: Cut of the pseudo-inverse.
     """
 
     name = "itemcur"
     reads = ("item_scores",)
-    anchor_share: float = 0.5
     center: Center = "auto"
     rcond: float = 1e-6
 
@@ -78,20 +90,15 @@ class ItemCUR(Method):
         scores = _item_scores(index, self.name).scores
         rows = Anchors(scores, center=float(scores.mean(dtype=np.float64)))
         predictor = cur_predictor(rows, self.center, self.rcond)
-        return _two_rounds(self, open_retriever(index, FIXED, seed), predictor, budget)
+        return self.two_rounds(open_retriever(index, FIXED, seed), predictor, budget)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedItem(Method):
-    """Items and query as vectors of exact scores with the same fixed items; their dot product.
-
-    Args:
-        anchor_share: Share of the budget that goes to the first of the index's fixed items.
-    """
+class FixedItem(TwoRounds):
+    """Items and query as vectors of exact scores with the same fixed items; their dot product."""
 
     name = "fixeditem"
     reads = ("item_scores",)
-    anchor_share: float = 0.5
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         known = _item_scores(index, self.name)
@@ -102,7 +109,7 @@ class FixedItem(Method):
             return vector[known.items], 0.0
 
         predictor = VectorPredictor(known.scores.T, fit)
-        return _two_rounds(self, fixed_order(known.items, index.n), predictor, budget)
+        return self.two_rounds(fixed_order(known.items, index.n), predictor, budget)
 
 
 def cur_predictor(rows: Anchors, center: Center, rcond: float) -> VectorPredictor:
@@ -139,13 +146,3 @@ def _item_scores(index: Index, method: str) -> ItemScores:
             "item_score_items)"
         )
     return index.item_scores
-
-
-def _two_rounds(
-    method: ANNCUR | ItemCUR | FixedItem,
-    retriever: Retriever,
-    predictor: VectorPredictor,
-    budget: int,
-) -> Plan:
-    k_i = part(budget, method.anchor_share)
-    return Plan(retriever=retriever, predictor=predictor, batches=(k_i, budget - k_i))

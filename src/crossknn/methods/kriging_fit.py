@@ -110,16 +110,6 @@ def fit_prior(
     return prior
 
 
-def check_same_scorer(known: str | None, given: str | None, anchors: int) -> None:
-    """`InputError` if scores of one cross-encoder would be mixed with the anchors' of another."""
-    if anchors and known != given:
-        raise InputError(
-            f"the index has anchor queries scored by the cross-encoder {known}, and these scores "
-            f"are of {given or 'one without a fingerprint'}: scores of two are never mixed, so "
-            "fit to those of the index's own, or build an index without these anchors"
-        )
-
-
 def _scores_at(index: Index, retriever: Spec, scores: SparseScores) -> list[FloatArray]:
     """Each stage's scores at the entries: (e,)."""
     chosen, parts = scores.scored_queries, []

@@ -193,10 +193,8 @@ def _collect_rows(
     report = collect(index.scores, opened, texts, items, source=named(scorer), **how)
     known = _known_rows(index, name, opened.fingerprint, replace)  # others may have added to them
     old = {} if known is None else known.arrays
-    own = list(old.get("queries", ()))
-    new = {text: row for row, text in enumerate(texts)}
-    for text in own:
-        new.pop(text, None)
+    own = dict.fromkeys(old.get("queries", ()))
+    new = {text: row for row, text in enumerate(texts) if text not in own}
     rows = index.scores.rows(fingerprint, [*new], items)
     done = np.flatnonzero(np.isfinite(rows).all(axis=1))
     if not len(done):
@@ -216,8 +214,7 @@ def _collect_rows(
 def _known_rows(index: ItemIndex, name: str, new: str | None, replace: bool) -> Artifact | None:
     """The rows there are now, also those of other processes; InputError if another cross-encoder
     than `new` made them."""
-    fresh = index if index.folder is None else ItemIndex.load(index.folder)
-    known = fresh.artifacts.get(name)
+    known = index.newest("artifacts", name)
     old = None if known is None else known.meta["fingerprint"]
     if known is None or (replace and old != new):
         return None

@@ -171,7 +171,8 @@ class Targets:
             scale = Scale.match(scores.score, products)
         values = scale.beta * (scores.score.astype(np.float64) - scale.alpha)
         scaled = replace(scores, score=values.astype(np.float32))
-        fitted, held = scaled.split(held_out, seed)
+        out = np.random.default_rng(seed).random(len(scaled)) < held_out
+        fitted, held = scaled.take(~out), scaled.take(out)
         if not len(fitted):
             raise InputError(
                 f"all {len(scores)} scores of train queries are held out: score more pairs, or "

@@ -386,7 +386,7 @@ class ItemIndex:
         self.check_free(name)
         own = {own: self._open("vectors", own) for own in self.vectors if own not in self.fitted}
         fitted = fitted.checked(self.n, own, name)
-        if self._newest("vectors", name) is not None and not replace:
+        if self.newest("vectors", name) is not None and not replace:
             raise InputError(
                 f"the index has fitted vectors {name!r}; use another name, or replace them"
             )
@@ -409,7 +409,7 @@ class ItemIndex:
         """
         given = RememberedModel.of("late-interaction model", model, name)
         self.check_free(given.name, "states of items")
-        before = None if replace else self._newest("late", given.name)
+        before = None if replace else self.newest("late", given.name)
         if before is None:
             states = encode_states(given, self.items.texts, self.folder, progress)
         else:
@@ -515,7 +515,7 @@ class ItemIndex:
             if part is not None:
                 self._parts[key] = written[key] if isinstance(part, Artifact) else part
 
-    def _newest(self, kind: str, name: str) -> Artifact | None:
+    def newest(self, kind: str, name: str) -> Artifact | None:
         """The part as the folder has it now, where another process may have put it."""
         key = f"{kind}/{name}"
         if self.folder is None:

@@ -104,11 +104,6 @@ class SparseScores:
             self, query=self.query[entries], item=self.item[entries], score=self.score[entries]
         )
 
-    def split(self, share: float, seed: int) -> tuple[SparseScores, SparseScores]:
-        """Two parts of the entries, the second (held out) a random `share` of them."""
-        held = np.random.default_rng(seed).random(len(self)) < share
-        return self.take(~held), self.take(held)
-
 
 class _Block(NamedTuple):
     """Scores (b,) of a query with the items of these ids (b,), ascending."""
@@ -196,23 +191,24 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
         Items of equal texts have equal scores.
         """
+        from scipy.sparse import csr_array
+
         texts = sorted(self.queries(fingerprint)) if queries is None else list(queries)
-        ids = self.ids(items)
-        order = np.argsort(ids, kind="stable")
-        rows, known, scores = [np.empty(0, np.int64)], [order[:0]], [np.empty(0, np.float32)]
+        ids, none = self.ids(items), np.empty(0, np.int64)
+        rows, columns, scores = [none], [none], [none.astype(np.float32)]
         for row, query in enumerate(self.ids(texts).tolist()):
             for block in self._blocks(fingerprint, query):
-                rows.append(np.full(len(block.scores), row))
-                known.append(block.ids)
+                rows.append(np.full(len(block.ids), row))
+                columns.append(block.ids)
                 scores.append(block.scores)
-        # An entry of the store is one of every item with its text, side by side in the order.
-        entries = np.concatenate(known)
-        first = np.searchsorted(ids[order], entries, "left")
-        times = np.searchsorted(ids[order], entries, "right") - first
-        which = np.repeat(np.arange(len(entries)), times)
-        place = np.arange(len(which)) + np.repeat(first - np.cumsum(times) + times, times)
-        pairs = Pairs(np.concatenate(rows)[which], order[place])
-        return SparseScores.of(texts, len(items), pairs, np.concatenate(scores)[which], fingerprint)
+        of_texts, values = np.concatenate(columns), np.concatenate(scores)
+        unknown = max(ids.max(initial=0), of_texts.max(initial=0)) + 1  # a text without a score
+        by_text = csr_array(
+            (values, (np.concatenate(rows), of_texts)), shape=(len(texts), unknown + 1)
+        )
+        found = by_text[:, np.where(ids < 0, unknown, ids)].tocoo()
+        pairs = Pairs(*(axis.astype(np.int64) for axis in found.coords))
+        return SparseScores.of(texts, len(items), pairs, found.data, fingerprint)
 
     def ids(self, texts: Sequence[str], *, add: bool = False, keep: bool = False) -> IntArray:
         """The integers (t,) that stand for texts here; new ones are `add`ed, or else below 0.

@@ -139,7 +139,6 @@ def fit(
     )
     made = chosen.fit(task)
     index.add_fitted(name, made, replace=True)
-    assert task.collected is not None
     notes = []
     if not task.collected.complete:
         notes.append("not all train queries have their scores yet: run the fit again to resume")
@@ -165,8 +164,8 @@ class FitTask:
     encoder_out: str | Path | None
     seed: int
     progress: OpenProgress
-    collected: CollectReport | None = None
     vector_seconds: float = 0.0
+    collected: CollectReport = field(init=False)
     _random: SparseScores = field(init=False)
 
     @cached_property

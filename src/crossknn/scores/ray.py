@@ -16,8 +16,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
-
 from crossknn.errors import CrossknnError, InputError, MissingExtraError, ScorerError, needs_extra
 from crossknn.scorers.base import Scorer
 from crossknn.types import FloatArray, IntArray, Pairs
@@ -70,10 +68,10 @@ class _Remote:
     def score(
         self, pairs: Pairs, queries: Sequence[str], items: Sequence[str], **limits: Any
     ) -> Iterator[tuple[IntArray, FloatArray]]:
-        """One batch: the scores of all pairs that have one."""
+        """The batches of the worker's own scorer, all at once."""
         ray, worker = self._ray, self._free.get()
         try:
-            yield ray.get(worker.score.remote(pairs, self._texts))
+            yield from ray.get(worker.score.remote(pairs, self._texts))
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, CrossknnError):
                 raise error.cause from None
@@ -94,8 +92,8 @@ class _Worker:
         self._open, self._fingerprint = opened, fingerprint
         self._scorer: Scorer | None = None
 
-    def score(self, block: Pairs, texts: list[Any]) -> tuple[IntArray, FloatArray]:
-        """Positions in the block and scores; `texts` holds a reference to (queries, items)."""
+    def score(self, block: Pairs, texts: list[Any]) -> list[tuple[IntArray, FloatArray]]:
+        """Batches of positions and scores; `texts` holds a reference to (queries, items)."""
         if self._scorer is None:
             try:
                 scorer = self._open()
@@ -107,9 +105,7 @@ class _Worker:
                     f"of {self._fingerprint}; install the same one on every node"
                 )
             self._scorer, self._texts = scorer, import_module("ray").get(texts[0])
-        batches = list(self._scorer.score(block, *self._texts))
-        where = np.concatenate([np.empty(0, np.int64), *(places for places, _ in batches)])
-        return where, np.concatenate([np.empty(0, np.float32), *(scores for _, scores in batches)])
+        return list(self._scorer.score(block, *self._texts))
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from crossknn.data.dataset import Dataset
-from crossknn.data.items import Items
 from crossknn.data.queries import QuerySet
+from crossknn.data.reading import read_items
 from crossknn.types import Pairs
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -153,12 +153,10 @@ def corpus(n_queries=10, n_items=10, name="woods", start=0):
 
 def labelled(texts, queries, positives, name="woods", ids=None):
     """A corpus of given texts, and the positions of each query's right items."""
-    n = len(texts)
-    names = [f"i{i}" for i in range(n)]
-    items = Items(ids=names, texts=list(texts), titles=[""] * n, extra=[{}] * n)
+    items = read_items([{"id": f"i{place}", "text": text} for place, text in enumerate(texts)])
     asked = QuerySet(tuple(ids or (f"{name}{q}" for q in range(len(queries)))), tuple(queries))
     right = zip(asked.ids, positives, strict=True)
-    qrels = {query: {names[position]: 1 for position in found} for query, found in right}
+    qrels = {query: {f"i{place}": 1 for place in places} for query, places in right}
     return Dataset(name=name, items=items, queries=asked, qrels=qrels)
 
 

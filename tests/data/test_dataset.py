@@ -79,11 +79,6 @@ def test_parts_are_disjoint_and_have_their_sizes(sizes, rest, seed):
     assert set(parts["part0"]) <= set(larger)
 
 
-def test_parts_depend_on_the_seed_and_every_query_is_as_likely():
-    drawn = np.concatenate([split(10, {"a": 3, "b": 3}, seed)["b"] for seed in range(2000)])
-    assert np.bincount(drawn, minlength=10).min() > 500
-
-
 @pytest.mark.parametrize(
     ("size", "words"), [(0.8, "is 0.8"), (-1, "is -1"), (9, r"\(a 9 \+ b 2\) are more")]
 )

@@ -22,13 +22,8 @@ FORMATS: dict[str, type[DataFolder]] = {
 }
 
 
-def open_folder(source: str | Path, *, format: str | None = None) -> DataFolder:
-    """The data folder at `source`, of the format its layout shows, or of `format`.
-
-    Raises:
-        InputError: if there is none, if `format` is unknown, and if the layout is that of none or
-            of several formats.
-    """
+def _folder(source: str | Path, format: str | None = None) -> DataFolder:
+    """The data folder at `source`, of the format its layout shows, or of `format`."""
     if format is not None and format not in FORMATS:
         raise InputError(f"unknown data format {format!r}: {nearest(format, FORMATS)}")
     folder = _folder_at(source, format)
@@ -160,7 +155,7 @@ def read_dataset(
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}; it must be at least 1")
-    folder = open_folder(source, format=format)
+    folder = _folder(source, format)
     data = folder.dataset(folder.split(split), domain)
     if limit is not None:
         data = data.take(range(min(limit, len(data))))
@@ -188,7 +183,7 @@ def read_labelled(
         InputError: one sentence, for a missing or duplicate label, a relevant item outside the
             corpus, a mention that is not in its document, and lists that are not there.
     """
-    source = open_folder(folder)
+    source = _folder(folder)
     split = source.split(split)
     place = f"{source.path}, split {split}"
     return [_labelled(data, place, lists) for data in source.datasets(split, domains, lists)]

@@ -256,11 +256,14 @@ def _lists(states: Sequence[Any], count: int, n_listed: int) -> Arrays:
     return dict(zip(COMPARED, found, strict=True))
 
 
-def _reader(module: nn.Module, encoding: Encoding, kind: Kind, what: str) -> Graph:
+def _reader(
+    module: nn.Module, encoding: Encoding, kind: Kind, what: str, expected: Any = None
+) -> Graph:
     """The graph of a module that reads tokens: of the pairs, the queries or the items."""
     example, given = (_token_arrays(encoding, probes, what) for probes in (PROBES[:2], PROBES))
     module.eval()
-    return Graph(module, _TOKENS, _OUTPUTS[kind], example, given, _outputs(module, given))
+    expected = _outputs(module, given) if expected is None else [expected]
+    return Graph(module, _TOKENS, _OUTPUTS[kind], example, given, expected)
 
 
 def _outputs(module: nn.Module, arrays: Arrays) -> list[Any]:
@@ -305,22 +308,20 @@ def _library_model(
     is_typed = has_token_types(inner.config) and (
         "token_type_ids" in library.tokenizer.model_input_names
     )
+    options: dict[str, Any] = {"show_progress_bar": False}
+    answers: list[tuple[Any, Sequence[Any]]]
+    queries, items = zip(*PROBES, strict=True)
     if is_cross:
         own = library.prompts.get(library.default_prompt_name) or "", ""
+        options["activation_fn"] = nn.Identity()
+        answers = [(library.predict, PROBES)]
     else:
         own = own_prompts(library)
+        answers = [(library.encode_query, queries), (library.encode_document, items)]
     texts = [own[side] if given is None else given for side, given in enumerate(prefixes)]
     tokenizer = Tokenizer(FastTokenizer.from_str(words.to_str()))
     window = Window(max_length=library.max_seq_length)
     encoding = Encoding(tokenizer, window, *texts, marked=False)
-    queries, items = zip(*PROBES, strict=True)
-    options: dict[str, Any] = {"show_progress_bar": False}
-    answers: list[tuple[Any, Sequence[Any]]]
-    if is_cross:
-        options["activation_fn"] = nn.Identity()
-        answers = [(library.predict, PROBES)]
-    else:
-        answers = [(library.encode_query, queries), (library.encode_document, items)]
     # One by one: padding on the left would move positions.
     expected = [
         answer([text], prompt=prompt, **options)
@@ -332,11 +333,8 @@ def _library_model(
         found = library(dict(zip(INPUTS if is_typed else INPUTS[:2], arrays, strict=False)))
         return found["scores"][:, 0] if is_cross else found["sentence_embedding"]
 
-    module = _Reading(library, read).eval()
-    what = "pairs" if is_cross else "texts"
-    example, arrays = (_token_arrays(encoding, probes, what) for probes in (PROBES[:2], PROBES))
-    outputs = [np.concatenate(expected)]
-    return encoding, {MODEL: Graph(module, _TOKENS, _OUTPUTS[kind], example, arrays, outputs)}, {}
+    module, what = _Reading(library, read), "pairs" if is_cross else "texts"
+    return encoding, {MODEL: _reader(module, encoding, kind, what, np.concatenate(expected))}, {}
 
 
 # Graphs

@@ -84,8 +84,7 @@ class OnnxModel:
         graphs = [self._open(file, outputs) for file, outputs in _GRAPHS[kind].items()]
         self._towers, self._compare = [graphs[0]], graphs[-1]
         if not paired and (self._folder / ITEM_MODEL).exists():
-            outputs = ["states", "mask"] if late else ["vectors"]
-            self._towers.append(self._open(ITEM_MODEL, outputs))
+            self._towers.append(self._open(ITEM_MODEL, next(iter(_GRAPHS[kind].values()))))
 
     def read(self, rows: Sequence[Row], queries: bool = True) -> list[Any]:
         tower = self._towers[0 if queries else -1]

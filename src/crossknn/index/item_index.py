@@ -26,7 +26,7 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
-from crossknn.errors import IndexFormatError, InputError, nearest
+from crossknn.errors import InputError, nearest
 from crossknn.files import as_path, rows_of
 from crossknn.index.base import Anchors, Cache, ItemScores, Scale
 from crossknn.index.graphs import NEIGHBOURS, nearest_by_vectors, nearest_items
@@ -521,10 +521,7 @@ class ItemIndex:
         if self.folder is None:
             part = self._parts.get(key)
             return part and _artifact(part, key)
-        build, parts = read_parts(self.folder)
-        if build != self._build:
-            raise IndexFormatError(f"the index {self.folder} was replaced; load it again")
-        return parts.get(key)
+        return read_parts(self.folder, self._build)[1].get(key)
 
     def _keep(self, other: ItemIndex) -> None:
         """Keep what was fitted to the index that this one replaces, as far as it still fits."""

@@ -47,13 +47,14 @@ _PATH = re.compile(r"data-[0-9a-f]+/[\w.-]+")
 _OURS = re.compile(r"(data|work)-[\w-]+|" + re.escape(SCORES) + r".*|.*\.part")
 
 
-def read_parts(folder: Path) -> tuple[str, dict[str, Artifact]]:
+def read_parts(folder: Path, build: str | None = None) -> tuple[str, dict[str, Artifact]]:
     """What names this building of the index in `folder`, and its parts, every file mapped.
 
-    Raises `IndexFormatError` unless it is whole; reads once more if it was replaced meanwhile.
+    Raises `IndexFormatError` unless it is whole, and this `build` if one is named; reads once more
+    if it was replaced meanwhile.
     """
     while True:
-        manifest = read_manifest(folder)
+        manifest = read_manifest(folder, build)
         try:
             parts = {key: _open(folder, part) for key, part in manifest["parts"].items()}
             return manifest["build"], parts
@@ -74,8 +75,8 @@ def damages(parts: Mapping[str, Artifact]) -> list[str]:
     return found
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of `folder`, or one sentence on why it is no index to be read."""
+def read_manifest(folder: Path, build: str | None = None) -> dict[str, Any]:
+    """The manifest of `folder`, or one sentence on why it is no index, or not this `build`."""
     path = folder / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
@@ -93,6 +94,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"the index {folder} was written by another version of crossknn (its format is "
             f"{manifest['version']}, not {VERSION}); use that version or build the index again"
         )
+    if build is not None and manifest["build"] != build:
+        raise IndexFormatError(f"the index {folder} was replaced; load it again")
     return manifest
 
 
@@ -136,14 +139,12 @@ def write_parts(
 
 
 def _commit(folder: Path, parts: Mapping[str, Artifact | None], build: str, keep: bool) -> None:
-    before: dict[str, Any] = read_manifest(folder) if keep else {"build": build, "parts": {}}
-    if before["build"] != build:
-        raise IndexFormatError(f"the index {folder} was replaced; load it again")
+    before = read_manifest(folder, build)["parts"] if keep else {}
     data = folder / f"data-{secrets.token_hex(8)}"
     data.mkdir()
     written = {key: _write(data, key, part) for key, part in parts.items() if part is not None}
     sync(data)
-    kept = {key: part for key, part in before["parts"].items() if key not in parts}
+    kept = {key: part for key, part in before.items() if key not in parts}
     manifest = {"version": VERSION, "build": build, "parts": kept | written}
     manifest["checksum"] = _checksum(manifest)
     write_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode())

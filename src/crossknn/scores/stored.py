@@ -39,18 +39,16 @@ class StoredScorer:
     two of them ask for it at the same time.
     """
 
-    def __init__(
-        self, scorer: Scorer, store: ScoreStore | str | Path, *, fingerprint: str | None = None
-    ) -> None:
-        """`store` may be a file; `fingerprint` replaces the scorer's own.
+    def __init__(self, scorer: Scorer, store: ScoreStore | str | Path) -> None:
+        """`store` may be a file.
 
-        Raises InputError for a file without any fingerprint, or if the file is no store.
+        Raises InputError for a file and a scorer without a fingerprint, or a file that is no store.
         """
         from crossknn.scorers.opening import as_scorer
 
         self.scorer = as_scorer(scorer)
         self.store = store if isinstance(store, ScoreStore) else ScoreStore(store)
-        self.fingerprint = fingerprint or fingerprint_of(self.scorer, self.store)
+        self.fingerprint = fingerprint_of(self.scorer, self.store)
         self._warned = False
 
     @property

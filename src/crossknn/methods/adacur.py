@@ -15,9 +15,9 @@ from typing import Any, Literal
 import numpy as np
 
 from crossknn.index.base import Index
-from crossknn.methods.base import HYBRID, Method, equal_rounds, part
+from crossknn.methods.base import Method, equal_rounds, part
 from crossknn.methods.cur import Center, anchors_of, cur_predictor
-from crossknn.retrievers.specs import open_retriever
+from crossknn.retrievers.specs import HYBRID, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import IntArray, Observed, Queries

@@ -11,9 +11,7 @@ from typing import ClassVar
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.search.plan import Plan
-from crossknn.spec import Spec, check_options, text_of
-
-HYBRID = Spec("hybrid")
+from crossknn.spec import check_options, text_of
 
 COUNTS = ("rounds", "shortlist", "neighbours", "batch", "depth", "pairs", "steps", "rank", "k")
 SHARES = ("anchor_share", "retriever_share", "blend", "set_share", "rcond", "target_recall")

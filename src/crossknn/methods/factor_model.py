@@ -309,9 +309,7 @@ class Sweep:
         self.shared = np.zeros((t, t))  # their sum over the dense ones, of every item
         self.square, self.count, self.error = 0.0, 0, 0.0
         theta, noise = model.theta, model.noise + model.own
-        if len(
-            rows.dense[0]
-        ):  # of all items' loadings over their noise (r, r), and of theta (t, t)
+        if len(rows.dense[0]):  # of all items: loadings over noise (r, r), and theta (t, t)
             self.all = theta[:, 1:].T @ (theta[:, 1:] / noise[:, None]), theta.T @ theta
         for number, (row, out) in enumerate(zip_longest(rows, held)):
             mean = self._add(row, number >= len(rows.sparse))

@@ -21,7 +21,7 @@ import numpy as np
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import top_k
-from crossknn.methods.base import HYBRID, Method, equal_rounds
+from crossknn.methods.base import Method, equal_rounds
 from crossknn.methods.posterior import (
     Directional,
     Linear,
@@ -31,7 +31,7 @@ from crossknn.methods.posterior import (
     Whitened,
 )
 from crossknn.retrievers.base import Retriever, stages_of
-from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
+from crossknn.retrievers.specs import HYBRID, default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Observed, Queries

@@ -24,9 +24,9 @@ import numpy as np
 
 from crossknn.index.base import Index
 from crossknn.index.graphs import NEIGHBOURS, default_graph, nearest_neighbours
-from crossknn.methods.base import HYBRID, Method, part
+from crossknn.methods.base import Method, part
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.specs import open_retriever
+from crossknn.retrievers.specs import HYBRID, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import (

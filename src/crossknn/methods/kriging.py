@@ -26,11 +26,12 @@ import numpy as np
 from crossknn.errors import InputError, SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import solve_scaled, top_k
-from crossknn.methods.base import HYBRID, Method
+from crossknn.methods.base import Method
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model, Weights
 from crossknn.retrievers.base import Retriever, stages_of
 from crossknn.retrievers.specs import (
+    HYBRID,
     default_vectors,
     open_retriever,
     retriever_scores,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossknn.index.base import Index
-from crossknn.methods.base import HYBRID, Method
+from crossknn.methods.base import Method
 from crossknn.retrievers.base import Retriever, fixed_order
-from crossknn.retrievers.specs import open_retriever
+from crossknn.retrievers.specs import HYBRID, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Observed, Queries

@@ -17,8 +17,8 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Index, Scale
 from crossknn.linalg import inner
-from crossknn.methods.base import HYBRID, Method
-from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
+from crossknn.methods.base import Method
+from crossknn.retrievers.specs import HYBRID, default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Observed, Queries
@@ -80,7 +80,7 @@ class VectorPredictor(Predictor[QueryVectors]):
     items: FloatArray
     fit: Fit
     parametric: Callable[[Queries], FloatArray] | None = None
-    normalize: Callable[[Scored], Scale] | None = None
+    normalize: Callable[[Scored], Scale] = lambda scored: Scale()
 
     def start(self, queries: Queries) -> QueryVectors:
         m = len(queries)
@@ -100,7 +100,7 @@ class VectorPredictor(Predictor[QueryVectors]):
                 parametric=None if state.parametric is None else state.parametric[q],
                 n_seen=int(state.n_seen[q]),
             )
-            if self.normalize is not None and not known.n_seen:
+            if not known.n_seen:
                 scales[q] = self.normalize(known)
             scaled = scales[q].beta * (known.scores - scales[q].alpha)
             current[q], offsets[q] = self.fit(replace(known, scores=scaled))
@@ -134,13 +134,11 @@ def encoder_predictor(
     )
 
 
-def normalizer(
-    index: Index, vectors: str, normalize: Normalize
-) -> Callable[[Scored], Scale] | None:
+def normalizer(index: Index, vectors: str, normalize: Normalize) -> Callable[[Scored], Scale]:
     """The scale of exact scores that `Normalize` asks for."""
-    if normalize == "none":
-        return None
-    known = index.scale(vectors) if normalize != "first" else None
+    if normalize == "first":
+        return _first_batch
+    known = Scale() if normalize == "none" else index.scale(vectors)
     if known is not None:
         return lambda scored: known
     if normalize == "anchors":

@@ -135,15 +135,3 @@ def test_what_may_change_between_parts_of_a_run(bert, tmp_path):
     stopped(make_task("cross", bert), tmp_path, 2)
     settings = training(accumulate=2, precision="bfloat16")
     assert loop.fit(make_task("cross", bert), settings, tmp_path).step == 12
-
-
-def test_what_was_mined_is_kept_for_its_key(tmp_path):
-    made = []
-
-    def make():
-        made.append("")
-        return [np.array([[len(made), 2], [3, -1]]), np.arange(3.0)]
-
-    for key, times in (("key", 1), ("key", 1), ("another", 2)):
-        first, more = loop.kept(tmp_path, "negatives", key, make)
-        assert (first.tolist(), more.tolist()) == ([[times, 2], [3, -1]], [0, 1, 2])

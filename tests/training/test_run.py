@@ -109,9 +109,9 @@ def test_an_estimate_says_what_a_run_takes_and_leaves_nothing(
         absent = CANDIDATES | {"retriever": "no/such/encoder"}
         changes = {"candidates": absent, "freeze": "both"}
     found = run.estimate(settings_of(kind, bert, data, **changes), steps=1)
-    assert (found.steps, found.train_queries, found.precision) == (4, 8, "float32")
-    assert found.hours == round(found.seconds_per_step * 4 / 3600, 2)
-    assert 0.05 < found.gigabytes < 100
+    assert (found["steps"], found["train_queries"], found["precision"]) == (4, 8, "float32")
+    assert found["hours"] == round(found["seconds_per_step"] * 4 / 3600, 2)
+    assert 0.05 < found["gigabytes"] < 100
     assert list(tmp_path.iterdir()) == []
 
 

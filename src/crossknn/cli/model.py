@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -62,7 +61,7 @@ def train(
     of = getattr(settings, KINDS[kind])
     wanted: Any = settings.read_settings(path, of, relative_to=base, given=given)
     if dry_run:
-        answer(asdict(run.estimate(wanted)), json)
+        answer(run.estimate(wanted), json)
         return
     if folder is None:
         raise InputError("--out is missing: name the folder for the model")

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +48,6 @@ _TRAINED: dict[type[RunSettings], tuple[Any, type[LabelledTask]]] = {
 """The model that settings are of, and how it learns."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """What a run would take: its steps, and from a few of them time and memory."""
-
-    steps: int
-    train_queries: int
-    seconds_per_step: float
-    hours: float
-    gigabytes: float
-    precision: str
-
-
 def train(settings: RunSettings, folder: Path, *, progress: Progress | None = None) -> loop.State:
     """Train by `settings` and leave the best checkpoint in `folder`, resuming what is there.
 
@@ -77,8 +65,9 @@ def train(settings: RunSettings, folder: Path, *, progress: Progress | None = No
     return fitted
 
 
-def estimate(settings: RunSettings, steps: int = 3) -> Estimate:
-    """Time and memory of a run, from `steps` real steps on random negatives; nothing is kept.
+def estimate(settings: RunSettings, steps: int = 3) -> dict[str, float | str]:
+    """What a run would take: its steps, and from `steps` real ones, on random negatives, its hours
+    and memory; nothing is kept.
 
     Evaluations, the mining of negatives and what frozen towers make of their texts come on top.
     """
@@ -89,14 +78,14 @@ def estimate(settings: RunSettings, steps: int = 3) -> Estimate:
     task = _task(_easy(settings), *few)
     seconds = loop.time_steps(task, training, steps)
     half = loop.autocast_of(task.model, training) is not nullcontext
-    return Estimate(
-        steps=total,
-        train_queries=n_queries,
-        seconds_per_step=round(seconds, 3),
-        hours=round(seconds * total / 3600, 2),
-        gigabytes=round(_peak_memory(task.model.device) / 2**30, 2),
-        precision="bfloat16" if half else "float32",
-    )
+    return {
+        "steps": total,
+        "train_queries": n_queries,
+        "seconds_per_step": round(seconds, 3),
+        "hours": round(seconds * total / 3600, 2),
+        "gigabytes": round(_peak_memory(task.model.device) / 2**30, 2),
+        "precision": "bfloat16" if half else "float32",
+    }
 
 
 def _easy(settings: Any) -> Any:

@@ -17,11 +17,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.linalg import top_k
-from crossknn.models.dual_encoder import (
-    DualEncoderConfig,
-    DualEncoderModel,
-    trainable,
-)
+from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel, trainable
 from crossknn.scores.store import SparseScores
 from crossknn.training import loop, run
 from crossknn.training.distillation import DistillationTask, Loss

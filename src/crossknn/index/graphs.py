@@ -13,14 +13,7 @@ from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.retrievers.base import DenseRetriever, Retriever
 from crossknn.retrievers.specs import unfitted
-from crossknn.types import (
-    NO_ITEM,
-    FloatArray,
-    IntArray,
-    Neighbours,
-    Progress,
-    Queries,
-)
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours, Progress, Queries
 
 NEIGHBOURS = 16
 """GAR's k."""

@@ -1,4 +1,4 @@
-"""Cross-encoders: the interaction head by hand, batches, marks, folders, what is refused."""
+"""Cross-encoders: the interaction head by hand, batches, scoring, marks, folders, refusals."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import math
 
 import numpy as np
 import pytest
-from tiny_models import MARKED, TEXTS, grid, save_bert, tokenizer
+from tiny_models import MARKED, TEXTS, grid, save_bert, scores_of, tokenizer
 from tokenizers.processors import TemplateProcessing
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from crossknn.errors import InputError  # noqa: E402
+from crossknn.errors import InputError, ScorerError  # noqa: E402
 from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
+from crossknn.scorers import TokenScorer  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -105,6 +106,36 @@ def test_a_score_depends_on_neither_batch_nor_padding(bert, name):
         given = model.tensors(model.encoding.pairs(pairs, *texts))
         wide = model(*(torch.nn.functional.pad(part, (0, 17)) for part in given))
     np.testing.assert_allclose(wide, together, **CLOSE)
+
+
+# As a scorer
+
+
+def test_scoring_has_no_dropout_and_no_gradients_and_leaves_the_mode(bert):
+    model = new(bert, head="cls", dropout=0.5).train()
+    rows = model.encoding.pairs(grid(4, 4), TEXTS, TEXTS)
+    assert not torch.equal(model.encode(rows), model.encode(rows))  # it drops out itself
+    scorer = TokenScorer(model)
+    first, second = (scores_of(scorer, TEXTS, TEXTS) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    with torch.no_grad():
+        model.encoder.get_input_embeddings().weight.fill_(float("nan"))
+    with pytest.raises(ScorerError):
+        scores_of(scorer, TEXTS, TEXTS)
+    assert model.training
+    assert torch.is_grad_enabled()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_fingerprint_names_everything_a_score_depends_on(bert):
+    model = new(bert)
+    before = TokenScorer(model).fingerprint
+    changes = ({}, {"max_length": 31}, {"scale": 2.0}, {"marked": True}, {"head": "cls"})
+    prints = [TokenScorer(new(bert, **change)).fingerprint for change in changes]
+    assert prints[0] == before
+    with torch.no_grad():
+        model.encoder.get_input_embeddings().weight[7, 3] += 1e-3
+    assert len({*prints, TokenScorer(model).fingerprint}) == len(prints) + 1
 
 
 # Marks, folders

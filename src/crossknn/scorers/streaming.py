@@ -277,7 +277,7 @@ def as_scores(answer: Any, count: int, who: str) -> FloatArray:
     return scores.reshape(count)
 
 
-def excerpt(text: str, length: int = 60) -> str:
+def excerpt(text: str) -> str:
     """The beginning of a text, quoted, for messages."""
     flat = " ".join(text.split())
-    return repr(flat if len(flat) <= length else flat[: length - 1] + "…")
+    return repr(flat if len(flat) <= 60 else flat[:59] + "…")

@@ -49,17 +49,18 @@ def mf_ind(
     *,
     lr: float = 0.005,
     epochs: int = 20,
+    hidden: int | None = None,
     skip: bool = True,
     seed: int = 0,
     **settings: Any,
 ) -> Fit:
     """Perceptrons of queries and of items by AdamW on G: vectors (n, d) of all items (A.2.2).
 
-    Items that no query scored are moved as well. Both are 2 d wide; without `skip` their output is
-    the vector (the ablation). `map` and `item_map` of the fit embed what comes later. Raises as
-    `mf_trns`.
+    Items that no query scored are moved as well. `hidden` is the width of both, 2 d by default;
+    without `skip` their output is the vector (the ablation). `map` and `item_map` of the fit embed
+    what comes later. Raises as `mf_trns`.
     """
-    width = 2 * targets.items.shape[1]
+    width = hidden or 2 * targets.items.shape[1]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         query, item = (PerceptronSide(x, width, skip) for x in (targets.queries, targets.items))

@@ -121,8 +121,7 @@ def test_items_come_from_the_querys_own_corpus(kind):
     both = Corpora([PART, OTHER])
     top = retrieved(both, kind, 4, Letters())[1].items
     wrong = nearest_wrong(both, NegativesSettings(kind=kind, count=1, depth=4), Letters())
-    candidates = found_wrong(both, kind, 4, Letters())[1].items
-    for found in (top, wrong, candidates):
+    for found in (top, wrong):
         assert set(found[:3].ravel()) <= {NO_ITEM, 0, 1, 2, 3, 4}
         assert set(found[3:].ravel()) <= {NO_ITEM, 5, 6, 7}
     assert sorted(top[3]) == [NO_ITEM, 5, 6, 7]

@@ -228,9 +228,7 @@ class Irds(DataFolder):
         return queries_from(Records(str(self.path), self._records(found, "query")))
 
     def qrels(self, split: str) -> Qrels:
-        qrels: Qrels = {}
-        for found in self._data(split, "qrels").qrels_iter():
-            qrels.setdefault(found.query_id, {})[found.doc_id] = int(found.relevance)
+        qrels: Qrels = self._data(split, "qrels").qrels_dict()
         return qrels
 
     def candidates(self, split: str) -> Run | None:

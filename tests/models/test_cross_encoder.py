@@ -88,7 +88,7 @@ def test_an_interaction_head_needs_token_types(bert):
     model, made = new(bert, head="interaction"), tokenizer()
     made.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
     with pytest.raises(InputError, match="token type 0 for queries, 1 for items"):
-        CrossEncoderModel(model.encoder, made, model.config)
+        CrossEncoderModel([model.encoder], made, model.config)
 
 
 # Invariance, gradients

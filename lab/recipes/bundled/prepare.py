@@ -100,7 +100,7 @@ def start_cross_encoder(
     kinds = encoder.embeddings.token_type_embeddings.weight.data
     kinds[1] = kinds[0]  # the teacher was trained with type 0 only
     no_dropout(encoder)
-    model = CrossEncoderModel(encoder, tokenizer, CrossEncoderConfig(head="interaction"))
+    model = CrossEncoderModel([encoder], tokenizer, CrossEncoderConfig(head="interaction"))
     model.head.token_weight.weight.data[:, 0] = torch.from_numpy(frequency)
     model.save_pretrained(folder)
     logger.info("%s: %d pieces", folder, len(kept))

@@ -286,7 +286,7 @@ def _cross(checkpoint: _Checkpoint, options: Mapping[str, Any]) -> CrossEncoderM
         item_position=query,
         pooler=emb or pooling == "cls_w_lin",
     )
-    model = CrossEncoderModel(encoder, tokenizer, config)
+    model = CrossEncoderModel([encoder], tokenizer, config)
     if not emb:
         pooler = checkpoint.parts["query"] if config.pooler else {}
         dense = {n.removeprefix("pooler."): v for n, v in pooler.items() if "pooler." in n}
@@ -309,7 +309,7 @@ def _dual(checkpoint: _Checkpoint, options: Mapping[str, Any]) -> DualEncoderMod
         query_length=query,
         item_length=item,
     )
-    return DualEncoderModel(encoder, other, tokenizer, config).eval()
+    return DualEncoderModel([encoder, other], tokenizer, config).eval()
 
 
 def _cmc(checkpoint: _Checkpoint, options: Mapping[str, Any]) -> LateInteractionModel:
@@ -335,7 +335,7 @@ def _cmc(checkpoint: _Checkpoint, options: Mapping[str, Any]) -> LateInteraction
         },
     )
     encoder, tokenizer = checkpoint.bert("query")
-    model = LateInteractionModel(encoder, checkpoint.bert("item")[0], tokenizer, config)
+    model = LateInteractionModel([encoder, checkpoint.bert("item")[0]], tokenizer, config)
     checkpoint.load(model.head, stack)
     return model.eval()
 
@@ -385,7 +385,7 @@ def _headless(source: str | Path) -> CrossEncoderModel:
     encoder, tokenizer = open_backbone(folder)
     limit = min(position_limit(encoder.config), open_tokenizer(folder).model_max_length)
     config = CrossEncoderConfig(head="emb", max_length=int(limit))
-    return CrossEncoderModel(encoder, tokenizer, config).eval()
+    return CrossEncoderModel([encoder], tokenizer, config).eval()
 
 
 def _file(source: str | Path) -> Path:

@@ -42,7 +42,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
     Subclasses set SETTINGS, the name of their settings file; Config, a dataclass with `marked`,
     `query_length`, `item_length` and, where a pair is read, `max_length`; and n_towers: 1, of the
     attribute `encoder`, or 2, the attributes `query` and `item`, which are one if the config has
-    `shared`.
+    `shared`. All are made of their towers' encoders (two may be one), a tokenizer and the config.
     """
 
     SETTINGS: ClassVar[str]
@@ -132,8 +132,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         encoders = [encoder]
         if cls.n_towers == 2:
             encoders += [encoder if config.shared else open_backbone(folder / ITEM_TOWER)[0]]
-        build: Any = cls  # with one encoder or two
-        model: Self = build(*encoders, tokenizer, config)
+        model = cls(encoders, tokenizer, config)
         model.load_head(folder)
         model.name = folder.name
         return model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))

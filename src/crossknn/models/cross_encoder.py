@@ -176,8 +176,9 @@ class CrossEncoderModel(TorchModel):
 
     SETTINGS, Config, n_towers = "cross_encoder.json", CrossEncoderConfig, 1
 
-    def __init__(self, encoder: Any, tokenizer: FastTokenizer, config: CrossEncoderConfig) -> None:
-        super().__init__([encoder], tokenizer, config)
+    def __init__(self, encoders: Sequence[Any], tokenizer: FastTokenizer, config: Any) -> None:
+        super().__init__(encoders, tokenizer, config)
+        encoder = encoders[0]
         self.n_positions = position_limit(encoder.config)
         last = (config.item_position or 0) + (config.item_length or 0)
         if last > self.n_positions:
@@ -199,7 +200,8 @@ class CrossEncoderModel(TorchModel):
 
         A folder that `save_pretrained` wrote gives its head too, if it is of the same kind.
         """
-        model = cls(*open_backbone(source, marked=config.marked), config)
+        encoder, tokenizer = open_backbone(source, marked=config.marked)
+        model = cls([encoder], tokenizer, config)
         folder = Path(source)
         if (folder / cls.SETTINGS).is_file() and cls.read_config(folder).head == config.head:
             model.load_head(folder)

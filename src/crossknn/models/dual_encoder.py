@@ -77,25 +77,19 @@ class DualEncoderModel(TorchModel):
 
     SETTINGS, Config = "dual_encoder.json", DualEncoderConfig
 
-    def __init__(
-        self,
-        query_encoder: Any,
-        item_encoder: Any,
-        tokenizer: FastTokenizer,
-        config: DualEncoderConfig,
-    ) -> None:
-        super().__init__([query_encoder, item_encoder], tokenizer, config)
-        self.dimensions = int(query_encoder.config.hidden_size)
+    def __init__(self, encoders: Sequence[Any], tokenizer: FastTokenizer, config: Any) -> None:
+        super().__init__(encoders, tokenizer, config)
+        self.dimensions = int(encoders[0].config.hidden_size)
         settings = config.pooling, config.normalize, self.tokenizer.marks
-        self.query = Tower(query_encoder, *settings)
-        self.item = self.query if config.shared else Tower(item_encoder, *settings)
+        self.query = Tower(encoders[0], *settings)
+        self.item = self.query if config.shared else Tower(encoders[1], *settings)
 
     @classmethod
     def new(cls, source: str | Path, config: DualEncoderConfig) -> Self:
         """An untrained dual encoder, both towers from the encoder of a folder or hub name."""
         encoder, tokenizer = open_backbone(source, marked=config.marked)
         other = encoder if config.shared else open_backbone(source, marked=config.marked)[0]
-        return cls(encoder, other, tokenizer, config)
+        return cls([encoder, other], tokenizer, config)
 
 
 def trainable(source: str | Path) -> tuple[Path, DualEncoderModel | None]:

@@ -87,22 +87,16 @@ class LateInteractionModel(TorchModel):
 
     SETTINGS, Config = "late_interaction.json", LateInteractionConfig
 
-    def __init__(
-        self,
-        query_encoder: Any,
-        item_encoder: Any,
-        tokenizer: FastTokenizer,
-        config: LateInteractionConfig,
-    ) -> None:
+    def __init__(self, encoders: Sequence[Any], tokenizer: FastTokenizer, config: Any) -> None:
         config = replace(config, pooling=config.pooling or "cls")
-        super().__init__([query_encoder, item_encoder], tokenizer, config)
+        super().__init__(encoders, tokenizer, config)
         kind = HEADS[config.head]
-        self.head = kind(query_encoder, **config.options)
+        self.head = kind(encoders[0], **config.options)
         self.dimensions, self.late_kind = self.head.dimensions, config.head
         self.joint = kind.joint
         settings = str(config.pooling), self.tokenizer.marks
-        self.query = LateTower(query_encoder, kind.query_reads, *settings)
-        self.item = LateTower(item_encoder, kind.item_reads, *settings)
+        self.query = LateTower(encoders[0], kind.query_reads, *settings)
+        self.item = LateTower(encoders[1], kind.item_reads, *settings)
         self._frozen: Frozen = "none"
 
     @classmethod
@@ -134,7 +128,7 @@ class LateInteractionModel(TorchModel):
             content = tokenizer.to_str()
             for encoder in (query, item):
                 tokenizer = add_marks(FastTokenizer.from_str(content), encoder)
-        model = cls(query, item, tokenizer, config)
+        model = cls([query, item], tokenizer, config)
         model.head.take_over(query, item)
         return model
 

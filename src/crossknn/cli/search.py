@@ -16,6 +16,7 @@ from crossknn.cli.output import note, out, print_json, progress
 from crossknn.errors import InputError, visible
 
 if TYPE_CHECKING:
+    from crossknn.search.fusion import Fuse
     from crossknn.search.results import Hit, Results
 
 EPILOG = o.examples(
@@ -44,6 +45,13 @@ def command(
     deadline: o.Deadline = None,
     lists: o.Lists = None,
     run: Annotated[Path | None, Option(help="Also write a TREC run to this file.")] = None,
+    fuse: Annotated[
+        str,
+        Option(
+            help="Order by the exact score and retrievers' beside it, and search for that: 'auto' "
+            "(what `crossknn fit INDEX fusion` fitted), 'none', or weights, dense=0.75,bm25=0.5."
+        ),
+    ] = "none",
     explain: Annotated[bool, Option("--explain", help="Show rounds and approximations.")] = False,
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
@@ -73,7 +81,7 @@ def command(
         exact = exact if exact.fingerprint is None else StoredScorer(exact, kept)
     lines = None if filter is None else [line.strip() for _, line in read_lines(filter)]
     with progress("scoring", "pairs") as report:
-        results = Searcher(index, exact, chosen, seed=seed).search(
+        results = Searcher(index, exact, chosen, fuse=_weights(fuse), seed=seed).search(
             given,
             k=k,
             budget=Budget(
@@ -94,6 +102,17 @@ def command(
         of = f" (so {failed} of {len(results)} queries ended early)" if len(results) > 1 else ""
         note(f"crossknn: {results.error}; this is what was found before{of}")
         raise typer.Exit(3)
+
+
+def _weights(text: str) -> Fuse:
+    """The weights of `dense=0.75,bm25=0.5`, or what "auto" and "none" stand for."""
+    if text in ("auto", "none"):
+        return "auto" if text == "auto" else None
+    try:
+        pairs = [part.split("=") for part in text.split(",")]
+        return {name.strip(): float(weight) for name, weight in pairs}
+    except ValueError:
+        raise InputError(f"--fuse is {text!r}; give auto, none, or dense=0.75,bm25=0.5") from None
 
 
 def _queries(texts: list[str], file: Path | None) -> Any:
@@ -153,7 +172,8 @@ def show(results: Results, json: bool) -> None:
 
 def _show_hit(rank: int, hit: Hit) -> None:
     """Two lines: rank, score, id and round if it has one; the beginning of the text."""
-    head = Text(f"{rank:3}  {hit.score:7.2f}  ")
+    fused = "" if hit.final_score == hit.score else f"{hit.final_score:7.2f} = fused "
+    head = Text(f"{rank:3}  {fused}{hit.score:7.2f}  ")
     head.append(visible(hit.id), style="cyan")
     if hit.round:
         head.append(f"  round {hit.round}", style="dim")

@@ -86,6 +86,7 @@ class Sampled(Predictor[SampledState]):
 
     def __init__(self, predictor: Predictor[Any], *, uniform: bool, seed: int, until: int) -> None:
         self.predictor, self.uniform, self.seed, self.until = predictor, uniform, seed, until
+        self.predicts_scores = not uniform  # type: ignore[misc]
 
     def start(self, queries: Queries) -> SampledState:
         generators = tuple(queries.generator(q, self.seed) for q in range(len(queries)))

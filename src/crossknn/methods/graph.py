@@ -170,6 +170,8 @@ class GraphPredictor(Predictor[GraphState]):
     expand: Expand
     alternate: bool = False
 
+    predicts_scores = False
+
     def start(self, queries: Queries) -> GraphState:
         m = len(queries)
         return GraphState(queries, {}, (Frontier(),) * m, np.zeros(m, np.int64))

@@ -54,6 +54,8 @@ class Exact(Method):
 class FirstStageScores(Predictor[FloatArray]):
     """Predicts the retriever's own scores, whatever has been observed."""
 
+    predicts_scores = False
+
     def __init__(self, retriever: Retriever) -> None:
         self.retriever = retriever
 

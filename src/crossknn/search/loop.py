@@ -34,6 +34,7 @@ _COLUMNS = {
     "rounds": (0, np.int64),
     "approx": (np.nan, np.float32),
     "std": (np.nan, np.float32),
+    "known": (0.0, np.float32),
 }
 """Of a `Ranking`: what fills each array where there is no item, and its type."""
 
@@ -150,14 +151,15 @@ class Search:
         self._stopped[query] = True
 
     def best(self, k: int) -> Ranking:
-        """The k best scored items of each query; without batches, the retriever's k best."""
+        """The k best scored items of each query by final score, or the retriever's k best."""
         if not self.plan.batches:
             found = self.plan.retriever.top(self.queries, min(k, self.available), self.allowed)
             own = np.where(found.items == NO_ITEM, np.nan, found.scores).astype(np.float32)
             unknown = np.full_like(own, np.nan)
-            return Ranking(found.items, own, np.zeros_like(found.items), own, unknown)
-        items, scores = self._rows["items"], self._rows["scores"]
-        order = np.lexsort((items, -np.nan_to_num(scores, nan=-np.inf)))[:, :k]
+            zeros = np.zeros_like(own)
+            return Ranking(found.items, own, np.zeros_like(found.items), own, unknown, zeros)
+        items, final = self._rows["items"], self._rows["scores"] + self._rows["known"]
+        order = np.lexsort((items, -np.nan_to_num(final, nan=-np.inf)))[:, :k]
         return self._ranking(order)
 
     def picks(self) -> Ranking:
@@ -227,6 +229,9 @@ class Search:
             values = {"items": items, "rounds": self.round, "approx": approx, "std": std}
             for name, value in values.items():
                 new[name][q, : len(items)] = value
+        if self.plan.known is not None:
+            part = self.plan.known(self.queries, np.maximum(new["items"], 0))
+            new["known"] = np.where(new["items"] == NO_ITEM, 0, part).astype(np.float32)
         self._rows = {n: np.concatenate([rows, new[n]], axis=1) for n, rows in self._rows.items()}
         query, column = np.nonzero(new["items"] != NO_ITEM)
         pairs = Pairs(query, new["items"][query, column])
@@ -253,7 +258,8 @@ class Search:
         recall, room = np.full(m, np.nan), self._room()
         standing: list[FloatArray | None] = [None] * m
         for q, mean, std in self._unscored(seen):
-            known = self._rows["scores"][q][~np.isnan(self._rows["scores"][q])]
+            known = self._rows["scores"][q] + self._rows["known"][q]
+            known = known[~np.isnan(known)]
             if stop is not None and len(known) >= stop.k:
                 recall[q] = expected_recall(np.sort(known)[-stop.k :], mean, std)
             if share is not None:

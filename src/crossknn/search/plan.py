@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from crossknn.search.sharing import SharedBudget
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
 
 State = TypeVar("State")
+
+KnownPart: TypeAlias = Callable[[Queries, IntArray | None], FloatArray]
+"""What fusion adds to the exact scores of given items (m, c), or of all, (m, n)."""
 
 
 class Prediction(NamedTuple):
@@ -32,6 +36,8 @@ class Predictor(ABC, Generic[State]):
 
     has_std: ClassVar[bool] = False
     """Whether it knows how far its predictions may be off."""
+    predicts_scores: ClassVar[bool] = True
+    """Whether its means are approximate exact scores, not other numbers that rank items."""
 
     @abstractmethod
     def start(self, queries: Queries) -> State:
@@ -103,7 +109,8 @@ class Plan:
     `shortlist` restricts every query to that many items of the retriever (AXN 3: very large
     corpora), or those that the predictor puts in their place. `stop` ends a query before its budget
     does; with `share`, queries spend a budget together, and `batches` sum to an equal part of it.
-    Both need a predictor with standard deviations (`has_std`).
+    Both need a predictor with standard deviations (`has_std`). `known` is what fusion adds to exact
+    scores; the predictor then predicts the sum.
     """
 
     retriever: Retriever
@@ -112,3 +119,4 @@ class Plan:
     shortlist: int | None = None
     stop: Stop | None = None
     share: SharedBudget | None = None
+    known: KnownPart | None = None

@@ -21,6 +21,7 @@ class Hit:
 
     Args:
         score: The raw logit, or the retriever's own score where the method makes no calls.
+        final_score: What hits are ordered by: `score`, and what fusion adds to it.
         position: Of the item in the index.
         round: In which it was picked, from 1; 0 where the method makes no calls.
         source: Who picked it: `retriever`, the method's name, or `order` (by item order, because
@@ -33,6 +34,7 @@ class Hit:
 
     id: str
     score: float
+    final_score: float
     position: int
     round: int
     source: str
@@ -108,12 +110,12 @@ class Results:
                             f"{path}: query {query!r} or item {hit.id!r} has blanks in its id, and "
                             "a TREC run separates by blanks: use other ids"
                         )
-                    lines.append(f"{query} Q0 {hit.id} {rank} {hit.score:.9g} {tag}\n")
+                    lines.append(f"{query} Q0 {hit.id} {rank} {hit.final_score:.9g} {tag}\n")
             try:
                 Path(path).write_text("".join(lines), encoding="utf-8")
             except OSError as error:
                 raise InputError(f"{path} cannot be written: {error.strerror}") from error
-        return {query: {hit.id: hit.score for hit in hits} for query, hits in answers}
+        return {query: {hit.id: hit.final_score for hit in hits} for query, hits in answers}
 
     def to_pandas(self) -> Any:
         """A data frame with a row for each hit: qid, query, docno, score, rank (from 0), round,
@@ -161,6 +163,7 @@ def hits_of(items: Items, ranking: Ranking, method: str) -> list[list[Hit]]:
         hit = Hit(
             id=item.id,
             score=float(ranking.scores[at]),
+            final_score=float(ranking.scores[at]) + float(ranking.known[at]),
             position=position,
             round=round,
             source="order" if not predicted else "retriever" if round <= 1 else method,

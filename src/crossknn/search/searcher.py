@@ -19,6 +19,7 @@ from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.models.folder import first_line
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline
+from crossknn.search.fusion import FUSION, Fuse, open_fusion
 from crossknn.search.loop import Search
 from crossknn.search.results import Hit, Results, hits_of
 from crossknn.search.sharing import SharedBudget
@@ -79,14 +80,23 @@ class Searcher:
             scores, or a folder, hub name or URL. None for methods without calls, such as
             `cmc(retriever=bm25)`.
         method: A method, or its spec.
+        fuse: Orders answers by a final score, and searches for its top k: weights of retrievers
+            beside the exact score, `{"dense": 0.75}` in deviations of their scores; "auto" takes
+            those of `fit_fusion`, if there are any; None, the exact score alone.
         seed: Seed of all randomness, 0 or more.
 
     Raises:
-        InputError: `index` is not an index, or `method` is not a method.
+        InputError: `index` is not an index, `method` is not a method, or `fuse` cannot be.
     """
 
     def __init__(
-        self, index: ItemIndex, scorer: Any, method: str | Method = DEFAULT, *, seed: int = 0
+        self,
+        index: ItemIndex,
+        scorer: Any,
+        method: str | Method = DEFAULT,
+        *,
+        fuse: Fuse = None,
+        seed: int = 0,
     ) -> None:
         from crossknn.scorers import as_scorer
 
@@ -96,6 +106,7 @@ class Searcher:
         self.method = parse_method(method)
         self.scorer: Scorer | None = None if scorer is None else as_scorer(scorer)
         self.seed = as_count(seed, "seed", 0)
+        self.fusion = None if fuse is None else open_fusion(index, fuse, self.seed)
 
     def search(
         self,
@@ -191,7 +202,7 @@ class Searcher:
         if self.scorer is None and chosen.calls:
             raise InputError("there is no scorer: CrossEncoder() is the bundled one")
         mine = None if self.scorer is None else self.scorer.fingerprint
-        for name in chosen.required_artifacts(self.index):
+        for name in (*chosen.required_artifacts(self.index), *[FUSION] * bool(self.fusion)):
             known = self.index.scorer_fingerprint(name)
             if known is not None and known != mine:
                 raise InputError(
@@ -233,6 +244,8 @@ class _Run:
         """Search the queries from `start` to `stop`, as many as fit into memory."""
         index = self.searcher.index
         plan = self.method.plan(index, self.pairs, self.seed)
+        if self.searcher.fusion is not None:
+            plan = self.searcher.fusion.plan(plan)
         if plan.stop is not None and self.k > plan.stop.k:
             raise InputError(
                 f"k is {self.k}, and the search ends when it has enough of the top {plan.stop.k}: "

@@ -21,6 +21,7 @@ IDEAS = {
     "demo": "the documentation of Python as a corpus",
     "fitting.cur": "item vectors by CUR",
     "fitting.distill": "item vectors by a distilled encoder",
+    "fitting.fusion": "weights of retrievers beside the exact score",
     "fitting.mf": "matrix factorization, transductive and inductive",
     "fitting.pseudo_queries": "queries made of items",
     "index.late": "states of late-interaction models",

@@ -21,6 +21,7 @@ from .fitting.anchors import collect_item_scores as collect_item_scores
 from .fitting.anchors import collect_matrix as collect_matrix
 from .fitting.fit import fit as fit
 from .fitting.fit import fit_from_store as fit_from_store
+from .fitting.fusion import fit_fusion as fit_fusion
 from .index.item_index import ItemIndex as ItemIndex
 from .methods import parse_method as parse_method
 from .methods import parse_methods as parse_methods

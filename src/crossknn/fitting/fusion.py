@@ -29,6 +29,7 @@ DEFAULT = {"dense": 0.75, "bm25": 0.5}
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 SHRINKAGE = (0.0, 0.5, 1.0)
 FOLDS, LEAST, CUTOFF = 5, 5, 10
+DISCOUNTS = 1 / np.log2(np.arange(CUTOFF) + 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +101,10 @@ def fit_fusion(
                 f"{judged} of the {len(queries)} queries have a relevant item: fusion is fitted to "
                 f"{LEAST} or more"
             )
-        unit = stack[:, rows] / deviations[:, None, None]
-        tables = _ndcg_table(unit, gains[rows], ideal[rows], _grid(len(names)))
-        weights, shrinkage, fused = _shrunk(unit, gains[rows], ideal[rows], tables, start)
-        single = [ndcg_of(part, gains[rows], ideal[rows]).mean() for part in unit]
-        ndcg = {"cross-encoder": float(single[0]), "fused": fused}
-        ndcg["retriever"] = float(max(single[1:]))
+        unit, about = stack[:, rows] / deviations[:, None, None], (gains[rows], ideal[rows])
+        weights, shrinkage, fused = _shrunk(unit, *about, start)
+        alone = [float(ndcg_of(part, *about).mean()) for part in unit]
+        ndcg = {"retriever": max(alone[1:]), "cross-encoder": alone[0], "fused": fused}
     found = FittedFusion(
         weights={name: float(w) for name, w in zip(names, weights, strict=True)},
         deviations=dict(zip(["exact", *names], map(float, deviations), strict=True)),
@@ -145,32 +144,16 @@ def _gains(
     for q, query in enumerate(query_ids):
         grades = {item: max(grade, 0) for item, grade in qrels.get(query, {}).items()}
         gains[q] = [grades.get(ids[i], 0) if i != NO_ITEM else 0 for i in items[q].tolist()]
-        best = sorted(grades.values(), reverse=True)[:CUTOFF]
-        ideal[q] = np.dot(best, _discounts(len(best)))
+        best = np.sort([*grades.values(), 0])[::-1][:CUTOFF]
+        ideal[q] = best @ DISCOUNTS[: len(best)]
     return gains, ideal
-
-
-def _discounts(count: int) -> FloatArray:
-    return 1 / np.log2(np.arange(count) + 2)
 
 
 def ndcg_of(scores: FloatArray, gains: FloatArray, ideal: FloatArray) -> FloatArray:
     """nDCG@10 (m,) of candidates (m, c) ordered by `scores`, NaN last, ties by position."""
     order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), axis=1, kind="stable")[:, :CUTOFF]
     found = np.take_along_axis(gains, order, axis=1)
-    return found @ _discounts(found.shape[1]) / ideal
-
-
-def _grid(r: int) -> FloatArray:
-    """All weights that are tried, (g, r)."""
-    return np.array(list(product(GRID, repeat=r)))
-
-
-def _ndcg_table(
-    unit: FloatArray, gains: FloatArray, ideal: FloatArray, grid: FloatArray
-) -> FloatArray:
-    """nDCG@10 of each query with each weights: (g, m)."""
-    return np.stack([ndcg_of(_fused(unit, weights), gains, ideal) for weights in grid])
+    return found @ DISCOUNTS[: found.shape[1]] / ideal
 
 
 def _fused(unit: FloatArray, weights: FloatArray) -> FloatArray:
@@ -179,20 +162,20 @@ def _fused(unit: FloatArray, weights: FloatArray) -> FloatArray:
 
 
 def _shrunk(
-    unit: FloatArray, gains: FloatArray, ideal: FloatArray, table: FloatArray, start: FloatArray
+    unit: FloatArray, gains: FloatArray, ideal: FloatArray, start: FloatArray
 ) -> tuple[FloatArray, float, float]:
     """The grid's best weights, shrunk towards `start` by the share that cross-validation likes
     best; that share, from 0 (`start`) to 1, and the cross-validated nDCG@10."""
-    grid, m = _grid(len(start)), table.shape[1]
-    fold = np.random.default_rng(0).permutation(m) % FOLDS
-    held = np.zeros((len(SHRINKAGE), m))
+    grid = np.array(list(product(GRID, repeat=len(start))))
+    table = np.stack([ndcg_of(_fused(unit, weights), gains, ideal) for weights in grid])
+    m = table.shape[1]
+    fold, held = np.random.default_rng(0).permutation(m) % FOLDS, np.zeros((len(SHRINKAGE), m))
     for part in range(FOLDS):
         out = fold == part
         best = grid[table[:, ~out].mean(axis=1).argmax()]
         for row, share in enumerate(SHRINKAGE):
             scores = _fused(unit[:, out], start + share * (best - start))
             held[row, out] = ndcg_of(scores, gains[out], ideal[out])
-    means = held.mean(axis=1)
+    means, best = held.mean(axis=1), grid[table.mean(axis=1).argmax()]
     share = SHRINKAGE[int(means.argmax())]
-    best = grid[table.mean(axis=1).argmax()]
     return start + share * (best - start), share, float(means.max())

@@ -81,12 +81,16 @@ def fit_fusion(
     ]
     if not names:
         raise InputError("the index has neither vectors nor words to fuse: build it with some")
-    batch = Queries(texts)
+    batch, store = Queries(texts), index.scores
     items = open_retriever(index, "hybrid").top(batch, min(depth, index.n)).items
-    exact = _exact(index, scorer, texts, items, limits, progress)
-    there = np.maximum(items, 0)
-    cheap = [open_retriever(index, name).scores(batch, there) for name in names]
-    stack = np.where(np.isnan(exact), np.nan, np.stack([exact, *cheap])).astype(np.float64)
+    stack = np.full((1 + len(names), *items.shape), np.nan)  # exact scores, then the retrievers'
+    query, column = np.nonzero(items != NO_ITEM)
+    pairs = Pairs(query, items[query, column])
+    collect(store, scorer, texts, index.items.texts, pairs, limits=limits, progress=progress)
+    ids = store.pair_ids(texts, index.items.texts, pairs)
+    stack[0, query, column] = store.lookup(fingerprint_of(scorer, store), *ids)
+    for row, name in zip(stack[1:], names, strict=True):
+        row[query, column] = open_retriever(index, name).scores(batch, items)[query, column]
     deviations = np.nanmean(np.nanstd(stack, axis=2), axis=1)
     if not (deviations > 0).all():
         raise InputError("all candidates have equal scores: fusion needs scores that differ")
@@ -116,24 +120,6 @@ def fit_fusion(
     )
     index.put_artifact(FUSION, asdict(found), {})
     return found
-
-
-def _exact(
-    index: ItemIndex,
-    scorer: Scorer,
-    texts: Sequence[str],
-    items: IntArray,
-    limits: Limits | None,
-    progress: Progress | None,
-) -> FloatArray:
-    """Exact scores (m, c) of the candidates, NaN where there are none."""
-    query, column = np.nonzero(items != NO_ITEM)
-    pairs, store = Pairs(query, items[query, column]), index.scores
-    collect(store, scorer, texts, index.items.texts, pairs, limits=limits, progress=progress)
-    scores = np.full(items.shape, np.nan, np.float32)
-    ids = store.pair_ids(texts, index.items.texts, pairs)
-    scores[query, column] = store.lookup(fingerprint_of(scorer, store), *ids)
-    return scores
 
 
 def _gains(

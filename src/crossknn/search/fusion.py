@@ -19,7 +19,7 @@ from crossknn.index.base import Index
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import open_retriever
 from crossknn.search.plan import KnownPart, Plan, Prediction, Predictor
-from crossknn.types import BoolArray, FloatArray, IntArray, Observed, Queries
+from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
 
 FUSION = "fusion"
 """What an index keeps the fitted weights as."""
@@ -80,10 +80,10 @@ class Fused(Predictor[tuple[Any, FloatArray]]):
     ) -> IntArray:
         return self.predictor.shortlist(state[0], pool, allowed)
 
-    def top(self, state: tuple[Any, FloatArray], *args: Any, **options: Any) -> Any:
-        if not self.predictor.predicts_scores:
-            return self.predictor.top(state[0], *args, **options)
-        return super().top(state, *args, **options)
+    def top(self, state: tuple[Any, FloatArray], *args: Any) -> Candidates:
+        if self.predictor.predicts_scores:
+            return super().top(state, *args)
+        return self.predictor.top(state[0], *args)
 
 
 def open_fusion(index: Index, fuse: Fuse, seed: int) -> Fusion | None:

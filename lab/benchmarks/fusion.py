@@ -12,11 +12,12 @@ import numpy as np
 
 import crossknn as ck
 from crossknn.evaluation.measures import paired
-from crossknn.fitting.fusion import DEFAULT
+from crossknn.fitting.fusion import BM25, VECTORS
 from crossknn.index.stored import StoredMatrix
 from crossknn.search.fusion import Fusion
 from crossknn.search.loop import simulate
 
+DEFAULT = {"dense": VECTORS, "bm25": BM25}
 rows = []
 for file in map(Path, sys.argv[1:]):
     matrix = StoredMatrix.load(file)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from synthetic import matrix
 
 import crossknn as ck
-from crossknn.data.queries import QuerySet
-from crossknn.fitting.fusion import DEFAULT, fit_fusion
+from crossknn.fitting.fusion import fit_fusion
 from crossknn.search.fusion import Fusion
 from crossknn.search.loop import simulate
 
@@ -86,9 +83,7 @@ def index():
 
 
 def asked(m=30):
-    rng = np.random.default_rng(0)
-    texts = [TEXTS[i] for i in rng.choice(len(TEXTS), m, replace=False)]
-    return QuerySet(tuple(f"q{i}" for i in range(m)), tuple(texts))
+    return [TEXTS[i] for i in np.random.default_rng(0).choice(len(TEXTS), m, replace=False)]
 
 
 def noise(pairs):
@@ -99,71 +94,49 @@ def hash_of(text):
     return sum(ord(letter) * (i + 7) for i, letter in enumerate(text)) % 97
 
 
-def judged(index, queries):
-    return {
-        q: {index.items.ids[TEXTS.index(t)]: 1}
-        for q, t in zip(queries.ids, queries.texts, strict=True)
-    }
+SCORER = ck.CallableScorer(noise, "noise")
 
 
-def test_weights_are_fitted_where_the_retriever_is_right_and_the_scorer_is_noise(index):
-    queries, scorer = asked(), ck.CallableScorer(noise, "noise")
-    found = fit_fusion(index, scorer, queries, judged(index, queries))
-    assert found.judged == 30
-    assert found.ndcg["fused"] > found.ndcg["cross-encoder"] + 0.2
-    assert max(found.weights.values()) >= max(DEFAULT.values())
-    results = ck.Searcher(index, scorer, fuse="auto").search(queries.texts[0], k=5, budget=48)
-    plain = ck.Searcher(index, scorer).search(queries.texts[0], k=5, budget=48)
-    final = [hit.final_score for hit in results[0]]
-    assert final == sorted(final, reverse=True)
-    assert results[0][0].text == queries.texts[0]
-    assert all(hit.final_score == hit.score for hit in plain[0])
-    run = results.to_run()["0"]
-    assert run[results[0][0].id] == final[0]
-
-
-def test_weights_survive_the_disk_and_ours_are_in_deviations(index, tmp_path):
-    scorer = ck.CallableScorer(noise, "noise")
-    found = fit_fusion(index, scorer, asked(8))
-    assert (found.ndcg, found.judged, found.shrinkage) == (None, 0, 0.0)
-    assert found.weights == {"lsa": DEFAULT["dense"], "bm25": DEFAULT["bm25"]}
+def test_weights_are_in_deviations_survive_the_disk_and_order_the_answers(index, tmp_path):
+    found = fit_fusion(index, SCORER, asked())
+    assert found["weights"] == {"lsa": 0.75, "bm25": 0.5}
     index.save(tmp_path / "i")
     again = ck.ItemIndex.load(tmp_path / "i")
-    one, two = (
-        ck.Searcher(again, scorer, fuse=fuse).search("cat x", k=3, budget=20)
-        for fuse in ("auto", found.weights)
+    one, two, plain = (
+        ck.Searcher(again, SCORER, fuse=fuse).search("cat x", k=3, budget=20)
+        for fuse in ("auto", found["weights"], None)
     )
-    assert [hit.final_score for hit in one[0]] == [hit.final_score for hit in two[0]]
-    (hit, *_), known = two[0], again.artifacts["fusion"].meta["deviations"]
-    cheap = {n: ck.open_retriever(again, n).scores(ck.Queries(["cat x"]))[0] for n in found.weights}
-    parts = [
-        w * known["exact"] / known[n] * cheap[n][hit.position] for n, w in found.weights.items()
-    ]
-    assert hit.final_score - hit.score == pytest.approx(sum(parts), rel=1e-4)
+    final = [hit.final_score for hit in one[0]]
+    assert final == sorted(final, reverse=True) == [hit.final_score for hit in two[0]]
+    assert all(hit.final_score == hit.score for hit in plain[0])
+    assert list(one.to_run()["0"].values()) == final
+    hit, known = one[0][0], found["deviations"]
+    cheap = {n: ck.open_retriever(again, n).scores(ck.Queries(["cat x"])) for n in ("lsa", "bm25")}
+    parts = [w / known[n] * cheap[n][0, hit.position] for n, w in found["weights"].items()]
+    assert hit.final_score - hit.score == pytest.approx(sum(parts) * known["exact"], rel=1e-4)
+
+
+def test_deviations_are_those_of_a_querys_candidates(index):
+    texts = asked(4)
+    found = fit_fusion(index, SCORER, texts, depth=7)
+    items = ck.open_retriever(index, "hybrid").top(ck.Queries(texts), 7).items
+    rows = [[hash_of(text + TEXTS[i]) for i in row] for text, row in zip(texts, items, strict=True)]
+    assert found["deviations"]["exact"] == pytest.approx(np.std(rows, axis=1).mean())
+    assert len(index.scores) == 4 * 7
 
 
 def test_what_cannot_be_fused_is_said_in_a_sentence(index):
-    scorer, queries = ck.CallableScorer(noise, "noise"), asked(8)
-    assert ck.Searcher(index, scorer, fuse="auto").fusion is None  # nothing is fitted yet
+    assert ck.Searcher(index, SCORER, fuse="auto").fusion is None  # nothing is fitted yet
     with pytest.raises(ck.InputError, match="fit them with  crossknn fit INDEX fusion"):
-        ck.Searcher(index, scorer, fuse={"lsa": 1})
-    with pytest.raises(ck.InputError, match="1 of the 8 queries have a relevant item"):
-        fit_fusion(index, scorer, queries, {"q0": {"unknown": 1}})
-    with pytest.raises(ck.InputError, match="all candidates have equal scores"):
-        fit_fusion(index, ck.CallableScorer(lambda pairs: [1.0] * len(pairs), "one"), queries)
-    fit_fusion(index, scorer, queries)
-    for fuse, words in (
-        ({"dense": 1}, "no deviation is known of 'dense': known: bm25, lsa"),
-        ({"lsa": float("nan")}, "the weight of 'lsa' is nan"),
-        ("always", "fuse is 'always'; give 'auto', None"),
-    ):
-        with pytest.raises(ck.InputError, match=words):
-            ck.Searcher(index, scorer, fuse=fuse)
+        ck.Searcher(index, SCORER, fuse={"lsa": 1})
+    equal = ck.CallableScorer(lambda pairs: [1.0] * len(pairs), "equal")
+    for scorer, texts in ((equal, asked(4)), (SCORER, [])):
+        with pytest.raises(ck.InputError, match="fusion needs queries, vectors or words, and"):
+            fit_fusion(index, scorer, texts)
+    fit_fusion(index, SCORER, asked(4))
+    for fuse in ({"dense": 1}, {"lsa": float("nan")}, {"exact": 1}, {"lsa": "much"}):
+        with pytest.raises(ck.InputError, match="deviations are known, bm25, lsa"):
+            ck.Searcher(index, SCORER, fuse=fuse)
     other = ck.CallableScorer(noise, "another")
-    with pytest.raises(
-        ck.InputError, match="what the index holds as 'fusion' was made of scores of"
-    ):
+    with pytest.raises(ck.InputError, match="what the index holds as 'fusion' was made of scores"):
         ck.Searcher(index, other, fuse="auto").search("cat x", k=1, budget=5)
-    empty = replace(queries, ids=(), texts=())
-    with pytest.raises(ck.InputError):
-        fit_fusion(index, scorer, empty)

@@ -31,7 +31,7 @@ def command(
         Argument(
             help="als, mf-trns, mf-ind, cur or distill, perhaps with options: item vectors. "
             "stored: kriging's prior and item vectors, from the stored scores; calls no scorer. "
-            "fusion: the weights of search --fuse, from --queries and perhaps --qrels."
+            "fusion: what `search --fuse auto` weighs by."
         ),
     ] = "als",
     queries: Annotated[
@@ -48,7 +48,6 @@ def command(
     per: Annotated[
         int | None, Option(min=1, help="100 items (q) or 5 queries (i) by default.")
     ] = None,
-    qrels: Annotated[Path | None, Option(help="With fusion: judgements of --queries.")] = None,
     retriever: Annotated[str | None, Option(help="Picks the items of strategy q.")] = None,
     count: Annotated[
         int | None, Option(min=1, help="How many train queries: all, or 500 of 'auto'.")
@@ -104,17 +103,11 @@ def command(
     given = scorer if ray else o.open_scorer(scorer, model, scorer_option, workers=at_once)
     _take(index, given, store)
     limits = Limits(workers=at_once, ray=ray, max_calls=max_calls, deadline=deadline)
-    if method == "fusion":
-        from crossknn.data.reading import read_qrels
+    if method == "fusion" and not isinstance(given, str):
         from crossknn.fitting.fusion import fit_fusion
 
-        if queries == "auto" or isinstance(given, str):
-            raise InputError("fit fusion takes a file of --queries, and no --ray")
-        judged = None if qrels is None else read_qrels(qrels)
         with progress("scoring candidates", "pairs") as report:
-            asked = o.read_queries(Path(queries), count)
-            weighed = fit_fusion(index, given, asked, judged, limits=limits, progress=report)
-        answer(asdict(weighed), json)
+            answer(fit_fusion(index, given, texts, limits=limits, progress=report), json)
         return
     found = fit(
         index,

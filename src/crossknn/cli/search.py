@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -16,7 +16,6 @@ from crossknn.cli.output import note, out, print_json, progress
 from crossknn.errors import InputError, visible
 
 if TYPE_CHECKING:
-    from crossknn.search.fusion import Fuse
     from crossknn.search.results import Hit, Results
 
 EPILOG = o.examples(
@@ -46,11 +45,8 @@ def command(
     lists: o.Lists = None,
     run: Annotated[Path | None, Option(help="Also write a TREC run to this file.")] = None,
     fuse: Annotated[
-        str,
-        Option(
-            help="Order by the exact score and retrievers' beside it, and search for that: 'auto' "
-            "(what `crossknn fit INDEX fusion` fitted), 'none', or weights, dense=0.75,bm25=0.5."
-        ),
+        Literal["auto", "none"],
+        Option(help="auto: search by a final score, as `crossknn fit INDEX fusion` weighed it."),
     ] = "none",
     explain: Annotated[bool, Option("--explain", help="Show rounds and approximations.")] = False,
     scorer: o.ScorerName = "bundled",
@@ -81,7 +77,7 @@ def command(
         exact = exact if exact.fingerprint is None else StoredScorer(exact, kept)
     lines = None if filter is None else [line.strip() for _, line in read_lines(filter)]
     with progress("scoring", "pairs") as report:
-        results = Searcher(index, exact, chosen, fuse=_weights(fuse), seed=seed).search(
+        results = Searcher(index, exact, chosen, fuse=fuse, seed=seed).search(
             given,
             k=k,
             budget=Budget(
@@ -102,17 +98,6 @@ def command(
         of = f" (so {failed} of {len(results)} queries ended early)" if len(results) > 1 else ""
         note(f"crossknn: {results.error}; this is what was found before{of}")
         raise typer.Exit(3)
-
-
-def _weights(text: str) -> Fuse:
-    """The weights of `dense=0.75,bm25=0.5`, or what "auto" and "none" stand for."""
-    if text in ("auto", "none"):
-        return "auto" if text == "auto" else None
-    try:
-        pairs = [part.split("=") for part in text.split(",")]
-        return {name.strip(): float(weight) for name, weight in pairs}
-    except ValueError:
-        raise InputError(f"--fuse is {text!r}; give auto, none, or dense=0.75,bm25=0.5") from None
 
 
 def _queries(texts: list[str], file: Path | None) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from crossknn.errors import InputError, nearest
+from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import open_retriever
@@ -25,7 +25,7 @@ FUSION = "fusion"
 """What an index keeps the fitted weights as."""
 
 Fuse: TypeAlias = Mapping[str, float] | str | None
-"""Weights by retriever, each in deviations; "auto" for the fitted ones, if there are any; None."""
+"""Weights by retriever, each in deviations; "auto" for the fitted ones, if there are any; none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,29 +89,26 @@ class Fused(Predictor[tuple[Any, FloatArray]]):
 def open_fusion(index: Index, fuse: Fuse, seed: int) -> Fusion | None:
     """The fusion that is asked for; None for none, and for "auto" where nothing was fitted.
 
-    Raises:
-        InputError: The index has no deviations to weigh by, or a weight is no finite number of a
-            retriever that they are known of.
+    Raises `InputError` where the index has no deviations, or none for one of the weights.
     """
-    if fuse is None:
+    fitted = index.artifacts.get(FUSION)
+    if fuse in (None, "none") or (fuse == "auto" and fitted is None):
         return None
-    if fuse != "auto" and not isinstance(fuse, Mapping):
-        raise InputError(f"fuse is {fuse!r}; give 'auto', None, or weights such as {{'dense': 1}}")
-    if FUSION not in index.artifacts:
-        if fuse == "auto":
-            return None
+    if fitted is None:
         raise InputError(
             "weights are in deviations of scores, and the index knows none: fit them with  "
-            "crossknn fit INDEX fusion --queries FILE [--qrels FILE]"
+            "crossknn fit INDEX fusion --queries FILE"
         )
-    meta = index.artifacts[FUSION].meta
-    deviations, weights = meta["deviations"], fuse if isinstance(fuse, Mapping) else meta["weights"]
+    deviations, weights = fitted.meta["deviations"], fuse
+    if not isinstance(weights, Mapping):
+        weights = fitted.meta["weights"]
     for name, weight in weights.items():
-        if name not in deviations or name == "exact":
-            known = deviations.keys() - {"exact"}
-            raise InputError(f"no deviation is known of {name!r}: {nearest(name, known)}")
-        if not isinstance(weight, int | float) or not np.isfinite(weight):
-            raise InputError(f"the weight of {name!r} is {weight!r}; it must be a finite number")
+        known = deviations.keys() - {"exact"}
+        if name not in known or not isinstance(weight, int | float) or not np.isfinite(weight):
+            raise InputError(
+                f"fuse gives {name!r} the weight {weight!r}: give finite numbers for retrievers of "
+                f"which deviations are known, {', '.join(sorted(known))}"
+            )
     used = {name: weight for name, weight in weights.items() if weight}
     if not used:
         return None

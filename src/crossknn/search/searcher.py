@@ -106,7 +106,7 @@ class Searcher:
         self.method = parse_method(method)
         self.scorer: Scorer | None = None if scorer is None else as_scorer(scorer)
         self.seed = as_count(seed, "seed", 0)
-        self.fusion = None if fuse is None else open_fusion(index, fuse, self.seed)
+        self.fusion = open_fusion(index, fuse, self.seed)
 
     def search(
         self,

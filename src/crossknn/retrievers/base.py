@@ -230,8 +230,10 @@ class DenseRetriever:
         vectors, known = self.encode(queries), self.items
         if items is not None:
             given = known.vectors if isinstance(known, VectorStore) else known.__getitem__
-            rows = zip(vectors, items, strict=True)
-            return np.concatenate([inner(vector[None], given(chosen)) for vector, chosen in rows])
+            products = np.empty(items.shape, np.float32)
+            for row, vector, chosen in zip(products, vectors, items, strict=True):
+                row[:] = inner(vector[None], given(chosen))[0]
+            return products
         if isinstance(known, VectorStore):
             raise InputError("scores of all items need their vectors as an array, not a store")
         return inner(vectors, known)

@@ -40,6 +40,8 @@ def fit_fusion(
     known = {unfitted(index): VECTORS, "bm25": BM25}
     have = {*index.vectors, *index.retrievers}
     weights = {name: weight for name, weight in known.items() if name in have}
+    if not weights or not len(queries):
+        raise InputError("fusion needs train queries, and an index with vectors or words")
     batch, store = Queries(queries), index.scores
     items = open_retriever(index, "hybrid").top(batch, min(depth, index.n)).items
     query, column = np.nonzero(items != NO_ITEM)
@@ -52,8 +54,8 @@ def fit_fusion(
         row[query, column] = open_retriever(index, name).scores(batch, items)[query, column]
     scores[0, query, column] = exact
     deviations = np.nanstd(scores, axis=2).mean(axis=1)
-    if not weights or not (deviations > 0).all():
-        raise InputError("fusion needs queries, vectors or words, and scores that differ")
+    if not (deviations > 0).all():
+        raise InputError("fusion needs scores that differ, and all candidates have equal ones")
     names = ["exact", *weights]
     fitted = {"weights": weights, "deviations": dict(zip(names, deviations.tolist(), strict=True))}
     found = fitted | {"fingerprint": scorer.fingerprint, "queries": len(queries)}

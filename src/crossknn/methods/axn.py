@@ -42,6 +42,7 @@ class AXN(VectorMethod):
             place of `blend` and `normalize`.
         rcond: Singular values below this share of the largest are dropped.
         shortlist: Search only so many items of the retriever, for very large corpora.
+        retriever, vectors, normalize: See `VectorMethod`.
     """
 
     name = "axn"

@@ -51,9 +51,10 @@ class TwoRounds(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class ANNCUR(TwoRounds):
-    """CUR of the anchor queries' scores.
+    """CUR of the anchor queries' scores, from anchor items to all others (ANNCUR 2.2).
 
     Args:
+        anchor_share: See `TwoRounds`.
         retriever: Picks the anchor items: `fixed` the same ones for every query, any other
             retriever X new ones for each (ANNCUR_X).
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.

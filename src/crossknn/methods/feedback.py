@@ -36,6 +36,7 @@ class SampleThenSearch(VectorMethod):
     Args:
         retriever_share: The first part, as a share of the budget, 0 to 1.
         rounds: How often the vector is fitted, each time to all scores so far, and searched with.
+        retriever, vectors, normalize: See `VectorMethod`.
     """
 
     retriever_share: float = 0.5
@@ -56,6 +57,7 @@ class Feedback(SampleThenSearch):
         a, b, c: F(d) = a sim(q, d) + sum over pairs of gap^b c (sim(d, better) - sim(d, worse));
             1 as Qdrant's training starts, and little worth untrained.
         pairs: Take so many pairs of the widest gaps, not all.
+        retriever_share, rounds, retriever, vectors, normalize: See `SampleThenSearch`.
     """
 
     name = "feedback"
@@ -78,6 +80,7 @@ class ReFIT(SampleThenSearch):
     Args:
         steps: Gradient steps of a distillation.
         lr: Size of a step.
+        retriever_share, rounds, retriever, vectors, normalize: See `SampleThenSearch`.
     """
 
     name = "refit"

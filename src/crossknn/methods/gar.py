@@ -45,6 +45,7 @@ class GAR(GraphMethod):
         set_share: Size of that set, as a share of the budget.
         softmax: Weights in the set are a softmax of exact scores (`raw`, as in Quam), or of these
             over their standard deviation (`scaled`).
+        retriever, graph, neighbours, batch: See `GraphMethod`.
     """
 
     name = "gar"

@@ -72,6 +72,7 @@ class LADR(GraphMethod):
         retriever_share: Share of the budget for the seeds, 0 to 1.
         depth: So many of the best scored items are sources (adaptive).
         mode: `adaptive` or `proactive`.
+        retriever, graph, neighbours, batch: See `GraphMethod`.
     """
 
     name = "ladr"
@@ -95,6 +96,7 @@ class Greedy(GraphMethod):
 
     Args:
         retriever_share: Share of the budget for the seeds; 0 starts from a single item (RGS).
+        retriever, graph, neighbours, batch: See `GraphMethod`.
     """
 
     name = "greedy"

@@ -37,6 +37,7 @@ class TOUR(VectorMethod):
         loss: `kl` or `mse`, between exact and approximate scores of the latest batch.
         rounds: Number of batches.
         lr: Size of a step; the paper's if it is not given.
+        retriever, vectors, normalize: See `VectorMethod`.
     """
 
     name = "tour"

@@ -426,7 +426,7 @@ def in_full(spec: str) -> str:
     A table that prints it cannot be read as if a bare name were the method's best.
 
     >>> in_full("tour(retriever={stage}, rounds=10)")
-    'tour(retriever={stage}, rounds=10, loss=kl, lr=none, vectors=auto, normalize=none)'
+    'tour(retriever={stage}, rounds=10, vectors=auto, normalize=none, loss=kl, lr=none)'
     """
     name, _, inside = spec.strip().partition("(")
     if name not in METHODS:

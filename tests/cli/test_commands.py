@@ -216,7 +216,7 @@ def test_fusion_is_fitted_and_searched_for(build, command, capsys):
     assert [h["final_score"] for h in hits] == sorted(h["final_score"] for h in hits)[::-1]
     assert any(h["final_score"] != h["score"] for h in hits)
     assert run(["search", "docs.index", "about files", "--fuse", "auto", "-k", "2"]) == 0
-    assert capsys.readouterr().out.count("= fused") == 2
+    assert capsys.readouterr().out.count("(exact ") == 2
 
 
 def test_a_filter_a_deadline_and_lists(build, command, folder):

@@ -128,3 +128,9 @@ def test_any_texts_give_sound_queries(pairs, count, more, rendered, seed):
         assert len(query.split()) <= LONGEST
         assert any(map(str.isalnum, query))
         assert not any(m in query for m in MARKS)
+
+
+def test_a_long_beginning_is_cut_at_a_word():
+    words = [f"word{i:02}xxxxxx" for i in range(LONGEST)]  # 12 letters each
+    kept = (LONGEST_TEXT + 1) // 13
+    assert " ".join(words[:kept]) in all_of(titled((" ".join(words), "y")))

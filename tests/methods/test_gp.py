@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from references.gaussian_process import universal
+from sklearn.gaussian_process.kernels import RBF, Matern
 from synthetic import first_scores, matrix, run
 
 from crossknn.errors import InputError
@@ -57,6 +58,13 @@ def test_the_posterior_is_universal_kriging_by_the_textbook(kernel, b, seed, noi
     np.testing.assert_allclose(mean, expected, atol=1e-6)
     amplitude = r @ np.linalg.solve(known, r) / (b - 2) if likely else (r**2).mean() / unit_of
     np.testing.assert_allclose(std**2, variance * amplitude, atol=1e-8, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("matern", "theirs"), [(True, Matern(0.5, nu=2.5)), (False, RBF(0.5))])
+def test_kernels_of_distances_are_scikit_learns(matern, theirs):
+    points = unit(np.random.default_rng(0), 9, 4)
+    ours = Directional(2.0, matern=matern)(points, points)  # length scale sqrt(1 / (2 * 2))
+    np.testing.assert_allclose(ours, theirs(points), rtol=1e-6)
 
 
 def test_vectors_that_are_no_numbers_are_said():

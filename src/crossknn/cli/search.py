@@ -157,8 +157,8 @@ def show(results: Results, json: bool) -> None:
 
 def _show_hit(rank: int, hit: Hit) -> None:
     """Two lines: rank, score, id and round if it has one; the beginning of the text."""
-    fused = "" if hit.final_score == hit.score else f"{hit.final_score:7.2f} = fused "
-    head = Text(f"{rank:3}  {fused}{hit.score:7.2f}  ")
+    exact = "" if hit.final_score == hit.score else f"(exact {hit.score:.2f})  "
+    head = Text(f"{rank:3}  {hit.final_score:7.2f}  {exact}")
     head.append(visible(hit.id), style="cyan")
     if hit.round:
         head.append(f"  round {hit.round}", style="dim")

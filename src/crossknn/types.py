@@ -170,10 +170,10 @@ class Queries:
 class Ranking:
     """The best of the scored items, by final score, ties by position; all arrays (m, k).
 
-    Short rows are padded: `items` with `NO_ITEM`, `rounds` with 0, the others with NaN. `rounds`
-    says in which round (from 1) an item was picked; `approx` what was predicted then (in round 1,
-    the retriever's own score), and `std` its deviation, NaN where none was known. Of a plan
-    without batches both scores are the retriever's own, and there are no rounds. The final score is
+    Short rows are padded: `items` with `NO_ITEM`, `rounds` and `known` with 0, the others with NaN.
+    `rounds` says in which round (from 1) an item was picked; `approx` what was predicted then (in
+    round 1, the retriever's score), and `std` its deviation, NaN where none was known. Of a plan
+    without batches both scores are the retriever's, and there are no rounds. The final score is
     the sum of `scores` and `known`, what fusion adds to them: 0 without fusion.
     """
 

@@ -35,7 +35,7 @@ def test_the_suite_covers_every_registered_method():
     lost=st.just(set()) | st.sets(st.integers(0, 79), max_size=12),
 )
 def test_the_budget_is_spent_exactly_and_nothing_twice(spec, budget, seed, allowed, lost):
-    """On items that are allowed; pairs that cannot be scored are replaced."""
+    """Only allowed items are scored, and others take the place of pairs that cannot be scored."""
     data, mask = matrix_for(spec, seed=seed, tests=2), np.random.default_rng(1).random(80) < allowed
     search = run(spec, data, budget, seed=seed, allowed=mask, lost=list(lost))
     free = set(np.flatnonzero(mask).tolist()) - lost

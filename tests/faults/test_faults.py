@@ -38,7 +38,7 @@ def search(index, url, *, queries="topic 3", deadline=None, timeout=10, **option
 
 
 def outcome(index, name, moment, **options):
-    """What a search does: its results or None, the sentence of an error, seconds."""
+    """Search a faulty endpoint; returns the results or None, the error's sentence, the seconds."""
     server = Faulty(FAULTS[name], MOMENTS[moment])
     began, results = time.perf_counter(), None
     try:

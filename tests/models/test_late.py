@@ -43,7 +43,7 @@ def new(source, kind="cmc", **config):
 
 
 def scores_of(model, texts=TEXTS):
-    """Of each text as a query against all as items."""
+    """Scores (t, t) of each text as a query with all texts as items."""
     model.eval()
     with torch.inference_mode():
         query, mask = model.outputs(model.encoding.texts(texts, queries=True), queries=True)

@@ -134,6 +134,9 @@ def test_what_cannot_be_fused_is_said_in_a_sentence(index):
         with pytest.raises(ck.InputError, match="fusion needs"):
             fit_fusion(index, scorer, texts)
     fit_fusion(index, SCORER, asked(4))
+    for fuse in ("always", 5):
+        with pytest.raises(ck.InputError, match=f"fuse is {fuse!r}; give 'auto', None, or weights"):
+            ck.Searcher(index, SCORER, fuse=fuse)
     for fuse in ({"dense": 1}, {"lsa": float("nan")}, {"exact": 1}, {"lsa": "much"}):
         with pytest.raises(ck.InputError, match="deviations are known, bm25, lsa"):
             ck.Searcher(index, SCORER, fuse=fuse)

@@ -38,8 +38,7 @@ def fit_fusion(
         ScorerError: pairs could not be scored.
     """
     known = {unfitted(index): VECTORS, "bm25": BM25}
-    have = {*index.vectors, *index.retrievers}
-    weights = {name: weight for name, weight in known.items() if name in have}
+    weights = {n: w for n, w in known.items() if n in {*index.vectors, *index.retrievers}}
     if not weights or not len(queries):
         raise InputError("fusion needs train queries, and an index with vectors or words")
     batch, store = Queries(queries), index.scores
@@ -48,11 +47,10 @@ def fit_fusion(
     pairs = Pairs(query, items[query, column])
     collect(store, scorer, queries, index.items.texts, pairs, limits=limits, progress=progress)
     ids = store.pair_ids(queries, index.items.texts, pairs)
-    exact = store.lookup(fingerprint_of(scorer, store), *ids)
     scores = np.full((1 + len(weights), *items.shape), np.nan)
     for row, name in zip(scores[1:], weights, strict=True):
         row[query, column] = open_retriever(index, name).scores(batch, items)[query, column]
-    scores[0, query, column] = exact
+    scores[0, query, column] = store.lookup(fingerprint_of(scorer, store), *ids)
     deviations = np.nanstd(scores, axis=2).mean(axis=1)
     if not (deviations > 0).all():
         raise InputError("fusion needs scores that differ, and all candidates have equal ones")

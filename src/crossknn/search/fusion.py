@@ -35,10 +35,10 @@ class Fusion:
     retrievers: tuple[Retriever, ...]
     weights: tuple[float, ...]
 
-    def known(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """The weighted sum of given items (m, c), or of all: (m, n)."""
+    def known(self, queries: Queries) -> FloatArray:
+        """The weighted sums of all items: (m, n)."""
         both = zip(self.weights, self.retrievers, strict=True)
-        parts = [np.float32(weight) * stage.scores(queries, items) for weight, stage in both]
+        parts = [np.float32(weight) * stage.scores(queries) for weight, stage in both]
         return np.sum(parts, axis=0, dtype=np.float32)
 
     def plan(self, plan: Plan) -> Plan:
@@ -57,7 +57,7 @@ class Fused(Predictor[tuple[Any, FloatArray]]):
         self.has_std = predictor.has_std  # type: ignore[misc]
 
     def start(self, queries: Queries) -> tuple[Any, FloatArray]:
-        return self.predictor.start(queries), self.known(queries, None)
+        return self.predictor.start(queries), self.known(queries)
 
     def update(self, state: tuple[Any, FloatArray], observed: Observed) -> tuple[Any, FloatArray]:
         if not self.predictor.predicts_scores:
@@ -91,19 +91,18 @@ def open_fusion(index: Index, fuse: Fuse, seed: int) -> Fusion | None:
 
     Raises `InputError` where the index has no deviations, or none for one of the weights.
     """
+    if not isinstance(fuse, Mapping | None) and fuse not in ("auto", "none"):
+        raise InputError(f"fuse is {fuse!r}; give 'auto', None, or weights such as {{'dense': 1}}")
     fitted = index.artifacts.get(FUSION)
     if fuse in (None, "none") or (fuse == "auto" and fitted is None):
         return None
     if fitted is None:
-        raise InputError(
-            "weights are in deviations of scores, and the index knows none: fit them with  "
-            "crossknn fit INDEX fusion --queries FILE"
-        )
-    deviations, weights = fitted.meta["deviations"], fuse
-    if not isinstance(weights, Mapping):
-        weights = fitted.meta["weights"]
+        how = "fit them with  crossknn fit INDEX fusion --queries FILE"
+        raise InputError(f"weights are in deviations of scores, and the index knows none: {how}")
+    deviations = fitted.meta["deviations"]
+    known = deviations.keys() - {"exact"}
+    weights = fuse if isinstance(fuse, Mapping) else fitted.meta["weights"]
     for name, weight in weights.items():
-        known = deviations.keys() - {"exact"}
         if name not in known or not isinstance(weight, int | float) or not np.isfinite(weight):
             raise InputError(
                 f"fuse gives {name!r} the weight {weight!r}: give finite numbers for retrievers of "

@@ -16,8 +16,8 @@ from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray,
 
 State = TypeVar("State")
 
-KnownPart: TypeAlias = Callable[[Queries, IntArray | None], FloatArray]
-"""What fusion adds to the exact scores of given items (m, c), or of all, (m, n)."""
+KnownPart: TypeAlias = Callable[[Queries], FloatArray]
+"""What fusion adds to the exact scores of all items: (m, n)."""
 
 
 class Prediction(NamedTuple):

@@ -10,14 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import matrix, run
 
+import crossknn as ck
 from crossknn.errors import InputError, SpecError
 from crossknn.evaluation.measures import agreement, recall
-from crossknn.evaluation.replay import Replayed, check, outcome, parts_of, replay, truth_of
+from crossknn.evaluation.replay import (
+    Replayed,
+    check,
+    compare,
+    judge,
+    outcome,
+    parts_of,
+    replay,
+    truth_of,
+)
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method, parse_methods
 from crossknn.retrievers.specs import open_retriever
-from crossknn.scorers import MatrixScorer
+from crossknn.scorers import CallableScorer, MatrixScorer
+from crossknn.search.fusion import Fusion
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM
 
@@ -26,7 +37,7 @@ def test_outcomes_keep_every_query():
     data = matrix(tests=70)  # more than one batch
     data = replace(data, labels=top_k(data.scores, 2).items[:, 1])
     parts, axn = parts_of(data), parse_method("axn(retriever=dense, rounds=3)")
-    assert [len(queries) for _, queries, _ in parts] == [64, 6]
+    assert [len(part.queries) for part in parts] == [64, 6]
     task = TaskMeasures(Judgements.from_labels(data.labels[data.n_anchors :]), ["RR@10"])
     found = outcome("axn", axn, parts, truth_of(parts, 10), budget=20, ks=[1, 10], task=task)
     assert found.calls.tolist() == [20] * 70
@@ -37,6 +48,98 @@ def test_outcomes_keep_every_query():
     places = searched == data.labels[20:, None]
     ranks = np.where(places.any(axis=1), 1 + places.argmax(axis=1), np.inf)
     assert found.task["RR@10"] == pytest.approx(1 / ranks)
+
+
+def fusion_of(index) -> Fusion:
+    return Fusion(tuple(ck.open_retriever(index, name) for name in ("dense", "bm25")), (0.7, 0.4))
+
+
+def test_recall_of_a_fused_search_is_that_of_the_best_final_scores():
+    data = matrix(tests=70)
+    _, queries, exact = data.rows(0, 70)
+    final = exact + 0.7 * queries.vectors["dense"] @ data.dense_items.T
+    final += 0.4 * data.firsts["bm25"][20:]
+    truth = np.argsort(-final, axis=1, kind="stable")[:, :5]
+    methods = parse_methods("rerank(retriever=dense), axn(retriever=dense, rounds=3), exact")
+    options = {"budgets": [20], "ks": [5], "fusion": fusion_of(data)}
+    rows = list(replay(data, methods, **options))
+    first = run("rerank(retriever=dense)", data, 20).observed().items
+    assert rows[0].recall == pytest.approx(recall(first, truth).mean(), abs=1e-5)
+    assert rows[0].recall < rows[1].recall < rows[2].recall == 1
+    assert all(row.as_dict()["fused"] for row in rows)
+    assert next(replay(data, methods, [20], [5])).recall != rows[0].recall
+
+
+@pytest.fixture(scope="module")
+def world():
+    """An index of texts, 70 queries, all exact scores, and judgements of all but one."""
+    rng = np.random.default_rng(0)
+    words = np.array(["zip", "sort", "list", "lock", "thread", "file", "queue", "archive"])
+    texts = [" ".join(row) + f" {i}" for i, row in enumerate(rng.choice(words, (150, 5)))]
+    index = ck.ItemIndex.build(texts[:80], lsa=6)
+    queries = ck.QuerySet(tuple(f"q{i}" for i in range(70)), tuple(texts[80:]))
+    of_words = [{w: text.split().count(w) for w in words} for text in texts]
+    counts = np.array([list(row.values()) for row in of_words])
+    scores = counts[80:] @ counts[:80].T + rng.normal(size=(70, 80))
+    noisy = scores + rng.normal(size=scores.shape)
+    best = np.argsort(-noisy, axis=1)[:, :3]
+    qrels = {f"q{q}": {str(i): 1 for i in best[q]} for q in range(69)}
+    return index, queries, scores.astype(np.float32), qrels
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_scoring_on_demand_gives_the_measures_of_known_scores(world, fused):
+    index, queries, scores, qrels = world
+    specs = "rerank(retriever=lsa), axn(retriever=bm25, rounds=4, ridge=0.3), gp(retriever=lsa)"
+    methods = parse_methods(f"{specs}, retrieve(retriever=bm25)")
+    fusion = None
+    if fused:
+        fusion = Fusion((ck.open_retriever(index, "lsa"), ck.open_retriever(index, "bm25")), (2, 1))
+    options = {"qrels": qrels, "measures": ["nDCG@10", "accuracy_normalised"], "fusion": fusion}
+    asked, steps = [], []
+
+    def fn(pairs):
+        asked.extend(pairs)
+        return [scores[where[query], place[item]] for query, item in pairs]
+
+    where = {text: q for q, text in enumerate(queries.texts)}
+    place = {text: i for i, text in enumerate(index.items.texts)}
+    scorer, told = CallableScorer(fn), lambda *step: steps.append(step)
+    found = list(judge(index, scorer, queries, methods, [10, 30], progress=told, **options))
+    _, known = compare(index, queries, scores, methods, [10, 30], [5], **options)
+    for ours, theirs in zip(found, known, strict=True):
+        assert (ours.method, ours.budget) == (theirs.method, theirs.budget)
+        assert np.array_equal(ours.calls, theirs.calls)
+        for name, values in theirs.task.items():
+            np.testing.assert_array_equal(ours.task[name], values)
+    assert len(asked) == len(set(asked)) < 70 * 3 * 30
+    assert steps[-1] == (70 * 3 * 40, 70 * 3 * 40)
+    (row,) = found[1].rows()
+    said = row.as_dict()
+    assert not {"k", "recall", "ci"} & said.keys()
+    assert (said["n_queries"], said["unjudged"], said["calls"]) == (70, 1, 30)
+    assert ("fused" in said) == fused
+    gold = np.argsort(-scores, axis=1)[:, :10]
+    best = next(
+        judge(index, MatrixScorer(scores), queries, parse_methods("exact"), [80], **options)
+    )
+    assert fused or np.array_equal(best.items[:, :10], gold)
+
+
+def test_pairs_that_cannot_be_scored_are_replaced(world):
+    index, queries, _, qrels = world
+    bad = index.items.texts[7]
+
+    def fn(pairs):
+        if any(item == bad for _, item in pairs):
+            raise ValueError("no")
+        return [float(len(item)) for _, item in pairs]
+
+    one = CallableScorer(fn, batch=1)
+    methods = parse_methods("rerank(retriever=fixed)")
+    (found,) = judge(index, one, queries.take(range(6)), methods, [79], qrels=qrels)
+    assert found.calls.tolist() == [79] * 6
+    assert 7 not in found.items
 
 
 def test_what_a_method_lacks_is_said_before_anything_is_searched():

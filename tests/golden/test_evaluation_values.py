@@ -146,7 +146,7 @@ def test_compare():
 def test_analyses():
     data = matrix(noise=0.6)
     (part,) = parts = parts_of(data)
-    index, queries, scores = part
+    index, queries, scores = part.index, part.queries, part.exact
     truth = truth_of(parts, 10)
     found: dict[str, object] = {}
     for name in ("anncur", "adacur", "axn ridge", "rerank dense"):

@@ -341,8 +341,10 @@ def retrieved(
     anchor items (ANNCUR, figure 3a), the method being `anncur(anchor_share=1)` and `calls` k_i.
     """
     found = []
-    for index, queries, scores in parts:
-        approx, _ = approximate(method, index, queries, scores, budget=calls, seed=seed)
+    for each in parts:
+        assert each.exact is not None
+        known = each.index, each.queries, each.exact
+        approx, _ = approximate(method, *known, budget=calls, seed=seed)
         found.append(top_k(approx, depth).items)
     return np.concatenate(found)
 

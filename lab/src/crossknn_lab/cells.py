@@ -202,7 +202,7 @@ class CellResult:
     def as_json(self) -> str:
         """One JSON object; a value that a query lacks is null."""
         made = {
-            **vars(self.outcome),
+            **{name: value for name, value in vars(self.outcome).items() if name != "items"},
             "task": {
                 name: [None if np.isnan(value) else value for value in values.tolist()]
                 for name, values in self.outcome.task.items()

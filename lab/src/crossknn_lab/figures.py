@@ -510,11 +510,11 @@ def _errors(
     found: dict[str, Any] = {}
     for name, spec in methods.items():
         bands: dict[int, list[FloatArray]] = {}
-        for index, queries, scores in parts:
-            approx, _ = approximate(
-                parse_method(spec), index, queries, scores, budget=calls, seed=0
-            )
-            for band, values in approximation_error(scores, approx).items():
+        for part in parts:
+            assert part.exact is not None
+            known = part.index, part.queries, part.exact
+            approx, _ = approximate(parse_method(spec), *known, budget=calls, seed=0)
+            for band, values in approximation_error(part.exact, approx).items():
                 if band != "all":
                     bands.setdefault(int(band.split("-")[1]), []).append(values)
         means = [bootstrap(np.concatenate(values)) for values in bands.values()]

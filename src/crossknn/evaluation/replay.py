@@ -1,21 +1,22 @@
-"""Methods on known scores: what they find of exact search, for what number of calls.
+"""Methods by what they find of exact search and by the task's measures, for what number of calls.
 
-`compare` has the exact scores of your own queries, `replay` those of a stored matrix.
+`compare` has the exact scores of your own queries, `replay` those of a stored matrix; `judge` knows
+none beforehand and asks a scorer for the pairs that the methods choose.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from crossknn.data.queries import Qrels, QuerySet
 from crossknn.errors import InputError, SpecError
 from crossknn.evaluation.measures import Estimate, bootstrap, recall
-from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures
 from crossknn.index.base import Index, Scale
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.stored import StoredMatrix
@@ -23,7 +24,11 @@ from crossknn.linalg import mask, top_k
 from crossknn.methods import Method
 from crossknn.methods.rerank import Exact
 from crossknn.retrievers.base import AllScores, Retriever
-from crossknn.search.loop import simulate
+from crossknn.scorers.base import Scorer
+from crossknn.scores.store import ScoreStore
+from crossknn.scores.stored import StoredScorer
+from crossknn.search.fusion import Fusion
+from crossknn.search.loop import Search
 from crossknn.spec import Spec, build
 from crossknn.types import (
     NO_ITEM,
@@ -33,6 +38,8 @@ from crossknn.types import (
     IntArray,
     Named,
     Neighbours,
+    Pairs,
+    Progress,
     Queries,
     Value,
 )
@@ -40,8 +47,24 @@ from crossknn.types import (
 BATCH = 64
 """Queries searched together: bounds the memory to BATCH x n approximate scores."""
 
-Part: TypeAlias = tuple[Index, Queries, FloatArray]
-"""Queries (r) that are searched together: the index as they see it, they, their scores (r, n)."""
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Queries (r) that are searched together, the index as they see it, and where scores are from.
+
+    `score` gives the exact scores (p,) of pairs of them, NaN where one cannot be scored; `exact`
+    are all of them (r, n), where they are known.
+    """
+
+    index: Index
+    queries: Queries
+    score: Callable[[Pairs], FloatArray]
+    exact: FloatArray | None = None
+
+    @classmethod
+    def known(cls, index: Index, queries: Queries, exact: FloatArray) -> Part:
+        """Queries whose exact scores (r, n) are all known."""
+        return cls(index, queries, lambda pairs: exact[pairs.query, pairs.item], exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +73,8 @@ class RecallRow:
 
     `index_calls` were made once, before all queries, for what the method reads. `measures` are the
     task's own (the same for every k), with their intervals and the number of queries that have a
-    value; `unjudged` queries have none.
+    value; `unjudged` queries have none. Without exact search `k` is 0, and nothing known of recall.
+    `fused` says that answers were ordered, and searched for, by final scores.
     """
 
     method: str
@@ -67,11 +91,13 @@ class RecallRow:
     measures_ci: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
     measures_n: Mapping[str, int] = field(default_factory=dict)
     unjudged: int = 0
+    fused: bool = False
 
     def as_dict(self) -> dict[str, object]:
-        """The row as JSON-ready values; without the task's measures if there are none."""
-        own = () if self.measures else ("measures", "measures_ci", "measures_n", "unjudged")
-        return {name: value for name, value in asdict(self).items() if name not in own}
+        """The row as JSON-ready values, without those that it lacks."""
+        task = ("measures", "measures_ci", "measures_n", "unjudged") * (not self.measures)
+        lacks = (*task, *("k", "recall", "ci") * (not self.k), *("fused",) * (not self.fused))
+        return {name: value for name, value in asdict(self).items() if name not in lacks}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -80,7 +106,7 @@ class Outcome:
 
     `recall[k]` is in 0-1, `calls` are distinct pairs whose score was used (a replay makes no call),
     `seconds` (outside scoring) those of the query's batch divided by its queries. `task` has the
-    task's measures, NaN where a query has no value.
+    task's measures, NaN where a query has no value; `items` (m, c) are the answers, padded with -1.
     """
 
     method: str
@@ -92,11 +118,13 @@ class Outcome:
     task: Mapping[str, FloatArray]
     unjudged: int = 0
     index_calls: int = 0
+    fused: bool = False
+    items: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int64))
 
     def rows(self) -> Iterator[RecallRow]:
-        """A row for each k: means over the queries, and intervals."""
+        """A row for each k: means over the queries, and intervals; one without exact search."""
         measures = {n: bootstrap(values, seed=self.seed) for n, values in self.task.items()}
-        for k, values in self.recall.items():
+        for k, values in (self.recall or {0: np.empty(0)}).items():
             found = bootstrap(values, seed=self.seed)
             yield RecallRow(
                 method=self.method,
@@ -104,7 +132,7 @@ class Outcome:
                 budget=self.budget,
                 recall=round(found.mean, 5),
                 ci=_ends(found),
-                n_queries=len(values),
+                n_queries=len(self.calls),
                 calls=round(float(self.calls.mean()), 2),
                 seconds=round(float(self.seconds.mean()), 6),
                 seed=self.seed,
@@ -113,6 +141,7 @@ class Outcome:
                 measures_ci={n: _ends(e) if e.n else None for n, e in measures.items()},
                 measures_n={name: found.n for name, found in measures.items()},
                 unjudged=self.unjudged,
+                fused=self.fused,
             )
 
 
@@ -173,14 +202,14 @@ class OracleRetriever(AllScores):
 
 
 class Replayed:
-    """An index whose exact scores (m, n) of the queries are known; it stands for it in a search.
+    """Stands for an index in a search, and knows the queries' exact scores (m, n), if anyone does.
 
     It offers, beside its own retrievers, those that know the scores. It notes what is read of what
     had cost cross-encoder calls (AXN, 3): anchors, item scores, fitted vectors and artifacts. A
     stored matrix does not say what its fitted vectors had cost: they count as nothing.
     """
 
-    def __init__(self, index: Index, exact: FloatArray) -> None:
+    def __init__(self, index: Index, exact: FloatArray | None) -> None:
         self._index, self._exact = index, exact
         self._read: set[str] = set()
         fitted = index.fitted if isinstance(index, ItemIndex) else {}
@@ -193,7 +222,7 @@ class Replayed:
 
     def offered(self, spec: Spec, seed: int) -> Retriever | None:
         """The oracle's retriever of that name; `SpecError` for options that it does not have."""
-        if spec.name not in _ORACLES:
+        if spec.name not in _ORACLES or self._exact is None:
             return None
         options, n = build(spec, _ORACLES, "retriever"), self._exact.shape[1]
         if not (0 <= options.epsilon <= 1 and 0 <= options.masked < n):
@@ -240,26 +269,39 @@ def outcome(
     name: str,
     method: Method,
     parts: Sequence[Part],
-    truth: IntArray,
+    truth: IntArray | None,
     *,
     budget: int,
-    ks: Sequence[int],
+    ks: Sequence[int] = (),
     seed: int = 0,
     task: TaskMeasures | None = None,
+    fusion: Fusion | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Outcome:
     """Search all queries of `parts`, m in all.
 
     Args:
-        truth: their exact top items (m, max(ks)).
+        truth: their exact top items (m, max(ks)), by final scores with a fusion; None: no recall.
         budget: calls per query; 0 for a method that makes none.
+        ks: the depths of recall; answers are kept as deep as the largest.
         task: adds the task's measures; its judgements are of these queries in order.
+        fusion: answers are ordered, and searched for, by its final scores.
+        progress: called with the number of pairs scored since the last call.
     """
-    depth = max(*ks, task.depth if task else 1)
+    depth = max(1, *ks, task.depth if task else 1)
     answers, calls, seconds, values = [], [], [], []
     start = index_calls = 0
-    for index, queries, scores in parts:
-        seen, r, began = Replayed(index, scores), len(queries), time.perf_counter()
-        search = simulate(method.plan(seen, budget, seed), queries, scores)
+    for part in parts:
+        seen, r, began = Replayed(part.index, part.exact), len(part.queries), time.perf_counter()
+        plan = method.plan(seen, budget, seed)
+        search = Search(fusion.plan(plan) if fusion else plan, part.queries, part.index.n)
+        while len(pairs := search.ask()):
+            asked, scores = time.perf_counter(), part.score(pairs)
+            began += time.perf_counter() - asked
+            told = np.flatnonzero(~np.isnan(scores))
+            search.tell(pairs.take(told), scores[told])
+            if progress:
+                progress(len(pairs))
         best, observed = search.best(depth).items, search.observed()
         seconds.append(np.full(r, (time.perf_counter() - began) / r))
         short = ((0, 0), (0, depth - best.shape[1]))
@@ -273,12 +315,14 @@ def outcome(
         method=name,
         budget=budget,
         seed=seed,
-        recall={k: recall(items[:, :k], truth[:, :k]) for k in ks},
+        recall={} if truth is None else {k: recall(items[:, :k], truth[:, :k]) for k in ks},
         calls=np.concatenate(calls),
         seconds=np.concatenate(seconds),
         task={m: np.concatenate([part[m] for part in values]) for m in values[0]},
         unjudged=task.judgements.take(0, start).unjudged if task else 0,
         index_calls=index_calls,
+        fused=fusion is not None,
+        items=items,
     )
 
 
@@ -287,19 +331,28 @@ def parts_of(matrix: StoredMatrix, queries: int | None = None) -> list[Part]:
     if queries is not None and queries < 1:
         raise InputError(f"queries is {queries}; it must be 1 or more")
     tests = matrix.n_tests if queries is None else min(queries, matrix.n_tests)
-    return [matrix.rows(s, min(s + BATCH, tests)) for s in range(0, tests, BATCH)]
+    stops = range(0, tests, BATCH)
+    return [Part.known(*matrix.rows(s, min(s + BATCH, tests))) for s in stops]
 
 
-def truth_of(parts: Sequence[Part], k: int) -> IntArray:
-    """The exact top k of all queries of `parts`: (m, k)."""
-    return np.concatenate([top_k(scores, k).items for _, _, scores in parts])
+def truth_of(parts: Sequence[Part], k: int, fusion: Fusion | None = None) -> IntArray:
+    """The exact top k of all queries of `parts`, by final scores with a fusion: (m, k).
+
+    Raises `InputError` where not all exact scores are known.
+    """
+    found = []
+    for part in parts:
+        if part.exact is None:
+            raise InputError("recall needs the exact scores of all pairs")
+        known = fusion.known(part.queries) if fusion else 0
+        found.append(top_k(part.exact + known, k).items)
+    return np.concatenate(found)
 
 
 def check(parts: Sequence[Part], methods: Mapping[str, Method], budget: int, seed: int) -> None:
     """Plan every method once: what one of them lacks is said before anything is searched."""
-    index, _, scores = parts[0]
     for method in methods.values():
-        method.plan(Replayed(index, scores), budget, seed)
+        method.plan(Replayed(parts[0].index, parts[0].exact), budget, seed)
 
 
 def outcomes(
@@ -310,15 +363,18 @@ def outcomes(
     *,
     seed: int = 0,
     task: TaskMeasures | None = None,
+    fusion: Fusion | None = None,
 ) -> Iterator[Outcome]:
     """An iterator of one outcome for each method and budget.
 
-    A method that makes no calls has one budget, 0. `task` adds the task's measures.
+    A method that makes no calls has one budget, 0. `task` adds the task's measures; with a `fusion`
+    recall is measured against the exact top k of the final scores.
     """
-    truth = truth_of(parts, max(ks))
+    truth = truth_of(parts, max(ks), fusion)
+    options: dict[str, Any] = {"ks": ks, "seed": seed, "task": task, "fusion": fusion}
     for name, method in methods.items():
         for budget in budgets if method.calls else (0,):
-            yield outcome(name, method, parts, truth, budget=budget, ks=ks, seed=seed, task=task)
+            yield outcome(name, method, parts, truth, budget=budget, **options)
 
 
 def replay(
@@ -330,10 +386,11 @@ def replay(
     seed: int = 0,
     queries: int | None = None,
     task: TaskMeasures | None = None,
+    fusion: Fusion | None = None,
 ) -> Iterator[RecallRow]:
     """Rows of every method, budget and k, over the first `queries` test queries of a matrix."""
     parts = parts_of(matrix, queries)
-    for found in outcomes(parts, methods, budgets, ks, seed=seed, task=task):
+    for found in outcomes(parts, methods, budgets, ks, seed=seed, task=task, fusion=fusion):
         yield from found.rows()
 
 
@@ -347,6 +404,7 @@ def compare(
     *,
     qrels: Qrels | None = None,
     measures: Sequence[str] = (),
+    fusion: Fusion | None = None,
     seed: int = 0,
 ) -> tuple[Outcome, Iterator[Outcome]]:
     """Compare methods with exact search, given the exact scores of all pairs.
@@ -357,6 +415,7 @@ def compare(
         budgets: distinct pairs per query. A method that makes no calls has one budget, 0.
         ks: the depths of recall.
         qrels: judgements, for the task's own `measures`.
+        fusion: answers are ordered, and searched for, by its final scores, exact search's too.
 
     Returns:
         The outcome of exact search, and an iterator of one `Outcome` for each method and budget.
@@ -365,8 +424,74 @@ def compare(
     if qrels and measures:
         task = TaskMeasures(Judgements.from_qrels(qrels, queries.ids, index.items.ids), measures)
     parts = [
-        (index, Queries(queries.texts[s : s + BATCH]), scores[s : s + BATCH])
+        Part.known(index, Queries(queries.texts[s : s + BATCH]), scores[s : s + BATCH])
         for s in range(0, len(queries), BATCH)
     ]
-    [exact] = outcomes(parts, {"exact": Exact()}, [index.n], ks, seed=seed, task=task)
-    return exact, outcomes(parts, methods, budgets, ks, seed=seed, task=task)
+    options: dict[str, Any] = {"seed": seed, "task": task, "fusion": fusion}
+    [exact] = outcomes(parts, {"exact": Exact()}, [index.n], ks, **options)
+    return exact, outcomes(parts, methods, budgets, ks, **options)
+
+
+def judge(
+    index: ItemIndex,
+    scorer: Scorer,
+    queries: QuerySet,
+    methods: Mapping[str, Method],
+    budgets: Sequence[int],
+    *,
+    qrels: Qrels,
+    measures: Sequence[str] = DEFAULT,
+    fusion: Fusion | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Iterator[Outcome]:
+    """Compare methods by the task's measures alone: only pairs that they choose are scored, once.
+
+    Args:
+        scorer: scores are kept in `index.scores`, or for the time of this call if it has no
+            fingerprint; a `StoredScorer` keeps them where it says.
+        methods: by name, such as `ck.parse_methods("rerank, axn(ridge=0.3)")`.
+        budgets: distinct pairs per query. A method that makes no calls has one budget, 0.
+        qrels: judgements of the queries.
+        fusion: answers are ordered, and searched for, by its final scores.
+        progress: called with (done, total) pairs, those scored before included.
+
+    Returns:
+        An iterator of one `Outcome` for each method and budget, without recall.
+
+    Raises:
+        InputError: no query is judged, or a measure is unknown.
+        ScorerError: from the iterator, if the scorer fails as a whole.
+    """
+    judgements = Judgements.from_qrels(qrels, queries.ids, index.items.ids)
+    task, parts = TaskMeasures(judgements, measures), parts_on_demand(index, scorer, queries)
+    cells = [(n, m, b) for n, m in methods.items() for b in (budgets if m.calls else (0,))]
+    total, done = len(queries) * sum(min(budget, index.n) for *_, budget in cells), 0
+
+    def told(pairs: int) -> None:
+        nonlocal done
+        done += pairs
+        if progress:
+            progress(done, total)
+
+    options: dict[str, Any] = {"seed": seed, "task": task, "fusion": fusion, "progress": told}
+    return (outcome(n, m, parts, None, budget=b, **options) for n, m, b in cells)
+
+
+def parts_on_demand(index: ItemIndex, scorer: Scorer, queries: QuerySet) -> list[Part]:
+    """The queries in batches; pairs of them are scored as they are asked for, each one once."""
+    if not isinstance(scorer, StoredScorer):
+        store = ScoreStore() if scorer.fingerprint is None else index.scores
+        scorer = StoredScorer(scorer, store)
+
+    def part(start: int) -> Part:
+        def score(pairs: Pairs) -> FloatArray:
+            scores = np.full(len(pairs), np.nan, np.float32)
+            asked = replace(pairs, query=pairs.query + start)
+            for where, found in scorer.score(asked, queries.texts, index.items.texts):
+                scores[where] = found
+            return scores
+
+        return Part(index, Queries(queries.texts[start : start + BATCH]), score)
+
+    return [part(start) for start in range(0, len(queries), BATCH)]

@@ -35,7 +35,8 @@ def test_replay_prints_measures_of_the_labels_and_says_what_it_leaves_out(labell
     (exact, masked), said = rows(capsys, "m.npz", "--methods", methods, "-k", "1")
     assert said == ("1 of 6 queries have no judgements and are left out of the task's measures")
     assert exact["measures"] == {
-        "accuracy": 1.0, "accuracy_normalised": 1.0, "nDCG@10": 1.0, "R@100": 1.0, "RR@10": 1.0,
+        "accuracy": 1.0, "accuracy_normalised": 1.0, "nDCG@10": 1.0,
+        "R@10": 1.0, "R@20": 1.0, "R@100": 1.0, "RR@10": 1.0,
     }  # fmt: skip
     assert (exact["unjudged"], exact["measures_n"]["accuracy"]) == (1, 5)
     assert masked["measures"]["accuracy"] == masked["recall"] == 0

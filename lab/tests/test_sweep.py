@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from crossknn_lab.sweep import run_sweep
 from crossknn_lab.sweep_file import Sweep, read_sweep
 from crossknn_lab.table import read_table
 
+GRADES = (1, 3, 1, 1)
 METHODS = [
     "rerank(retriever=dense)",
     "axn(retriever=random, rounds={rounds})",
@@ -169,6 +171,20 @@ def test_redrawn_seeds_search_different_queries(folder):
         assert rows == tuple(order[made.n_anchors :])
 
 
+def test_all_judgements_of_a_query_count(folder):
+    """The best four items are relevant, the second best most: exact search finds all of them."""
+    arrays = dict(np.load(folder / "small.npz"))
+    best = np.argsort(-arrays["scores"], axis=1)[:, :4]
+    rows = [(q, i, g) for q, items in enumerate(best) for i, g in zip(items, GRADES, strict=True)]
+    np.savez(folder / "small.npz", **arrays, qrels=np.array(rows))
+    gains = 1 / np.log2(np.arange(2, 6))
+    wanted = {"nDCG@10": gains @ GRADES / (gains @ sorted(GRADES)[::-1]), "R@2": 0.5, "Rprec": 1}
+    keys = {"matrices": ["small.npz"], "methods": ["exact"], "grid": {}, "redraw": True}
+    for entry in run(a_sweep(folder, measures=list(wanted), **keys)).table.entries:
+        for name, values in entry.result.outcome.task.items():
+            assert values == pytest.approx([wanted[name]] * 5)
+
+
 def test_settings_are_chosen_on_dev_queries_for_each_budget(folder):
     grid = {"rounds": [2, 4], "blend": [0.0, 1.0]}
     template = "axn(retriever=bm25, rounds={rounds}, blend={blend})"
@@ -268,7 +284,8 @@ def test_a_file_has_defaults_and_its_matrices_lie_beside_it(tmp_path):
 
 # Anchors, tests and dev queries of a matrix
 
-DATA = synthetic_matrix(anchors=9, tests=5)
+QRELS = np.array([[q, item, q % 3] for q in range(14) for item in (q, q + 1, -1)])
+DATA = replace(synthetic_matrix(anchors=9, tests=5), qrels=QRELS)
 
 
 @settings(max_examples=60, deadline=None)
@@ -283,6 +300,8 @@ def test_every_query_keeps_its_scores_and_is_an_anchor_or_a_test(seed, anchors, 
     assert (made.firsts["bm25"] == DATA.firsts["bm25"][rows]).all()
     assert made.query_ids == tuple(DATA.query_ids[row] for row in rows)
     assert (made.anchor_items is None) == (seed is not None)
+    judged = np.column_stack([rows[made.qrels[:, 0]], made.qrels[:, 1:]])
+    assert judged.tolist() == QRELS[np.isin(QRELS[:, 0], rows)].tolist()
     # Tests are the same whatever the anchors are, and never among dev queries and their anchors.
     whole, all_rows = divided(DATA, seed=seed, dev=dev)
     assert (rows[made.n_anchors :] == all_rows[whole.n_anchors :]).all()

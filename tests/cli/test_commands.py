@@ -92,7 +92,7 @@ def test_index_search_and_compare(command, folder):
         ("rerank(retriever=bm25)", 5, 1),
     ]
     assert rows[0]["recall"] == rows[1]["recall"] == 1
-    assert set(rows[0]["measures"]) == {"nDCG@10", "R@100", "RR@10"}
+    assert list(rows[0]["measures"]) == ["nDCG@10", "R@10", "R@20", "R@100", "RR@10"]
     assert len(rows) == 2 * (1 + 2 * 2)
     assert (folder / "recall.png").read_bytes()[:4] == b"\x89PNG"
 
@@ -151,7 +151,7 @@ def test_a_score_matrix_costs_only_what_the_index_lacks(build, command, folder, 
     arrays = read_arrays(folder / "m.npz")
     assert arrays["scores"].shape == (5, N)
     assert arrays["scores"].dtype == np.float32
-    assert arrays["labels"].tolist() == [-1, 1, -1, -1, -1]
+    assert arrays["qrels"].tolist() == [[1, 1, 1], [1, -1, 1]]
     assert arrays["graph_bm25"].shape == (N, 4)
     assert command(*making)[0]["calls"] == 0
     # Rows of a matrix become anchors, without a call.

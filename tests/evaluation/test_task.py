@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from crossknn.errors import InputError
-from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures
+from crossknn.index.stored import StoredMatrix
 
 QRELS = {"q1": {"a": 2, "c": 1, "x": 0}, "q2": {"d": 1, "gone": 1}, "q4": {"b": 0}}
 QUERIES = ("q1", "q2", "q3", "q4")
@@ -31,6 +34,58 @@ def test_what_is_left_out_is_counted():
     assert values["R@2"] == pytest.approx([0.5, 0, np.nan, 0], nan_ok=True)  # "gone" is a miss
     assert values["accuracy"] == pytest.approx([0, 0, np.nan, 0], nan_ok=True)
     assert values["accuracy_normalised"] == pytest.approx([0, *[np.nan] * 3], nan_ok=True)
+
+
+def test_judgements_of_a_matrix_are_those_of_the_qrels():
+    qrels = [[0, 1, 3], [1, 0, 2], [1, 2, 1], [1, 4, 0], [2, 3, 1], [2, -1, 1], [4, 1, 0]]
+    data = StoredMatrix(
+        np.zeros((5, 5)), 1, None, None, {}, ("q0", *QUERIES), labels=np.zeros(5, int)
+    )
+    made = Judgements.from_matrix(replace(data, qrels=np.array(qrels)))
+    assert made.notes() == judged().notes()
+    names = ["nDCG@10", "R@2", "Rprec", "accuracy", "accuracy_normalised"]
+    found, wanted = (TaskMeasures(j, names).values(RANKED) for j in (made, judged()))
+    assert all(np.array_equal(found[name], wanted[name], equal_nan=True) for name in names)
+    assert Judgements.from_matrix(data).rows == ({"0": 1},) * 4  # the labels
+    assert Judgements.from_matrix(replace(data, labels=None)) is None
+
+
+def by_definition(name: str, answer: list[int], row: dict[str, int]) -> float:
+    """A measure of one query, from its definition; gains are the grades (trec_eval)."""
+    kind, _, cut = name.partition("@")
+    relevant = sorted((grade for grade in row.values() if grade > 0), reverse=True)
+    k = int(cut or len(relevant))  # Rprec: as many as are relevant
+    grades = [max(row.get(str(item), 0), 0) for item in answer if item >= 0][:k]
+    hits = sum(grade > 0 for grade in grades)
+    if kind == "nDCG":
+        found, ideal = (
+            sum(gain / math.log2(rank + 2) for rank, gain in enumerate(gains[:k]))
+            for gains in (grades, relevant)
+        )
+        return found / ideal if ideal else 0.0
+    if kind == "RR":
+        return max((1 / (rank + 1) for rank, grade in enumerate(grades) if grade > 0), default=0.0)
+    return hits / (k if kind == "P" else len(relevant)) if relevant else 0.0
+
+
+def test_measures_by_their_definitions():
+    rng = np.random.default_rng(5)
+    rows = []
+    for _ in range(60):
+        items = rng.choice(200, rng.integers(0, 40), replace=False)
+        grades = rng.integers(-1, 4, len(items)).tolist()
+        names = [str(i) if i < 180 else f"absent {i}" for i in items]
+        rows.append(dict(zip(names, grades, strict=True)))
+    answers = np.argsort(rng.random((60, 180)), axis=1)[:, :110]
+    answers[np.arange(110) >= rng.integers(0, 150, 60)[:, None]] = -1  # short answers
+    names = [*DEFAULT, "R@5", "nDCG@100", "Rprec", "P@5", "RR@100"]
+    found = TaskMeasures(Judgements(tuple(rows)), names).values(answers)
+    for name in names:
+        wanted = [
+            by_definition(name, answer, row) if row else np.nan
+            for answer, row in zip(answers.tolist(), rows, strict=True)
+        ]
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-6)
 
 
 def test_accuracy_and_its_normalised_form_by_hand():
@@ -62,5 +117,7 @@ def test_what_is_refused():
         TaskMeasures(judged(), [])
     with pytest.raises(InputError, match="no query is judged in the qrels"):
         Judgements.from_qrels(QRELS, ["other"], ITEMS)
+    with pytest.raises(InputError, match=r"the grade -200000; it must be 100000 at most"):
+        Judgements.from_qrels({"q1": {"a": -200_000}}, QUERIES, ITEMS)
     with pytest.raises(InputError, match="5 answers, and judgements of 4 queries"):
         TaskMeasures(judged()).values(np.zeros((5, 1), int))

@@ -138,7 +138,7 @@ def test_a_matrix_file_is_exact_and_replays(index, path):
     arrays, data = read_arrays(path), StoredMatrix.load(path)
     np.testing.assert_array_equal(data.scores, exact(index, TEXTS))
     assert (data.n_anchors, data.query_ids) == (2, ASKED.ids)
-    assert data.labels.tolist() == [-1, 7, -1, -1, -1]
+    assert data.qrels.tolist() == [[1, -1, 1], [1, 3, 0], [1, 7, 2], [1, 5, 1], [2, 3, 0]]
     assert arrays["item_ids"].tolist() == list(index.items.ids)
     np.testing.assert_array_equal(data.anchor_items, index.anchor_items)
     np.testing.assert_allclose(data.dense_items, index.vectors["dense"], rtol=1e-3)

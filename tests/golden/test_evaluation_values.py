@@ -109,7 +109,7 @@ def test_replay():
     data = matrix(tests=70, noise=1.0)
     gold = top_k(data.scores, 3).items[np.arange(90), np.arange(90) % 3]
     data = replace(data, labels=np.where(np.arange(90) % 7 == 0, -1, gold))
-    task = TaskMeasures(judgements_of(data))
+    task = TaskMeasures(judgements_of(data), ["nDCG@10", "R@100", "RR@10"])
     found = {}
     for name, spec in SPECS.items():
         rows = replay(data, parse_methods(spec), [10, 20], [1, 10], seed=1, task=task)

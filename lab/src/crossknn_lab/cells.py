@@ -49,7 +49,6 @@ class MatrixFile:
     retrievers: tuple[str, ...]
     vectors: tuple[str, ...]
     items_by_items: bool
-    labelled: bool
 
     @property
     def name(self) -> str:
@@ -75,7 +74,6 @@ class MatrixFile:
             retrievers=tuple(matrix.firsts),
             vectors=tuple(matrix.spaces),
             items_by_items=matrix.item_scores is not None,
-            labelled=matrix.labels is not None and bool((matrix.labels >= 0).any()),
         )
 
 
@@ -124,7 +122,12 @@ def divided(
     rows = np.concatenate([known, tests])
     if len(known) == a and seed is None:
         return matrix, rows
-    vectors, labels = matrix.dense_queries, matrix.labels
+    vectors, labels, qrels = matrix.dense_queries, matrix.labels, matrix.qrels
+    if qrels is not None:
+        place = np.full(q, -1)
+        place[rows] = np.arange(len(rows))
+        moved = np.column_stack([place[qrels[:, 0]], qrels[:, 1:]])
+        qrels = moved[moved[:, 0] >= 0]
     return replace(
         matrix,
         scores=matrix.scores[rows],
@@ -134,6 +137,7 @@ def divided(
         query_ids=tuple(matrix.query_ids[row] for row in rows),
         anchor_items=matrix.anchor_items if seed is None else None,
         labels=None if labels is None else labels[rows],
+        qrels=qrels,
     ), rows
 
 
@@ -314,13 +318,12 @@ def _data(
 
 
 def judgements_of(matrix: StoredMatrix, qrels: Qrels | None = None) -> Judgements | None:
-    """Of a matrix's test queries: by `qrels`, or else its labels; None without either.
+    """Of a matrix's test queries: by `qrels`, or else its own; None without either.
 
     Raises InputError if the matrix lacks the ids that qrels need.
     """
     if qrels is None:
-        known = matrix.labels
-        return None if known is None else Judgements.from_labels(known[matrix.n_anchors :])
+        return Judgements.from_matrix(matrix)
     if matrix.item_ids is None:
         raise InputError(
             "qrels name items by id, and the matrix has no ids: it needs the key 'item_ids'"

@@ -72,7 +72,7 @@ def _replay(
     k: Neighbours = None,
     qrels: Annotated[
         Path | None,
-        typer.Option(help="Judgements by id, in place of the labels that the file may have."),
+        typer.Option(help="Judgements by id, in place of those that the file may have."),
     ] = None,
     measures: Annotated[
         str | None,
@@ -96,7 +96,7 @@ def _replay(
     ks = neighbours(k, matrix.scores.shape[1], file)
     judged = judgements_of(matrix, read_qrels(qrels) if qrels is not None else None)
     if judged is None and measures is not None:
-        raise InputError(f"--measures needs judgements: give --qrels, or 'labels' in {file}")
+        raise InputError(f"--measures needs judgements: give --qrels, or 'qrels' in {file}")
     task = None
     if judged is not None:
         task = TaskMeasures(judged, LABELLED if measures is None else measure_names(measures))

@@ -34,7 +34,7 @@ def command(
         int | None,
         Option(help="The first so many --queries become anchor queries of --out; half by default."),
     ] = None,
-    qrels: Annotated[Path | None, Option(help="Judgements, for the labels of --out.")] = None,
+    qrels: Annotated[Path | None, Option(help="Judgements, to be kept in --out.")] = None,
     max_calls: o.MaxCalls = None,
     deadline: o.Deadline = None,
     workers: o.Workers = None,

@@ -39,7 +39,7 @@ def command(
     methods: Annotated[str, Option(help="Specs separated by commas.")] = METHODS,
     k: o.Neighbours = None,
     measures: Annotated[
-        str | None, Option(help="Names of ir-measures; by default nDCG@10,R@100,RR@10.")
+        str | None, Option(help="By default nDCG@10,R@10,R@20,R@100,RR@10.")
     ] = None,
     lists: o.Lists = None,
     limit: Annotated[int | None, Option(min=1, help="Use the first so many queries.")] = None,

@@ -24,6 +24,9 @@ TEXT_FIELDS = ("text", "query")
 Qrels: TypeAlias = dict[str, dict[str, int]]
 """Query id -> item id -> grade."""
 
+LARGEST_GRADE = 100_000
+"""trec_eval counts items by grade: one of a billion takes it minutes, and larger ones overflow."""
+
 Run: TypeAlias = dict[str, list[tuple[str, float]]]
 """Query id -> (item id, score), best first."""
 
@@ -169,6 +172,22 @@ def file_qrels(path: Path) -> Qrels:
     if not qrels:
         raise InputError(f"{path} holds no judgements")
     return qrels
+
+
+def judged(qrels: Qrels, query_ids: Iterable[str]) -> list[dict[str, int]]:
+    """Item id -> grade of each query; empty for a query that the qrels do not name.
+
+    Raises:
+        InputError: if no query is judged (then the ids are of something else), and for a grade
+            beyond `LARGEST_GRADE`.
+    """
+    found = [qrels.get(query, {}) for query in query_ids]
+    if not any(found):
+        raise InputError("no query is judged in the qrels: do their ids agree?")
+    largest = max((grade for row in found for grade in row.values()), key=abs)
+    if abs(largest) > LARGEST_GRADE:
+        raise InputError(f"the qrels have the grade {largest}; it must be {LARGEST_GRADE} at most")
+    return found
 
 
 def read_run(path: str | Path) -> Run:

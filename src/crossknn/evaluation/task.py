@@ -11,17 +11,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from crossknn.data.queries import Qrels
+from crossknn.data.queries import Qrels, judged
 from crossknn.errors import InputError
+from crossknn.index.stored import StoredMatrix
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray
 
 ACCURACY, NORMALISED = "accuracy", "accuracy_normalised"
 
-DEFAULT = ("nDCG@10", "R@100", "RR@10")
+DEFAULT = ("nDCG@10", "R@10", "R@20", "R@100", "RR@10")
 """Measures of judged queries."""
 
 LABELLED = (ACCURACY, NORMALISED, *DEFAULT)
-"""Measures of queries with one gold item each."""
+"""Measures of the queries of a matrix."""
 
 WHOLE = 1000
 """How many items of an answer a measure without a cutoff sees, as in a TREC run."""
@@ -56,16 +57,27 @@ class Judgements:
         """From judgements by id. A query is judged if the qrels name it, with grade 0 even.
 
         Raises:
-            InputError: if no query is judged: then the ids are of something else.
+            InputError: if no query is judged, and for a grade beyond `LARGEST_GRADE`.
         """
         position = {item: str(i) for i, item in enumerate(item_ids)}
-        judged = [qrels.get(query, {}) for query in query_ids]
-        if not any(judged):
-            raise InputError("no query is judged in the qrels: do their ids agree?")
+        found = judged(qrels, query_ids)
         return cls(
-            tuple({position.get(i, f"absent {i}"): g for i, g in row.items()} for row in judged),
-            absent=sum(item not in position for row in judged for item in row),
+            tuple({position.get(i, f"absent {i}"): g for i, g in row.items()} for row in found),
+            absent=sum(item not in position for row in found for item in row),
         )
+
+    @classmethod
+    def from_matrix(cls, matrix: StoredMatrix) -> Judgements | None:
+        """Of a matrix's test queries: its `qrels`, or else its labels; None without either."""
+        if matrix.qrels is None:
+            known = matrix.labels
+            return None if known is None else cls.from_labels(known[matrix.n_anchors :])
+        tests = matrix.qrels[matrix.qrels[:, 0] >= matrix.n_anchors]
+        rows: list[dict[str, int]] = [{} for _ in range(matrix.n_tests)]
+        for number, (query, item, grade) in enumerate(tests.tolist()):
+            name = f"absent {number}" if item == NO_ITEM else str(item)
+            rows[query - matrix.n_anchors][name] = grade
+        return cls(tuple(rows), absent=int((tests[:, 1] == NO_ITEM).sum()))
 
     def take(self, start: int, stop: int) -> Judgements:
         """Those of the queries from `start` to `stop`."""

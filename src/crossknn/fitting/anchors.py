@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, QuerySet, item_as_query
+from crossknn.data.queries import Qrels, QuerySet, item_as_query, judged
 from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, digest, translate_os_errors, write_file
 from crossknn.index.item_index import ANCHORS, ITEM_SCORES, ItemIndex
@@ -101,7 +101,7 @@ def collect_matrix(
             one only with `replace`.
         scorer: a cross-encoder or its name (Ray needs a name).
         n_anchors: so many of the first queries are anchor queries, half by default.
-        qrels: the `labels` are each query's first relevant item.
+        qrels: judgements, kept in the file with their grades.
         item_scores: so many random items, in the query's place, are scored against every item,
             too; a larger number keeps those of a smaller one (itemCUR and fixedITEM).
 
@@ -122,7 +122,7 @@ def collect_matrix(
     _check_file(file, about, replace)
     arrays: dict[str, Any] = about | {"n_anchors": np.int64(first)}
     if qrels is not None:
-        arrays["labels"] = _labels(queries, qrels, items.ids)
+        arrays["qrels"] = _positions(queries, qrels, items.ids)
     arrays |= {"query_ids": np.array(queries.ids), "item_ids": np.array(list(items.ids))}
     chosen = np.random.default_rng([seed, _OTHER_STREAM]).permutation(index.n)[:item_scores]
     texts = [*queries.texts, *(item_as_query(items.texts[int(item)]) for item in chosen)]
@@ -293,14 +293,12 @@ def _narrowed(values: FloatArray) -> FloatArray:
     return values.astype(np.float16 if holds else np.float32)
 
 
-def _labels(queries: QuerySet, qrels: Qrels, item_ids: Sequence[str]) -> IntArray:
-    """Position of each query's first relevant item (grade above 0), -1 without one: (q,)."""
+def _positions(queries: QuerySet, qrels: Qrels, item_ids: Sequence[str]) -> IntArray:
+    """A row for each judgement: the query's position, the item's (-1: none of them), the grade."""
     position = {item: i for i, item in enumerate(item_ids)}
-    judged = [qrels.get(query, {}) for query in queries.ids]
-    if not any(judged):
-        raise InputError("no query is judged in the qrels: do their ids agree?")
-    labels = []
-    for found in judged:
-        relevant = (position[item] for item in found if found[item] > 0 and item in position)
-        labels.append(next(relevant, NO_ITEM))
-    return np.array(labels, dtype=np.int64)
+    rows = [
+        (query, position.get(item, NO_ITEM), grade)
+        for query, found in enumerate(judged(qrels, queries.ids))
+        for item, grade in found.items()
+    ]
+    return np.array(rows, dtype=np.int64)

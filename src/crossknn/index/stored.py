@@ -4,8 +4,9 @@ Keys of the `.npz` file: `scores` (q, n) raw logits; `n_anchors`, the first rows
 queries; and, optional, `item_vectors` (n, d) and `query_vectors` (q, d) (the retriever `dense`),
 `item_vectors_<name>` and `query_vectors_<name>` (or without these) for fitted vectors,
 `first_<name>` (q, n) cheap scores of another retriever, `graph_<name>` (n, k) item graphs,
-`anchor_items` (a,), `labels` (q,), `item_ids` (n,), `query_ids` (q,), and for item x item methods
-`item_score_items` (a,) and `item_scores` (a, n). `crossknn.fitting.anchors` writes such files.
+`anchor_items` (a,), `item_ids` (n,), `query_ids` (q,), judgements `qrels` (j, 3) or, one item for
+each query, `labels` (q,), and for item x item methods `item_score_items` (a,) and `item_scores`
+(a, n). `crossknn.fitting.anchors` writes such files.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from crossknn.data.queries import LARGEST_GRADE
 from crossknn.errors import InputError
 from crossknn.index.base import Anchors, Cache, ItemScores, Scale
 from crossknn.index.graphs import check_neighbours, nearest_by_vectors
@@ -34,6 +36,7 @@ _NUMBERS, _POSITIONS, _TEXTS = ("fiu", "numbers"), ("iu", "whole numbers"), ("US
 _KEYS = {
     "scores": (("f", "floating point numbers"), "qn"),
     "labels": (_POSITIONS, "q"),
+    "qrels": (_POSITIONS, "j3"),
     "query_ids": (_TEXTS, "q"),
     "item_ids": (_TEXTS, "n"),
     "anchor_items": (_POSITIONS, "c"),
@@ -58,7 +61,10 @@ class StoredVectors:
 
 @dataclass(frozen=True, eq=False)
 class StoredMatrix:
-    """A score matrix, an `Index` for its own q queries; the first `n_anchors` are anchors."""
+    """A score matrix, an `Index` for its own q queries; the first `n_anchors` are anchors.
+
+    A row of `qrels` (j, 3) is a query's position, an item's (-1: none of the items) and its grade.
+    """
 
     scores: FloatArray
     n_anchors: int
@@ -68,6 +74,7 @@ class StoredMatrix:
     query_ids: tuple[str, ...]
     anchor_items: IntArray | None = None
     labels: IntArray | None = None
+    qrels: IntArray | None = None
     item_scores: ItemScores | None = None
     item_ids: tuple[str, ...] | None = None
     fitted: Mapping[str, StoredVectors] = field(default_factory=dict)
@@ -98,6 +105,7 @@ class StoredMatrix:
             query_ids=tuple(map(str, arrays.get("query_ids", np.arange(len(arrays["scores"]))))),
             anchor_items=read("anchor_items", np.int64),
             labels=read("labels", np.int64),
+            qrels=read("qrels", np.int64),
             item_scores=None if of_items is None else ItemScores(items, of_items),
             item_ids=tuple(map(str, arrays["item_ids"])) if "item_ids" in arrays else None,
             stored_graphs={
@@ -235,7 +243,7 @@ def _check(arrays: Mapping[str, Any], path: str) -> None:
         if (one in arrays) != (other in arrays):
             raise InputError(f"{path} needs both {one!r} and {other!r}, or neither")
     for key, values in arrays.items():
-        sizes = {"q": q, "n": n, "a": arrays.get("item_score_items", np.zeros(0)).size}
+        sizes = {"q": q, "n": n, "3": 3, "a": arrays.get("item_score_items", np.zeros(0)).size}
         if key.startswith("query_vectors"):
             partner = key.replace("query_", "item_", 1)
             if partner not in arrays:
@@ -261,3 +269,12 @@ def _check(arrays: Mapping[str, Any], path: str) -> None:
                 f"{path}: '{key}' must hold positions of items, {least} to {n - 1}"
                 + (", each once" if twice else "")
             )
+    judged = arrays.get("qrels", np.zeros((0, 3), np.int64))
+    least, most = np.array([[0, NO_ITEM, -LARGEST_GRADE], [q - 1, n - 1, LARGEST_GRADE]])
+    pairs = judged[judged[:, 1] != NO_ITEM, :2]
+    outside = ((judged < least) | (judged > most)).any()
+    if outside or len(np.unique(pairs, axis=0)) < len(pairs):
+        raise InputError(
+            f"{path}: a row of 'qrels' must hold the position of a query, 0 to {q - 1}, that of an "
+            f"item, {NO_ITEM} to {n - 1}, and a grade, {LARGEST_GRADE} at most; each pair once"
+        )

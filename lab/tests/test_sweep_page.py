@@ -80,6 +80,19 @@ def test_differences_are_paired_with_the_baseline_at_the_same_calls(page, table)
     assert row[5] == expected.n
 
 
+def test_differences_in_the_task_are_those_of_judged_queries(page, table):
+    title = "Is better k-NN better retrieval?"
+    *_, found = [t for t in tables(page, title) if "differences" in t.caption]
+    assert found.caption.startswith("small, 9")
+    assert {row[2] for row in found.rows} == {"accuracy", "nDCG@10", "R@20"}
+    at = {"data": "small", "budget": 20, "anchors": 9}
+    for name in (ADACUR, "exact"):
+        expected = compared(table.group(name, **at), table.group(RERANK, **at), "nDCG@10")
+        (row,) = [row for row in found.rows if row[:3] == [f"`{name}`", 20, "nDCG@10"]]
+        assert row[3].strip("*").startswith(f"{100 * expected.difference:+z.1f} [")
+        assert row[5] == expected.n == 3  # of 5 tests 2 have no label
+
+
 def test_choices_failures_and_costs_are_there_with_their_numbers(page, table):
     (chosen,) = tables(page, "Settings chosen on dev queries")
     entries = [entry for entry in table.entries if entry.chosen]

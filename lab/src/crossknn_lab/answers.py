@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Comparison, bootstrap, paired
-from crossknn.evaluation.task import ACCURACY
 from crossknn.plots import Curve, curves, family
 from crossknn_lab.experiment import PAPERS, Experiment
 from crossknn_lab.figures import by_data
 from crossknn_lab.page import Block, Cell, Section, Table, draw
 from crossknn_lab.sweep_report import (
+    TASK,
     ReportContext,
     listed,
     p_value,
@@ -23,7 +23,6 @@ from crossknn_lab.sweep_report import (
 from crossknn_lab.table import Group, differences
 
 KS = (1, 10, 100)
-MEASURES = (ACCURACY, "nDCG@10")
 
 ASKED = "questions"
 """The sweep of all that the questions compare."""
@@ -102,7 +101,7 @@ def task_verdicts(run: Experiment) -> list[Block]:
         exact = dataset.find("exact", dataset.budgets[-1])
         tried = [group for group in dataset.groups if not view.is_exact(group)]
         nearer = [g for g in tried if _sign(view.gain(dataset, g, view.k)) > 0]
-        for measure in MEASURES:
+        for measure in TASK:
             if not any(measure in group.measures for group in tried):
                 continue
             signs = [_sign(view.gain(dataset, group, measure)) for group in nearer]
@@ -111,7 +110,7 @@ def task_verdicts(run: Experiment) -> list[Block]:
             ends = [points(gain), p_value(gain)]
             lines.append([dataset.title, measure, len(nearer), *counts, *ends])
     if not lines:
-        raise InputError("no matrix has labels")
+        raise InputError("no matrix has judgements")
     head = ["matrix", "measure", "more neighbours", "better", "not told apart", "worse"]
     caption = (
         f"Methods and budgets with clearly more neighbours (k = {view.k}) than the baseline with as "

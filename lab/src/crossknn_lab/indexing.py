@@ -166,7 +166,7 @@ def indexing_task(run: Experiment) -> list[Block]:
         title = f"{data}: the task at {goals(run)[0][0]} calls per query against offline calls"
         blocks += _shown(found, columns, title, "the measure (%)") if found else []
     if not blocks:
-        raise InputError("no matrix with vectors of a dual encoder and anchor queries has labels")
+        raise InputError("no matrix with a dual encoder and anchor queries has judgements")
     return blocks
 
 

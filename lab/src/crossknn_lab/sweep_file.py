@@ -55,7 +55,7 @@ class Sweep:
         queries: Only the first so many test queries.
         redraw: Which queries are anchors and tests, and which items are the fixed anchor items, is
             drawn by the seed, in the file's proportions.
-        measures: The task's own, of queries with labels; see `crossknn.evaluation.task`.
+        measures: The task's own, of judged queries; see `crossknn.evaluation.task`.
         choose: A method with several settings is run with the one that is best on dev queries, for
             each budget.
         baseline: One of the methods: the means say how much better than it each other one is.

@@ -7,7 +7,7 @@ import os
 import platform
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from importlib.metadata import version
@@ -16,6 +16,7 @@ from typing import Any
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Comparison, Estimate
+from crossknn.evaluation.task import ACCURACY
 from crossknn.methods import METHODS
 from crossknn.plots import Curve, Styles, curves, family, labels_of, styles_of
 from crossknn.spec import split
@@ -27,6 +28,9 @@ CALLS = "cross-encoder calls per query"
 
 LINES = 12
 """So many methods at most are in one plot."""
+
+TASK = (ACCURACY, "nDCG@10", "R@20")
+"""The task's measures in which methods are compared: the first item, the order, what is there."""
 
 # ------------------------------------------------------------- groups as rows and as cells
 
@@ -292,16 +296,8 @@ def _differences(view: ReportContext) -> Section | None:
     tables: list[Block] = []
     count = 0
     for dataset in view.datasets if view.table.baseline else ():
-        rows: list[list[Cell]] = [
-            [f"`{group.name}`", group.first.budget, k, points(gain), p_value(gain), gain.n]
-            for group in dataset.groups
-            for k in view.table.k
-            if (gain := view.gain(dataset, group, k)) and not view.is_exact(group)
-        ]
-        head = ["method", "calls", "k", "points [95%]", "p", "queries"]
-        caption = f"{dataset.title}: all {len(rows)} differences"
-        count += len(rows)
-        tables.append(PageTable(head=head, rows=rows, caption=caption, folded=True))
+        tables.append(made := _gains(view, dataset, "k", view.table.k))
+        count += len(made.rows)
     text = (
         f"Recall in points above `{view.table.baseline}` with the same calls on the same queries. "
         "Intervals are by bootstrap over queries; p-values are two-sided, of random signs (at least "
@@ -309,6 +305,20 @@ def _differences(view: ReportContext) -> Section | None:
         "chance alone if no method differed."
     )
     return Section(title="Against the baseline", blocks=[text, *tables]) if tables else None
+
+
+def _gains(view: ReportContext, dataset: Dataset, what: str, ofs: Sequence[Of]) -> PageTable:
+    """All differences to the baseline; exact search's in measures of the task only."""
+    rows: list[list[Cell]] = [
+        [f"`{group.name}`", group.first.budget, of, points(gain), p_value(gain), gain.n]
+        for group in dataset.groups
+        for of in ofs
+        if (gain := view.gain(dataset, group, of))
+        and (isinstance(of, str) or not view.is_exact(group))
+    ]
+    head = ["method", "calls", what, "points [95%]", "p", "queries"]
+    caption = f"{dataset.title}: all {len(rows)} differences"
+    return PageTable(head=head, rows=rows, caption=caption, folded=True)
 
 
 def _costs(view: ReportContext) -> Section | None:
@@ -336,11 +346,11 @@ def _cost(group: Group) -> str:
 
 
 def _tasks(view: ReportContext) -> Section | None:
-    """The task's measures beside recall; None where no matrix has labels."""
+    """The task's measures beside recall; None where no matrix is judged."""
     blocks: list[Block] = [
         "Recall says how well exact search with the cross-encoder was imitated. Whether that is "
         "better retrieval depends on the cross-encoder: here are the task's own measures, on the "
-        "queries that have labels."
+        "queries that have judgements, and where there is a baseline, differences to it."
     ]
     for dataset in view.datasets:
         groups = [group for group in dataset.groups if group.measures]
@@ -359,6 +369,8 @@ def _tasks(view: ReportContext) -> Section | None:
         caption = f"{dataset.title}: the task's measures (%) [95%]"
         if known:
             blocks.append(PageTable(head=head, rows=rows, caption=caption, folded=True))
+        if shown := [of for of in TASK if of in known and view.table.baseline]:
+            blocks.append(_gains(view, dataset, "measure", shown))
     title = "Is better k-NN better retrieval?"
     return Section(title=title, blocks=blocks) if len(blocks) > 1 else None
 

@@ -1,4 +1,4 @@
-"""Fused search beside reranking by the shipped weights: nDCG@10 and R@20 of the label.
+"""Fused search beside reranking by the shipped weights: nDCG@10 and R@20.
 
 python lab/benchmarks/fusion.py MATRIX.npz ... writes benchmarks/results/fusion.json."""
 
@@ -12,6 +12,7 @@ import numpy as np
 
 import crossknn as ck
 from crossknn.evaluation.measures import paired
+from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.fitting.fusion import BM25, VECTORS
 from crossknn.index.stored import StoredMatrix
 from crossknn.search.fusion import Fusion
@@ -22,6 +23,10 @@ rows = []
 for file in map(Path, sys.argv[1:]):
     matrix = StoredMatrix.load(file)
     index, queries, scores = matrix.rows(0, matrix.n_tests)
+    judged = Judgements.from_matrix(matrix)
+    if judged is None:
+        raise SystemExit(f"{file} has no judgements")
+    task = TaskMeasures(judged, ["nDCG@10", "R@20"])
     known, asked = matrix.scores[: matrix.n_anchors], matrix.queries(slice(0, matrix.n_anchors))
     stages = [ck.open_retriever(index, name) for name in DEFAULT]
     first = ck.open_retriever(index, "hybrid").top(asked, 100).items
@@ -36,9 +41,9 @@ for file in map(Path, sys.argv[1:]):
             plan = ck.parse_method(name).plan(index, budget, 0)
             for kind, search in ((name, plan), (f"{name}, fused", fusion.plan(plan))):
                 best = simulate(search, queries, scores).best(20).items
-                hits = best == matrix.labels[matrix.n_anchors :, None]
-                ndcg[kind] = hits[:, :10] @ (1 / np.log2(np.arange(10) + 2))
-                row[kind] = [round(ndcg[kind].mean(), 4), round(hits.any(axis=1).mean(), 4)]
+                values = task.values(best)
+                ndcg[kind] = values["nDCG@10"]
+                row[kind] = [round(float(np.nanmean(of)), 4) for of in values.values()]
         gain = paired(ndcg["axn(ridge=0.3), fused"] - ndcg["rerank, fused"])
         row["axn - rerank, fused"] = np.round([gain.difference, gain.low, gain.high], 4).tolist()
         rows.append(row)

@@ -79,6 +79,7 @@ def test_queries_without_a_value_are_left_out_of_a_measure_and_counted():
     values = {0: 1.0, 1: np.nan, 2: 0.0, 3: 0.0}
     (row,) = mean_rows(table(entry(values), entry({0: 1.0, 2: 1.0}, seed=1)))
     assert (row["accuracy"], row["accuracy_n"], row["n_queries"]) == (0.5, 3, 4)
+    assert (row["accuracy_low"], row["accuracy_high"]) == (0, 1)  # of 0, 0.5 and 1
     assert tidy(table(entry(values)))[0]["accuracy_n"] == 3
     a = Group(entries=(entry(values),))
     b = Group(entries=(entry({0: 0.0, 1: 0.0, 2: 0.0, 3: np.nan}),))

@@ -323,7 +323,7 @@ def mean_rows(table: Table) -> list[dict[str, Any]]:
     for group in table.groups:
         data, anchors, budget = _place(group)
         other = based.get((data, anchors, budget)) or based.get((data, anchors, 0))
-        task = {of: group.per_query(of)[1] for of in group.measures}
+        task = {of: group.mean(of) for of in group.measures}
         for k in table.k:
             recall = group.mean(k)
             made = {
@@ -341,9 +341,10 @@ def mean_rows(table: Table) -> list[dict[str, Any]]:
                 **(_difference(group, other, k) if name else {}),
             }
             for of in table.measures:
-                values = task.get(of, ())
-                made[of] = round(float(np.mean(values)), 5) if len(values) else None
-                made[f"{of}_n"] = len(values)
+                found = task.get(of, Estimate(math.nan, math.nan, math.nan))
+                ends = {of: found.mean, f"{of}_low": found.low, f"{of}_high": found.high}
+                made |= {name: _rounded(value) for name, value in ends.items()}
+                made[f"{of}_n"] = found.n
             rows.append(made)
     return rows
 

@@ -14,6 +14,8 @@ from .errors import InputError as InputError
 from .errors import MissingExtraError as MissingExtraError
 from .errors import ScorerError as ScorerError
 from .errors import SpecError as SpecError
+from .evaluation.diagnosis import Diagnosis as Diagnosis
+from .evaluation.diagnosis import diagnose as diagnose
 from .evaluation.replay import Outcome as Outcome
 from .evaluation.replay import compare as compare
 from .evaluation.replay import judge as judge

@@ -86,14 +86,14 @@ def test_index_search_and_compare(command, folder):
         *("--budgets", "5,10", "-k", "1,5", "--plot", "recall.png"),
         *("--methods", "rerank(retriever=bm25), axn(rounds=2)"),
     )
-    assert [(r["method"], r["budget"], r["k"]) for r in rows[:3]] == [
+    assert [(r["method"], r["budget"], r["k"]) for r in rows[::2]] == [
         ("exact", N, 1),
-        ("exact", N, 5),
-        ("rerank(retriever=bm25)", 5, 1),
+        ("retrieve(retriever=dense)", 0, 1),
+        *((f"rerank(retriever={name})", b, 1) for name in ("dense", "bm25") for b in (5, 10)),
+        *(("axn(rounds=2)", b, 1) for b in (5, 10)),
     ]
     assert rows[0]["recall"] == rows[1]["recall"] == 1
     assert list(rows[0]["measures"]) == ["nDCG@10", "R@10", "R@20", "R@100", "RR@10"]
-    assert len(rows) == 2 * (1 + 2 * 2)
     assert (folder / "recall.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -189,7 +189,7 @@ def test_fitting_and_what_it_cost(build, command, folder):
         *("compare", "docs.index", "--queries", "queries.jsonl", "--methods", methods),
         *("--budgets", "5", "-k", "1", "--plot-offline", "offline.png"),
     )
-    assert [row["index_calls"] for row in rows] == [0, 0, 24]
+    assert [row["index_calls"] for row in rows] == [0, 0, 0, 0, 24]
     assert (folder / "offline.png").stat().st_size > 5_000
 
 
@@ -217,6 +217,42 @@ def test_fusion_is_fitted_and_searched_for(build, command, capsys):
     assert any(h["final_score"] != h["score"] for h in hits)
     assert run(["search", "docs.index", "about files", "--fuse", "auto", "-k", "2"]) == 0
     assert capsys.readouterr().out.count("(exact ") == 2
+
+
+def test_compare_diagnoses_with_fusion_and_without_exact_search(build, command, folder, capsys):
+    build()
+    jsonl(folder / "many.jsonl", ({"id": f"m{i}", "text": f"on {TOPICS[i % 5]}"} for i in range(7)))
+    lines = [f"m{i}\td{j}\t1" for i in range(6) for j in (i % 5, i % 5 + 10)]
+    (folder / "judged.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]))
+    command("fit", "docs.index", "fusion", "--queries", "queries.jsonl")
+    given = ["compare", "docs.index", "--queries", "many.jsonl", "--qrels", "judged.tsv"]
+    given += ["--budgets", "5,10", "--methods", "axn(retriever=lsa)", "--measures", "R@5"]
+    *rows, said = command(*given, "--no-exact")
+    methods = "retrieve(retriever=lsa)", "rerank(retriever=lsa)", "axn(retriever=lsa)"
+    assert [r["method"] for r in rows] == [methods[0], *methods[1:2] * 2, *methods[2:] * 2]
+    assert [r.get("fused", False) for r in rows] == [False] * 3 + [True] * 2
+    assert not any("recall" in r for r in rows)
+    found = said["diagnosis"]
+    means = found["figures"][1]["means"]
+    assert (found["queries"], found["measure"], found["retriever"]) == (6, "R@5", "lsa")
+    assert means["search fused"] == pytest.approx(rows[-1]["measures"]["R@5"], abs=1e-5)
+    assert means["rerank"] == pytest.approx(rows[2]["measures"]["R@5"], abs=1e-5)
+    *rows, again = command(*given, "-k", "1")
+    assert again == said
+    assert [(r["method"], r.get("fused")) for r in rows if r["recall"] == 1][:1] == [
+        ("exact", None)
+    ]
+    assert sum(r["method"] == "exact" and r.get("fused", False) for r in rows) == 1
+    assert run(given) == 0
+    shown = capsys.readouterr().out
+    assert found["sentence"] in shown
+    assert "axn(retriever=lsa), fused" in shown
+    assert run([*given, "--no-exact", "--fuse", "none", "--limit", "4"]) == 0
+    printed = capsys.readouterr()
+    assert (
+        "4 judged queries have a relevant item in the index, and a verdict needs 5" in printed.err
+    )
+    assert "fused" not in printed.out
 
 
 def test_a_filter_a_deadline_and_lists(build, command, folder):

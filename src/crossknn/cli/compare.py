@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.text import Text
 from typer import Option
 
 from crossknn.cli import options as o
-from crossknn.cli.output import err, note, out, print_json, progress
+from crossknn.cli.output import err, note, out, print_json, progress, say
 from crossknn.errors import InputError
 
 if TYPE_CHECKING:
-    from crossknn.data.queries import QuerySet
+    from crossknn.data.queries import Qrels, QuerySet
     from crossknn.evaluation.replay import RecallRow
     from crossknn.index.item_index import ItemIndex
+    from crossknn.methods import Method
     from crossknn.scorers.base import Scorer
 
 EPILOG = o.examples(
@@ -41,6 +44,13 @@ def command(
     measures: Annotated[
         str | None, Option(help="By default nDCG@10,R@10,R@20,R@100,RR@10.")
     ] = None,
+    fuse: Annotated[
+        Literal["auto", "none"],
+        Option(help="auto: the methods search by a final score, if `crossknn fit` weighed one."),
+    ] = "auto",
+    no_exact: Annotated[
+        bool, Option("--no-exact", help="With --qrels: no exact search, the task's measures alone.")
+    ] = False,
     lists: o.Lists = None,
     limit: Annotated[int | None, Option(min=1, help="Use the first so many queries.")] = None,
     plot: Annotated[Path | None, Option(help="Draw recall against cost (.png).")] = None,
@@ -57,6 +67,8 @@ def command(
 
     The exact scores cost (queries x items) calls: see `crossknn estimate`. They stay in the index,
     or in --store: an interrupted run resumes where it stopped, and the next one costs nothing.
+    Reranking and the retriever alone are always among the methods. With --qrels a diagnosis says at
+    the end whether to keep the retriever, rerank or search deeper.
     """
     from crossknn.data.reading import read_qrels
     from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures, measure_names
@@ -68,6 +80,8 @@ def command(
     o.check_picture("--plot-offline", plot_offline)
     if measures is not None and qrels is None:
         raise InputError("--measures needs judgements: give --qrels FILE")
+    if no_exact and (qrels is None or plot or plot_offline or k):
+        raise InputError("--no-exact knows no recall: give --qrels FILE, and no plot and no k")
     chosen, costs = parse_methods(methods), o.numbers(budgets, "budgets")
     index = ItemIndex.load(folder)
     ks = o.neighbours(k, index.n, folder)
@@ -83,7 +97,7 @@ def command(
     rows = run(
         index,
         given,
-        o.open_scorer(scorer, model, scorer_option, workers=at_once),
+        o.open_scorer(scorer, model, scorer_option, workers=1 if no_exact else at_once),
         chosen,
         costs,
         ks,
@@ -93,6 +107,8 @@ def command(
         qrels=judged,
         measures=wanted,
         seed=seed,
+        fuse=fuse,
+        exact=not no_exact,
     )
     title = f"{index.n} items, {len(given)} queries"
     for file, draw in ((plot, recall_against_cost), (plot_offline, recall_against_indexing)):
@@ -105,36 +121,96 @@ def run(
     index: ItemIndex,
     queries: QuerySet,
     scorer: Scorer,
-    methods: Any,
+    methods: Mapping[str, Method],
     budgets: Sequence[int],
     ks: Sequence[int],
     *,
     json: bool,
     store: Path | None = None,
     workers: int | None = None,
-    **options: Any,
+    qrels: Qrels | None = None,
+    measures: Sequence[str] = (),
+    seed: int = 0,
+    fuse: str = "none",
+    exact: bool = True,
 ) -> list[RecallRow]:
-    """Score all pairs, compare the methods and print the table; the rows but for exact search's.
-
-    `options` are those of `evaluation.replay.compare`.
-    """
-    from crossknn.evaluation.replay import compare
+    """Compare the methods and print the table, then the diagnosis; the rows but exact search's."""
+    from crossknn.evaluation.replay import compare, judge
+    from crossknn.methods import DEFAULT, parse_method
+    from crossknn.methods.rerank import Exact, Rerank
+    from crossknn.retrievers.specs import unfitted
     from crossknn.scores.collect import Limits, exact_scores
+    from crossknn.scores.stored import StoredScorer
+    from crossknn.search.fusion import open_fusion
 
-    with progress("exact search", "pairs") as report:
-        texts, limits = (queries.texts, index.items.texts), Limits(workers=o.threads(workers))
-        kept = o.open_store(scorer, index, store)
-        scores = exact_scores(kept, scorer, *texts, limits=limits, progress=report)
-    with err.status("searching"):
-        best, found = compare(index, queries, scores, methods, budgets, ks, **options)
-        table = [list(each.rows()) for each in (best, *found)]
-    rows = [row for cells in table for row in cells]
+    fusion, stage = open_fusion(index, fuse, seed), unfitted(index) or "bm25"
+    known = [f"retrieve(retriever={stage})", f"rerank(retriever={stage})"]
+    plain = {spec: parse_method(spec) for spec in known if fusion or spec not in methods}
+    groups = [(plain, None), (methods, fusion)] if fusion else [({**plain, **methods}, None)]
+    stored = StoredScorer(scorer, o.open_store(scorer, index, store))
+    options: dict[str, Any] = {"measures": measures, "seed": seed}
+    table: list[list[RecallRow]] = []
+    if exact:
+        with progress("exact search", "pairs") as report:
+            texts, limits = (queries.texts, index.items.texts), Limits(workers=o.threads(workers))
+            scores = exact_scores(stored.store, scorer, *texts, limits=limits, progress=report)
+    for chosen, by in groups:
+        if exact:
+            given = index, queries, scores, chosen, budgets, ks
+            with err.status("searching"):
+                best, found = compare(*given, qrels=qrels, fusion=by, **options)
+                table += [list(each.rows()) for each in (best, *found)]
+        else:
+            assert qrels is not None
+            with progress("searching", "pairs") as report:
+                options |= {"qrels": qrels, "progress": report}
+                judged = judge(index, stored, queries, chosen, budgets, fusion=by, **options)
+                table += [list(each.rows()) for each in judged]
     if json:
-        for row in rows:
+        for row in chain(*table):
             print_json(row.as_dict())
     else:
-        show(table, ks)
-    return rows[len(table[0]) :]
+        show(table, ks if exact else ())
+    if qrels:
+        searches = [m for m in methods.values() if m.calls and not isinstance(m, Rerank | Exact)]
+        _diagnose(
+            *(index, stored, queries, qrels, json),
+            budgets=[budget for budget in budgets if budget <= index.n],
+            measure=measures[0],
+            method=[DEFAULT, *searches][-1],
+            fuse=fuse,
+            seed=seed,
+        )
+    named = (replace(r, method=r.method + ", fused" * r.fused) for r in chain(*table))
+    return [row for row in named if row.method.partition(",")[0] != "exact"]
+
+
+def _diagnose(
+    index: ItemIndex, scorer: Scorer, queries: QuerySet, qrels: Qrels, json: bool, **options: Any
+) -> None:
+    """Print the diagnosis; why there is none, if so."""
+    from crossknn.evaluation.diagnosis import TOP, diagnose
+
+    try:
+        with progress("diagnosis", "pairs") as report:
+            found = diagnose(index, scorer, queries, qrels, progress=report, **options)
+    except InputError as error:
+        note(f"no diagnosis: {error}")
+        return
+    if json:
+        print_json({"diagnosis": found.as_dict()})
+        return
+    legend = (
+        "reach: relevant items beyond the retriever's first so many, all that searching deeper can "
+        f"add; trust: reranking minus retriever; beyond: of the search's top {TOP} by exact score, "
+        "how many lie there; relevant: which share of these is"
+    )
+    searched = f"{found.measure}, {found.queries} judged queries, {found.retriever}"
+    out.print()
+    out.print(Text.assemble(("diagnosis", "bold"), f": {searched}, {found.method}"), soft_wrap=True)
+    say(str(found))
+    out.print(Text(legend, "dim"), soft_wrap=True)
+    out.print(Text(found.sentence, "bold"), soft_wrap=True)
 
 
 def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
@@ -152,23 +228,30 @@ def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
     line(["calls", *["offline"] * offline, *(f"k={k}" for k in ks), *measures], "dim")
     previous = None
     for rows in table:
-        method = rows[0].method
-        if method != previous:
+        method, fused = rows[0].method, ", fused" * rows[0].fused
+        if method + fused != previous:
             parsed = parse_method(method)
             full = text_of(parsed.name, parsed, full=True)
-            said = [(method, "bold"), (f" = {full}" if full != method else "", "dim")]
+            said = [(method + fused, "bold"), (f" = {full}" if full != method else "", "dim")]
             out.print(Text.assemble(*said), soft_wrap=True)
-        previous = method
+        previous = method + fused
         values = (rows[0].measures[measure] for measure in measures)
         line(
             [
                 f"{rows[0].calls:.0f}",
                 *[f"{rows[0].index_calls:,}"] * offline,
-                *(f"{100 * r.recall:.1f} [{100 * r.ci[0]:.0f}-{100 * r.ci[1]:.0f}]" for r in rows),
+                *(
+                    f"{100 * r.recall:.1f} [{100 * r.ci[0]:.0f}-{100 * r.ci[1]:.0f}]"
+                    for r in rows
+                    if ks
+                ),
                 *("-" if value is None else f"{value:.3f}" for value in values),
             ]
         )
-    legend = "k=...: recall of the true neighbours under the cross-encoder, % [95%]"
+    legend = ["k=...: recall of the true neighbours under the cross-encoder, % [95%]"] * bool(ks)
+    if any(rows[0].fused for rows in table):
+        legend.append("fused: by final scores, recall too")
     if offline:
-        legend += "; offline: calls spent once, for the index"
-    out.print(Text(legend, "dim"), soft_wrap=True)
+        legend.append("offline: calls spent once, for the index")
+    if legend:
+        out.print(Text("; ".join(legend), "dim"), soft_wrap=True)

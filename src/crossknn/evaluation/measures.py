@@ -59,6 +59,31 @@ def bootstrap(*sets: FloatArray, seed: int = 0, resamples: int = 2000) -> Estima
     return Estimate(float(mean), float(low), float(high), n)
 
 
+def bootstrap_ratio(parts: FloatArray, wholes: FloatArray, *, seed: int = 0) -> Estimate:
+    """Sum of parts (m,) over sum of wholes (m,), NaN in the place of queries that do not count.
+
+    The interval is a percentile bootstrap over queries. NaN, of 0 queries, if all wholes are 0.
+    """
+    parts, wholes = (values[wholes > 0] for values in (parts, wholes))
+    if not len(wholes):
+        return Estimate(np.nan, np.nan, np.nan)
+    draws = np.random.default_rng(seed).integers(0, len(wholes), size=(2000, len(wholes)))
+    ratios = parts[draws].sum(axis=1) / wholes[draws].sum(axis=1)
+    low, high = np.percentile(ratios, [2.5, 97.5])
+    return Estimate(float(parts.sum() / wholes.sum()), float(low), float(high), len(wholes))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values of several tests, corrected so that one of them is false in 5% at most (Holm 1979).
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    order, left = np.argsort(p_values, kind="stable"), np.arange(len(p_values), 0, -1)
+    steps = np.minimum(1, np.maximum.accumulate(np.asarray(p_values)[order] * left))
+    return [float(steps[place]) for place in np.argsort(order)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """How much better one method is than another on the same queries.

@@ -466,16 +466,22 @@ def judge(
     judgements = Judgements.from_qrels(qrels, queries.ids, index.items.ids)
     task, parts = TaskMeasures(judgements, measures), parts_on_demand(index, scorer, queries)
     cells = [(n, m, b) for n, m in methods.items() for b in (budgets if m.calls else (0,))]
-    total, done = len(queries) * sum(min(budget, index.n) for *_, budget in cells), 0
+    told = counter(progress, len(queries) * sum(min(budget, index.n) for *_, budget in cells))
+    options: dict[str, Any] = {"seed": seed, "task": task, "fusion": fusion, "progress": told}
+    return (outcome(n, m, parts, None, budget=b, **options) for n, m, b in cells)
 
-    def told(pairs: int) -> None:
+
+def counter(progress: Progress | None, total: int) -> Callable[[int], None]:
+    """Adds up what several searches have scored, and reports it."""
+    done = 0
+
+    def add(pairs: int) -> None:
         nonlocal done
         done += pairs
         if progress:
             progress(done, total)
 
-    options: dict[str, Any] = {"seed": seed, "task": task, "fusion": fusion, "progress": told}
-    return (outcome(n, m, parts, None, budget=b, **options) for n, m, b in cells)
+    return add
 
 
 def parts_on_demand(index: ItemIndex, scorer: Scorer, queries: QuerySet) -> list[Part]:

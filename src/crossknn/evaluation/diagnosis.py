@@ -1,0 +1,368 @@
+"""Whether reranking, fusion and searching deeper pay: what a few judged queries say beforehand.
+
+Three figures say why. Reach: how much that is relevant lies beyond the retriever's first B items,
+where reranking never sees it. Trust: whether reranking those B improves on the retriever's order.
+Phantoms: items from beyond them that the cross-encoder has in its top 10 and that are not relevant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import product
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from crossknn.data.queries import Qrels, QuerySet
+from crossknn.errors import InputError
+from crossknn.evaluation import measures
+from crossknn.evaluation.measures import Comparison, Estimate, bootstrap, paired
+from crossknn.evaluation.replay import Outcome, Part, check, counter, outcome, parts_on_demand
+from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.index.item_index import ItemIndex
+from crossknn.methods import DEFAULT, Method
+from crossknn.methods.rerank import Rerank, Retrieve
+from crossknn.retrievers.specs import unfitted
+from crossknn.search.fusion import Fuse, Fusion
+from crossknn.search.searcher import Searcher
+from crossknn.spec import Spec
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, as_count
+
+RETRIEVER, RERANK, SEARCH, FUSED = "retriever", "rerank", "search", " fused"
+"""Ways to answer a query; with fusion there are `rerank fused` and `search fused` beside them."""
+
+FEWEST, TOP = 5, 10
+"""Queries that a verdict needs, and how many items of an answer are looked at for phantoms."""
+
+Values: TypeAlias = Mapping[int, Mapping[str, FloatArray]]
+"""A measure of every query (m,) by budget and way, NaN where a query has no value."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """That one way is better than another at a budget: clearly so if `found.sign` is 1.
+
+    The p-value is corrected (Holm) for all claims at this budget.
+    """
+
+    budget: int
+    way: str
+    than: str
+    found: Comparison
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What to do, in a sentence: `way` at `budget`; its `gain` is over the way `than`."""
+
+    way: str
+    budget: int
+    than: str
+    gain: Comparison
+    claims: tuple[Claim, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """What was seen at a budget of B calls; what needs judgements is None without them.
+
+    Attributes:
+        means: Of the measure, by way.
+        reach: Share (0-1) of a query's relevant items beyond the retriever's first B: what a deeper
+            search could add at most.
+        trust: Reranking those B minus the retriever, in the measure.
+        agreement: Rank correlation of these two orders.
+        beyond: How many of the ten best by exact score that the search finds lie beyond those B.
+        relevant: Share of these that is relevant, over all queries; the others are phantoms.
+    """
+
+    budget: int
+    means: Mapping[str, float]
+    reach: Estimate | None
+    trust: Comparison | None
+    agreement: Estimate
+    beyond: Estimate
+    relevant: Estimate | None
+
+    def cells(self) -> dict[str, str]:
+        """A line of the table, by column."""
+        beyond = {f"beyond, of {TOP}": _shown(self.beyond, ".1f")}
+        if self.trust is None:
+            return {"calls": f"{self.budget}", "agreement": _shown(self.agreement, ".2f")} | beyond
+        means = {way: f"{mean:.3f}" for way, mean in self.means.items()}
+        known = {"reach": _shown(self.reach, ".0%"), "trust": _said(self.trust)}
+        relevant = {"relevant": _shown(self.relevant, ".0%")}
+        return {"calls": f"{self.budget}"} | means | known | beyond | relevant
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Diagnosis:
+    """Figures for each budget, and the verdict, if there are judgements; `str` is a table.
+
+    `values` has the measure of every query, so that a verdict can be checked on others.
+    """
+
+    retriever: str
+    method: str
+    measure: str
+    queries: int
+    figures: tuple[Figures, ...]
+    verdict: Verdict | None
+    sentence: str
+    values: Values = field(default_factory=dict, repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready values, without those of each query."""
+        return {n: v for n, v in asdict(replace(self, values={})).items() if n != "values"}
+
+    def __str__(self) -> str:
+        rows = [at.cells() for at in self.figures]
+        table = [[*rows[0]], *([*row.values()] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        return "\n".join("  ".join(map(str.rjust, row, widths)) for row in table)
+
+
+def diagnose(
+    index: ItemIndex,
+    scorer: Any,
+    queries: QuerySet,
+    qrels: Qrels | None = None,
+    *,
+    budgets: Sequence[int] = (20, 50, 100),
+    measure: str = "nDCG@10",
+    method: str | Method = DEFAULT,
+    fuse: Fuse = "auto",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Say whether to keep the retriever, rerank or search deeper, with fusion or without.
+
+    The retriever is the one that `method` begins with. Only pairs that reranking and the search
+    choose are scored, each once, of judged queries alone; scores are kept as `judge` does.
+
+    Args:
+        scorer: What `Searcher` takes.
+        queries: m queries with ids.
+        qrels: Their judgements. Without them there is no verdict: the figures say how far
+            cross-encoder and retriever agree, not which of them is right.
+        budgets: Calls per query.
+        measure: What counts, by its name in ir-measures.
+        method: The search that is weighed.
+        fuse: As in `Searcher`.
+        progress: Called with (done, total) pairs, those scored before included.
+
+    Raises:
+        InputError: Fewer than five queries have a relevant item in the index, a budget exceeds its
+            items, the measure is unknown, or what `Searcher` raises.
+        ScorerError: The scorer fails as a whole.
+    """
+    searcher, judged = Searcher(index, scorer, method, fuse=fuse, seed=seed), None
+    if searcher.scorer is None or not searcher.method.calls:
+        raise InputError(f"a diagnosis needs a scorer and a method with calls, not {method}")
+    if qrels is not None:
+        judged = Judgements.from_qrels(qrels, queries.ids, index.items.ids)
+        queries = queries.take(q for q, row in enumerate(judged.rows) if row)
+        judged = Judgements(tuple(filter(None, judged.rows)), judged.absent)
+    parts = parts_on_demand(index, searcher.scorer, queries)
+    how = searcher.method, searcher.fusion, budgets, measure
+    return diagnose_parts(parts, judged, *how, seed=seed, progress=progress)
+
+
+def diagnose_parts(
+    parts: Sequence[Part],
+    judgements: Judgements | None,
+    method: Method,
+    fusion: Fusion | None,
+    budgets: Sequence[int] = (20, 50, 100),
+    measure: str = "nDCG@10",
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """`diagnose` for queries in parts, such as those of a stored matrix, and their judgements."""
+    budgets, n = sorted({as_count(b, "a budget") for b in budgets}), parts[0].index.n
+    if not budgets or budgets[-1] > n:
+        raise InputError(f"budgets are {budgets}: give some of at most {n}, the items of the index")
+    task = relevant = verdict = None
+    if judgements is not None:
+        task, relevant = (
+            TaskMeasures(judgements, [measure]),
+            [_relevant(r) for r in judgements.rows],
+        )
+        if (known := sum(len(items) > 0 for items in relevant)) < FEWEST:
+            raise InputError(
+                f"{known} judged queries have a relevant item in the index, and a verdict needs "
+                f"{FEWEST} or more: judge others; search works without"
+            )
+    stage: Any = getattr(method, "retriever", None) or Spec(unfitted(parts[0].index) or "bm25")
+    ways: dict[str, Method] = {RERANK: Rerank(retriever=stage), SEARCH: method}
+    check(parts, ways, budgets[0], seed)
+    kinds = {"": None} if fusion is None else {"": None, FUSED: fusion}
+    m = sum(len(part.queries) for part in parts)
+    told = counter(progress, m * sum(budgets) * len(ways) * len(kinds))
+    run = partial(outcome, parts=parts, truth=None, ks=[max(TOP, *budgets)], seed=seed, task=task)
+    alone = run(RETRIEVER, Retrieve(retriever=stage), budget=0)
+    found: dict[int, dict[str, Outcome]] = {b: {RETRIEVER: alone} for b in budgets}
+    for b, (way, how), kind in product(budgets, ways.items(), kinds):
+        found[b][way + kind] = run(way, how, budget=b, fusion=kinds[kind], progress=told)
+    figures = tuple(_figures(b, found[b], relevant, seed) for b in budgets)
+    values: Values = {}
+    if task is not None:
+        [measure] = task.names
+        values = {b: {w: each.task[measure] for w, each in of.items()} for b, of in found.items()}
+        verdict = verdict_of(values, measure=measure, retriever=str(stage), seed=seed)
+    return Diagnosis(
+        retriever=str(stage),
+        method=str(method),
+        measure=measure,
+        queries=m - alone.unjudged,
+        figures=figures,
+        verdict=verdict,
+        sentence=verdict.sentence if verdict else _unjudged(figures[-1], str(stage)),
+        values=values,
+    )
+
+
+def verdict_of(
+    values: Values, *, measure: str = "the measure", retriever: str = RETRIEVER, seed: int = 0
+) -> Verdict:
+    """What to do by a measure of the queries, at which budget, and with which gain.
+
+    At each budget reranking and the search count in their better order, with fusion or without, and
+    it is tested, with Holm's correction, whether fusion improves reranking, the search reranking,
+    and either of them the retriever. The search is advised if it is clearly better than reranking
+    and than the retriever, reranking if it is clearly better than the retriever; else the
+    retriever, which costs no calls. The budget is the smallest at which what is advised is not
+    clearly worse than at the largest. The gain is over reranking without fusion, or its own.
+
+    Args:
+        values: By budget and way, each (m,); without the fused ways where there is no fusion.
+        measure, retriever: Their names, for the sentence.
+
+    Raises:
+        InputError: No query has values.
+    """
+    claims = {b: _claims(b, values[b], seed) for b in sorted(values)}
+    advised = {b: way for b, of in claims.items() if (way := _advised(of)) != RETRIEVER}
+    last = max(advised or claims)
+    best = {b: values[b][way] for b, way in advised.items()}
+    enough = (b for b in best if paired(best[b] - best[last], seed=seed).sign >= 0)
+    budget = next(enough, last)
+    way = advised.get(budget, RETRIEVER)
+    than = RETRIEVER if way == RERANK else RERANK
+    gain = paired(values[budget][way] - values[budget][than], seed=seed)
+    fused, plain = " with fusion" * way.endswith(FUSED), way.removesuffix(FUSED)
+    if way == RETRIEVER:
+        parts = [f"Keep {retriever} alone"]
+    else:
+        do = {RERANK: f"Rerank the first {budget} of {retriever}", SEARCH: f"Search {budget} calls"}
+        alone = paired(values[budget][way] - values[budget][RETRIEVER], seed=seed)
+        parts = [f"{do[plain]}{fused}: {measure} {_said(alone)} over {retriever} alone"]
+        if than == RERANK:
+            unclear = " (unclear)" * (gain.sign == 0)
+            parts[0] += f" and {_said(gain)}{unclear} over reranking the first {budget}"
+    for claim in claims[budget]:
+        if claim.than == way and claim.found.sign <= 0:
+            one = {RERANK: f"reranking the first {budget}", SEARCH: f"searching {budget} calls"}
+            other = one[claim.way.removesuffix(FUSED)] + " with fusion" * claim.way.endswith(FUSED)
+            doubt = f"{other} is worse" if claim.found.sign else f"cannot tell if {other} is better"
+            parts.append(f"{doubt}, {_said(claim.found)}")
+    return Verdict(
+        way=way,
+        budget=budget,
+        than=than,
+        gain=gain,
+        claims=tuple(claim for of in claims.values() for claim in of),
+        sentence=f"{'; '.join(parts)}.",
+    )
+
+
+def _claims(budget: int, ways: Mapping[str, FloatArray], seed: int) -> tuple[Claim, ...]:
+    """Of a budget; the last three: search and reranking, and each of them and the retriever."""
+    kinds = [kind for kind in (FUSED, "") if RERANK + kind in ways]
+    rerank, search = (
+        max((way + kind for kind in kinds), key=lambda name: np.nanmean(ways[name]))
+        for way in (RERANK, SEARCH)
+    )
+    fusing = [(RERANK + kind, RERANK) for kind in kinds if kind]
+    pairs = [*fusing, (search, rerank), (search, RETRIEVER), (rerank, RETRIEVER)]
+    found = [paired(ways[one] - ways[other], seed=seed) for one, other in pairs]
+    corrected = measures.holm([each.p_value for each in found])
+    return tuple(
+        Claim(budget=budget, way=one, than=other, found=replace(each, p_value=p))
+        for (one, other), each, p in zip(pairs, found, corrected, strict=True)
+    )
+
+
+def _advised(claims: Sequence[Claim]) -> str:
+    *_, deeper, searching, reranking = claims
+    if deeper.found.sign > 0 and searching.found.sign > 0:
+        return searching.way
+    return reranking.way if reranking.found.sign > 0 else RETRIEVER
+
+
+def _figures(
+    budget: int, ways: Mapping[str, Outcome], relevant: Sequence[IntArray] | None, seed: int
+) -> Figures:
+    first, top = ways[RETRIEVER].items[:, :budget], ways[SEARCH].items[:, :TOP]
+    new = [f[(f != NO_ITEM) & ~np.isin(f, seen)] for f, seen in zip(top, first, strict=True)]
+    beyond = np.array([len(found) for found in new], np.float64)
+    values = {way: values for way, each in ways.items() for values in each.task.values()}
+    reach = trust = right = None
+    if relevant is not None:
+        both = zip(relevant, first, strict=True)
+        missed = [1 - np.isin(of, seen).mean() if len(of) else np.nan for of, seen in both]
+        reach = bootstrap(np.array(missed), seed=seed)
+        trust = paired(values[RERANK] - values[RETRIEVER], seed=seed)
+        beyond[np.isnan(values[RETRIEVER])] = np.nan  # an unjudged item is no phantom
+        hits = [np.isin(f, of).sum() for f, of in zip(new, relevant, strict=True)]
+        right = measures.bootstrap_ratio(np.array(hits), beyond, seed=seed)
+    return Figures(
+        budget=budget,
+        means={way: float(np.nanmean(of)) for way, of in values.items()},
+        reach=reach,
+        trust=trust,
+        agreement=bootstrap(_correlations(first, ways[RERANK].items), seed=seed),
+        beyond=bootstrap(beyond, seed=seed),
+        relevant=right,
+    )
+
+
+def _correlations(first: IntArray, reranked: IntArray) -> FloatArray:
+    """(m,) Spearman's correlation of two orders of the same items; NaN for fewer than two."""
+    from scipy.stats import spearmanr
+
+    found = []
+    for row, other in zip(first, reranked, strict=True):
+        place = {item: rank for rank, item in enumerate(other.tolist()) if item != NO_ITEM}
+        ranks = [place[item] for item in row.tolist() if item in place]
+        found.append(spearmanr(range(len(ranks)), ranks).statistic if len(ranks) > 1 else np.nan)
+    return np.array(found)
+
+
+def _relevant(row: Mapping[str, int]) -> IntArray:
+    """Positions of a query's relevant items, of those in the index."""
+    return np.array([int(i) for i, grade in row.items() if grade > 0 and i.isdigit()], np.int64)
+
+
+def _unjudged(at: Figures, retriever: str) -> str:
+    """What can be said without judgements, and what not."""
+    return (
+        f"On its first {at.budget} {retriever} and the cross-encoder agree by "
+        f"{at.agreement.mean:.2f} (rank correlation), and {at.beyond.mean:.1f} of the latter's top "
+        f"{TOP} lie beyond: which of them is right, and so whether reranking or searching pays, "
+        "cannot be said without judgements (qrels)."
+    )
+
+
+def _said(found: Comparison) -> str:
+    return f"{found.difference:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+
+
+def _shown(found: Estimate | None, form: str) -> str:
+    if found is None or not found.n:
+        return "-"
+    return f"{found.mean:{form}} [{found.low:{form}}-{found.high:{form}}]"

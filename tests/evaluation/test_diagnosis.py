@@ -1,0 +1,185 @@
+"""Diagnoses: figures by their definitions, and verdicts that say what the queries show."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+from synthetic import matrix
+
+import crossknn as ck
+from crossknn.errors import InputError
+from crossknn.evaluation.diagnosis import diagnose_parts, verdict_of
+from crossknn.evaluation.measures import bootstrap_ratio, holm, paired
+from crossknn.evaluation.replay import Part, parts_of
+from crossknn.evaluation.task import Judgements
+from crossknn.scorers import MatrixScorer
+from crossknn.search.fusion import Fusion
+
+METHOD = "axn(retriever=lsa, rounds=3, ridge=0.3)"
+
+
+def ways(budgets=(20, 50), m=200, seed=0, **means):
+    """Values of m queries that differ by noise, around these means by way (`_` for a blank)."""
+    rng, base = np.random.default_rng(seed), np.random.default_rng(1).normal(size=m)
+    return {
+        b: {
+            way.replace("_", " "): mean[place] + base + 0.1 * rng.normal(size=m)
+            for way, mean in ((w, np.broadcast_to(v, len(budgets))) for w, v in means.items())
+        }
+        for place, b in enumerate(budgets)
+    }
+
+
+PLAIN = {"retriever": 0.5, "rerank": 0.6}
+
+
+@pytest.mark.parametrize(
+    ("means", "expected", "says"),
+    [
+        (PLAIN | {"search": 0.7}, ("search", 20, "rerank"), "Search 20 calls: M +"),
+        (PLAIN | {"search": 0.6}, ("rerank", 20, "retriever"), "cannot tell if searching 20 calls"),
+        (PLAIN | {"search": 0.5}, ("rerank", 20, "retriever"), "searching 20 calls is worse"),
+        ({"retriever": 0.5, "rerank": 0.5, "search": 0.5}, ("retriever", 50, "rerank"), "cannot"),
+        ({"retriever": 0.5, "rerank": 0.4, "search": 0.3}, ("retriever", 50, "rerank"), "50 is wo"),
+        # A search that beats reranking is not advised where it does not beat the retriever.
+        ({"retriever": 0.5, "rerank": 0.4, "search": 0.5}, ("retriever", 50, "rerank"), "Keep d"),
+        # The smallest budget that is not clearly worse than the largest.
+        (PLAIN | {"search": (0.7, 0.8)}, ("search", 50, "rerank"), "Search 50 calls"),
+        (PLAIN | {"rerank": (0.5, 0.6), "search": 0.5}, ("rerank", 50, "retriever"), "first 50"),
+        (PLAIN | {"rerank": (0.6, 0.5), "search": 0.5}, ("rerank", 20, "retriever"), "first 20"),
+        (
+            PLAIN | {"search": 0.5, "rerank_fused": 0.8, "search_fused": 0.9},
+            ("search fused", 20, "rerank"),
+            "Search 20 calls with fusion: M +",
+        ),
+        (
+            PLAIN | {"search": 0.5, "rerank_fused": 0.5, "search_fused": 0.5},
+            ("rerank", 20, "retriever"),
+            "reranking the first 20 with fusion is worse",
+        ),
+        (
+            {
+                "retriever": 0.5,
+                "rerank": 0.4,
+                "search": 0.3,
+                "rerank_fused": 0.6,
+                "search_fused": 0.6,
+            },
+            ("rerank fused", 20, "rerank"),
+            "+0.2",
+        ),
+    ],
+)
+def test_verdicts_say_what_is_clear_and_that_they_cannot_tell(means, expected, says):
+    values = ways(**means)
+    found = verdict_of(values, measure="M", retriever="dense")
+    assert (found.way, found.budget, found.than) == expected
+    assert says in found.sentence
+    assert found.gain == paired(values[found.budget][found.way] - values[found.budget][found.than])
+    others = ways(**means, seed=7)
+    for claim in found.claims:  # what is clear is not the contrary on other queries
+        again = paired(others[claim.budget][claim.way] - others[claim.budget][claim.than]).sign
+        assert claim.found.sign * again >= 0
+
+
+def test_corrected_p_values_and_ratios():
+    p = [0.012, 0.9, 0.011, 0.02, 0.012]
+    order = np.argsort(p, kind="stable")
+    steps = [max((5 - j) * p[order[j]] for j in range(i + 1)) for i in range(5)]
+    assert holm(p) == pytest.approx([steps[list(order).index(i)] for i in range(5)])
+    parts, wholes = np.array([1.0, 0, 2, 0, 9]), np.array([2.0, 0, 4, 4, np.nan])
+    found = bootstrap_ratio(parts, wholes)
+    assert (found.mean, found.n) == (0.3, 3)
+    assert 0 <= found.low < 0.3 < found.high <= 0.5
+    assert np.isnan(bootstrap_ratio(parts, 0 * wholes).mean)
+
+
+def test_figures_by_their_definitions(world):
+    index, queries, scores, qrels = world
+    found = ck.diagnose(
+        index, MatrixScorer(scores), queries, qrels, budgets=[30, 15], method=METHOD, fuse=None
+    )
+    first = ck.open_retriever(index, "lsa").top(ck.Queries(queries.texts), 80).items
+    for at, budget in zip(found.figures, (15, 30), strict=True):
+        searcher = ck.Searcher(index, MatrixScorer(scores), METHOD)
+        top = searcher.search(queries, k=10, budget=budget)
+        reach, beyond, right = [], [], 0
+        for q in range(69):
+            seen, gold = set(first[q, :budget].tolist()), set(map(int, qrels[f"q{q}"]))
+            reach.append(len(gold - seen) / len(gold))
+            new = {index.items.position(hit.id) for hit in top[q]} - seen
+            beyond.append(len(new))
+            right += len(new & gold)
+        assert at.budget == budget
+        assert at.reach.mean == pytest.approx(np.mean(reach))
+        assert at.beyond.mean == pytest.approx(np.mean(beyond))
+        assert at.relevant.mean == pytest.approx(right / sum(beyond))
+        trust = at.means["rerank"] - at.means["retriever"]
+        assert at.trust.difference == pytest.approx(trust)
+    assert found.queries == 69
+    assert f"{found.figures[0].reach.mean:.0%}" in str(found)
+    assert str(found).splitlines()[0].split()[:4] == ["calls", "retriever", "rerank", "search"]
+    said = json.loads(json.dumps(found.as_dict()))
+    assert said["sentence"] == found.verdict.sentence
+    assert set(said["verdict"]["claims"][0]) == {"budget", "way", "than", "found"}
+
+
+def test_a_matrix_and_a_scorer_give_the_same_diagnosis_with_fusion_too():
+    data = matrix(tests=70)
+    index, queries, exact = data.rows(0, 70)
+    fusion = Fusion((ck.open_retriever(index, "bm25"),), (0.5,))
+    labels = np.argsort(-exact, axis=1)[np.arange(70), np.arange(70) % 7]
+    options = (Judgements.from_labels(labels), ck.AXN(retriever="dense", rounds=3), fusion, [20])
+    steps = []
+    found = diagnose_parts(parts_of(data), *options, progress=lambda *step: steps.append(step))
+    score = lambda pairs: exact[pairs.query, pairs.item]  # noqa: E731
+    again = diagnose_parts([Part(index, queries, score)], *options)
+    assert again.as_dict() == found.as_dict()
+    assert [*found.figures[0].means] == [
+        *("retriever", "rerank", "rerank fused", "search", "search fused")
+    ]
+    assert steps[-1] == (70 * 20 * 4, 70 * 20 * 4)
+    for way, values in found.values[20].items():
+        assert found.figures[0].means[way] == values.mean()
+
+
+def test_without_judgements_it_says_what_it_cannot_say(world):
+    index, queries, scores, _ = world
+    found = ck.diagnose(index, MatrixScorer(scores), queries, budgets=[20], method=METHOD)
+    assert found.verdict is None
+    assert "cannot be said without judgements" in found.sentence
+    assert str(found).splitlines()[0].split()[:2] == ["calls", "agreement"]
+    lists = ck.open_retriever(index, "lsa").top(ck.Queries(queries.texts), 20).items
+    ranks = [
+        spearmanr(-np.arange(20), row[of]).statistic for row, of in zip(scores, lists, strict=True)
+    ]
+    assert found.figures[0].agreement.mean == pytest.approx(np.mean(ranks))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"qrels": {f"q{q}": {"1": 1} for q in range(4)}}, "4 judged queries have a relevant"),
+        ({"qrels": {f"q{q}": {"1": 0} for q in range(9)}}, "0 judged queries have a relevant"),
+        ({"qrels": {f"q{q}": {"gone": 1} for q in range(9)}}, "0 judged queries have a relevant"),
+        ({"qrels": {"other": {"1": 1}}}, "no query is judged"),
+        ({"budgets": [20, 81]}, "give some of at most 80"),
+        ({"budgets": [0]}, "a budget is 0"),
+        ({"budgets": []}, "give some"),
+        ({"measure": "nDCG@x"}, "the measure 'nDCG@x' is unknown"),
+        ({"method": "retrieve(retriever=lsa)"}, "a method with calls"),
+        ({"method": "adacur"}, "anchor"),
+        ({"fuse": {"dense": 1}}, "the index knows none"),
+    ],
+)
+def test_what_cannot_be_diagnosed_is_one_sentence(world, options, words):
+    index, queries, _, qrels = world
+    scored = []
+    given = {"qrels": qrels, "method": METHOD, "budgets": [20]} | options
+    with pytest.raises(InputError, match=words) as raised:
+        ck.diagnose(index, lambda pairs: scored.append(pairs), queries, **given)
+    assert not scored
+    assert "\n" not in str(raised.value)

@@ -25,6 +25,9 @@ from .fitting.anchors import collect_matrix as collect_matrix
 from .fitting.fit import fit as fit
 from .fitting.fit import fit_from_store as fit_from_store
 from .fitting.fusion import fit_fusion as fit_fusion
+from .fitting.mining import Mined as Mined
+from .fitting.mining import TrainingRows as TrainingRows
+from .fitting.mining import mine as mine
 from .index.item_index import ItemIndex as ItemIndex
 from .methods import parse_method as parse_method
 from .methods import parse_methods as parse_methods

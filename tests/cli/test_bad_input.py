@@ -99,6 +99,9 @@ CASES = """
 2 --queries FILE: SEARCH --lists ids.txt
 2 --measures: compare docs.index --queries queries.txt --measures nDCG@10
 2 nothing to score: collect docs.index
+2 budget is 5: mine docs.index --queries queries.txt --out r.jsonl --budget 5
+2 absent: mine docs.index --queries queries.txt --out absent/r.jsonl
+2 ids agree: mine docs.index --queries queries.txt --out r.jsonl --qrels qrels.tsv
 2 --queries: collect docs.index --out new.npz
 2 good.npz: collect docs.index --queries queries.txt --out good.npz
 2 absent: collect docs.index --queries queries.txt --out absent/new.npz

@@ -144,7 +144,7 @@ class Searcher:
         """
         began = time.perf_counter()
         chosen = self.method if method is None else parse_method(method)
-        asked = _query_set(queries)
+        asked = query_set(queries)
         texts, m = asked.texts, len(asked.texts)
         spend = budget if isinstance(budget, Budget) else Budget(per_query=budget)
         pairs = _pairs_per_query(spend, m, k, self.index.n, calls=chosen.calls)
@@ -380,7 +380,7 @@ def _with_target(method: Method, target_recall: float | None, k: int) -> Method:
     return replace(method, target_recall=target_recall, k=k)  # type: ignore[call-arg]
 
 
-def _query_set(queries: Texts) -> QuerySet:
+def query_set(queries: Texts) -> QuerySet:
     """The queries with ids; `InputError` for none, or for one that is empty."""
     if not isinstance(queries, Iterable | QuerySet):
         raise InputError(f"the queries are {queries!r:.80}; give a text or a list of texts")

@@ -39,26 +39,31 @@ PLAIN = {"retriever": 0.5, "rerank": 0.6}
 @pytest.mark.parametrize(
     ("means", "expected", "says"),
     [
-        (PLAIN | {"search": 0.7}, ("search", 20, "rerank"), "Search 20 calls: M +"),
-        (PLAIN | {"search": 0.6}, ("rerank", 20, "retriever"), "cannot tell if searching 20 calls"),
-        (PLAIN | {"search": 0.5}, ("rerank", 20, "retriever"), "searching 20 calls is worse"),
+        (PLAIN | {"search": 0.7}, ("search", 20, "rerank"), "Search 20: M +"),
+        (PLAIN | {"search": 0.6}, ("rerank", 20, "retriever"), "cannot tell if search 20"),
+        (PLAIN | {"search": 0.5}, ("rerank", 20, "retriever"), "search 20 is worse"),
         ({"retriever": 0.5, "rerank": 0.5, "search": 0.5}, ("retriever", 50, "rerank"), "cannot"),
         ({"retriever": 0.5, "rerank": 0.4, "search": 0.3}, ("retriever", 50, "rerank"), "50 is wo"),
+        ({"retriever": 0.5, "rerank": 0.51, "search": 0.5}, ("retriever", 50, "rerank"), "until"),
         # A search that beats reranking is not advised where it does not beat the retriever.
-        ({"retriever": 0.5, "rerank": 0.4, "search": 0.5}, ("retriever", 50, "rerank"), "Keep d"),
+        (
+            {"retriever": 0.5, "rerank": 0.4, "search": 0.5},
+            ("retriever", 50, "rerank"),
+            "search 50 is better",
+        ),
         # The smallest budget that is not clearly worse than the largest.
-        (PLAIN | {"search": (0.7, 0.8)}, ("search", 50, "rerank"), "Search 50 calls"),
-        (PLAIN | {"rerank": (0.5, 0.6), "search": 0.5}, ("rerank", 50, "retriever"), "first 50"),
-        (PLAIN | {"rerank": (0.6, 0.5), "search": 0.5}, ("rerank", 20, "retriever"), "first 20"),
+        (PLAIN | {"search": (0.7, 0.8)}, ("search", 50, "rerank"), "Search 50"),
+        (PLAIN | {"rerank": (0.5, 0.6), "search": 0.5}, ("rerank", 50, "retriever"), "Rerank 50"),
+        (PLAIN | {"rerank": (0.6, 0.5), "search": 0.5}, ("rerank", 20, "retriever"), "Rerank 20"),
         (
             PLAIN | {"search": 0.5, "rerank_fused": 0.8, "search_fused": 0.9},
             ("search fused", 20, "rerank"),
-            "Search 20 calls with fusion: M +",
+            "Search 20 fused: M +",
         ),
         (
             PLAIN | {"search": 0.5, "rerank_fused": 0.5, "search_fused": 0.5},
             ("rerank", 20, "retriever"),
-            "reranking the first 20 with fusion is worse",
+            "rerank 20 fused is worse",
         ),
         (
             {
@@ -99,9 +104,10 @@ def test_corrected_p_values_and_ratios():
 
 def test_figures_by_their_definitions(world):
     index, queries, scores, qrels = world
-    found = ck.diagnose(
-        index, MatrixScorer(scores), queries, qrels, budgets=[30, 15], method=METHOD, fuse=None
-    )
+    steps, options = [], {"budgets": [30, 15], "method": METHOD}
+    told = lambda *step: steps.append(step)  # noqa: E731
+    found = ck.diagnose(index, MatrixScorer(scores), queries, qrels, **options, progress=told)
+    assert steps[-1] == (69 * 45 * 2, 69 * 45 * 2)
     first = ck.open_retriever(index, "lsa").top(ck.Queries(queries.texts), 80).items
     for at, budget in zip(found.figures, (15, 30), strict=True):
         searcher = ck.Searcher(index, MatrixScorer(scores), METHOD)
@@ -133,17 +139,26 @@ def test_a_matrix_and_a_scorer_give_the_same_diagnosis_with_fusion_too():
     fusion = Fusion((ck.open_retriever(index, "bm25"),), (0.5,))
     labels = np.argsort(-exact, axis=1)[np.arange(70), np.arange(70) % 7]
     options = (Judgements.from_labels(labels), ck.AXN(retriever="dense", rounds=3), fusion, [20])
-    steps = []
-    found = diagnose_parts(parts_of(data), *options, progress=lambda *step: steps.append(step))
+    found = diagnose_parts(parts_of(data), *options)
     score = lambda pairs: exact[pairs.query, pairs.item]  # noqa: E731
     again = diagnose_parts([Part(index, queries, score)], *options)
     assert again.as_dict() == found.as_dict()
     assert [*found.figures[0].means] == [
         *("retriever", "rerank", "rerank fused", "search", "search fused")
     ]
-    assert steps[-1] == (70 * 20 * 4, 70 * 20 * 4)
     for way, values in found.values[20].items():
         assert found.figures[0].means[way] == values.mean()
+
+
+def test_scores_of_another_cross_encoder_are_not_read(world):
+    known, queries, scores, qrels = world
+    index = ck.ItemIndex.build(known.items, lsa=3)
+    fitted = {"weights": {"bm25": 1}, "deviations": {"exact": 1, "bm25": 1}}
+    index.put_artifact("fusion", fitted | {"fingerprint": "another"}, {})
+    with pytest.raises(
+        InputError, match="'fusion' was made of scores of the cross-encoder another"
+    ):
+        ck.diagnose(index, MatrixScorer(scores), queries, qrels, budgets=[20], method=METHOD)
 
 
 def test_without_judgements_it_says_what_it_cannot_say(world):

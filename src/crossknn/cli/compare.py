@@ -141,13 +141,16 @@ def run(
     from crossknn.retrievers.specs import unfitted
     from crossknn.scores.collect import Limits, exact_scores
     from crossknn.scores.stored import StoredScorer
-    from crossknn.search.fusion import open_fusion
+    from crossknn.search.searcher import Searcher
 
-    fusion, stage = open_fusion(index, fuse, seed), unfitted(index) or "bm25"
+    stored = StoredScorer(scorer, o.open_store(scorer, index, store))
+    searcher = Searcher(index, stored, fuse=fuse, seed=seed)
+    for method in methods.values():
+        searcher.check_scorer(method)
+    fusion, stage = searcher.fusion, unfitted(index) or "bm25"
     known = [f"retrieve(retriever={stage})", f"rerank(retriever={stage})"]
     plain = {spec: parse_method(spec) for spec in known if fusion or spec not in methods}
     groups = [(plain, None), (methods, fusion)] if fusion else [({**plain, **methods}, None)]
-    stored = StoredScorer(scorer, o.open_store(scorer, index, store))
     options: dict[str, Any] = {"measures": measures, "seed": seed}
     table: list[list[RecallRow]] = []
     if exact:
@@ -182,7 +185,7 @@ def run(
             seed=seed,
         )
     named = (replace(r, method=r.method + ", fused" * r.fused) for r in chain(*table))
-    return [row for row in named if row.method.partition(",")[0] != "exact"]
+    return [row for row in named if row.method.removesuffix(", fused") != "exact"]
 
 
 def _diagnose(

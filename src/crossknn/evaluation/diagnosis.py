@@ -19,7 +19,7 @@ from crossknn.data.queries import Qrels, QuerySet
 from crossknn.errors import InputError
 from crossknn.evaluation import measures
 from crossknn.evaluation.measures import Comparison, Estimate, bootstrap, paired
-from crossknn.evaluation.replay import Outcome, Part, check, counter, outcome, parts_on_demand
+from crossknn.evaluation.replay import Outcome, Part, check, outcome, parts_on_demand
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, Method
@@ -162,13 +162,15 @@ def diagnose(
     searcher, judged = Searcher(index, scorer, method, fuse=fuse, seed=seed), None
     if searcher.scorer is None or not searcher.method.calls:
         raise InputError(f"a diagnosis needs a scorer and a method with calls, not {method}")
+    searcher.check_scorer(searcher.method)
     if qrels is not None:
         judged = Judgements.from_qrels(qrels, queries.ids, index.items.ids)
         queries = queries.take(q for q, row in enumerate(judged.rows) if row)
         judged = Judgements(tuple(filter(None, judged.rows)), judged.absent)
-    parts = parts_on_demand(index, searcher.scorer, queries)
-    how = searcher.method, searcher.fusion, budgets, measure
-    return diagnose_parts(parts, judged, *how, seed=seed, progress=progress)
+    most = sum(as_count(b, "a budget") for b in budgets) * (4 if searcher.fusion else 2)
+    parts = parts_on_demand(index, searcher.scorer, queries, progress, most)
+    how = searcher.method, searcher.fusion, budgets, measure, seed
+    return diagnose_parts(parts, judged, *how)
 
 
 def diagnose_parts(
@@ -178,9 +180,7 @@ def diagnose_parts(
     fusion: Fusion | None,
     budgets: Sequence[int] = (20, 50, 100),
     measure: str = "nDCG@10",
-    *,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> Diagnosis:
     """`diagnose` for queries in parts, such as those of a stored matrix, and their judgements."""
     budgets, n = sorted({as_count(b, "a budget") for b in budgets}), parts[0].index.n
@@ -201,13 +201,11 @@ def diagnose_parts(
     ways: dict[str, Method] = {RERANK: Rerank(retriever=stage), SEARCH: method}
     check(parts, ways, budgets[0], seed)
     kinds = {"": None} if fusion is None else {"": None, FUSED: fusion}
-    m = sum(len(part.queries) for part in parts)
-    told = counter(progress, m * sum(budgets) * len(ways) * len(kinds))
     run = partial(outcome, parts=parts, truth=None, ks=[max(TOP, *budgets)], seed=seed, task=task)
     alone = run(RETRIEVER, Retrieve(retriever=stage), budget=0)
     found: dict[int, dict[str, Outcome]] = {b: {RETRIEVER: alone} for b in budgets}
     for b, (way, how), kind in product(budgets, ways.items(), kinds):
-        found[b][way + kind] = run(way, how, budget=b, fusion=kinds[kind], progress=told)
+        found[b][way + kind] = run(way, how, budget=b, fusion=kinds[kind])
     figures = tuple(_figures(b, found[b], relevant, seed) for b in budgets)
     values: Values = {}
     if task is not None:
@@ -218,7 +216,7 @@ def diagnose_parts(
         retriever=str(stage),
         method=str(method),
         measure=measure,
-        queries=m - alone.unjudged,
+        queries=len(alone.items) - alone.unjudged,
         figures=figures,
         verdict=verdict,
         sentence=verdict.sentence if verdict else _unjudged(figures[-1], str(stage)),
@@ -254,29 +252,33 @@ def verdict_of(
     way = advised.get(budget, RETRIEVER)
     than = RETRIEVER if way == RERANK else RERANK
     gain = paired(values[budget][way] - values[budget][than], seed=seed)
-    fused, plain = " with fusion" * way.endswith(FUSED), way.removesuffix(FUSED)
-    if way == RETRIEVER:
-        parts = [f"Keep {retriever} alone"]
-    else:
-        do = {RERANK: f"Rerank the first {budget} of {retriever}", SEARCH: f"Search {budget} calls"}
+    names = {
+        w: f"{w} {budget}".replace(f"{FUSED} {budget}", f" {budget}{FUSED}") for w in values[budget]
+    }
+    names[RETRIEVER] = retriever
+    open_ = any(
+        c.than == way and not c.found.sign and c.found.difference > 0 for c in claims[budget]
+    )
+    said = [f"Keep {retriever}{' until more queries are judged' * open_}"]
+    if way != RETRIEVER:
         alone = paired(values[budget][way] - values[budget][RETRIEVER], seed=seed)
-        parts = [f"{do[plain]}{fused}: {measure} {_said(alone)} over {retriever} alone"]
+        said = [f"{names[way].capitalize()}: {measure} {_said(alone)} over {retriever}"]
         if than == RERANK:
-            unclear = " (unclear)" * (gain.sign == 0)
-            parts[0] += f" and {_said(gain)}{unclear} over reranking the first {budget}"
+            said[0] += f" and {_said(gain)}{' (unclear)' * (not gain.sign)} over {names[RERANK]}"
     for claim in claims[budget]:
         if claim.than == way and claim.found.sign <= 0:
-            one = {RERANK: f"reranking the first {budget}", SEARCH: f"searching {budget} calls"}
-            other = one[claim.way.removesuffix(FUSED)] + " with fusion" * claim.way.endswith(FUSED)
-            doubt = f"{other} is worse" if claim.found.sign else f"cannot tell if {other} is better"
-            parts.append(f"{doubt}, {_said(claim.found)}")
+            doubt = "{} is worse" if claim.found.sign else "cannot tell if {} is better"
+            said.append(f"{doubt.format(names[claim.way])}, {_said(claim.found)}")
+        elif way == RETRIEVER and claim.found.sign > 0:
+            better = f"{names[claim.way]} is better than {names[claim.than]}"
+            said.append(f"{better}, {_said(claim.found)}")
     return Verdict(
         way=way,
         budget=budget,
         than=than,
         gain=gain,
         claims=tuple(claim for of in claims.values() for claim in of),
-        sentence=f"{'; '.join(parts)}.",
+        sentence=f"{'; '.join(said)}.",
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -276,7 +277,6 @@ def outcome(
     seed: int = 0,
     task: TaskMeasures | None = None,
     fusion: Fusion | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> Outcome:
     """Search all queries of `parts`, m in all.
 
@@ -286,7 +286,6 @@ def outcome(
         ks: the depths of recall; answers are kept as deep as the largest.
         task: adds the task's measures; its judgements are of these queries in order.
         fusion: answers are ordered, and searched for, by its final scores.
-        progress: called with the number of pairs scored since the last call.
     """
     depth = max(1, *ks, task.depth if task else 1)
     answers, calls, seconds, values = [], [], [], []
@@ -300,8 +299,6 @@ def outcome(
             began += time.perf_counter() - asked
             told = np.flatnonzero(~np.isnan(scores))
             search.tell(pairs.take(told), scores[told])
-            if progress:
-                progress(len(pairs))
         best, observed = search.best(depth).items, search.observed()
         seconds.append(np.full(r, (time.perf_counter() - began) / r))
         short = ((0, 0), (0, depth - best.shape[1]))
@@ -368,9 +365,10 @@ def outcomes(
     """An iterator of one outcome for each method and budget.
 
     A method that makes no calls has one budget, 0. `task` adds the task's measures; with a `fusion`
-    recall is measured against the exact top k of the final scores.
+    recall is measured against the exact top k of the final scores. Of parts whose exact scores are
+    not known there is no recall, and `ks` may be empty.
     """
-    truth = truth_of(parts, max(ks), fusion)
+    truth = None if parts[0].exact is None else truth_of(parts, max(ks), fusion)
     options: dict[str, Any] = {"ks": ks, "seed": seed, "task": task, "fusion": fusion}
     for name, method in methods.items():
         for budget in budgets if method.calls else (0,):
@@ -464,40 +462,39 @@ def judge(
         ScorerError: from the iterator, if the scorer fails as a whole.
     """
     judgements = Judgements.from_qrels(qrels, queries.ids, index.items.ids)
-    task, parts = TaskMeasures(judgements, measures), parts_on_demand(index, scorer, queries)
-    cells = [(n, m, b) for n, m in methods.items() for b in (budgets if m.calls else (0,))]
-    told = counter(progress, len(queries) * sum(min(budget, index.n) for *_, budget in cells))
-    options: dict[str, Any] = {"seed": seed, "task": task, "fusion": fusion, "progress": told}
-    return (outcome(n, m, parts, None, budget=b, **options) for n, m, b in cells)
+    task = TaskMeasures(judgements, measures)
+    most = sum(min(b, index.n) for b in budgets) * sum(method.calls for method in methods.values())
+    parts = parts_on_demand(index, scorer, queries, progress, most)
+    return outcomes(parts, methods, budgets, (), seed=seed, task=task, fusion=fusion)
 
 
-def counter(progress: Progress | None, total: int) -> Callable[[int], None]:
-    """Adds up what several searches have scored, and reports it."""
-    done = 0
+def parts_on_demand(
+    index: ItemIndex,
+    scorer: Scorer,
+    queries: QuerySet,
+    progress: Progress | None = None,
+    most: int = 0,
+) -> list[Part]:
+    """The queries in batches; pairs of them are scored as they are asked for, each one once.
 
-    def add(pairs: int) -> None:
-        nonlocal done
-        done += pairs
-        if progress:
-            progress(done, total)
-
-    return add
-
-
-def parts_on_demand(index: ItemIndex, scorer: Scorer, queries: QuerySet) -> list[Part]:
-    """The queries in batches; pairs of them are scored as they are asked for, each one once."""
+    `progress` is called with the pairs asked for and with `most` of each query.
+    """
     if not isinstance(scorer, StoredScorer):
         store = ScoreStore() if scorer.fingerprint is None else index.scores
         scorer = StoredScorer(scorer, store)
+    done = 0
 
-    def part(start: int) -> Part:
-        def score(pairs: Pairs) -> FloatArray:
-            scores = np.full(len(pairs), np.nan, np.float32)
-            asked = replace(pairs, query=pairs.query + start)
-            for where, found in scorer.score(asked, queries.texts, index.items.texts):
-                scores[where] = found
-            return scores
+    def score(pairs: Pairs, start: int) -> FloatArray:
+        nonlocal done
+        scores = np.full(len(pairs), np.nan, np.float32)
+        asked = replace(pairs, query=pairs.query + start)
+        for where, found in scorer.score(asked, queries.texts, index.items.texts):
+            scores[where] = found
+        done += len(pairs)
+        if progress:
+            progress(done, len(queries) * most)
+        return scores
 
-        return Part(index, Queries(queries.texts[start : start + BATCH]), score)
-
-    return [part(start) for start in range(0, len(queries), BATCH)]
+    starts = range(0, len(queries), BATCH)
+    texts = (Queries(queries.texts[start : start + BATCH]) for start in starts)
+    return [Part(index, t, partial(score, start=s)) for t, s in zip(texts, starts, strict=True)]

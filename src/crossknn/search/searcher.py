@@ -149,7 +149,7 @@ class Searcher:
         spend = budget if isinstance(budget, Budget) else Budget(per_query=budget)
         pairs = _pairs_per_query(spend, m, k, self.index.n, calls=chosen.calls)
         chosen = _with_target(chosen, spend.target_recall, k)
-        self._check_scorer(chosen)
+        self.check_scorer(chosen)
         run = _Run(
             searcher=self,
             method=chosen,
@@ -197,8 +197,8 @@ class Searcher:
             cancel.set()
             raise
 
-    def _check_scorer(self, chosen: Method) -> None:
-        """Scores kept in the index are of use only with the cross-encoder that made them."""
+    def check_scorer(self, chosen: Method) -> None:
+        """`InputError` where the method reads scores in the index of another cross-encoder."""
         if self.scorer is None and chosen.calls:
             raise InputError("there is no scorer: CrossEncoder() is the bundled one")
         mine = None if self.scorer is None else self.scorer.fingerprint

@@ -7,7 +7,10 @@ import pytest
 from synthetic import matrix
 
 import crossknn as ck
-from crossknn.fitting.fusion import fit_fusion
+from crossknn.data.queries import QuerySet
+from crossknn.fitting.fusion import GRID, SHRINKAGE, _by_agreement, _shrunk, fit_fusion
+from crossknn.retrievers.base import WeightedSum
+from crossknn.retrievers.specs import AUTO, stage_names, usual
 from crossknn.search.fusion import Fusion
 from crossknn.search.loop import simulate
 
@@ -25,7 +28,7 @@ exact
 
 
 def fused(index, spec, budget, names=("dense", "bm25"), weights=(0.7, 0.4)):
-    fusion = Fusion(tuple(ck.open_retriever(index, name) for name in names), weights)
+    fusion = Fusion(WeightedSum([ck.open_retriever(index, name) for name in names], weights))
     return fusion, fusion.plan(ck.parse_method(spec).plan(index, budget, 0))
 
 
@@ -83,7 +86,14 @@ def index():
 
 
 def asked(m=30):
-    return [TEXTS[i] for i in np.random.default_rng(0).choice(len(TEXTS), m, replace=False)]
+    texts = [TEXTS[i] for i in np.random.default_rng(0).choice(len(TEXTS), m, replace=False)]
+    return QuerySet(tuple(f"q{i}" for i in range(m)), tuple(texts))
+
+
+def judged(index, queries):
+    """The item that a query is the text of."""
+    pairs = zip(queries.ids, queries.texts, strict=True)
+    return {query: {index.items.ids[TEXTS.index(text)]: 1} for query, text in pairs}
 
 
 def noise(pairs):
@@ -99,7 +109,8 @@ SCORER = ck.CallableScorer(noise, "noise")
 
 def test_weights_are_in_deviations_survive_the_disk_and_order_the_answers(index, tmp_path):
     found = fit_fusion(index, SCORER, asked())
-    assert found["weights"] == {"lsa": 0.75, "bm25": 0.5}
+    assert set(found["weights"]) == {"lsa", "bm25"}
+    assert found["judged"] == 0
     index.save(tmp_path / "i")
     again = ck.ItemIndex.load(tmp_path / "i")
     one, two, plain = (
@@ -117,22 +128,110 @@ def test_weights_are_in_deviations_survive_the_disk_and_order_the_answers(index,
 
 
 def test_deviations_are_those_of_a_querys_candidates(index):
-    texts = asked(4)
-    found = fit_fusion(index, SCORER, texts, depth=7)
-    items = ck.open_retriever(index, "hybrid").top(ck.Queries(texts), 7).items
-    rows = [[hash_of(text + TEXTS[i]) for i in row] for text, row in zip(texts, items, strict=True)]
+    queries = asked(4)
+    found = fit_fusion(index, SCORER, queries.texts, depth=7)
+    items = ck.open_retriever(index, "hybrid").top(ck.Queries(queries.texts), 7).items
+    both = zip(queries.texts, items, strict=True)
+    rows = [[hash_of(text + TEXTS[i]) for i in row] for text, row in both]
     assert found["deviations"]["exact"] == pytest.approx(np.std(rows, axis=1).mean())
-    assert len(index.scores) == 4 * 7
+    assert len(index.scores) <= found["pairs"] == 4 * 14  # as many random ones
+
+
+def test_weights_go_where_judgements_say_and_stay_at_the_shipped_ones_where_they_do_not(index):
+    queries = asked()
+    right = fit_fusion(index, SCORER, queries, judged(index, queries))
+    assert right["ndcg"]["fused"] > right["ndcg"]["cross-encoder"] + 0.2
+    assert right["judged"] == 30
+    assert min(right["weights"].values()) >= 0.5
+    best = ck.Searcher(index, SCORER).search(queries.texts[0], k=1, budget=48)[0][0]
+    assert best.text == queries.texts[0]
+    gold = ck.CallableScorer(lambda pairs: [float(q == t) for q, t in pairs], "gold")
+    trusted = fit_fusion(index, gold, queries, judged(index, queries))
+    assert trusted["shrinkage"] == 0
+    assert trusted["weights"] == {"lsa": 0.75, "bm25": 0.5}
+
+
+def test_cross_validated_shrinkage_is_that_of_a_loop_over_folds():
+    rng = np.random.default_rng(3)
+    unit, start = rng.normal(size=(3, 40, 12)), np.array([0.75, 0.5])
+    gains = (rng.random((40, 12)) < 0.2).astype(float)
+    gains[:, 0] = 1
+    unit[2] += 2 * gains  # the second retriever knows
+    ideal = np.array([sum(1 / np.log2(r + 2) for r in range(min(10, int(g.sum())))) for g in gains])
+    weights, share, value = _shrunk(unit, gains, ideal, start)
+
+    def ndcg(w, q):
+        order = sorted(range(12), key=lambda i: -(unit[0, q, i] + w @ unit[1:, q, i]))[:10]
+        return sum(gains[q, i] / np.log2(r + 2) for r, i in enumerate(order)) / ideal[q]
+
+    grid = [np.array([a, b]) for a in GRID for b in GRID]
+    table = np.array([[ndcg(w, q) for q in range(40)] for w in grid])
+    fold, means = np.random.default_rng(0).permutation(40) % 5, []
+    for part in SHRINKAGE:
+        held = np.zeros(40)
+        for f in range(5):
+            best = grid[table[:, fold != f].mean(axis=1).argmax()]
+            for q in np.flatnonzero(fold == f):
+                held[q] = ndcg(start + part * (best - start), q)
+        means.append(held.mean())
+    assert (share, value) == (SHRINKAGE[int(np.argmax(means))], pytest.approx(max(means)))
+    best = grid[table.mean(axis=1).argmax()]
+    np.testing.assert_allclose(weights, start + share * (best - start))
+    assert weights[1] > 0.5
+
+
+def test_agreement_trusts_what_agrees_with_the_others():
+    rng = np.random.default_rng(5)
+    truth = rng.normal(size=(50, 200))
+    start = np.array([0.75, 0.5])
+
+    def judges(*reliabilities):
+        noise = rng.normal(size=(3, 50, 200))
+        parts = zip(reliabilities, noise, strict=True)
+        return np.stack([np.sqrt(r) * truth + np.sqrt(1 - r) * n for r, n in parts])
+
+    strong, weak = (
+        _by_agreement(judges(0.8, 0.3, 0.3), start),
+        _by_agreement(judges(0.2, 0.6, 0.3), start),
+    )
+    # Of loadings a: sqrt(start * [a / (1 - a^2)] / [a_exact / (1 - a_exact^2)]), from 0.25 to 1.
+    factor = [np.sqrt(r) / (1 - r) for r in (0.8, 0.3, 0.3)]
+    expected = np.sqrt(start * np.array(factor[1:]) / factor[0])
+    np.testing.assert_allclose(strong, np.clip(expected, 0.25, 1), rtol=0.05)
+    assert weak[0] == 1
+    assert (weak > strong).all()
+    opposite = judges(0.5, 0.5, 0.5) * np.array([1, -1, 1])[:, None, None]
+    np.testing.assert_array_equal(_by_agreement(opposite, start), start)
+
+
+def test_a_fitted_fusion_is_the_usual_first_stage(index):
+    assert usual(index) == "bm25"  # before LSA
+    queries = ck.Queries(["cat x"])
+    with pytest.raises(ck.SpecError, match="no retriever 'fused'"):
+        ck.open_retriever(index, "fused")
+    found = fit_fusion(index, SCORER, asked())
+    stages = [ck.open_retriever(index, name).scores(queries) for name in found["weights"]]
+    known = found["deviations"]
+    parts = [
+        w * known["exact"] / known[n] * s
+        for (n, w), s in zip(found["weights"].items(), stages, strict=True)
+    ]
+    scores = ck.open_retriever(index, "auto").scores(queries)
+    np.testing.assert_allclose(scores, np.sum(parts, axis=0), rtol=1e-5)
+    assert stage_names(index, AUTO) == ("lsa", "bm25")
 
 
 def test_what_cannot_be_fused_is_said_in_a_sentence(index):
-    assert ck.Searcher(index, SCORER, fuse="auto").fusion is None  # nothing is fitted yet
+    assert ck.Searcher(index, SCORER).fusion is None  # nothing is fitted yet
     with pytest.raises(ck.InputError, match="fit them with  crossknn fit INDEX fusion"):
         ck.Searcher(index, SCORER, fuse={"lsa": 1})
     equal = ck.CallableScorer(lambda pairs: [1.0] * len(pairs), "equal")
     for scorer, texts in ((equal, asked(4)), (SCORER, [])):
         with pytest.raises(ck.InputError, match="fusion needs"):
             fit_fusion(index, scorer, texts)
+    for qrels in ({"q0": {"unknown": 1}}, {}, {f"q{i}": {"0": 0} for i in range(8)}):
+        with pytest.raises(ck.InputError, match="of the 8 queries have a relevant item"):
+            fit_fusion(index, SCORER, asked(8), qrels)
     fit_fusion(index, SCORER, asked(4))
     for fuse in ("always", 5):
         with pytest.raises(ck.InputError, match=f"fuse is {fuse!r}; give 'auto', None, or weights"):
@@ -143,3 +242,4 @@ def test_what_cannot_be_fused_is_said_in_a_sentence(index):
     other = ck.CallableScorer(noise, "another")
     with pytest.raises(ck.InputError, match="what the index holds as 'fusion' was made of scores"):
         ck.Searcher(index, other, fuse="auto").search("cat x", k=1, budget=5)
+    assert ck.Searcher(index, other, fuse=None).search("cat x", k=1, budget=5).n_calls == 5

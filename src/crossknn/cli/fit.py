@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,7 +30,7 @@ def command(
         Argument(
             help="als, mf-trns, mf-ind, cur or distill, perhaps with options: item vectors. "
             "stored: kriging's prior and item vectors, from the stored scores; calls no scorer. "
-            "fusion: what `search --fuse auto` weighs by."
+            "fusion: the weights of retrievers' scores beside the exact one."
         ),
     ] = "als",
     queries: Annotated[
@@ -41,6 +40,7 @@ def command(
             "for 'stored'."
         ),
     ] = None,
+    qrels: Annotated[Path | None, Option(help="Judgements that fusion is fitted to.")] = None,
     strategy: Annotated[
         Literal["q", "i"],
         Option(help="q: score --per items for each query. i: --per queries for each item."),
@@ -74,6 +74,8 @@ def command(
     Scores are kept in the index batch by batch: after an interruption the same command resumes,
     and no pair is scored twice. Later searches use what was fitted.
     """
+    from crossknn.data.queries import QuerySet
+    from crossknn.data.reading import read_qrels
     from crossknn.fitting.fit import fit
     from crossknn.fitting.pseudo_queries import pseudo_queries
     from crossknn.index.item_index import ItemIndex
@@ -97,22 +99,25 @@ def command(
         )
     index = ItemIndex.load(folder)
     if queries == "auto":
-        texts: Sequence[str] = pseudo_queries(index.items, count or 500, seed=seed)
+        texts = tuple(pseudo_queries(index.items, count or 500, seed=seed))
+        asked = QuerySet(texts, texts)
     else:
-        texts = o.read_queries(Path(queries), count).texts
+        asked = o.read_queries(Path(queries), count)
     given = scorer if ray else o.open_scorer(scorer, model, scorer_option, workers=at_once)
     _take(index, given, store)
     limits = Limits(workers=at_once, ray=ray, max_calls=max_calls, deadline=deadline)
     if method == "fusion" and not isinstance(given, str):
         from crossknn.fitting.fusion import fit_fusion
 
+        judged = None if qrels is None else read_qrels(qrels)
         with progress("scoring candidates", "pairs") as report:
-            answer(fit_fusion(index, given, texts, limits=limits, progress=report), json)
+            options: Any = {"seed": seed, "limits": limits, "progress": report}
+            answer(fit_fusion(index, given, asked, judged, **options), json)
         return
     found = fit(
         index,
         given,
-        texts,
+        asked.texts,
         method,
         name=name,
         vectors=vectors,

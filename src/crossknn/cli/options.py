@@ -99,6 +99,14 @@ Ray = Annotated[
 Replace = Annotated[
     bool, typer.Option("--replace", help="Replace what another model has left in the index.")
 ]
+Fused = Annotated[
+    str,
+    typer.Option(
+        "--fuse",
+        help="What is added to exact scores: auto (what `crossknn fit INDEX fusion` found, if it "
+        "was asked to), none, or weights of retrievers such as dense=0.75,bm25=0.5.",
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", help="Random seed.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -142,6 +150,23 @@ def open_scorer(
             )
         given["model"] = model
     return CrossEncoder(name, cores=max(1, threads(None) // workers), **given)
+
+
+def fuse_of(text: str) -> str | dict[str, float]:
+    """Weights by retriever of a text such as `dense=0.75,bm25=0.5`; `auto` and `none` as they are.
+
+    >>> fuse_of("dense=0.75, bm25=0.5")
+    {'dense': 0.75, 'bm25': 0.5}
+    """
+    if text in ("auto", "none"):
+        return text
+    pairs = [part.partition("=") for part in text.split(",")]
+    try:
+        return {name.strip(): float(weight) for name, _, weight in pairs}
+    except ValueError:
+        raise InputError(
+            f"--fuse is {text!r}; give auto, none, or weights such as dense=0.75,bm25=0.5"
+        ) from None
 
 
 def threads(workers: int | None) -> int:

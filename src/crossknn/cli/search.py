@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -44,10 +44,7 @@ def command(
     deadline: o.Deadline = None,
     lists: o.Lists = None,
     run: Annotated[Path | None, Option(help="Also write a TREC run to this file.")] = None,
-    fuse: Annotated[
-        Literal["auto", "none"],
-        Option(help="auto: search by a final score, as `crossknn fit INDEX fusion` weighed it."),
-    ] = "none",
+    fuse: o.Fused = "auto",
     explain: Annotated[bool, Option("--explain", help="Show rounds and approximations.")] = False,
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
@@ -77,7 +74,7 @@ def command(
         exact = exact if exact.fingerprint is None else StoredScorer(exact, kept)
     lines = None if filter is None else [line.strip() for _, line in read_lines(filter)]
     with progress("scoring", "pairs") as report:
-        results = Searcher(index, exact, chosen, fuse=fuse, seed=seed).search(
+        results = Searcher(index, exact, chosen, fuse=o.fuse_of(fuse), seed=seed).search(
             given,
             k=k,
             budget=Budget(

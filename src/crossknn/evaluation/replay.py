@@ -33,6 +33,7 @@ from crossknn.search.loop import Search
 from crossknn.spec import Spec, build
 from crossknn.types import (
     NO_ITEM,
+    Artifact,
     BoolArray,
     Candidates,
     FloatArray,
@@ -217,9 +218,8 @@ class Replayed:
         self._costs = {name: vectors.cost.calls for name, vectors in fitted.items()}
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._index, name)
-        self._read.update(value if name == "artifacts" else (name,))
-        return value
+        self._read.add(name)
+        return getattr(self._index, name)
 
     def offered(self, spec: Spec, seed: int) -> Retriever | None:
         """The oracle's retriever of that name; `SpecError` for options that it does not have."""
@@ -234,6 +234,11 @@ class Replayed:
     def vectors(self) -> Named[FloatArray]:
         """Item vectors (n, d) by name."""
         return self._noting(self._index.vectors)
+
+    @property
+    def artifacts(self) -> Named[Artifact]:
+        """What fits have left, by name."""
+        return self._noting(self._index.artifacts)
 
     @property
     def graphs(self) -> Named[Neighbours]:

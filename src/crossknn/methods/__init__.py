@@ -19,7 +19,7 @@ from crossknn.spec import Spec, build, parse, split
 
 __all__ = ["DEFAULT", "METHODS", "Method", "parse_method", "parse_methods"]
 
-DEFAULT = "axn(retriever=hybrid, rounds=10, ridge=0.3)"
+DEFAULT = "axn(rounds=10, ridge=0.3)"
 """What a search does unless it is told otherwise."""
 
 METHODS: dict[str, type[Method]] = {

@@ -17,7 +17,7 @@ import numpy as np
 from crossknn.index.base import Index
 from crossknn.methods.base import Method, equal_rounds, part
 from crossknn.methods.cur import Center, anchors_of, cur_predictor
-from crossknn.retrievers.specs import HYBRID, open_retriever
+from crossknn.retrievers.specs import AUTO, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import IntArray, Observed, Queries
@@ -41,7 +41,7 @@ class ADACUR(Method):
 
     name = "adacur"
     reads = ("anchors",)
-    retriever: Spec = HYBRID
+    retriever: Spec = AUTO
     rounds: int = 5
     sample: Literal["top", "softmax", "random"] = "top"
     anchor_share: float | None = None

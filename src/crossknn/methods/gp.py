@@ -31,7 +31,7 @@ from crossknn.methods.posterior import (
     Whitened,
 )
 from crossknn.retrievers.base import Retriever, stages_of
-from crossknn.retrievers.specs import HYBRID, default_vectors, need_query_vectors, open_retriever
+from crossknn.retrievers.specs import AUTO, default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Observed, Queries
@@ -195,7 +195,7 @@ class GP(Method):
     """
 
     name = "gp"
-    retriever: Spec = HYBRID
+    retriever: Spec = AUTO
     rounds: int = 10
     kernel: Literal["rbf", "matern", "linear"] = "rbf"
     scale: float = 1.0

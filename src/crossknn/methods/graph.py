@@ -26,7 +26,7 @@ from crossknn.index.base import Index
 from crossknn.index.graphs import NEIGHBOURS, default_graph, nearest_neighbours
 from crossknn.methods.base import Method, part
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.specs import HYBRID, open_retriever
+from crossknn.retrievers.specs import AUTO, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import (
@@ -52,7 +52,7 @@ class GraphMethod(Method):
         batch: Pairs scored at once.
     """
 
-    retriever: Spec = HYBRID
+    retriever: Spec = AUTO
     graph: str = "auto"
     neighbours: int = NEIGHBOURS
     batch: int = 16

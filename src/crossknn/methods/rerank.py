@@ -9,7 +9,7 @@ import numpy as np
 from crossknn.index.base import Index
 from crossknn.methods.base import Method
 from crossknn.retrievers.base import Retriever, fixed_order
-from crossknn.retrievers.specs import HYBRID, open_retriever
+from crossknn.retrievers.specs import AUTO, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Observed, Queries
@@ -20,7 +20,7 @@ class Rerank(Method):
     """Score the best `budget` items of `retriever`, in one round."""
 
     name = "rerank"
-    retriever: Spec = HYBRID
+    retriever: Spec = AUTO
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         return _one_round(open_retriever(index, self.retriever, seed), (budget,))
@@ -35,7 +35,7 @@ class Retrieve(Method):
 
     name = "retrieve"
     calls = False
-    retriever: Spec = HYBRID
+    retriever: Spec = AUTO
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         return _one_round(open_retriever(index, self.retriever, seed), ())

@@ -18,7 +18,7 @@ from crossknn.errors import InputError
 from crossknn.index.base import Index, Scale
 from crossknn.linalg import inner
 from crossknn.methods.base import Method
-from crossknn.retrievers.specs import HYBRID, default_vectors, need_query_vectors, open_retriever
+from crossknn.retrievers.specs import AUTO, default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Observed, Queries
@@ -164,7 +164,7 @@ class VectorMethod(Method):
         normalize: See `Normalize`.
     """
 
-    retriever: Spec = HYBRID
+    retriever: Spec = AUTO
     vectors: str = "auto"
     normalize: Normalize = "auto"
 

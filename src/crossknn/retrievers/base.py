@@ -360,9 +360,23 @@ def _fused(rankings: Sequence[IntArray], count: int) -> Candidates:
     return Candidates.from_rows(rows)
 
 
+@dataclass(eq=False)
+class WeightedSum(AllScores):
+    """Items by the sum of the scores of `stages`, each times its weight."""
+
+    stages: Sequence[Retriever]
+    weights: Sequence[float]
+
+    def of_all(self, queries: Queries) -> FloatArray:
+        """Sums (m, n)."""
+        both = zip(self.weights, self.stages, strict=True)
+        parts = [np.float32(weight) * stage.scores(queries) for weight, stage in both]
+        return np.sum(parts, axis=0, dtype=np.float32)
+
+
 def stages_of(retriever: Retriever) -> Sequence[Retriever]:
     """The stages of a fusion, or the one retriever."""
-    return retriever.stages if isinstance(retriever, RankFusion) else (retriever,)
+    return retriever.stages if isinstance(retriever, RankFusion | WeightedSum) else (retriever,)
 
 
 @dataclass(eq=False)

@@ -18,13 +18,16 @@ from crossknn.retrievers.base import (
     RandomItems,
     RankFusion,
     Retriever,
+    WeightedSum,
     fixed_order,
     stages_of,
 )
 from crossknn.spec import Spec, build, parse
-from crossknn.types import FloatArray, IntArray, Queries
+from crossknn.types import Artifact, FloatArray, IntArray, Queries
 
-HYBRID = Spec("hybrid")
+AUTO, HYBRID = Spec("auto"), Spec("hybrid")
+FUSION, FUSED = "fusion", "fused"
+"""What an index keeps the fitted weights of a fusion as, and the retriever that they make."""
 
 
 class Searchable(Protocol):
@@ -54,6 +57,10 @@ class Searchable(Protocol):
     def anchor_items(self) -> IntArray | None:
         """A fixed random order of items to draw ANNCUR's anchor items from, if one is stored."""
 
+    @property
+    def artifacts(self) -> Mapping[str, Artifact]:
+        """What fits have left, by name."""
+
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
         """Query vectors (m, d) in the space of `vectors[name]`, or `InputError`; kept in
         `queries.vectors`."""
@@ -66,15 +73,17 @@ class Searchable(Protocol):
 class Over:
     """Options of a late-interaction model: it compares the first `depth` candidates."""
 
-    retriever: Spec = HYBRID
+    retriever: Spec = AUTO
     depth: int = DEPTH
 
 
 def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retriever:
     """The retriever over `index` that `spec` names, such as `hybrid(bm25, dense)`.
 
-    `hybrid` alone fuses `bm25` and the vectors that are not fitted, so that it does not depend on
-    later fits. An index may have a method `offered(spec, seed)` that makes retrievers of its own.
+    `auto` is `fused` where a fusion was fitted, or else that of `usual`. `hybrid` alone fuses
+    `bm25` and the vectors that are not fitted by their ranks, so that it does not depend on later
+    fits; `fused` is the weighted sum that `fit_fusion` found. An index may have a method
+    `offered(spec, seed)` that makes retrievers of its own.
 
     Raises:
         SpecError: If the index has no such retriever, or it does not take the options.
@@ -90,7 +99,10 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
             raise SpecError(f"{spec}: depth must be 1 or more")
         stage = open_retriever(index, over.retriever, seed)
         return LateRetriever(stage, *index.late[name], over.depth, name)
+    if name == "auto":
+        return open_retriever(index, usual(index), seed)
     have = {*index.retrievers, *index.vectors, "random", "fixed", "hybrid"}
+    have.update([FUSED] * (FUSION in index.artifacts))
     if name not in have:
         raise SpecError(
             f"this index has no retriever {name!r}: {nearest(name, {*have, *index.late})} "
@@ -100,6 +112,8 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
         raise SpecError(f"retriever {str(spec)!r}: {name!r} takes no options")
     if name == "hybrid":
         return RankFusion([open_retriever(index, part, seed) for part in _stages(index, spec)])
+    if name == FUSED:
+        return open_weighted(index, None, seed)
     if name == "random":
         return RandomItems(index.n, seed)
     if name == "fixed":
@@ -111,8 +125,47 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
     return DenseRetriever(index.vectors[name], lambda queries: index.query_vectors(queries, name))
 
 
+def usual(index: Searchable) -> str:
+    """The retriever `auto`: the fitted fusion, or else vectors of a model, or else words."""
+    if FUSION in index.artifacts:
+        return FUSED
+    vectors = unfitted(index)
+    if vectors in (None, "lsa") and "bm25" in index.retrievers:
+        return "bm25"
+    return vectors or "hybrid"  # which says what is missing
+
+
+def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: int) -> WeightedSum:
+    """Retrievers by weights in deviations, in units of the exact score; by default as fitted.
+
+    Raises `InputError` where no deviations were fitted, or none for one of the weights.
+    """
+    fitted = index.artifacts.get(FUSION)
+    if fitted is None:
+        how = "fit them with  crossknn fit INDEX fusion --queries FILE"
+        raise InputError(f"weights are in deviations of scores, and the index knows none: {how}")
+    deviations = fitted.meta["deviations"]
+    known = deviations.keys() - {"exact"}
+    weights = fitted.meta["weights"] if weights is None else weights
+    for name, weight in weights.items():
+        if name not in known or not isinstance(weight, int | float) or not np.isfinite(weight):
+            raise InputError(
+                f"fuse gives {name!r} the weight {weight!r}: give finite numbers for retrievers of "
+                f"which deviations are known, {', '.join(sorted(known))}"
+            )
+    used = {name: weight for name, weight in weights.items() if weight} or dict(weights)
+    return WeightedSum(
+        stages=tuple(open_retriever(index, name, seed) for name in used),
+        weights=tuple(w * deviations["exact"] / deviations[name] for name, w in used.items()),
+    )
+
+
 def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
     """The retrievers that `spec` comes to on this index: `hybrid` is `bm25, dense`."""
+    if spec == AUTO:
+        spec = Spec(usual(index))
+    if spec.name == FUSED:
+        return tuple(index.artifacts[FUSION].meta["weights"])
     return tuple(map(str, _stages(index, spec) if spec.name == "hybrid" else (spec,)))
 
 

@@ -17,12 +17,9 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.specs import open_retriever
+from crossknn.retrievers.specs import FUSION, open_weighted
 from crossknn.search.plan import KnownPart, Plan, Prediction, Predictor
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
-
-FUSION = "fusion"
-"""What an index keeps the fitted weights as."""
 
 Fuse: TypeAlias = Mapping[str, float] | str | None
 """Weights by retriever, each in deviations; "auto" for the fitted ones, if there are any; none."""
@@ -30,16 +27,13 @@ Fuse: TypeAlias = Mapping[str, float] | str | None
 
 @dataclass(frozen=True, eq=False)
 class Fusion:
-    """Retrievers and their `weights`, in units of the exact score for each unit of theirs."""
+    """What is added to exact scores: `retriever`'s scores, in their units."""
 
-    retrievers: tuple[Retriever, ...]
-    weights: tuple[float, ...]
+    retriever: Retriever
 
     def known(self, queries: Queries) -> FloatArray:
-        """The weighted sums of all items: (m, n)."""
-        both = zip(self.weights, self.retrievers, strict=True)
-        parts = [np.float32(weight) * stage.scores(queries) for weight, stage in both]
-        return np.sum(parts, axis=0, dtype=np.float32)
+        """What is added to the exact scores of all items: (m, n)."""
+        return self.retriever.scores(queries)
 
     def plan(self, plan: Plan) -> Plan:
         """The plan that searches for the top k by the final score."""
@@ -93,25 +87,9 @@ def open_fusion(index: Index, fuse: Fuse, seed: int) -> Fusion | None:
     """
     if not isinstance(fuse, Mapping | None) and fuse not in ("auto", "none"):
         raise InputError(f"fuse is {fuse!r}; give 'auto', None, or weights such as {{'dense': 1}}")
-    fitted = index.artifacts.get(FUSION)
-    if fuse in (None, "none") or (fuse == "auto" and fitted is None):
+    if fuse in (None, "none") or (fuse == "auto" and FUSION not in index.artifacts):
         return None
-    if fitted is None:
-        how = "fit them with  crossknn fit INDEX fusion --queries FILE"
-        raise InputError(f"weights are in deviations of scores, and the index knows none: {how}")
-    deviations = fitted.meta["deviations"]
-    known = deviations.keys() - {"exact"}
-    weights = fuse if isinstance(fuse, Mapping) else fitted.meta["weights"]
-    for name, weight in weights.items():
-        if name not in known or not isinstance(weight, int | float) or not np.isfinite(weight):
-            raise InputError(
-                f"fuse gives {name!r} the weight {weight!r}: give finite numbers for retrievers of "
-                f"which deviations are known, {', '.join(sorted(known))}"
-            )
-    used = {name: weight for name, weight in weights.items() if weight}
-    if not used:
+    weights = fuse if isinstance(fuse, Mapping) else None
+    if weights and not any(weights.values()):
         return None
-    return Fusion(
-        retrievers=tuple(open_retriever(index, name, seed) for name in used),
-        weights=tuple(w * deviations["exact"] / deviations[name] for name, w in used.items()),
-    )
+    return Fusion(open_weighted(index, weights, seed))

@@ -17,9 +17,10 @@ from crossknn.data.queries import QuerySet
 from crossknn.errors import CrossknnError, InputError, ScorerError
 from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.models.folder import first_line
+from crossknn.retrievers.specs import FUSION
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline
-from crossknn.search.fusion import FUSION, Fuse, open_fusion
+from crossknn.search.fusion import Fuse, open_fusion
 from crossknn.search.loop import Search
 from crossknn.search.results import Hit, Results, hits_of
 from crossknn.search.sharing import SharedBudget
@@ -82,7 +83,7 @@ class Searcher:
         method: A method, or its spec.
         fuse: Orders answers by a final score, and searches for its top k: weights of retrievers
             beside the exact score, `{"dense": 0.75}` in deviations of their scores; "auto" takes
-            those of `fit_fusion`, if there are any; None, the exact score alone.
+            those that `fit_fusion` found, if it was asked to; None, the exact score alone.
         seed: Seed of all randomness, 0 or more.
 
     Raises:
@@ -95,7 +96,7 @@ class Searcher:
         scorer: Any,
         method: str | Method = DEFAULT,
         *,
-        fuse: Fuse = None,
+        fuse: Fuse = "auto",
         seed: int = 0,
     ) -> None:
         from crossknn.scorers import as_scorer

@@ -210,13 +210,17 @@ def test_searches_are_learned_from_and_a_store_is_shared(build, command):
 def test_fusion_is_fitted_and_searched_for(build, command, capsys):
     build()
     (made,) = command("fit", "docs.index", "fusion", "--queries", "queries.jsonl")
-    assert (made["queries"], made["weights"]) == (5, {"lsa": 0.75, "bm25": 0.5})
-    (found,) = command("search", "docs.index", "about files", "--budget", "20", "--fuse", "auto")
+    assert (made["queries"], made["judged"], {*made["weights"]}) == (5, 0, {"lsa", "bm25"})
+    (found,) = command("search", "docs.index", "about files", "--budget", "20")
     hits = found["results"][0]["hits"]
     assert [h["final_score"] for h in hits] == sorted(h["final_score"] for h in hits)[::-1]
     assert any(h["final_score"] != h["score"] for h in hits)
-    assert run(["search", "docs.index", "about files", "--fuse", "auto", "-k", "2"]) == 0
+    assert run(["search", "docs.index", "about files", "--fuse", "bm25=2", "-k", "2"]) == 0
     assert capsys.readouterr().out.count("(exact ") == 2
+    assert run(["search", "docs.index", "about files", "--fuse", "none", "-k", "2"]) == 0
+    assert capsys.readouterr().out.count("(exact ") == 0
+    assert run(["search", "docs.index", "about files", "--fuse", "bm25=much"]) == 2
+    assert "--fuse is 'bm25=much'; give auto, none, or weights" in capsys.readouterr().err
 
 
 def test_compare_diagnoses_with_fusion_and_without_exact_search(build, command, folder, capsys):

@@ -11,7 +11,7 @@ from synthetic import ALIGNED_METHODS, METHODS, aligned_matrix, matrix
 from crossknn.evaluation.replay import Replayed
 from crossknn.methods import parse_method
 from crossknn.search.loop import Search, simulate
-from crossknn.types import Observed, Ranking
+from crossknn.types import Named, Observed, Ranking
 
 PARTS = {
     "observed": lambda search: search.observed(),
@@ -65,9 +65,14 @@ class Touchy:
         self._index, self._readable, self.touched = index, set(readable), set()
 
     def __getattr__(self, name):
-        if name in ("anchors", "anchored", "item_scores", "artifacts"):
-            self._touch({"anchored": "anchors", "artifacts": "kriging"}.get(name, name))
+        if name in ("anchors", "anchored", "item_scores"):
+            self._touch({"anchored": "anchors"}.get(name, name))
         return getattr(self._index, name)
+
+    @property
+    def artifacts(self):
+        kept = self._index.artifacts
+        return Named(kept, lambda name: (self._touch(name), kept[name])[1])
 
     def scale(self, name):
         self._touch(name)

@@ -137,7 +137,7 @@ def test_the_grammar(index, model):
     stage = open_retriever(index, "cmc(retriever=bm25, depth=7)")
     assert (stage.depth, type(stage.stage).__name__) == (7, "BM25")
     default = open_retriever(index, "cmc")
-    assert (default.depth, type(default.stage).__name__) == (512, "RankFusion")
+    assert (default.depth, type(default.stage).__name__) == (512, "BM25")
     fused = open_retriever(index, "hybrid(cmc(retriever=lsa), bm25)")
     assert [type(part).__name__ for part in fused.stages] == ["LateRetriever", "BM25"]
     index.add_late(WordStates("som"), "mine")

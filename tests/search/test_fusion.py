@@ -207,7 +207,7 @@ def test_agreement_trusts_what_agrees_with_the_others():
 def test_a_fitted_fusion_is_the_usual_first_stage(index):
     assert usual(index) == "bm25"  # before LSA
     queries = ck.Queries(["cat x"])
-    with pytest.raises(ck.SpecError, match="no retriever 'fused'"):
+    with pytest.raises(ck.InputError, match="fit them with  crossknn fit INDEX fusion"):
         ck.open_retriever(index, "fused")
     found = fit_fusion(index, SCORER, asked())
     stages = [ck.open_retriever(index, name).scores(queries) for name in found["weights"]]

@@ -21,8 +21,6 @@ from crossknn.data.reading import read_qrels
 from crossknn.data.records import given_records
 from crossknn.demo import first_sentence, standard_library_items
 
-FIT = 300
-"""Queries of the half that is fitted to, at most a third of all."""
 CHARACTERS = 500
 """What is read of medquad's answers (1,288 characters on average): a hundred tokens."""
 
@@ -31,18 +29,22 @@ CHARACTERS = 500
 class Task:
     """What is searched with which models; `tests` queries at most are measured.
 
-    `build` makes the data from the folder of sources; `scorer` is a folder, or "bundled".
+    `build` makes the data from the folder of sources; `scorer` is a folder, or "bundled". `fits`
+    queries, at most a third, are fitted to, `tests` at most measured. `lexical` is without a dual
+    encoder: BM25, and vectors by LSA.
     """
 
     build: Callable[[Path], Dataset]
     scorer: str
-    tests: int = 1000
     lexical: bool = False
+    fits: int = 300
+    tests: int = 1000
+    budgets: tuple[int, ...] = (20, 50, 100)
 
     def data(self, sources: Path) -> tuple[Dataset, Dataset]:
         """The queries to fit on, and those to measure, with all items."""
         whole = self.build(sources).judged()
-        fit = min(FIT, len(whole) // 3)
+        fit = min(self.fits, len(whole) // 3)
         parts = split(len(whole), {"fit": fit, "test": min(self.tests, len(whole) - fit)}, seed=0)
         return whole.take(parts["fit"]), whole.take(parts["test"])
 
@@ -142,17 +144,18 @@ def members(sources: Path) -> Dataset:
     return _dataset("members", items, {name: purposes[name] for name in judged}, judged)
 
 
+MEDICAL: dict[str, Any] = {"fits": 150, "tests": 500}
 TASKS = {
     "senses-artifact": Task(senses("noun.artifact"), "wordnet"),
+    "kinds-artifact": Task(kinds("noun.artifact"), "kinds", tests=600),
     "senses-artifact-lexical": Task(senses("noun.artifact"), "wordnet", lexical=True),
     "senses-adjectives": Task(senses("adj.all"), "wordnet"),
-    "senses-of-96,523": Task(senses("noun.act", "all"), "wordnet"),
-    "kinds-artifact": Task(kinds("noun.artifact"), "kinds"),
-    "kinds-of-60,871": Task(kinds("noun.artifact", "all"), "kinds"),
-    "answers": Task(answers, "bundled"),
-    "answers-lexical": Task(answers, "bundled", lexical=True),
-    "diseases": Task(diseases, "bundled"),
+    "senses-of-96,523": Task(senses("noun.act", "all"), "wordnet", tests=700),
+    "kinds-of-60,871": Task(kinds("noun.artifact", "all"), "kinds", tests=500),
+    "diseases": Task(diseases, "bundled", **MEDICAL),
     "members": Task(members, "bundled"),
+    "answers": Task(answers, "bundled", **MEDICAL),
+    "answers-lexical": Task(answers, "bundled", lexical=True, **MEDICAL),
 }
 
 

@@ -101,8 +101,7 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
         return LateRetriever(stage, *index.late[name], over.depth, name)
     if name == "auto":
         return open_retriever(index, usual(index), seed)
-    have = {*index.retrievers, *index.vectors, "random", "fixed", "hybrid"}
-    have.update([FUSED] * (FUSION in index.artifacts))
+    have = {*index.retrievers, *index.vectors, "random", "fixed", "hybrid", FUSED}
     if name not in have:
         raise SpecError(
             f"this index has no retriever {name!r}: {nearest(name, {*have, *index.late})} "

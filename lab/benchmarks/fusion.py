@@ -15,6 +15,7 @@ from crossknn.evaluation.measures import paired
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.fitting.fusion import BM25, VECTORS
 from crossknn.index.stored import StoredMatrix
+from crossknn.retrievers.base import WeightedSum
 from crossknn.search.fusion import Fusion
 from crossknn.search.loop import simulate
 
@@ -33,7 +34,7 @@ for file in map(Path, sys.argv[1:]):
     all_scores = [known, *(stage.scores(asked) for stage in stages)]
     exact, *own = (np.take_along_axis(s, first, axis=1).std(axis=1).mean() for s in all_scores)
     weights = [w * exact / std for w, std in zip(DEFAULT.values(), own, strict=True)]
-    fusion = Fusion(tuple(stages), tuple(weights))
+    fusion = Fusion(WeightedSum(stages, weights))
     for budget in (20, 50, 100):
         row = {"matrix": file.stem, "n": index.n, "queries": len(queries), "budget": budget}
         ndcg = {}

@@ -15,6 +15,7 @@ from crossknn.evaluation.diagnosis import diagnose_parts, verdict_of
 from crossknn.evaluation.measures import bootstrap_ratio, holm, paired
 from crossknn.evaluation.replay import Part, parts_of
 from crossknn.evaluation.task import Judgements
+from crossknn.retrievers.base import WeightedSum
 from crossknn.scorers import MatrixScorer
 from crossknn.search.fusion import Fusion
 
@@ -136,7 +137,7 @@ def test_figures_by_their_definitions(world):
 def test_a_matrix_and_a_scorer_give_the_same_diagnosis_with_fusion_too():
     data = matrix(tests=70)
     index, queries, exact = data.rows(0, 70)
-    fusion = Fusion((ck.open_retriever(index, "bm25"),), (0.5,))
+    fusion = Fusion(WeightedSum([ck.open_retriever(index, "bm25")], [0.5]))
     labels = np.argsort(-exact, axis=1)[np.arange(70), np.arange(70) % 7]
     options = (Judgements.from_labels(labels), ck.AXN(retriever="dense", rounds=3), fusion, [20])
     found = diagnose_parts(parts_of(data), *options)

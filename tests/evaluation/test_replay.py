@@ -26,6 +26,7 @@ from crossknn.evaluation.replay import (
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method, parse_methods
+from crossknn.retrievers.base import WeightedSum
 from crossknn.retrievers.specs import open_retriever
 from crossknn.scorers import CallableScorer, MatrixScorer
 from crossknn.search.fusion import Fusion
@@ -51,7 +52,7 @@ def test_outcomes_keep_every_query():
 
 
 def fusion_of(index) -> Fusion:
-    return Fusion(tuple(ck.open_retriever(index, name) for name in ("dense", "bm25")), (0.7, 0.4))
+    return Fusion(WeightedSum([ck.open_retriever(index, n) for n in ("dense", "bm25")], (0.7, 0.4)))
 
 
 def test_recall_of_a_fused_search_is_that_of_the_best_final_scores():
@@ -77,7 +78,7 @@ def test_scoring_on_demand_gives_the_measures_of_known_scores(world, fused):
     methods = parse_methods(f"{specs}, retrieve(retriever=bm25)")
     fusion = None
     if fused:
-        fusion = Fusion((ck.open_retriever(index, "lsa"), ck.open_retriever(index, "bm25")), (2, 1))
+        fusion = Fusion(WeightedSum([ck.open_retriever(index, n) for n in ("lsa", "bm25")], (2, 1)))
     options = {"qrels": qrels, "measures": ["nDCG@10", "accuracy_normalised"], "fusion": fusion}
     asked, steps = [], []
 

@@ -10,7 +10,7 @@ import crossknn as ck
 from crossknn.data.queries import QuerySet
 from crossknn.fitting.fusion import GRID, SHRINKAGE, _by_agreement, _shrunk, fit_fusion
 from crossknn.retrievers.base import WeightedSum
-from crossknn.retrievers.specs import AUTO, stage_names, usual
+from crossknn.retrievers.specs import AUTO, first_stage, stage_names
 from crossknn.search.fusion import Fusion
 from crossknn.search.loop import simulate
 
@@ -205,7 +205,7 @@ def test_agreement_trusts_what_agrees_with_the_others():
 
 
 def test_a_fitted_fusion_is_the_usual_first_stage(index):
-    assert usual(index) == "bm25"  # before LSA
+    assert first_stage(index) == "bm25"  # before LSA
     queries = ck.Queries(["cat x"])
     with pytest.raises(ck.InputError, match="fit them with  crossknn fit INDEX fusion"):
         ck.open_retriever(index, "fused")

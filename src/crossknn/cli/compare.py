@@ -28,7 +28,7 @@ EPILOG = o.examples(
 )
 METHODS = (
     "rerank(retriever=bm25), rerank(retriever=hybrid), "
-    "axn(retriever=hybrid, rounds=10, blend=0.5), axn(retriever=hybrid, rounds=10, ridge=0.3)"
+    "axn(rounds=10, blend=0.5), axn(rounds=10, ridge=0.3)"
 )
 
 
@@ -138,7 +138,7 @@ def run(
     from crossknn.evaluation.replay import compare, judge
     from crossknn.methods import DEFAULT, parse_method
     from crossknn.methods.rerank import Exact, Rerank
-    from crossknn.retrievers.specs import unfitted
+    from crossknn.retrievers.specs import first_stage
     from crossknn.scores.collect import Limits, exact_scores
     from crossknn.scores.stored import StoredScorer
     from crossknn.search.searcher import Searcher
@@ -147,7 +147,7 @@ def run(
     searcher = Searcher(index, stored, fuse=fuse, seed=seed)
     for method in methods.values():
         searcher.check_scorer(method)
-    fusion, stage = searcher.fusion, unfitted(index) or "bm25"
+    fusion, stage = searcher.fusion, first_stage(index)
     known = [f"retrieve(retriever={stage})", f"rerank(retriever={stage})"]
     plain = {spec: parse_method(spec) for spec in known if fusion or spec not in methods}
     groups = [(plain, None), (methods, fusion)] if fusion else [({**plain, **methods}, None)]

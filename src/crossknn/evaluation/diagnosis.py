@@ -24,7 +24,7 @@ from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, Method
 from crossknn.methods.rerank import Rerank, Retrieve
-from crossknn.retrievers.specs import unfitted
+from crossknn.retrievers.specs import AUTO, first_stage
 from crossknn.search.fusion import Fuse, Fusion
 from crossknn.search.searcher import Searcher
 from crossknn.spec import Spec
@@ -140,8 +140,9 @@ def diagnose(
 ) -> Diagnosis:
     """Say whether to keep the retriever, rerank or search deeper, with fusion or without.
 
-    The retriever is the one that `method` begins with. Only pairs that reranking and the search
-    choose are scored, each once, of judged queries alone; scores are kept as `judge` does.
+    The retriever is the one that `method` names, or else the dual encoder, or words. Only pairs
+    that reranking and the search choose are scored, each once, of judged queries alone; scores are
+    kept as `judge` does.
 
     Args:
         scorer: What `Searcher` takes.
@@ -197,7 +198,8 @@ def diagnose_parts(
                 f"{known} judged queries have a relevant item in the index, and a verdict needs "
                 f"{FEWEST} or more: judge others; search works without"
             )
-    stage: Any = getattr(method, "retriever", None) or Spec(unfitted(parts[0].index) or "bm25")
+    stage: Any = getattr(method, "retriever", AUTO)
+    stage = Spec(first_stage(parts[0].index)) if stage == AUTO else stage
     ways: dict[str, Method] = {RERANK: Rerank(retriever=stage), SEARCH: method}
     check(parts, ways, budgets[0], seed)
     kinds = {"": None} if fusion is None else {"": None, FUSED: fusion}

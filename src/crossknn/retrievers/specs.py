@@ -80,7 +80,7 @@ class Over:
 def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retriever:
     """The retriever over `index` that `spec` names, such as `hybrid(bm25, dense)`.
 
-    `auto` is `fused` where a fusion was fitted, or else that of `usual`. `hybrid` alone fuses
+    `auto` is `fused` where a fusion was fitted, or else that of `first_stage`. `hybrid` alone fuses
     `bm25` and the vectors that are not fitted by their ranks, so that it does not depend on later
     fits; `fused` is the weighted sum that `fit_fusion` found. An index may have a method
     `offered(spec, seed)` that makes retrievers of its own.
@@ -100,7 +100,7 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
         stage = open_retriever(index, over.retriever, seed)
         return LateRetriever(stage, *index.late[name], over.depth, name)
     if name == "auto":
-        return open_retriever(index, usual(index), seed)
+        return open_retriever(index, _auto(index), seed)
     have = {*index.retrievers, *index.vectors, "random", "fixed", "hybrid", FUSED}
     if name not in have:
         raise SpecError(
@@ -124,14 +124,16 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
     return DenseRetriever(index.vectors[name], lambda queries: index.query_vectors(queries, name))
 
 
-def usual(index: Searchable) -> str:
-    """The retriever `auto`: the fitted fusion, or else vectors of a model, or else words."""
-    if FUSION in index.artifacts:
-        return FUSED
+def first_stage(index: Searchable) -> str:
+    """The retriever that is used if none is named: vectors of a model, or else words."""
     vectors = unfitted(index)
     if vectors in (None, "lsa") and "bm25" in index.retrievers:
         return "bm25"
     return vectors or "hybrid"  # which says what is missing
+
+
+def _auto(index: Searchable) -> str:
+    return FUSED if FUSION in index.artifacts else first_stage(index)
 
 
 def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: int) -> WeightedSum:
@@ -162,7 +164,7 @@ def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: 
 def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
     """The retrievers that `spec` comes to on this index: `hybrid` is `bm25, dense`."""
     if spec == AUTO:
-        spec = Spec(usual(index))
+        spec = Spec(_auto(index))
     if spec.name == FUSED:
         return tuple(index.artifacts[FUSION].meta["weights"])
     return tuple(map(str, _stages(index, spec) if spec.name == "hybrid" else (spec,)))

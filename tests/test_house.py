@@ -32,6 +32,7 @@ IDEAS = {
     "models.quantize": "int8",
     "retrievers.lexical": "words: BM25 and TF-IDF",
     "scores.ray": "collecting on a cluster",
+    "search.missing": "how many items above a score were not scored",
     "training.distillation": "training towards another model's scores",
     "training.late_interaction": "training of CMC and its rivals",
 }

@@ -259,6 +259,19 @@ def test_compare_diagnoses_with_fusion_and_without_exact_search(build, command, 
     assert "fused" not in printed.out
 
 
+def test_all_items_above_a_score(build, command, capsys):
+    build()
+    search = ("search", "docs.index", "about files", "--method", "gp(retriever=bm25)")
+    (whole,) = command(*search, "--budget", "20", "-k", "20")
+    best = [hit["score"] for hit in whole["results"][0]["hits"]]
+    (found,) = command(*search, "--budget", "20", "--min-score", str(best[6]))
+    answer = found["results"][0]
+    assert [h["score"] for h in answer["hits"]] == [score for score in best if score >= best[6]]
+    assert (answer["best_score"], answer["expected_missing"] >= 0) == (best[0], True)
+    assert run([*search, "--budget", "20", "--min-score", "99"]) == 0
+    assert f"reaches 99: the best score is {best[0]:.2f}; 0.0 more" in capsys.readouterr().out
+
+
 def test_a_filter_a_deadline_and_lists(build, command, folder):
     build()
     (folder / "ids.txt").write_text("d1\nd6\nd11\n")

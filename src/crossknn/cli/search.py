@@ -28,7 +28,16 @@ def command(
     folder: o.Folder,
     query: Annotated[list[str] | None, Argument(help="Queries; - is standard input.")] = None,
     queries: Annotated[Path | None, Option(help="A file of queries; - is standard input.")] = None,
-    k: Annotated[int, Option("-k", "--k", help="How many items to return.")] = 10,
+    k: Annotated[
+        int | None,
+        Option("-k", "--k", help="How many items to return: 10, or with --min-score all."),
+    ] = None,
+    min_score: Annotated[
+        float | None,
+        Option(
+            help="Return the items of this score or more; gp and kriging say how many it lacks."
+        ),
+    ] = None,
     budget: Annotated[int, Option(help="Distinct pairs to score per query.")] = 100,
     total_budget: Annotated[
         int | None, Option(help="Distinct pairs that all queries share, in place of --budget.")
@@ -77,6 +86,7 @@ def command(
         results = Searcher(index, exact, chosen, fuse=o.fuse_of(fuse), seed=seed).search(
             given,
             k=k,
+            min_score=min_score,
             budget=Budget(
                 per_query=budget if total_budget is None else None,
                 total=total_budget,
@@ -112,6 +122,9 @@ def _as_json(results: Results) -> dict[str, Any]:
     answers = []
     for q, (name, text) in enumerate(zip(results.query_ids, results.queries, strict=True)):
         entry: dict[str, Any] = {"id": name, "query": text, "error": results.errors[q]}
+        if results.expected_missing is not None:
+            entry["best_score"] = results.best_scores[q]
+            entry["expected_missing"] = results.expected_missing[q]
         entry["hits"] = [
             asdict(hit) | {"probability": hit.probability if hit.round else None}
             for hit in results[q]
@@ -136,6 +149,8 @@ def show(results: Results, json: bool) -> None:
         out.print(Text(visible(text), style="bold"))
         for rank, hit in enumerate(results[q], start=1):
             _show_hit(rank, hit)
+        if said := results.completeness(q):
+            out.print(Text(said, style="dim"))
         out.print()
     notes = [
         f"{results.method}: {results.n_calls} cross-encoder calls "

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.search.plan import Plan
 from crossknn.spec import check_options, text_of
+from crossknn.types import FloatArray, Queries
+
+Rehearsal: TypeAlias = tuple[Plan, Queries, FloatArray]
+"""A search whose outcome can be judged: its plan, a queries, and their exact scores (a, n)."""
 
 COUNTS = ("rounds", "shortlist", "neighbours", "batch", "depth", "pairs", "steps", "rank", "k")
 SHARES = ("anchor_share", "retriever_share", "blend", "set_share", "rcond", "target_recall")
@@ -61,6 +65,12 @@ class Method(ABC):
         Returns `anchors`, `item_scores`, or the names of item vectors whose fitted scale is read.
         """
         return self.reads
+
+    def rehearsals(self, index: Index, budget: int, seed: int) -> Iterator[Rehearsal]:
+        """Searches of the anchor queries, by which it is measured how far predictions are off: each
+        with a plan that learned nothing of them."""
+        if index.anchors is not None:
+            yield self.plan(index, budget, seed), index.anchors.queries, index.anchors.scores
 
     def __str__(self) -> str:
         return self._text

@@ -26,7 +26,7 @@ import numpy as np
 from crossknn.errors import InputError, SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import solve_scaled, top_k
-from crossknn.methods.base import Method
+from crossknn.methods.base import Method, Rehearsal
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model, Weights
 from crossknn.retrievers.base import Retriever, stages_of
@@ -40,7 +40,7 @@ from crossknn.retrievers.specs import (
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan, Stop
 from crossknn.spec import Spec, parse
-from crossknn.types import BoolArray, FloatArray, IntArray, Queries
+from crossknn.types import BoolArray, FloatArray, IntArray
 
 NAME = "kriging"
 """Of the artifact that an index keeps a prior as."""
@@ -109,7 +109,7 @@ class Kriging(Method):
         plan = self._plan(index, budget, seed, prior)
         if self.target_recall is None:
             return plan
-        curve = self._curve(index, budget, seed, self._parameters(prior))
+        curve = self._curve(index, budget, seed)
         return replace(plan, stop=Stop(k=self.k, expected=curve.threshold(self.target_recall)))
 
     def prior(self, index: Index, seed: int) -> Prior | None:
@@ -175,22 +175,27 @@ class Kriging(Method):
             )
         return found
 
-    def _curve(
-        self, index: Index, budget: int, seed: int, parameters: KernelParameters
-    ) -> CalibrationCurve:
+    def rehearsals(self, index: Index, budget: int, seed: int) -> Iterator[Rehearsal]:
+        anchors = index.anchors if self.use_anchors else None
+        if anchors is None or len(anchors.scores) < 3:
+            yield from super().rehearsals(index, budget, seed)
+            return
+        parameters = self._parameters(self.prior(index, seed))
+        free = replace(self, target_recall=None, **asdict(parameters))
+        for fold, prior in cross_fitted(index, self._mean, self.rank, FOLDS, seed):
+            plan = free._plan(index, budget, seed, prior)
+            yield plan, anchors.queries.take(fold), anchors.scores[fold]
+
+    def _curve(self, index: Index, budget: int, seed: int) -> CalibrationCurve:
         anchors = index.anchors if self.use_anchors else None
         if anchors is None or len(anchors.scores) < 3:
             raise InputError(
                 f"{self}: target_recall is calibrated on three anchor queries or more: add some "
                 "with  crossknn collect INDEX --anchors QUERIES, or leave out use_anchors=false"
             )
-        exact, free = anchors.scores, replace(self, target_recall=None, **asdict(parameters))
-        searches = (
-            (free._plan(index, budget, seed, prior), anchors.queries.take(fold), exact[fold])
-            for fold, prior in cross_fitted(index, self._mean, self.rank, FOLDS, seed)
-        )
-        key = ("curve", str(free), self.k, budget, seed)
-        return index.cache.get(key, (exact,), lambda: record_curve(searches, self.k))
+        key = ("curve", str(replace(self, target_recall=None)), self.k, budget, seed)
+        searches = self.rehearsals(index, budget, seed)
+        return index.cache.get(key, (anchors.scores,), lambda: record_curve(searches, self.k))
 
 
 def anchor_scores(index: Index, retriever: Spec, seed: int) -> list[FloatArray]:
@@ -245,7 +250,7 @@ class CalibrationCurve:
         return found
 
 
-def record_curve(searches: Iterable[tuple[Plan, Queries, FloatArray]], k: int) -> CalibrationCurve:
+def record_curve(searches: Iterable[Rehearsal], k: int) -> CalibrationCurve:
     """Search queries whose exact scores (m, n) are known, each part by its plan, to the end."""
     expected, achieved = [], []
     for plan, queries, scores in searches:

@@ -173,6 +173,22 @@ class Search:
         picks = self.picks()
         return Observed(picks.items, picks.scores, self.n_scored)
 
+    def predicted(self) -> Iterator[tuple[int, IntArray, FloatArray, FloatArray]]:
+        """What all scores so far say of the others: query by query its unscored items (c,) that a
+        filter allows, their predicted final scores and standard deviations (c,); queries of which
+        nothing can be said are left out."""
+        predictor = self.plan.predictor
+        if not predictor.has_std:
+            return
+        belief = predictor.start(self.queries) if self._belief is None else self._belief
+        mean, std = predictor.predict(predictor.update(belief, self.observed()))
+        if std is None:
+            return
+        for q, seen in enumerate(self.picks().items):
+            items = np.flatnonzero(self._free(seen))
+            if not np.isnan(std[q, items]).any():
+                yield q, items, mean[q, items], std[q, items]
+
     def _ranking(self, order: IntArray) -> Ranking:
         """The scored items of each query in the order of these columns (m, k)."""
         known = np.take_along_axis(~np.isnan(self._rows["scores"]), order, axis=1)
@@ -266,7 +282,7 @@ class Search:
             if stop is not None and len(known) >= stop.k:
                 recall[q] = expected_recall(np.sort(known)[-stop.k :], mean, std)
             if share is not None:
-                standing[q] = z_scores(known, mean, std, share.k, int(room[q]))
+                standing[q] = z_scores(known, mean, std, share.k, int(room[q]), share.min_score)
         if stop is not None:
             self.expectations.append((self.n_scored, recall))
             self._stopped |= recall >= stop.expected

@@ -67,6 +67,10 @@ class Results:
         n_backfilled: Items taken in item order.
         truncated: Pairs that the model read only the beginning of (other threads' pairs included,
             if the scorer is shared).
+        min_score: That of the search. `best_scores`: the best final score of each query, whether
+            or not it reached it; None where nothing was scored.
+        expected_missing: With `min_score`, how many items of each query that were not scored are
+            expected to reach it; None where the method does not say how far it may be off.
         trace: If asked for, every scored item of each query in the order of scoring.
     """
 
@@ -85,11 +89,27 @@ class Results:
     n_backfilled: int
     truncated: int
     trace: tuple[list[Hit], ...] | None
+    min_score: float | None = None
+    best_scores: tuple[float | None, ...] = ()
+    expected_missing: tuple[float | None, ...] | None = None
 
     @property
     def error(self) -> str | None:
         """Why the first query that failed did, if one did."""
         return next(filter(None, self.errors), None)
+
+    def completeness(self, query: int) -> str:
+        """What `min_score` left of a query's items, in words; nothing without it."""
+        if self.min_score is None or self.expected_missing is None:
+            return ""
+        best, missing = self.best_scores[query], self.expected_missing[query]
+        found = f"{len(self.hits[query])} items reach {self.min_score:g}"
+        if not self.hits[query]:
+            reached = "nothing was scored" if best is None else f"the best score is {best:.2f}"
+            found = f"no item that was scored reaches {self.min_score:g}: {reached}"
+        if missing is None:
+            return f"{found}; how many were not scored, only kriging and gp can say"
+        return f"{found}; {missing:.1f} more are expected among those not scored"
 
     def to_run(self, path: str | Path | None = None) -> dict[str, dict[str, float]]:
         """The answers as `{query id: {item id: score}}`, as ir_measures and others take a run.

@@ -24,10 +24,11 @@ from crossknn.search.fusion import Fuse, open_fusion
 from crossknn.search.loop import Search
 from crossknn.search.results import Hit, Results, hits_of
 from crossknn.search.sharing import SharedBudget
-from crossknn.types import BoolArray, Pairs, Progress, Queries, as_count
+from crossknn.types import NO_ITEM, BoolArray, Pairs, Progress, Queries, as_count
 
 if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
+    from crossknn.search.missing import Outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ Texts: TypeAlias = str | Sequence[str] | Mapping[str, str] | QuerySet
 """One query, several, or several with ids."""
 
 FAILURES_IN_A_ROW = 3  # so many failing queries, with no pair scored between: the scorer is down
+K = 10  # hits of a query if nothing is said
 PER_QUERY = 100  # pairs that a query may score if nothing is said
 _CELLS = 1 << 26  # approximate scores held at once (m x n), 256 MB; more queries come in turn
 _REASONS = "cancelled", "deadline", "scorer", "budget", "target"  # of all parts the first is told
@@ -112,9 +114,10 @@ class Searcher:
     def search(
         self,
         queries: Texts,
-        k: int = 10,
+        k: int | None = None,
         budget: int | Budget = PER_QUERY,
         *,
+        min_score: float | None = None,
         filter: Iterable[str] | BoolArray | None = None,
         method: str | Method | None = None,
         seed: int | None = None,
@@ -129,8 +132,11 @@ class Searcher:
 
         Args:
             queries: A text, m texts, texts by id, or a `QuerySet`.
-            k: Hits of each query.
+            k: Hits of each query, at most; 10 by default, and all with `min_score`.
             budget: Pairs that a query may score, or a `Budget`.
+            min_score: Only hits whose final score is this or more. With `gp` and `kriging`,
+                `expected_missing` of the results says how many more there are: calibrated on the
+                anchors, if the index has some, which the first such search takes seconds for.
             filter: Ids of the items that may be returned, or a mask (n,).
             method: In the place of the searcher's own.
             seed: In the place of the searcher's own.
@@ -148,18 +154,28 @@ class Searcher:
         asked = query_set(queries)
         texts, m = asked.texts, len(asked.texts)
         spend = budget if isinstance(budget, Budget) else Budget(per_query=budget)
-        pairs = _pairs_per_query(spend, m, k, self.index.n, calls=chosen.calls)
-        chosen = _with_target(chosen, spend.target_recall, k)
+        if min_score is None:
+            k = K if k is None else k
+        elif not isinstance(min_score, Real) or not np.isfinite(min_score):
+            raise InputError(f"min_score is {min_score!r}; it must be a number")
+        elif spend.target_recall is not None:
+            raise InputError("target_recall is of the top k: give it or min_score, not both")
+        pairs = _pairs_per_query(spend, m, 1 if k is None else k, self.index.n, calls=chosen.calls)
+        chosen = _with_target(chosen, spend.target_recall, k or 1)
         self.check_scorer(chosen)
+        seed = self.seed if seed is None else as_count(seed, "seed", 0)
+        outcomes = None if min_score is None else self._outcomes(chosen, pairs, seed)
         run = _Run(
             searcher=self,
             method=chosen,
             texts=texts,
-            k=k,
+            k=self.index.n if k is None else k,
+            min_score=min_score,
+            outcomes=outcomes,
             pairs=pairs,
             total=spend.total,
             allowed=_mask(filter, self.index),
-            seed=self.seed if seed is None else as_count(seed, "seed", 0),
+            seed=seed,
             deadline=Deadline(spend.deadline, cancel),
             cancel=cancel,
             progress=progress,
@@ -187,6 +203,9 @@ class Searcher:
             n_backfilled=run.n_backfilled,
             truncated=getattr(self.scorer, "truncated", 0) - truncated,
             trace=tuple(run.picks) if trace else None,
+            min_score=min_score,
+            best_scores=tuple(run.best_scores),
+            expected_missing=None if min_score is None else tuple(run.missing),
         )
 
     async def asearch(self, queries: Texts, *args: Any, **options: Any) -> Results:
@@ -197,6 +216,22 @@ class Searcher:
         except asyncio.CancelledError:
             cancel.set()
             raise
+
+    def _outcomes(self, chosen: Method, pairs: int, seed: int) -> Outcomes | None:
+        """What came of the method's predictions of anchor queries; once for each index."""
+        from crossknn.search.missing import rehearse
+
+        anchors, fusion = self.index.anchors, self.fusion
+        if anchors is None or not chosen.plan(self.index, pairs, seed).predictor.has_std:
+            return None
+
+        def searched() -> Outcomes | None:
+            known = chosen.rehearsals(self.index, pairs, seed)
+            plans = ((fusion.plan(p) if fusion else p, q, scores) for p, q, scores in known)
+            return rehearse(plans, len(anchors.scores))
+
+        key = ("outcomes", str(chosen), pairs, seed, fusion)
+        return self.index.cache.get(key, (anchors.scores,), searched)
 
     def check_scorer(self, chosen: Method) -> None:
         """`InputError` where the method reads scores in the index of another cross-encoder."""
@@ -221,6 +256,8 @@ class _Run:
     method: Method
     texts: tuple[str, ...]
     k: int
+    min_score: float | None
+    outcomes: Outcomes | None
     pairs: int
     total: int | None
     allowed: BoolArray | None
@@ -233,6 +270,8 @@ class _Run:
     def __post_init__(self) -> None:
         self.hits: list[list[Hit]] = []
         self.picks: list[list[Hit]] = []
+        self.best_scores: list[float | None] = []
+        self.missing: list[float | None] = []
         self.errors: list[str | None] = []
         self.stops: set[str] = set()
         self.n_calls = self.n_scored = self.n_failed = self.n_backfilled = self.told = 0
@@ -253,8 +292,11 @@ class _Run:
                 f"give the method k={self.k}, too"
             )
         if self.total is not None:
+            k = self.k if self.min_score is None else 1
             before, until = (self.total * q // len(self.texts) for q in (start, stop))
-            plan = replace(plan, share=SharedBudget(total=until - before, k=self.k))
+            plan = replace(
+                plan, share=SharedBudget(total=until - before, k=k, min_score=self.min_score)
+            )
         self.asked = self.texts[start:stop]
         self.search = Search(plan, Queries(self.asked), index.n, allowed=self.allowed)
         self.failed: list[str | None] = [None] * (stop - start)
@@ -266,7 +308,16 @@ class _Run:
             stopped_by = stopped_by or "scorer"
         self.stops.add(stopped_by or ("target" if self.search.stopped.all() else "budget"))
         self.errors += self.failed
-        self.hits += hits_of(index.items, self.search.best(self.k), self.method.name)
+        best = self.search.best(self.k)
+        final = best.scores + best.known
+        first = np.fmax.reduce(final, axis=1, initial=-np.inf).tolist()
+        self.best_scores += [score if np.isfinite(score) else None for score in first]
+        if self.min_score is not None:
+            from crossknn.search.missing import expected_missing
+
+            best = replace(best, items=np.where(final >= self.min_score, best.items, NO_ITEM))
+            self.missing += expected_missing(self.search, self.min_score, self.outcomes)
+        self.hits += hits_of(index.items, best, self.method.name)
         if self.trace:
             self.picks += hits_of(index.items, self.search.picks(), self.method.name)
         self.n_scored += int(self.search.n_scored.sum())

@@ -23,10 +23,12 @@ _LEAST = np.finfo(np.float32).tiny
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedBudget:
-    """`total` calls for all queries together, to find the true top `k` of each."""
+    """`total` calls for all queries together, to find the true top `k` of each, or all items that
+    reach `min_score`."""
 
     total: int
     k: int
+    min_score: float | None = None
 
 
 def most_of(share: SharedBudget, m: int, *, known: bool) -> int:
@@ -63,9 +65,15 @@ def expected_recall(best: FloatArray, mean: FloatArray, std: FloatArray) -> floa
 
 
 def z_scores(
-    known: FloatArray, mean: FloatArray, std: FloatArray, k: int, count: int
+    known: FloatArray,
+    mean: FloatArray,
+    std: FloatArray,
+    k: int,
+    count: int,
+    min_score: float | None = None,
 ) -> FloatArray:
-    """Deviations by which a query's unscored items lie above its k-th best, the `count` best first.
+    """Deviations by which a query's unscored items lie above what is looked for, the `count` best
+    first: `min_score`, or its k-th best.
 
     `known` (b,) are its exact scores, `mean` and `std` (c,) the predictions. Above the k-th best
     score lie k items, known or expected: that says where it is. The better an item stands, the
@@ -77,7 +85,8 @@ def z_scores(
     if not len(mean):
         return mean
     deviations = np.maximum(std, _LEAST, dtype=np.float64)
-    below = (level(known, mean, deviations, k) - mean) / deviations
+    asked = level(known, mean, deviations, k) if min_score is None else min_score
+    below = (asked - mean) / deviations
     if count < len(below):
         below = np.partition(below, count)[:count]
     found = -np.sort(below)

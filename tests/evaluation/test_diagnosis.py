@@ -129,7 +129,7 @@ def test_figures_by_their_definitions(world):
     assert found.queries == 69
     assert f"{found.figures[0].reach.mean:.0%}" in str(found)
     assert str(found).splitlines()[0].split()[:4] == ["calls", "retriever", "rerank", "search"]
-    said = json.loads(json.dumps(found.as_dict()))
+    said = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert said["sentence"] == found.verdict.sentence
     assert set(said["verdict"]["claims"][0]) == {"budget", "way", "than", "found"}
 
@@ -175,6 +175,17 @@ def test_without_judgements_it_says_what_it_cannot_say(world):
     assert found.figures[0].agreement.mean == pytest.approx(np.mean(ranks))
 
 
+def test_what_has_no_value_is_null(world):
+    index, queries, scores, qrels = world
+    scorer, options = MatrixScorer(scores), {"budgets": [1, 80], "method": METHOD}
+    found = ck.diagnose(index, scorer, queries, qrels, **options)
+    one, whole = json.loads(json.dumps(found.as_dict(), allow_nan=False))["figures"]
+    assert one["agreement"] is None  # of one item there is no order
+    assert whole["relevant"] is None  # nothing lies beyond the first 80 of 80
+    assert (whole["reach"]["mean"], whole["beyond"]["mean"]) == (0, 0)
+    assert str(found).splitlines()[2].split()[-1] == "-"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -182,6 +193,7 @@ def test_without_judgements_it_says_what_it_cannot_say(world):
         ({"qrels": {f"q{q}": {"1": 0} for q in range(9)}}, "0 judged queries have a relevant"),
         ({"qrels": {f"q{q}": {"gone": 1} for q in range(9)}}, "0 judged queries have a relevant"),
         ({"qrels": {"other": {"1": 1}}}, "no query is judged"),
+        ({"queries": ["a", "b"]}, "queries with ids"),
         ({"budgets": [20, 81]}, "give some of at most 80"),
         ({"budgets": [0]}, "a budget is 0"),
         ({"budgets": []}, "give some"),
@@ -194,8 +206,8 @@ def test_without_judgements_it_says_what_it_cannot_say(world):
 def test_what_cannot_be_diagnosed_is_one_sentence(world, options, words):
     index, queries, _, qrels = world
     scored = []
-    given = {"qrels": qrels, "method": METHOD, "budgets": [20]} | options
+    given = {"queries": queries, "qrels": qrels, "method": METHOD, "budgets": [20]} | options
     with pytest.raises(InputError, match=words) as raised:
-        ck.diagnose(index, lambda pairs: scored.append(pairs), queries, **given)
+        ck.diagnose(index, lambda pairs: scored.append(pairs), **given)
     assert not scored
     assert "\n" not in str(raised.value)

@@ -208,9 +208,9 @@ def _diagnose(
         f"add; trust: reranking minus retriever; beyond: of the search's top {TOP} by exact score, "
         "how many lie there; relevant: which share of these is"
     )
-    searched = f"{found.measure}, {found.queries} judged queries, {found.retriever}"
     out.print()
-    out.print(Text.assemble(("diagnosis", "bold"), f": {searched}, {found.method}"), soft_wrap=True)
+    of = f", {found.measure} of {found.queries} judged queries: {found.retriever}, {found.method}"
+    out.print(Text.assemble(("diagnosis", "bold"), of), soft_wrap=True)
     say(str(found))
     out.print(Text(legend, "dim"), soft_wrap=True)
     out.print(Text(found.sentence, "bold"), soft_wrap=True)

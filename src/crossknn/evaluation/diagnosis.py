@@ -116,7 +116,11 @@ class Diagnosis:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready values, without those of each query."""
-        return {n: v for n, v in asdict(replace(self, values={})).items() if n != "values"}
+        found = asdict(replace(self, values={}))
+        del found["values"]
+        for at in found["figures"]:  # no query has a value: NaN is no JSON
+            at |= {n: None for n, v in at.items() if isinstance(v, dict) and v.get("n") == 0}
+        return found
 
     def __str__(self) -> str:
         rows = [at.cells() for at in self.figures]
@@ -160,6 +164,8 @@ def diagnose(
             items, the measure is unknown, or what `Searcher` raises.
         ScorerError: The scorer fails as a whole.
     """
+    if not isinstance(queries, QuerySet):
+        raise InputError("a diagnosis needs queries with ids: ck.QuerySet(ids, texts)")
     searcher, judged = Searcher(index, scorer, method, fuse=fuse, seed=seed), None
     if searcher.scorer is None or not searcher.method.calls:
         raise InputError(f"a diagnosis needs a scorer and a method with calls, not {method}")

@@ -14,7 +14,7 @@ from crossknn.errors import InputError
 from crossknn.evaluation.diagnosis import diagnose_parts, verdict_of
 from crossknn.evaluation.measures import bootstrap_ratio, holm, paired
 from crossknn.evaluation.replay import Part, parts_of
-from crossknn.evaluation.task import Judgements
+from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.retrievers.base import WeightedSum
 from crossknn.scorers import MatrixScorer
 from crossknn.search.fusion import Fusion
@@ -51,6 +51,12 @@ PLAIN = {"retriever": 0.5, "rerank": 0.6}
             {"retriever": 0.5, "rerank": 0.4, "search": 0.5},
             ("retriever", 50, "rerank"),
             "search 50 is better",
+        ),
+        (
+            PLAIN
+            | {"search": 0.5, "retriever_fused": 0.7, "rerank_fused": 0.6, "search_fused": 0.6},
+            ("retriever fused", 50, "rerank"),
+            "Keep the fused retriever; search 50 fused is worse",
         ),
         # The smallest budget that is not clearly worse than the largest.
         (PLAIN | {"search": (0.7, 0.8)}, ("search", 50, "rerank"), "Search 50"),
@@ -145,10 +151,28 @@ def test_a_matrix_and_a_scorer_give_the_same_diagnosis_with_fusion_too():
     again = diagnose_parts([Part(index, queries, score)], *options)
     assert again.as_dict() == found.as_dict()
     assert [*found.figures[0].means] == [
-        *("retriever", "rerank", "rerank fused", "search", "search fused")
+        *("retriever", "rerank", "search", "rerank fused", "search fused")
     ]
     for way, values in found.values[20].items():
         assert found.figures[0].means[way] == values.mean()
+
+
+def test_fused_ways_are_those_of_a_fused_search(world):
+    known, queries, scores, qrels = world
+    index, scorer = ck.ItemIndex.build(known.items, lsa=6), MatrixScorer(scores)
+    ck.fit_fusion(index, scorer, queries)
+    method = "gp(rounds=2, vectors=lsa)"
+    found = ck.diagnose(index, scorer, queries, qrels, budgets=[20], method=method)
+    assert (found.retriever, len(found.figures[0].means)) == ("bm25", 6)
+    task = TaskMeasures(Judgements.from_qrels(qrels, queries.ids, index.items.ids), ["nDCG@10"])
+    searcher = ck.Searcher(index, scorer, fuse="auto")
+    for way, spec in (("rerank fused", "rerank"), ("search fused", method)):
+        hits = searcher.search(queries, k=10, budget=20, method=spec)
+        items = np.array([[index.items.position(hit.id) for hit in row] for row in hits])
+        [ours] = task.values(items).values()
+        np.testing.assert_allclose(found.values[20][way], ours[:69])
+    plain = ck.diagnose(index, scorer, queries, qrels, budgets=[20], method=method, fuse=None)
+    assert plain.figures[0].means == {w: found.figures[0].means[w] for w in PLAIN | {"search": 0}}
 
 
 def test_scores_of_another_cross_encoder_are_not_read(world):

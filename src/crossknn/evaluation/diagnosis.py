@@ -24,14 +24,14 @@ from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, Method
 from crossknn.methods.rerank import Rerank, Retrieve
-from crossknn.retrievers.specs import AUTO, first_stage
+from crossknn.retrievers import specs
 from crossknn.search.fusion import Fuse, Fusion
 from crossknn.search.searcher import Searcher
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, as_count
 
 RETRIEVER, RERANK, SEARCH, FUSED = "retriever", "rerank", "search", " fused"
-"""Ways to answer a query; with fusion there are `rerank fused` and `search fused` beside them."""
+"""Ways to answer a query; with fusion there are fused ones beside them, such as `rerank fused`."""
 
 FEWEST, TOP = 5, 10
 """Queries that a verdict needs, and how many items of an answer are looked at for phantoms."""
@@ -195,25 +195,31 @@ def diagnose_parts(
         raise InputError(f"budgets are {budgets}: give some of at most {n}, the items of the index")
     task = relevant = verdict = None
     if judgements is not None:
-        task, relevant = (
-            TaskMeasures(judgements, [measure]),
-            [_relevant(r) for r in judgements.rows],
-        )
+        task = TaskMeasures(judgements, [measure])
+        relevant = [_relevant(row) for row in judgements.rows]
         if (known := sum(len(items) > 0 for items in relevant)) < FEWEST:
             raise InputError(
                 f"{known} judged queries have a relevant item in the index, and a verdict needs "
                 f"{FEWEST} or more: judge others; search works without"
             )
-    stage: Any = getattr(method, "retriever", AUTO)
-    stage = Spec(first_stage(parts[0].index)) if stage == AUTO else stage
-    ways: dict[str, Method] = {RERANK: Rerank(retriever=stage), SEARCH: method}
-    check(parts, ways, budgets[0], seed)
-    kinds = {"": None} if fusion is None else {"": None, FUSED: fusion}
+    index, named = parts[0].index, getattr(method, "retriever", specs.AUTO)
+    auto = named == specs.AUTO
+    stage = Spec(specs.first_stage(index)) if auto else named
+    kinds: dict[str, tuple[Spec, Fusion | None]] = {"": (stage, None)}
+    if fusion is not None:  # `auto` begins with the retrievers' part of the final score
+        kinds[FUSED] = (named if auto and specs.FUSION in index.artifacts else stage), fusion
     run = partial(outcome, parts=parts, truth=None, ks=[max(TOP, *budgets)], seed=seed, task=task)
-    alone = run(RETRIEVER, Retrieve(retriever=stage), budget=0)
-    found: dict[int, dict[str, Outcome]] = {b: {RETRIEVER: alone} for b in budgets}
-    for b, (way, how), kind in product(budgets, ways.items(), kinds):
-        found[b][way + kind] = run(way, how, budget=b, fusion=kinds[kind])
+    found: dict[int, dict[str, Outcome]] = {b: {} for b in budgets}
+    for kind, (first, by) in kinds.items():
+        ways = {RERANK: Rerank(retriever=first), SEARCH: method}
+        if hasattr(method, "retriever"):
+            ways[SEARCH] = replace(method, retriever=first)  # type: ignore[call-arg]
+        check(parts, ways, budgets[0], seed)
+        if not kind or first != stage:
+            alone = run(RETRIEVER, Retrieve(retriever=first), budget=0)
+            found = {b: of | {RETRIEVER + kind: alone} for b, of in found.items()}
+        for b, (way, how) in product(budgets, ways.items()):
+            found[b][way + kind] = run(way, how, budget=b, fusion=by)
     figures = tuple(_figures(b, found[b], relevant, seed) for b in budgets)
     values: Values = {}
     if task is not None:
@@ -237,10 +243,10 @@ def verdict_of(
 ) -> Verdict:
     """What to do by a measure of the queries, at which budget, and with which gain.
 
-    At each budget reranking and the search count in their better order, with fusion or without, and
-    it is tested, with Holm's correction, whether fusion improves reranking, the search reranking,
-    and either of them the retriever. The search is advised if it is clearly better than reranking
-    and than the retriever, reranking if it is clearly better than the retriever; else the
+    At each budget retriever, reranking and search count in their better order, with fusion or
+    without, and it is tested, with Holm's correction, whether fusion improves reranking, the search
+    reranking, and either of them the retriever. The search is advised if it is clearly better than
+    reranking and than the retriever, reranking if it is clearly better than the retriever; else the
     retriever, which costs no calls. The budget is the smallest at which what is advised is not
     clearly worse than at the largest. The gain is over reranking without fusion, or its own.
 
@@ -252,34 +258,33 @@ def verdict_of(
         InputError: No query has values.
     """
     claims = {b: _claims(b, values[b], seed) for b in sorted(values)}
-    advised = {b: way for b, of in claims.items() if (way := _advised(of)) != RETRIEVER}
+    advised = {b: way for b, of in claims.items() if (way := _advised(of)) != of[-1].than}
     last = max(advised or claims)
     best = {b: values[b][way] for b, way in advised.items()}
     enough = (b for b in best if paired(best[b] - best[last], seed=seed).sign >= 0)
     budget = next(enough, last)
-    way = advised.get(budget, RETRIEVER)
+    ways, alone = values[budget], claims[budget][-1].than
+    way = advised.get(budget, alone)
     than = RETRIEVER if way == RERANK else RERANK
-    gain = paired(values[budget][way] - values[budget][than], seed=seed)
-    names = {
-        w: f"{w} {budget}".replace(f"{FUSED} {budget}", f" {budget}{FUSED}") for w in values[budget]
-    }
-    names[RETRIEVER] = retriever
-    open_ = any(
-        c.than == way and not c.found.sign and c.found.difference > 0 for c in claims[budget]
-    )
-    said = [f"Keep {retriever}{' until more queries are judged' * open_}"]
-    if way != RETRIEVER:
-        alone = paired(values[budget][way] - values[budget][RETRIEVER], seed=seed)
-        said = [f"{names[way].capitalize()}: {measure} {_said(alone)} over {retriever}"]
+    gain = paired(ways[way] - ways[than], seed=seed)
+    names = {w: f"{w} {budget}".replace(f"{FUSED} {budget}", f" {budget}{FUSED}") for w in ways}
+    names |= {RETRIEVER: retriever, RETRIEVER + FUSED: "the fused retriever"}
+    if way == alone:
+        doubts = [c for c in claims[budget] if c.than == way and not c.found.sign]
+        more = any(claim.found.difference > 0 for claim in doubts)
+        said = [f"Keep {names[way]}{' until more queries are judged' * more}"]
+    else:
+        over = paired(ways[way] - ways[alone], seed=seed)
+        said = [f"{names[way].capitalize()}: {measure} {_said(over)} over {names[alone]}"]
         if than == RERANK:
-            said[0] += f" and {_said(gain)}{' (unclear)' * (not gain.sign)} over {names[RERANK]}"
+            said[0] += f" and {_said(gain)}{' (unclear)' * (not gain.sign)} over {names[than]}"
     for claim in claims[budget]:
-        if claim.than == way and claim.found.sign <= 0:
-            doubt = "{} is worse" if claim.found.sign else "cannot tell if {} is better"
-            said.append(f"{doubt.format(names[claim.way])}, {_said(claim.found)}")
-        elif way == RETRIEVER and claim.found.sign > 0:
-            better = f"{names[claim.way]} is better than {names[claim.than]}"
-            said.append(f"{better}, {_said(claim.found)}")
+        one, other, sign = names[claim.way], names[claim.than], claim.found.sign
+        if claim.than == way and sign <= 0:
+            text = f"{one} is worse" if sign else f"cannot tell if {one} is better"
+            said.append(f"{text}, {_said(claim.found)}")
+        elif way == alone and sign > 0:
+            said.append(f"{one} is better than {other}, {_said(claim.found)}")
     return Verdict(
         way=way,
         budget=budget,
@@ -292,13 +297,13 @@ def verdict_of(
 
 def _claims(budget: int, ways: Mapping[str, FloatArray], seed: int) -> tuple[Claim, ...]:
     """Of a budget; the last three: search and reranking, and each of them and the retriever."""
-    kinds = [kind for kind in (FUSED, "") if RERANK + kind in ways]
-    rerank, search = (
-        max((way + kind for kind in kinds), key=lambda name: np.nanmean(ways[name]))
-        for way in (RERANK, SEARCH)
-    )
-    fusing = [(RERANK + kind, RERANK) for kind in kinds if kind]
-    pairs = [*fusing, (search, rerank), (search, RETRIEVER), (rerank, RETRIEVER)]
+    kinds = {
+        way: [w for w in (way + FUSED, way) if w in ways] for way in (RETRIEVER, RERANK, SEARCH)
+    }
+    better = (max(of, key=lambda way: float(np.nanmean(ways[way]))) for of in kinds.values())
+    alone, rerank, search = better
+    fusing = [(way, RERANK) for way in kinds[RERANK] if way != RERANK]
+    pairs = [*fusing, (search, rerank), (search, alone), (rerank, alone)]
     found = [paired(ways[one] - ways[other], seed=seed) for one, other in pairs]
     corrected = measures.holm([each.p_value for each in found])
     return tuple(
@@ -311,7 +316,7 @@ def _advised(claims: Sequence[Claim]) -> str:
     *_, deeper, searching, reranking = claims
     if deeper.found.sign > 0 and searching.found.sign > 0:
         return searching.way
-    return reranking.way if reranking.found.sign > 0 else RETRIEVER
+    return reranking.way if reranking.found.sign > 0 else reranking.than
 
 
 def _figures(

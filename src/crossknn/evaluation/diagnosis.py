@@ -274,10 +274,12 @@ def verdict_of(
         more = any(claim.found.difference > 0 for claim in doubts)
         said = [f"Keep {names[way]}{' until more queries are judged' * more}"]
     else:
-        over = paired(ways[way] - ways[alone], seed=seed)
-        said = [f"{names[way].capitalize()}: {measure} {_said(over)} over {names[alone]}"]
-        if than == RERANK:
-            said[0] += f" and {_said(gain)}{' (unclear)' * (not gain.sign)} over {names[than]}"
+        others = dict.fromkeys([alone, RERANK, *(c.than for c in claims[budget] if c.way == way)])
+        gains = {w: paired(ways[way] - ways[w], seed=seed) for w in others if w != way}
+        over = [
+            f"{_said(g)}{' (unclear)' * (not g.sign)} over {names[w]}" for w, g in gains.items()
+        ]
+        said = [f"{names[way].capitalize()}: {measure} {', '.join(over)}"]
     for claim in claims[budget]:
         one, other, sign = names[claim.way], names[claim.than], claim.found.sign
         if claim.than == way and sign <= 0:

@@ -272,6 +272,23 @@ def test_all_items_above_a_score(build, command, capsys):
     assert f"reaches 99: the best score is {best[0]:.2f}; 0.0 more" in capsys.readouterr().out
 
 
+def test_vectors_that_queries_have_none_of_are_no_yardstick(command, folder):
+    texts = [f"part {i} on {TOPICS[i % 5]}" for i in range(N)]
+    vectors = {"mine": np.eye(N, dtype=np.float32)}
+    ck.ItemIndex.build(texts, vectors=vectors).save(folder / "own.index")
+    rows = command(
+        *("compare", "own.index", "--queries", "queries.jsonl", "--budgets", "5", "-k", "1"),
+        *("--methods", "rerank(retriever=random)"),
+    )
+    specs = (
+        "exact",
+        "retrieve(retriever=bm25)",
+        "rerank(retriever=bm25)",
+        "rerank(retriever=random)",
+    )
+    assert [row["method"] for row in rows] == [*specs]
+
+
 def test_a_filter_a_deadline_and_lists(build, command, folder):
     build()
     (folder / "ids.txt").write_text("d1\nd6\nd11\n")

@@ -127,7 +127,8 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
 def first_stage(index: Searchable) -> str:
     """The retriever that is used if none is named: vectors of a model, or else words."""
     vectors = unfitted(index)
-    if vectors in (None, "lsa") and "bm25" in index.retrievers:
+    of_model = vectors not in (None, "lsa") and index.has_query_vectors(str(vectors))
+    if not of_model and "bm25" in index.retrievers:
         return "bm25"
     return vectors or "hybrid"  # which says what is missing
 

@@ -37,12 +37,14 @@ def command(
     queries: Annotated[
         Path, Option(help="A file of queries, a BEIR folder, or - (standard input).")
     ],
-    qrels: Annotated[Path | None, Option(help="Judgements, for the task's own measures.")] = None,
+    qrels: Annotated[
+        Path | None, Option(help="Judgements, for the task's own measures and the diagnosis.")
+    ] = None,
     budgets: Annotated[str, Option(help="Distinct pairs per query, with commas.")] = "50,100,200",
     methods: Annotated[str, Option(help="Specs separated by commas.")] = METHODS,
     k: o.Neighbours = None,
     measures: Annotated[
-        str | None, Option(help="By default nDCG@10,R@10,R@20,R@100,RR@10.")
+        str | None, Option(help="The first is diagnosed; nDCG@10,R@10,R@20,R@100,RR@10 by default.")
     ] = None,
     fuse: Annotated[
         Literal["auto", "none"],

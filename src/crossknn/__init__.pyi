@@ -22,6 +22,7 @@ from .evaluation.replay import judge as judge
 from .fitting.anchors import collect_anchors as collect_anchors
 from .fitting.anchors import collect_item_scores as collect_item_scores
 from .fitting.anchors import collect_matrix as collect_matrix
+from .fitting.calibration import fit_calibration as fit_calibration
 from .fitting.fit import fit as fit
 from .fitting.fit import fit_from_store as fit_from_store
 from .fitting.fusion import fit_fusion as fit_fusion

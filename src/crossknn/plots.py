@@ -231,6 +231,20 @@ def training_curve(log: str | Path, path: Target) -> None:
         _legend([right])
 
 
+def reliability_plot(found: Mapping[str, Any], path: Target, *, title: str = "Reliability") -> None:
+    """Save what `fit_calibration` returned: shares of relevant items against probabilities."""
+    kinds = {"logistic of the score": "reliability_logistic", "calibrated": "reliability"}
+    with picture(path, title=title) as (panel,):
+        panel.plot([0, 100], [0, 100], color=RULE, lw=1.2)
+        for (name, key), colour in zip(kinds.items(), ("#555c66", OTHERS[0]), strict=True):
+            means, shares, _ = np.transpose(found[key])
+            ece = found["ece" + key.removeprefix("reliability")]
+            label = f"{name}: error {100 * ece:.1f}"
+            panel.plot(100 * means, 100 * shares, "o-", color=colour, ms=4.6, lw=1.7, label=label)
+        panel.set(xlabel="predicted (%)", ylabel="relevant (%)", xlim=(-2, 102), ylim=(-2, 102))
+        panel.legend(frameon=False, fontsize=8.5)
+
+
 def family(name: str) -> str:
     """The method that a spec or a label begins with, `retrieve` for late interaction; "" if none.
 

@@ -259,6 +259,24 @@ def test_compare_diagnoses_with_fusion_and_without_exact_search(build, command, 
     assert "fused" not in printed.out
 
 
+def test_calibration_is_fitted_shown_and_drawn(build, command, folder, capsys):
+    build()
+    lines = [f"q{i}\td{j}\t1" for i in range(5) for j in range(i, N, 10)]
+    (folder / "judged.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]))
+    fit = ("fit", "docs.index", "calibration", "--queries", "queries.jsonl")
+    (made,) = command(*fit, "--qrels", "judged.tsv", "--plot", "reliability.png", "--per", "20")
+    assert (made["queries"], made["items"], made["budget"]) == (5, 50, 20)
+    assert (folder / "reliability.png").read_bytes().startswith(b"\x89PNG")
+    (found,) = command("search", "docs.index", "about files", "--budget", "20")
+    hits = found["results"][0]["hits"]
+    assert all(hit["probability"] == hit["calibrated"] for hit in hits)
+    assert 0 <= found["results"][0]["none_relevant"] <= 1
+    assert run(["search", "docs.index", "about files", "--budget", "20", "-k", "2"]) == 0
+    assert capsys.readouterr().out.count("% relevant") == 2
+    assert run([*fit]) == 2
+    assert "calibration is fitted to judgements" in capsys.readouterr().err
+
+
 def test_all_items_above_a_score(build, command, capsys):
     build()
     search = ("search", "docs.index", "about files", "--method", "gp(retriever=bm25)")

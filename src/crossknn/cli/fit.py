@@ -30,7 +30,8 @@ def command(
         Argument(
             help="als, mf-trns, mf-ind, cur or distill, perhaps with options: item vectors. "
             "stored: kriging's prior and item vectors, from the stored scores; calls no scorer. "
-            "fusion: the weights of retrievers' scores beside the exact one."
+            "fusion: the weights of retrievers' scores beside the exact one. "
+            "calibration: probabilities of relevance, from --qrels."
         ),
     ] = "als",
     queries: Annotated[
@@ -40,7 +41,12 @@ def command(
             "for 'stored'."
         ),
     ] = None,
-    qrels: Annotated[Path | None, Option(help="Judgements that fusion is fitted to.")] = None,
+    qrels: Annotated[
+        Path | None, Option(help="Judgements that fusion or calibration is fitted to.")
+    ] = None,
+    plot: Annotated[
+        Path | None, Option(help="With calibration: save its reliability to this picture.")
+    ] = None,
     strategy: Annotated[
         Literal["q", "i"],
         Option(help="q: score --per items for each query. i: --per queries for each item."),
@@ -105,13 +111,30 @@ def command(
         asked = o.read_queries(Path(queries), count)
     given = scorer if ray else o.open_scorer(scorer, model, scorer_option, workers=at_once)
     _take(index, given, store)
+    options: dict[str, Any]
     limits = Limits(workers=at_once, ray=ray, max_calls=max_calls, deadline=deadline)
+    if method == "calibration" and not isinstance(given, str):
+        if qrels is None:
+            raise InputError("calibration is fitted to judgements: give them with --qrels FILE")
+        from crossknn.fitting.calibration import fit_calibration
+        from crossknn.search.searcher import Budget
+
+        spend = Budget(per_query=per, deadline=deadline)
+        grades, options = read_qrels(qrels), {"budget": spend, "seed": seed}
+        with progress("searching", "pairs") as report:
+            kept = fit_calibration(index, given, asked, grades, **options, progress=report)
+        if plot is not None:
+            from crossknn.plots import reliability_plot
+
+            reliability_plot(kept, plot)
+        answer(kept, json)
+        return
     if method == "fusion" and not isinstance(given, str):
         from crossknn.fitting.fusion import fit_fusion
 
         judged = None if qrels is None else read_qrels(qrels)
         with progress("scoring candidates", "pairs") as report:
-            options: Any = {"seed": seed, "limits": limits, "progress": report}
+            options = {"seed": seed, "limits": limits, "progress": report}
             answer(fit_fusion(index, given, asked, judged, **options), json)
         return
     found = fit(

@@ -122,6 +122,8 @@ def _as_json(results: Results) -> dict[str, Any]:
     answers = []
     for q, (name, text) in enumerate(zip(results.query_ids, results.queries, strict=True)):
         entry: dict[str, Any] = {"id": name, "query": text, "error": results.errors[q]}
+        if results.none_relevant is not None:
+            entry["none_relevant"] = results.none_relevant[q]
         if results.expected_missing is not None:
             entry["best_score"] = results.best_scores[q]
             entry["expected_missing"] = results.expected_missing[q]
@@ -151,6 +153,8 @@ def show(results: Results, json: bool) -> None:
             _show_hit(rank, hit)
         if said := results.completeness(q):
             out.print(Text(said, style="dim"))
+        if results.none_relevant and (chance := results.none_relevant[q] or 0) >= 0.5:
+            out.print(Text(f"probably nothing relevant here ({chance:.0%})", style="dim"))
         out.print()
     notes = [
         f"{results.method}: {results.n_calls} cross-encoder calls "
@@ -172,6 +176,8 @@ def _show_hit(rank: int, hit: Hit) -> None:
     exact = "" if hit.final_score == hit.score else f"(exact {hit.score:.2f})  "
     head = Text(f"{rank:3}  {hit.final_score:7.2f}  {exact}")
     head.append(visible(hit.id), style="cyan")
+    if hit.calibrated is not None:
+        head.append(f"  {hit.calibrated:.0%} relevant", style="dim")
     if hit.round:
         head.append(f"  round {hit.round}", style="dim")
     out.print(head, no_wrap=True, overflow="ellipsis")

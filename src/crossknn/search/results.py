@@ -12,7 +12,7 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.errors import InputError
-from crossknn.types import NO_ITEM, Ranking
+from crossknn.types import NO_ITEM, FloatArray, Ranking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,7 @@ class Hit:
             order.
         std: Standard deviation of `approx`, from methods that know it.
         extra: The item's further fields.
+        calibrated: Probability of relevance where the index has a calibration (`fit_calibration`).
     """
 
     id: str
@@ -43,11 +44,14 @@ class Hit:
     title: str = ""
     text: str = ""
     extra: Mapping[str, object] = field(default_factory=dict)
+    calibrated: float | None = None
 
     @property
     def probability(self) -> float:
-        """The logistic function of the logit, 0-1: same order, easier to read."""
-        return float(np.exp(-np.logaddexp(0, -self.score)))
+        """That the item is relevant, 0-1, where the index has a calibration; else the logistic
+        function of the logit, which is in the same order and easier to read, and no more."""
+        known = self.calibrated
+        return float(np.exp(-np.logaddexp(0, -self.score))) if known is None else known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -71,6 +75,8 @@ class Results:
             or not it reached it; None where nothing was scored.
         expected_missing: With `min_score`, how many items of each query that were not scored are
             expected to reach it; None where the method does not say how far it may be off.
+        none_relevant: Where the index has a calibration, the probability that none of a query's ten
+            best items is relevant.
         trace: If asked for, every scored item of each query in the order of scoring.
     """
 
@@ -92,6 +98,7 @@ class Results:
     min_score: float | None = None
     best_scores: tuple[float | None, ...] = ()
     expected_missing: tuple[float | None, ...] | None = None
+    none_relevant: tuple[float | None, ...] | None = None
 
     @property
     def error(self) -> str | None:
@@ -173,8 +180,11 @@ class Results:
         return iter(self.hits)
 
 
-def hits_of(items: Items, ranking: Ranking, method: str) -> list[list[Hit]]:
-    """A list of hits for each row of a ranking; `method` is the source of later rounds' items."""
+def hits_of(
+    items: Items, ranking: Ranking, method: str, probabilities: FloatArray | None = None
+) -> list[list[Hit]]:
+    """A list of hits for each row of a ranking; `method` is the source of later rounds' items.
+    `probabilities` (m, k) are calibrated ones."""
     rows: list[list[Hit]] = [[] for _ in ranking.items]
     for at in zip(*np.nonzero(ranking.items != NO_ITEM), strict=True):
         position, round = int(ranking.items[at]), int(ranking.rounds[at])
@@ -192,6 +202,7 @@ def hits_of(items: Items, ranking: Ranking, method: str) -> list[list[Hit]]:
             title=item.title,
             text=item.text,
             extra=item.extra,
+            calibrated=None if probabilities is None else float(probabilities[at]),
         )
         rows[at[0]].append(hit)
     return rows

@@ -20,6 +20,7 @@ from crossknn.models.folder import first_line
 from crossknn.retrievers.specs import FUSION
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline
+from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, open_calibration
 from crossknn.search.fusion import Fuse, open_fusion
 from crossknn.search.loop import Search
 from crossknn.search.results import Hit, Results, hits_of
@@ -172,6 +173,7 @@ class Searcher:
             k=self.index.n if k is None else k,
             min_score=min_score,
             outcomes=outcomes,
+            calibration=self._calibration(chosen),
             pairs=pairs,
             total=spend.total,
             allowed=_mask(filter, self.index),
@@ -206,6 +208,7 @@ class Searcher:
             min_score=min_score,
             best_scores=tuple(run.best_scores),
             expected_missing=None if min_score is None else tuple(run.missing),
+            none_relevant=tuple(run.none_relevant) if run.calibration is not None else None,
         )
 
     async def asearch(self, queries: Texts, *args: Any, **options: Any) -> Results:
@@ -216,6 +219,12 @@ class Searcher:
         except asyncio.CancelledError:
             cancel.set()
             raise
+
+    def _calibration(self, chosen: Method) -> Calibration | None:
+        """The index's, where it is of this search's scores."""
+        if self.scorer is None or not chosen.calls or CALIBRATION not in self.index.artifacts:
+            return None
+        return open_calibration(self.index, self.fusion, self.scorer.fingerprint)
 
     def _outcomes(self, chosen: Method, pairs: int, seed: int) -> Outcomes | None:
         """What came of the method's predictions of anchor queries; once for each index."""
@@ -258,6 +267,7 @@ class _Run:
     k: int
     min_score: float | None
     outcomes: Outcomes | None
+    calibration: Calibration | None
     pairs: int
     total: int | None
     allowed: BoolArray | None
@@ -272,6 +282,7 @@ class _Run:
         self.picks: list[list[Hit]] = []
         self.best_scores: list[float | None] = []
         self.missing: list[float | None] = []
+        self.none_relevant: list[float | None] = []
         self.errors: list[str | None] = []
         self.stops: set[str] = set()
         self.n_calls = self.n_scored = self.n_failed = self.n_backfilled = self.told = 0
@@ -308,8 +319,14 @@ class _Run:
             stopped_by = stopped_by or "scorer"
         self.stops.add(stopped_by or ("target" if self.search.stopped.all() else "budget"))
         self.errors += self.failed
-        best = self.search.best(self.k)
+        best, calibrated = self.search.best(self.k), None
         final = best.scores + best.known
+        if self.calibration is not None:
+            context = self.search.best(CONTEXT)
+            around = (context.scores + context.known).astype(np.float64)
+            calibrated = self.calibration.probabilities(final.astype(np.float64), around)
+            chances = self.calibration.none_relevant(around).tolist()
+            self.none_relevant += [None if np.isnan(chance) else chance for chance in chances]
         first = np.fmax.reduce(final, axis=1, initial=-np.inf).tolist()
         self.best_scores += [score if np.isfinite(score) else None for score in first]
         if self.min_score is not None:
@@ -317,7 +334,7 @@ class _Run:
 
             best = replace(best, items=np.where(final >= self.min_score, best.items, NO_ITEM))
             self.missing += expected_missing(self.search, self.min_score, self.outcomes)
-        self.hits += hits_of(index.items, best, self.method.name)
+        self.hits += hits_of(index.items, best, self.method.name, calibrated)
         if self.trace:
             self.picks += hits_of(index.items, self.search.picks(), self.method.name)
         self.n_scored += int(self.search.n_scored.sum())

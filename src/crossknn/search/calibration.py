@@ -1,0 +1,76 @@
+"""What a score means: probabilities of relevance, fitted to judgements by `fitting.calibration`.
+
+Scores of a cross-encoder shift from query to query, so a probability is one of a score, of the mean
+of its query's best and of its lead over the best other one, and rises with their weighted sum.
+
+Axes: m queries, k hits of a query, c its best scores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossknn.index.base import Index
+from crossknn.search.fusion import Fusion
+from crossknn.types import FloatArray
+
+CALIBRATION = "calibration"
+"""What an index keeps it as."""
+
+CONTEXT = 10
+"""Best scores of a query that say where its scores lie."""
+
+
+def features(scores: FloatArray, best: FloatArray) -> FloatArray:
+    """Of scores (m, k) in queries whose `best` (m, c) are these, in descending order: the score,
+    the mean of the best, the lead over the best other score (m, k, 3). NaN pad rows.
+
+    >>> features(np.array([[5.0, 2.0]]), np.array([[5.0, 2.0]]))[0].tolist()
+    [[5.0, 3.5, 3.0], [2.0, 3.5, -3.0]]
+    """
+    known = ~np.isnan(best)
+    mean = np.where(known, best, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    first = best[:, :1]
+    second = best[:, 1:2] if best.shape[1] > 1 else np.full_like(first, np.nan)
+    lead = scores - np.where(scores >= first, np.where(np.isnan(second), first, second), first)
+    return np.stack([scores, np.broadcast_to(mean[:, None], scores.shape), lead], axis=2)
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """`weights` (3,) of the features; at the sums `at` (b,) the probabilities are `chance` (b,),
+    between them on lines. `found` (d,) is how likely a query has a relevant item among its 10 best
+    whose best one has the probability `top` (d,)."""
+
+    weights: FloatArray
+    at: FloatArray
+    chance: FloatArray
+    top: FloatArray
+    found: FloatArray
+
+    def probabilities(self, scores: FloatArray, best: FloatArray) -> FloatArray:
+        """Of final scores (m, k): (m, k)."""
+        return np.interp(features(scores, best) @ self.weights, self.at, self.chance)
+
+    def none_relevant(self, best: FloatArray) -> FloatArray:
+        """That none of a query's 10 best items is relevant: (m,)."""
+        return 1 - np.interp(self.probabilities(best[:, :1], best)[:, 0], self.top, self.found)
+
+
+def open_calibration(
+    index: Index, fusion: Fusion | None, fingerprint: str | None
+) -> Calibration | None:
+    """The index's, if it was fitted to scores of this cross-encoder and with this fusion."""
+    kept = index.artifacts.get(CALIBRATION)
+    if kept is None or kept.meta["fingerprint"] != fingerprint:
+        return None
+    if not np.array_equal(kept.meta["fusion"], weights_of(fusion)):
+        return None
+    return Calibration(**{name: np.asarray(values) for name, values in kept.arrays.items()})
+
+
+def weights_of(fusion: Fusion | None) -> list[float]:
+    """What fusion multiplies retrievers' scores by; none without it."""
+    return [] if fusion is None else [float(w) for w in getattr(fusion.retriever, "weights", ())]

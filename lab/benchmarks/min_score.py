@@ -2,7 +2,8 @@
 
 python lab/benchmarks/min_score.py MATRIX.npz ... writes benchmarks/results/min_score.json.
 Thresholds are percentiles of the anchors' scores. `error` is expected / missing - 1 in the mean
-over queries, with its 95% interval over queries; `normal` the same without calibration."""
+over queries, with its 95% interval over queries; `_plain` is a search without the draw whose chances
+are those of the normal distribution."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import numpy as np
 import crossknn as ck
 from crossknn.index.stored import StoredMatrix
 from crossknn.search.loop import simulate
-from crossknn.search.missing import expected_missing, rehearse
+from crossknn.search.missing import expected_missing, normal, rehearse, with_draw
 
 METHODS, BUDGETS, PERCENTILES = ("kriging", "gp"), (100, 50, 200), (99, 99.5, 99.9)
 OUT = Path(__file__).parents[2] / "benchmarks/results/min_score.json"
@@ -37,22 +38,22 @@ for budget, file, name in product(BUDGETS, map(Path, sys.argv[1:]), METHODS):
     matrix, method = StoredMatrix.load(file), ck.parse_method(name)
     index, queries, scores = matrix.rows(0, matrix.n_tests)
     outcomes = rehearse(method.rehearsals(index, budget, 0), matrix.n_anchors)
-    search = simulate(method.plan(index, budget, 0), queries, scores)
-    scored = np.zeros(scores.shape, bool)
-    np.put_along_axis(scored, search.picks().items, True, axis=1)
+    plan = method.plan(index, budget, 0)
+    plain = simulate(plan, queries, scores)
     for percentile in PERCENTILES:
         score = float(np.percentile(matrix.scores[: matrix.n_anchors], percentile))
-        above, rng = scores >= score, np.random.default_rng(0)
-        missing = np.count_nonzero(above & ~scored, axis=1)
+        above, rng, chance = scores >= score, np.random.default_rng(0), outcomes.chance(score)
+        search = simulate(with_draw(plan, chance, score, queries, 0), queries, scores)
         found = {"matrix": file.stem, "method": name, "budget": budget, "percentile": percentile}
-        found |= {"score": round(score, 3), "queries": len(missing)}
+        found |= {"score": round(score, 3), "queries": len(scores)}
         found["above"] = round(float(above.sum(axis=1).mean()), 2)
-        found["missing"] = round(float(missing.mean()), 3)
-        for kind, known in (("error", outcomes), ("normal", None)):
-            expected = np.array(expected_missing(search, score, known), float)
-            if kind == "error":
-                found["expected"] = round(float(expected.mean()), 3)
-            found[kind] = error(expected, missing, rng)
+        for kind, done, known in (("", search, chance), ("_plain", plain, normal)):
+            reached = np.take_along_axis(above, done.picks().items, axis=1).sum(axis=1)
+            missing = above.sum(axis=1) - reached
+            expected = np.array(expected_missing(done, score, known), float)
+            for key, values in (("found", reached), ("missing", missing), ("expected", expected)):
+                found[key + kind] = round(float(values.mean()), 3)
+            found["error" + kind] = error(expected, missing, rng)
         rows.append(found)
         print(json.dumps(found), flush=True)
     OUT.write_text(json.dumps(rows, indent=1) + "\n")

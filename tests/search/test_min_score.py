@@ -13,7 +13,7 @@ from crossknn.errors import InputError
 from crossknn.retrievers.base import WeightedSum
 from crossknn.search.fusion import Fusion
 from crossknn.search.loop import simulate
-from crossknn.search.missing import Outcomes, expected_missing, rehearse
+from crossknn.search.missing import Outcomes, expected_missing, rehearse, with_draw
 from crossknn.search.sharing import SharedBudget
 
 TEXTS = [f"item {i} {'even' if i % 2 == 0 else 'odd'} {'x' * (i % 7)}" for i in range(60)]
@@ -86,14 +86,47 @@ def test_as_many_are_expected_as_are_missing(spec, fused):
         return fusion.plan(made) if fusion else made
 
     known = ((plan(p), q, s) for p, q, s in method.rehearsals(index, budget, 0))
-    search = simulate(plan(method.plan(index, budget, 0)), queries, scores)
     final = scores + (fusion.known(queries) if fusion else 0)
-    np.put_along_axis(scored := np.zeros(scores.shape, bool), search.picks().items, True, axis=1)
     outcomes = rehearse(known, 40)
     for threshold in np.quantile(final, [0.7, 0.9]):
+        chance = outcomes.chance(threshold)
+        made = with_draw(plan(method.plan(index, budget, 0)), chance, threshold, queries, 0)
+        search = simulate(made, queries, scores)
+        items = search.picks().items
+        np.put_along_axis(scored := np.zeros(scores.shape, bool), items, True, axis=1)
         missing = np.count_nonzero((final >= threshold) & ~scored, axis=1).mean()
-        expected = np.mean(expected_missing(search, threshold, outcomes))
+        expected = np.mean(expected_missing(search, threshold, chance))
         assert expected == pytest.approx(missing, rel=0.2)
+
+
+def test_the_last_round_is_drawn_in_proportion_to_chances():
+    def chance(z):
+        return np.exp(3 * z)
+
+    index, queries, scores = matrix(n=60, tests=1).rows(0, 1)
+    plan = ck.parse_method("gp(retriever=dense, rounds=2)").plan(index, 9, 0)
+    drawn, asked = np.zeros(60), simulate(plan, queries, scores).picks().items[0, :4]
+    plan = replace(plan, batches=(4, 1))
+    for seed in range(600):
+        items = simulate(with_draw(plan, chance, 9.0, queries, seed), queries, scores).picks().items
+        np.testing.assert_array_equal(items[0, :4], asked)
+        drawn[items[0, 4]] += 1
+    [(_, mean, std, left)] = simulate(replace(plan, batches=(4,)), queries, scores).predicted()
+    expected = chance((mean - 9.0) / std)
+    expected *= 600 / expected.sum()
+    chi_square = ((drawn[left] - expected) ** 2 / expected).sum()
+    assert chi_square < len(left) + 4 * np.sqrt(2 * len(left))
+
+
+def test_what_was_drawn_corrects_chances_that_are_wrong():
+    index, queries, scores = matrix(n=400, anchors=40, tests=40, noise=1.0).rows(0, 40)
+    plan = ck.parse_method("gp(retriever=dense, rounds=4)").plan(index, 60, 0)
+    made = with_draw(plan, lambda z: np.full(len(z), 0.5), 6.0, queries, 0)
+    search = simulate(made, queries, scores)
+    found = expected_missing(search, 6.0, lambda z: np.full(len(z), 0.5))
+    reached = np.take_along_axis(scores, search.picks().items, axis=1) >= 6.0
+    ratio = (0.5 + reached[:, -15:].sum(axis=1)) / (0.5 + 15 * 0.5)
+    np.testing.assert_allclose(found, ratio * 0.5 * (400 - 60))
 
 
 def test_no_rehearsal_knows_the_query_that_it_searches():

@@ -173,21 +173,23 @@ class Search:
         picks = self.picks()
         return Observed(picks.items, picks.scores, self.n_scored)
 
-    def predicted(self) -> Iterator[tuple[int, IntArray, FloatArray, FloatArray]]:
-        """What all scores so far say of the others: query by query its unscored items (c,) that a
-        filter allows, their predicted final scores and standard deviations (c,); queries of which
-        nothing can be said are left out."""
+    def predicted(self) -> Iterator[tuple[int, FloatArray, FloatArray, IntArray]]:
+        """What all scores say of the others, but for those of a round that the plan's `last` chose:
+        query by query the predicted final scores and standard deviations (c,) of the unscored items
+        that a filter allows, and these (c,); queries of which nothing can be said are left out."""
         predictor = self.plan.predictor
         if not predictor.has_std:
             return
         belief = predictor.start(self.queries) if self._belief is None else self._belief
-        mean, std = predictor.predict(predictor.update(belief, self.observed()))
+        if self._belief is None or self.plan.last is None:
+            belief = predictor.update(belief, self.observed())
+        mean, std = predictor.predict(belief)
         if std is None:
             return
         for q, seen in enumerate(self.picks().items):
             items = np.flatnonzero(self._free(seen))
             if not np.isnan(std[q, items]).any():
-                yield q, items, mean[q, items], std[q, items]
+                yield q, mean[q, items], std[q, items], items
 
     def _ranking(self, order: IntArray) -> Ranking:
         """The scored items of each query in the order of these columns (m, k)."""
@@ -269,6 +271,8 @@ class Search:
             self._pool = np.sort(pool, axis=1)
         wanted = self._allocate(calls, seen) if plan.stop or plan.share else self._equal()
         count = int(wanted.max())
+        if plan.last is not None and self.round >= len(plan.batches):
+            predictor = plan.last
         return wanted, predictor.top(self._belief, count, seen, self.allowed, self._pool)
 
     def _allocate(self, calls: int, seen: IntArray) -> IntArray:

@@ -1,23 +1,31 @@
 """How many items above a score a search has not scored, expected of its predictions.
 
-    expected(q) = sum over unscored items i of  chance((mean_i - min_score) / std_i)
+    expected(q) = ratio_q  sum over unscored items i of  chance((mean_i - min_score) / std_i)
+
+What is scored is chosen to be high, and says little of how low all the others are. So the last
+round is not: it is drawn from the unscored items, in proportion to their chances, and `ratio` is
+how many of these items reached the score, over how many were expected to (both plus `PRIOR`).
 
 With anchor queries the `chance` is what came of such predictions when they were searched: isotonic
 regression over their unscored items (Zadrozny and Elkan 2002). Without, it is the normal
-distribution's, which sums to several times too much for `gp`: what is scored is chosen to be high,
-so that predictions far from it are too high as well.
+distribution's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from crossknn.methods.base import Rehearsal
 from crossknn.search.loop import Search, simulate
-from crossknn.types import FloatArray
+from crossknn.search.plan import Plan, Prediction, Predictor
+from crossknn.types import FloatArray, IntArray, Observed, Queries
+
+Chance: TypeAlias = Callable[[FloatArray], FloatArray]
+"""That items predicted so many deviations above a score reach it: (d,) -> (d,)."""
 
 LEAST = 300
 """Unscored items above a threshold that a curve is fitted to: anchors may have fewer above the one
@@ -25,6 +33,9 @@ that is asked for, and then it is fitted to a lower one."""
 
 MOST = 100
 """Anchor queries that are searched, at most: evenly spaced ones of all."""
+
+PRIOR = 0.5
+"""Items that the chances count as, before any was drawn."""
 
 _CELLS = 1 << 24  # unscored items that are kept, of all anchors
 _TINY = np.finfo(np.float32).tiny
@@ -38,7 +49,7 @@ class Outcomes:
     std: FloatArray
     final: FloatArray
 
-    def chance(self, min_score: float) -> Callable[[FloatArray], FloatArray]:
+    def chance(self, min_score: float) -> Chance:
         """That an item predicted so many deviations above `min_score` reaches it: (d,) -> (d,)."""
         from sklearn.isotonic import IsotonicRegression
 
@@ -46,7 +57,7 @@ class Outcomes:
         score = min(min_score, float(-np.partition(-self.final, few)[few]))
         curve = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
         curve.fit((self.mean - score) / self.std, self.final >= score)
-        predict: Callable[[FloatArray], FloatArray] = curve.predict
+        predict: Chance = curve.predict
         return predict
 
 
@@ -58,22 +69,80 @@ def rehearse(searches: Iterable[Rehearsal], anchors: int) -> Outcomes | None:
         chosen = np.arange(0, len(queries), -(-anchors // most))
         asked, exact = queries.take(chosen), scores[chosen]
         final = exact if plan.known is None else exact + plan.known(asked)
-        for q, items, mean, std in simulate(plan, asked, exact).predicted():
+        plan = replace(plan, batches=plan.batches[:-1] or plan.batches)  # the last one is drawn
+        for q, mean, std, items in simulate(plan, asked, exact).predicted():
             rows.append((mean, np.maximum(std, _TINY), final[q, items]))
     parts = [np.concatenate(part) for part in zip(*rows, strict=True)]
     return Outcomes(*parts) if parts and len(parts[0]) else None
 
 
-def expected_missing(
-    search: Search, min_score: float, outcomes: Outcomes | None
-) -> list[float | None]:
+class Drawn(Predictor[Any]):
+    """Chooses items at random, without replacement, in proportion to what `chance` says of their
+    predicted deviations above `min_score`: a state and its predictions are the `predictor`'s."""
+
+    has_std = True
+
+    def __init__(
+        self,
+        predictor: Predictor[Any],
+        chance: Chance,
+        min_score: float,
+        queries: Queries,
+        seed: int,
+    ) -> None:
+        self.predictor, self.chance, self.min_score = predictor, chance, min_score
+        self.queries, self.seed = queries, seed
+
+    def start(self, queries: Queries) -> Any:
+        return self.predictor.start(queries)
+
+    def update(self, state: Any, observed: Observed) -> Any:
+        return self.predictor.update(state, observed)
+
+    def predict(self, state: Any, items: IntArray | None = None) -> Prediction:
+        return self.predictor.predict(state, items)
+
+    def acquisition(self, prediction: Prediction) -> FloatArray:
+        """log chance + Gumbel noise, whose largest are such a draw (Vieira 2014); of a query of
+        which nothing is known, the mean."""
+        mean, std = prediction
+        assert std is not None
+        chosen = mean.astype(np.float64)
+        for q in np.flatnonzero(~np.isnan(std).any(axis=1)).tolist():
+            chances = self.chance((mean[q] - self.min_score) / np.maximum(std[q], _TINY))
+            noise = self.queries.generator(q, self.seed).gumbel(size=len(chances))
+            chosen[q] = np.log(np.maximum(chances, _TINY)) + noise
+        return chosen
+
+
+def with_draw(plan: Plan, chance: Chance, min_score: float, queries: Queries, seed: int) -> Plan:
+    """The plan whose last round is drawn, if it has several and its predictor deviations."""
+    if len(plan.batches) < 2 or not plan.predictor.has_std:
+        return plan
+    return replace(plan, last=Drawn(plan.predictor, chance, min_score, queries, seed))
+
+
+def expected_missing(search: Search, min_score: float, chance: Chance) -> list[float | None]:
     """The unscored items of each query that are expected to reach `min_score`: (m,); None where
     nothing can be said."""
-    from scipy.special import ndtr
-
     left = search.available - search.n_scored
     found: list[float | None] = [None if count else 0.0 for count in left.tolist()]
-    chance = ndtr if outcomes is None else outcomes.chance(min_score)
-    for q, _, mean, std in search.predicted():
-        found[q] = float(chance((mean - min_score) / np.maximum(std, _TINY)).sum())
+    picks = search.picks()
+    drawn = (picks.rounds >= len(search.plan.batches)) & ~np.isnan(picks.std)
+    reached = np.count_nonzero(drawn & (picks.scores + picks.known >= min_score), axis=1)
+    for q, mean, std, _ in search.predicted():
+        ratio = 1.0
+        if search.plan.last is not None:
+            before = (picks.approx[q] - min_score) / np.maximum(picks.std[q], _TINY)
+            expected = chance(before[drawn[q]]).sum() if drawn[q].any() else 0.0
+            ratio = float((PRIOR + reached[q]) / (PRIOR + expected))
+        found[q] = ratio * float(chance((mean - min_score) / np.maximum(std, _TINY)).sum())
+    return found
+
+
+def normal(z: FloatArray) -> FloatArray:
+    """The chance where nothing was measured."""
+    from scipy.special import ndtr
+
+    found: FloatArray = ndtr(z)
     return found

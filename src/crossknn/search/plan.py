@@ -110,7 +110,8 @@ class Plan:
     corpora), or those that the predictor puts in their place. `stop` ends a query before its budget
     does; with `share`, queries spend a budget together, and `batches` sum to an equal part of it.
     Both need a predictor with standard deviations (`has_std`). `known` is what fusion adds to exact
-    scores; the predictor then predicts the sum.
+    scores; the predictor then predicts the sum. `last` chooses the last round in the place of the
+    predictor, whose state it reads.
     """
 
     retriever: Retriever
@@ -120,3 +121,4 @@ class Plan:
     stop: Stop | None = None
     share: SharedBudget | None = None
     known: KnownPart | None = None
+    last: Predictor[Any] | None = None

@@ -29,7 +29,7 @@ from crossknn.types import NO_ITEM, BoolArray, Pairs, Progress, Queries, as_coun
 
 if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
-    from crossknn.search.missing import Outcomes
+    from crossknn.search.missing import Chance
 
 logger = logging.getLogger(__name__)
 
@@ -136,8 +136,9 @@ class Searcher:
             k: Hits of each query, at most; 10 by default, and all with `min_score`.
             budget: Pairs that a query may score, or a `Budget`.
             min_score: Only hits whose final score is this or more. With `gp` and `kriging`,
-                `expected_missing` of the results says how many more there are: calibrated on the
-                anchors, if the index has some, which the first such search takes seconds for.
+                `expected_missing` of the results says how many more there are. For that the last
+                round is drawn at random, the likelier items more often, and chances are measured on
+                the anchors, if the index has some, which takes the first such search seconds.
             filter: Ids of the items that may be returned, or a mask (n,).
             method: In the place of the searcher's own.
             seed: In the place of the searcher's own.
@@ -165,14 +166,14 @@ class Searcher:
         chosen = _with_target(chosen, spend.target_recall, k or 1)
         self.check_scorer(chosen)
         seed = self.seed if seed is None else as_count(seed, "seed", 0)
-        outcomes = None if min_score is None else self._outcomes(chosen, pairs, seed)
+        chance = None if min_score is None else self._chance(chosen, pairs, seed, min_score)
         run = _Run(
             searcher=self,
             method=chosen,
             texts=texts,
             k=self.index.n if k is None else k,
             min_score=min_score,
-            outcomes=outcomes,
+            chance=chance,
             calibration=self._calibration(chosen),
             pairs=pairs,
             total=spend.total,
@@ -226,13 +227,13 @@ class Searcher:
             return None
         return open_calibration(self.index, self.fusion, self.scorer.fingerprint)
 
-    def _outcomes(self, chosen: Method, pairs: int, seed: int) -> Outcomes | None:
+    def _chance(self, chosen: Method, pairs: int, seed: int, min_score: float) -> Chance:
         """What came of the method's predictions of anchor queries; once for each index."""
-        from crossknn.search.missing import rehearse
+        from crossknn.search.missing import Outcomes, normal, rehearse
 
         anchors, fusion = self.index.anchors, self.fusion
         if anchors is None or not chosen.plan(self.index, pairs, seed).predictor.has_std:
-            return None
+            return normal
 
         def searched() -> Outcomes | None:
             known = chosen.rehearsals(self.index, pairs, seed)
@@ -240,7 +241,8 @@ class Searcher:
             return rehearse(plans, len(anchors.scores))
 
         key = ("outcomes", str(chosen), pairs, seed, fusion)
-        return self.index.cache.get(key, (anchors.scores,), searched)
+        found = self.index.cache.get(key, (anchors.scores,), searched)
+        return normal if found is None else found.chance(min_score)
 
     def check_scorer(self, chosen: Method) -> None:
         """`InputError` where the method reads scores in the index of another cross-encoder."""
@@ -266,7 +268,7 @@ class _Run:
     texts: tuple[str, ...]
     k: int
     min_score: float | None
-    outcomes: Outcomes | None
+    chance: Chance | None
     calibration: Calibration | None
     pairs: int
     total: int | None
@@ -309,6 +311,11 @@ class _Run:
                 plan, share=SharedBudget(total=until - before, k=k, min_score=self.min_score)
             )
         self.asked = self.texts[start:stop]
+        if self.min_score is not None and self.chance is not None:
+            from crossknn.search.missing import with_draw
+
+            queries = Queries(self.asked)
+            plan = with_draw(plan, self.chance, self.min_score, queries, self.seed)
         self.search = Search(plan, Queries(self.asked), index.n, allowed=self.allowed)
         self.failed: list[str | None] = [None] * (stop - start)
         self.unscored = np.zeros(stop - start, np.int64)  # pairs asked since the last scored one
@@ -329,11 +336,11 @@ class _Run:
             self.none_relevant += [None if np.isnan(chance) else chance for chance in chances]
         first = np.fmax.reduce(final, axis=1, initial=-np.inf).tolist()
         self.best_scores += [score if np.isfinite(score) else None for score in first]
-        if self.min_score is not None:
+        if self.min_score is not None and self.chance is not None:
             from crossknn.search.missing import expected_missing
 
             best = replace(best, items=np.where(final >= self.min_score, best.items, NO_ITEM))
-            self.missing += expected_missing(self.search, self.min_score, self.outcomes)
+            self.missing += expected_missing(self.search, self.min_score, self.chance)
         self.hits += hits_of(index.items, best, self.method.name, calibrated)
         if self.trace:
             self.picks += hits_of(index.items, self.search.picks(), self.method.name)

@@ -162,6 +162,8 @@ def test_a_query_that_cannot_be_scored_is_left_out_and_counted(index):
     assert (found.queries, found.failed) == (2, 1)
     assert "nan" in found.error
     assert {row["query"] for row in found.rows} == {QUERIES["q0"], QUERIES["q2"]}
+    with pytest.raises(ck.ScorerError, match="nan"):
+        ck.mine(index, ck.CallableScorer(failing, "failing"), QUERIES["q1"], budget=20)
 
 
 BAD = {

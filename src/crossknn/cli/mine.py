@@ -49,12 +49,9 @@ def command(
     ] = "top",
     method: Annotated[
         str | None,
-        Option(help="A method's spec; by default axn(retriever=hybrid, rounds=10, ridge=0.3)."),
+        Option(help="A method's spec; by default axn(rounds=10, ridge=0.3)."),
     ] = None,
-    fuse: Annotated[
-        Literal["auto", "none"],
-        Option(help="auto: by final scores, as `crossknn fit INDEX fusion` weighed them."),
-    ] = "none",
+    fuse: o.Fused = "none",
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
     scorer_option: o.ScorerOptions = None,
@@ -93,7 +90,7 @@ def command(
             qrels=None if qrels is None else read_qrels(qrels),
             budget=budget,
             method=DEFAULT if method is None else method,
-            fuse=fuse,
+            fuse=o.fuse_of(fuse),
             seed=seed,
             progress=report,
         )

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from crossknn.data.queries import Qrels, QuerySet
-from crossknn.errors import InputError
+from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, write_file
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, Method
@@ -177,7 +177,7 @@ def mine(
     Raises:
         InputError: no query has a row, a relevant item is not in the index, the budget is too small
             for the rows, or what `Searcher` refuses.
-        ScorerError: nothing could be scored.
+        ScorerError: no query could be scored.
     """
     began, rows, asked = time.perf_counter(), rows or TrainingRows(), query_set(queries)
     least = rows.positives + rows.range_min + rows.negatives
@@ -216,7 +216,9 @@ def mine(
             mined.rows += new
             mined.queries += bool(new)
             mined.short += not new
-    if mined.short and not mined.rows:
+    if not mined.rows:
+        if mined.error is not None:
+            raise ScorerError(mined.error)
         raise InputError(
             f"no query has {rows.negatives} scored items that are low enough for negatives: lower "
             "the margin or the number, or raise max_score or the budget"

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from tiny_models import save_bert
 
 import crossknn as ck
 from crossknn.cli.app import run
@@ -203,3 +204,34 @@ def test_the_command_writes_what_the_function_makes(index, tmp_path, monkeypatch
     )
     assert found.n_calls == 0
     assert [json.loads(row) for row in (tmp_path / "rows.jsonl").open()] == found.rows
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["margin", "n-tuple"])
+def test_losses_of_sentence_transformers_read_the_rows(index, tmp_path, format):
+    """The margin loss of a batch is the mean squared error of the student's margins."""
+    torch = pytest.importorskip("torch")
+    st = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.sentence_transformer import losses, modules
+
+    folder = str(save_bert(tmp_path / "bert"))
+    parts = [modules.Transformer(folder), modules.Pooling(16)]
+    student = st.SentenceTransformer(modules=parts, device="cpu")
+    rows = ck.mine(index, TEACHER, QUERIES, ck.TrainingRows(format=format), budget=20).rows
+    *columns, label = rows[0]
+    labels = torch.tensor([row[label] for row in rows])
+    texts = [[row[column] for row in rows] for column in columns]
+    features = [student.preprocess(column) for column in texts]
+    query, right, *wrong = (torch.from_numpy(student.encode(column)) for column in texts)
+    student.eval()
+    with torch.inference_mode():
+        found = losses.MarginMSELoss(student)(features, labels)
+        if format == "n-tuple":
+            kl = losses.DistillKLDivLoss(student)(features, labels)
+            own = torch.stack([(query * item).sum(-1) for item in (right, *wrong)], 1)
+            wanted = (labels.softmax(1) * (labels.log_softmax(1) - own.log_softmax(1))).sum(1)
+            torch.testing.assert_close(kl, wanted.mean())
+            labels = labels[:, :1] - labels[:, 1:]
+    margins = torch.stack([(query * (right - item)).sum(-1) for item in wrong], 1)
+    torch.testing.assert_close(found, (margins - labels.reshape(margins.shape)).square().mean())

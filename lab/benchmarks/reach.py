@@ -1,95 +1,183 @@
-"""Searches of the tasks of `crossknn_lab.reach_tasks`, measured by the task: what each method's
-answers are worth at each budget, plain and fused.
+"""What searching is worth by the task's own measures, where a retriever's reach is short and where not.
 
-python lab/benchmarks/reach.py SOURCES WORK [TASK ...]
+python lab/benchmarks/reach.py run SOURCES WORK [TASK or MATRIX.npz ...]
+python lab/benchmarks/reach.py report WORK
 
-`WORK/models/<scorer>` are the cross-encoders that are not the bundled one. Fusion is fitted to the half
-"fit"; both halves are searched. Every pair is scored once, whatever asks for it, and a cell that was
-searched is not searched again, so that a run that was stopped goes on.
+`run` searches the tasks of `crossknn_lab.reach_tasks`, or stored matrices; `WORK/models/<scorer>` are
+the cross-encoders that are not the bundled one. Fusion is fitted to the half "fit" (a matrix's anchor
+queries), and both halves are searched. Every pair is scored once, whatever asks for it, and a cell that
+was searched is not searched again: a run that was stopped goes on. `report` writes
+benchmarks/results/reach.json and the plot docs/images/reach.svg.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 import crossknn as ck
 from crossknn.data.dataset import Dataset
-from crossknn.evaluation.replay import judge
-from crossknn.search.fusion import open_fusion
+from crossknn.evaluation.replay import BATCH, Outcome, Part, judge, outcome
+from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.fitting.fusion import BM25, VECTORS, by_judgements
+from crossknn.index.stored import StoredMatrix
+from crossknn.methods import DEFAULT
+from crossknn.retrievers.specs import FUSION, first_stage
+from crossknn.search.fusion import Fusion, open_fusion
+from crossknn.types import Artifact, FloatArray
 from crossknn_lab.reach_tasks import TASKS, Task
 
-MEASURES = ("nDCG@10", "R@5", "R@10", "R@20", "R@100", "nDCG@100", "Rprec", "RR@10")
+MEASURES = (*("nDCG@10", "R@5", "R@10", "R@20", "R@50", "R@100"), *("nDCG@100", "Rprec", "RR@10"))
+WAYS = {
+    "retriever": ("retrieve(retriever={first})", False),
+    "rerank": ("rerank(retriever={first})", False),
+    "retriever fused": ("retrieve(retriever=fused)", True),
+    "rerank fused": ("rerank(retriever={first})", True),
+    "rerank fused first": ("rerank(retriever=fused)", True),
+    "search fused": (DEFAULT, True),
+}
+"""What is compared: a method, and whether answers are ordered by final scores. `first` is the retriever
+without fusion, `fused` the weighted sum."""
+
+Evaluate: TypeAlias = Callable[[ck.Method, int, Fusion | None], Outcome]
+Values: TypeAlias = dict[int, dict[str, Mapping[str, FloatArray]]]
+"""Measures (m,) by budget, way and name."""
 
 
-def index_of(name: str, task: Task, items: Any, work: Path) -> ck.ItemIndex:
+def search(
+    index: Any, folder: Path, budgets: Sequence[int], evaluate: Evaluate, *, seed: int = 0
+) -> None:
+    """Search what was not searched yet; a file for each cell."""
+    for way, (spec, fused) in WAYS.items():
+        method = ck.parse_method(spec.format(first=first_stage(index)))
+        for budget in budgets if method.calls else (0,):
+            file = folder / f"{way} {budget}.npz"
+            if not file.exists():
+                began = time.time()
+                found = evaluate(
+                    method, budget, open_fusion(index, "auto", seed) if fused else None
+                )
+                folder.mkdir(parents=True, exist_ok=True)
+                np.savez_compressed(file, **found.task)
+                said = [f"{m} {100 * np.nanmean(found.task[m]):.1f}" for m in MEASURES[:4]]
+                print(*file.parts[-3:], *said, f"{time.time() - began:.0f} s", flush=True)
+
+
+def run_task(name: str, task: Task, sources: Path, work: Path) -> None:
+    halves = dict(zip(("fit", "test"), task.data(sources), strict=True))
+    index = index_of(name, task, halves["fit"], work)
+    own = None if task.scorer == "bundled" else work / "models" / task.scorer
+    exact = ck.CrossEncoder(own, cores=1)
+    scorer = ck.StoredScorer(exact, work / f"{task.scorer}.sqlite")
+    if FUSION not in index.artifacts:
+        ck.fit_fusion(index, scorer, halves["fit"].queries, halves["fit"].qrels)
+        index.save(work / f"{name}.index")
+    for half, data in halves.items():
+
+        def evaluate(
+            method: ck.Method, budget: int, fusion: Fusion | None, data: Dataset = data
+        ) -> Outcome:
+            given: dict[str, Any] = {"qrels": data.qrels, "measures": MEASURES, "fusion": fusion}
+            methods = {str(method): method}
+            return next(judge(index, scorer, data.queries, methods, [budget], **given))
+
+        search(index, work / "cells" / name / half, task.budgets, evaluate)
+    about = {"n": index.n, "tests": len(halves["test"]), "fits": len(halves["fit"])}
+    _write(work / "cells" / name / "about.json", about | {"fusion": index.artifacts[FUSION].meta})
+
+
+def index_of(name: str, task: Task, data: Dataset, work: Path) -> ck.ItemIndex:
     """The task's index, made once: the bundled dual encoder's vectors and BM25, or BM25 and LSA."""
     folder = work / f"{name}.index"
     if not folder.exists():
         began = time.time()
-        ck.ItemIndex.build(items, encoder=None if task.lexical else "bundled").save(folder)
-        print(f"{name}: {len(items)} items indexed in {time.time() - began:.0f} s", flush=True)
+        ck.ItemIndex.build(data.items, encoder=None if task.lexical else "bundled").save(folder)
+        print(
+            f"{name}: {len(data.items)} items, indexed in {time.time() - began:.0f} s", flush=True
+        )
     return ck.ItemIndex.load(folder)
 
 
-def plans(first: str) -> dict[str, tuple[str, ...]]:
-    """What is compared, by whether it is fused: `first` is the retriever without fusion."""
-    return {
-        "none": (f"retrieve(retriever={first})", f"rerank(retriever={first})"),
-        "auto": (
-            "retrieve(retriever=fused)",
-            f"rerank(retriever={first})",
-            "rerank(retriever=fused)",
-            "axn(retriever=fused, rounds=10, ridge=0.3)",
-            "gp(retriever=fused)",
-        ),
+def run_matrix(file: Path, work: Path) -> None:
+    """A stored matrix: its anchors are the half that is fitted to, and known to no search."""
+    matrix = StoredMatrix.load(file)
+    fits = matrix.n_anchors
+    queries, known = matrix.queries(slice(0, len(matrix.scores))), matrix.scores
+    rows = [*_anchor_rows(matrix), *Judgements.from_matrix(matrix).rows]
+    bare, asked = replace(matrix, n_anchors=0), matrix.queries(slice(0, fits))
+    shipped = {"dense": VECTORS, "bm25": BM25}
+    stages = [ck.open_retriever(bare, name) for name in shipped]
+    pool = np.sort(np.concatenate([s.top(asked, 1000).items for s in stages], axis=1), axis=1)
+    twice = np.diff(pool, axis=1, prepend=-2) == 0
+    first = ck.open_retriever(bare, "hybrid").top(asked, 100).items
+    kinds = [known[:fits], *(stage.scores(asked) for stage in stages)]
+    scores = np.stack([np.take_along_axis(kind, first, axis=1) for kind in kinds])
+    wide = np.stack(
+        [np.where(twice, np.nan, np.take_along_axis(k, pool, axis=1)) for k in kinds[1:]]
+    )
+    grades = [
+        np.array([[row.get(str(i), 0) for i in of] for row, of in zip(rows, items, strict=False)])
+        for items in (first.tolist(), pool.tolist())
+    ]
+    best = [sorted([*row.values(), *[0] * 100], reverse=True)[:100] for row in rows[:fits]]
+    judged = grades[0], np.where(twice, 0, grades[1]), np.array(best)
+    weights, deviations, ndcg = by_judgements(scores, wide, judged, [*shipped.values()])
+    found: dict[str, Any] = {
+        "weights": dict(zip(shipped, weights.tolist(), strict=True)),
+        "deviations": dict(zip(["exact", *shipped], deviations.tolist(), strict=True)),
+        "ndcg": ndcg,
     }
+    index = replace(bare, artifacts={FUSION: Artifact(found | {"fingerprint": None}, {})})
+    for half, part in (("fit", range(fits)), ("test", range(fits, len(known)))):
+        starts = range(part.start, part.stop, BATCH)
+        stops = [min(start + BATCH, part.stop) for start in starts]
+        parts = [
+            Part.known(index, matrix.queries(slice(a, b)), known[a:b])
+            for a, b in zip(starts, stops, strict=True)
+        ]
+        task = TaskMeasures(Judgements(tuple(rows[part.start : part.stop])), MEASURES)
+
+        def evaluate(
+            method: ck.Method,
+            budget: int,
+            fusion: Fusion | None,
+            parts: Sequence[Part] = parts,
+            task: TaskMeasures = task,
+        ) -> Outcome:
+            return outcome("", method, parts, None, budget=budget, task=task, fusion=fusion)
+
+        search(index, work / "cells" / file.stem / half, (20, 50, 100), evaluate)
+    about = {"n": matrix.n, "tests": len(queries) - fits, "fits": fits, "fusion": found}
+    _write(work / "cells" / file.stem / "about.json", about)
 
 
-def cells(index: ck.ItemIndex, folder: Path, budgets: Sequence[int], data: Dataset, scorer: Any):
-    """Search what was not searched yet; a file for each cell."""
-    for fuse, specs in plans(usual_without_fusion(index)).items():
-        fusion = open_fusion(index, fuse, 0)
-        for spec, budget in [(s, b) for s in specs for b in budgets]:
-            budget *= not spec.startswith("retrieve")
-            file = folder / f"{spec} {fuse} {budget}.npz"
-            if file.exists():
-                continue
-            began, options = time.time(), {"measures": MEASURES, "fusion": fusion}
-            methods = ck.parse_methods(spec)
-            [found] = judge(
-                index, scorer, data.queries, methods, [budget], qrels=data.qrels, **options
-            )
-            file.parent.mkdir(parents=True, exist_ok=True)
-            np.savez_compressed(file, items=found.items, **found.task)
-            said = [f"{m} {100 * np.nanmean(found.task[m]):.1f}" for m in MEASURES[:4]]
-            print(*file.parts[-3:], *said, f"{time.time() - began:.0f} s", flush=True)
+def _anchor_rows(matrix: StoredMatrix) -> list[dict[str, int]]:
+    """Judgements of the anchor queries."""
+    turned = replace(
+        matrix,
+        n_anchors=0,
+        labels=None if matrix.labels is None else matrix.labels[: matrix.n_anchors],
+        qrels=None if matrix.qrels is None else matrix.qrels[matrix.qrels[:, 0] < matrix.n_anchors],
+    )
+    return [*Judgements.from_matrix(turned).rows][: matrix.n_anchors]
 
 
-def usual_without_fusion(index: ck.ItemIndex) -> str:
-    return "dense" if "dense" in index.vectors else "bm25"
-
-
-def main(sources: Path, work: Path, names: list[str]) -> None:
-    for name in names or TASKS:
-        task = TASKS[name]
-        fit, test = task.data(sources)
-        index = index_of(name, task, fit.items, work)
-        bundled = task.scorer == "bundled"
-        exact = ck.CrossEncoder(None if bundled else work / "models" / task.scorer, cores=1)
-        scorer = ck.StoredScorer(exact, work / f"{task.scorer}.sqlite")
-        if "fusion" not in index.artifacts:
-            found = ck.fit_fusion(index, scorer, fit.queries, fit.qrels)
-            index.save(work / f"{name}.index")
-            print(name, found, flush=True)
-        for half, data in (("fit", fit), ("test", test)):
-            cells(index, work / "cells" / name / half, task.budgets, data, scorer)
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    stage, *given = sys.argv[1:]
+    sources, work, names = Path(given[0]), Path(given[1]), given[2:]
+    for name in names or TASKS:
+        if name.endswith(".npz"):
+            run_matrix(Path(name), work)
+        else:
+            run_task(name, TASKS[name], sources, work)

@@ -13,22 +13,94 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def fusion(rows: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
-    """nDCG@10 and R@20 in %, and a difference of two fused searches in points."""
-    searches = ("rerank", "rerank, fused", "axn(ridge=0.3)", "axn(ridge=0.3), fused", "gp, fused")
-    names = [name.replace("(ridge=0.3)", "") for name in searches]
-    yield (
-        *("matrix (items)", "pairs", *names, "axn - rerank, both fused"),
-        "R@20: rerank / axn / gp, fused",
-    )
-    for row in rows:
-        mean, low, high = (100 * end for end in row["axn - rerank, fused"])
+def agreement(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """nDCG@10 in %, and the weights by agreement."""
+    names = "cross-encoder", "shipped weights", "by agreement"
+    yield "nDCG@10 in %", *names, "weights: dense, bm25"
+    for matrix, row in found.items():
+        weights = ", ".join(f"{weight:.2f}" for weight in row["weights"])
+        yield matrix, *(f"{100 * row[name]:.1f}" for name in names), weights
+
+
+def answers(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Means in %."""
+    ways = {
+        "retriever": "alone",
+        "rerank": "rerank",
+        "retriever fused": "fused alone",
+        "rerank fused first": "rerank, all fused",
+        "search fused": "search, fused",
+    }
+    recalls = "R@20: rerank / rerank, all fused / search, fused"
+    yield "set (items)", "calls", "beyond", *ways.values(), recalls
+    sizes = {of["set"]: of["n"] for of in found["sets"]}
+    for row in found["rows"]:
+        means = row["means"]
         yield (
-            *(f"{row['matrix']} ({row['n']:,})", str(row["budget"])),
-            *(f"{100 * row[name][0]:.1f}" for name in searches),
-            f"{mean:+z.1f} [{low:+z.1f}, {high:+z.1f}]",
-            " / ".join(f"{100 * row[name][1]:.1f}" for name in searches if "fused" in name),
+            *(f"{row['set']} ({sizes[row['set']]:,})", str(row["budget"])),
+            f"{100 * row['reach'][0]:.0f}%",
+            *(f"{100 * means[way]['nDCG@10']:.1f}" for way in ways),
+            " / ".join(
+                f"{100 * means[way]['R@20']:.1f}"
+                for way in ("rerank", "rerank fused first", "search fused")
+            ),
         )
+
+
+SHOWN = {
+    ("senses-of-96,523", 50): "a word's sense, among 96,523",
+    ("senses-artifact", 50): "a word's sense, among 11,986",
+    ("senses-artifact-lexical", 50): "the same, BM25 and no embeddings",
+    ("python-docs", 20): "a docstring, by its first sentence",
+    ("scifact", 50): "abstracts for a claim, a weak cross-encoder",
+    ("wordnet-act", 100): "a word's sense, nothing beyond reach",
+}
+"""Rows of README's table."""
+
+
+def summary(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """nDCG@10 and R@20 in %: reranking as usual, fused reranking, and fused search."""
+    three = "rerank / fused rerank / search"
+    yield (
+        "what is searched",
+        "calls",
+        "beyond reach",
+        f"nDCG@10: {three}",
+        f"found among 20: {three}",
+    )
+    rows = {(row["set"], row["budget"]): row for row in found["rows"]}
+    ways = "rerank", "rerank fused first", "search fused"
+    for key, what in SHOWN.items():
+        means = rows[key]["means"]
+        cells = [
+            " / ".join(f"{100 * means[way][measure]:.1f}" for way in ways)
+            for measure in ("nDCG@10", "R@20")
+        ]
+        yield what, str(key[1]), f"{100 * rows[key]['reach'][0]:.0f}%", *cells
+
+
+def gains(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Fused search minus the others in points."""
+    rivals = [*found["rows"][0]["gain"]]
+    yield "set", "calls", *(f"nDCG@10: - {name}" for name in rivals), f"R@20: - {rivals[-1]}"
+    for row in found["rows"]:
+        cells = [row["gain"][name]["nDCG@10"] for name in rivals]
+        cells.append(row["gain"][rivals[-1]]["R@20"])
+        yield row["set"], str(row["budget"]), *map(_clear, cells)
+
+
+def verdicts(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """The sentence from one half of the queries, and whether the other half contradicts it."""
+    yield "set", "queries: fit, test", "the verdict, from the first half", "the second half"
+    for of in found["sets"]:
+        agrees = "agrees" if of["verdict"]["right"] else "contradicts it"
+        yield of["set"], f"{of['fits']}, {of['tests']}", of["verdict"]["sentence"], agrees
+
+
+def _clear(gain: Sequence[float]) -> str:
+    mean, low, high = (100 * end for end in gain[:3])
+    text = f"{mean:+z.1f} [{low:+z.1f}, {high:+z.1f}]"
+    return f"**{text}**" if gain[3] <= 0.05 and (low > 0 or high < 0) else text
 
 
 def paired(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
@@ -39,21 +111,26 @@ def paired(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         yield task, f"{before:.3f}", f"{now:.3f}", f"{ratio:.2f}", f"{of['peak_mb'][2]:.2f}"
 
 
-TABLES: dict[str, tuple[str, Callable[..., Iterator[Sequence[str]]]]] = {
-    "fusion.json": ("fusion.md", fusion),
-    "paired.json": ("performance.md", paired),
-}
+TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
+    ("fusion.md", "agreement.json", agreement),
+    ("../README.md", "reach.json", summary),
+    ("answers.md", "reach.json", answers),
+    ("answers.md", "reach.json", gains),
+    ("answers.md", "reach.json", verdicts),
+    ("performance.md", "paired.json", paired),
+)
+"""A page, the results that a table of it is made of, and what makes its rows."""
 
 
 def pages() -> dict[Path, str]:
     """The pages as they should be, with the tables of today's results."""
     made: dict[Path, str] = {}
-    for result, (name, rows_of) in TABLES.items():
-        path = ROOT / "docs" / name
+    for name, result, rows_of in TABLES:
+        path = (ROOT / "docs" / name).resolve()
         found = json.loads((ROOT / "benchmarks/results" / result).read_text())
         head, *rows = (f"| {' | '.join(cells)} |" for cells in rows_of(found))
         table = "\n".join([head, "|" + "---|" * (head.count("|") - 1), *rows])
-        marker, text = f"<!-- {result} -->", made.get(path, path.read_text())
+        marker, text = f"<!-- {rows_of.__name__} -->", made.get(path, path.read_text())
         if text.count(marker) != 2:
             raise SystemExit(f"{path} must have {marker} before and after the table")
         between = f"{marker}\n\n{table}\n\n{marker}"

@@ -144,18 +144,23 @@ def members(sources: Path) -> Dataset:
     return _dataset("members", items, {name: purposes[name] for name in judged}, judged)
 
 
-MEDICAL: dict[str, Any] = {"fits": 150, "tests": 500}
+FEW: dict[str, Any] = {"fits": 100, "tests": 300, "budgets": (20, 50)}
 TASKS = {
     "senses-artifact": Task(senses("noun.artifact"), "wordnet"),
-    "kinds-artifact": Task(kinds("noun.artifact"), "kinds", tests=600),
     "senses-artifact-lexical": Task(senses("noun.artifact"), "wordnet", lexical=True),
-    "senses-adjectives": Task(senses("adj.all"), "wordnet"),
-    "senses-of-96,523": Task(senses("noun.act", "all"), "wordnet", tests=700),
-    "kinds-of-60,871": Task(kinds("noun.artifact", "all"), "kinds", tests=500),
-    "diseases": Task(diseases, "bundled", **MEDICAL),
-    "members": Task(members, "bundled"),
-    "answers": Task(answers, "bundled", **MEDICAL),
-    "answers-lexical": Task(answers, "bundled", lexical=True, **MEDICAL),
+    "senses-adjectives": Task(senses("adj.all"), "wordnet", fits=150, tests=600, budgets=(20, 50)),
+    "senses-of-96,523": Task(
+        senses("noun.act", "all"), "wordnet", fits=150, tests=500, budgets=(20, 50)
+    ),
+    "senses-of-96,523-lexical": Task(
+        senses("noun.act", "all"), "wordnet", True, fits=150, tests=400, budgets=(20, 50)
+    ),
+    "kinds-artifact": Task(kinds("noun.artifact"), "kinds", fits=150, tests=500, budgets=(20, 50)),
+    "kinds-of-60,871": Task(kinds("noun.artifact", "all"), "kinds", **FEW),
+    "members": Task(members, "bundled", **FEW),
+    "diseases": Task(diseases, "bundled", **FEW),
+    "answers-lexical": Task(answers, "bundled", lexical=True, **FEW),
+    "answers": Task(answers, "bundled", **FEW),
 }
 
 

@@ -28,7 +28,7 @@ EPILOG = o.examples(
 )
 METHODS = (
     "rerank(retriever=bm25), rerank(retriever=hybrid), "
-    "axn(rounds=10, blend=0.5), axn(rounds=10, ridge=0.3)"
+    "axn(rounds=10, ridge=0.3), gp(mean=retriever, query=true)"
 )
 
 

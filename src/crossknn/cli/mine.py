@@ -49,7 +49,7 @@ def command(
     ] = "top",
     method: Annotated[
         str | None,
-        Option(help="A method's spec; by default axn(rounds=10, ridge=0.3)."),
+        Option(help="A method's spec; by default gp(mean=retriever, query=true)."),
     ] = None,
     fuse: o.Fused = "none",
     scorer: o.ScorerName = "bundled",

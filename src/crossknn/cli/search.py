@@ -47,7 +47,7 @@ def command(
     ] = None,
     method: Annotated[
         str | None,
-        Option(help="A method's spec; by default axn(rounds=10, ridge=0.3)."),
+        Option(help="A method's spec; by default gp(mean=retriever, query=true)."),
     ] = None,
     filter: Annotated[Path | None, Option(help="Ids of the items allowed, one a line.")] = None,
     deadline: o.Deadline = None,

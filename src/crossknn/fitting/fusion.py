@@ -1,17 +1,17 @@
 """What fusion weighs by: from judgements where there are some, else from agreement.
 
-A grid fitted to few queries overfits (on 60 it lost 4.6 points of nDCG@10), so its best weights are
-shrunk towards `VECTORS` and `BM25` by as much as cross-validation supports. Without judgements,
+With judgements, retrievers are weighed against each other by what they find in the whole corpus,
+which costs no calls, and their sum against the exact scores by the order of its first candidates. A
+grid fitted to few queries overfits (on 60 it lost 4.6 points of nDCG@10), so what it finds is
+shrunk towards the shipped weights by as much as cross-validation supports. Without judgements,
 scores that agree with the others are trusted more (`_by_agreement`).
 
-Axes: m queries, c candidates, r retrievers; `unit` (1 + r, m, c) are scores in deviations, the
-exact ones first.
+Axes: m queries, c candidates, r retrievers; `unit` (..., m, c) are scores in deviations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,15 @@ from crossknn.scorers.base import Scorer
 from crossknn.scores.collect import Limits, collect, fingerprint_of
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs, Progress, Queries
 
-VECTORS, BM25 = 0.75, 0.5
+VECTORS, LSA, BM25 = 0.75, 0.0, 0.5
 """Shipped weights, in deviations: 0.5 to 1 were right on nearly all sets that were tried."""
 
-GRID, SHRINKAGE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0), (0.0, 0.5, 1.0)
-FOLDS, LEAST, CUTOFF = 5, 5, 10
-DISCOUNTS = 1 / np.log2(np.arange(CUTOFF) + 2)
+RATIOS = ((1, 0), (1, 0.125), (1, 0.25), (1, 0.5), (1, 1), (0.5, 1), (0.25, 1), (0.125, 1), (0, 1))
+SCALES, SHRINKAGE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0), (0.0, 0.5, 1.0)
+"""Of two retrievers' weights to each other; deviations of their sum for one of the exact scores;
+how far from the shipped weights. A sum that weighs nothing would no longer lead the search."""
+
+FOLDS, LEAST, POOL = 5, 5, 1000
 
 
 def fit_fusion(
@@ -50,15 +53,17 @@ def fit_fusion(
 
     Args:
         queries: Texts, or a `QuerySet`, whose ids judgements name.
-        qrels: Judgements: the weights are those of the best nDCG@10, shrunk towards the shipped
-            ones. Without them weights come from the agreement of the scores.
+        qrels: Judgements: the retrievers' weights to each other are those of the best nDCG@100 of
+            their sum, and the sum's weight that of the best nDCG@10 beside the exact score, both
+            shrunk towards the shipped ones. Without them weights come from agreement.
         seed: Draws the random items.
 
     Returns:
         The artefact "fusion" of the index: `weights`, in deviations; `deviations`, the means over
         the queries of the standard deviations of their candidates' scores; `fingerprint`; how many
-        `queries`, how many of them `judged`; with judgements `shrinkage`, from 0 (the shipped
-        weights) to 1, and `ndcg` of the retriever, the cross-encoder and, cross-validated, both.
+        `queries`, how many of them `judged`, how many `pairs` were scored; with judgements `ndcg`,
+        nDCG@10 of the candidates ordered by the retrievers, the cross-encoder and,
+        cross-validated, both.
 
     Raises:
         InputError: The index has no retriever to fuse, scores do not differ, or fewer than five
@@ -67,35 +72,38 @@ def fit_fusion(
     """
     texts = queries.texts if isinstance(queries, QuerySet) else queries
     ids = queries.ids if isinstance(queries, QuerySet) else tuple(map(str, range(len(texts))))
-    known = {unfitted(index): VECTORS, "bm25": BM25}
+    vectors = unfitted(index)
+    known = {vectors: LSA if vectors == "lsa" else VECTORS, "bm25": BM25}
     shipped = {n: w for n, w in known.items() if n in {*index.vectors, *index.retrievers}}
     if not shipped or not len(texts):
         raise InputError("fusion needs train queries, and an index with vectors or words")
-    if qrels is not None:
-        _check_judged(qrels, ids)
-    items = open_retriever(index, "hybrid").top(Queries(texts), min(depth, index.n)).items
+    stages, batch = [open_retriever(index, name, seed) for name in shipped], Queries(texts)
+
+    def cheap(items: IntArray) -> FloatArray:
+        return np.stack([stage.scores(batch, items) for stage in stages])
+
+    items = open_retriever(index, "hybrid").top(batch, min(depth, index.n)).items
+    found: dict[str, Any] = {}
     first = items.shape[1]
     if qrels is None:
         drawn = np.random.default_rng(seed).integers(index.n, size=items.shape)
         items = np.concatenate([items, drawn], axis=1)
-    stack = _scores(index, scorer, texts, items, [*shipped], limits, progress)
-    deviations = np.nanstd(stack[:, :, :first], axis=2).mean(axis=1)
-    if not (deviations > 0).all():
-        raise InputError("fusion needs scores that differ, and all candidates have equal ones")
-    unit, start = stack / deviations[:, None, None], np.array([*shipped.values()])
-    found: dict[str, Any] = {"judged": 0}
-    if qrels is None:
-        weights = _by_agreement(unit, start)
     else:
-        gains, ideal = _gains(qrels, ids, items, index.items.ids)
-        rows = np.flatnonzero(ideal > 0)
-        about = gains[rows], ideal[rows]
-        weights, shrinkage, fused = _shrunk(unit[:, rows], *about, start)
-        alone = [float(_ndcg(part, *about).mean()) for part in unit[:, rows]]
-        ndcg = {"retriever": max(alone[1:]), "cross-encoder": alone[0], "fused": fused}
-        found = {"judged": len(rows), "shrinkage": shrinkage, "ndcg": ndcg}
+        _check_judged(qrels, ids)
+    exact = _exact(index, scorer, texts, items, limits, progress)
+    scores = _masked(np.concatenate([exact[None], cheap(items)]), items)
+    if qrels is None:
+        weights, deviations = by_agreement(scores, first, [*shipped.values()])
+    else:
+        pool = _pool([stage.top(batch, min(POOL, index.n)).items for stage in stages])
+        gains, wide = (_gains(qrels, ids, of, index.items.ids) for of in (items, pool))
+        grades = _best_grades(qrels, ids)
+        weights, deviations, found["ndcg"] = by_judgements(
+            scores, _masked(cheap(pool), pool), (gains, wide, grades), [*shipped.values()]
+        )
     names = ["exact", *shipped]
     found |= {
+        "judged": 0 if qrels is None else int(grades.any(axis=1).sum()),
         "weights": dict(zip(shipped, weights.tolist(), strict=True)),
         "deviations": dict(zip(names, deviations.tolist(), strict=True)),
         "fingerprint": scorer.fingerprint,
@@ -104,6 +112,58 @@ def fit_fusion(
     }
     index.put_artifact(FUSION, found, {})
     return found
+
+
+def by_judgements(
+    scores: FloatArray,
+    pool: FloatArray,
+    judged: tuple[FloatArray, FloatArray, FloatArray],
+    shipped: Sequence[float],
+) -> tuple[FloatArray, FloatArray, dict[str, float]]:
+    """Weights from judgements; see `fit_fusion`.
+
+    Args:
+        scores: Of candidates (1 + r, m, c), the exact ones first, NaN where there is none.
+        pool: The retrievers' scores of the best items of each of them (r, m, p), NaN likewise.
+        judged: Grades of the candidates (m, c), of the pool (m, p), and of all items that are
+            relevant to a query, best first (m, 100).
+
+    Returns:
+        Weights (r,); deviations (1 + r,), that of the exact scores first; and nDCG@10 of the
+        candidates ordered by the retrievers, by the exact scores and, cross-validated, by both.
+    """
+    rows = np.flatnonzero(judged[2].any(axis=1))
+    gains, found, best = (of[rows] for of in judged)
+    start, deviations = np.array(shipped), _deviations(scores)
+    unit, wide = scores / deviations[:, None, None], pool / deviations[1:, None, None]
+
+    def retrieved(weights: FloatArray) -> FloatArray:
+        return _ndcg(np.tensordot(weights, wide[:, rows], axes=1), found, best, 100)
+
+    def ordered(scale: FloatArray) -> FloatArray:
+        return _ndcg(unit[0, rows] + scale * sums[rows], gains, best, 10)
+
+    grid = start.sum() * np.array(RATIOS if len(start) == 2 else [(1.0,)])
+    ratio, _ = _shrunk(grid, retrieved, start)
+    sums = np.tensordot(ratio, unit[1:], axes=1)
+    spread, usual = _deviations(sums), _deviations(np.tensordot(start, unit[1:], axes=1))
+    scale, fused = _shrunk(np.array(SCALES)[:, None] / spread, ordered, usual[None] / spread)
+    alone = [float(_ndcg(of[rows], gains, best, 10).mean()) for of in (sums, unit[0])]
+    ndcg = {"retrievers": alone[0], "cross-encoder": alone[1], "both": fused}
+    return scale * ratio, deviations, ndcg
+
+
+def by_agreement(
+    scores: FloatArray, first: int, shipped: Sequence[float]
+) -> tuple[FloatArray, FloatArray]:
+    """Weights (r,) and deviations (1 + r,) without judgements.
+
+    Args:
+        scores: Of candidates (1 + r, m, c), the exact ones first, NaN where there is none; the
+            first `first` are the retriever's best, the others random.
+    """
+    deviations = _deviations(scores[:, :, :first])
+    return _by_agreement(scores / deviations[:, None, None], np.array(shipped)), deviations
 
 
 def _check_judged(qrels: Qrels, ids: Sequence[str]) -> None:
@@ -116,75 +176,97 @@ def _check_judged(qrels: Qrels, ids: Sequence[str]) -> None:
         )
 
 
-def _scores(
+def _exact(
     index: ItemIndex,
     scorer: Scorer,
     texts: Sequence[str],
     items: IntArray,
-    names: Sequence[str],
     limits: Limits | None,
     progress: Progress | None,
 ) -> FloatArray:
-    """Scores (1 + r, m, c) of candidates, the exact ones first; NaN where there is no item."""
-    store, batch = index.scores, Queries(texts)
+    """Exact scores (m, c) of candidates, any score where there is no item."""
+    store = index.scores
     query, column = np.nonzero(items != NO_ITEM)
     pairs = Pairs(query, items[query, column])
     collect(store, scorer, texts, index.items.texts, pairs, limits=limits, progress=progress)
     ids = store.pair_ids(texts, index.items.texts, pairs)
-    stack = np.full((1 + len(names), *items.shape), np.nan)
-    stack[0, query, column] = store.lookup(fingerprint_of(scorer, store), *ids)
-    for row, name in zip(stack[1:], names, strict=True):
-        row[query, column] = open_retriever(index, name).scores(batch, items)[query, column]
-    return stack
+    scores = np.zeros(items.shape)
+    scores[query, column] = store.lookup(fingerprint_of(scorer, store), *ids)
+    return scores
+
+
+def _masked(scores: FloatArray, items: IntArray) -> FloatArray:
+    return np.where(items == NO_ITEM, np.nan, scores)
+
+
+def _deviations(scores: FloatArray) -> FloatArray:
+    """The means over queries of standard deviations over candidates: (..., m, c) -> (...)."""
+    found = np.asarray(np.nanstd(scores, axis=-1).mean(axis=-1))
+    if not (found > 0).all():
+        raise InputError("fusion needs scores that differ, and all candidates have equal ones")
+    return found
+
+
+def _pool(rankings: Sequence[IntArray]) -> IntArray:
+    """All items of a query's rankings, each once, in order of position: (m, p)."""
+    rows = [np.unique(np.concatenate(row)) for row in zip(*rankings, strict=True)]
+    rows = [row[row != NO_ITEM] for row in rows]
+    pool = np.full((len(rows), max(map(len, rows))), NO_ITEM)
+    for row, items in zip(pool, rows, strict=True):
+        row[: len(items)] = items
+    return pool
 
 
 def _gains(
     qrels: Qrels, query_ids: Sequence[str], items: IntArray, ids: Sequence[str]
-) -> tuple[FloatArray, FloatArray]:
-    """Grades of the candidates (m, c), and the largest DCG@10 of any order of all items (m,)."""
-    gains, ideal = np.zeros(items.shape), np.zeros(len(items))
+) -> FloatArray:
+    """Grades (m, c) of items; 0 where there is none."""
+    gains = np.zeros(items.shape)
     for q, query in enumerate(query_ids):
         grades = {item: max(grade, 0) for item, grade in qrels.get(query, {}).items()}
         gains[q] = [grades.get(ids[i], 0) if i != NO_ITEM else 0 for i in items[q].tolist()]
-        best = np.sort([*grades.values(), 0])[::-1][:CUTOFF]
-        ideal[q] = best @ DISCOUNTS[: len(best)]
-    return gains, ideal
+    return gains
 
 
-def _ndcg(scores: FloatArray, gains: FloatArray, ideal: FloatArray) -> FloatArray:
-    """nDCG@10 (m,) of candidates (m, c) ordered by `scores`, NaN last, ties by position."""
-    order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), axis=1, kind="stable")[:, :CUTOFF]
+def _best_grades(qrels: Qrels, query_ids: Sequence[str]) -> FloatArray:
+    """A query's 100 best grades of all items: (m, 100)."""
+    best = np.zeros((len(query_ids), 100))
+    for row, query in zip(best, query_ids, strict=True):
+        ranked = sorted((max(g, 0) for g in qrels.get(query, {}).values()), reverse=True)[:100]
+        row[: len(ranked)] = ranked
+    return best
+
+
+def _ndcg(scores: FloatArray, gains: FloatArray, best: FloatArray, cutoff: int) -> FloatArray:
+    """nDCG (m,) of candidates (m, c) ordered by `scores`, NaN last, ties by position."""
+    discounts = 1 / np.log2(np.arange(cutoff) + 2)
+    order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), axis=1, kind="stable")[:, :cutoff]
     found = np.take_along_axis(gains, order, axis=1)
-    return found @ DISCOUNTS[: found.shape[1]] / ideal
-
-
-def _fused(unit: FloatArray, weights: FloatArray) -> FloatArray:
-    """Final scores (m, c) in deviations."""
-    return unit[0] + np.tensordot(weights, unit[1:], axes=1)
+    return found @ discounts[: found.shape[1]] / (best[:, :cutoff] @ discounts)
 
 
 def _shrunk(
-    unit: FloatArray, gains: FloatArray, ideal: FloatArray, start: FloatArray
-) -> tuple[FloatArray, float, float]:
-    """The grid's best weights, shrunk towards `start` by the share that cross-validation likes
-    best; that share, from 0 (`start`) to 1, and the cross-validated nDCG@10."""
-    grid = np.array(list(product(GRID, repeat=len(start))))
-    table = np.stack([_ndcg(_fused(unit, weights), gains, ideal) for weights in grid])
+    grid: FloatArray, measure: Callable[[FloatArray], FloatArray], start: FloatArray
+) -> tuple[FloatArray, float]:
+    """The best weights of a grid (g, r), shrunk towards `start` (r,): the smallest share of the way
+    whose cross-validated mean is within a standard error of the best share's; and this mean of
+    `measure`, which gives (m,)."""
+    table = np.stack([measure(weights) for weights in grid])
     m = table.shape[1]
     fold, held = np.random.default_rng(0).permutation(m) % FOLDS, np.zeros((len(SHRINKAGE), m))
     for part in range(FOLDS):
         out = fold == part
         best = grid[table[:, ~out].mean(axis=1).argmax()]
         for row, share in enumerate(SHRINKAGE):
-            scores = _fused(unit[:, out], start + share * (best - start))
-            held[row, out] = _ndcg(scores, gains[out], ideal[out])
-    means, best = held.mean(axis=1), grid[table.mean(axis=1).argmax()]
-    share = SHRINKAGE[int(means.argmax())]
-    return start + share * (best - start), share, float(means.max())
+            held[row, out] = measure(start + share * (best - start))[out]
+    lead = held[held.mean(axis=1).argmax()] - held  # of the best share, over each share
+    within = lead.mean(axis=1) <= lead.std(axis=1) / np.sqrt(m)
+    row, best = int(within.argmax()), grid[table.mean(axis=1).argmax()]
+    return start + SHRINKAGE[row] * (best - start), float(held[row].mean())
 
 
 def _by_agreement(unit: FloatArray, start: FloatArray) -> FloatArray:
-    """Weights (r,) from how far the scores agree, without judgements; `start` unless r is 2.
+    """Weights (r,) from how far the scores agree; `start` unless two retrievers have weights.
 
     Three judges of one thing whose errors are independent correlate as the products of their
     loadings, corr(i, j) = a_i a_j, so that a_i^2 = corr(i, j) corr(i, k) / corr(j, k); the best
@@ -192,7 +274,7 @@ def _by_agreement(unit: FloatArray, start: FloatArray) -> FloatArray:
     factor scores). Errors of retrievers are not quite independent, so the weight is the geometric
     mean of this and the shipped one, from 0.25 to 1.
     """
-    if len(start) != 2:
+    if len(start) != 2 or not start.all():
         return start
     centred = unit - np.nanmean(unit, axis=2, keepdims=True)
     centred /= np.maximum(np.nanstd(unit, axis=2, keepdims=True), 1e-12)

@@ -19,7 +19,7 @@ from crossknn.spec import Spec, build, parse, split
 
 __all__ = ["DEFAULT", "METHODS", "Method", "parse_method", "parse_methods"]
 
-DEFAULT = "axn(rounds=10, ridge=0.3)"
+DEFAULT = "gp(mean=retriever, query=true)"
 """What a search does unless it is told otherwise."""
 
 METHODS: dict[str, type[Method]] = {

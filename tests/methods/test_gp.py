@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,9 @@ from sklearn.gaussian_process.kernels import RBF, Matern
 from synthetic import first_scores, matrix, run
 
 from crossknn.errors import InputError
-from crossknn.methods import gp, parse_method
+from crossknn.evaluation.measures import recall
+from crossknn.linalg import top_k
+from crossknn.methods import DEFAULT, gp, parse_method
 from crossknn.methods.posterior import (
     Directional,
     Linear,
@@ -19,6 +23,8 @@ from crossknn.methods.posterior import (
     Model,
     Whitened,
 )
+from crossknn.search.loop import simulate
+from crossknn.spec import Spec
 
 CONTENT = Directional(2.0, 0.3, 0.5)
 KERNELS = (
@@ -105,3 +111,19 @@ def test_rounds_extend_what_is_kept_and_change_nothing(monkeypatch, options):
             for mine, theirs in zip(found, expected, strict=True):
                 np.testing.assert_allclose(mine, theirs, rtol=2e-4, atol=2e-5)
     assert not any(each.kept for each in fresh.known.values())
+
+
+def test_the_default_is_no_worse_than_reranking_where_vectors_say_nothing():
+    rng, known = np.random.default_rng(9), matrix(n=400, anchors=0, tests=40)
+    known = replace(known, dense_items=rng.normal(size=(400, 12)).astype(np.float32))
+    index, queries, scores = known.rows(0, 40)
+    truth, found = top_k(scores, 10).items, {}
+    for spec in ("rerank(retriever=bm25)", "axn(retriever=bm25, ridge=0.3, rounds=10)", DEFAULT):
+        method = parse_method(spec)
+        if spec == DEFAULT:
+            method = replace(method, retriever=Spec("bm25"))
+        best = simulate(method.plan(index, 40, 0), queries, scores).best(10).items
+        found[spec] = recall(best, truth).mean()
+    reranked, by_vectors, default = found.values()
+    assert default >= reranked - 0.02
+    assert by_vectors < reranked - 0.1

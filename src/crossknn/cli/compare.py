@@ -48,10 +48,10 @@ def command(
     ] = None,
     fuse: Annotated[
         Literal["auto", "none"],
-        Option(help="auto: the methods search by a final score, if `crossknn fit` weighed one."),
+        Option(help="auto: by the final score, if `crossknn fit INDEX fusion` was run."),
     ] = "auto",
     no_exact: Annotated[
-        bool, Option("--no-exact", help="With --qrels: no exact search, the task's measures alone.")
+        bool, Option("--no-exact", help="With --qrels: no exact search, and so no recall.")
     ] = False,
     lists: o.Lists = None,
     limit: Annotated[int | None, Option(min=1, help="Use the first so many queries.")] = None,

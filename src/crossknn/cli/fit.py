@@ -52,7 +52,7 @@ def command(
         Option(help="q: score --per items for each query. i: --per queries for each item."),
     ] = "q",
     per: Annotated[
-        int | None, Option(min=1, help="100 items (q) or 5 queries (i) by default.")
+        int | None, Option(min=1, help="100 items (q, calibration) or 5 queries (i) by default.")
     ] = None,
     retriever: Annotated[str | None, Option(help="Picks the items of strategy q.")] = None,
     count: Annotated[

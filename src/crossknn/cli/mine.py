@@ -33,13 +33,15 @@ def command(
         Path | None, Option(help="Judgements: relevant items are positives, beside the budget.")
     ] = None,
     budget: Annotated[int, Option(help="Distinct pairs to score per query.")] = 100,
-    positives: Annotated[int, Option(help="Without --qrels: a query's best so many.")] = 1,
+    positives: Annotated[int, Option(help="Without --qrels: positives per query, its best.")] = 1,
     negatives: Annotated[int, Option(help="Hard negatives per query.")] = 8,
     range_min: Annotated[int, Option(help="Leave out so many of the best candidates.")] = 0,
-    range_max: Annotated[int | None, Option(help="Take none but so many candidates.")] = None,
+    range_max: Annotated[
+        int | None, Option(help="End of the range of candidates; all by default.")
+    ] = None,
     max_score: Annotated[float | None, Option(help="Highest score of a negative.")] = None,
     absolute_margin: Annotated[
-        float, Option(help="How far below its query's lowest positive a negative's score is.")
+        float, Option(help="A negative scores at least so far below its query's lowest positive.")
     ] = 0.0,
     relative_margin: Annotated[
         float | None, Option(help="The same, as a share of the size of the positive's score.")

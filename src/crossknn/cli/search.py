@@ -35,7 +35,7 @@ def command(
     min_score: Annotated[
         float | None,
         Option(
-            help="Return the items of this score or more; gp and kriging say how many it lacks."
+            help="Return the items of this score or more; gp and kriging say how many are missed."
         ),
     ] = None,
     budget: Annotated[int, Option(help="Distinct pairs to score per query.")] = 100,

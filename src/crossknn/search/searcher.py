@@ -86,7 +86,7 @@ class Searcher:
         method: A method, or its spec.
         fuse: Orders answers by a final score, and searches for its top k: weights of retrievers
             beside the exact score, `{"dense": 0.75}` in deviations of their scores; "auto" takes
-            those that `fit_fusion` found, if it was asked to; None, the exact score alone.
+            those that `fit_fusion` left in the index, if any; None, the exact score alone.
         seed: Seed of all randomness, 0 or more.
 
     Raises:
@@ -126,7 +126,7 @@ class Searcher:
         progress: Progress | None = None,
         cancel: threading.Event | None = None,
     ) -> Results:
-        """The k best items of each query by exact score.
+        """The k best items of each query, by exact score or, with fusion, by final score.
 
         A query whose pairs cannot be scored ends with the best found so far, and its error is in
         `errors`; after three such queries in a row all of them end.

@@ -158,6 +158,16 @@ def test_weights_go_where_judgements_say_and_stay_at_the_shipped_ones_where_they
     assert trusted["weights"] == {"lsa": 0, "bm25": pytest.approx(0.5)}
 
 
+@pytest.mark.parametrize("with_judgements", [False, True])
+def test_vectors_of_lsa_without_words_are_fused_as_vectors_are(with_judgements):
+    index, queries = ck.ItemIndex.build(TEXTS, bm25=False, lsa=4), asked()
+    found = fit_fusion(index, SCORER, queries, judged(index, queries) if with_judgements else None)
+    assert set(found["weights"]) == {"lsa"}
+    assert found["weights"]["lsa"] > 0.25
+    [hit, *_] = ck.Searcher(index, SCORER).search("cat x", k=1, budget=5)[0]
+    assert hit.final_score != hit.score
+
+
 def test_cross_validated_shrinkage_is_that_of_a_loop_over_folds():
     rng = np.random.default_rng(3)
     start, grid = np.array([0.75, 0.5]), rng.uniform(0, 2, size=(6, 2))
@@ -264,7 +274,8 @@ def test_a_fitted_fusion_is_the_usual_first_stage(index):
 
 
 def test_what_cannot_be_fused_is_said_in_a_sentence(index):
-    assert ck.Searcher(index, SCORER).fusion is None  # nothing is fitted yet
+    for fuse in ("auto", {}, {"lsa": 0}):  # nothing is fitted yet, or nothing has a weight
+        assert ck.Searcher(index, SCORER, fuse=fuse).fusion is None
     with pytest.raises(ck.InputError, match="fit them with  crossknn fit INDEX fusion"):
         ck.Searcher(index, SCORER, fuse={"lsa": 1})
     equal = ck.CallableScorer(lambda pairs: [1.0] * len(pairs), "equal")

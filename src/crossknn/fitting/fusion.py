@@ -25,7 +25,8 @@ from crossknn.scores.collect import Limits, collect, fingerprint_of
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs, Progress, Queries
 
 VECTORS, LSA, BM25 = 0.75, 0.0, 0.5
-"""Shipped weights, in deviations: 0.5 to 1 were right on nearly all sets that were tried."""
+"""Shipped weights, in deviations: 0.5 to 1 were right on nearly all sets that were tried. LSA's is
+that beside BM25; alone it has the weight of vectors."""
 
 RATIOS = ((1, 0), (1, 0.125), (1, 0.25), (1, 0.5), (1, 1), (0.5, 1), (0.25, 1), (0.125, 1), (0, 1))
 SCALES, SHRINKAGE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0), (0.0, 0.5, 1.0)
@@ -73,7 +74,8 @@ def fit_fusion(
     texts = queries.texts if isinstance(queries, QuerySet) else queries
     ids = queries.ids if isinstance(queries, QuerySet) else tuple(map(str, range(len(texts))))
     vectors = unfitted(index)
-    known = {vectors: LSA if vectors == "lsa" else VECTORS, "bm25": BM25}
+    beside_words = vectors == "lsa" and "bm25" in index.retrievers
+    known = {vectors: LSA if beside_words else VECTORS, "bm25": BM25}
     shipped = {n: w for n, w in known.items() if n in {*index.vectors, *index.retrievers}}
     if not shipped or not len(texts):
         raise InputError("fusion needs train queries, and an index with vectors or words")

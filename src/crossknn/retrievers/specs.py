@@ -155,7 +155,7 @@ def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: 
                 f"fuse gives {name!r} the weight {weight!r}: give finite numbers for retrievers of "
                 f"which deviations are known, {', '.join(sorted(known))}"
             )
-    used = {name: weight for name, weight in weights.items() if weight} or dict(weights)
+    used = {name: weight for name, weight in weights.items() if weight}
     return WeightedSum(
         stages=tuple(open_retriever(index, name, seed) for name in used),
         weights=tuple(w * deviations["exact"] / deviations[name] for name, w in used.items()),

@@ -90,6 +90,6 @@ def open_fusion(index: Index, fuse: Fuse, seed: int) -> Fusion | None:
     if fuse in (None, "none") or (fuse == "auto" and FUSION not in index.artifacts):
         return None
     weights = fuse if isinstance(fuse, Mapping) else None
-    if weights and not any(weights.values()):
+    if weights is not None and not any(weights.values()):
         return None
     return Fusion(open_weighted(index, weights, seed))

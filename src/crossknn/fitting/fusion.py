@@ -21,7 +21,7 @@ from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.retrievers.specs import FUSION, open_retriever, unfitted
 from crossknn.scorers.base import Scorer
-from crossknn.scores.collect import Limits, collect, fingerprint_of
+from crossknn.scores.collect import Limits, pair_scores
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs, Progress, Queries
 
 VECTORS, LSA, BM25 = 0.75, 0.0, 0.5
@@ -187,13 +187,10 @@ def _exact(
     progress: Progress | None,
 ) -> FloatArray:
     """Exact scores (m, c) of candidates, any score where there is no item."""
-    store = index.scores
     query, column = np.nonzero(items != NO_ITEM)
-    pairs = Pairs(query, items[query, column])
-    collect(store, scorer, texts, index.items.texts, pairs, limits=limits, progress=progress)
-    ids = store.pair_ids(texts, index.items.texts, pairs)
+    given = index.scores, scorer, texts, index.items.texts, Pairs(query, items[query, column])
     scores = np.zeros(items.shape)
-    scores[query, column] = store.lookup(fingerprint_of(scorer, store), *ids)
+    scores[query, column], _ = pair_scores(*given, limits=limits, progress=progress)
     return scores
 
 

@@ -23,7 +23,7 @@ from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, write_file
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, Method
-from crossknn.scores.collect import collect
+from crossknn.scores.collect import pair_scores
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.fusion import Fuse
 from crossknn.search.searcher import PER_QUERY, Searcher, Texts, query_set
@@ -246,12 +246,11 @@ def _scores(
 ) -> list[dict[str, float]]:
     """Final scores by text, NaN where unknown, of the `items` (p,) of each of m queries."""
     index, scorer, texts = searcher.index, searcher.scorer, searcher.index.items.texts
-    assert isinstance(scorer, StoredScorer)
+    assert scorer is not None  # mining has one
     sizes = [len(row) for row in items]
     pairs = Pairs(np.repeat(np.arange(len(queries)), sizes), np.concatenate(items))
-    mined.n_calls += collect(index.scores, scorer, queries, texts, pairs).calls
-    ids = index.scores.pair_ids(queries, texts, pairs)
-    found = index.scores.lookup(scorer.fingerprint, *ids)
+    found, report = pair_scores(index.scores, scorer, queries, texts, pairs)
+    mined.n_calls += report.calls
     if searcher.fusion is not None:
         found = found + searcher.fusion.known(Queries(queries))[pairs.query, pairs.item]
     rows = np.split(found, np.cumsum(sizes)[:-1])

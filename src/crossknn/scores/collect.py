@@ -157,6 +157,23 @@ def exact_scores(
     return scores
 
 
+def pair_scores(
+    store: ScoreStore,
+    scorer: Scorer,
+    queries: Sequence[str],
+    items: Sequence[str],
+    pairs: Pairs,
+    *,
+    limits: Limits | None = None,
+    progress: Progress | None = None,
+) -> tuple[FloatArray, CollectReport]:
+    """Exact scores (p,) of pairs, collected and read from the store, NaN where one has none; and
+    the report. Raises what `collect` does."""
+    report = collect(store, scorer, queries, items, pairs, limits=limits, progress=progress)
+    ids = store.pair_ids(queries, items, pairs)
+    return store.lookup(fingerprint_of(scorer, store), *ids), report
+
+
 def fingerprint_of(scorer: Scorer, store: ScoreStore) -> str:
     """The scorer's fingerprint; InputError if it has none, and its scores would outlive it."""
     if scorer.fingerprint is None and store.path is not None:

@@ -1,5 +1,5 @@
-"""Weights of a fusion by agreement, without judgements, beside the shipped ones: nDCG@10 of the label
-among the first 100 of `hybrid`, all queries of a stored matrix.
+"""What weights by agreement are worth without judgements, beside the shipped ones: nDCG@10 of the label
+among the first 100 of `hybrid`, over all queries of a stored matrix.
 
 python lab/benchmarks/agreement.py MATRIX.npz ... writes benchmarks/results/agreement.json."""
 
@@ -13,32 +13,30 @@ from pathlib import Path
 import numpy as np
 
 import crossknn as ck
-from crossknn.fitting.fusion import BM25, VECTORS, by_agreement
+from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.fitting.fusion import BM25, VECTORS, weigh
 from crossknn.index.stored import StoredMatrix
+from crossknn.retrievers.specs import FUSION
+from crossknn.search.fusion import open_fusion
+from crossknn.search.loop import simulate
+from crossknn.types import Artifact
 
 SHIPPED = {"dense": VECTORS, "bm25": BM25}
 found = {}
 for file in map(Path, sys.argv[1:]):
     matrix = replace(StoredMatrix.load(file), n_anchors=0)
-    queries = matrix.queries(slice(0, len(matrix.scores)))
-    kinds = [matrix.scores, *(ck.open_retriever(matrix, n).scores(queries) for n in SHIPPED)]
-    first = ck.open_retriever(matrix, "hybrid").top(queries, 100).items
-    drawn = np.random.default_rng(0).integers(matrix.n, size=first.shape)
-    items = np.concatenate([first, drawn], axis=1)
-    stack = np.stack([np.take_along_axis(kind, items, axis=1) for kind in kinds]).astype(float)
-    fitted, deviations = by_agreement(stack, 100, [*SHIPPED.values()])
-    unit = stack[:, :, :100] / deviations[:, None, None]
-    row = {}
-    for name, weights in (
-        ("cross-encoder", (0, 0)),
-        ("shipped weights", SHIPPED.values()),
-        ("by agreement", fitted.tolist()),
-    ):
-        final = unit[0] + np.tensordot([*weights], unit[1:], axes=1)
-        order = np.argsort(-final, axis=1, kind="stable")[:, :10]
-        hits = np.take_along_axis(first, order, axis=1) == matrix.labels[:, None]
-        ndcg = hits[matrix.labels >= 0] @ (1 / np.log2(np.arange(10) + 2))
-        row[name] = round(float(ndcg.mean()), 4)
-    found[file.stem] = row | {"weights": [round(w, 3) for w in fitted]}
+    scores, queries = matrix.scores, matrix.queries(slice(0, len(matrix.scores)))
+    fitted = weigh(matrix, queries, lambda pairs, scores=scores: scores[pairs.query, pairs.item])
+    index = replace(matrix, artifacts={FUSION: Artifact(fitted, {})})
+    plan = ck.Rerank(retriever="hybrid").plan(index, 100, 0)
+    task, row = TaskMeasures(Judgements.from_labels(matrix.labels), ["nDCG@10"]), {}
+    kinds = {"cross-encoder": None, "shipped weights": SHIPPED, "by agreement": fitted["weights"]}
+    for name, weights in kinds.items():
+        fusion = open_fusion(index, weights, 0)
+        picks = simulate(fusion.plan(plan) if fusion else plan, queries, scores).picks()
+        order = np.argsort(-picks.scores - picks.known, axis=1, kind="stable")  # ties: by hybrid
+        values = task.values(np.take_along_axis(picks.items, order, axis=1))["nDCG@10"]
+        row[name] = round(float(np.nanmean(values)), 4)
+    found[file.stem] = row | {"weights": [round(w, 3) for w in fitted["weights"].values()]}
 out = Path(__file__).parents[2] / "benchmarks/results/agreement.json"
 out.write_text(json.dumps(found, indent=1) + "\n")

@@ -1,13 +1,11 @@
 """What searching is worth by the task's own measures, where a retriever's reach is short and where not.
 
-python lab/benchmarks/reach.py run SOURCES WORK [TASK or MATRIX.npz ...]
-python lab/benchmarks/reach.py report WORK
+python lab/benchmarks/reach.py SOURCES WORK [TASK or MATRIX.npz ...]
 
-`run` searches the tasks of `crossknn_lab.reach_tasks`, or stored matrices; `WORK/models/<scorer>` are
-the cross-encoders that are not the bundled one. Fusion is fitted to the half "fit" (a matrix's anchor
+It searches the tasks of `crossknn_lab.reach_tasks`, or stored matrices; `WORK/models/<scorer>` are the
+cross-encoders that are not the bundled one. Fusion is fitted to the half "fit" (a matrix's anchor
 queries), and both halves are searched. Every pair is scored once, whatever asks for it, and a cell that
-was searched is not searched again: a run that was stopped goes on. `report` writes
-benchmarks/results/reach.json and the plot docs/images/reach.svg.
+was searched is not searched again: a run that was stopped goes on. `reach_report.py` reads WORK.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import crossknn as ck
 from crossknn.data.dataset import Dataset
 from crossknn.evaluation.replay import BATCH, Outcome, Part, judge, outcome
 from crossknn.evaluation.task import Judgements, TaskMeasures
-from crossknn.fitting.fusion import BM25, VECTORS, by_judgements
+from crossknn.fitting.fusion import weigh
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import DEFAULT
 from crossknn.retrievers.specs import FUSION, first_stage
@@ -108,32 +106,14 @@ def index_of(name: str, task: Task, data: Dataset, work: Path) -> ck.ItemIndex:
 def run_matrix(file: Path, work: Path) -> None:
     """A stored matrix: its anchors are the half that is fitted to, and known to no search."""
     matrix = StoredMatrix.load(file)
-    fits = matrix.n_anchors
-    queries, known = matrix.queries(slice(0, len(matrix.scores))), matrix.scores
+    fits, known = matrix.n_anchors, matrix.scores
     rows = [*_anchor_rows(matrix), *Judgements.from_matrix(matrix).rows]
-    bare, asked = replace(matrix, n_anchors=0), matrix.queries(slice(0, fits))
-    shipped = {"dense": VECTORS, "bm25": BM25}
-    stages = [ck.open_retriever(bare, name) for name in shipped]
-    pool = np.sort(np.concatenate([s.top(asked, 1000).items for s in stages], axis=1), axis=1)
-    twice = np.diff(pool, axis=1, prepend=-2) == 0
-    first = ck.open_retriever(bare, "hybrid").top(asked, 100).items
-    kinds = [known[:fits], *(stage.scores(asked) for stage in stages)]
-    scores = np.stack([np.take_along_axis(kind, first, axis=1) for kind in kinds])
-    wide = np.stack(
-        [np.where(twice, np.nan, np.take_along_axis(k, pool, axis=1)) for k in kinds[1:]]
-    )
-    grades = [
-        np.array([[row.get(str(i), 0) for i in of] for row, of in zip(rows, items, strict=False)])
-        for items in (first.tolist(), pool.tolist())
-    ]
-    best = [sorted([*row.values(), *[0] * 100], reverse=True)[:100] for row in rows[:fits]]
-    judged = grades[0], np.where(twice, 0, grades[1]), np.array(best)
-    weights, deviations, ndcg = by_judgements(scores, wide, judged, [*shipped.values()])
-    found: dict[str, Any] = {
-        "weights": dict(zip(shipped, weights.tolist(), strict=True)),
-        "deviations": dict(zip(["exact", *shipped], deviations.tolist(), strict=True)),
-        "ndcg": ndcg,
-    }
+    bare = replace(matrix, n_anchors=0)
+
+    def score(pairs: ck.Pairs) -> FloatArray:
+        return known[pairs.query, pairs.item]
+
+    found = weigh(bare, matrix.queries(slice(0, fits)), score, rows[:fits])
     index = replace(bare, artifacts={FUSION: Artifact(found | {"fingerprint": None}, {})})
     for half, part in (("fit", range(fits)), ("test", range(fits, len(known)))):
         starts = range(part.start, part.stop, BATCH)
@@ -154,7 +134,7 @@ def run_matrix(file: Path, work: Path) -> None:
             return outcome("", method, parts, None, budget=budget, task=task, fusion=fusion)
 
         search(index, work / "cells" / file.stem / half, (20, 50, 100), evaluate)
-    about = {"n": matrix.n, "tests": len(queries) - fits, "fits": fits, "fusion": found}
+    about = {"n": matrix.n, "tests": matrix.n_tests, "fits": fits, "fusion": found}
     _write(work / "cells" / file.stem / "about.json", about)
 
 
@@ -174,10 +154,9 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    stage, *given = sys.argv[1:]
-    sources, work, names = Path(given[0]), Path(given[1]), given[2:]
+    sources, work, *names = sys.argv[1:]
     for name in names or TASKS:
         if name.endswith(".npz"):
-            run_matrix(Path(name), work)
+            run_matrix(Path(name), Path(work))
         else:
-            run_task(name, TASKS[name], sources, work)
+            run_task(name, TASKS[name], Path(sources), Path(work))

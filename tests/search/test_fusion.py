@@ -11,9 +11,9 @@ from crossknn.data.queries import QuerySet
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.fitting.fusion import (
     SHRINKAGE,
-    _by_agreement,
     _ndcg,
     _shrunk,
+    by_agreement,
     by_judgements,
     fit_fusion,
 )
@@ -243,8 +243,8 @@ def test_agreement_trusts_what_agrees_with_the_others():
         return np.stack([np.sqrt(r) * truth + np.sqrt(1 - r) * n for r, n in parts])
 
     strong, weak = (
-        _by_agreement(judges(0.8, 0.3, 0.3), start),
-        _by_agreement(judges(0.2, 0.6, 0.3), start),
+        by_agreement(judges(0.8, 0.3, 0.3), start),
+        by_agreement(judges(0.2, 0.6, 0.3), start),
     )
     # Of loadings a: sqrt(start * [a / (1 - a^2)] / [a_exact / (1 - a_exact^2)]), from 0.25 to 1.
     factor = [np.sqrt(r) / (1 - r) for r in (0.8, 0.3, 0.3)]
@@ -253,7 +253,7 @@ def test_agreement_trusts_what_agrees_with_the_others():
     assert weak[0] == 1
     assert (weak > strong).all()
     opposite = judges(0.5, 0.5, 0.5) * np.array([1, -1, 1])[:, None, None]
-    np.testing.assert_array_equal(_by_agreement(opposite, start), start)
+    np.testing.assert_array_equal(by_agreement(opposite, start), start)
 
 
 def test_a_fitted_fusion_is_the_usual_first_stage(index):
@@ -282,9 +282,11 @@ def test_what_cannot_be_fused_is_said_in_a_sentence(index):
     for scorer, texts in ((equal, asked(4)), (SCORER, [])):
         with pytest.raises(ck.InputError, match="fusion needs"):
             fit_fusion(index, scorer, texts)
+    scored = len(index.scores)
     for qrels in ({"q0": {"unknown": 1}}, {}, {f"q{i}": {"0": 0} for i in range(8)}):
         with pytest.raises(ck.InputError, match="of the 8 queries have a relevant item"):
             fit_fusion(index, SCORER, asked(8), qrels)
+    assert len(index.scores) == scored
     fit_fusion(index, SCORER, asked(4))
     for fuse in ("always", 5):
         with pytest.raises(ck.InputError, match=f"fuse is {fuse!r}; give 'auto', None, or weights"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -172,6 +172,20 @@ def file_qrels(path: Path) -> Qrels:
     if not qrels:
         raise InputError(f"{path} holds no judgements")
     return qrels
+
+
+def relevant(qrels: Qrels, query: str) -> list[str]:
+    """Ids of a query's relevant items: those of a grade above 0."""
+    return [item for item, grade in qrels.get(query, {}).items() if grade > 0]
+
+
+def by_position(
+    qrels: Qrels, query_ids: Iterable[str], item_ids: Sequence[str]
+) -> list[dict[str, int]]:
+    """Grades of each query by position of the items, as text; others are named `absent ...`."""
+    position = {item: str(i) for i, item in enumerate(item_ids)}
+    rows = (qrels.get(query, {}) for query in query_ids)
+    return [{position.get(i, f"absent {i}"): grade for i, grade in row.items()} for row in rows]
 
 
 def judged(qrels: Qrels, query_ids: Iterable[str]) -> list[dict[str, int]]:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, judged
+from crossknn.data.queries import Qrels, by_position, judged
 from crossknn.errors import InputError
 from crossknn.index.stored import StoredMatrix
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray
@@ -59,12 +59,9 @@ class Judgements:
         Raises:
             InputError: if no query is judged, and for a grade beyond `LARGEST_GRADE`.
         """
-        position = {item: str(i) for i, item in enumerate(item_ids)}
-        found = judged(qrels, query_ids)
-        return cls(
-            tuple({position.get(i, f"absent {i}"): g for i, g in row.items()} for row in found),
-            absent=sum(item not in position for row in found for item in row),
-        )
+        judged(qrels, query_ids)  # says what is wrong with them
+        rows = tuple(by_position(qrels, query_ids, item_ids))
+        return cls(rows, absent=sum(not item.isdigit() for row in rows for item in row))
 
     @classmethod
     def from_matrix(cls, matrix: StoredMatrix) -> Judgements | None:

@@ -4,20 +4,21 @@ With judgements, retrievers are weighed against each other by what they find in 
 which costs no calls, and their sum against the exact scores by the order of its first candidates. A
 grid fitted to few queries overfits (on 60 it lost 4.6 points of nDCG@10), so what it finds is
 shrunk towards the shipped weights by as much as cross-validation supports. Without judgements,
-scores that agree with the others are trusted more (`_by_agreement`).
+scores that agree with the others are trusted more (`by_agreement`).
 
 Axes: m queries, c candidates, r retrievers; `unit` (..., m, c) are scores in deviations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, QuerySet
+from crossknn.data.queries import Qrels, QuerySet, by_position
 from crossknn.errors import InputError
+from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.retrievers.specs import FUSION, open_retriever, unfitted
 from crossknn.scorers.base import Scorer
@@ -73,47 +74,77 @@ def fit_fusion(
     """
     texts = queries.texts if isinstance(queries, QuerySet) else queries
     ids = queries.ids if isinstance(queries, QuerySet) else tuple(map(str, range(len(texts))))
+
+    def score(pairs: Pairs) -> FloatArray:
+        given = index.scores, scorer, texts, index.items.texts, pairs
+        return pair_scores(*given, limits=limits, progress=progress)[0]
+
+    rows = None if qrels is None else by_position(qrels, ids, index.items.ids)
+    found = weigh(index, Queries(texts), score, rows, depth=depth, seed=seed)
+    found["fingerprint"] = scorer.fingerprint
+    index.put_artifact(FUSION, found, {})
+    return found
+
+
+def weigh(
+    index: Index,
+    queries: Queries,
+    score: Callable[[Pairs], FloatArray],
+    rows: Sequence[Mapping[str, int]] | None = None,
+    *,
+    depth: int = 100,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """What `fit_fusion` returns, but for the fingerprint, of scores from wherever they come.
+
+    Args:
+        queries: m train queries.
+        score: Gives the exact scores (p,) of pairs, NaN where there is none.
+        rows: Grades of each query by position of the items, as text (`Judgements.rows`).
+        depth, seed: As `fit_fusion` takes them.
+    """
     vectors = unfitted(index)
     beside_words = vectors == "lsa" and "bm25" in index.retrievers
     known = {vectors: LSA if beside_words else VECTORS, "bm25": BM25}
     shipped = {n: w for n, w in known.items() if n in {*index.vectors, *index.retrievers}}
-    if not shipped or not len(texts):
+    if not shipped or not len(queries):
         raise InputError("fusion needs train queries, and an index with vectors or words")
-    stages, batch = [open_retriever(index, name, seed) for name in shipped], Queries(texts)
+    stages = [open_retriever(index, name, seed) for name in shipped]
 
     def cheap(items: IntArray) -> FloatArray:
-        return np.stack([stage.scores(batch, items) for stage in stages])
+        scores = np.stack([stage.scores(queries, items) for stage in stages])
+        return np.where(items == NO_ITEM, np.nan, scores)
 
-    items = open_retriever(index, "hybrid").top(batch, min(depth, index.n)).items
-    found: dict[str, Any] = {}
-    first = items.shape[1]
-    if qrels is None:
+    items = open_retriever(index, "hybrid").top(queries, min(depth, index.n)).items
+    start, first, found = [*shipped.values()], items.shape[1], dict[str, Any]()
+    if rows is None:
+        judged = 0
         drawn = np.random.default_rng(seed).integers(index.n, size=items.shape)
         items = np.concatenate([items, drawn], axis=1)
     else:
-        _check_judged(qrels, ids)
-    exact = _exact(index, scorer, texts, items, limits, progress)
-    scores = _masked(np.concatenate([exact[None], cheap(items)]), items)
-    if qrels is None:
-        weights, deviations = by_agreement(scores, first, [*shipped.values()])
+        best = _best_grades(rows)
+        if (judged := int(best.any(axis=1).sum())) < LEAST:
+            raise InputError(
+                f"{judged} of the {len(queries)} queries have a relevant item in the judgements: "
+                f"fusion is fitted to {LEAST} or more; do their ids agree?"
+            )
+    query, column = np.nonzero(items != NO_ITEM)
+    scores = np.concatenate([np.full((1, *items.shape), np.nan), cheap(items)])
+    scores[0, query, column] = score(Pairs(query, items[query, column]))
+    if rows is None:
+        deviations = _deviations(scores[:, :, :first])
+        weights = by_agreement(scores / deviations[:, None, None], np.array(start))
     else:
-        pool = _pool([stage.top(batch, min(POOL, index.n)).items for stage in stages])
-        gains, wide = (_gains(qrels, ids, of, index.items.ids) for of in (items, pool))
-        grades = _best_grades(qrels, ids)
-        weights, deviations, found["ndcg"] = by_judgements(
-            scores, _masked(cheap(pool), pool), (gains, wide, grades), [*shipped.values()]
-        )
-    names = ["exact", *shipped]
-    found |= {
-        "judged": 0 if qrels is None else int(grades.any(axis=1).sum()),
+        pool = _pool([stage.top(queries, min(POOL, index.n)).items for stage in stages])
+        grades = _grades(rows, items), _grades(rows, pool), best
+        weights, deviations, found["ndcg"] = by_judgements(scores, cheap(pool), grades, start)
+    return found | {
+        "judged": judged,
         "weights": dict(zip(shipped, weights.tolist(), strict=True)),
-        "deviations": dict(zip(names, deviations.tolist(), strict=True)),
-        "fingerprint": scorer.fingerprint,
-        "queries": len(texts),
-        "pairs": int((items != NO_ITEM).sum()),
+        "deviations": dict(zip(["exact", *shipped], deviations.tolist(), strict=True)),
+        "queries": len(queries),
+        "pairs": len(query),
     }
-    index.put_artifact(FUSION, found, {})
-    return found
 
 
 def by_judgements(
@@ -155,49 +186,6 @@ def by_judgements(
     return scale * ratio, deviations, ndcg
 
 
-def by_agreement(
-    scores: FloatArray, first: int, shipped: Sequence[float]
-) -> tuple[FloatArray, FloatArray]:
-    """Weights (r,) and deviations (1 + r,) without judgements.
-
-    Args:
-        scores: Of candidates (1 + r, m, c), the exact ones first, NaN where there is none; the
-            first `first` are the retriever's best, the others random.
-    """
-    deviations = _deviations(scores[:, :, :first])
-    return _by_agreement(scores / deviations[:, None, None], np.array(shipped)), deviations
-
-
-def _check_judged(qrels: Qrels, ids: Sequence[str]) -> None:
-    """`InputError` for too few queries with a relevant item, before anything is scored."""
-    relevant = [query for query in ids if max(qrels.get(query, {"": 0}).values(), default=0) > 0]
-    if len(relevant) < LEAST:
-        raise InputError(
-            f"{len(relevant)} of the {len(ids)} queries have a relevant item in the judgements: "
-            f"fusion is fitted to {LEAST} or more; do their ids agree?"
-        )
-
-
-def _exact(
-    index: ItemIndex,
-    scorer: Scorer,
-    texts: Sequence[str],
-    items: IntArray,
-    limits: Limits | None,
-    progress: Progress | None,
-) -> FloatArray:
-    """Exact scores (m, c) of candidates, any score where there is no item."""
-    query, column = np.nonzero(items != NO_ITEM)
-    given = index.scores, scorer, texts, index.items.texts, Pairs(query, items[query, column])
-    scores = np.zeros(items.shape)
-    scores[query, column], _ = pair_scores(*given, limits=limits, progress=progress)
-    return scores
-
-
-def _masked(scores: FloatArray, items: IntArray) -> FloatArray:
-    return np.where(items == NO_ITEM, np.nan, scores)
-
-
 def _deviations(scores: FloatArray) -> FloatArray:
     """The means over queries of standard deviations over candidates: (..., m, c) -> (...)."""
     found = np.asarray(np.nanstd(scores, axis=-1).mean(axis=-1))
@@ -207,33 +195,21 @@ def _deviations(scores: FloatArray) -> FloatArray:
 
 
 def _pool(rankings: Sequence[IntArray]) -> IntArray:
-    """All items of a query's rankings, each once, in order of position: (m, p)."""
-    rows = [np.unique(np.concatenate(row)) for row in zip(*rankings, strict=True)]
-    rows = [row[row != NO_ITEM] for row in rows]
-    pool = np.full((len(rows), max(map(len, rows))), NO_ITEM)
-    for row, items in zip(pool, rows, strict=True):
-        row[: len(items)] = items
-    return pool
+    """All items of rankings (m, c), in order of position, `NO_ITEM` in place of the repeated."""
+    pool = np.sort(np.concatenate(rankings, axis=1), axis=1)
+    return np.where(np.diff(pool, axis=1, prepend=NO_ITEM) == 0, NO_ITEM, pool)
 
 
-def _gains(
-    qrels: Qrels, query_ids: Sequence[str], items: IntArray, ids: Sequence[str]
-) -> FloatArray:
+def _grades(rows: Sequence[Mapping[str, int]], items: IntArray) -> FloatArray:
     """Grades (m, c) of items; 0 where there is none."""
-    gains = np.zeros(items.shape)
-    for q, query in enumerate(query_ids):
-        grades = {item: max(grade, 0) for item, grade in qrels.get(query, {}).items()}
-        gains[q] = [grades.get(ids[i], 0) if i != NO_ITEM else 0 for i in items[q].tolist()]
-    return gains
+    both = zip(rows, items.tolist(), strict=True)
+    return np.array([[max(row.get(str(i), 0), 0) for i in of] for row, of in both], np.float64)
 
 
-def _best_grades(qrels: Qrels, query_ids: Sequence[str]) -> FloatArray:
+def _best_grades(rows: Sequence[Mapping[str, int]]) -> FloatArray:
     """A query's 100 best grades of all items: (m, 100)."""
-    best = np.zeros((len(query_ids), 100))
-    for row, query in zip(best, query_ids, strict=True):
-        ranked = sorted((max(g, 0) for g in qrels.get(query, {}).values()), reverse=True)[:100]
-        row[: len(ranked)] = ranked
-    return best
+    padded = ([*(max(grade, 0) for grade in row.values()), *[0] * 100] for row in rows)
+    return np.array([sorted(row, reverse=True)[:100] for row in padded], np.float64)
 
 
 def _ndcg(scores: FloatArray, gains: FloatArray, best: FloatArray, cutoff: int) -> FloatArray:
@@ -264,7 +240,7 @@ def _shrunk(
     return start + SHRINKAGE[row] * (best - start), float(held[row].mean())
 
 
-def _by_agreement(unit: FloatArray, start: FloatArray) -> FloatArray:
+def by_agreement(unit: FloatArray, start: FloatArray) -> FloatArray:
     """Weights (r,) from how far the scores agree; `start` unless two retrievers have weights.
 
     Three judges of one thing whose errors are independent correlate as the products of their

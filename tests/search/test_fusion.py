@@ -80,6 +80,20 @@ def test_a_predictor_gets_exact_scores_and_its_predictions_are_final():
     )
 
 
+def test_what_fusion_adds_is_computed_once_for_a_search():
+    asked = []
+
+    class Counted(WeightedSum):
+        def of_all(self, queries):
+            asked.append(queries)
+            return super().of_all(queries)
+
+    index, queries, scores = matrix().rows(0, 6)
+    fusion = Fusion(Counted([ck.open_retriever(index, "bm25")], [0.5]))
+    simulate(fusion.plan(ck.parse_method(METHODS[1]).plan(index, 30, 0)), queries, scores)
+    assert asked == [queries]
+
+
 # On texts: weights in deviations, fitted and kept
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,7 +38,8 @@ class Fusion:
 
     def plan(self, plan: Plan) -> Plan:
         """The plan that searches for the top k by the final score."""
-        return replace(plan, predictor=Fused(plan.predictor, self.known), known=self.known)
+        known = lru_cache(maxsize=1)(self.known)  # loop and predictor ask for the same queries
+        return replace(plan, predictor=Fused(plan.predictor, known), known=known)
 
 
 class Fused(Predictor[tuple[Any, FloatArray]]):

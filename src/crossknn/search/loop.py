@@ -84,7 +84,6 @@ class Search:
         self._begun = 0  # columns of earlier rounds: what has no score there has failed
         self._column: dict[tuple[int, int], int] = {}  # of the pairs of this round
         self._belief: Any = None  # the predictor's state
-        self._known: FloatArray | None = None  # what fusion adds to the scores, (m, n)
         self._stopped = np.zeros(m, np.bool_)
         self._backfilled = np.zeros(m, np.int64)
         self._retrieved: IntArray  # items of the first round, (m, c)
@@ -249,9 +248,7 @@ class Search:
             for name, value in values.items():
                 new[name][q, : len(items)] = value
         if self.plan.known is not None:
-            if self._known is None:
-                self._known = self.plan.known(self.queries)
-            part = np.take_along_axis(self._known, np.maximum(new["items"], 0), axis=1)
+            part = np.take_along_axis(self.plan.known(self.queries), new["items"], axis=1)
             new["known"] = np.where(new["items"] == NO_ITEM, 0, part)
         self._rows = {n: np.concatenate([rows, new[n]], axis=1) for n, rows in self._rows.items()}
         query, column = np.nonzero(new["items"] != NO_ITEM)

@@ -311,12 +311,12 @@ class _Run:
                 plan, share=SharedBudget(total=until - before, k=k, min_score=self.min_score)
             )
         self.asked = self.texts[start:stop]
+        queries = Queries(self.asked)
         if self.min_score is not None and self.chance is not None:
             from crossknn.search.missing import with_draw
 
-            queries = Queries(self.asked)
             plan = with_draw(plan, self.chance, self.min_score, queries, self.seed)
-        self.search = Search(plan, Queries(self.asked), index.n, allowed=self.allowed)
+        self.search = Search(plan, queries, index.n, allowed=self.allowed)
         self.failed: list[str | None] = [None] * (stop - start)
         self.unscored = np.zeros(stop - start, np.int64)  # pairs asked since the last scored one
         stopped_by = self._drive()

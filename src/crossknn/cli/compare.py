@@ -14,22 +14,19 @@ from typer import Option
 from crossknn.cli import options as o
 from crossknn.cli.output import err, note, out, print_json, progress, say
 from crossknn.errors import InputError
+from crossknn.methods import DEFAULT, Method, parse_method, parse_methods
 
 if TYPE_CHECKING:
     from crossknn.data.queries import Qrels, QuerySet
     from crossknn.evaluation.replay import RecallRow
     from crossknn.index.item_index import ItemIndex
-    from crossknn.methods import Method
     from crossknn.scorers.base import Scorer
 
 EPILOG = o.examples(
     "crossknn compare docs.index --queries queries.jsonl --plot recall.png",
     "crossknn compare docs.index --queries beir/ --qrels beir/qrels/test.tsv --budgets 50,100",
 )
-METHODS = (
-    "rerank(retriever=bm25), rerank(retriever=hybrid), "
-    "axn(rounds=10, ridge=0.3), gp(mean=retriever, query=true)"
-)
+METHODS = f"rerank(retriever=bm25), rerank(retriever=hybrid), axn(rounds=10, ridge=0.3), {DEFAULT}"
 
 
 def command(
@@ -73,9 +70,9 @@ def command(
     the end whether to keep the retriever, rerank or search deeper.
     """
     from crossknn.data.reading import read_qrels
-    from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures, measure_names
+    from crossknn.evaluation.task import DEFAULT as MEASURES
+    from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names
     from crossknn.index.item_index import ItemIndex
-    from crossknn.methods import parse_methods
     from crossknn.plots import recall_against_cost, recall_against_indexing
 
     o.check_picture("--plot", plot)
@@ -90,7 +87,7 @@ def command(
     given = o.read_queries(queries, limit)
     o.add_lists(index, lists, given)
     judged = read_qrels(qrels) if qrels is not None else None
-    wanted = DEFAULT if measures is None else measure_names(measures)
+    wanted = MEASURES if measures is None else measure_names(measures)
     if judged is not None:  # what is wrong with them is said before anything is scored
         judgements = Judgements.from_qrels(judged, given.ids, index.items.ids)
         for sentence in TaskMeasures(judgements, wanted).judgements.notes():
@@ -138,7 +135,6 @@ def run(
 ) -> list[RecallRow]:
     """Compare the methods and print the table, then the diagnosis; the rows but exact search's."""
     from crossknn.evaluation.replay import compare, judge
-    from crossknn.methods import DEFAULT, parse_method
     from crossknn.methods.rerank import Exact, Rerank
     from crossknn.retrievers.specs import first_stage
     from crossknn.scores.collect import Limits, exact_scores
@@ -220,7 +216,6 @@ def _diagnose(
 
 def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
     """Print a block for each method: a line for each of its budgets, which has a row for each k."""
-    from crossknn.methods import parse_method
     from crossknn.spec import text_of
 
     measures, offline = list(table[0][0].measures), any(rows[0].index_calls for rows in table)

@@ -11,6 +11,7 @@ from typer import Option
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, progress
 from crossknn.errors import InputError
+from crossknn.methods import DEFAULT
 
 EPILOG = o.examples(
     "crossknn mine docs.index --queries train.jsonl --out rows.jsonl",
@@ -49,10 +50,7 @@ def command(
     sampling_strategy: Annotated[
         Literal["top", "random"], Option(help="The best candidates, or random ones.")
     ] = "top",
-    method: Annotated[
-        str | None,
-        Option(help="A method's spec; by default gp(mean=retriever, query=true)."),
-    ] = None,
+    method: o.Method = DEFAULT,
     fuse: o.Fused = "none",
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
@@ -67,7 +65,6 @@ def command(
     from crossknn.data.reading import read_qrels
     from crossknn.fitting.mining import TrainingRows, mine
     from crossknn.index.item_index import ItemIndex
-    from crossknn.methods import DEFAULT
 
     if not file.absolute().parent.is_dir():
         raise InputError(f"--out {file}: there is no folder {file.parent}")
@@ -91,7 +88,7 @@ def command(
             wanted,
             qrels=None if qrels is None else read_qrels(qrels),
             budget=budget,
-            method=DEFAULT if method is None else method,
+            method=method,
             fuse=o.fuse_of(fuse),
             seed=seed,
             progress=report,

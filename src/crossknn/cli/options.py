@@ -99,6 +99,7 @@ Ray = Annotated[
 Replace = Annotated[
     bool, typer.Option("--replace", help="Replace what another model has left in the index.")
 ]
+Method = Annotated[str, typer.Option("--method", help="A method's spec.")]
 Fused = Annotated[
     str,
     typer.Option(

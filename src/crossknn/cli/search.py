@@ -14,6 +14,7 @@ from typer import Argument, Option
 from crossknn.cli import options as o
 from crossknn.cli.output import note, out, print_json, progress
 from crossknn.errors import InputError, visible
+from crossknn.methods import DEFAULT, parse_method
 
 if TYPE_CHECKING:
     from crossknn.search.results import Hit, Results
@@ -45,10 +46,7 @@ def command(
     target_recall: Annotated[
         float | None, Option(help="With kriging: end a query once it expects this recall (0-1).")
     ] = None,
-    method: Annotated[
-        str | None,
-        Option(help="A method's spec; by default gp(mean=retriever, query=true)."),
-    ] = None,
+    method: o.Method = DEFAULT,
     filter: Annotated[Path | None, Option(help="Ids of the items allowed, one a line.")] = None,
     deadline: o.Deadline = None,
     lists: o.Lists = None,
@@ -69,11 +67,10 @@ def command(
     """
     from crossknn.data.records import read_lines
     from crossknn.index.item_index import ItemIndex
-    from crossknn.methods import DEFAULT, parse_method
     from crossknn.scores.stored import StoredScorer
     from crossknn.search.searcher import Budget, Searcher
 
-    chosen = parse_method(DEFAULT if method is None else method)
+    chosen = parse_method(method)
     given = _queries(query or [], queries)
     index = ItemIndex.load(folder)
     o.add_lists(index, lists, None if queries is None else given)

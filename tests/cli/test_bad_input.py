@@ -90,6 +90,9 @@ CASES = """
 2 fingerprint: FIT --scorer URL/nan
 2 --queries: fit docs.index als
 2 leave --queries out: fit docs.index stored --queries queries.txt
+2 makes no item vectors: fit docs.index fusion --queries queries.txt --name x
+2 makes no item vectors: fit docs.index calibration --queries queries.txt --strategy i
+2 makes no item vectors: fit docs.index fusion --queries queries.txt --ray local
 2 nothing to add: index add docs.index
 2 --name: index add docs.index --tfidf --name x
 2 --graph N: index build docs.jsonl new.index --graph-from bm25

@@ -23,7 +23,8 @@ METHOD = "axn(retriever=lsa, rounds=3, ridge=0.3)"
 
 
 def ways(budgets=(20, 50), m=200, seed=0, **means):
-    """Values of m queries that differ by noise, around these means by way (`_` for a blank)."""
+    """Values of m queries: noise around the means given by way, `rerank_fused` for `rerank fused`;
+    one mean for all budgets, or one for each."""
     rng, base = np.random.default_rng(seed), np.random.default_rng(1).normal(size=m)
     return {
         b: {

@@ -52,7 +52,8 @@ def command(
         Option(help="q: score --per items for each query. i: --per queries for each item."),
     ] = "q",
     per: Annotated[
-        int | None, Option(min=1, help="100 items (q, calibration) or 5 queries (i) by default.")
+        int | None,
+        Option(min=1, help="100 items (q, fusion, calibration) or 5 queries (i) by default."),
     ] = None,
     retriever: Annotated[str | None, Option(help="Picks the items of strategy q.")] = None,
     count: Annotated[
@@ -75,10 +76,14 @@ def command(
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
-    """Fit item vectors, or kriging's prior, to exact scores of train queries.
+    """Fit an index to exact scores of train queries; later searches use what was fitted.
+
+    With item vectors or kriging's prior they find more. With a fusion they order answers by a final
+    score, the exact one plus the retrievers' weighted scores. With a calibration they say how
+    probable it is that a hit is relevant.
 
     Scores are kept in the index batch by batch: after an interruption the same command resumes,
-    and no pair is scored twice. Later searches use what was fitted.
+    and no pair is scored twice.
     """
     from crossknn.data.queries import QuerySet
     from crossknn.data.reading import read_qrels
@@ -96,6 +101,12 @@ def command(
         _take(index, exact, store)
         answer(_fit_stored(index, exact, retriever, rank), json)
         return
+    own = name or retriever or ray or (vectors, strategy) != ("auto", "q")
+    if own and method in ("fusion", "calibration"):
+        raise InputError(
+            f"fit {method} makes no item vectors: leave --name, --vectors, --strategy, --retriever "
+            "and --ray out"
+        )
     if queries is None:
         raise InputError("--queries is missing: give a file of train queries, or 'auto'")
     if ray and (model or scorer_option or o.is_url(scorer)):
@@ -109,7 +120,8 @@ def command(
         asked = QuerySet(texts, texts)
     else:
         asked = o.read_queries(Path(queries), count)
-    given = scorer if ray else o.open_scorer(scorer, model, scorer_option, workers=at_once)
+    share = 1 if method == "calibration" else at_once  # a search scores on one thread
+    given = scorer if ray else o.open_scorer(scorer, model, scorer_option, workers=share)
     _take(index, given, store)
     options: dict[str, Any]
     limits = Limits(workers=at_once, ray=ray, max_calls=max_calls, deadline=deadline)
@@ -134,7 +146,7 @@ def command(
 
         judged = None if qrels is None else read_qrels(qrels)
         with progress("scoring candidates", "pairs") as report:
-            options = {"seed": seed, "limits": limits, "progress": report}
+            options = {"depth": per or 100, "seed": seed, "limits": limits, "progress": report}
             answer(fit_fusion(index, given, asked, judged, **options), json)
         return
     found = fit(

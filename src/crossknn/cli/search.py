@@ -62,6 +62,10 @@ def command(
 ) -> None:
     """Search with the cross-encoder: the k best items by exact score, for a budget of calls.
 
+    Where `crossknn fit` has fitted a fusion, answers are ordered by the final score, which adds
+    the retrievers' weighted scores; --fuse none leaves them out. Where it has fitted a
+    calibration, hits say how probable it is that they are relevant.
+
     A retriever alone, such as 'cmc(retriever=bm25)', makes no calls: the scores are its own.
     Scores stay in the index, or in --store, and are not computed again.
     """

@@ -159,6 +159,9 @@ def diagnose(
         fuse: As in `Searcher`.
         progress: Called with (done, total) pairs, those scored before included.
 
+    Returns:
+        Figures for each budget, and the verdict in a sentence.
+
     Raises:
         InputError: Fewer than five queries have a relevant item in the index, a budget exceeds its
             items, the measure is unknown, or what `Searcher` raises.

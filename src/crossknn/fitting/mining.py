@@ -174,6 +174,9 @@ def mine(
         method, fuse, seed: As `Searcher` takes them.
         progress: Called with (done, total) scored pairs.
 
+    Returns:
+        The rows, what they cost, and how many queries have none.
+
     Raises:
         InputError: no query has a row, a relevant item is not in the index, the budget is too small
             for the rows, or what `Searcher` refuses.

@@ -146,6 +146,9 @@ class Searcher:
             progress: Called with (done, total) scored pairs.
             cancel: Once it is set, the search stops at the next batch with the best so far.
 
+        Returns:
+            The hits of each query, best first, and what they cost.
+
         Raises:
             InputError: A query is empty, an id unknown, or k and the budget do not fit each other,
                 the index or the method.

@@ -107,8 +107,8 @@ def run_matrix(file: Path, work: Path) -> None:
     """A stored matrix: its anchors are the half that is fitted to, and known to no search."""
     matrix = StoredMatrix.load(file)
     fits, known = matrix.n_anchors, matrix.scores
-    rows = [*_anchor_rows(matrix), *Judgements.from_matrix(matrix).rows]
     bare = replace(matrix, n_anchors=0)
+    rows = Judgements.from_matrix(bare).rows
 
     def score(pairs: ck.Pairs) -> FloatArray:
         return known[pairs.query, pairs.item]
@@ -122,7 +122,7 @@ def run_matrix(file: Path, work: Path) -> None:
             Part.known(index, matrix.queries(slice(a, b)), known[a:b])
             for a, b in zip(starts, stops, strict=True)
         ]
-        task = TaskMeasures(Judgements(tuple(rows[part.start : part.stop])), MEASURES)
+        task = TaskMeasures(Judgements(rows[part.start : part.stop]), MEASURES)
 
         def evaluate(
             method: ck.Method,
@@ -136,17 +136,6 @@ def run_matrix(file: Path, work: Path) -> None:
         search(index, work / "cells" / file.stem / half, (20, 50, 100), evaluate)
     about = {"n": matrix.n, "tests": matrix.n_tests, "fits": fits, "fusion": found}
     _write(work / "cells" / file.stem / "about.json", about)
-
-
-def _anchor_rows(matrix: StoredMatrix) -> list[dict[str, int]]:
-    """Judgements of the anchor queries."""
-    turned = replace(
-        matrix,
-        n_anchors=0,
-        labels=None if matrix.labels is None else matrix.labels[: matrix.n_anchors],
-        qrels=None if matrix.qrels is None else matrix.qrels[matrix.qrels[:, 0] < matrix.n_anchors],
-    )
-    return [*Judgements.from_matrix(turned).rows][: matrix.n_anchors]
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

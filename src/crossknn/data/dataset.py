@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from crossknn.data.items import Items
-from crossknn.data.queries import Qrels, QuerySet, Run
+from crossknn.data.queries import Qrels, QuerySet, Run, relevant
 from crossknn.errors import InputError
 from crossknn.types import IntArray, as_count
 
@@ -60,7 +60,7 @@ class Dataset:
     def judged(self) -> Dataset:
         """The queries with a relevant item (a grade above 0)."""
         ids = enumerate(self.queries.ids)
-        return self.take(row for row, query in ids if _has_relevant(self.qrels, query))
+        return self.take(row for row, query in ids if relevant(self.qrels, query))
 
     def sample(self, count: int, seed: int) -> Dataset:
         """`count` random queries, in their order; all if there are no more."""
@@ -71,9 +71,8 @@ class Dataset:
         """Positions (p,) of each query's relevant items; `InputError` if one is not there."""
         found = []
         for query in self.queries.ids:
-            grades = self.qrels.get(query, {}).items()
             try:
-                found.append(self.items.positions(item for item, grade in grades if grade > 0))
+                found.append(self.items.positions(relevant(self.qrels, query)))
             except InputError as error:
                 raise InputError(f"query {query!r}: {error}") from None
         return tuple(found)
@@ -85,7 +84,7 @@ class Dataset:
         queries, items = set(self.queries.ids), set(self.items.ids)
         listed = [(query, item) for query, found in lists.items() for item, _ in found]
         judged = [item for found in qrels.values() for item in found]
-        without = [query for query in self.queries.ids if not _has_relevant(qrels, query)]
+        without = [query for query in self.queries.ids if not relevant(qrels, query)]
         cases = {
             "queries without a judgement": [query for query in without if query not in qrels],
             "queries without a relevant item": [query for query in without if query in qrels],
@@ -107,10 +106,6 @@ def _repeated(values: Iterable[T]) -> list[T]:
 
 def _without_text(texts: Items | QuerySet) -> list[str]:
     return [found for found, text in zip(texts.ids, texts.texts, strict=True) if not text.strip()]
-
-
-def _has_relevant(qrels: Qrels, query: str) -> bool:
-    return any(grade > 0 for grade in qrels.get(query, {}).values())
 
 
 def split(n: int, sizes: Mapping[str, int], seed: int = 0) -> dict[str, IntArray]:

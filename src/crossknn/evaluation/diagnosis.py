@@ -20,7 +20,7 @@ from crossknn.errors import InputError
 from crossknn.evaluation import measures
 from crossknn.evaluation.measures import Comparison, Estimate, bootstrap, paired
 from crossknn.evaluation.replay import Outcome, Part, check, outcome, parts_on_demand
-from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.evaluation.task import Judgements, TaskMeasures, relevant_items
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, Method
 from crossknn.methods.rerank import Rerank, Retrieve
@@ -199,7 +199,7 @@ def diagnose_parts(
     task = relevant = verdict = None
     if judgements is not None:
         task = TaskMeasures(judgements, [measure])
-        relevant = [_relevant(row) for row in judgements.rows]
+        relevant = [relevant_items(row) for row in judgements.rows]
         if (known := sum(len(items) > 0 for items in relevant)) < FEWEST:
             raise InputError(
                 f"{known} judged queries have a relevant item in the index, and a verdict needs "
@@ -361,11 +361,6 @@ def _correlations(first: IntArray, reranked: IntArray) -> FloatArray:
         ranks = [place[item] for item in row.tolist() if item in place]
         found.append(spearmanr(range(len(ranks)), ranks).statistic if len(ranks) > 1 else np.nan)
     return np.array(found)
-
-
-def _relevant(row: Mapping[str, int]) -> IntArray:
-    """Positions of a query's relevant items, of those in the index."""
-    return np.array([int(i) for i, grade in row.items() if grade > 0 and i.isdigit()], np.int64)
 
 
 def _unjudged(at: Figures, retriever: str) -> str:

@@ -165,9 +165,13 @@ class TaskMeasures:
 
 def _hits(rows: Rows, items: IntArray) -> BoolArray:
     """(r,) whether one of a query's relevant items is among the items given for it."""
-    relevant = ([int(i) for i, grade in row.items() if grade > 0 and i.isdigit()] for row in rows)
-    hits = [np.isin(some, found).any() for some, found in zip(relevant, items, strict=True)]
-    return np.array(hits, np.bool_)
+    both = zip(rows, items, strict=True)
+    return np.array([np.isin(relevant_items(row), found).any() for row, found in both], np.bool_)
+
+
+def relevant_items(row: Mapping[str, int]) -> IntArray:
+    """Positions of a query's relevant items, of those that are searched."""
+    return np.array([int(i) for i, grade in row.items() if grade > 0 and i.isdigit()], np.int64)
 
 
 def _parse(name: str) -> Any:

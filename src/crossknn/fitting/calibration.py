@@ -23,7 +23,7 @@ from crossknn.scorers.base import Scorer
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, features, weights_of
 from crossknn.search.fusion import Fuse
-from crossknn.search.searcher import PER_QUERY, Budget, Searcher
+from crossknn.search.searcher import PER_QUERY, Budget, Searcher, query_set
 from crossknn.types import BoolArray, FloatArray, Progress
 
 LEAST, FOLDS, BINS = 5, 5, 10
@@ -67,22 +67,21 @@ def fit_calibration(
             that were found are relevant, or none.
         ScorerError: No pair could be scored.
     """
-    if isinstance(queries, QuerySet):
-        queries = dict(zip(queries.ids, queries.texts, strict=True))
-    judged = {name: text for name, text in queries.items() if qrels.get(name)}
+    asked = query_set(queries)
+    judged = asked.take(q for q, name in enumerate(asked.ids) if qrels.get(name))
     if len(judged) < LEAST:
         raise InputError(
-            f"{len(judged)} of the {len(queries)} queries are judged: calibration is fitted to "
+            f"{len(judged)} of the {len(asked)} queries are judged: calibration is fitted to "
             f"{LEAST} or more; do their ids agree?"
         )
-    if not {item for query in judged for item in qrels[query]} & {*index.items.ids}:
+    if not {item for query in judged.ids for item in qrels[query]} & {*index.items.ids}:
         raise InputError("none of the judged items is in the index: do their ids agree?")
     exact = scorer if scorer.fingerprint is None else StoredScorer(scorer, index.scores)
     searcher = Searcher(index, exact, method, fuse=fuse, seed=seed)
     results = searcher.search(judged, CONTEXT, budget, progress=progress)
     scores = np.full((len(judged), CONTEXT), np.nan)
     relevant = np.zeros(scores.shape, np.bool_)
-    for q, (query, hits) in enumerate(zip(judged, results, strict=True)):
+    for q, (query, hits) in enumerate(zip(judged.ids, results, strict=True)):
         scores[q, : len(hits)] = [hit.final_score for hit in hits]
         relevant[q, : len(hits)] = [qrels[query].get(hit.id, 0) > 0 for hit in hits]
     fitted, found = fit_scores(scores, relevant, seed)

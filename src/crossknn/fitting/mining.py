@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, QuerySet
+from crossknn.data.queries import Qrels, QuerySet, relevant
 from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, write_file
 from crossknn.index.item_index import ItemIndex
@@ -191,16 +191,16 @@ def mine(
         )
     scorer, mined = StoredScorer(scorer, index.scores), Mined()
     searcher = Searcher(index, scorer, method, fuse=fuse, seed=seed)
-    relevant: list[IntArray] = []
+    positives: list[IntArray] = []
     if qrels is not None:
         mined.unjudged = len(asked)
-        asked, relevant = _judged(asked, qrels, index)
+        asked, positives = _judged(asked, qrels, index)
         mined.unjudged -= len(asked)
     total = len(asked) * budget
     for start in range(0, len(asked), _AT_ONCE):
         at = slice(start, start + _AT_ONCE)
         part = asked.take(range(len(asked))[at])
-        known = _scores(searcher, part.texts, relevant[at], mined) if relevant else None
+        known = _scores(searcher, part.texts, positives[at], mined) if positives else None
         report = progress and partial(_report, progress, start * budget, total)
         k = min(budget, index.n)
         found = searcher.search(part, k=k, budget=budget, progress=report)
@@ -237,11 +237,10 @@ def _report(progress: Progress, before: int, total: int, done: int, _: int) -> N
 
 def _judged(asked: QuerySet, qrels: Qrels, index: ItemIndex) -> tuple[QuerySet, list[IntArray]]:
     """The queries (m) with relevant items, and the positions (p,) of each one's."""
-    relevant = [[i for i, grade in qrels.get(q, {}).items() if grade > 0] for q in asked.ids]
-    if not any(relevant):
+    asked = asked.take(row for row, query in enumerate(asked.ids) if relevant(qrels, query))
+    if not len(asked):
         raise InputError("no query has a relevant item in the judgements: do the ids agree?")
-    rows = [row for row, items in enumerate(relevant) if items]
-    return asked.take(rows), [index.items.positions(relevant[row]) for row in rows]
+    return asked, [index.items.positions(relevant(qrels, query)) for query in asked.ids]
 
 
 def _scores(

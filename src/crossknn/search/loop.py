@@ -268,9 +268,10 @@ class Search:
             self._pool = np.sort(pool, axis=1)
         wanted = self._allocate(calls, seen) if plan.stop or plan.share else self._equal()
         count = int(wanted.max())
+        given = self._belief, count, seen, self.allowed, self._pool
         if plan.last is not None and self.round >= len(plan.batches):
-            predictor = plan.last
-        return wanted, predictor.top(self._belief, count, seen, self.allowed, self._pool)
+            return wanted, predictor.top_by(plan.last, *given)
+        return wanted, predictor.top(*given)
 
     def _allocate(self, calls: int, seen: IntArray) -> IntArray:
         """Stop the queries that have found enough; of this round's calls, those of the others."""

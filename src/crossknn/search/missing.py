@@ -15,17 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+from scipy.special import ndtr
 
 from crossknn.methods.base import Rehearsal
 from crossknn.search.loop import Search, simulate
-from crossknn.search.plan import Plan, Prediction, Predictor
-from crossknn.types import FloatArray, IntArray, Observed, Queries
+from crossknn.search.plan import Plan, Prediction
+from crossknn.types import FloatArray, Queries
 
 Chance: TypeAlias = Callable[[FloatArray], FloatArray]
 """That items predicted so many deviations above a score reach it: (d,) -> (d,)."""
+
+normal: Chance = ndtr
+"""The chance where nothing was measured."""
 
 LEAST = 300
 """Unscored items above a threshold that a curve is fitted to: anchors may have fewer above the one
@@ -56,9 +60,8 @@ class Outcomes:
         few = min(LEAST, len(self.final) // 4)
         score = min(min_score, float(-np.partition(-self.final, few)[few]))
         curve = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
-        curve.fit((self.mean - score) / self.std, self.final >= score)
-        predict: Chance = curve.predict
-        return predict
+        chance: Chance = curve.fit((self.mean - score) / self.std, self.final >= score).predict
+        return chance
 
 
 def rehearse(searches: Iterable[Rehearsal], anchors: int) -> Outcomes | None:
@@ -76,50 +79,25 @@ def rehearse(searches: Iterable[Rehearsal], anchors: int) -> Outcomes | None:
     return Outcomes(*parts) if parts and len(parts[0]) else None
 
 
-class Drawn(Predictor[Any]):
-    """Chooses items at random, without replacement, in proportion to what `chance` says of their
-    predicted deviations above `min_score`: a state and its predictions are the `predictor`'s."""
+def with_draw(plan: Plan, chance: Chance, min_score: float, queries: Queries, seed: int) -> Plan:
+    """The plan whose last round, if it has several and its predictor deviations, is drawn: without
+    replacement, in proportion to what `chance` says of predictions above `min_score`."""
+    if len(plan.batches) < 2 or not plan.predictor.has_std:
+        return plan
 
-    has_std = True
-
-    def __init__(
-        self,
-        predictor: Predictor[Any],
-        chance: Chance,
-        min_score: float,
-        queries: Queries,
-        seed: int,
-    ) -> None:
-        self.predictor, self.chance, self.min_score = predictor, chance, min_score
-        self.queries, self.seed = queries, seed
-
-    def start(self, queries: Queries) -> Any:
-        return self.predictor.start(queries)
-
-    def update(self, state: Any, observed: Observed) -> Any:
-        return self.predictor.update(state, observed)
-
-    def predict(self, state: Any, items: IntArray | None = None) -> Prediction:
-        return self.predictor.predict(state, items)
-
-    def acquisition(self, prediction: Prediction) -> FloatArray:
+    def drawn(prediction: Prediction) -> FloatArray:
         """log chance + Gumbel noise, whose largest are such a draw (Vieira 2014); of a query of
         which nothing is known, the mean."""
         mean, std = prediction
         assert std is not None
         chosen = mean.astype(np.float64)
         for q in np.flatnonzero(~np.isnan(std).any(axis=1)).tolist():
-            chances = self.chance((mean[q] - self.min_score) / np.maximum(std[q], _TINY))
-            noise = self.queries.generator(q, self.seed).gumbel(size=len(chances))
+            chances = chance((mean[q] - min_score) / np.maximum(std[q], _TINY))
+            noise = queries.generator(q, seed).gumbel(size=len(chances))
             chosen[q] = np.log(np.maximum(chances, _TINY)) + noise
         return chosen
 
-
-def with_draw(plan: Plan, chance: Chance, min_score: float, queries: Queries, seed: int) -> Plan:
-    """The plan whose last round is drawn, if it has several and its predictor deviations."""
-    if len(plan.batches) < 2 or not plan.predictor.has_std:
-        return plan
-    return replace(plan, last=Drawn(plan.predictor, chance, min_score, queries, seed))
+    return replace(plan, last=drawn)
 
 
 def expected_missing(search: Search, min_score: float, chance: Chance) -> list[float | None]:
@@ -137,12 +115,4 @@ def expected_missing(search: Search, min_score: float, chance: Chance) -> list[f
             expected = chance(before[drawn[q]]).sum() if drawn[q].any() else 0.0
             ratio = float((PRIOR + reached[q]) / (PRIOR + expected))
         found[q] = ratio * float(chance((mean - min_score) / np.maximum(std, _TINY)).sum())
-    return found
-
-
-def normal(z: FloatArray) -> FloatArray:
-    """The chance where nothing was measured."""
-    from scipy.special import ndtr
-
-    found: FloatArray = ndtr(z)
     return found

@@ -76,8 +76,20 @@ class Predictor(ABC, Generic[State]):
         ascending order, restricts its query to the items in it. Override where an index can do
         this faster.
         """
+        return self.top_by(self.acquisition, state, count, exclude, allowed, pool)
+
+    def top_by(
+        self,
+        acquisition: Callable[[Prediction], FloatArray],
+        state: State,
+        count: int,
+        exclude: IntArray,
+        allowed: BoolArray | None = None,
+        pool: IntArray | None = None,
+    ) -> Candidates:
+        """`top` by another acquisition value than its own."""
         prediction = self.predict(state, None if pool is None else np.maximum(pool, 0))
-        promise = self.acquisition(prediction)
+        promise = acquisition(prediction)
         if pool is None:
             best = items = top_k(mask(promise, exclude, allowed), count).items
         else:
@@ -110,8 +122,8 @@ class Plan:
     corpora), or those that the predictor puts in their place. `stop` ends a query before its budget
     does; with `share`, queries spend a budget together, and `batches` sum to an equal part of it.
     Both need a predictor with standard deviations (`has_std`). `known` is what fusion adds to exact
-    scores; the predictor then predicts the sum. `last` chooses the last round in the place of the
-    predictor, whose state it reads.
+    scores; the predictor then predicts the sum. `last` gives the acquisition values of the last
+    round in the place of the predictor.
     """
 
     retriever: Retriever
@@ -121,4 +133,4 @@ class Plan:
     stop: Stop | None = None
     share: SharedBudget | None = None
     known: KnownPart | None = None
-    last: Predictor[Any] | None = None
+    last: Callable[[Prediction], FloatArray] | None = None

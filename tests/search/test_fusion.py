@@ -293,8 +293,8 @@ def test_what_cannot_be_fused_is_said_in_a_sentence(index):
     with pytest.raises(ck.InputError, match="fit them with  crossknn fit INDEX fusion"):
         ck.Searcher(index, SCORER, fuse={"lsa": 1})
     equal = ck.CallableScorer(lambda pairs: [1.0] * len(pairs), "equal")
-    for scorer, texts in ((equal, asked(4)), (SCORER, [])):
-        with pytest.raises(ck.InputError, match="fusion needs"):
+    for scorer, texts, words in ((equal, asked(4), "fusion needs"), (SCORER, [], "no queries")):
+        with pytest.raises(ck.InputError, match=words):
             fit_fusion(index, scorer, texts)
     scored = len(index.scores)
     for qrels in ({"q0": {"unknown": 1}}, {}, {f"q{i}": {"0": 0} for i in range(8)}):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -54,6 +54,28 @@ class QuerySet:
         """The queries at `rows`."""
         rows = list(rows)
         return QuerySet(tuple(self.ids[r] for r in rows), tuple(self.texts[r] for r in rows))
+
+
+Texts: TypeAlias = str | Sequence[str] | Mapping[str, str] | QuerySet
+"""One query, several, or several with ids."""
+
+
+def query_set(queries: Texts) -> QuerySet:
+    """The queries with ids; `InputError` for none, or for one that is empty."""
+    if not isinstance(queries, Iterable | QuerySet):
+        raise InputError(f"the queries are {queries!r:.80}; give a text or a list of texts")
+    if not isinstance(queries, QuerySet):
+        texts = [queries] if isinstance(queries, str) else queries
+        named = texts if isinstance(texts, Mapping) else dict(enumerate(texts))
+        queries = QuerySet(tuple(map(str, named)), tuple(named.values()))
+    if not queries.texts:
+        raise InputError("there are no queries")
+    for position, text in enumerate(queries.texts):
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(
+                f"query {position} is {text!r}; a query must be a text that is not empty"
+            )
+    return queries
 
 
 def marked_query(left: str, mention: str, right: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, QuerySet
+from crossknn.data.queries import Qrels, QuerySet, query_set
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, Method
@@ -23,14 +23,13 @@ from crossknn.scorers.base import Scorer
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, features, weights_of
 from crossknn.search.fusion import Fuse
-from crossknn.search.searcher import PER_QUERY, Budget, Searcher, query_set
+from crossknn.search.searcher import PER_QUERY, Budget, Searcher
 from crossknn.types import BoolArray, FloatArray, Progress
 
 LEAST, FOLDS, BINS = 5, 5, 10
-FIXED = {"score": (1.0, 0.0, 0.0), "score - mean": (1.0, -1.0, 0.0)}
-"""Weights of a score, of the mean of its query's best and of its lead."""
-
-WAYS = (*FIXED, "score, mean, lead")
+SCORE = (1.0, 0.0, 0.0)
+WAYS = {"score": SCORE, "score - mean": (1.0, -1.0, 0.0), "score, mean, lead": None}
+"""Weights of a score, of the mean of its query's best and of its lead; None for fitted ones."""
 
 
 def fit_calibration(
@@ -158,8 +157,8 @@ def _curve(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Weights of the features (m, k, 3), and the isotonic curve over their sum."""
     rows, which = sums[known], relevant[known]
-    weights = np.array(FIXED.get(way, FIXED["score"]))
-    if way not in FIXED and 0 < which.sum() < len(which):
+    weights = np.array(WAYS[way] or SCORE)
+    if WAYS[way] is None and 0 < which.sum() < len(which):
         from sklearn.linear_model import LogisticRegression
 
         spread = np.maximum(rows.std(axis=0), 1e-9)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, QuerySet, by_position
+from crossknn.data.queries import Qrels, Texts, by_position, query_set
 from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
@@ -40,7 +40,7 @@ FOLDS, LEAST, POOL = 5, 5, 1000
 def fit_fusion(
     index: ItemIndex,
     scorer: Scorer,
-    queries: Sequence[str] | QuerySet,
+    queries: Texts,
     qrels: Qrels | None = None,
     *,
     depth: int = 100,
@@ -54,7 +54,7 @@ def fit_fusion(
     random ones.
 
     Args:
-        queries: Texts, or a `QuerySet`, whose ids judgements name.
+        queries: Texts, or with the ids that judgements name.
         qrels: Judgements: the retrievers' weights to each other are those of the best nDCG@100 of
             their sum, and the sum's weight that of the best nDCG@10 beside the exact score, both
             shrunk towards the shipped ones. Without them weights come from agreement.
@@ -72,15 +72,14 @@ def fit_fusion(
             queries have a relevant item.
         ScorerError: Pairs could not be scored.
     """
-    texts = queries.texts if isinstance(queries, QuerySet) else queries
-    ids = queries.ids if isinstance(queries, QuerySet) else tuple(map(str, range(len(texts))))
+    asked = query_set(queries)
 
     def score(pairs: Pairs) -> FloatArray:
-        given = index.scores, scorer, texts, index.items.texts, pairs
+        given = index.scores, scorer, asked.texts, index.items.texts, pairs
         return pair_scores(*given, limits=limits, progress=progress)[0]
 
-    rows = None if qrels is None else by_position(qrels, ids, index.items.ids)
-    found = weigh(index, Queries(texts), score, rows, depth=depth, seed=seed)
+    rows = None if qrels is None else by_position(qrels, asked.ids, index.items.ids)
+    found = weigh(index, Queries(asked.texts), score, rows, depth=depth, seed=seed)
     found["fingerprint"] = scorer.fingerprint
     index.put_artifact(FUSION, found, {})
     return found
@@ -107,8 +106,8 @@ def weigh(
     beside_words = vectors == "lsa" and "bm25" in index.retrievers
     known = {vectors: LSA if beside_words else VECTORS, "bm25": BM25}
     shipped = {n: w for n, w in known.items() if n in {*index.vectors, *index.retrievers}}
-    if not shipped or not len(queries):
-        raise InputError("fusion needs train queries, and an index with vectors or words")
+    if not shipped:
+        raise InputError("fusion needs an index with vectors or words")
     stages = [open_retriever(index, name, seed) for name in shipped]
 
     def cheap(items: IntArray) -> FloatArray:

@@ -11,14 +11,13 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, QuerySet, relevant
+from crossknn.data.queries import Qrels, QuerySet, Texts, query_set, relevant
 from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, write_file
 from crossknn.index.item_index import ItemIndex
@@ -26,7 +25,7 @@ from crossknn.methods import DEFAULT, Method
 from crossknn.scores.collect import pair_scores
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.fusion import Fuse
-from crossknn.search.searcher import PER_QUERY, Searcher, Texts, query_set
+from crossknn.search.searcher import PER_QUERY, Searcher
 from crossknn.types import IntArray, Pairs, Progress, Queries, as_count
 
 Format: TypeAlias = Literal["margin", "triplet", "n-tuple", "list"]
@@ -90,14 +89,11 @@ class TrainingRows:
         self, query: str, right: Scored, others: Scored, generator: np.random.Generator
     ) -> Iterator[dict[str, Any]]:
         """Rows of a query with its positives and the other items that were scored, best first."""
-        lowest, limits = min(right.values()), [np.inf]
-        if self.max_score is not None:
-            limits.append(self.max_score)
-        if self.absolute_margin is not None:
-            limits.append(lowest - self.absolute_margin)
-        if self.relative_margin is not None:
-            limits.append(lowest - abs(lowest) * self.relative_margin)
-        below = [pair for pair in others.items() if pair[1] <= min(limits)]
+        lowest, most = min(right.values()), np.inf if self.max_score is None else self.max_score
+        for margin, size in (self.absolute_margin, 1.0), (self.relative_margin, abs(lowest)):
+            if margin is not None:
+                most = min(most, lowest - margin * size)
+        below = [pair for pair in others.items() if pair[1] <= most]
         wrong = below[self.range_min : self.range_max]
         if self.sampling_strategy == "random" and len(wrong) > self.negatives:
             drawn = generator.choice(len(wrong), self.negatives, replace=False)
@@ -196,12 +192,15 @@ def mine(
         mined.unjudged = len(asked)
         asked, positives = _judged(asked, qrels, index)
         mined.unjudged -= len(asked)
-    total = len(asked) * budget
     for start in range(0, len(asked), _AT_ONCE):
         at = slice(start, start + _AT_ONCE)
         part = asked.take(range(len(asked))[at])
         known = _scores(searcher, part.texts, positives[at], mined) if positives else None
-        report = progress and partial(_report, progress, start * budget, total)
+
+        def report(done: int, _: int, before: int = start * budget) -> None:
+            if progress is not None:
+                progress(before + done, len(asked) * budget)
+
         k = min(budget, index.n)
         found = searcher.search(part, k=k, budget=budget, progress=report)
         mined.n_calls += found.n_calls
@@ -228,11 +227,6 @@ def mine(
         )
     mined.seconds = time.perf_counter() - began
     return mined
-
-
-def _report(progress: Progress, before: int, total: int, done: int, _: int) -> None:
-    """Progress of a part of the queries, before which so many pairs were done."""
-    progress(before + done, total)
 
 
 def _judged(asked: QuerySet, qrels: Qrels, index: ItemIndex) -> tuple[QuerySet, list[IntArray]]:

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from crossknn.data.queries import QuerySet
+from crossknn.data.queries import Texts, query_set
 from crossknn.errors import CrossknnError, InputError, ScorerError
 from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.models.folder import first_line
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from crossknn.search.missing import Chance
 
 logger = logging.getLogger(__name__)
-
-Texts: TypeAlias = str | Sequence[str] | Mapping[str, str] | QuerySet
-"""One query, several, or several with ids."""
 
 FAILURES_IN_A_ROW = 3  # so many failing queries, with no pair scored between: the scorer is down
 K = 10  # hits of a query if nothing is said
@@ -457,24 +454,6 @@ def _with_target(method: Method, target_recall: float | None, k: int) -> Method:
             "target_recall out"
         )
     return replace(method, target_recall=target_recall, k=k)  # type: ignore[call-arg]
-
-
-def query_set(queries: Texts) -> QuerySet:
-    """The queries with ids; `InputError` for none, or for one that is empty."""
-    if not isinstance(queries, Iterable | QuerySet):
-        raise InputError(f"the queries are {queries!r:.80}; give a text or a list of texts")
-    if not isinstance(queries, QuerySet):
-        texts = [queries] if isinstance(queries, str) else queries
-        named = texts if isinstance(texts, Mapping) else dict(enumerate(texts))
-        queries = QuerySet(tuple(map(str, named)), tuple(named.values()))
-    if not queries.texts:
-        raise InputError("there are no queries")
-    for position, text in enumerate(queries.texts):
-        if not isinstance(text, str) or not text.strip():
-            raise InputError(
-                f"query {position} is {text!r}; a query must be a text that is not empty"
-            )
-    return queries
 
 
 def _pairs_per_query(budget: Budget, m: int, k: int, n: int, *, calls: bool) -> int:

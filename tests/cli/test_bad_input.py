@@ -93,6 +93,8 @@ CASES = """
 2 makes no item vectors: fit docs.index fusion --queries queries.txt --name x
 2 makes no item vectors: fit docs.index calibration --queries queries.txt --strategy i
 2 makes no item vectors: fit docs.index fusion --queries queries.txt --ray local
+2 --plot draws a calibration: fit docs.index fusion --queries queries.txt --plot r.png
+2 .png: fit docs.index calibration --queries queries.txt --qrels qrels.tsv --plot r.txt
 2 nothing to add: index add docs.index
 2 --name: index add docs.index --tfidf --name x
 2 --graph N: index build docs.jsonl new.index --graph-from bm25

@@ -22,6 +22,9 @@ EPILOG = o.examples(
     "crossknn fit docs.index stored --retriever 'hybrid(bm25, dense)'",
 )
 
+JUDGED = "fusion", "calibration"
+"""What is fitted to judgements, and makes no item vectors."""
+
 
 def command(
     folder: o.Folder,
@@ -102,11 +105,17 @@ def command(
         answer(_fit_stored(index, exact, retriever, rank), json)
         return
     own = name or retriever or ray or (vectors, strategy) != ("auto", "q")
-    if own and method in ("fusion", "calibration"):
+    if own and method in JUDGED:
         raise InputError(
             f"fit {method} makes no item vectors: leave --name, --vectors, --strategy, --retriever "
             "and --ray out"
         )
+    if plot is not None and method != "calibration":
+        raise InputError("--plot draws a calibration: leave it out")
+    o.check_picture("--plot", plot)
+    judged = None if qrels is None else read_qrels(qrels)
+    if method == "calibration" and judged is None:
+        raise InputError("calibration is fitted to judgements: give them with --qrels FILE")
     if queries is None:
         raise InputError("--queries is missing: give a file of train queries, or 'auto'")
     if ray and (model or scorer_option or o.is_url(scorer)):
@@ -123,31 +132,25 @@ def command(
     share = 1 if method == "calibration" else at_once  # a search scores on one thread
     given = scorer if ray else o.open_scorer(scorer, model, scorer_option, workers=share)
     _take(index, given, store)
-    options: dict[str, Any]
     limits = Limits(workers=at_once, ray=ray, max_calls=max_calls, deadline=deadline)
-    if method == "calibration" and not isinstance(given, str):
-        if qrels is None:
-            raise InputError("calibration is fitted to judgements: give them with --qrels FILE")
+    if method in JUDGED and not isinstance(given, str):
         from crossknn.fitting.calibration import fit_calibration
+        from crossknn.fitting.fusion import fit_fusion
         from crossknn.search.searcher import Budget
 
-        spend = Budget(per_query=per, deadline=deadline)
-        grades, options = read_qrels(qrels), {"budget": spend, "seed": seed}
-        with progress("searching", "pairs") as report:
-            kept = fit_calibration(index, given, asked, grades, **options, progress=report)
+        with progress("scoring", "pairs") as report:
+            options: dict[str, Any] = {"seed": seed, "progress": report}
+            if judged is None or method == "fusion":
+                options |= {"depth": per or 100, "limits": limits}
+                kept = fit_fusion(index, given, asked, judged, **options)
+            else:
+                options["budget"] = Budget(per_query=per, deadline=deadline)
+                kept = fit_calibration(index, given, asked, judged, **options)
         if plot is not None:
             from crossknn.plots import reliability_plot
 
             reliability_plot(kept, plot)
         answer(kept, json)
-        return
-    if method == "fusion" and not isinstance(given, str):
-        from crossknn.fitting.fusion import fit_fusion
-
-        judged = None if qrels is None else read_qrels(qrels)
-        with progress("scoring candidates", "pairs") as report:
-            options = {"depth": per or 100, "seed": seed, "limits": limits, "progress": report}
-            answer(fit_fusion(index, given, asked, judged, **options), json)
         return
     found = fit(
         index,

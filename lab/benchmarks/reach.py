@@ -13,22 +13,22 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 import crossknn as ck
 from crossknn.data.dataset import Dataset
-from crossknn.evaluation.replay import BATCH, Outcome, Part, judge, outcome
+from crossknn.evaluation.replay import BATCH, Part, outcome, parts_on_demand
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.fitting.fusion import weigh
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import DEFAULT
 from crossknn.retrievers.specs import FUSION, first_stage
-from crossknn.search.fusion import Fusion, open_fusion
+from crossknn.search.fusion import open_fusion
 from crossknn.types import Artifact, FloatArray
 from crossknn_lab.reach_tasks import TASKS, Task
 
@@ -44,24 +44,20 @@ WAYS = {
 """What is compared: a method, and whether answers are ordered by final scores. `first` is the retriever
 without fusion, `fused` the weighted sum."""
 
-Evaluate: TypeAlias = Callable[[ck.Method, int, Fusion | None], Outcome]
-Values: TypeAlias = dict[int, dict[str, Mapping[str, FloatArray]]]
-"""Measures (m,) by budget, way and name."""
-
 
 def search(
-    index: Any, folder: Path, budgets: Sequence[int], evaluate: Evaluate, *, seed: int = 0
+    index: Any, folder: Path, budgets: Sequence[int], parts: Sequence[Part], judged: Judgements
 ) -> None:
     """Search what was not searched yet; a file for each cell."""
+    task = TaskMeasures(judged, MEASURES)
     for way, (spec, fused) in WAYS.items():
         method = ck.parse_method(spec.format(first=first_stage(index)))
+        fusion = open_fusion(index, "auto", seed=0) if fused else None
         for budget in budgets if method.calls else (0,):
             file = folder / f"{way} {budget}.npz"
             if not file.exists():
                 began = time.time()
-                found = evaluate(
-                    method, budget, open_fusion(index, "auto", seed) if fused else None
-                )
+                found = outcome(way, method, parts, None, budget=budget, task=task, fusion=fusion)
                 folder.mkdir(parents=True, exist_ok=True)
                 np.savez_compressed(file, **found.task)
                 said = [f"{m} {100 * np.nanmean(found.task[m]):.1f}" for m in MEASURES[:4]]
@@ -78,15 +74,9 @@ def run_task(name: str, task: Task, sources: Path, work: Path) -> None:
         ck.fit_fusion(index, scorer, halves["fit"].queries, halves["fit"].qrels)
         index.save(work / f"{name}.index")
     for half, data in halves.items():
-
-        def evaluate(
-            method: ck.Method, budget: int, fusion: Fusion | None, data: Dataset = data
-        ) -> Outcome:
-            given: dict[str, Any] = {"qrels": data.qrels, "measures": MEASURES, "fusion": fusion}
-            methods = {str(method): method}
-            return next(judge(index, scorer, data.queries, methods, [budget], **given))
-
-        search(index, work / "cells" / name / half, task.budgets, evaluate)
+        parts = parts_on_demand(index, scorer, data.queries)
+        judged = Judgements.from_qrels(data.qrels, data.queries.ids, index.items.ids)
+        search(index, work / "cells" / name / half, task.budgets, parts, judged)
     about = {"n": index.n, "tests": len(halves["test"]), "fits": len(halves["fit"])}
     _write(work / "cells" / name / "about.json", about | {"fusion": index.artifacts[FUSION].meta})
 
@@ -115,25 +105,12 @@ def run_matrix(file: Path, work: Path) -> None:
 
     found = weigh(bare, matrix.queries(slice(0, fits)), score, rows[:fits])
     index = replace(bare, artifacts={FUSION: Artifact(found | {"fingerprint": None}, {})})
-    for half, part in (("fit", range(fits)), ("test", range(fits, len(known)))):
-        starts = range(part.start, part.stop, BATCH)
-        stops = [min(start + BATCH, part.stop) for start in starts]
-        parts = [
-            Part.known(index, matrix.queries(slice(a, b)), known[a:b])
-            for a, b in zip(starts, stops, strict=True)
-        ]
-        task = TaskMeasures(Judgements(rows[part.start : part.stop]), MEASURES)
-
-        def evaluate(
-            method: ck.Method,
-            budget: int,
-            fusion: Fusion | None,
-            parts: Sequence[Part] = parts,
-            task: TaskMeasures = task,
-        ) -> Outcome:
-            return outcome("", method, parts, None, budget=budget, task=task, fusion=fusion)
-
-        search(index, work / "cells" / file.stem / half, (20, 50, 100), evaluate)
+    for half, start, stop in (("fit", 0, fits), ("test", fits, len(known))):
+        starts = range(start, stop, BATCH)
+        batches = [slice(first, min(first + BATCH, stop)) for first in starts]
+        parts = [Part.known(index, matrix.queries(at), known[at]) for at in batches]
+        judged = Judgements(rows[start:stop])
+        search(index, work / "cells" / file.stem / half, (20, 50, 100), parts, judged)
     about = {"n": matrix.n, "tests": matrix.n_tests, "fits": fits, "fusion": found}
     _write(work / "cells" / file.stem / "about.json", about)
 

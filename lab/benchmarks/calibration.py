@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 import crossknn as ck
+from crossknn.evaluation.task import Judgements
 from crossknn.fitting.calibration import FOLDS, calibration_error, fit_scores, reliability
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import DEFAULT
@@ -37,14 +39,9 @@ for file in map(Path, sys.argv[1:]):
     queries = matrix.queries(slice(0, len(matrix.scores)))
     best = simulate(ck.parse_method(DEFAULT).plan(matrix, BUDGET, 0), queries, matrix.scores)
     best = best.best(10)
-    qrels = matrix.qrels
-    if qrels is None:
-        relevant = best.items == matrix.labels[:, None]
-    else:
-        good = {(q, i) for q, i, grade in qrels.tolist() if grade > 0}
-        relevant = np.array(
-            [[(q, i) in good for i in r] for q, r in enumerate(best.items.tolist())]
-        )
+    judged = Judgements.from_matrix(replace(matrix, n_anchors=0)).rows
+    both = zip(judged, best.items.tolist(), strict=True)
+    relevant = np.array([[row.get(str(i), 0) > 0 for i in items] for row, items in both])
     scores = best.scores.astype(np.float64)
     chance, none, ways = np.empty(scores.shape), np.empty(len(scores)), []
     fold = np.random.default_rng(0).permutation(len(scores)) % FOLDS

@@ -33,8 +33,8 @@ from crossknn.fitting.factors import (
 from crossknn.index.base import Anchors, Scale
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost, ItemVectors, RememberedModel, Same
-from crossknn.methods.kriging import RANK, Prior
 from crossknn.methods.kriging_fit import fit_hyperparameters, fit_prior
+from crossknn.methods.prior import RANK, Prior
 from crossknn.retrievers.base import RandomItems
 from crossknn.retrievers.specs import HYBRID, default_vectors, open_retriever, unfitted
 from crossknn.scorers import as_scorer

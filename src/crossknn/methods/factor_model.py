@@ -18,7 +18,7 @@ retriever stages, g = 1 + s columns [1, cheap], f = g + 1 weights, r factors, t 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
@@ -26,10 +26,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.methods.kriging import RANK, Prior
-from crossknn.methods.posterior import lengths
+from crossknn.methods.posterior import Trend, lengths
+from crossknn.methods.prior import RANK, SLOPE, Cokriging, Prior, standardised, trend_columns
 from crossknn.scores.store import SparseScores
-from crossknn.types import FloatArray, IntArray
+from crossknn.types import BoolArray, FloatArray, IntArray
 
 SWEEPS = 6
 """Over the queries, at most: for the content, and then for the items."""
@@ -49,15 +49,21 @@ LEAST = 1e-9
 PRIOR_QUERIES = 2
 """Queries that the prior of the weights counts for when it is estimated anew."""
 
-Dense: TypeAlias = tuple[FloatArray, Sequence[FloatArray]]
-"""Exact scores (a, n) of queries with every item, and each stage's cheap ones, (a, n)."""
+Dense: TypeAlias = tuple[FloatArray, Sequence[FloatArray], FloatArray | None]
+"""Exact scores (a, n) of queries with every item, each retriever's cheap ones, (a, n), and vectors
+(a, d) of the queries."""
+
+ITERATIONS = 3
+"""In which the weights of a trend are estimated, the items' loadings being known."""
 
 
 def fit_sparse(
     scores: SparseScores,
     cheap: Sequence[FloatArray],
     vectors: FloatArray,
+    query_vectors: FloatArray | None = None,
     *,
+    lead: int = 0,
     rank: int = RANK,
     anchors: Dense | None = None,
 ) -> Prior:
@@ -67,8 +73,11 @@ def fit_sparse(
     as long as a tenth of the entries, held out, is predicted better; then again with all entries.
 
     Args:
-        cheap: scores of each retriever stage at the entries, (e,) each, in their order.
+        cheap: scores of each retriever at the entries, (e,) each, in their order, standardised over
+            all items of their query.
         vectors: (n, d) of the items by a dual encoder, of any length.
+        query_vectors: (q, d') of the queries that have scores, for cokriging.
+        lead: Which of the retrievers is in the trend of few columns.
         anchors: more queries, with all items scored.
 
     Raises:
@@ -88,7 +97,9 @@ def fit_sparse(
     if any(len(row.scores) for row in held):
         _, counts = _fit(fitted, unit, rank, (SWEEPS, SWEEPS), held)
     model, _ = _fit(rows, unit, rank, counts)
-    return _prior(model, rows, seen, vectors)
+    if query_vectors is not None and anchors is not None and anchors[2] is not None:
+        query_vectors = np.concatenate([query_vectors, anchors[2]])
+    return _prior(model, rows, seen, vectors, query_vectors, lead)
 
 
 def _fit(
@@ -161,7 +172,7 @@ class Rows:
 
 
 def _dense_values(dense: Dense) -> Iterator[FloatArray]:
-    exact, cheap = dense
+    exact, cheap, _ = dense
     for row, scores in enumerate(exact):
         yield np.column_stack([scores, *(stage[row] for stage in cheap)])
 
@@ -173,7 +184,7 @@ def _rows(
     values, items = np.column_stack([scores.score, *cheap]), np.searchsorted(seen, scores.item)
     begin = np.searchsorted(scores.query, scores.scored_queries)[1:]
     sparse = np.split(values, begin) if len(scores) else []
-    dense, width = anchors or (np.zeros((0, len(seen)), np.float32), []), values.shape[1]
+    dense, width = anchors or (np.zeros((0, len(seen)), np.float32), [], None), values.shape[1]
     total, within, count = np.zeros(width), np.zeros(width), 0
     for part in (*sparse, *_dense_values(dense)):
         exact = part.astype(np.float64)
@@ -407,7 +418,93 @@ class Sweep:
         return replace(model, theta=theta, own=own, spread=spread, noise=noise)
 
 
-def _prior(model: FactorModel, rows: Rows, seen: IntArray, vectors: FloatArray) -> Prior:
+@dataclass(frozen=True, eq=False)
+class Trends:
+    """What the queries' own weights say of a trend, the items' loadings being known.
+
+    `prior` has these, turned by `turn` (r, r); `others` (q, r) are what cokriging says of each
+    query from the others' coordinates.
+    """
+
+    model: FactorModel
+    rows: Rows
+    seen: IntArray
+    prior: Prior
+    turn: FloatArray
+    others: FloatArray | None = None
+
+    def coordinates(self) -> FloatArray:
+        """Of every query in the space of the prior's factors: (q, r)."""
+        f = len(self.model.weights)
+        products = self._products(self.model)
+        found = [self.model.posterior(row, products(row))[0][f:] for row in self.rows]
+        return np.stack(found) @ self.turn
+
+    def of(self, columns: BoolArray) -> Trend:
+        """The trend of these columns (g,), by expectation maximisation of its weights alone."""
+        g, used, size = len(columns), np.flatnonzero(columns), self.rows.size[0]
+        f = len(used)
+        # Slopes are at first probably small, as where no other query is known.
+        unit = self.prior.variance / size**2 / SLOPE
+        flat = unit * np.eye(f - 1)  # their covariance
+        mean = standardised(self.prior.mean)[self.seen]
+        theta = np.column_stack([mean, self.model.theta[:, 1:]])
+        model = replace(
+            self.model,
+            theta=theta,
+            weights=np.zeros(f),
+            precision=_of_slopes(np.linalg.inv(flat)),
+        )
+        products = self._products(model)
+        rows = [row._replace(basis=basis[:, used[:-1]]) for row, basis in self._bases()]
+        q = len(rows)
+        for _ in range(ITERATIONS):
+            found = [model.posterior(row, products(row)) for row in rows]
+            weights = np.stack([each[:f] for each, _ in found])
+            about = np.cov(weights.T, bias=True) + sum(c[:f, :f] for _, c in found) / q
+            spread = (q * about[1:, 1:] + PRIOR_QUERIES * flat) / (q + PRIOR_QUERIES)
+            expected = np.append(0.0, weights.mean(axis=0)[1:])
+            model = replace(model, weights=expected, precision=_of_slopes(np.linalg.inv(spread)))
+        # In the units of the scores and of standardised columns.
+        units = np.ones(g)
+        units[: len(self.rows.size)] = [1, *self.rows.size[1:]]
+        units = size / units[used]
+        trend = Trend(columns, np.zeros(g), np.zeros((g, g)))
+        trend.mean[used] = model.weights * units
+        trend.precision[np.ix_(used, used)] = model.precision / units / units[:, None]
+        return trend
+
+    def _bases(self) -> Iterator[tuple[Row, FloatArray]]:
+        """Every row, and its columns 1, the retrievers and cokriging."""
+        for number, row in enumerate(self.rows):
+            basis = row.basis
+            if self.others is not None:
+                likely = standardised(self.prior.factor @ self.others[number].astype(np.float32))
+                basis = np.column_stack([basis, likely[self.seen[row.items]]])
+            yield row, basis
+
+    def _products(self, model: FactorModel) -> Callable[[Row], FloatArray | None]:
+        """L' D^-1 L of rows with all items, which is the same for all of them."""
+        if not len(self.rows.dense[0]):
+            return lambda row: None
+        loadings = model.theta[:, 1:]
+        known = loadings.T @ (loadings / (model.noise + model.own)[:, None])
+        return lambda row: known if isinstance(row.items, slice) else None
+
+
+def _of_slopes(precision: FloatArray) -> FloatArray:
+    """With that of the intercept, of which nothing is known: (f - 1, f - 1) -> (f, f)."""
+    return np.pad(precision, ((1, 0), (1, 0)))
+
+
+def _prior(
+    model: FactorModel,
+    rows: Rows,
+    seen: IntArray,
+    vectors: FloatArray,
+    query_vectors: FloatArray | None,
+    lead: int,
+) -> Prior:
     """In the units of the scores, for all items, the strongest factor first."""
     n, block = len(vectors), 8_192
     theta = np.empty((n, model.theta.shape[1]), np.float32)
@@ -418,14 +515,18 @@ def _prior(model: FactorModel, rows: Rows, seen: IntArray, vectors: FloatArray) 
     theta *= np.float32(size)
     loadings = theta[:, 1:]
     products = (loadings.T @ loadings).astype(np.float64)
-    _, directions = np.linalg.eigh(products)
-    c = float(model.weights[-1]) or 1.0  # goes into the mean, whose weight is then 1
-    units = np.concatenate([[size], size / rows.size[1:], [1 / c]])
+    turn = np.linalg.eigh(products)[1][:, ::-1]
     left = np.trace(products) / n + size**2 * (model.noise + float(model.own.mean()))
-    return Prior(
-        factor=loadings @ directions[:, ::-1].astype(np.float32),
-        mean=c * (theta[:, 0] - theta[:, 0].mean()),
-        weights=model.weights * units,
-        precision=model.precision / units / units[:, None],
+    prior = Prior(
+        factor=loadings @ turn.astype(np.float32),
+        mean=theta[:, 0] - theta[:, 0].mean(),
+        trends=[],
         variance=float(left),
     )
+    trends, cokriging = Trends(model, rows, seen, prior, turn), None
+    if query_vectors is not None:
+        products = turn.T @ products @ turn
+        cokriging, others = Cokriging.fit(query_vectors, trends.coordinates(), products)
+        trends = replace(trends, others=others)
+    columns = trend_columns(len(rows.size) - 1, lead, cokriging is not None)
+    return replace(prior, trends=[trends.of(kept) for kept in columns], cokriging=cokriging)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Observed, Q
 
 BLOCK = 16_384
 """Items predicted together: bounds what is computed at once to b x BLOCK covariances."""
+
+Feature: TypeAlias = Callable[[Queries], FloatArray]
+"""Values (m, n) of a basis function at all items, for m queries."""
 
 KEPT = 2**31
 """Bytes of covariances, of all queries, that are kept from one round to the next."""
@@ -64,10 +67,10 @@ class GaussianProcess(Predictor[Posteriors]):
     """Predicts by the posterior of each query, and chooses by mean + `beta` * std.
 
     An item's point is its rows of `arrays`, (n, d) each, side by side. The basis functions are 1
-    (with `intercept`), the scores of each of `stages`, and `item_mean` (n,). With `own`, a query's
-    own vector counts as an item with the best score known and the best basis functions of all
-    (BAGEL, ReBOL). Until a query has scores that differ and, without a prior, more of them than
-    basis functions, `retriever` ranks.
+    (with `intercept`) and the `features` (m, n) of queries. With `own`, a query's own vector counts
+    as an item with the best score known and the best basis functions of all (BAGEL, ReBOL). Until a
+    query has scores that differ and, without trends, more of them than basis functions, `retriever`
+    ranks.
 
     Between rounds b * n * 4 bytes of a query with b scores are kept. Where these would be more than
     `KEPT`, each round computes all of it again.
@@ -78,8 +81,7 @@ class GaussianProcess(Predictor[Posteriors]):
     retriever: Retriever
     beta: float
     intercept: bool = True
-    stages: Sequence[Retriever] = ()
-    item_mean: FloatArray | None = None
+    features: Sequence[Feature] = ()
     own: Callable[[Queries], FloatArray] | None = None
 
     has_std = True
@@ -92,9 +94,7 @@ class GaussianProcess(Predictor[Posteriors]):
     def start(self, queries: Queries) -> Posteriors:
         shape = len(queries), len(self.arrays[0])
         basis = [np.broadcast_to(np.float32(1), shape)] * self.intercept
-        basis += [stage.scores(queries) for stage in self.stages]
-        if self.item_mean is not None:
-            basis.append(np.broadcast_to(self.item_mean, shape))
+        basis += [feature(queries) for feature in self.features]
         known = np.stack(basis) if basis else np.empty((0, *shape), np.float32)
         return Posteriors(queries, known, None if self.own is None else self.own(queries), {}, {})
 
@@ -102,7 +102,7 @@ class GaussianProcess(Predictor[Posteriors]):
         known = {}
         for q, items, scores in observed.rows():
             points, basis = self.points(items), state.basis[:, q, items].T
-            few = self.model.prior is None and len(scores) <= basis.shape[1]
+            few = not self.model.trends and len(scores) <= basis.shape[1]
             if few or np.ptp(scores) == 0:
                 continue
             exact = scores.astype(np.float64)
@@ -225,7 +225,7 @@ class GP(Method):
             retriever=retriever,
             beta=self.beta,
             intercept=self.mean in ("constant", "retriever"),
-            stages=stages_of(retriever) if self.mean == "retriever" else (),
+            features=[r.scores for r in stages_of(retriever)] if self.mean == "retriever" else (),
             own=own,
         )
         return Plan(

@@ -1,54 +1,56 @@
 """Kriging: a Gaussian process whose mean and covariance were fitted to other queries' scores.
 
-kriging(retriever=dense)                 mean [1, dense, mean score], covariance of anchors, content
-kriging(retriever=hybrid(bm25, dense))   the mean has a basis function for each stage
-kriging(retriever=dense, mean=hybrid)    dense picks the first batch, the mean has all stages
-kriging(use_anchors=false)               mean [1, retriever], covariance of content alone
+kriging                            first batch by the default retriever, trends in all retrievers
+kriging(retriever=hybrid)          rank fusion picks the first batch
+kriging(mean=hybrid(bm25, dense, views))   trends in these three
+kriging(use_anchors=false)         as if the index knew no other query
 
-The prior is what the exact scores of other queries say of a query before its first one:
+The prior (`crossknn.methods.prior`) is what the exact scores of other queries say of a query before
+its first one. Without other queries it is a Gaussian process on item vectors, with the query's own
+vector as an observation and probably small slopes.
 
-    score of item i = w . [1, cheap scores of i, mean score of i] + residual of i
-
-The weights w are a query's own. Those of the other queries say what to expect of them, and their
-residuals which items are liked by the same queries.
-
-Axes: q anchor queries, n items, f basis functions, r factors.
+Axes: q anchor queries, n items.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from crossknn.errors import InputError, SpecError
 from crossknn.index.base import Index
-from crossknn.linalg import solve_scaled, top_k
+from crossknn.linalg import top_k
 from crossknn.methods.base import Method, Rehearsal
-from crossknn.methods.gp import GaussianProcess
-from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model, Weights
-from crossknn.retrievers.base import Retriever, stages_of
+from crossknn.methods.gp import Feature, GaussianProcess
+from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model
+from crossknn.methods.prior import (
+    RANK,
+    KernelParameters,
+    Prior,
+    fit_dense,
+    flat_trends,
+    standardised,
+)
+from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import (
+    AUTO,
     HYBRID,
     default_vectors,
+    first_stage,
     open_retriever,
-    retriever_scores,
     stage_names,
+    unfitted,
 )
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan, Stop
 from crossknn.spec import Spec, parse
-from crossknn.types import BoolArray, FloatArray, IntArray
+from crossknn.types import BoolArray, FloatArray, IntArray, Queries
 
 NAME = "kriging"
 """Of the artifact that an index keeps a prior as."""
-
-RANK = 100
-"""Factors kept, at most."""
-
-ARRAYS = ("factor", "mean", "weights", "precision")
 
 LEAST = 8
 """Items of the first round: of fewer the trend says too little, and the next rounds follow it."""
@@ -64,8 +66,8 @@ class Kriging(Method):
     """Score what is predicted best, predict again from all scores so far.
 
     Args:
-        mean: retriever whose stages' scores the prediction is linear in; `retriever` by default.
-            Where other queries are known, the items' mean scores are one more basis function.
+        retriever: Picks the first batch.
+        mean: Retrievers whose scores the trends are linear in; by default words and vectors.
         rounds: how often it predicts anew.
         use_anchors: false: ignore the scores of anchor queries.
         rank: factors of the covariance over other queries, at most.
@@ -82,9 +84,9 @@ class Kriging(Method):
 
     name = "kriging"
     fallback = "kriging(use_anchors=false)"
-    retriever: Spec = HYBRID
-    mean: Spec | None = None
-    rounds: int = 10
+    retriever: Spec = AUTO
+    mean: Spec = HYBRID
+    rounds: int = 20
     use_anchors: bool = True
     rank: int = RANK
     share: float | None = None
@@ -120,30 +122,30 @@ class Kriging(Method):
             return None
         exact = index.anchors.scores
 
-        def fit() -> Prior:
-            return fit_dense(exact, anchor_scores(index, self._mean, seed), self.rank)
-
-        return index.cache.get(("prior", str(self._mean), self.rank, seed), (exact,), fit)
+        key = ("prior", str(self.mean), self.rank, seed)
+        return index.cache.get(
+            key, (exact,), lambda: fit_anchors(index, self.mean, self.rank, seed)
+        )
 
     def _plan(self, index: Index, budget: int, seed: int, prior: Prior | None) -> Plan:
         first = min(max(budget // self.rounds, LEAST), budget)
         left, later = budget - first, min(self.rounds - 1, budget - first)
+        retriever = open_retriever(index, self.retriever, seed)
         return Plan(
-            retriever=open_retriever(index, self.retriever, seed),
+            retriever=retriever,
             predictor=process(
-                index.vectors[default_vectors(index, self.vectors)],
-                open_retriever(index, self._mean, seed),
+                index,
+                default_vectors(index, self.vectors),
+                retriever,
+                stage_names(index, self.mean),
                 prior,
                 self._parameters(prior),
                 self.beta,
+                seed,
             ),
             batches=(first, *(left // later + (r < left % later) for r in range(later))),
             shortlist=self.shortlist,
         )
-
-    @property
-    def _mean(self) -> Spec:
-        return self.mean or self.retriever
 
     def _fitted_prior(self, index: Index) -> Prior | None:
         """The index's prior, if it is of all anchors there are and for these stages; `InputError`
@@ -152,14 +154,14 @@ class Kriging(Method):
         if prior is None:
             return None
         anchors = 0 if index.anchors is None else len(index.anchors.scores)
-        if stage_names(index, parse(prior.retriever)) == stage_names(index, self._mean):
+        if stage_names(index, parse(prior.retriever)) == stage_names(index, self.mean):
             return prior if prior.from_searches or prior.n_anchor_queries == anchors else None
         if anchors and not prior.from_searches:
             return None
         raise InputError(
-            f"{self}: the prior predicts from {prior.retriever}, not from {self._mean}: "
+            f"{self}: the prior predicts from {prior.retriever}, not from {self.mean}: "
             f"search with mean={prior.retriever} or use_anchors=false, or fit again with  "
-            f"crossknn fit INDEX stored --retriever '{self._mean}'"
+            f"crossknn fit INDEX stored --retriever '{self.mean}'"
         )
 
     def _parameters(self, prior: Prior | None) -> KernelParameters:
@@ -182,7 +184,7 @@ class Kriging(Method):
             return
         parameters = self._parameters(self.prior(index, seed))
         free = replace(self, target_recall=None, **asdict(parameters))
-        for fold, prior in cross_fitted(index, self._mean, self.rank, FOLDS, seed):
+        for fold, prior in cross_fitted(index, self.mean, self.rank, FOLDS, seed):
             plan = free._plan(index, budget, seed, prior)
             yield plan, anchors.queries.take(fold), anchors.scores[fold]
 
@@ -198,31 +200,47 @@ class Kriging(Method):
         return index.cache.get(key, (anchors.scores,), lambda: record_curve(searches, self.k))
 
 
-def anchor_scores(index: Index, retriever: Spec, seed: int) -> list[FloatArray]:
-    """Scores (q, n) of the anchor queries by each of the retriever's stages."""
+def lead_of(index: Index, names: Sequence[str]) -> int:
+    """The retriever of the trend of few columns: that which is used if none is named, or else the
+    first."""
+    lead = first_stage(index)
+    return names.index(lead) if lead in names else 0
+
+
+def fit_anchors(
+    index: Index, mean: Spec, rank: int, seed: int, rows: IntArray | None = None
+) -> Prior:
+    """What the anchor queries teach, or those in `rows`."""
     assert index.anchors is not None
-    return retriever_scores(index, retriever, index.anchors.queries, seed)
+    anchors, names = index.anchors, stage_names(index, mean)
+    rows = np.arange(len(anchors.scores)) if rows is None else rows
+    queries, vectors = anchors.queries.take(rows), unfitted(index) or default_vectors(index)
+    space = vectors if index.has_query_vectors(vectors) else None
+    prior = fit_dense(
+        anchors.scores[rows],
+        [open_retriever(index, name, seed).scores(queries) for name in names],
+        index.vectors[vectors],
+        None if space is None else index.query_vectors(queries, space),
+        lead=lead_of(index, names),
+        rank=rank,
+    )
+    return replace(prior, space=space)
 
 
 def cross_fitted(
-    index: Index, retriever: Spec, rank: int, folds: int, seed: int
+    index: Index, mean: Spec, rank: int, folds: int, seed: int
 ) -> Iterator[tuple[IntArray, Prior]]:
     """Each part of the anchor queries, as positions, and the prior that the others teach."""
     assert index.anchors is not None
-    exact, cheap = index.anchors.scores, anchor_scores(index, retriever, seed)
-    rows = np.arange(len(exact))
+    rows = np.arange(len(index.anchors.scores))
     for fold in np.array_split(rows, min(folds, len(rows))):
-        others = np.setdiff1d(rows, fold)
-        yield fold, fit_dense(exact[others], [c[others] for c in cheap], rank)
+        yield fold, fit_anchors(index, mean, rank, seed, np.setdiff1d(rows, fold))
 
 
 def stored_prior(index: Index) -> Prior | None:
     """The prior that is kept with an index, if there is one."""
     artifact = index.artifacts.get(NAME)
-    if artifact is None:
-        return None
-    known = {**artifact.meta, "parameters": KernelParameters(**artifact.meta["parameters"])}
-    return Prior(**known, **artifact.arrays)
+    return None if artifact is None else Prior.from_artifact(artifact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,117 +282,20 @@ def record_curve(searches: Iterable[Rehearsal], k: int) -> CalibrationCurve:
     return CalibrationCurve(np.hstack(expected), np.hstack(achieved))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelParameters:
-    """See `Kriging`: in units of the residuals' variance, `noise` as a share of smooth + linear."""
-
-    share: float = 0.7
-    scale: float = 2.0
-    smooth: float = 0.3
-    linear: float = 0.5
-    noise: float = 0.25
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Prior:
-    """What is known before a query's first score, and what it was fitted to.
-
-    Args:
-        factor: (n, r), whose products with itself are the residuals' covariance between items.
-        mean: (n,) the items' mean scores, about their mean.
-        weights: (f,) expected weights of a query.
-        precision: (f, f) of these, flat in the first: where zero lies does not matter.
-        variance: mean square of the residuals.
-        retriever: whose searches it serves, as a spec.
-        fingerprint: of the cross-encoder.
-        queries, pairs: how many were scored, the `n_anchor_queries` among them with every item.
-    """
-
-    factor: FloatArray
-    mean: FloatArray
-    weights: FloatArray
-    precision: FloatArray
-    variance: float
-    parameters: KernelParameters = KernelParameters()
-    retriever: str = ""
-    fingerprint: str | None = None
-    queries: int = 0
-    pairs: int = 0
-    n_anchor_queries: int = 0
-
-    @property
-    def from_searches(self) -> bool:
-        """Whether it was fitted to scores of more queries than the anchors."""
-        return self.queries > self.n_anchor_queries
-
-    def meta(self) -> dict[str, Any]:
-        """All but the arrays, as JSON."""
-        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ARRAYS}
-        return {**kept, "parameters": asdict(self.parameters)}
-
-
-def fit_dense(scores: FloatArray, cheap: Sequence[FloatArray], rank: int = RANK) -> Prior:
-    """A prior from exact scores (q, n) of anchor queries and their `cheap` ones, each (q, n); an
-    item's mean, in the regression of an anchor, is that over the others. `InputError` for fewer
-    than two anchors."""
-    q, n = scores.shape
-    if q < 2:
-        raise InputError(
-            "one anchor query says nothing about how items vary together: add more, or use "
-            "kriging(use_anchors=false)"
-        )
-    total = _centred(scores.sum(axis=0, dtype=np.float64))
-    weights, residuals = np.zeros((q, 2 + len(cheap))), np.empty((q, n), np.float32)
-    for row in range(q):
-        exact = _centred(scores[row])
-        basis = np.stack([*(_centred(c[row]) for c in cheap), (total - exact) / (q - 1)])
-        weights[row, 1:] = solve_scaled(basis @ basis.T, basis @ exact)
-        residuals[row] = exact - weights[row, 1:] @ basis
-    # E'E / q = F F' by the eigenvectors of the smaller EE' / q (q, q), E being the residuals.
-    values, vectors = np.linalg.eigh((residuals @ residuals.T).astype(np.float64) / q)
-    kept = np.flatnonzero(values > 1e-6 * values[-1])[::-1][:rank]
-    return Prior(
-        factor=residuals.T @ (vectors[:, kept] / np.sqrt(q)).astype(np.float32),
-        mean=(total / q).astype(np.float32),
-        weights=weights.mean(axis=0),
-        precision=_precision(weights),
-        variance=float(np.square(residuals).mean(dtype=np.float64)),
-        queries=q,
-        pairs=q * n,
-        n_anchor_queries=q,
-    )
-
-
-def _centred(values: FloatArray) -> FloatArray:
-    exact: FloatArray = values.astype(np.float64)
-    return exact - exact.mean()
-
-
-def _precision(weights: FloatArray) -> FloatArray:
-    """Of all weights but the first: (q, f) -> (f, f), 0 where anchors are too few to tell."""
-    q, f = weights.shape
-    precision = np.zeros((f, f))
-    if q > f + 1:
-        spread = np.atleast_2d(np.cov(weights[:, 1:].T))
-        size = np.sqrt(np.diag(spread))
-        size[size == 0] = 1
-        correlation = spread / size / size[:, None]
-        correlation[np.diag_indices(f - 1)] *= 1 + 1e-6
-        inverse = np.linalg.pinv(correlation, rcond=1e-12, hermitian=True)
-        precision[1:, 1:] = inverse / size / size[:, None]
-    return precision
-
-
 def process(
-    vectors: FloatArray,
+    index: Index,
+    vectors: str,
     retriever: Retriever,
+    names: Sequence[str],
     prior: Prior | None,
     parameters: KernelParameters,
     beta: float = 0.0,
+    seed: int = 0,
 ) -> GaussianProcess:
-    """Kriging's predictor over item vectors (n, d), linear in the scores of `retriever`'s stages.
+    """Kriging's predictor, linear in the scores of the retrievers `names`.
 
-    With a prior also in the items' mean scores; its factors come before an item's vector.
+    With a prior also in cokriging and the items' mean scores; its factors come before an item's
+    vector. Without one the query counts as observed, if it has a vector.
     """
     kernel = LowRankPlusResidual(
         rank=0 if prior is None else prior.factor.shape[1],
@@ -382,16 +303,42 @@ def process(
         amount=1.0 if prior is None else prior.variance or 1.0,
         rest=Directional(parameters.scale, parameters.smooth, parameters.linear),
     )
+    features = [_standard(open_retriever(index, name, seed)) for name in names]
+    own, items = None, index.vectors[vectors]
+    if prior is not None:
+        features += _learned(index, prior)
+    elif index.has_query_vectors(vectors):
+        own = partial(index.query_vectors, name=vectors)
     return GaussianProcess(
-        arrays=[vectors] if prior is None else [prior.factor, vectors],
+        arrays=[items] if prior is None else [prior.factor, items],
         model=Model(
             kernel=kernel,
             noise=parameters.noise,
             likely=True,
-            prior=None if prior is None else Weights(prior.weights, prior.precision),
+            fitted=prior is not None,
+            trends=flat_trends(len(names), lead_of(index, names))
+            if prior is None
+            else prior.trends,
         ),
         retriever=retriever,
         beta=beta,
-        stages=stages_of(retriever),
-        item_mean=None if prior is None else prior.mean,
+        features=features,
+        own=own,
     )
+
+
+def _standard(retriever: Retriever) -> Feature:
+    return lambda queries: standardised(retriever.scores(queries))
+
+
+def _learned(index: Index, prior: Prior) -> list[Feature]:
+    """Columns that other queries taught: cokriging, if there is any, and the items' mean."""
+    mean, cokriging, features = standardised(prior.mean), prior.cokriging, list[Feature]()
+    if cokriging is not None:
+
+        def likely(queries: Queries) -> FloatArray:
+            coordinates = cokriging(index.query_vectors(queries, str(prior.space)))
+            return standardised(coordinates.astype(np.float32) @ prior.factor.T)
+
+        features.append(likely)
+    return [*features, lambda queries: np.broadcast_to(mean, (len(queries), len(mean)))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import NamedTuple
 
@@ -13,23 +13,15 @@ from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods.base import equal_rounds
 from crossknn.methods.factor_model import fit_sparse
-from crossknn.methods.kriging import (
-    ARRAYS,
-    NAME,
-    RANK,
-    KernelParameters,
-    Prior,
-    anchor_scores,
-    cross_fitted,
-    fit_dense,
-    process,
-)
+from crossknn.methods.kriging import NAME, cross_fitted, fit_anchors, lead_of, process
 from crossknn.methods.posterior import FLOOR, Directional, squared_distances
+from crossknn.methods.prior import RANK, KernelParameters, Prior, standardised
 from crossknn.retrievers.specs import (
+    AUTO,
     HYBRID,
     default_vectors,
     open_retriever,
-    retriever_scores,
+    stage_names,
     unfitted,
 )
 from crossknn.scores.store import SparseScores
@@ -78,20 +70,17 @@ def fit_prior(
     """
     retriever = parse(retriever) if isinstance(retriever, str) else retriever
     anchors, count = index.anchors, len(index.anchor_queries)
-    fingerprint, dense = None if scores is None else scores.fingerprint, None
+    fingerprint = None if scores is None else scores.fingerprint
     if rank < 1:
         raise InputError(f"rank is {rank}; it must be 1 or more")
     if not index.vectors:
         raise InputError("kriging needs item vectors: build the index with some")
     if anchors is not None:
         fingerprint = index.scorer_fingerprint("anchors")
-        dense = anchors.scores, anchor_scores(index, retriever, SEED)
     if scores:
-        cheap = _scores_at(index, retriever, scores)
-        vectors = index.vectors[unfitted(index) or default_vectors(index)]
-        prior = fit_sparse(scores, cheap, vectors, rank=rank, anchors=dense)
-    elif dense is not None:
-        prior = fit_dense(*dense, rank)
+        prior = _from_searches(index, scores, retriever, rank)
+    elif anchors is not None:
+        prior = fit_anchors(index, retriever, rank, SEED)
     else:
         raise InputError(
             "the index has nothing to fit to: search it, "
@@ -106,21 +95,53 @@ def fit_prior(
         pairs=count * index.n + (len(scores) if scores else 0),
         n_anchor_queries=count,
     )
-    index.put_artifact(NAME, prior.meta(), {name: getattr(prior, name) for name in ARRAYS})
+    index.put_artifact(NAME, *prior.kept())
     return prior
 
 
-def _scores_at(index: Index, retriever: Spec, scores: SparseScores) -> list[FloatArray]:
-    """Each stage's scores at the entries: (e,)."""
-    chosen, parts = scores.scored_queries, []
+def _from_searches(index: Index, scores: SparseScores, retriever: Spec, rank: int) -> Prior:
+    """The prior that earlier searches teach, and the anchors, if there are any."""
+    names, anchors = stage_names(index, retriever), index.anchors
+    space = unfitted(index) or default_vectors(index)
+    has_queries = index.has_query_vectors(space)
+    dense = None
+    if anchors is not None:
+        columns = [_columns(index, name, anchors.queries) for name in names]
+        known = index.query_vectors(anchors.queries, space) if has_queries else None
+        dense = anchors.scores, columns, known
+    cheap, vectors = _at_entries(index, names, scores, space if has_queries else None)
+    prior = fit_sparse(
+        scores,
+        cheap,
+        index.vectors[space],
+        vectors,
+        lead=lead_of(index, names),
+        rank=rank,
+        anchors=dense,
+    )
+    return replace(prior, space=space if has_queries else None)
+
+
+def _columns(index: Index, name: str, queries: Queries) -> FloatArray:
+    return standardised(open_retriever(index, name, SEED).scores(queries))
+
+
+def _at_entries(
+    index: Index, names: Sequence[str], scores: SparseScores, space: str | None
+) -> tuple[list[FloatArray], FloatArray | None]:
+    """Each retriever's standardised scores at the entries, (e,), and the vectors (q, d) of the
+    scored queries."""
+    chosen, parts, vectors = scores.scored_queries, [], []
     for start in range(0, len(chosen), _AT_ONCE):
         rows = chosen[start : start + _AT_ONCE]
         where = slice(scores.by_query[rows[0]], scores.by_query[rows[-1] + 1])
         query, item = np.searchsorted(rows, scores.query[where]), scores.item[where]
-        texts = Queries([scores.queries[row] for row in rows])
-        cheap = retriever_scores(index, retriever, texts, SEED)
-        parts.append([stage[query, item] for stage in cheap])
-    return [np.concatenate(stage) for stage in zip(*parts, strict=True)]
+        queries = Queries([scores.queries[row] for row in rows])
+        parts.append([_columns(index, name, queries)[query, item] for name in names])
+        if space is not None:
+            vectors.append(index.query_vectors(queries, space))
+    cheap = [np.concatenate(stage) for stage in zip(*parts, strict=True)]
+    return cheap, None if space is None else np.concatenate(vectors)
 
 
 class Revealed(NamedTuple):
@@ -207,22 +228,23 @@ def _searched(index: Index, retriever: Spec, rank: int) -> Iterator[Revealed]:
     assert index.anchors is not None
     exact, batches = index.anchors.scores, equal_rounds(min(BUDGET, index.n), ROUNDS)
     searched = np.unique(np.linspace(0, len(exact) - 1, MOST).round().astype(int))
-    stage = open_retriever(index, retriever, SEED)
-    vectors = index.vectors[default_vectors(index)]
+    stage, names = open_retriever(index, AUTO, SEED), stage_names(index, retriever)
+    name = default_vectors(index)
     for fold, prior in cross_fitted(index, retriever, rank, FOLDS, SEED):
         rows = np.intersect1d(fold, searched)
         queries, scores, q = index.anchors.queries.take(rows), exact[rows], len(rows)
-        predictor = process(vectors, stage, prior, KernelParameters())
+        predictor = process(index, name, stage, names, prior, KernelParameters(), seed=SEED)
         plan = Plan(retriever=stage, predictor=predictor, batches=batches, shortlist=SHORTLIST)
         items = simulate(plan, queries, scores).observed().items
-        factor, points = (a[items].astype(np.float64) for a in (prior.factor, vectors))
+        factor, points = (a[items].astype(np.float64) for a in (prior.factor, index.vectors[name]))
+        trend = prior.trends[-1]  # of all columns
         basis = np.take_along_axis(predictor.start(queries).basis, items[None], axis=2)
         yield Revealed(
             products=factor @ factor.transpose(0, 2, 1),
             distances=np.stack([squared_distances(own, own) for own in points]),
             variance=np.full(q, prior.variance),
             basis=basis.transpose(1, 2, 0).astype(np.float64),
-            weights=np.tile(prior.weights, (q, 1)),
-            precision=np.tile(prior.precision, (q, 1, 1)),
+            weights=np.tile(trend.mean, (q, 1)),
+            precision=np.tile(trend.precision, (q, 1, 1)),
             scores=np.take_along_axis(scores, items, axis=1).astype(np.float64),
         )

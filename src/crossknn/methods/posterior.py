@@ -10,6 +10,7 @@ Axes: b scored points, c predicted points, p coordinates of a point, f basis fun
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.linalg import solve_scaled
-from crossknn.types import FloatArray
+from crossknn.types import BoolArray, FloatArray
 
 FLOOR = 1e-5
 """The least noise, as a share of the variance: less would drown in single precision."""
@@ -125,9 +126,11 @@ def lengths(vectors: FloatArray) -> FloatArray:
     return np.where(lengths > 0, lengths, lengths.dtype.type(1))
 
 
-class Weights(NamedTuple):
-    """A Gaussian prior of w: `mean` (f,), `precision` (f, f), 0 where nothing is known."""
+class Trend(NamedTuple):
+    """A model of w: the basis functions `columns` (f,) alone have weights, (0 or 1), whose Gaussian
+    prior has `mean` (f,) and `precision` (f, f), 0 where nothing is known."""
 
+    columns: BoolArray
     mean: FloatArray
     precision: FloatArray
 
@@ -140,17 +143,21 @@ class Model:
         noise: variance that the kernel does not explain, as a share of its unit.
         centre: take the mean of the scores off first, so that a shift of all scores moves every
             prediction by as much even where they are fewer than the basis functions.
-        likely: the amplitude is that of maximum likelihood, r' K^-1 r / (b - f), or with a prior
-            (10 + r' K^-1 r) / (10 + b), r being scores - offset - h w; otherwise the mean square
-            of r over the unit.
-        prior: of w; without one it is fitted by generalised least squares.
+        likely: the amplitude is that of maximum likelihood, r' K^-1 r / (b - f), or where the
+            kernel's own was fitted (10 + r' K^-1 r) / (10 + b), r being scores - offset - h w;
+            otherwise the mean square of r over the unit.
+        fitted: the kernel's amplitude was fitted to other queries' scores.
+        trends: w is the mean of what these models say: an equal mixture, whose mean is also the
+            mean of their predictions, as these are linear in w. Without any, w is fitted by
+            generalised least squares.
     """
 
     kernel: Kernel
     noise: float
     centre: bool = True
     likely: bool = False
-    prior: Weights | None = None
+    fitted: bool = False
+    trends: Sequence[Trend] = ()
 
     def posterior(
         self,
@@ -186,7 +193,7 @@ class Model:
         weights = self._weights(white[:, :-1], white[:, -1])
         residual = white[:, -1] - white[:, :-1] @ weights
         amplitude = np.square(scores - offset - basis @ weights).mean() / unit
-        if self.likely and self.prior is None:
+        if self.likely and not self.fitted:
             amplitude = residual @ residual / max(b - basis.shape[1], 1)
         elif self.likely:
             amplitude = (PRIOR_SCORES + residual @ residual) / (PRIOR_SCORES + b)
@@ -196,11 +203,17 @@ class Model:
         )
 
     def _weights(self, basis: FloatArray, scores: FloatArray) -> FloatArray:
-        """(H'K^-1 H + B^-1)^-1 (H'K^-1 y + B^-1 b), 2.42; without a prior by least squares."""
-        if self.prior is None:
+        """(H'K^-1 H + B^-1)^-1 (H'K^-1 y + B^-1 b), 2.42, averaged over the trends; without one by
+        least squares."""
+        if not self.trends:
             return np.linalg.lstsq(basis, scores, rcond=1e-6)[0]
-        known = basis.T @ scores + self.prior.precision @ self.prior.mean
-        return solve_scaled(basis.T @ basis + self.prior.precision, known)
+        weights, products, known = np.zeros(basis.shape[1]), basis.T @ basis, basis.T @ scores
+        for trend in self.trends:
+            used = np.flatnonzero(trend.columns)
+            of = np.ix_(used, used)
+            wanted = (known + trend.precision @ trend.mean)[used]
+            weights[used] += solve_scaled((products + trend.precision)[of], wanted)
+        return weights / len(self.trends)
 
 
 @dataclass(frozen=True, slots=True)

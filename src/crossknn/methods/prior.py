@@ -1,0 +1,319 @@
+"""What exact scores of other queries say of a query before its first one: kriging's prior.
+
+    score of item i = w . [1, retrievers' scores, cokriging, mean score of i] + residual of i
+
+Columns are standardised over the items of a query. The weights w are a query's own: those of the
+other queries say what to expect of them, for two trends, whose predictions are averaged:
+
+    [1, leading retriever, mean score]          few columns: the best ten
+    [1, all retrievers, cokriging, mean score]  all that is known: the best hundred
+
+Residuals say which items are liked by the same queries. Cokriging is the residual that the queries'
+vectors predict: queries of like vectors like the same items.
+
+Axes: q queries, n items, s retrievers, g columns, t trends, r factors, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from crossknn.errors import InputError
+from crossknn.linalg import solve_scaled
+from crossknn.methods.posterior import Trend, lengths
+from crossknn.types import Artifact, BoolArray, FloatArray
+
+RANK = 100
+"""Factors kept, at most."""
+
+OWN, SMOOTHED = 4 / 7, 3 / 7
+"""Shares of the covariance of items that residuals show, and of what item vectors say of it."""
+
+SMOOTHING = 30.0
+"""Items that the ridge counts for which smooths factors by item vectors."""
+
+SLOPE = 1.0
+"""Precision of a slope, where no other query is known, in units of the residuals' variance."""
+
+PRIOR_QUERIES = 2
+"""Queries that it counts for where others are known."""
+
+SCALES = tuple(0.125 * 2.0**step for step in range(8))
+RIDGES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""Of cokriging: scales of squared distances between queries, and ridges."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelParameters:
+    """See `Kriging`: in units of the residuals' variance, `noise` as a share of smooth + linear."""
+
+    share: float = 0.7
+    scale: float = 2.0
+    smooth: float = 0.3
+    linear: float = 0.5
+    noise: float = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Cokriging:
+    """Coordinates of queries in the space of the factors, by kernel ridge regression.
+
+    z(query) = k' (K + ridge I)^-1 Z with K = exp(-scale |v - v'|^2), v being the vectors of the q
+    known queries about their mean, brought to a mean square length of 1, and Z their coordinates.
+
+    Args:
+        known: Vectors (q, d) of the known queries.
+        solved: (K + ridge I)^-1 Z: (q, r).
+        scale: Of squared distances.
+    """
+
+    known: FloatArray
+    solved: FloatArray
+    scale: float
+
+    def __call__(self, vectors: FloatArray) -> FloatArray:
+        """Coordinates (m, r) of queries with `vectors` (m, d)."""
+        return _near(vectors, self.known, self.scale) @ self.solved
+
+    @staticmethod
+    def fit(
+        known: FloatArray, coordinates: FloatArray, products: FloatArray
+    ) -> tuple[Cokriging, FloatArray]:
+        """Scale and ridge by the least leave-one-out error in the scores of all items.
+
+        With A = K (K + ridge I)^-1, the error of query i, left out, is ((I - A) Z)_i / (1 - A_ii)
+        (Rasmussen and Williams 2006, 5.12).
+
+        Args:
+            known: Vectors (q, d) of queries.
+            coordinates: Z (q, r).
+            products: Of the factors with themselves, F' F (r, r).
+
+        Returns:
+            The regression, and what it says of each known query from all others: (q, r).
+        """
+        best, exact = np.inf, coordinates.astype(np.float64)
+        for scale in SCALES:
+            values, turn = np.linalg.eigh(_near(known, known, scale))
+            values, turned = np.maximum(values, 0), turn.T @ exact
+            for ridge in RIDGES:
+                left = ridge / (values + ridge)  # eigenvalues of I - A
+                out = np.maximum(np.square(turn) @ left, 1e-9)[:, None]
+                error = turn @ (left[:, None] * turned) / out
+                if (total := float(np.sum((error @ products) * error))) < best:
+                    best, others = total, exact - error
+                    solved = turn @ (turned / (values + ridge)[:, None])
+                    found = Cokriging(known, solved.astype(np.float32), scale)
+        return found, others
+
+
+def _near(left: FloatArray, known: FloatArray, scale: float) -> FloatArray:
+    """exp(-scale |v - v'|^2) between queries (a, d) and known ones (q, d): (a, q)."""
+    centre = known.mean(axis=0, dtype=np.float64)
+    size = np.sqrt(np.square(known - centre).sum(axis=1).mean()) or 1.0
+    v, w = (left - centre) / size, (known - centre) / size
+    squares = np.square(v).sum(axis=1)[:, None] + np.square(w).sum(axis=1) - 2 * v @ w.T
+    return np.exp(-scale * np.maximum(squares, 0))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prior:
+    """What is known before a query's first score, and what it was fitted to.
+
+    Args:
+        factor: (n, r), whose products with themselves are the residuals' covariance of items.
+        mean: (n,) the items' mean scores, about their mean.
+        trends: Of columns 1, the retrievers, cokriging if there is any, and the mean.
+        variance: Mean square of the residuals.
+        cokriging: Where queries have vectors, of the space `space`.
+        retriever: Retrievers that the trends are linear in, as a spec.
+        fingerprint: Of the cross-encoder.
+        queries, pairs: How many were scored, the `n_anchor_queries` among them with every item.
+    """
+
+    factor: FloatArray
+    mean: FloatArray
+    trends: Sequence[Trend]
+    variance: float
+    cokriging: Cokriging | None = None
+    space: str | None = None
+    parameters: KernelParameters = KernelParameters()
+    retriever: str = ""
+    fingerprint: str | None = None
+    queries: int = 0
+    pairs: int = 0
+    n_anchor_queries: int = 0
+
+    @property
+    def from_searches(self) -> bool:
+        """Whether it was fitted to scores of more queries than the anchors."""
+        return self.queries > self.n_anchor_queries
+
+    def kept(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
+        """As JSON and arrays; see `from_artifact`."""
+        arrays = {"factor": self.factor, "mean": self.mean}
+        arrays |= {
+            name: np.stack([getattr(trend, field) for trend in self.trends])
+            for name, field in _TRENDS.items()
+        }
+        meta = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _ARRAYS}
+        meta["parameters"] = asdict(self.parameters)
+        if self.cokriging is not None:
+            meta["query_scale"] = self.cokriging.scale
+            arrays |= {"known_queries": self.cokriging.known, "solved": self.cokriging.solved}
+        return meta, arrays
+
+    @staticmethod
+    def from_artifact(artifact: Artifact) -> Prior:
+        """What `kept` gave."""
+        meta, arrays = dict(artifact.meta), artifact.arrays
+        scale, cokriging = meta.pop("query_scale", None), None
+        if scale is not None:
+            cokriging = Cokriging(arrays["known_queries"], arrays["solved"], scale)
+        trends = zip(*(arrays[name] for name in _TRENDS), strict=True)
+        meta["parameters"] = KernelParameters(**meta["parameters"])
+        return Prior(
+            factor=arrays["factor"],
+            mean=arrays["mean"],
+            trends=[Trend(*trend) for trend in trends],
+            cokriging=cokriging,
+            **meta,
+        )
+
+
+_ARRAYS = ("factor", "mean", "trends", "cokriging")
+_TRENDS: Mapping[str, str] = {
+    "trend_columns": "columns",
+    "trend_means": "mean",
+    "trend_precisions": "precision",
+}
+
+
+def standardised(values: FloatArray) -> FloatArray:
+    """Rows (..., n) about their mean, in their deviations; 0 where all are equal."""
+    exact = values.astype(np.float64)
+    exact -= exact.mean(axis=-1, keepdims=True)
+    size = exact.std(axis=-1, keepdims=True)
+    some = size > 1e-6 * np.abs(values).max(axis=-1, keepdims=True, initial=0)
+    return np.where(some, exact / np.where(some, size, 1), 0).astype(np.float32)
+
+
+def trend_columns(retrievers: int, lead: int, cokriging: bool) -> BoolArray:
+    """Which of the columns [1, retrievers, cokriging, mean] each trend has: (t, g)."""
+    few = [True, *(r == lead for r in range(retrievers)), *[False] * cokriging, True]
+    return np.unique([few, [True] * len(few)], axis=0)
+
+
+def flat_trends(retrievers: int, lead: int) -> list[Trend]:
+    """Where no other query is known: [1], [1, leading retriever], [1, all retrievers], with slopes
+    that are probably small; averaged."""
+    precision = SLOPE * np.diag([0.0, *np.ones(retrievers)])
+    level = [[True, *[False] * retrievers]]
+    columns = np.vstack([level, trend_columns(retrievers, lead, False)[:, :-1]])
+    return [Trend(row, np.zeros(len(row)), precision) for row in columns]
+
+
+def fit_dense(
+    scores: FloatArray,
+    cheap: Sequence[FloatArray],
+    vectors: FloatArray,
+    query_vectors: FloatArray | None = None,
+    *,
+    lead: int = 0,
+    rank: int = RANK,
+) -> Prior:
+    """A prior from queries that were scored with every item.
+
+    Args:
+        scores: Exact ones (q, n) of anchor queries.
+        cheap: Scores (q, n) of the anchors by each retriever.
+        vectors: Of the items (n, d), by which factors are smoothed.
+        query_vectors: Of the anchors (q, d'), for cokriging.
+        lead: Which of the retrievers is in the trend of few columns.
+        rank: Factors, at most.
+
+    Raises:
+        InputError: fewer than two anchors.
+    """
+    q, n = scores.shape
+    if q < 2:
+        raise InputError(
+            "one anchor query says nothing about how items vary together: add more, or use "
+            "kriging(use_anchors=false)"
+        )
+    total = _centred(scores.sum(axis=0, dtype=np.float64))
+
+    def columns(row: int, likeness: FloatArray | None) -> FloatArray:
+        """Of an anchor, but for the 1; the items' mean is that over the other anchors."""
+        known = [stage[row] for stage in cheap] + ([] if likeness is None else [likeness])
+        return standardised(np.stack([*known, total - _centred(scores[row])]))
+
+    few, *_ = trend_columns(len(cheap), lead, False)
+    weights, residuals = np.zeros((q, len(few))), np.empty((q, n), np.float32)
+    used = np.flatnonzero(few)[1:]
+    for row in range(q):
+        exact, basis = _centred(scores[row]), columns(row, None)[used - 1].astype(np.float64)
+        weights[row, used] = solve_scaled(basis @ basis.T, basis @ exact)
+        residuals[row] = exact - weights[row, used] @ basis
+    variance = float(np.square(residuals).mean(dtype=np.float64))
+    factor = _factor(residuals, vectors, rank)
+    products = (factor.T @ factor).astype(np.float64)
+    cokriging, others = None, None
+    if query_vectors is not None:
+        coordinates = np.linalg.lstsq(products, factor.T @ residuals.T, rcond=1e-10)[0].T
+        cokriging, others = Cokriging.fit(query_vectors, coordinates, products)
+    trends = []
+    for kept in trend_columns(len(cheap), lead, others is not None):
+        used, weights = np.flatnonzero(kept)[1:], np.zeros((q, len(kept)))
+        for row in range(q):
+            likeness = None if others is None else factor @ others[row].astype(np.float32)
+            basis = columns(row, likeness)[used - 1].astype(np.float64)
+            weights[row, used] = solve_scaled(basis @ basis.T, basis @ _centred(scores[row]))
+        trends.append(Trend(kept, weights.mean(axis=0), slope_precision(weights, kept, variance)))
+    return Prior(
+        factor=factor,
+        mean=(total / q).astype(np.float32),
+        trends=trends,
+        variance=variance,
+        cokriging=cokriging,
+        queries=q,
+        pairs=q * n,
+        n_anchor_queries=q,
+    )
+
+
+def _factor(residuals: FloatArray, vectors: FloatArray, rank: int) -> FloatArray:
+    """(n, r), whose products with itself are near 4/7 F F' + 3/7 S S': F F' is E'E / q of the
+    residuals E (q, n), and S = U (U'U + 30 I)^-1 U'F with the items' directions U (n, d)."""
+    q = len(residuals)
+    # By the eigenvectors of the smaller E E' / q (q, q).
+    values, turn = np.linalg.eigh((residuals @ residuals.T).astype(np.float64) / q)
+    kept = np.flatnonzero(values > 1e-6 * values[-1])[::-1][:rank]
+    factor = residuals.T @ (turn[:, kept] / np.sqrt(q)).astype(np.float32)
+    unit = vectors.astype(np.float32) / lengths(vectors.astype(np.float32))[:, None]
+    ridge = (unit.T @ unit).astype(np.float64) + SMOOTHING * np.eye(unit.shape[1])
+    smooth = unit @ np.linalg.solve(ridge, (unit.T @ factor).astype(np.float64)).astype(np.float32)
+    both = np.hstack([np.sqrt(np.float32(OWN)) * factor, np.sqrt(np.float32(SMOOTHED)) * smooth])
+    strength, turn = np.linalg.eigh((both.T @ both).astype(np.float64))
+    best = np.argsort(-strength, kind="stable")[: min(rank, max(len(kept), 1))]
+    return both @ turn[:, best].astype(np.float32)
+
+
+def slope_precision(weights: FloatArray, columns: BoolArray, variance: float) -> FloatArray:
+    """Of a trend's weights but the first: (q, g) -> (g, g); a few queries are drawn to what is
+    assumed where none is known."""
+    q, g = weights.shape
+    used, precision = np.flatnonzero(columns)[1:], np.zeros((g, g))
+    spread = np.atleast_2d(np.cov(weights[:, used].T)) * q
+    spread[np.diag_indices_from(spread)] += PRIOR_QUERIES * max(variance, 1e-12) / SLOPE
+    precision[np.ix_(used, used)] = np.linalg.inv(spread / (q + PRIOR_QUERIES))
+    return precision
+
+
+def _centred(values: FloatArray) -> FloatArray:
+    exact: FloatArray = values.astype(np.float64)
+    return exact - exact.mean()

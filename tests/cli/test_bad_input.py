@@ -57,7 +57,6 @@ CASES = """
 2 k is 0: SEARCH -k 0
 2 budget is 0: SEARCH --budget 0
 2 k is 31: SEARCH -k 31
-2 raise the budget: SEARCH -k 20 --budget 10
 2 one of the two: search docs.index
 2 empty query: search docs.index ' '
 2 'nobody': SEARCH --filter ids.txt
@@ -119,8 +118,8 @@ CASES = """
 2 quer: compare docs.index --queries queries.txt --qrels qrels.tsv -k 1
 2 .png: compare docs.index --queries queries.txt --plot r.txt
 4 cannot be reached: SEARCH --scorer http://127.0.0.1:9/rerank
-4 not 10 scores: SEARCH --scorer URL/nonsense
-4 not 10 scores: SEARCH --scorer URL/few
+4 not 8 scores: SEARCH --scorer URL/nonsense
+4 not 8 scores: SEARCH --scorer URL/few
 4 nan: SEARCH --scorer URL/nan --method rerank(retriever=bm25)
 """
 SHORT = {

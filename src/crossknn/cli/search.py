@@ -175,6 +175,7 @@ def show(results: Results, json: bool) -> None:
 def _show_hit(rank: int, hit: Hit) -> None:
     """Two lines: rank, score, id and round if it has one; the beginning of the text."""
     exact = "" if hit.final_score == hit.score else f"(exact {hit.score:.2f})  "
+    exact = "(predicted)  " if hit.predicted else exact
     head = Text(f"{rank:3}  {hit.final_score:7.2f}  {exact}")
     head.append(visible(hit.id), style="cyan")
     if hit.calibrated is not None:

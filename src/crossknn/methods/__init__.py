@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from crossknn.errors import SpecError
 from crossknn.methods.adacur import ADACUR
 from crossknn.methods.axn import AXN
@@ -19,8 +21,8 @@ from crossknn.spec import Spec, build, parse, split
 
 __all__ = ["DEFAULT", "METHODS", "Method", "parse_method", "parse_methods"]
 
-DEFAULT = "gp(mean=retriever, query=true)"
-"""What a search does unless it is told otherwise."""
+DEFAULT = "auto"
+"""What a search does unless it is told otherwise: `kriging`, which uses what the index knows."""
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind
@@ -32,7 +34,7 @@ METHODS: dict[str, type[Method]] = {
 
 
 def parse_method(spec: str | Spec | Method) -> Method:
-    """The method of a spec; `SpecError` if there is none. `cmc(...)` is
+    """The method of a spec; `SpecError` if there is none. `auto` is `kriging`, and `cmc(...)` is
     `retrieve(retriever=cmc(...))`.
 
     >>> parse_method("axn(retriever=dense, rounds=5)").rounds
@@ -46,6 +48,8 @@ def parse_method(spec: str | Spec | Method) -> Method:
     if not isinstance(spec, str | Spec):
         raise SpecError(f"{spec!r} is no method: give a spec such as {DEFAULT!r}")
     parsed = parse(spec) if isinstance(spec, str) else spec
+    if parsed.name == DEFAULT:
+        parsed = replace(parsed, name=Kriging.name)
     if parsed.name in KINDS:
         parsed = Spec(Retrieve.name, options={"retriever": parsed})
     return build(parsed, METHODS, "method")

@@ -67,7 +67,8 @@ class Kriging(Method):
 
     Args:
         retriever: Picks the first batch.
-        mean: Retrievers whose scores the trends are linear in; by default words and vectors.
+        mean: Retrievers whose scores the trends are linear in; by default those of the index's
+            prior, or else words and vectors.
         rounds: how often it predicts anew.
         use_anchors: false: ignore the scores of anchor queries.
         rank: factors of the covariance over other queries, at most.
@@ -85,7 +86,7 @@ class Kriging(Method):
     name = "kriging"
     fallback = "kriging(use_anchors=false)"
     retriever: Spec = AUTO
-    mean: Spec = HYBRID
+    mean: Spec | None = None
     rounds: int = 20
     use_anchors: bool = True
     rank: int = RANK
@@ -122,10 +123,9 @@ class Kriging(Method):
             return None
         exact = index.anchors.scores
 
-        key = ("prior", str(self.mean), self.rank, seed)
-        return index.cache.get(
-            key, (exact,), lambda: fit_anchors(index, self.mean, self.rank, seed)
-        )
+        mean = self._mean(index)
+        key = ("prior", str(mean), self.rank, seed)
+        return index.cache.get(key, (exact,), lambda: fit_anchors(index, mean, self.rank, seed))
 
     def _plan(self, index: Index, budget: int, seed: int, prior: Prior | None) -> Plan:
         first = min(max(budget // self.rounds, LEAST), budget)
@@ -137,7 +137,7 @@ class Kriging(Method):
                 index,
                 default_vectors(index, self.vectors),
                 retriever,
-                stage_names(index, self.mean),
+                stage_names(index, self._mean(index)),
                 prior,
                 self._parameters(prior),
                 self.beta,
@@ -147,21 +147,26 @@ class Kriging(Method):
             shortlist=self.shortlist,
         )
 
+    def _mean(self, index: Index) -> Spec:
+        stored = stored_prior(index) if self.mean is None and self.use_anchors else None
+        return self.mean or (HYBRID if stored is None else parse(stored.retriever))
+
     def _fitted_prior(self, index: Index) -> Prior | None:
-        """The index's prior, if it is of all anchors there are and for these stages; `InputError`
-        if it is for others, and anchors alone would say less."""
+        """The index's prior, if it is of all anchors there are and for these retrievers;
+        `InputError` if it is for others, and anchors alone would say less."""
         prior = stored_prior(index) if self.use_anchors else None
         if prior is None:
             return None
+        mean = self._mean(index)
         anchors = 0 if index.anchors is None else len(index.anchors.scores)
-        if stage_names(index, parse(prior.retriever)) == stage_names(index, self.mean):
+        if stage_names(index, parse(prior.retriever)) == stage_names(index, mean):
             return prior if prior.from_searches or prior.n_anchor_queries == anchors else None
         if anchors and not prior.from_searches:
             return None
         raise InputError(
-            f"{self}: the prior predicts from {prior.retriever}, not from {self.mean}: "
-            f"search with mean={prior.retriever} or use_anchors=false, or fit again with  "
-            f"crossknn fit INDEX stored --retriever '{self.mean}'"
+            f"{self}: the prior predicts from {prior.retriever}, not from {mean}: search with "
+            f"mean={prior.retriever} or use_anchors=false, or fit again with  "
+            f"crossknn fit INDEX stored --retriever '{mean}'"
         )
 
     def _parameters(self, prior: Prior | None) -> KernelParameters:
@@ -184,7 +189,7 @@ class Kriging(Method):
             return
         parameters = self._parameters(self.prior(index, seed))
         free = replace(self, target_recall=None, **asdict(parameters))
-        for fold, prior in cross_fitted(index, self.mean, self.rank, FOLDS, seed):
+        for fold, prior in cross_fitted(index, self._mean(index), self.rank, FOLDS, seed):
             plan = free._plan(index, budget, seed, prior)
             yield plan, anchors.queries.take(fold), anchors.scores[fold]
 
@@ -253,10 +258,12 @@ class CalibrationCurve:
     achieved: FloatArray
 
     def recall(self, threshold: float) -> float:
-        """Mean over queries that stop when they expect so much, or at the end."""
+        """What queries reach that stop when they expect so much, or at the end: their mean less its
+        standard error, since other queries than these are to be promised something."""
         enough: BoolArray = self.expected >= threshold
         enough[-1] = True
-        return float(self.achieved[enough.argmax(axis=0), np.arange(enough.shape[1])].mean())
+        reached = self.achieved[enough.argmax(axis=0), np.arange(enough.shape[1])]
+        return float(reached.mean() - reached.std() / np.sqrt(len(reached)))
 
     def threshold(self, target: float) -> float:
         """The least expectation from which on stopping reaches the target; `NEVER` if none does."""

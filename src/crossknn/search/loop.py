@@ -162,6 +162,29 @@ class Search:
         order = np.lexsort((items, -np.nan_to_num(final, nan=-np.inf)))[:, :k]
         return self._ranking(order)
 
+    def filled(self, k: int) -> Ranking:
+        """`best(k)`, and below it unscored items by predicted final score, which have no `scores`,
+        until there are k, or no more that a filter allows."""
+        best = self.best(k)
+        count = min(k, self.available) - best.items.shape[1]
+        if count <= 0:
+            return best
+        predictor, state = self.plan.predictor, self._belief
+        state = predictor.start(self.queries) if state is None else state
+        state = predictor.update(state, self.observed())
+        more = predictor.top(state, count, self._rows["items"], self.allowed, self._pool)
+        none, width = more.items == NO_ITEM, more.items.shape[1]
+        empty = {n: np.full((len(none), width), fill, kind) for n, (fill, kind) in _COLUMNS.items()}
+        approx = np.where(none, np.nan, more.scores)
+        std = empty["std"] if more.std is None else np.where(none, np.nan, more.std)
+        found = empty | {"items": more.items, "approx": approx, "std": std}
+        if self.plan.known is not None:
+            part = self.plan.known(self.queries)
+            found["known"] = np.take_along_axis(part, np.maximum(more.items, 0), axis=1)
+        return Ranking(
+            **{n: np.concatenate([getattr(best, n), found[n]], axis=1) for n in _COLUMNS}
+        )
+
     def picks(self) -> Ranking:
         """Every scored item of each query in the order in which it was picked."""
         order = np.argsort(np.isnan(self._rows["scores"]), axis=1, kind="stable")

@@ -17,10 +17,12 @@ from crossknn.types import NO_ITEM, FloatArray, Ranking
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A scored item.
+    """An item of an answer: scored, or predicted where k is more than the budget.
 
     Args:
         score: The raw logit, or the retriever's own score where the method makes no calls.
+        predicted: `score` is no exact score but a prediction: there was no call left for the item.
+            Its final score is at most that of the hit before it.
         final_score: What hits are ordered by: `score`, and what fusion adds to it.
         position: Of the item in the index.
         round: In which it was picked, from 1; 0 where the method makes no calls.
@@ -45,6 +47,7 @@ class Hit:
     text: str = ""
     extra: Mapping[str, object] = field(default_factory=dict)
     calibrated: float | None = None
+    predicted: bool = False
 
     @property
     def probability(self) -> float:
@@ -190,19 +193,29 @@ def hits_of(
         position, round = int(ranking.items[at]), int(ranking.rounds[at])
         approx, std = float(ranking.approx[at]), float(ranking.std[at])
         item, predicted = items[position], not math.isnan(approx)
+        score, known = float(ranking.scores[at]), float(ranking.known[at])
+        scored = not math.isnan(score)
+        last = rows[at[0]][-1].final_score if rows[at[0]] else math.inf
         hit = Hit(
             id=item.id,
-            score=float(ranking.scores[at]),
-            final_score=float(ranking.scores[at]) + float(ranking.known[at]),
+            score=score if scored else approx - known,
+            final_score=score + known if scored else min(approx, last),
             position=position,
             round=round,
-            source="order" if not predicted else "retriever" if round <= 1 else method,
+            source=_source(round, method, scored=scored, predicted=predicted),
             approx=approx if predicted else None,
             std=None if math.isnan(std) else std,
             title=item.title,
             text=item.text,
             extra=item.extra,
             calibrated=None if probabilities is None else float(probabilities[at]),
+            predicted=not scored,
         )
         rows[at[0]].append(hit)
     return rows
+
+
+def _source(round: int, method: str, *, scored: bool, predicted: bool) -> str:
+    if not predicted:
+        return "order"
+    return "retriever" if scored and round <= 1 else method

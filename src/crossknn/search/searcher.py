@@ -130,7 +130,8 @@ class Searcher:
 
         Args:
             queries: A text, m texts, texts by id, or a `QuerySet`.
-            k: Hits of each query, at most; 10 by default, and all with `min_score`.
+            k: Hits of each query, at most; 10 by default, and all with `min_score`. Where that is
+                more than the budget, unscored items follow by predicted score, marked `predicted`.
             budget: Pairs that a query may score, or a `Budget`.
             min_score: Only hits whose final score is this or more. With `gp` and `kriging`,
                 `expected_missing` of the results says how many more there are. For that the last
@@ -326,12 +327,14 @@ class _Run:
             stopped_by = stopped_by or "scorer"
         self.stops.add(stopped_by or ("target" if self.search.stopped.all() else "budget"))
         self.errors += self.failed
-        best, calibrated = self.search.best(self.k), None
+        more = self.min_score is None and self.k > self.pairs
+        best, calibrated = self.search.filled(self.k) if more else self.search.best(self.k), None
         final = best.scores + best.known
         if self.calibration is not None:
             context = self.search.best(CONTEXT)
             around = (context.scores + context.known).astype(np.float64)
-            calibrated = self.calibration.probabilities(final.astype(np.float64), around)
+            of = np.where(np.isnan(final), best.approx, final).astype(np.float64)
+            calibrated = self.calibration.probabilities(of, around)
             chances = self.calibration.none_relevant(around).tolist()
             self.none_relevant += [None if np.isnan(chance) else chance for chance in chances]
         first = np.fmax.reduce(final, axis=1, initial=-np.inf).tolist()
@@ -469,11 +472,6 @@ def _pairs_per_query(budget: Budget, m: int, k: int, n: int, *, calls: bool) -> 
         pairs = as_count(PER_QUERY if budget.per_query is None else budget.per_query, "budget")
     if k > n:
         raise InputError(f"k is {k}, but the index has {n} items")
-    if k > pairs:
-        raise InputError(
-            f"k is {k}, but the budget is {pairs} calls for each of {m} queries: raise the budget "
-            "or lower k"
-        )
     return pairs
 
 

@@ -1,0 +1,182 @@
+"""The default method beside all others, in three situations: nothing known, sparse pairs, anchors.
+
+    python lab/benchmarks/auto.py run WORK MATRIX.npz... [--seeds 0,1,2] [--only SITUATION]
+    python lab/benchmarks/auto.py report WORK     # benchmarks/results/auto.json, tables on stdout
+
+Every seed draws which queries are anchors and which are tests. `nothing`: the anchors' scores are
+not known. `sparse`: of 30,000 pairs in all, those that a search of each anchor query scored; `axn` gets
+vectors fitted to them. `dense`: all their scores. Rivals' settings are chosen for each matrix,
+situation, budget and k on dev queries, the last third of the anchors. A cell is a file in WORK: one
+method's recall, query by query, and what is there is not searched again.
+
+Cells named `before ...` are of the kriging before averaged trends: the same cells, searched at
+commit 9dc2f32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from crossknn.index.stored import StoredMatrix
+from crossknn.linalg import top_k
+from crossknn.methods import parse_method
+from crossknn.search.loop import simulate
+from crossknn_lab.cells import divided
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "auto.json"
+BUDGETS, KS, PAIRS = (50, 100, 200, 500), (1, 10, 100), 30_000
+SITUATIONS = ("nothing", "sparse", "dense")
+RIVALS = {
+    "rerank": ["rerank(retriever=dense)", "rerank(retriever=hybrid)"],
+    "gp": [
+        *(
+            f"gp(mean={mean}, query=true, beta={beta})"
+            for mean in ("retriever", "constant")
+            for beta in (0, 1)
+        ),
+    ],
+    "axn": [
+        *(
+            f"axn(retriever=dense, rounds=10, ridge={ridge}, vectors=dense)"
+            for ridge in (0.1, 0.3, 1)
+        ),
+        "axn(retriever=dense, rounds=10, blend=0.5, vectors=dense)",
+    ],
+    "gar": ["gar(retriever=dense, neighbours=16)"],
+    "ladr": ["ladr(retriever=dense, neighbours=16)"],
+    "greedy": ["greedy(retriever=dense, neighbours=16)"],
+    "tour": ["tour(retriever=dense, rounds=10, lr=1.0, vectors=dense)"],
+    "refit": ["refit(retriever=dense, retriever_share=0.1, rounds=9, lr=1.0, vectors=dense)"],
+    "feedback": ["feedback(retriever=dense, retriever_share=0.1, rounds=9, c=0.1, vectors=dense)"],
+}
+WITH_ANCHORS = {
+    "adacur": [
+        f"adacur(retriever=dense, rounds={rounds}, rcond={rcond})"
+        for rounds in (10, 20)
+        for rcond in (0.01, 0.03, 0.1)
+    ],
+    "anncur": [f"anncur(retriever=dense, anchor_share=0.5, rcond={r})" for r in (0.03, 0.1)],
+}
+AUTO = "auto"
+
+
+def cases(path: Path, seed: int, dev: bool) -> Iterator[tuple[str, StoredMatrix, StoredMatrix]]:
+    """(situation, the matrix as a search knows it, the same with its tests) of each situation."""
+    drawn, _ = divided(StoredMatrix.load(path), seed=seed)
+    if dev:
+        drawn, _ = divided(drawn, dev=True)
+    nothing = replace(drawn, n_anchors=0)
+    yield "nothing", nothing, drawn
+    yield "sparse", nothing, drawn
+    yield "dense", drawn, drawn
+
+
+def recalls(method: str, index: StoredMatrix, drawn: StoredMatrix) -> dict[str, list[float]]:
+    """Recall of each test query by budget and k, as `100 10`."""
+    tests = slice(drawn.n_anchors, None)
+    queries, scores, found = index.queries(tests), drawn.scores[tests], {}
+    truth = {k: top_k(scores, k).items for k in KS}
+    for budget in BUDGETS:
+        if budget > drawn.n // 2:
+            continue
+        plan = parse_method(method).plan(index, budget, 0)
+        picks = simulate(plan, queries, scores).picks().items
+        for k, best in truth.items():
+            hits = [np.isin(b, p).mean() for b, p in zip(best, picks, strict=True)]
+            found[f"{budget} {k}"] = [round(float(hit), 4) for hit in hits]
+    return found
+
+
+def sparse(index: StoredMatrix, drawn: StoredMatrix) -> StoredMatrix:
+    """With what 30,000 pairs teach: kriging's prior, and vectors for `axn`."""
+    from crossknn.fitting.factors import Targets, als
+    from crossknn.methods.factor_model import fit_sparse
+    from crossknn.methods.prior import standardised
+    from crossknn.retrievers.specs import open_retriever, stage_names
+    from crossknn.scores.store import SparseScores
+    from crossknn.spec import parse
+    from crossknn.types import Artifact, Pairs
+
+    a = drawn.n_anchors
+    queries, scores = drawn.queries(slice(0, a)), drawn.scores[:a]
+    each = min(PAIRS // a, drawn.n // 2)
+    plan = parse_method("gp(mean=retriever, query=true)").plan(index, each, 0)
+    items = simulate(plan, queries, scores).picks().items
+    pairs = Pairs(np.repeat(np.arange(a), each), items.ravel())
+    known = SparseScores.of(list(queries.texts), drawn.n, pairs, scores[pairs.query, pairs.item])
+    names = stage_names(index, parse("hybrid"))
+    cheap = [standardised(open_retriever(index, name).scores(queries)) for name in names]
+    vectors, own = index.vectors["dense"], index.query_vectors(queries, "dense")
+    prior = fit_sparse(
+        known, [c[known.query, known.item] for c in cheap], vectors, own, lead=names.index("dense")
+    )
+    prior = replace(prior, retriever="hybrid", queries=a, pairs=len(known), space="dense")
+    fit = als(Targets.of(known, vectors, own))
+    index = index.with_vectors("stored", fit.items, index.dense_queries, fit.scale)
+    return replace(index, artifacts={"kriging": Artifact(*prior.kept())})
+
+
+def methods(situation: str) -> list[str]:
+    """Auto first, then all that can be searched in the situation."""
+    of = {**RIVALS, **(WITH_ANCHORS if situation == "dense" else {})}
+    return [AUTO, *(spec for specs in of.values() for spec in specs)]
+
+
+def run(work: Path, paths: list[Path], seeds: list[int], only: list[str]) -> None:
+    """Search every cell that is not there yet."""
+    for seed in seeds:
+        for path in paths:
+            for dev in (False, True):
+                for situation, index, drawn in cases(path, seed, dev):
+                    if situation not in only:
+                        continue
+                    if situation == "sparse":
+                        index = sparse(index, drawn)
+                    for method in methods(situation):
+                        if (
+                            situation == "sparse"
+                            and method != AUTO
+                            and not method.startswith("axn")
+                        ):
+                            continue  # reads no pairs: the cell is that of `nothing`
+                        if dev and method == AUTO:
+                            continue  # has no settings to choose
+                        spec = (
+                            method.replace("vectors=dense", "vectors=stored")
+                            if situation == "sparse"
+                            else method
+                        )
+                        key = f"{path.stem} {situation} {seed} {'dev' if dev else 'test'} {spec}"
+                        file = work / f"{hashlib.sha1(key.encode()).hexdigest()[:16]}.json"
+                        if file.exists():
+                            continue
+                        began = time.perf_counter()
+                        with threadpool_limits(1):
+                            found = recalls(spec, index, drawn)
+                        cell = {"key": key, "recall": found}
+                        file.write_text(json.dumps(cell))
+                        print(f"{time.perf_counter() - began:6.1f} s  {key}", flush=True)
+
+
+if __name__ == "__main__":
+    command, folder, *rest = sys.argv[1:]
+    options = dict.fromkeys(("--seeds", "--only"), "")
+    files = []
+    while rest:
+        if (word := rest.pop(0)) in options:
+            options[word] = rest.pop(0)
+        else:
+            files.append(Path(word))
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    if command == "run":
+        seeds = [int(seed) for seed in (options["--seeds"] or "0").split(",")]
+        run(Path(folder), files, seeds, (options["--only"] or ",".join(SITUATIONS)).split(","))

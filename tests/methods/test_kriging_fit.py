@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from references.kriging import learn
 from references.problem import Problem
@@ -19,7 +20,7 @@ from crossknn.fitting.fit import VECTORS, fit_from_store
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import parse_method
 from crossknn.methods.factor_model import fit_sparse
-from crossknn.methods.kriging import ARRAYS, KernelParameters, Prior, fit_dense, stored_prior
+from crossknn.methods.kriging import stored_prior
 from crossknn.methods.kriging_fit import (
     FARTHEST,
     LEAST,
@@ -30,20 +31,31 @@ from crossknn.methods.kriging_fit import (
     fit_prior,
 )
 from crossknn.methods.posterior import Directional
+from crossknn.methods.prior import (
+    RIDGES,
+    SCALES,
+    Cokriging,
+    KernelParameters,
+    Prior,
+    fit_dense,
+    standardised,
+)
 from crossknn.scorers import CallableScorer
 from crossknn.scores.store import SparseScores
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.searcher import Searcher
 from crossknn.spec import parse
-from crossknn.types import BoolArray, FloatArray, Pairs
+from crossknn.types import Artifact, BoolArray, FloatArray, Pairs, Queries
 
 
 class World(NamedTuple):
-    """Queries (q, n) drawn from the model: what they score, and what is behind it."""
+    """Queries (q, n) drawn from the model: what they score, and what is behind it. Cheap scores are
+    standardised; the coordinates of the queries' residuals follow their vectors `queries`."""
 
     exact: FloatArray
     cheap: FloatArray
     vectors: FloatArray
+    queries: FloatArray
     mean: FloatArray
     covariance: FloatArray
 
@@ -56,9 +68,12 @@ def world(q: int = 80, n: int = 60, seed: int = 0, *, own: float = 1.0) -> World
     mean = 1.5 * vectors @ rng.normal(size=12) + own * rng.normal(size=n)
     loadings = 1.5 * vectors @ rng.normal(size=(12, 3)) + 0.3 * own * rng.normal(size=(n, 3))
     cheap = rng.normal(size=(q, n))
+    cheap = (cheap - cheap.mean(axis=1, keepdims=True)) / cheap.std(axis=1, keepdims=True)
+    coordinates = rng.normal(size=(q, 3))
+    queries = coordinates @ rng.normal(size=(3, 5)) + 0.3 * rng.normal(size=(q, 5))
     exact = 3 + rng.normal(size=(q, 1)) + rng.normal(1, 0.2, (q, 1)) * cheap + mean
-    exact += rng.normal(size=(q, 3)) @ loadings.T + 0.3 * rng.normal(size=(q, n))
-    arrays = (a.astype(np.float32) for a in (exact, cheap, vectors))
+    exact += coordinates @ loadings.T + 0.3 * rng.normal(size=(q, n))
+    arrays = (a.astype(np.float32) for a in (exact, cheap, vectors, queries))
     return World(*arrays, mean, loadings @ loadings.T)
 
 
@@ -71,7 +86,7 @@ def entries(of: World, seen: BoolArray):
 
 
 def fit(of: World, seen: BoolArray, **options) -> Prior:
-    return fit_sparse(*entries(of, seen), of.vectors, **{"rank": 12, **options})
+    return fit_sparse(*entries(of, seen), of.vectors, of.queries, **{"rank": 12, **options})
 
 
 def products(prior: Prior) -> FloatArray:
@@ -95,45 +110,59 @@ def some(q: int, n: int, share: float, seed: int = 0) -> BoolArray:
 
 
 def rows(q: int, n: int, stages: int, seed: int):
-    """Exact scores (q, n), half explained by the cheap ones, each (q, n)."""
+    """Exact scores (q, n), half explained by the cheap ones, each (q, n), and vectors of items and
+    queries, which explain some of the rest."""
     rng = np.random.default_rng(seed)
     cheap = [rng.normal(size=(q, n)).astype(np.float32) for _ in range(stages)]
-    scores = 2 + rng.normal(size=n) + rng.normal(size=(q, 3)) @ rng.normal(size=(3, n))
+    vectors, queries = 2 * rng.normal(size=(n, 3)), rng.normal(size=(q, 3))
+    queries[:, 1:] *= 0.3  # mostly by one coordinate, of which few queries say enough
+    scores = 2 + rng.normal(size=n) + queries @ vectors.T + 0.3 * rng.normal(size=(q, n))
     for column in cheap:
         scores += column * rng.normal(1, 0.3, size=(q, 1))
-    return scores.astype(np.float32), cheap
+    return *(a.astype(np.float32) for a in (scores, vectors, queries)), cheap
 
 
 @settings(max_examples=30, deadline=None)
 @given(
-    q=st.integers(2, 12),
-    n=st.integers(10, 40),
+    q=st.integers(6, 12),
+    n=st.integers(20, 40),
     stages=st.integers(1, 3),
     rank=st.integers(1, 15),
     seed=st.integers(0, 99),
 )
 def test_a_dense_fit_is_what_the_reference_learns(q, n, stages, rank, seed):
-    scores, cheap = rows(q, n, stages, seed)
-    exact, *trends = (a.astype(np.float64) for a in (scores, *cheap))
-    problem = Problem(retriever=exact[0], anchor_scores=exact, anchor_trends=tuple(trends))
-    lesson, found = learn(problem, rank), fit_dense(scores, cheap, rank)
+    scores, vectors, queries, cheap = rows(q, n, stages, seed)
+    lead = seed % stages
+    order = [lead, *(stage for stage in range(stages) if stage != lead)]  # the reference's
+    exact, items, known, *trends = (
+        a.astype(np.float64) for a in (scores, vectors, queries, *(cheap[o] for o in order))
+    )
+    problem = Problem(
+        retriever=exact[0],
+        items=items,
+        anchor_scores=exact,
+        anchor_queries=known,
+        anchor_trends=tuple(trends),
+    )
+    lesson = learn(problem, rank)
+    found = fit_dense(scores, cheap, vectors, queries, lead=lead, rank=rank)
+    assume(found.cokriging.scale < 8)  # of narrow kernels rounding decides what is far
     np.testing.assert_allclose(products(found), lesson.factors @ lesson.factors.T, atol=2e-3)
     assert (np.diff(np.square(found.factor).sum(axis=0)) <= 1e-4).all()
     assert found.variance == pytest.approx(lesson.variance, rel=1e-4)
     # Up to where zero lies, which is the first weight's and says nothing.
     np.testing.assert_allclose(np.diff(found.mean), np.diff(lesson.mean), atol=1e-4)
-    np.testing.assert_allclose(found.weights[1:], lesson.weights, atol=1e-4)
-    assert not found.precision[0].any()
-    if q > stages + 3:
-        product = found.precision[1:, 1:] @ lesson.spread
-        np.testing.assert_allclose(product, np.eye(1 + stages), atol=1e-2)
-    else:
-        assert not found.precision.any()
+    columns = [0, 1 + lead, 2 + stages], [0, *(1 + o for o in order), 1 + stages, 2 + stages]
+    for trend, used, (mean, precision) in zip(found.trends, columns, lesson.priors, strict=True):
+        assert np.flatnonzero(trend.columns).tolist() == sorted(used)
+        np.testing.assert_allclose(trend.mean[used], mean, atol=5e-3)
+        np.testing.assert_allclose(trend.precision[np.ix_(used, used)], precision, rtol=0.05)
 
 
 def both(of: World):
     """The dense and the sparse fit of 30 queries."""
-    return fit_dense(of.exact, [of.cheap], 12), fit(of, some(30, 25, 0.4))
+    dense = fit_dense(of.exact, [of.cheap], of.vectors, of.queries, rank=12)
+    return dense, fit(of, some(30, 25, 0.4))
 
 
 @pytest.mark.slow
@@ -148,11 +177,10 @@ def test_a_shift_and_scale_of_the_scores_is_that_of_all_it_says(seed, shift, pow
         np.testing.assert_allclose(products(other) / size**2, products(one), atol=1e-3 * spread)
         np.testing.assert_allclose(other.mean / size, one.mean, atol=1e-3 * np.ptp(one.mean))
         assert other.variance / size**2 == pytest.approx(one.variance, rel=1e-3)
-        # The weight of a cheap score is in scores of the cross-encoder; that of the mean is none.
-        units = np.array([size, 1.0])
-        np.testing.assert_allclose(other.weights[1:] / units, one.weights[1:], rtol=1e-2)
-        precision = other.precision[1:, 1:] * np.outer(units, units)
-        np.testing.assert_allclose(precision, one.precision[1:, 1:], rtol=2e-2)
+        for trend, of_moved in zip(one.trends, other.trends, strict=True):  # in scores, each weight
+            np.testing.assert_allclose(of_moved.mean / size, trend.mean, rtol=1e-2, atol=1e-4)
+            precision, most = of_moved.precision * size**2, np.abs(trend.precision).max()
+            np.testing.assert_allclose(precision, trend.precision, rtol=2e-2, atol=1e-3 * most)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.7, 250.0])
@@ -160,7 +188,79 @@ def test_constant_scores_leave_numbers(value):
     of = world(30, 25)
     for found in both(of._replace(exact=np.full_like(of.exact, value))):
         assert found.variance < 1e-4
-        assert all(np.isfinite(getattr(found, name)).all() for name in ARRAYS)
+        assert all(np.isfinite(array).all() for array in found.kept()[1].values())
+
+
+@pytest.mark.parametrize("q", [2, 3])
+def test_few_anchors_say_little_and_queries_without_vectors_say_nothing_of_each_other(q):
+    of = world(q, 25)
+    fits = [
+        (queries, found)
+        for queries in (of.queries, None)
+        for found in (
+            fit_dense(of.exact, [of.cheap], of.vectors, queries, rank=12),
+            fit_sparse(*entries(of, some(q, 25, 1.0)), of.vectors, queries, rank=12),
+        )
+    ]
+    for queries, found in fits:
+        assert (found.cokriging is None) == (queries is None)
+        assert found.factor.shape[1] <= 12
+        arrays = found.kept()[1]
+        assert all(np.isfinite(array).all() for array in arrays.values())
+        columns = [trend.columns.tolist() for trend in found.trends]
+        every = [True, True, True]
+        assert columns == ([every] if queries is None else [[*every[:2], False, True], [True] * 4])
+        for trend in found.trends:
+            used = trend.columns[1:]
+            assert np.linalg.eigvalsh(trend.precision[1:, 1:][np.ix_(used, used)]).min() > 0
+            assert not trend.precision[0].any()
+
+
+# Cokriging
+
+
+def near(left: FloatArray, right: FloatArray, known: FloatArray, scale: float) -> FloatArray:
+    """exp(-scale |v - v'|^2) in the units of the `known` queries."""
+    unit = np.square(known - known.mean(axis=0)).sum(axis=1).mean()
+    return np.exp(-scale * np.square(left[:, None] - right).sum(axis=2) / unit)
+
+
+@pytest.mark.parametrize("q", [2, 3, 20])
+def test_what_cokriging_says_of_an_anchor_is_what_a_fit_without_it_says(q):
+    rng = np.random.default_rng(q)
+    known = 3 + rng.normal(size=(q, 4))
+    Z = known[:, :2] + 0.2 * rng.normal(size=(q, 2))
+    F = rng.normal(size=(30, 2))
+    found, others = Cokriging.fit(known, Z, F.T @ F)
+    refitted = {}
+    for scale in SCALES:
+        K = near(known, known, known, scale)
+        for ridge in RIDGES:
+            refitted[scale, ridge] = said = np.empty_like(Z)
+            for row in range(q):
+                rest = np.arange(q) != row
+                left = K[np.ix_(rest, rest)] + ridge * np.eye(q - 1)
+                said[row] = K[row, rest] @ np.linalg.solve(left, Z[rest])
+    errors = {tried: np.sum(((Z - said) @ F.T) ** 2) for tried, said in refitted.items()}
+    scale, ridge = min(errors, key=errors.get)
+    if q == 20:  # of two or three, what is far says nothing, whatever the scale
+        assert found.scale == scale
+    np.testing.assert_allclose(others, refitted[scale, ridge], atol=1e-6)
+    new = 3 + rng.normal(size=(5, 4))
+    solved = np.linalg.solve(near(known, known, known, scale) + ridge * np.eye(q), Z)
+    np.testing.assert_allclose(found(new), near(new, known, known, scale) @ solved, atol=1e-5)
+
+
+def test_cokriging_does_not_care_where_vectors_lie_and_how_long_they_are():
+    rng = np.random.default_rng(0)
+    known, Z, new = rng.normal(size=(20, 4)), rng.normal(size=(20, 3)), rng.normal(size=(5, 4))
+    one, others = Cokriging.fit(known, Z, np.eye(3))
+    other, other_others = Cokriging.fit(7 * known - 2, Z, np.eye(3))
+    np.testing.assert_allclose(other_others, others, atol=1e-8)
+    np.testing.assert_allclose(other(7 * new - 2), one(new), atol=1e-5)
+    alike, none = Cokriging.fit(np.ones((4, 2)), Z[:4], np.eye(3))  # all the same
+    assert np.isfinite(none).all()
+    assert np.isfinite(alike(np.ones((1, 2)))).all()
 
 
 # From what searches left
@@ -175,11 +275,33 @@ def test_an_item_that_was_never_seen_is_what_its_vector_says():
     assert alike(products(found)[50:, :50], of.covariance[50:, :50]) > 0.8
     scores, cheap = entries(of, seen)
     longer, nowhere = (
-        fit_sparse(scores, cheap, vectors, rank=12)
+        fit_sparse(scores, cheap, vectors, of.queries, rank=12)
         for vectors in ((7 * of.vectors).astype(np.float16), 0 * of.vectors)
     )
     np.testing.assert_allclose(products(longer), products(found), atol=0.05)
     assert correlation(nowhere.mean[:50], of.mean[:50]) > 0.9
+
+
+def test_a_sparse_fit_is_near_the_dense_one():
+    """From all scores, as entries and as anchors, and from a third of them."""
+    of = world(60, 60)
+    dense = fit_dense(of.exact, [of.cheap], of.vectors, of.queries, rank=12)
+    none, _ = entries(of, some(60, 60, 0.0))
+    anchors = of.exact, [of.cheap], of.queries
+    for sparse in (
+        fit(of, some(60, 60, 1.0)),
+        fit_sparse(none, [none.score], of.vectors, of.queries[:0], rank=12, anchors=anchors),
+        fit(of, some(60, 60, 0.3)),
+    ):
+        assert correlation(sparse.mean, dense.mean) > 0.98
+        assert alike(products(sparse), products(dense)) > 0.9
+        assert sparse.variance == pytest.approx(dense.variance, rel=0.3)
+        assert sparse.cokriging.scale == dense.cokriging.scale
+        for one, other in zip(sparse.trends, dense.trends, strict=True):
+            assert one.columns.tolist() == other.columns.tolist()
+            np.testing.assert_allclose(one.mean, other.mean, rtol=0.2)
+            precision, of_dense = (np.diag(t.precision)[1:][t.columns[1:]] for t in (one, other))
+            assert (np.abs(np.log(precision / of_dense)) < np.log(2.5)).all()
 
 
 # Kernel parameters
@@ -336,7 +458,7 @@ def test_searches_get_better_by_what_others_left_behind_and_the_index_keeps_it(l
     assert prior.pairs >= 150 * 25  # the first queries were searched again, and better
     assert index.fitted[VECTORS].cost.calls == prior.pairs
     loaded = ItemIndex.load(tmp_path / "index", query_vectors=library.vectors_of)
-    assert stored_prior(loaded).meta() == prior.meta()
+    assert_same(stored_prior(loaded), prior)
     assert library.recall(loaded) == late
 
 
@@ -363,11 +485,12 @@ def test_anchors_are_added_to_what_is_sparse_are_enough_and_are_not_passed_over(
     assert (alone.queries, alone.pairs, alone.from_searches) == (20, 20 * N, False)
 
     def mean():
-        return parse_method(METHOD).plan(index, 25, 0).predictor.item_mean
+        predictor = parse_method(METHOD).plan(index, 25, 0).predictor
+        return predictor.start(Queries(library.texts(40, 41))).basis[-1, 0]
 
-    np.testing.assert_array_equal(mean(), alone.mean)
+    np.testing.assert_array_equal(mean(), standardised(alone.mean))
     collect_anchors(index, library.scorer, library.texts(30, 40))  # the prior is of 20, not of 30
-    assert (mean() != alone.mean).any()
+    assert (mean() != standardised(alone.mean)).any()
 
 
 def test_a_retriever_that_was_not_learned_for_is_refused_but_not_in_other_words(library):
@@ -375,16 +498,60 @@ def test_a_retriever_that_was_not_learned_for_is_refused_but_not_in_other_words(
     library.search(index, 0, 20)
     collect_anchors(index, library.scorer, library.texts(20, 24))
     library.learn(index)
-    with pytest.raises(InputError, match="the prior predicts from vectors"):
-        parse_method("kriging(retriever=random)").plan(index, 25, 0)
+    with pytest.raises(InputError, match="the prior predicts from vectors, not from random"):
+        parse_method("kriging(mean=random)").plan(index, 25, 0)
     for options in (
-        "random, use_anchors=false",
-        "random, mean=vectors",
-        "hybrid(vectors)",
-        "hybrid",
+        "mean=random, use_anchors=false",
+        "retriever=random, mean=vectors",
+        "retriever=random",
+        "mean=hybrid(vectors)",
+        "mean=hybrid",
     ):
-        plan = parse_method(f"kriging(retriever={options})").plan(index, 25, 0)
-        assert (plan.predictor.model.prior is None) == ("anchors" in options)
+        plan = parse_method(f"kriging({options})").plan(index, 25, 0)
+        assert plan.predictor.model.fitted == ("anchors" not in options)
+
+
+def assert_same(one: Prior, other: Prior):
+    """What is kept of them."""
+    (meta, arrays), (other_meta, other_arrays) = one.kept(), other.kept()
+    assert meta == other_meta
+    assert arrays.keys() == other_arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, other_arrays[name])
+
+
+@pytest.mark.parametrize("with_queries", [True, False])
+def test_a_prior_is_kept_as_it_is(with_queries):
+    of = world(12, 25)
+    queries = of.queries if with_queries else None
+    prior = fit_dense(of.exact, [of.cheap, of.cheap**2], of.vectors, queries, lead=1, rank=7)
+    prior = replace(prior, space="dense", parameters=OTHER, retriever="x", fingerprint="y")
+    meta, arrays = prior.kept()
+    again = Prior.from_artifact(Artifact(json.loads(json.dumps(meta)), arrays))
+    assert_same(again, prior)
+    assert again.parameters == OTHER
+    if with_queries:
+        np.testing.assert_array_equal(again.cokriging(of.queries), prior.cokriging(of.queries))
+
+
+@pytest.mark.parametrize("options", ["", ", rank=3", ", rank=1"])
+def test_an_index_that_was_saved_predicts_as_before(library, tmp_path, options):
+    index = library.index()
+    collect_anchors(index, library.scorer, library.texts(0, 12))
+    spec = METHOD[:-1] + options + ")"
+    by_anchors = [[hit.id for hit in row] for row in library.search(index, 150, 155, spec)]
+    prior = fit_prior(index, retriever="vectors")
+    index.save(tmp_path / "index")
+    loaded = ItemIndex.load(tmp_path / "index", query_vectors=library.vectors_of)
+    assert_same(stored_prior(loaded), prior)
+
+    def found(of):
+        hits = library.search(of, 150, 155, spec)
+        return [[(hit.id, hit.score) for hit in row] for row in hits]
+
+    assert found(loaded) == found(index)
+    if not options:  # what is kept is what the anchors say
+        assert [[item for item, _ in row] for row in found(index)] == by_anchors
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ class Problem:
             (k_q, d) are their vectors.
         neighbours: (n, k) the item graph: the neighbours of each item, nearest first.
         trends: (n,) each: scores by every retriever that the mean of a GP or of kriging is linear
-            in; `anchor_trends` (k_q, n) each: the same for the anchor queries.
+            in, the leading one first; `anchor_trends` (k_q, n) each: the same for the anchors.
         item_scores: (k, n) exact scores of the items at `item_queries` (k,) with all items.
     """
 

@@ -67,11 +67,14 @@ gp(vectors=dense, retriever=bm25, rounds=R, kernel=linear, noise=0.3, mean=retri
 feedback(vectors=dense, retriever=dense, retriever_share=0.2, rounds=R, a=1.0, b=1.0, c=0.03, normalize=none)
 feedback(vectors=dense, retriever=bm25, retriever_share=0.2, rounds=R, b=0.5, c=0.1, pairs=3, normalize=first)
 refit(vectors=dense, retriever=dense, retriever_share=0.2, rounds=R, steps=20, lr=1.0, normalize=anchors)
-kriging(vectors=dense, retriever=dense, rounds=R, rank=100, share=0.7, scale=2.0, smooth=0.3, \
-linear=0.5, noise=0.25)
-kriging(vectors=dense, retriever=hybrid(bm25, dense), rounds=R, rank=20, share=0.5, scale=1.0, \
-smooth=0.5, linear=0.3, noise=0.1, beta=0.5)
-kriging(vectors=dense, retriever=dense, rounds=R, use_anchors=false, noise=0.1, beta=1)
+kriging(vectors=dense, retriever=dense, mean=hybrid(bm25, dense), rounds=R, rank=100, share=0.7, \
+scale=2.0, smooth=0.3, linear=0.5, noise=0.25)
+kriging(vectors=dense, retriever=hybrid(bm25, dense), mean=dense, rounds=R, share=0.7, scale=2.0, \
+smooth=0.3, linear=0.5, noise=0.25)
+kriging(vectors=dense, retriever=dense, mean=hybrid(bm25, dense), rounds=R, rank=20, share=0.5, \
+scale=1.0, smooth=0.5, linear=0.3, noise=0.1, beta=0.5)
+kriging(vectors=dense, retriever=dense, mean=hybrid(bm25, dense), rounds=R, use_anchors=false)
+kriging(vectors=dense, retriever=bm25, mean=dense, rounds=R, use_anchors=false, noise=0.1, beta=1)
 """.strip().splitlines()
 """R stands for the number of rounds, B for the size of a batch."""
 
@@ -93,8 +96,10 @@ class Case:
         options = {key: _plain(value) for key, value in self.parsed.options.items()}
         fixed = "fixed items" if self.name == "fixeditem" else "fixed"
         self.retriever = str(options.get("retriever", fixed)).partition("(")[0]
-        both, own = self.retriever == "hybrid", self.name in ("gp", "kriging")
-        self.trends = ("bm25", "dense") if both else (self.retriever if own else "dense",)
+        mean = str(options["mean"]) if self.name == "kriging" else self.retriever
+        own = self.name in ("gp", "kriging")
+        both = mean.startswith("hybrid")
+        self.trends = ("dense", "bm25") if both else (mean if own else "dense",)
         self.options = options | {"softmax_of": options.get("softmax", "standardized")}
 
     def rank(self, problem: Problem) -> Rank:
@@ -227,17 +232,20 @@ def worst_of(name: str, case: Case) -> float:
     return worst
 
 
+LEARNED: dict[tuple[int, int, int], kriging.Lesson] = {}
+
+
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch):
     """Small matrices: threads of the linear algebra would wait for each other. What kriging's
     reference learns from the same anchors is learned once."""
-    learn, known = kriging.learn, {}
+    learn = kriging.learn
 
     def once(problem, rank):
         key = (id(problem.anchor_scores), len(problem.anchor_trends), rank)
-        if key not in known:
-            known[key] = learn(problem, rank)
-        return known[key]
+        if key not in LEARNED:
+            LEARNED[key] = learn(problem, rank)
+        return LEARNED[key]
 
     monkeypatch.setattr(kriging, "learn", once)
     with threadpool_limits(1):

@@ -133,9 +133,15 @@ def test_no_rehearsal_knows_the_query_that_it_searches():
     index = matrix(anchors=20)
     plans = list(ck.parse_method("kriging(retriever=dense)").rehearsals(index, 20, 0))
     assert sum(len(queries) for _, queries, _ in plans) == 20
+    predictor, queries = plans[0][0].predictor, plans[0][1]
     changed = replace(index, scores=np.where(np.arange(26)[:, None] == 0, -50, index.scores))
-    other = next(ck.parse_method("kriging(retriever=dense)").rehearsals(changed, 20, 0))
-    np.testing.assert_array_equal(other[0].predictor.item_mean, plans[0][0].predictor.item_mean)
+    plan, *_ = next(ck.parse_method("kriging(retriever=dense)").rehearsals(changed, 20, 0))
+    other = plan.predictor
+    np.testing.assert_array_equal(other.arrays[0], predictor.arrays[0])  # factors
+    np.testing.assert_array_equal(other.start(queries).basis, predictor.start(queries).basis)
+    for trend, known in zip(other.model.trends, predictor.model.trends, strict=True):
+        np.testing.assert_array_equal(trend.mean, known.mean)
+        np.testing.assert_array_equal(trend.precision, known.precision)
 
 
 def test_a_shared_budget_goes_where_items_reach_it():

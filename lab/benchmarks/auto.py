@@ -121,7 +121,7 @@ def sparse(index: StoredMatrix, drawn: StoredMatrix) -> StoredMatrix:
     )
     prior = replace(prior, retriever="hybrid", queries=a, pairs=len(known), space="dense")
     fit = als(Targets.of(known, vectors, own))
-    index = index.with_vectors("stored", fit.items, index.dense_queries, fit.scale)
+    index = index.with_vectors("stored", fit.items, None, fit.scale)
     return replace(index, artifacts={"kriging": Artifact(*prior.kept())})
 
 

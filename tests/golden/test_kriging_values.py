@@ -17,8 +17,9 @@ from recorded import check
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import parse_method
 from crossknn.methods.factor_model import fit_sparse
-from crossknn.methods.kriging import KernelParameters, Prior, fit_dense, process, record_curve
+from crossknn.methods.kriging import process, record_curve
 from crossknn.methods.kriging_fit import fit_hyperparameters
+from crossknn.methods.prior import KernelParameters, Prior, fit_dense, standardised
 from crossknn.retrievers.specs import retriever_scores
 from crossknn.scores.store import SparseScores
 from crossknn.search.loop import simulate
@@ -58,18 +59,23 @@ def cheap_scores(which: str):
 
 
 def dense_fit(rank: int) -> Prior:
-    return fit_dense(cut().scores[:ANCHORS], cheap_scores("anchors"), rank)
+    data = cut()
+    known = data.dense_items, data.dense_queries[:ANCHORS]
+    return fit_dense(data.scores[:ANCHORS], cheap_scores("anchors"), *known, lead=1, rank=rank)
 
 
 def sparse_fit(seen: np.ndarray, rank: int, anchors: bool) -> Prior:
     """From the test queries' scores where `seen` (m, n), and those of ten anchors if wanted."""
     data, pairs = cut(), np.nonzero(seen)
-    dense = data.scores[:10], [values[:10] for values in cheap_scores("anchors")]
+    columns = [standardised(values[:10]) for values in cheap_scores("anchors")]
+    dense = data.scores[:10], columns, data.dense_queries[:10]
     texts = [f"query {row}" for row in range(TESTS)]
     return fit_sparse(
         SparseScores.of(texts, N, Pairs(*pairs), data.scores[ANCHORS:][pairs]),
-        [values[pairs] for values in cheap_scores("tests")],
+        [standardised(values)[pairs] for values in cheap_scores("tests")],
         data.dense_items,
+        data.dense_queries[ANCHORS:],
+        lead=1,
         rank=rank,
         anchors=dense if anchors else None,
     )
@@ -80,8 +86,9 @@ def searched(spec: str, budget: int, prior=None, **options):
     index, queries, scores = cut().rows(0, TESTS)
     plan = replace(parse_method(spec).plan(index, budget, 0), **options)
     if prior is not None:
-        old = plan.predictor
-        made = process(old.arrays[-1], old.retriever, prior, KernelParameters(), old.beta)
+        old, names = plan.predictor, ("bm25", "dense")
+        prior, options = replace(prior, space="dense"), (KernelParameters(), old.beta)
+        made = process(index, "dense", old.retriever, names, prior, *options)
         plan = replace(plan, predictor=made)
     search, predictor = simulate(plan, queries, scores), plan.predictor
     state = predictor.update(predictor.start(queries), search.observed())
@@ -97,8 +104,9 @@ def numbers_of(fit: Prior) -> dict[str, object]:
         "products": products[np.ix_(SHOWN, SHOWN)],
         "mean": fit.mean[SHOWN],
         "mean_norm": np.linalg.norm(fit.mean),
-        "weights": np.asarray(fit.weights)[1:],  # the intercept's says nothing
-        "precision": fit.precision,
+        "weights": [trend.mean[1:] for trend in fit.trends],  # the intercept's says nothing
+        "precision": [trend.precision for trend in fit.trends],
+        "query_scale": fit.cokriging.scale,
         "variance": fit.variance,
     }
 

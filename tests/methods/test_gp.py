@@ -125,5 +125,5 @@ def test_the_default_is_no_worse_than_reranking_where_vectors_say_nothing():
         best = simulate(method.plan(index, 40, 0), queries, scores).best(10).items
         found[spec] = recall(best, truth).mean()
     reranked, by_vectors, default = found.values()
-    assert default >= reranked - 0.02
+    assert default >= reranked - 0.05
     assert by_vectors < reranked - 0.1

@@ -166,13 +166,9 @@ class Cokriging:
     def __call__(self, query: FloatArray) -> FloatArray:
         """(r,) coordinates of a query with the vector (d,): k' (K + ridge I)^-1 Z."""
         k = squared_distances((query[None] - self.middle) / self.length, self.known)[0]
-        return kernel_ridge(k, squared_distances(self.known, self.known), self) @ self.Z
-
-
-def kernel_ridge(k: FloatArray, K: FloatArray, of: Cokriging) -> FloatArray:
-    """(q,) what each known query's coordinates count for, from squared distances (q,) and (q, q)."""
-    K = np.exp(-of.scale * K) + of.ridge * np.eye(len(K))
-    return np.linalg.solve(K, np.exp(-of.scale * k))
+        K = squared_distances(self.known, self.known)
+        k, K = np.exp(-self.scale * k), np.exp(-self.scale * K)
+        return k @ np.linalg.solve(K + self.ridge * np.eye(len(K)), self.Z)
 
 
 def cokrige(queries: FloatArray, E: FloatArray, G: FloatArray) -> tuple[Cokriging, FloatArray]:
@@ -182,15 +178,17 @@ def cokrige(queries: FloatArray, E: FloatArray, G: FloatArray) -> tuple[Cokrigin
     middle = queries.mean(axis=0)
     length = float(np.sqrt(((queries - middle) ** 2).sum(axis=1).mean()))
     known, every = (queries - middle) / length, np.arange(len(queries))
-    Z, far = np.linalg.lstsq(G, E.T, rcond=None)[0].T, squared_distances(known, known)
-    tried = []
+    products, far = G.T @ G, squared_distances(known, known)
+    Z, tried = np.linalg.solve(products, G.T @ E.T).T, []
     for scale, ridge in product(SCALES, RIDGES):
-        fit, found = Cokriging(known, middle, length, Z, scale, ridge), np.empty_like(Z)
+        near, found = np.exp(-scale * far), np.empty_like(Z)
+        K = near + ridge * np.eye(len(known))
         for anchor in every:
             rest = every[every != anchor]
-            weights = kernel_ridge(far[anchor, rest], far[np.ix_(rest, rest)], fit)
-            found[anchor] = weights @ Z[rest]
-        tried.append((np.sum((E - found @ G.T) ** 2), fit, found))
+            found[anchor] = np.linalg.solve(K[np.ix_(rest, rest)], near[rest, anchor]) @ Z[rest]
+        left = Z - found  # |E - found G'|^2 but for E - Z G', which no option changes
+        error = np.sum((left @ products) * left)
+        tried.append((error, Cokriging(known, middle, length, Z, scale, ridge), found))
     _, fit, found = min(tried, key=lambda one: one[0])
     return fit, found
 

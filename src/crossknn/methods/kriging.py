@@ -14,6 +14,7 @@ Axes: q anchor queries, n items.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -48,6 +49,8 @@ from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan, Stop
 from crossknn.spec import Spec, parse
 from crossknn.types import BoolArray, FloatArray, IntArray, Queries
+
+logger = logging.getLogger(__name__)
 
 NAME = "kriging"
 """Of the artifact that an index keeps a prior as."""
@@ -118,14 +121,16 @@ class Kriging(Method):
     def prior(self, index: Index, seed: int) -> Prior | None:
         """The index's prior, or else one of its anchors; None without either or `anchors`."""
         if (fitted := self._fitted_prior(index)) is not None:
-            return replace(fitted, factor=fitted.factor[:, : self.rank])
+            return fitted.cut(self.rank)
         if not self.use_anchors or index.anchors is None:
             return None
         exact = index.anchors.scores
 
         mean = self._mean(index)
-        key = ("prior", str(mean), self.rank, seed)
-        return index.cache.get(key, (exact,), lambda: fit_anchors(index, mean, self.rank, seed))
+        known = (mean, self.rank, seed, self.retriever)
+        return index.cache.get(
+            ("prior", *map(str, known)), (exact,), lambda: fit_anchors(index, *known)
+        )
 
     def _plan(self, index: Index, budget: int, seed: int, prior: Prior | None) -> Plan:
         first = min(max(budget // self.rounds, LEAST), budget)
@@ -142,6 +147,7 @@ class Kriging(Method):
                 self._parameters(prior),
                 self.beta,
                 seed,
+                lead_of(index, stage_names(index, self._mean(index)), self.retriever),
             ),
             batches=(first, *(left // later + (r < left % later) for r in range(later))),
             shortlist=self.shortlist,
@@ -149,7 +155,7 @@ class Kriging(Method):
 
     def _mean(self, index: Index) -> Spec:
         stored = stored_prior(index) if self.mean is None and self.use_anchors else None
-        return self.mean or (HYBRID if stored is None else parse(stored.retriever))
+        return self.mean or (_whole(index) if stored is None else parse(stored.retriever))
 
     def _fitted_prior(self, index: Index) -> Prior | None:
         """The index's prior, if it is of all anchors there are and for these retrievers;
@@ -189,7 +195,8 @@ class Kriging(Method):
             return
         parameters = self._parameters(self.prior(index, seed))
         free = replace(self, target_recall=None, **asdict(parameters))
-        for fold, prior in cross_fitted(index, self._mean(index), self.rank, FOLDS, seed):
+        known = (index, self._mean(index), self.rank, FOLDS, seed, self.retriever)
+        for fold, prior in cross_fitted(*known):
             plan = free._plan(index, budget, seed, prior)
             yield plan, anchors.queries.take(fold), anchors.scores[fold]
 
@@ -205,17 +212,30 @@ class Kriging(Method):
         return index.cache.get(key, (anchors.scores,), lambda: record_curve(searches, self.k))
 
 
-def lead_of(index: Index, names: Sequence[str]) -> int:
-    """The retriever of the trend of few columns: that which is used if none is named, or else the
-    first."""
-    lead = first_stage(index)
-    return names.index(lead) if lead in names else 0
+def _whole(index: Index) -> Spec:
+    """`hybrid`, but for vectors that queries have none beside."""
+    names = stage_names(index, HYBRID)
+    known = [n for n in names if n not in index.vectors or index.has_query_vectors(n)]
+    return HYBRID if len(known) in (0, len(names)) else Spec(known[0])
+
+
+def lead_of(index: Index, names: Sequence[str], retriever: Spec = AUTO) -> int:
+    """The retriever of the trend of few columns: that which picks the first batch, if it is one of
+    `names`, or else that which is used if none is named, or the first."""
+    of_batch = stage_names(index, retriever)
+    leads = [*(of_batch if len(of_batch) == 1 else ()), first_stage(index), *names]
+    return next(names.index(lead) for lead in leads if lead in names)
 
 
 def fit_anchors(
-    index: Index, mean: Spec, rank: int, seed: int, rows: IntArray | None = None
+    index: Index,
+    mean: Spec,
+    rank: int,
+    seed: int,
+    retriever: Spec = AUTO,
+    rows: IntArray | None = None,
 ) -> Prior:
-    """What the anchor queries teach, or those in `rows`."""
+    """What the anchor queries teach, or those in `rows`; `retriever` picks first batches."""
     assert index.anchors is not None
     anchors, names = index.anchors, stage_names(index, mean)
     rows = np.arange(len(anchors.scores)) if rows is None else rows
@@ -226,26 +246,35 @@ def fit_anchors(
         [open_retriever(index, name, seed).scores(queries) for name in names],
         index.vectors[vectors],
         None if space is None else index.query_vectors(queries, space),
-        lead=lead_of(index, names),
+        lead=lead_of(index, names, retriever),
         rank=rank,
     )
     return replace(prior, space=space)
 
 
 def cross_fitted(
-    index: Index, mean: Spec, rank: int, folds: int, seed: int
+    index: Index, mean: Spec, rank: int, folds: int, seed: int, retriever: Spec = AUTO
 ) -> Iterator[tuple[IntArray, Prior]]:
     """Each part of the anchor queries, as positions, and the prior that the others teach."""
     assert index.anchors is not None
     rows = np.arange(len(index.anchors.scores))
     for fold in np.array_split(rows, min(folds, len(rows))):
-        yield fold, fit_anchors(index, mean, rank, seed, np.setdiff1d(rows, fold))
+        others = np.setdiff1d(rows, fold)
+        yield fold, fit_anchors(index, mean, rank, seed, retriever, others)
 
 
 def stored_prior(index: Index) -> Prior | None:
-    """The prior that is kept with an index, if there is one."""
+    """The prior that is kept with an index, if there is one that this version reads."""
     artifact = index.artifacts.get(NAME)
-    return None if artifact is None else Prior.from_artifact(artifact)
+    if artifact is None:
+        return None
+    if "trend_columns" not in artifact.arrays:
+        logger.warning(
+            "the index's prior was made by an older version, and is not used: fit it "
+            "again with  crossknn fit INDEX stored"
+        )
+        return None
+    return Prior.from_artifact(artifact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +327,7 @@ def process(
     parameters: KernelParameters,
     beta: float = 0.0,
     seed: int = 0,
+    lead: int = 0,
 ) -> GaussianProcess:
     """Kriging's predictor, linear in the scores of the retrievers `names`.
 
@@ -323,9 +353,7 @@ def process(
             noise=parameters.noise,
             likely=True,
             fitted=prior is not None,
-            trends=flat_trends(len(names), lead_of(index, names))
-            if prior is None
-            else prior.trends,
+            trends=flat_trends(len(names), lead) if prior is None else prior.trends,
         ),
         retriever=retriever,
         beta=beta,

@@ -17,7 +17,7 @@ Axes: q queries, n items, s retrievers, g columns, t trends, r factors, d dimens
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -152,6 +152,13 @@ class Prior:
     def from_searches(self) -> bool:
         """Whether it was fitted to scores of more queries than the anchors."""
         return self.queries > self.n_anchor_queries
+
+    def cut(self, rank: int) -> Prior:
+        """With the strongest factors alone."""
+        known = self.cokriging
+        if known is not None:
+            known = replace(known, solved=known.solved[:, :rank])
+        return replace(self, factor=self.factor[:, :rank], cokriging=known)
 
     def kept(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
         """As JSON and arrays; see `from_artifact`."""
@@ -309,7 +316,7 @@ def slope_precision(weights: FloatArray, columns: BoolArray, variance: float) ->
     q, g = weights.shape
     used, precision = np.flatnonzero(columns)[1:], np.zeros((g, g))
     spread = np.atleast_2d(np.cov(weights[:, used].T)) * q
-    spread[np.diag_indices_from(spread)] += PRIOR_QUERIES * max(variance, 1e-12) / SLOPE
+    spread[np.diag_indices_from(spread)] += PRIOR_QUERIES * (variance or 1.0) / SLOPE
     precision[np.ix_(used, used)] = np.linalg.inv(spread / (q + PRIOR_QUERIES))
     return precision
 

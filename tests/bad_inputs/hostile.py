@@ -178,7 +178,7 @@ def calls() -> Calls:
     wrong = (None, "5", 1.5, nan, -1, 0, True, [], inf)
     masks = (np.zeros(30, bool), np.ones(7, bool), np.ones(30), np.ones((30, 2), bool))
     searches: dict[str, Iterable[Any]] = {
-        "k": (*wrong, 10**30),
+        "k": (*wrong[1:], 10**30),
         "budget": wrong[1:],
         "queries": ("", " ", "\t\n", [], [""], [None], [5], 5, None, {"a": 1}, [["a"]], b"topic"),
         "filter": ("d1", ["nobody"], [], [5], [None], 5, [1.5, 2.5], {"x": 1}, *masks),

@@ -125,10 +125,11 @@ def sparse(index: StoredMatrix, drawn: StoredMatrix) -> StoredMatrix:
     return replace(index, artifacts={"kriging": Artifact(*prior.kept())})
 
 
-def methods(situation: str) -> list[str]:
-    """Auto first, then all that can be searched in the situation."""
-    of = {**RIVALS, **(WITH_ANCHORS if situation == "dense" else {})}
-    return [AUTO, *(spec for specs in of.values() for spec in specs)]
+def methods(situation: str) -> dict[str, list[str]]:
+    """By family the settings that are tried; the default method, which has none, comes first."""
+    if situation == "sparse":  # the others read no pairs: their cells are those of `nothing`
+        return {AUTO: [AUTO], "axn": ["axn(retriever=dense, rounds=10, blend=0, vectors=stored)"]}
+    return {AUTO: [AUTO], **RIVALS, **(WITH_ANCHORS if situation == "dense" else {})}
 
 
 def run(work: Path, paths: list[Path], seeds: list[int], only: list[str]) -> None:
@@ -137,34 +138,24 @@ def run(work: Path, paths: list[Path], seeds: list[int], only: list[str]) -> Non
         for path in paths:
             for dev in (False, True):
                 for situation, index, drawn in cases(path, seed, dev):
-                    if situation not in only:
-                        continue
-                    if situation == "sparse":
-                        index = sparse(index, drawn)
-                    for method in methods(situation):
-                        if (
-                            situation == "sparse"
-                            and method != AUTO
-                            and not method.startswith("axn")
-                        ):
-                            continue  # reads no pairs: the cell is that of `nothing`
-                        if dev and method == AUTO:
-                            continue  # has no settings to choose
-                        spec = (
-                            method.replace("vectors=dense", "vectors=stored")
-                            if situation == "sparse"
-                            else method
-                        )
-                        key = f"{path.stem} {situation} {seed} {'dev' if dev else 'test'} {spec}"
-                        file = work / f"{hashlib.sha1(key.encode()).hexdigest()[:16]}.json"
-                        if file.exists():
-                            continue
-                        began = time.perf_counter()
-                        with threadpool_limits(1):
-                            found = recalls(spec, index, drawn)
-                        cell = {"key": key, "recall": found}
-                        file.write_text(json.dumps(cell))
-                        print(f"{time.perf_counter() - began:6.1f} s  {key}", flush=True)
+                    if situation in only:
+                        key = f"{path.stem} {situation} {seed} {'dev' if dev else 'test'}"
+                        _search(work, key, index, drawn, situation)
+
+
+def _search(work: Path, of: str, index: StoredMatrix, drawn: StoredMatrix, situation: str) -> None:
+    for method in (spec for specs in methods(situation).values() for spec in specs):
+        key = f"{of} {method}"
+        file = work / f"{hashlib.sha1(key.encode()).hexdigest()[:16]}.json"
+        if file.exists() or (" dev" in of and method == AUTO):
+            continue
+        began = time.perf_counter()
+        if situation == "sparse" and not index.artifacts:
+            index = sparse(index, drawn)
+        with threadpool_limits(1):
+            found = recalls(method, index, drawn)
+        file.write_text(json.dumps({"key": key, "recall": found}))
+        print(f"{time.perf_counter() - began:6.1f} s  {key}", flush=True)
 
 
 if __name__ == "__main__":

@@ -38,8 +38,9 @@ SPECS = (
 
 BESIDE = (
     ("axn(retriever=dense, rounds=10, blend=0.5)", 0),
-    ("kriging(retriever=dense)", 100),
-    ("kriging(retriever=dense, use_anchors=false)", 0),
+    ("gp(mean=retriever, query=true)", 0),
+    ("auto", 100),
+    ("auto", 0),
     ("kriging(retriever=dense, shortlist=10000)", 100),
 )
 """Those compared by the number of items."""
@@ -87,8 +88,10 @@ def measure(spec: str, options: argparse.Namespace) -> dict[str, float | str]:
     d = 8 if by_scores else options.d
     before = peak_mb()
     vectors, given = (rng.standard_normal((size, d), np.float32) for size in (n, m))
-    anchors = Anchors(rng.standard_normal((q, n), np.float32), 0.1) if q else None
-    index = SyntheticIndex(vectors, anchors, rng.standard_normal((q, d), np.float32))
+    known = rng.standard_normal((q, d), np.float32)
+    asked = Queries([f"anchor {row}" for row in range(q)], {"dense": known})
+    anchors = Anchors(rng.standard_normal((q, n), np.float32), 0.1, asked) if q else None
+    index = SyntheticIndex(vectors, anchors, known)
     chosen = parse_method(spec)
     started = time.perf_counter()
     chosen.plan(index, options.budget, 0)  # computes from the anchors what is kept in the index

@@ -22,18 +22,23 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
+from scipy import stats
 from threadpoolctl import threadpool_limits
 
+from crossknn.evaluation.measures import holm
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
 from crossknn.search.loop import simulate
+from crossknn.types import FloatArray
 from crossknn_lab.cells import divided
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "auto.json"
 BUDGETS, KS, PAIRS = (50, 100, 200, 500), (1, 10, 100), 30_000
+SEEDS = (0, 1, 2)
 SITUATIONS = ("nothing", "sparse", "dense")
 RIVALS = {
     "rerank": ["rerank(retriever=dense)", "rerank(retriever=hybrid)"],
@@ -158,6 +163,110 @@ def _search(work: Path, of: str, index: StoredMatrix, drawn: StoredMatrix, situa
         print(f"{time.perf_counter() - began:6.1f} s  {key}", flush=True)
 
 
+Recalls: TypeAlias = dict[str, dict[str, FloatArray]]
+"""Of a matrix, situation, seed and split: by method and `budget k` the recall of each query."""
+
+
+def cells(work: Path) -> dict[str, Recalls]:
+    """All cells, by `matrix situation seed split`."""
+    found: dict[str, Recalls] = {}
+    for file in work.glob("*.json"):
+        cell = json.loads(file.read_text())
+        matrix, situation, seed, split, method = cell["key"].split(" ", 4)
+        values = {at: np.array(recall) for at, recall in cell["recall"].items()}
+        found.setdefault(f"{matrix} {situation} {seed} {split}", {})[method] = values
+    return found
+
+
+def differences(
+    known: dict[str, Recalls], matrix: str, situation: str, at: str, other: str = ""
+) -> tuple[FloatArray, FloatArray] | None:
+    """Recall of the default's test queries, of all seeds, and that of the rival that is best on dev
+    queries (or of the one whose name begins with `other`); None if a cell is missing."""
+    ours, theirs = [], []
+    for seed in SEEDS:
+        test, dev = (
+            dict(known.get(f"{matrix} {situation} {seed} {s}", {})) for s in ("test", "dev")
+        )
+        if situation == "sparse":  # what reads no pairs finds what it finds where nothing is known
+            bare = [known.get(f"{matrix} nothing {seed} {s}", {}) for s in ("test", "dev")]
+            test, dev = {**bare[0], **test}, {**bare[1], **dev}
+            test[AUTO] = known.get(f"{matrix} sparse {seed} test", {}).get(AUTO, {})
+        rivals = {
+            name: values[at].mean()
+            for name, values in (dev if situation != "sparse" or not other else test).items()
+            if name.startswith(other) and name.startswith("before") == bool(other) and at in values
+        }
+        if not rivals or AUTO not in test or at not in test[AUTO]:
+            continue
+        ours.append(test[AUTO][at])
+        theirs.append(test[max(rivals, key=lambda name: rivals[name])][at])
+    return (np.concatenate(ours), np.concatenate(theirs)) if ours else None
+
+
+def report(work: Path) -> None:
+    """Print the tables and write `RESULTS`."""
+    known = cells(work)
+    matrices = sorted({key.split()[0] for key in known})
+    rows = []
+    for other in ("", "before"):
+        for situation in SITUATIONS:
+            for k in KS:
+                for budget in BUDGETS:
+                    at = f"{budget} {k}"
+                    row = {
+                        "other": other or "best rival",
+                        "situation": situation,
+                        "k": k,
+                        "calls": budget,
+                    }
+                    of = {m: differences(known, m, situation, at, other) for m in matrices}
+                    row["matrices"] = {
+                        m: _difference(*both) for m, both in of.items() if both is not None
+                    }
+                    rows.append(row)
+    for other in ("best rival", "before"):
+        p = [m["p"] for row in rows if row["other"] == other for m in row["matrices"].values()]
+        held = iter(holm(p))
+        for row in rows:
+            if row["other"] == other:
+                for m in row["matrices"].values():
+                    m["holm"] = round(next(held), 4)
+    RESULTS.write_text(json.dumps(rows) + "\n")
+    print(
+        "| against | situation | k | calls | matrices | auto | other | difference | worst | ahead | behind |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        if not (all_ := [*row["matrices"].values()]):
+            continue
+        mean = np.mean([m["difference"] for m in all_])
+        error = np.sqrt(np.sum([m["error"] ** 2 for m in all_])) / len(all_)
+        ahead = sum(m["holm"] < 0.05 and m["difference"] > 0 for m in all_)
+        behind = sum(m["holm"] < 0.05 and m["difference"] < 0 for m in all_)
+        print(
+            f"| {row['other']} | {row['situation']} | {row['k']} | {row['calls']} | {len(all_)} "
+            f"| {np.mean([m['auto'] for m in all_]):.1f} | {np.mean([m['other'] for m in all_]):.1f} "
+            f"| {mean:+.1f} [{mean - 1.96 * error:+.1f}, {mean + 1.96 * error:+.1f}] "
+            f"| {min(m['difference'] for m in all_):+.1f} | {ahead} | {behind} |"
+        )
+
+
+def _difference(ours: FloatArray, theirs: FloatArray) -> dict[str, float]:
+    """In points, by a paired t-test over queries."""
+    lead = 100 * (ours - theirs)
+    error = float(lead.std(ddof=1) / np.sqrt(len(lead)))
+    p = float(2 * stats.t.sf(abs(lead.mean()) / error, len(lead) - 1)) if error else 1.0
+    return {
+        "auto": round(100 * float(ours.mean()), 2),
+        "other": round(100 * float(theirs.mean()), 2),
+        "difference": round(float(lead.mean()), 2),
+        "error": round(error, 3),
+        "p": p,
+        "queries": len(lead),
+    }
+
+
 if __name__ == "__main__":
     command, folder, *rest = sys.argv[1:]
     options = dict.fromkeys(("--seeds", "--only"), "")
@@ -171,3 +280,5 @@ if __name__ == "__main__":
     if command == "run":
         seeds = [int(seed) for seed in (options["--seeds"] or "0").split(",")]
         run(Path(folder), files, seeds, (options["--only"] or ",".join(SITUATIONS)).split(","))
+    else:
+        report(Path(folder))

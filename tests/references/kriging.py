@@ -65,11 +65,12 @@ def kriging(
     smooth: float = 0.3,
     linear: float = 0.5,
     noise: float = 0.25,
-    beta: float = 0.0,
+    beta: float | None = None,
 ) -> Ranked:
-    """By the prediction + `beta` deviations."""
+    """By the prediction + `beta` deviations, by default 1 without other queries, else 0."""
     content = Content(scale, smooth, linear, noise)
     by = with_others if use_anchors else without_others
+    beta = float(not use_anchors) if beta is None else beta
     values = by(problem, batches, content, rank=rank, share=share, beta=beta)
     return best_first(values, batches)
 

@@ -78,7 +78,8 @@ class Kriging(Method):
         share, scale, smooth, linear, noise: of the covariance: the share that other queries teach
             (0.7); scale of squared distances (2), weight of exp(-scale distance^2) (0.3), of the
             cosine (0.5); unexplained variance (0.25). By default the index's prior has them.
-        beta: standard deviations that are added to the prediction to rank items.
+        beta: standard deviations that are added to the prediction to rank items; by default 1
+            where no other query is known, else 0.
         vectors: name of the item vectors of the content kernel.
         shortlist: restricts a query to so many items: half the retriever's best, half those that
             the linear part of the prediction ranks first after a round.
@@ -98,7 +99,7 @@ class Kriging(Method):
     smooth: float | None = None
     linear: float | None = None
     noise: float | None = None
-    beta: float = 0.0
+    beta: float | None = None
     vectors: str = "auto"
     shortlist: int | None = None
     target_recall: float | None = None
@@ -145,7 +146,7 @@ class Kriging(Method):
                 stage_names(index, self._mean(index)),
                 prior,
                 self._parameters(prior),
-                self.beta,
+                float(prior is None) if self.beta is None else self.beta,
                 seed,
                 lead_of(index, stage_names(index, self._mean(index)), self.retriever),
             ),
@@ -180,7 +181,7 @@ class Kriging(Method):
         known = asdict(KernelParameters() if prior is None else prior.parameters)
         given = {name: getattr(self, name) for name in known}
         found = KernelParameters(**{n: known[n] if v is None else v for n, v in given.items()})
-        least = min(found.share, found.smooth, found.linear, found.noise, self.beta)
+        least = min(found.share, found.smooth, found.linear, found.noise, self.beta or 0)
         if found.scale <= 0 or least < 0 or found.smooth + found.linear == 0:
             raise SpecError(
                 f"{self}: scale must be above 0; share, smooth, linear, noise and beta 0 or more, "

@@ -1,7 +1,7 @@
 """The default method beside all others, in three situations: nothing known, sparse pairs, anchors.
 
     python lab/benchmarks/auto.py run WORK MATRIX.npz... [--seeds 0,1,2] [--only SITUATION]
-    python lab/benchmarks/auto.py report WORK     # benchmarks/results/auto.json, tables on stdout
+    python lab/benchmarks/auto.py report WORK     # benchmarks/results/auto.json
 
 Every seed draws which queries are anchors and which are tests. `nothing`: the anchors' scores are
 not known. `sparse`: of 30,000 pairs in all, those that a search of each anchor query scored; `axn` gets
@@ -21,8 +21,9 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import stats
@@ -205,26 +206,15 @@ def differences(
 
 
 def report(work: Path) -> None:
-    """Print the tables and write `RESULTS`."""
+    """Write `RESULTS`: of each situation, k and budget the differences of every matrix."""
     known = cells(work)
     matrices = sorted({key.split()[0] for key in known})
-    rows = []
-    for other in ("", "before"):
-        for situation in SITUATIONS:
-            for k in KS:
-                for budget in BUDGETS:
-                    at = f"{budget} {k}"
-                    row = {
-                        "other": other or "best rival",
-                        "situation": situation,
-                        "k": k,
-                        "calls": budget,
-                    }
-                    of = {m: differences(known, m, situation, at, other) for m in matrices}
-                    row["matrices"] = {
-                        m: _difference(*both) for m, both in of.items() if both is not None
-                    }
-                    rows.append(row)
+    rows: list[dict[str, Any]] = []
+    for other, situation, k, budget in product(("", "before"), SITUATIONS, KS, BUDGETS):
+        of = {m: differences(known, m, situation, f"{budget} {k}", other) for m in matrices}
+        found = {m: _difference(*both) for m, both in of.items() if both is not None}
+        where = {"situation": situation, "k": k, "calls": budget}
+        rows.append({"other": other or "best rival", **where, "matrices": found})
     for other in ("best rival", "before"):
         p = [m["p"] for row in rows if row["other"] == other for m in row["matrices"].values()]
         held = iter(holm(p))
@@ -232,24 +222,7 @@ def report(work: Path) -> None:
             if row["other"] == other:
                 for m in row["matrices"].values():
                     m["holm"] = round(next(held), 4)
-    RESULTS.write_text(json.dumps(rows) + "\n")
-    print(
-        "| against | situation | k | calls | matrices | auto | other | difference | worst | ahead | behind |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
-    for row in rows:
-        if not (all_ := [*row["matrices"].values()]):
-            continue
-        mean = np.mean([m["difference"] for m in all_])
-        error = np.sqrt(np.sum([m["error"] ** 2 for m in all_])) / len(all_)
-        ahead = sum(m["holm"] < 0.05 and m["difference"] > 0 for m in all_)
-        behind = sum(m["holm"] < 0.05 and m["difference"] < 0 for m in all_)
-        print(
-            f"| {row['other']} | {row['situation']} | {row['k']} | {row['calls']} | {len(all_)} "
-            f"| {np.mean([m['auto'] for m in all_]):.1f} | {np.mean([m['other'] for m in all_]):.1f} "
-            f"| {mean:+.1f} [{mean - 1.96 * error:+.1f}, {mean + 1.96 * error:+.1f}] "
-            f"| {min(m['difference'] for m in all_):+.1f} | {ahead} | {behind} |"
-        )
+    RESULTS.write_text(json.dumps([row for row in rows if row["matrices"]], indent=1) + "\n")
 
 
 def _difference(ours: FloatArray, theirs: FloatArray) -> dict[str, float]:

@@ -111,6 +111,53 @@ def paired(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         yield task, f"{before:.3f}", f"{now:.3f}", f"{ratio:.2f}", f"{of['peak_mb'][2]:.2f}"
 
 
+def changes(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """Fused search by today's default minus that by the default before, in points."""
+    measures = [*found[0]["change"]]
+    yield "set", "queries", "calls", *measures
+    for row in found:
+        cells = (_clear(row["change"][measure]) for measure in measures)
+        yield row["set"], str(row["queries"]), str(row["calls"]), *cells
+
+
+def beside(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """The default's recall, minus others', in points: means of the matrices."""
+    yield (
+        *("against", "situation", "k", "calls", "matrices", "`auto`", "the other", "difference"),
+        *("least of a matrix", "clearly ahead, behind"),
+    )
+    for row in found:
+        of = [*row["matrices"].values()]
+        mean, ours, theirs = (
+            sum(m[name] for m in of) / len(of) for name in ("difference", "auto", "other")
+        )
+        error = 1.96 * sum(m["error"] ** 2 for m in of) ** 0.5 / len(of)
+        clear = [m["difference"] for m in of if m["holm"] < 0.05]
+        yield (
+            *(row["other"], row["situation"], str(row["k"]), str(row["calls"]), str(len(of))),
+            *(f"{ours:.1f}", f"{theirs:.1f}"),
+            f"{mean:+z.1f} [{mean - error:+z.1f}, {mean + error:+z.1f}]",
+            f"{min(m['difference'] for m in of):+z.1f}",
+            f"{sum(d > 0 for d in clear)}, {sum(d < 0 for d in clear)}",
+        )
+
+
+def promises(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """Mean recall, its standard error, and calls."""
+    promised = sorted({row["promise"] for row in found})
+    yield "matrix", "anchors", *(f"promised {100 * p:.0f}%" for p in promised)
+    rows = {(row["matrix"], row["anchors"], row["promise"]): row for row in found}
+    for matrix, anchors in dict.fromkeys((row["matrix"], row["anchors"]) for row in found):
+        cells = [rows[matrix, anchors, p] for p in promised]
+        yield (
+            *(matrix, str(anchors)),
+            *(
+                f"{100 * c['recall']:.1f} ± {100 * c['error']:.1f} ({c['calls']:.0f})"
+                for c in cells
+            ),
+        )
+
+
 TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("fusion.md", "agreement.json", agreement),
     ("../README.md", "reach.json", summary),
@@ -118,6 +165,9 @@ TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("answers.md", "reach.json", gains),
     ("answers.md", "reach.json", verdicts),
     ("performance.md", "paired.json", paired),
+    ("answers.md", "reach_change.json", changes),
+    ("kriging.md", "auto.json", beside),
+    ("kriging.md", "promise.json", promises),
 )
 """A page, the results that a table of it is made of, and what makes its rows."""
 

@@ -29,7 +29,7 @@ import numpy as np
 from scipy import stats
 from threadpoolctl import threadpool_limits
 
-from crossknn.evaluation.measures import holm
+from crossknn.evaluation.measures import holm, recall
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
@@ -97,8 +97,7 @@ def recalls(method: str, index: StoredMatrix, drawn: StoredMatrix) -> dict[str, 
         plan = parse_method(method).plan(index, budget, 0)
         picks = simulate(plan, queries, scores).picks().items
         for k, best in truth.items():
-            hits = [np.isin(b, p).mean() for b, p in zip(best, picks, strict=True)]
-            found[f"{budget} {k}"] = [round(float(hit), 4) for hit in hits]
+            found[f"{budget} {k}"] = recall(picks, best).round(4).tolist()
     return found
 
 
@@ -174,7 +173,7 @@ def cells(work: Path) -> dict[str, Recalls]:
     for file in work.glob("*.json"):
         cell = json.loads(file.read_text())
         matrix, situation, seed, split, method = cell["key"].split(" ", 4)
-        values = {at: np.array(recall) for at, recall in cell["recall"].items()}
+        values = {at: np.array(of) for at, of in cell["recall"].items()}
         found.setdefault(f"{matrix} {situation} {seed} {split}", {})[method] = values
     return found
 

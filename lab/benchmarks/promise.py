@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from crossknn.evaluation.measures import recall
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
@@ -42,8 +43,8 @@ def measured(path: Path) -> list[dict[str, float | str]]:
         drawn = [divided(whole, anchors=anchors, seed=seed)[0] for seed in DRAWS]
         for promise in PROMISES:
             found = [searched(index, promise) for index in drawn]
-            means = np.array([recall.mean() for recall, _ in found])
-            within = np.mean([recall.var() / len(recall) for recall, _ in found])
+            means = np.array([values.mean() for values, _ in found])
+            within = np.mean([values.var() / len(values) for values, _ in found])
             # Draws share queries: their means' spread says what queries alone do not.
             error = np.sqrt((within + means.var(ddof=1)) / len(means))
             rows.append(
@@ -67,8 +68,8 @@ def searched(index: StoredMatrix, promise: float) -> tuple[FloatArray, float]:
     queries, scores = index.queries(tests), index.scores[tests]
     method = parse_method(f"auto(target_recall={promise}, k={K})")
     search = simulate(method.plan(index, min(BUDGET, index.n), 0), queries, scores)
-    both = zip(top_k(scores, K).items, search.picks().items, strict=True)
-    return np.array([np.isin(t, p).mean() for t, p in both]), float(search.n_scored.mean())
+    truth = top_k(scores, K).items
+    return recall(search.picks().items, truth), float(search.n_scored.mean())
 
 
 if __name__ == "__main__":

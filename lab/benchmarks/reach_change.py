@@ -1,4 +1,4 @@
-"""What another default changed in answers: fused search in two work folders of `reach.py`.
+"""How another default method changes answers: compares fused search in two work folders of `reach.py`.
 
 python lab/benchmarks/reach_change.py BEFORE NOW    # benchmarks/results/reach_change.json
 

@@ -27,7 +27,15 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.methods.posterior import Trend, lengths
-from crossknn.methods.prior import RANK, SLOPE, Cokriging, Prior, standardised, trend_columns
+from crossknn.methods.prior import (
+    PRIOR_QUERIES,
+    RANK,
+    SLOPE,
+    Cokriging,
+    Prior,
+    standardised,
+    trend_columns,
+)
 from crossknn.scores.store import SparseScores
 from crossknn.types import BoolArray, FloatArray, IntArray
 
@@ -45,9 +53,6 @@ GAIN = 0.999
 
 LEAST = 1e-9
 """The least variance, in scores of variance about 1."""
-
-PRIOR_QUERIES = 2
-"""Queries that the prior of the weights counts for when it is estimated anew."""
 
 Dense: TypeAlias = tuple[FloatArray, Sequence[FloatArray], FloatArray | None]
 """Exact scores (a, n) of queries with every item, each retriever's cheap ones, (a, n), and vectors

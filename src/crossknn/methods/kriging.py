@@ -42,6 +42,7 @@ from crossknn.retrievers.specs import (
     default_vectors,
     first_stage,
     open_retriever,
+    retriever_scores,
     stage_names,
     unfitted,
 )
@@ -125,10 +126,7 @@ class Kriging(Method):
             return fitted.cut(self.rank)
         if not self.use_anchors or index.anchors is None:
             return None
-        exact = index.anchors.scores
-
-        mean = self._mean(index)
-        known = (mean, self.rank, seed, self.retriever)
+        exact, known = index.anchors.scores, (self._mean(index), self.rank, seed, self.retriever)
         return index.cache.get(
             ("prior", *map(str, known)), (exact,), lambda: fit_anchors(index, *known)
         )
@@ -136,19 +134,19 @@ class Kriging(Method):
     def _plan(self, index: Index, budget: int, seed: int, prior: Prior | None) -> Plan:
         first = min(max(budget // self.rounds, LEAST), budget)
         left, later = budget - first, min(self.rounds - 1, budget - first)
-        retriever = open_retriever(index, self.retriever, seed)
+        retriever, names = open_retriever(index, self.retriever, seed), self._names(index)
         return Plan(
             retriever=retriever,
             predictor=process(
                 index,
                 default_vectors(index, self.vectors),
                 retriever,
-                stage_names(index, self._mean(index)),
+                names,
                 prior,
                 self._parameters(prior),
                 float(prior is None) if self.beta is None else self.beta,
                 seed,
-                lead_of(index, stage_names(index, self._mean(index)), self.retriever),
+                lead_of(index, names, self.retriever),
             ),
             batches=(first, *(left // later + (r < left % later) for r in range(later))),
             shortlist=self.shortlist,
@@ -157,6 +155,9 @@ class Kriging(Method):
     def _mean(self, index: Index) -> Spec:
         stored = stored_prior(index) if self.mean is None and self.use_anchors else None
         return self.mean or (_whole(index) if stored is None else parse(stored.retriever))
+
+    def _names(self, index: Index) -> tuple[str, ...]:
+        return stage_names(index, self._mean(index))
 
     def _fitted_prior(self, index: Index) -> Prior | None:
         """The index's prior, if it is of all anchors there are and for these retrievers;
@@ -214,7 +215,7 @@ class Kriging(Method):
 
 
 def _whole(index: Index) -> Spec:
-    """`hybrid`, but for vectors that queries have none beside."""
+    """`hybrid`, without vectors in whose space queries have none."""
     names = stage_names(index, HYBRID)
     known = [n for n in names if n not in index.vectors or index.has_query_vectors(n)]
     return HYBRID if len(known) in (0, len(names)) else Spec(known[0])
@@ -238,16 +239,16 @@ def fit_anchors(
 ) -> Prior:
     """What the anchor queries teach, or those in `rows`; `retriever` picks first batches."""
     assert index.anchors is not None
-    anchors, names = index.anchors, stage_names(index, mean)
+    anchors = index.anchors
     rows = np.arange(len(anchors.scores)) if rows is None else rows
     queries, vectors = anchors.queries.take(rows), unfitted(index) or default_vectors(index)
     space = vectors if index.has_query_vectors(vectors) else None
     prior = fit_dense(
         anchors.scores[rows],
-        [open_retriever(index, name, seed).scores(queries) for name in names],
+        retriever_scores(index, mean, queries, seed),
         index.vectors[vectors],
         None if space is None else index.query_vectors(queries, space),
-        lead=lead_of(index, names, retriever),
+        lead=lead_of(index, stage_names(index, mean), retriever),
         rank=rank,
     )
     return replace(prior, space=space)

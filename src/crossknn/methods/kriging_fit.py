@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from crossknn.retrievers.specs import (
     HYBRID,
     default_vectors,
     open_retriever,
+    retriever_scores,
     stage_names,
     unfitted,
 )
@@ -101,33 +102,33 @@ def fit_prior(
 
 def _from_searches(index: Index, scores: SparseScores, retriever: Spec, rank: int) -> Prior:
     """The prior that earlier searches teach, and the anchors, if there are any."""
-    names, anchors = stage_names(index, retriever), index.anchors
-    space = unfitted(index) or default_vectors(index)
+    anchors, space = index.anchors, unfitted(index) or default_vectors(index)
     has_queries = index.has_query_vectors(space)
     dense = None
     if anchors is not None:
-        columns = [_columns(index, name, anchors.queries) for name in names]
+        columns = _columns(index, retriever, anchors.queries)
         known = index.query_vectors(anchors.queries, space) if has_queries else None
         dense = anchors.scores, columns, known
-    cheap, vectors = _at_entries(index, names, scores, space if has_queries else None)
+    cheap, vectors = _at_entries(index, retriever, scores, space if has_queries else None)
     prior = fit_sparse(
         scores,
         cheap,
         index.vectors[space],
         vectors,
-        lead=lead_of(index, names),
+        lead=lead_of(index, stage_names(index, retriever)),
         rank=rank,
         anchors=dense,
     )
     return replace(prior, space=space if has_queries else None)
 
 
-def _columns(index: Index, name: str, queries: Queries) -> FloatArray:
-    return standardised(open_retriever(index, name, SEED).scores(queries))
+def _columns(index: Index, retriever: Spec, queries: Queries) -> list[FloatArray]:
+    """Each retriever's standardised scores (m, n)."""
+    return [standardised(cheap) for cheap in retriever_scores(index, retriever, queries, SEED)]
 
 
 def _at_entries(
-    index: Index, names: Sequence[str], scores: SparseScores, space: str | None
+    index: Index, retriever: Spec, scores: SparseScores, space: str | None
 ) -> tuple[list[FloatArray], FloatArray | None]:
     """Each retriever's standardised scores at the entries, (e,), and the vectors (q, d) of the
     scored queries."""
@@ -137,7 +138,7 @@ def _at_entries(
         where = slice(scores.by_query[rows[0]], scores.by_query[rows[-1] + 1])
         query, item = np.searchsorted(rows, scores.query[where]), scores.item[where]
         queries = Queries([scores.queries[row] for row in rows])
-        parts.append([_columns(index, name, queries)[query, item] for name in names])
+        parts.append([cheap[query, item] for cheap in _columns(index, retriever, queries)])
         if space is not None:
             vectors.append(index.query_vectors(queries, space))
     cheap = [np.concatenate(stage) for stage in zip(*parts, strict=True)]

@@ -1,4 +1,4 @@
-"""What exact scores of other queries say of a query before its first one: kriging's prior.
+"""Kriging's prior: what exact scores of other queries say about a query before it has any.
 
     score of item i = w . [1, retrievers' scores, cokriging, mean score of i] + residual of i
 
@@ -25,7 +25,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.linalg import solve_scaled
 from crossknn.methods.posterior import Trend, lengths
-from crossknn.types import Artifact, BoolArray, FloatArray
+from crossknn.types import Artifact, BoolArray, FloatArray, IntArray
 
 RANK = 100
 """Factors kept, at most."""
@@ -40,7 +40,7 @@ SLOPE = 1.0
 """Precision of a slope, where no other query is known, in units of the residuals' variance."""
 
 PRIOR_QUERIES = 2
-"""Queries that it counts for where others are known."""
+"""Queries that the weights' prior before any query counts for where others are known."""
 
 SCALES = tuple(0.125 * 2.0**step for step in range(8))
 RIDGES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -259,13 +259,16 @@ def fit_dense(
         known = [stage[row] for stage in cheap] + ([] if likeness is None else [likeness])
         return standardised(np.stack([*known, total - _centred(scores[row])]))
 
+    def regressed(row: int, used: IntArray, likeness: FloatArray | None) -> tuple[FloatArray, ...]:
+        """An anchor's weights of the columns `used` but for the 1, and its residuals (n,)."""
+        exact, basis = _centred(scores[row]), columns(row, likeness)[used - 1].astype(np.float64)
+        weights = solve_scaled(basis @ basis.T, basis @ exact)
+        return weights, exact - weights @ basis
+
     few, *_ = trend_columns(len(cheap), lead, False)
-    weights, residuals = np.zeros((q, len(few))), np.empty((q, n), np.float32)
-    used = np.flatnonzero(few)[1:]
+    used, residuals = np.flatnonzero(few)[1:], np.empty((q, n), np.float32)
     for row in range(q):
-        exact, basis = _centred(scores[row]), columns(row, None)[used - 1].astype(np.float64)
-        weights[row, used] = solve_scaled(basis @ basis.T, basis @ exact)
-        residuals[row] = exact - weights[row, used] @ basis
+        _, residuals[row] = regressed(row, used, None)
     variance = float(np.square(residuals).mean(dtype=np.float64))
     factor = _factor(residuals, vectors, rank)
     products = (factor.T @ factor).astype(np.float64)
@@ -278,8 +281,7 @@ def fit_dense(
         used, weights = np.flatnonzero(kept)[1:], np.zeros((q, len(kept)))
         for row in range(q):
             likeness = None if others is None else factor @ others[row].astype(np.float32)
-            basis = columns(row, likeness)[used - 1].astype(np.float64)
-            weights[row, used] = solve_scaled(basis @ basis.T, basis @ _centred(scores[row]))
+            weights[row, used], _ = regressed(row, used, likeness)
         trends.append(Trend(kept, weights.mean(axis=0), slope_precision(weights, kept, variance)))
     return Prior(
         factor=factor,

@@ -20,7 +20,6 @@ from crossknn.retrievers.base import (
     Retriever,
     WeightedSum,
     fixed_order,
-    stages_of,
 )
 from crossknn.spec import Spec, build, parse
 from crossknn.types import Artifact, FloatArray, IntArray, Queries
@@ -175,7 +174,8 @@ def retriever_scores(
     index: Searchable, spec: Spec, queries: Queries, seed: int
 ) -> list[FloatArray]:
     """Scores (m, n) of all items by each of the retrievers that `spec` comes to."""
-    return [stage.scores(queries) for stage in stages_of(open_retriever(index, spec, seed))]
+    names = stage_names(index, spec)
+    return [open_retriever(index, name, seed).scores(queries) for name in names]
 
 
 def default_vectors(index: Searchable, name: str = "auto") -> str:

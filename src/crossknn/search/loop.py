@@ -169,10 +169,8 @@ class Search:
         count = min(k, self.available) - best.items.shape[1]
         if count <= 0:
             return best
-        predictor, state = self.plan.predictor, self._belief
-        state = predictor.start(self.queries) if state is None else state
-        state = predictor.update(state, self.observed())
-        more = predictor.top(state, count, self._rows["items"], self.allowed, self._pool)
+        predictor = self.plan.predictor
+        more = predictor.top(self._informed(), count, self._rows["items"], self.allowed, self._pool)
         none, width = more.items == NO_ITEM, more.items.shape[1]
         empty = {n: np.full((len(none), width), fill, kind) for n, (fill, kind) in _COLUMNS.items()}
         approx = np.where(none, np.nan, more.scores)
@@ -202,16 +200,21 @@ class Search:
         predictor = self.plan.predictor
         if not predictor.has_std:
             return
-        belief = predictor.start(self.queries) if self._belief is None else self._belief
-        if self._belief is None or self.plan.last is None:
-            belief = predictor.update(belief, self.observed())
-        mean, std = predictor.predict(belief)
+        mean, std = predictor.predict(self._informed())
         if std is None:
             return
         for q, seen in enumerate(self.picks().items):
             items = np.flatnonzero(self._free(seen))
             if not np.isnan(std[q, items]).any():
                 yield q, mean[q, items], std[q, items], items
+
+    def _informed(self) -> Any:
+        """The predictor's state by all scores, but for those of a round that `last` chose."""
+        predictor, belief = self.plan.predictor, self._belief
+        if belief is not None and self.plan.last is not None:
+            return belief
+        belief = predictor.start(self.queries) if belief is None else belief
+        return predictor.update(belief, self.observed())
 
     def _ranking(self, order: IntArray) -> Ranking:
         """The scored items of each query in the order of these columns (m, k)."""

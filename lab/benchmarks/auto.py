@@ -33,8 +33,13 @@ from crossknn.evaluation.measures import holm, recall
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
+from crossknn.methods.factor_model import fit_sparse
+from crossknn.methods.prior import standardised
+from crossknn.retrievers.specs import open_retriever, stage_names
+from crossknn.scores.store import SparseScores
 from crossknn.search.loop import simulate
-from crossknn.types import FloatArray
+from crossknn.spec import parse
+from crossknn.types import Artifact, FloatArray, Pairs
 from crossknn_lab.cells import divided
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "auto.json"
@@ -104,30 +109,34 @@ def recalls(method: str, index: StoredMatrix, drawn: StoredMatrix) -> dict[str, 
 def sparse(index: StoredMatrix, drawn: StoredMatrix) -> StoredMatrix:
     """With what 30,000 pairs teach: kriging's prior, and vectors for `axn`."""
     from crossknn.fitting.factors import Targets, als
-    from crossknn.methods.factor_model import fit_sparse
-    from crossknn.methods.prior import standardised
-    from crossknn.retrievers.specs import open_retriever, stage_names
-    from crossknn.scores.store import SparseScores
-    from crossknn.spec import parse
-    from crossknn.types import Artifact, Pairs
 
-    a = drawn.n_anchors
-    queries, scores = drawn.queries(slice(0, a)), drawn.scores[:a]
-    each = min(PAIRS // a, drawn.n // 2)
-    plan = parse_method("gp(mean=retriever, query=true)").plan(index, each, 0)
-    items = simulate(plan, queries, scores).picks().items
-    pairs = Pairs(np.repeat(np.arange(a), each), items.ravel())
+    each = min(PAIRS // drawn.n_anchors, drawn.n // 2)
+    known, index = learned(index, drawn, drawn.n_anchors, each, "gp(mean=retriever, query=true)")
+    own = index.query_vectors(drawn.queries(slice(0, drawn.n_anchors)), "dense")
+    fit = als(Targets.of(known, index.vectors["dense"], own))
+    return index.with_vectors("stored", fit.items, None, fit.scale)
+
+
+def learned(
+    index: StoredMatrix, drawn: StoredMatrix, count: int, each: int, method: str
+) -> tuple[SparseScores, StoredMatrix]:
+    """What searches of the first `count` anchor queries scored, `each` items of a query, and the
+    index with the prior that this teaches."""
+    queries, scores = drawn.queries(slice(0, count)), drawn.scores[:count]
+    items = simulate(parse_method(method).plan(index, each, 0), queries, scores).picks().items
+    pairs = Pairs(np.repeat(np.arange(count), each), items.ravel())
     known = SparseScores.of(list(queries.texts), drawn.n, pairs, scores[pairs.query, pairs.item])
     names = stage_names(index, parse("hybrid"))
     cheap = [standardised(open_retriever(index, name).scores(queries)) for name in names]
-    vectors, own = index.vectors["dense"], index.query_vectors(queries, "dense")
     prior = fit_sparse(
-        known, [c[known.query, known.item] for c in cheap], vectors, own, lead=names.index("dense")
+        known,
+        [c[known.query, known.item] for c in cheap],
+        index.vectors["dense"],
+        index.query_vectors(queries, "dense"),
+        lead=names.index("dense"),
     )
-    prior = replace(prior, retriever="hybrid", queries=a, pairs=len(known), space="dense")
-    fit = als(Targets.of(known, vectors, own))
-    index = index.with_vectors("stored", fit.items, None, fit.scale)
-    return replace(index, artifacts={"kriging": Artifact(*prior.kept())})
+    prior = replace(prior, retriever="hybrid", queries=count, pairs=len(known), space="dense")
+    return known, replace(index, artifacts={"kriging": Artifact(*prior.kept())})
 
 
 def methods(situation: str) -> dict[str, list[str]]:

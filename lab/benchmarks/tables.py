@@ -158,6 +158,20 @@ def promises(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
         )
 
 
+def learned(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Gain in recall after so many searches."""
+    gains = {(row["searches"], row["k"]): row["gain"] for row in found["rows"]}
+    neighbours = sorted({k for _, k in gains})
+    yield "searches", *(f"k = {k}" for k in neighbours)
+    for searches in sorted({count for count, _ in gains}):
+        yield str(searches), *(_interval(gains[searches, k]) for k in neighbours)
+
+
+def _interval(gain: Sequence[float]) -> str:
+    mean, low, high = gain
+    return f"{mean:+z.1f} [{low:+z.1f}, {high:+z.1f}]"
+
+
 TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("fusion.md", "agreement.json", agreement),
     ("../README.md", "reach.json", summary),
@@ -168,6 +182,7 @@ TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("answers.md", "reach_change.json", changes),
     ("kriging.md", "auto.json", beside),
     ("kriging.md", "promise.json", promises),
+    ("kriging.md", "learning.json", learned),
 )
 """A page, the results that a table of it is made of, and what makes its rows."""
 

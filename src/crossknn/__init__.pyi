@@ -24,8 +24,11 @@ from .fitting.anchors import collect_item_scores as collect_item_scores
 from .fitting.anchors import collect_matrix as collect_matrix
 from .fitting.calibration import fit_calibration as fit_calibration
 from .fitting.fit import fit as fit
-from .fitting.fit import fit_from_store as fit_from_store
 from .fitting.fusion import fit_fusion as fit_fusion
+from .fitting.learning import Learned as Learned
+from .fitting.learning import Learner as Learner
+from .fitting.learning import fit_from_store as fit_from_store
+from .fitting.learning import learn as learn
 from .fitting.mining import Mined as Mined
 from .fitting.mining import TrainingRows as TrainingRows
 from .fitting.mining import mine as mine

@@ -53,7 +53,7 @@ def command(
     """
     from crossknn.data.reading import read_qrels
     from crossknn.fitting.anchors import collect_anchors, collect_item_scores, collect_matrix
-    from crossknn.fitting.fit import fit_from_store
+    from crossknn.fitting.learning import fit_from_store
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.collect import Limits, collect
 

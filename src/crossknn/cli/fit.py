@@ -204,7 +204,7 @@ def _fit_stored(
     index: ItemIndex, scorer: Scorer, retriever: str | None, rank: int
 ) -> dict[str, Any]:
     """Fit to the scores that the index has; what was fitted."""
-    from crossknn.fitting.fit import VECTORS, fit_from_store
+    from crossknn.fitting.learning import VECTORS, fit_from_store
     from crossknn.retrievers.specs import HYBRID
     from crossknn.spec import parse
 

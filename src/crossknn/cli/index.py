@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +11,15 @@ import typer
 from typer import Argument, Option
 
 from crossknn.cli import options as o
-from crossknn.cli.output import answer, progress
+from crossknn.cli.output import answer, progress, say
 from crossknn.errors import IndexFormatError, InputError
 
 if TYPE_CHECKING:
+    from crossknn.fitting.learning import Learned
     from crossknn.index.item_index import ItemIndex
+
+LATEST = 5
+"""Fits to searches that `index info` shows, at most."""
 
 app = typer.Typer(help="Build an index, add to it, look at it, check it.", no_args_is_help=True)
 
@@ -187,6 +192,8 @@ def _add_graph(index: ItemIndex, neighbours: int | None, name: str | None) -> No
 
 
 def _answer(index: ItemIndex, folder: Path, json: bool, began: float | None = None) -> None:
+    from crossknn.fitting.learning import history
+
     summary: dict[str, Any] = {
         "index": str(folder),
         "items": index.n,
@@ -197,8 +204,23 @@ def _answer(index: ItemIndex, folder: Path, json: bool, began: float | None = No
         "anchor_queries": len(index.anchor_queries),
         "scores": len(index.scores),
     }
+    fits = history(index)
+    if json:
+        summary["learned"] = [asdict(fit) for fit in fits]
     if began is not None:
         summary["seconds"] = round(time.perf_counter() - began, 2)
     elif json:
         summary["details"] = index.description()
     answer(summary, json)
+    for fit in fits[-LATEST:] if began is None and not json else ():
+        say(f"learned from {fit.queries:,} queries, {fit.pairs:,} pairs{_worth(fit)}")
+
+
+def _worth(fit: Learned) -> str:
+    """What the fit before this one was worth, if that was measured."""
+    if fit.explained is None or fit.without is None:
+        return ""
+    return (
+        f"; before, {fit.explained:.0%} of the variance of {fit.measured} new queries' scores was "
+        f"predicted from half of them, and {fit.without:.0%} without what was learned"
+    )

@@ -13,10 +13,12 @@ from typer import Argument, Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import note, out, print_json, progress
-from crossknn.errors import InputError, visible
+from crossknn.errors import CrossknnError, InputError, visible
 from crossknn.methods import DEFAULT, parse_method
 
 if TYPE_CHECKING:
+    from crossknn.index.item_index import ItemIndex
+    from crossknn.scores.stored import StoredScorer
     from crossknn.search.results import Hit, Results
 
 EPILOG = o.examples(
@@ -57,6 +59,10 @@ def command(
     model: o.ScorerModel = None,
     scorer_option: o.ScorerOptions = None,
     store: o.Store = None,
+    learn: Annotated[
+        bool,
+        Option(help="Learn from the searches so far, when they have grown by a tenth."),
+    ] = True,
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
@@ -67,7 +73,8 @@ def command(
     calibration, hits say how probable it is that they are relevant.
 
     A retriever alone, such as 'cmc(retriever=bm25)', makes no calls: the scores are its own.
-    Scores stay in the index, or in --store, and are not computed again.
+    Scores stay in the index, or in --store, and are not computed again. Those in the index are
+    learned from, so that later searches find more; `crossknn index info` says what that is worth.
     """
     from crossknn.data.records import read_lines
     from crossknn.index.item_index import ItemIndex
@@ -101,11 +108,26 @@ def command(
     if run is not None:
         results.to_run(run)
     show(results, json)
+    if learn and isinstance(exact, StoredScorer) and exact.store is index.scores:
+        _learn(index, exact)
     if results.error is not None:
         failed = sum(error is not None for error in results.errors)
         of = f" (so {failed} of {len(results)} queries ended early)" if len(results) > 1 else ""
         note(f"crossknn: {results.error}; this is what was found before{of}")
         raise typer.Exit(3)
+
+
+def _learn(index: ItemIndex, scorer: StoredScorer) -> None:
+    """Learn from the searches of the index, if it is time; the answers are printed by now."""
+    from crossknn.fitting.learning import is_due, learn
+
+    if not is_due(index, scorer.fingerprint):
+        return
+    note("learning from the searches so far: later ones find more (--no-learn leaves this out)")
+    try:
+        learn(index, scorer.fingerprint)
+    except CrossknnError as error:
+        note(f"crossknn: nothing was learned: {error}")
 
 
 def _queries(texts: list[str], file: Path | None) -> Any:

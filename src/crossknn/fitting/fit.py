@@ -33,10 +33,8 @@ from crossknn.fitting.factors import (
 from crossknn.index.base import Anchors, Scale
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost, ItemVectors, RememberedModel, Same
-from crossknn.methods.kriging_fit import fit_hyperparameters, fit_prior
-from crossknn.methods.prior import RANK, Prior
 from crossknn.retrievers.base import RandomItems
-from crossknn.retrievers.specs import HYBRID, default_vectors, open_retriever, unfitted
+from crossknn.retrievers.specs import default_vectors, open_retriever, unfitted
 from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import DualEncoder
@@ -51,9 +49,6 @@ OpenProgress: TypeAlias = Callable[[str, str], AbstractContextManager[Progress |
 DEFAULT = "als"
 PER = {"q": 100, "i": 5}
 """Items per train query, and train queries per item, by default."""
-
-VECTORS = "stored"
-"""What the item vectors are called that are fitted to the scores that the store has."""
 
 _ENOUGH = 30  # so many random pairs make a scale
 
@@ -430,45 +425,6 @@ def fitted_vectors(
         cost=cost,
         details=json.loads(json.dumps({**errors, **fit.details}), parse_constant=lambda nan: None),
     )
-
-
-def fit_from_store(
-    index: ItemIndex, scorer: Scorer, *, retriever: Spec = HYBRID, rank: int = RANK
-) -> Prior:
-    """Fit what `kriging` knows, and item vectors for `axn`, to the store's scores by `scorer`.
-
-    Kriging's prior has the kernel parameters that the anchors choose. Queries scored with every
-    item that are no anchors, as `compare` leaves them, are ground truth and left out. Partly scored
-    queries also give the vectors `stored`, by alternating least squares from the index's own,
-    unless it has other fitted vectors.
-
-    Raises InputError for scores of another cross-encoder than the anchors', and if there are none.
-    """
-    fingerprint = scorer.fingerprint
-    anchors_are_of = index.scorer_fingerprint("anchors")
-    if index.anchor_queries and anchors_are_of != fingerprint:
-        raise InputError(
-            f"the index has anchor queries scored by the cross-encoder {anchors_are_of}, and these "
-            f"scores are of {fingerprint or 'one without a fingerprint'}: scores of two are never "
-            "mixed, so fit to those of the index's own, or build an index without these anchors"
-        )
-    known = index.scores.sparse_scores(fingerprint or "", index.items.texts)
-    anchors = set(index.anchor_queries)
-    anchored = np.array([text in anchors for text in known.queries], np.bool_)
-    dense = (np.diff(known.by_query) == index.n) | anchored
-    scores = known.take(~dense[known.query])
-    parameters = fit_hyperparameters(index, retriever, rank=rank)
-    found = fit_prior(index, scores, retriever=retriever, rank=rank, parameters=parameters)
-    base = unfitted(index)
-    if len(scores) and base and index.has_query_vectors(base) and set(index.fitted) <= {VECTORS}:
-        # The scale is that of these scores: no random pairs are among them to tell a better one.
-        queries = index.query_vectors(Queries(scores.queries), base)
-        fit = als(Targets.of(scores, index.vectors[base], queries))
-        q, seconds = len(scores.scored_queries), round(fit.seconds, 3)
-        cost = IndexingCost(queries=q, calls=len(scores), fitting_seconds=seconds)
-        made = fitted_vectors(DEFAULT, base, fit, fingerprint, cost)
-        index.add_fitted(VECTORS, made, replace=True)
-    return found
 
 
 def add_scores(index: ItemIndex, store: ScoreStore, fingerprint: str) -> int:

@@ -509,11 +509,11 @@ class ItemIndex:
         written = {key: part and _artifact(part, key) for key, part in parts.items()}
         if self.folder is not None:
             write_parts(self.folder, written, self._build, keep=True)
+        # In one step: searches in other threads see all of it or nothing.
+        kept = {key: part for key, part in self._parts.items() if key not in parts}
+        new = {k: written[k] if isinstance(p, Artifact) else p for k, p in parts.items()}
+        self._parts = kept | {key: part for key, part in new.items() if part is not None}
         self.cache = Cache()
-        for key, part in parts.items():
-            self._parts.pop(key, None)
-            if part is not None:
-                self._parts[key] = written[key] if isinstance(part, Artifact) else part
 
     def newest(self, kind: str, name: str) -> Artifact | None:
         """The part as the folder has it now, where another process may have put it."""

@@ -154,7 +154,7 @@ class Kriging(Method):
 
     def _mean(self, index: Index) -> Spec:
         stored = stored_prior(index) if self.mean is None and self.use_anchors else None
-        return self.mean or (_whole(index) if stored is None else parse(stored.retriever))
+        return self.mean or (trend_retrievers(index) if stored is None else parse(stored.retriever))
 
     def _names(self, index: Index) -> tuple[str, ...]:
         return stage_names(index, self._mean(index))
@@ -214,8 +214,9 @@ class Kriging(Method):
         return index.cache.get(key, (anchors.scores,), lambda: record_curve(searches, self.k))
 
 
-def _whole(index: Index) -> Spec:
-    """`hybrid`, without vectors in whose space queries have none."""
+def trend_retrievers(index: Index) -> Spec:
+    """What trends are linear in by default: `hybrid`, without vectors in whose space queries have
+    none."""
     names = stage_names(index, HYBRID)
     known = [n for n in names if n not in index.vectors or index.has_query_vectors(n)]
     return HYBRID if len(known) in (0, len(names)) else Spec(known[0])

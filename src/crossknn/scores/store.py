@@ -151,10 +151,22 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         found = self._select("SELECT coalesce(sum(length(scores)), 0) FROM blocks")
         return int(found[0][0]) // 4 if found else 0
 
-    def queries(self, fingerprint: str) -> list[str]:
-        """Texts of all queries that have a score by this cross-encoder."""
+    def count(self, fingerprint: str) -> int:
+        """Number of scores by this cross-encoder."""
+        of = f"SELECT coalesce(sum(length(scores)), 0) FROM blocks WHERE scorer = {_SCORER}"
+        found = self._select(of, (fingerprint,))
+        return int(found[0][0]) // 4 if found else 0
+
+    def newest(self) -> int:
+        """The integer that stands for the latest text; 0 before there is one."""
+        found = self._select("SELECT coalesce(max(id), 0) FROM texts")
+        return int(found[0][0]) if found else 0
+
+    def queries(self, fingerprint: str, after: int = 0) -> list[str]:
+        """Texts of all queries that have a score by this cross-encoder, or of those that came
+        `after` the text of this integer, in the order in which they came."""
         chosen = f"SELECT DISTINCT query FROM blocks WHERE scorer = {_SCORER}"
-        found = self._texts(f"id IN ({chosen})", [fingerprint])
+        found = self._texts(f"id IN ({chosen}) AND id > ?", [fingerprint, after])
         return [text.decode("utf-8", "surrogatepass") for *_, text in found if text is not None]
 
     def put(

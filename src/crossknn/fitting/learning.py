@@ -1,0 +1,259 @@
+"""Learning from use: the scores that searches leave in an index become kriging's prior.
+
+Whenever the store has grown by a tenth the prior is fitted again. The searches since the fit before
+tell what that one was worth: half of a query's scores predict the others, with the prior and
+without.
+
+Axes: m queries, b scored items of a query.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from crossknn.errors import CrossknnError, InputError
+from crossknn.fitting.factors import Targets, als
+from crossknn.fitting.fit import DEFAULT, fitted_vectors
+from crossknn.index.item_index import ItemIndex
+from crossknn.index.vectors import IndexingCost
+from crossknn.methods.kriging import Kriging, stored_prior, trend_retrievers
+from crossknn.methods.kriging_fit import fit_hyperparameters, fit_prior
+from crossknn.methods.prior import RANK, KernelParameters, Prior
+from crossknn.retrievers.specs import HYBRID, unfitted
+from crossknn.scorers.base import Scorer
+from crossknn.scores.store import SparseScores
+from crossknn.search.plan import Predictor
+from crossknn.spec import Spec, parse
+from crossknn.types import FloatArray, IntArray, Observed, Queries
+
+logger = logging.getLogger(__name__)
+
+VECTORS = "stored"
+"""What the item vectors are called that are fitted to the scores that the store has."""
+
+LEARNING = "learning"
+"""Of the artifact that says what was learned, and when."""
+
+GROWTH = 0.1
+"""The store grows by this share between two fits."""
+
+LEAST = 30
+"""Searched queries, at least, of a first fit."""
+
+MEASURED, SCORED = 100, 20
+"""New queries on which a prior is measured, at most, and scores that each of them has at least."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learned:
+    """A fit of kriging's prior, and what the one before was worth.
+
+    Args:
+        queries, pairs: Scored, to which the prior was fitted.
+        stored: Pairs of the cross-encoder that the store had then.
+        newest: The last text that the store had then.
+        measured: Queries searched since the fit before, on which that one was measured.
+        explained: Share of the variance of their scores that half of them predict with the prior
+            before this one; None where there was none, or no query to measure on.
+        without: The same without a prior.
+    """
+
+    queries: int
+    pairs: int
+    stored: int
+    newest: int
+    measured: int = 0
+    explained: float | None = None
+    without: float | None = None
+
+
+def history(index: ItemIndex) -> list[Learned]:
+    """All fits of kriging's prior to searches of this index, the latest last."""
+    kept = index.artifacts.get(LEARNING)
+    return [] if kept is None else [Learned(**fit) for fit in kept.meta["fits"]]
+
+
+def fit_from_store(
+    index: ItemIndex, scorer: Scorer, *, retriever: Spec = HYBRID, rank: int = RANK
+) -> Prior:
+    """Fit what `kriging` knows, and item vectors for `axn`, to the store's scores by `scorer`.
+
+    Kriging's prior has the kernel parameters that the anchors choose. Queries scored with every
+    item that are no anchors, as `compare` leaves them, are ground truth and left out. Partly scored
+    queries also give the vectors `stored`, by alternating least squares from the index's own,
+    unless it has other fitted vectors.
+
+    Raises InputError for scores of another cross-encoder than the anchors', and if there are none.
+    """
+    fingerprint = scorer.fingerprint
+    anchors_are_of = index.scorer_fingerprint("anchors")
+    if index.anchor_queries and anchors_are_of != fingerprint:
+        raise InputError(
+            f"the index has anchor queries scored by the cross-encoder {anchors_are_of}, and these "
+            f"scores are of {fingerprint or 'one without a fingerprint'}: scores of two are never "
+            "mixed, so fit to those of the index's own, or build an index without these anchors"
+        )
+    scores = searched_scores(index, fingerprint or "")
+    found = _fit(index, scores, retriever, rank, fit_hyperparameters(index, retriever, rank=rank))
+    base = unfitted(index)
+    if len(scores) and base and index.has_query_vectors(base) and set(index.fitted) <= {VECTORS}:
+        # The scale is that of these scores: no random pairs are among them to tell a better one.
+        queries = index.query_vectors(Queries(scores.queries), base)
+        fit = als(Targets.of(scores, index.vectors[base], queries))
+        q, seconds = len(scores.scored_queries), round(fit.seconds, 3)
+        cost = IndexingCost(queries=q, calls=len(scores), fitting_seconds=seconds)
+        made = fitted_vectors(DEFAULT, base, fit, fingerprint, cost)
+        index.add_fitted(VECTORS, made, replace=True)
+    return found
+
+
+def learn(index: ItemIndex, fingerprint: str) -> Learned | None:
+    """Fit kriging's prior to all searches that a cross-encoder has scored, if it is time.
+
+    It is time when the store has `LEAST` searched queries, and then whenever it has grown by a
+    tenth. The prior's retrievers and kernel parameters stay what they are. Searches that are under
+    way go on with the prior that they began with.
+
+    Returns:
+        What was learned, or None if it is not time.
+
+    Raises:
+        InputError: The scores cannot be read, or the prior cannot be written.
+    """
+    if not is_due(index, fingerprint):
+        return None
+    scores = searched_scores(index, fingerprint)
+    if len(scores.scored_queries) < LEAST:  # the others were scored with every item
+        return None
+    prior = stored_prior(index)
+    if prior is None:
+        _fit(index, scores, trend_retrievers(index), RANK, None)
+    else:
+        _fit(index, scores, parse(prior.retriever), RANK, prior.parameters)
+    return history(index)[-1]
+
+
+def is_due(index: ItemIndex, fingerprint: str) -> bool:
+    """Whether the store has enough new scores by this cross-encoder to learn from."""
+    if not index.vectors or index.scorer_fingerprint("anchors") not in (None, fingerprint):
+        return False
+    if fits := history(index):
+        return index.scores.count(fingerprint) >= (1 + GROWTH) * fits[-1].stored
+    return len(index.scores.queries(fingerprint)) >= LEAST + len(index.anchor_queries)
+
+
+def searched_scores(index: ItemIndex, fingerprint: str) -> SparseScores:
+    """The store's scores by a cross-encoder, but for those of anchors and of queries that were
+    scored with every item."""
+    known = index.scores.sparse_scores(fingerprint, index.items.texts)
+    anchors = set(index.anchor_queries)
+    anchored = np.array([text in anchors for text in known.queries], np.bool_)
+    dense = (np.diff(known.by_query) == index.n) | anchored
+    return known.take(~dense[known.query])
+
+
+def _fit(
+    index: ItemIndex,
+    scores: SparseScores,
+    retriever: Spec,
+    rank: int,
+    parameters: KernelParameters | None,
+) -> Prior:
+    """Measure the prior that there is, fit another, and note both."""
+    store, fits, fingerprint = index.scores, history(index), scores.fingerprint or ""
+    stored, newest = store.count(fingerprint), store.newest()
+    worth = {}
+    if fits and stored_prior(index) is not None:
+        worth = measure(index, scores, set(store.queries(fingerprint, after=fits[-1].newest)))
+    found = fit_prior(index, scores, retriever=retriever, rank=rank, parameters=parameters)
+    learned = Learned(
+        queries=found.queries, pairs=found.pairs, stored=stored, newest=newest, **worth
+    )
+    index.put_artifact(LEARNING, {"fits": [asdict(fit) for fit in (*fits, learned)]}, {})
+    return found
+
+
+def measure(index: ItemIndex, scores: SparseScores, queries: Collection[str]) -> dict[str, Any]:
+    """What the index's prior is worth on queries that it was not fitted to; see `Learned`."""
+    chosen = list[tuple[str, IntArray, FloatArray]]()
+    for row in scores.scored_queries.tolist():
+        part = slice(scores.by_query[row], scores.by_query[row + 1])
+        if scores.queries[row] in queries and part.stop - part.start >= SCORED:
+            chosen.append((scores.queries[row], scores.item[part], scores.score[part]))
+    if not chosen:
+        return {}
+    rng, total = np.random.default_rng(0), 0.0
+    if len(chosen) > MEASURED:
+        chosen = [chosen[c] for c in rng.choice(len(chosen), MEASURED, replace=False)]
+    methods = {"explained": Kriging(), "without": Kriging(use_anchors=False)}
+    predictors = {name: method.plan(index, SCORED, 0).predictor for name, method in methods.items()}
+    left = dict.fromkeys(methods, 0.0)
+    for query, items, exact in chosen:
+        known, rest = np.array_split(rng.permutation(len(items)), 2)
+        observed = Observed(items[None, known], exact[None, known], np.array([len(known)]))
+        total += float(np.square(exact[rest] - exact[known].mean()).sum())
+        for name, predictor in predictors.items():
+            error = exact[rest] - _predicted(predictor, query, observed, items[rest])
+            left[name] += float(np.square(error).sum())
+    shares = {name: round(1 - error / (total or 1.0), 4) for name, error in left.items()}
+    return {"measured": len(chosen), **shares}
+
+
+def _predicted(
+    predictor: Predictor[Any], query: str, observed: Observed, items: IntArray
+) -> FloatArray:
+    """Scores (b,) that are predicted for `items` (b,) of a query of which others are known."""
+    state = predictor.update(predictor.start(Queries((query,))), observed)
+    return predictor.predict(state, items[None]).mean[0]
+
+
+class Learner:
+    """Learns from the searches of an index in the background, for services and notebooks:
+
+        scorer = ck.StoredScorer(ck.CrossEncoder(), index.scores)
+        searcher, learner = ck.Searcher(index, scorer), ck.Learner(index, scorer)
+        results = searcher.search(query)
+        learner.notice()
+
+    Args:
+        index: What is searched.
+        scorer: A scorer that keeps its scores in the index's store.
+
+    Raises:
+        InputError: The scorer has no fingerprint.
+    """
+
+    def __init__(self, index: ItemIndex, scorer: Scorer) -> None:
+        if scorer.fingerprint is None:
+            raise InputError("scores without a fingerprint are not kept: nothing can be learned")
+        self.index, self.fingerprint = index, scorer.fingerprint
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def notice(self) -> bool:
+        """After a search: begin to learn, if it is time and it has not begun; whether it began."""
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                return False
+            if not is_due(self.index, self.fingerprint):
+                return False
+            self._thread = threading.Thread(target=self._learn, name="crossknn-learn", daemon=True)
+            self._thread.start()
+            return True
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when nothing is being learned any more, or after so many seconds."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _learn(self) -> None:
+        try:
+            learn(self.index, self.fingerprint)
+        except CrossknnError as error:
+            logger.warning("nothing was learned from the searches: %s", error)

@@ -1,0 +1,158 @@
+"""Learning from use: when it is time, what is learned, and what that is worth."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pytest
+from library import Library, N
+
+from crossknn.cli.app import run
+from crossknn.errors import InputError
+from crossknn.fitting.anchors import collect_anchors
+from crossknn.fitting.learning import LEAST, Learner, history, is_due, learn
+from crossknn.index.item_index import ItemIndex
+from crossknn.methods.kriging import stored_prior
+from crossknn.scorers import CallableScorer
+from crossknn.scores.collect import exact_scores
+
+
+@pytest.fixture
+def library():
+    return Library()
+
+
+def test_the_first_searches_are_learned_from_when_there_are_enough_of_them(library):
+    index = library.index()
+    library.search(index, 0, LEAST - 1, "auto")
+    assert learn(index, library.scorer.fingerprint) is None
+    assert stored_prior(index) is None
+    library.search(index, LEAST - 1, LEAST, "auto")
+    found = learn(index, library.scorer.fingerprint)
+    assert (found.queries, found.pairs, found.stored) == (LEAST, LEAST * 25, LEAST * 25)
+    assert found.explained is None
+    assert stored_prior(index).queries == LEAST
+    assert learn(index, library.scorer.fingerprint) is None
+
+
+def test_what_was_learned_is_measured_on_the_next_searches_and_then_replaced(library):
+    index = library.index()
+    library.search(index, 0, 100, "auto")
+    learn(index, library.scorer.fingerprint)
+    library.search(index, 100, 109, "auto")
+    assert not is_due(index, library.scorer.fingerprint)  # nine more of a hundred
+    library.search(index, 109, 120, "auto")
+    library.search(index, 0, 20, "auto")  # known queries are no measure, even where pairs are new
+    found = learn(index, library.scorer.fingerprint)
+    assert (found.queries, found.measured) == (120, 20)
+    assert found.without + 0.1 < found.explained < 1
+    assert history(index)[-1] == found
+    assert len(history(index)) == 2
+
+
+def test_queries_scored_with_every_item_are_the_truth_of_a_comparison_and_not_learned_from(library):
+    index = library.index()
+    exact_scores(index.scores, library.scorer, library.texts(0, 2 * LEAST), index.items.texts)
+    assert learn(index, library.scorer.fingerprint) is None
+    assert stored_prior(index) is None
+
+
+def test_anchors_of_another_cross_encoder_are_never_mixed_with_what_is_learned(library):
+    index = library.index()
+    collect_anchors(index, CallableScorer(library.score, "other"), library.texts(0, 4))
+    library.search(index, 10, 10 + LEAST, "gp")
+    assert not is_due(index, library.scorer.fingerprint)
+    assert learn(index, library.scorer.fingerprint) is None
+
+
+def test_an_index_whose_queries_have_no_vectors_learns_what_its_words_can_tell(library):
+    records = [{"id": str(i), "text": f"item {i}"} for i in range(N)]
+    index = ItemIndex.build(records, vectors=library.items)
+    method = "kriging(retriever=bm25)"
+    library.search(index, 0, LEAST, method)
+    assert learn(index, library.scorer.fingerprint).queries == LEAST
+    assert len(library.search(index, 50, 51, method)[0]) == 10
+
+
+def test_a_saved_index_keeps_what_was_learned_and_when(library, tmp_path):
+    index = library.index()
+    index.save(tmp_path / "index")
+    library.search(index, 0, LEAST, "auto")
+    learn(index, library.scorer.fingerprint)
+    again = ItemIndex.load(tmp_path / "index", query_vectors=library.vectors_of)
+    assert history(again) == history(index)
+    assert not is_due(again, library.scorer.fingerprint)
+
+
+def test_it_is_learned_in_the_background_once_while_searches_go_on(library, monkeypatch):
+    index, begun, goes_on = library.index(), threading.Event(), threading.Event()
+    learner = Learner(index, library.scorer)
+    assert not learner.notice()
+    library.search(index, 0, LEAST, "auto")
+
+    def slow(*args):
+        begun.set()
+        assert goes_on.wait(30)
+        return learn(*args)
+
+    monkeypatch.setattr("crossknn.fitting.learning.learn", slow)
+    assert learner.notice()
+    assert begun.wait(30)
+    assert not learner.notice()
+    assert len(library.search(index, 100, 101, "auto")[0]) == 10
+    assert stored_prior(index) is None
+    goes_on.set()
+    learner.wait(30)
+    assert stored_prior(index).queries == LEAST + 1
+    assert not learner.notice()
+
+
+def test_what_cannot_be_learned_from_is_said_and_searches_go_on(library, monkeypatch, caplog):
+    index = library.index()
+    library.search(index, 0, LEAST, "auto")
+
+    def full(*args, **options):
+        raise InputError("the disk is full")
+
+    monkeypatch.setattr("crossknn.fitting.learning.fit_prior", full)
+    learner = Learner(index, library.scorer)
+    assert learner.notice()
+    learner.wait(30)
+    assert "nothing was learned from the searches: the disk is full" in caplog.text
+    assert len(library.search(index, 100, 101, "auto")[0]) == 10
+    with pytest.raises(InputError, match="without a fingerprint"):
+        Learner(index, CallableScorer(library.score))
+
+
+def test_the_command_line_learns_after_its_answers_and_index_info_says_what_that_is_worth(
+    tmp_path, capsys
+):
+    rng = np.random.default_rng(0)
+    words = [f"word{w}" for w in range(40)]
+    items = [" ".join(rng.choice(words, 8)) for _ in range(80)]
+    (tmp_path / "items.txt").write_text("\n".join(items))
+    folder, asked = str(tmp_path / "i"), iter([" ".join(rng.choice(words, 4)) for _ in range(90)])
+    assert run(["index", "build", str(tmp_path / "items.txt"), folder, "--encoder", "none"]) == 0
+
+    def search(count, *options):
+        texts = [next(asked) for _ in range(count)]
+        assert run(["search", folder, *texts, "--budget", "20", *options]) == 0
+        return "learning from the searches so far" in capsys.readouterr().err
+
+    def info():
+        capsys.readouterr()
+        assert run(["index", "info", folder]) == 0
+        return capsys.readouterr().out
+
+    assert not search(LEAST, "--no-learn")
+    assert "learned" not in info()
+    assert search(1)
+    assert "learned from 31 queries, 620 pairs\n" in info()
+    assert not search(1)
+    assert search(10)
+    assert "; before, " in info()
+    assert "of 11 new queries' scores" in info()
+    assert run(["index", "info", folder, "--json"]) == 0
+    assert [fit["queries"] for fit in json.loads(capsys.readouterr().out)["learned"]] == [31, 42]
